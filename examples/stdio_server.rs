@@ -1,6 +1,7 @@
 //! An MCP server on standard input for the tests: it counts its effects in a file, and misbehaves on request.
 //!
-//! `stdio_server FILE ERA`: each `tools/call` of `act` appends its idempotency key to FILE as a line. What it does then is
+//! `stdio_server FILE ERA`: each `tools/call` of `act` appends its idempotency key to FILE as a line, and each start a line to
+//! FILE.starts. What it does then is
 //! its argument `does`. ERA is modern, legacy, silent (legacy, and leaves `server/discover` unanswered) or fragile
 //! (legacy, and ends at it).
 
@@ -63,6 +64,7 @@ fn result(said: &str) -> Value {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let (file, era) = (arguments[1].clone(), arguments[2].clone());
+    append(&format!("{file}.starts"), "started");
     while let Some(line) = read() {
         let message: Value = serde_json::from_str(&line).expect("a line is a message");
         let (id, method) = (message["id"].clone(), message["method"].as_str());
@@ -98,6 +100,11 @@ fn tools() -> Value {
     ])
 }
 
+fn append(file: &str, line: &str) {
+    let file = OpenOptions::new().append(true).create(true).open(file);
+    writeln!(file.expect("it can be opened"), "{line}").expect("it is written");
+}
+
 fn call(file: &str, message: &Value, id: Value) {
     let params = &message["params"];
     if params["name"] == "environment" {
@@ -110,12 +117,7 @@ fn call(file: &str, message: &Value, id: Value) {
         exit(3);
     }
     let key = params["_meta"]["dev.oncegate/idempotency-key"].as_str();
-    let mut effects = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(file)
-        .expect("the file of effects");
-    writeln!(effects, "{}", key.unwrap_or("-")).expect("it is written");
+    append(file, key.unwrap_or("-"));
     match does {
         "answer" => answer(&id, result("done")),
         "late" => {
@@ -124,12 +126,26 @@ fn call(file: &str, message: &Value, id: Value) {
                 answer(&id, result("late"));
             });
         }
+        "slow" => {
+            std::thread::spawn(move || {
+                sleep(Duration::from_secs(4));
+                answer(&id, result("slow"));
+            });
+        }
+        "big" => answer(&id, result(&"x".repeat(3 << 20))),
         "die" => exit(3),
         "hang" => {}
         // Reads nothing meanwhile.
         "nap" => {
             sleep(Duration::from_secs(4));
             answer(&id, result("awake"));
+        }
+        // Its launcher ends, and a process that it has started goes on.
+        "leave" => {
+            let child = std::process::Command::new("sleep").arg("600").spawn();
+            answer(&id, result(&child.expect("it starts").id().to_string()));
+            sleep(Duration::from_millis(200));
+            exit(0);
         }
         // Reads no more, and does not end when its input ends.
         "deaf" => loop {

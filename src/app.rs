@@ -152,6 +152,7 @@ impl App {
             tokens,
             mcp,
             written,
+            ..
         } = open(config).await?;
         let listen =
             |address| serve::listen(address).map_err(|error| Error::Listen(address, error));
@@ -390,6 +391,7 @@ struct Opened {
     left_over: usize,
     instance: InstanceId,
     pace: Pace,
+    records: Arc<dyn Store>,
     store: StoreAt,
     server: Server,
     tokens: Vec<Token>,
@@ -413,10 +415,10 @@ async fn open(config: Config) -> Result<Opened, Error> {
         StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
         StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
     };
-    let store = encrypt(store, config.store_keys);
+    let records = encrypt(store, config.store_keys);
     let downstream = downstream(&config.tools, &config.upstreams, config.server.max_result)?;
     let gateway = Arc::new(Gateway::new(Parts {
-        store,
+        store: records.clone(),
         downstream,
         tools: config.tools,
         metrics: Arc::new(Metrics::new()),
@@ -455,6 +457,7 @@ async fn open(config: Config) -> Result<Opened, Error> {
         left_over,
         instance,
         pace,
+        records,
         store: config.store,
         server: config.server,
         tokens: config.tokens,

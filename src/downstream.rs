@@ -171,7 +171,7 @@ impl Downstream {
         }
         let tools = endpoints.iter().filter_map(|at| at.mcp.as_ref());
         let programs = tools.filter_map(|tool| tool.start(self.max_result));
-        self.programs.keep(&programs.collect::<Vec<_>>());
+        self.programs.keep(programs.collect());
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl Downstream {
         let client = self.pools.client(&pool);
         let client = client.map_err(|error| error.to_string())?;
         Ok(McpCall {
-            way: self.way(endpoint, &tool, &pool, client),
+            way: self.way(endpoint, &tool, &pool, client)?,
             tool,
             headers: HeaderMap::new(),
             args,
@@ -289,26 +289,29 @@ impl Downstream {
     }
 
     /// The MCP server of an endpoint; one that has a URL is asked by this client.
+    ///
+    /// # Errors
+    /// It is a program that is configured no more.
     fn way(
         &self,
         endpoint: &Endpoint,
         tool: &McpTool,
         pool: &Pool,
         client: reqwest::Client,
-    ) -> Way {
+    ) -> Result<Way, String> {
         if let Some(start) = tool.start(self.max_result) {
-            return Way::Program(self.programs.server(start));
+            return self.programs.server(start).map(Way::Program);
         }
         let settings = Settings {
             url: endpoint.url.clone(),
             own: endpoint.headers.clone(),
             era: tool.era,
         };
-        Way::Http(Http {
+        Ok(Way::Http(Http {
             client,
             agreed: self.pools.agreed(pool, &settings),
             settings,
-        })
+        }))
     }
 
     /// Ends the programs that were started, and the sessions that were opened. Nothing is asked any more.
@@ -332,16 +335,19 @@ impl Downstream {
         let client = self.pools.client_for_call(&pool, call_id);
         let reply: Pin<Box<dyn Future<Output = _> + Send>> = match (client, &endpoint.mcp) {
             (Ok(client), Some(tool)) => {
-                let call = McpCall {
-                    way: self.way(endpoint, tool, &pool, client),
-                    tool: tool.clone(),
-                    headers,
-                    args: body,
-                    waiting,
-                    max_result: self.max_result,
-                };
-                let gate = gate.clone();
-                Box::pin(async move { call.send(gate, send_before).await.map(Reply::Mcp) })
+                let (way, tool) = (self.way(endpoint, tool, &pool, client), tool.clone());
+                let (gate, max_result) = (gate.clone(), self.max_result);
+                Box::pin(async move {
+                    let call = McpCall {
+                        way: way?,
+                        tool,
+                        headers,
+                        args: body,
+                        waiting,
+                        max_result,
+                    };
+                    call.send(gate, send_before).await.map(Reply::Mcp)
+                })
             }
             (Ok(client), None) => {
                 let body = GatedBody::new(gate.clone(), body, send_before);

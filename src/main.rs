@@ -73,6 +73,9 @@ enum Command {
         /// How long the same arguments count as a repetition.
         #[arg(long, value_name = "TIME", default_value = "10m")]
         dedup_window: String,
+        /// How long a call may take. Longer than the window of repetitions it may not be.
+        #[arg(long, value_name = "TIME", default_value = "2m")]
+        timeout: String,
         /// Take tools for writing that say they only read.
         #[arg(long)]
         distrust_annotations: bool,
@@ -107,11 +110,15 @@ enum StoreAct {
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    // Other users of the machine must not read what is kept of calls, also in files that libraries make.
-    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     #[cfg(feature = "crash-points")]
     let _points = oncegate::crash::set_up();
-    let done = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    // Other users of the machine must not read what is kept of calls, also in files that libraries make. A wrapped server
+    // makes files of its own, for which the user's mask holds; those of calls lie in a folder that only the user sees.
+    if !matches!(command, Command::Wrap { .. }) {
+        rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    }
+    let done = match command {
         Command::Serve { config } => read(&config).and_then(|read| serve(read, config)),
         Command::Check { config } => read(&config).and_then(|config| {
             let warnings = config.warnings_at(gateway::local_time());
@@ -142,12 +149,14 @@ fn main() -> ExitCode {
             store,
             name,
             dedup_window,
+            timeout,
             distrust_annotations,
             log_level,
             command,
         } => wrapped(store, name, command).and_then(|wrapped| {
             let wrapped = Wrapped {
                 dedup_window: Some(dedup_window),
+                timeout: Some(timeout),
                 trusts_annotations: !distrust_annotations,
                 ..wrapped
             };
@@ -293,7 +302,8 @@ fn wrapped(
     name: Option<String>,
     command: Vec<String>,
 ) -> Result<Wrapped, String> {
-    let is_redis = store.as_ref().is_some_and(|at| at.starts_with("redis"));
+    let is_url = |at: &String| at.starts_with("redis://") || at.starts_with("rediss://");
+    let is_redis = store.as_ref().is_some_and(is_url);
     if is_redis && name.is_none() {
         return Err("a Redis needs --name: by it other machines know the same server".into());
     }
@@ -319,6 +329,7 @@ fn wrapped(
         store,
         data: data.join("oncegate/wrap"),
         dedup_window: None,
+        timeout: None,
         trusts_annotations: true,
     })
 }

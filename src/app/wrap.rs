@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ const MAX_FILES: usize = 16;
 /// How long to wait for a process that only finishes its calls, before another file is taken.
 const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How much of the input is read before the store is open, in bytes.
+const AHEAD: usize = 256 << 10;
 
 /// What to wrap, and how.
 #[derive(Clone)]
@@ -39,8 +42,9 @@ pub struct Wrapped {
     pub store: Option<String>,
     /// Where the files of wrapped servers lie.
     pub data: PathBuf,
-    /// How long a derived key is remembered.
+    /// How long a derived key is remembered, and how long a call may take.
     pub dedup_window: Option<String>,
+    pub timeout: Option<String>,
     /// Whether tools read that say so.
     pub trusts_annotations: bool,
 }
@@ -73,16 +77,22 @@ impl Wrapped {
     /// Something of it cannot be read.
     fn config(&self, store: &Place) -> Result<Config, Error> {
         let quoted = |text: &str| Value::from(text).to_string();
-        let window = self.dedup_window.as_deref().map(quoted);
-        let window = window.map_or_else(String::new, |window| format!("dedup_window = {window}"));
+        let times = [
+            ("dedup_window", &self.dedup_window),
+            ("timeout", &self.timeout),
+        ];
+        let times = times
+            .into_iter()
+            .filter_map(|(key, time)| Some(format!("{key} = {}\n", quoted(time.as_ref()?))));
+        let times: String = times.collect();
         let url = match store {
             Place::File(_) => "sqlite:oncegate.db",
             Place::Url(url) => url,
         };
         let text = format!(
-            "[server]\nmax_body = \"8MiB\"\nmax_result = \"8MiB\"\nmax_memory = \"256MiB\"\n\
+            "[server]\nmax_body = \"8MiB\"\nmax_result = \"8MiB\"\nmax_memory = \"4GiB\"\n\
              shutdown_grace = \"130s\"\n[store]\nurl = {}\n[upstreams.{}]\ncommand = [\"set below\"]\n\
-             trust_annotations = {}\n{window}\n",
+             trust_annotations = {}\n{times}",
             quoted(url),
             quoted(&self.name()),
             self.trusts_annotations
@@ -107,51 +117,115 @@ impl Wrapped {
         Ok(config)
     }
 
-    /// Opens the store that was asked for, or the first file of this command that no other process has.
+    /// Opens the store that was asked for, or a file of this command that no other process has.
     ///
     /// # Errors
-    /// It cannot be opened.
-    async fn open(&self, tell: &impl Fn(String)) -> Result<(Opened, Option<Draining>), Error> {
+    /// It cannot be opened, or `gone` says that nobody waits for it any more.
+    async fn open(
+        &self,
+        tell: &impl Fn(String),
+        gone: &CancellationToken,
+    ) -> Result<(Opened, Draining), Error> {
         if let Some(store) = &self.store {
-            let place = match store.split_once(':') {
-                Some((scheme, _)) if scheme.starts_with("redis") => Place::Url(store.clone()),
-                _ => Place::File(store.into()),
+            if store.starts_with("redis://") || store.starts_with("rediss://") {
+                let opened = open(self.config(&Place::Url(store.clone()))?).await?;
+                tell(format!("calls are kept in {}", opened.store));
+                return Ok((opened, Draining(None)));
+            }
+            let path = PathBuf::from(store);
+            return match self.open_file(&path, gone).await? {
+                (Some(opened), _) => {
+                    tell(format!("calls are kept in {}", path.display()));
+                    Ok((opened, Draining::of(&path)))
+                }
+                (None, _) => Err(Error::Sqlite(sqlite::OpenError::InUse(path))),
             };
-            let opened = open(self.config(&place)?).await?;
-            tell(format!("calls are kept in {}", opened.store));
-            return Ok((opened, None));
         }
         let wrong = |error: io::Error| Error::Wrap(format!("{}: {error}", self.data.display()));
-        std::fs::create_dir_all(&self.data).map_err(wrong)?;
+        private_folder(&self.data).map_err(wrong)?;
+        let (mut chosen, mut others): (Option<(Opened, PathBuf)>, _) = (None, 0);
         for number in 1..=MAX_FILES {
             let path = self.data.join(format!("{}-{number}.db", self.name()));
-            let draining = Draining::of(&path);
-            let patience = Instant::now() + PATIENCE;
-            loop {
-                match open(self.config(&Place::File(path.clone()))?).await {
-                    Ok(opened) => {
-                        draining.end();
-                        tell(format!("calls are kept in {}", path.display()));
-                        if number > 1 {
-                            tell("another client runs the same command: they do not see each other's calls".into());
-                        }
-                        return Ok((opened, Some(draining)));
-                    }
-                    // It takes nothing new, and its calls may be those that this client asks for.
-                    Err(Error::Sqlite(sqlite::OpenError::InUse(_)))
-                        if draining.is_there() && Instant::now() < patience =>
-                    {
-                        sleep(LOOK_AGAIN).await;
-                    }
-                    Err(Error::Sqlite(sqlite::OpenError::InUse(_))) => break,
-                    Err(error) => return Err(error),
-                }
+            let is_new = !path.exists();
+            if is_new && chosen.is_some() {
+                break;
+            }
+            let (opened, has_waited) = self.open_file(&path, gone).await?;
+            let Some(opened) = opened else {
+                others += 1;
+                continue;
+            };
+            // Its calls may be those that this client asks for, and so may those of which nobody knows what became.
+            let is_it = has_waited || is_new || has_unknown(&opened).await;
+            let unused = if is_it || chosen.is_none() {
+                chosen.replace((opened, path))
+            } else {
+                Some((opened, path))
+            };
+            if let Some((unused, _)) = unused {
+                unused.gateway.close().await;
+            }
+            if is_it {
+                break;
             }
         }
-        Err(Error::Wrap(format!(
-            "{MAX_FILES} clients run this command already"
-        )))
+        let (opened, path) = chosen
+            .ok_or_else(|| Error::Wrap(format!("{MAX_FILES} clients run this command already")))?;
+        tell(format!("calls are kept in {}", path.display()));
+        if others > 0 {
+            tell("another client runs the same command: they do not see each other's calls".into());
+        }
+        Ok((opened, Draining::of(&path)))
     }
+
+    /// Opens a file; `None`: another process has it, and takes calls. Also says whether one was waited for that only
+    /// finished its calls.
+    async fn open_file(
+        &self,
+        path: &Path,
+        gone: &CancellationToken,
+    ) -> Result<(Option<Opened>, bool), Error> {
+        let (draining, patience) = (Draining::of(path), Instant::now() + PATIENCE);
+        let mut has_waited = false;
+        loop {
+            match open(self.config(&Place::File(path.to_owned()))?).await {
+                Ok(opened) => {
+                    draining.end();
+                    return Ok((Some(opened), has_waited));
+                }
+                Err(Error::Sqlite(sqlite::OpenError::InUse(_)))
+                    if draining.is_there() && Instant::now() < patience =>
+                {
+                    has_waited = true;
+                    tokio::select! {
+                        () = sleep(LOOK_AGAIN) => {}
+                        () = gone.cancelled() => {
+                            return Err(Error::Wrap("the client is gone".into()));
+                        }
+                    }
+                }
+                Err(Error::Sqlite(sqlite::OpenError::InUse(_))) => return Ok((None, has_waited)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Makes a folder that only its user sees.
+fn private_folder(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}
+
+/// Whether a store has calls of which it is not known whether they were executed.
+async fn has_unknown(opened: &Opened) -> bool {
+    let census = opened.records.census().await;
+    census.is_ok_and(|rows| {
+        rows.iter()
+            .any(|row| row.state == "unknown" && row.calls > 0)
+    })
 }
 
 enum Place {
@@ -159,26 +233,46 @@ enum Place {
     Url(String),
 }
 
-/// A file that says of a store's holder that it only finishes its calls.
-struct Draining(PathBuf);
+/// A file that says of a store's holder that it only finishes its calls; a Redis has none.
+struct Draining(Option<PathBuf>);
 
 impl Draining {
     fn of(store: &Path) -> Self {
-        Self(store.with_extension("draining"))
+        Self(Some(store.with_extension("draining")))
     }
 
     // If it cannot be written, another client takes another file.
     fn begin(&self) {
-        File::create(&self.0).ok();
+        if let Some(path) = &self.0 {
+            File::create(path).ok();
+        }
     }
 
     fn is_there(&self) -> bool {
-        self.0.exists()
+        self.0.as_ref().is_some_and(|path| path.exists())
     }
 
     fn end(&self) {
-        std::fs::remove_file(&self.0).ok();
+        if let Some(path) = &self.0 {
+            std::fs::remove_file(path).ok();
+        }
     }
+}
+
+/// The input, read ahead, so that its end is seen while nothing takes it.
+///
+/// `ended` is cancelled then.
+fn ahead(
+    mut input: impl AsyncRead + Unpin + Send + 'static,
+    ended: CancellationToken,
+) -> impl AsyncRead + Unpin {
+    let (mut writes, reads) = tokio::io::duplex(AHEAD);
+    tokio::spawn(async move {
+        // Either way nothing more comes.
+        tokio::io::copy(&mut input, &mut writes).await.ok();
+        ended.cancel();
+    });
+    reads
 }
 
 /// Serves one client until its input ends and its calls have ended.
@@ -191,7 +285,7 @@ impl Draining {
 pub async fn wrap(
     wrapped: &Wrapped,
     (input, output): (
-        impl AsyncRead + Unpin,
+        impl AsyncRead + Unpin + Send + 'static,
         impl AsyncWrite + Unpin + Send + 'static,
     ),
     tell: impl Fn(String),
@@ -199,7 +293,9 @@ pub async fn wrap(
     at_once: CancellationToken,
 ) -> Result<(), Error> {
     drop(rustls::crypto::ring::default_provider().install_default());
-    let (opened, draining) = wrapped.open(&tell).await?;
+    let gone = stop.child_token();
+    let input = ahead(input, gone.clone());
+    let (opened, draining) = wrapped.open(&tell, &gone).await?;
     let Opened {
         gateway,
         fatal,
@@ -223,23 +319,21 @@ pub async fn wrap(
     let path = path
         .parse()
         .map_err(|_| Error::Wrap(format!("{path:?} is no path")))?;
-    let drains = || {
-        if let Some(draining) = &draining {
-            draining.begin();
-        }
-    };
+    let drains = || draining.begin();
     let door = http::upstream_router(http);
-    let serving = stdio::serve(door, path, server.max_body, input, output, drains);
-    let mut loops = loops::begin(&gateway, pace, &stop);
+    let serving = stdio::serve(door, path, server.max_body, input, output, &stop, drains);
+    let end_loops = CancellationToken::new();
+    let mut loops = loops::begin(&gateway, pace, &end_loops);
     let ended = tokio::select! {
         biased;
         () = fatal.cancelled() => return Err(Error::StoreFailed),
-        () = stop.cancelled() => Ok(()),
+        () = at_once.cancelled() => Ok(()),
         () = serving => Ok(()),
         // These end only when they are told to.
         _ = loops.join_next() => Err(Error::Loop),
     };
     drains();
+    end_loops.cancel();
     let hurrying = async {
         at_once.cancelled().await;
         gateway.give_up();
@@ -256,8 +350,6 @@ pub async fn wrap(
         () = hurrying => {}
         () = fatal.cancelled() => return Err(Error::StoreFailed),
     }
-    if let Some(draining) = &draining {
-        draining.end();
-    }
+    draining.end();
     ended
 }

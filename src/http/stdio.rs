@@ -26,6 +26,8 @@ use crate::core::mcp::sse::Decoder;
 const AT_ONCE: usize = 64;
 /// What is read at once, in bytes.
 const PIECE: usize = 64 << 10;
+/// The longest message that is looked at before there is a place for it, in bytes.
+const MAX_CANCELLATION: usize = 4 << 10;
 /// The code of JSON-RPC for what went wrong here.
 const INTERNAL_ERROR: i32 = -32_603;
 const INVALID_REQUEST: i32 = -32_600;
@@ -41,15 +43,17 @@ struct Client<W> {
     gone: CancellationToken,
 }
 
-/// Answers messages until the input ends and all that came before is answered, or the client takes nothing any more.
+/// Answers messages until the input ends, or `stop`, and all that came before is answered; or the client takes nothing any
+/// more. Messages that come at once may be executed in any order.
 ///
-/// `ended` is called when the input has ended.
+/// `ended` is called when no more messages are read.
 pub async fn serve(
     door: Router,
     path: Uri,
     max_line: usize,
     mut input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
+    stop: &CancellationToken,
     ended: impl FnOnce(),
 ) {
     let client = Arc::new(Client {
@@ -65,8 +69,17 @@ pub async fn serve(
         let read = tokio::select! {
             read = input.read(&mut piece) => read.unwrap_or(0),
             () = client.gone.cancelled() => 0,
+            () = stop.cancelled() => 0,
         };
-        for line in lines.push(&piece[..read]) {
+        let mut ended = lines.push(&piece[..read]);
+        if read == 0 {
+            ended.extend(lines.end());
+        }
+        for line in ended {
+            // Also when there is no place for more.
+            if client.is_cancellation(&line) {
+                continue;
+            }
             let Ok(place) = places.clone().acquire_owned().await else {
                 break;
             };
@@ -96,13 +109,6 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         };
         // What is no JSON is told so at the door.
         let message: Value = serde_json::from_slice(&line).unwrap_or_default();
-        if message["method"] == "notifications/cancelled" {
-            let id = message["params"]["requestId"].to_string();
-            if let Some(request) = self.under_way().get(&id) {
-                request.cancel();
-            }
-            return;
-        }
         let id = message.get("id").map(Value::to_string);
         let cancelled = self.gone.child_token();
         if let Some(id) = &id {
@@ -112,6 +118,25 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         if let Some(id) = id {
             self.under_way().remove(&id);
         }
+    }
+
+    /// Whether a message only says that another one is waited for no longer.
+    fn is_cancellation(&self, line: &Line) -> bool {
+        let Line::Whole(line) = line else {
+            return false;
+        };
+        if line.len() > MAX_CANCELLATION {
+            return false;
+        }
+        let message: Value = serde_json::from_slice(line).unwrap_or_default();
+        if message["method"] != "notifications/cancelled" {
+            return false;
+        }
+        let id = message["params"]["requestId"].to_string();
+        if let Some(request) = self.under_way().get(&id) {
+            request.cancel();
+        }
+        true
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {

@@ -218,6 +218,46 @@ async fn a_program_that_does_not_end_is_killed_with_the_gateway() {
 }
 
 #[tokio::test]
+async fn what_a_program_has_started_ends_with_it() {
+    let program = Program::new();
+    let gateway = Gateway::start(&program.config("legacy", "")).await;
+    let left = act(&gateway, "k", "leave").await.expect_ok();
+    let left = left.at("/result/structuredContent/said");
+    let is_there = || {
+        let name = format!("/proc/{}/cmdline", left.as_str().expect("an id"));
+        // A process that has ended and was not waited for has no command line.
+        std::fs::read(name).is_ok_and(|line| !line.is_empty())
+    };
+    if cfg!(target_os = "linux") {
+        until("it has ended", async || !is_there()).await;
+    }
+    act_when_up(&gateway, "l", "answer").await.expect_ok();
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_began_before_a_reload_starts_no_earlier_program_again() {
+    let program = Program::new();
+    let patient = "retry = { attempts = 8, base = \"300ms\", max = \"400ms\" }\ndeadline = \"90s\"";
+    let nowhere = format!(
+        "[upstreams.up]\ncommand = [\"/nowhere\"]\n[tools.act]\nupstream = \"up\"\n{patient}"
+    );
+    let gateway = Gateway::start(&nowhere).await;
+    let earlier = act(&gateway, "k", "answer");
+    let changed = async {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert!(gateway.reload(&program.config("legacy", patient)).await);
+        for n in 0..20 {
+            act(&gateway, &format!("l{n}"), "late").await.expect_ok();
+        }
+    };
+    let (earlier, ()) = tokio::join!(earlier, changed);
+    earlier.expect_problem("tool-unreachable");
+    assert_eq!(program.starts(), 1, "the new one is not replaced");
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_program_sees_of_the_environment_what_its_section_says() {
     let program = Program::new();
     let upstream = program.upstream("legacy", "env = { MINE = \"x\" }");

@@ -30,19 +30,7 @@ impl Wrapped {
     }
 
     async fn start_with(home: &Path, program: &Program, options: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
-        command
-            .arg("wrap")
-            .args(options)
-            .arg("--")
-            .args(program.command("legacy"))
-            .env("HOME", home)
-            .env_remove("XDG_DATA_HOME")
-            .current_dir(home)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
+        let mut command = wrap(home, program, options);
         let mut child = command.spawn().expect("it starts");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         let errors = BufReader::new(child.stderr.take().expect("a pipe"));
@@ -104,6 +92,24 @@ impl Wrapped {
         rest.read_to_string(&mut said).await.expect("text");
         assert!(status.expect("it ended").success(), "{said}");
     }
+}
+
+/// Runs the fixture behind `oncegate wrap`.
+fn wrap(home: &Path, program: &Program, options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
+    command
+        .arg("wrap")
+        .args(options)
+        .arg("--")
+        .args(program.command("legacy"))
+        .env("HOME", home)
+        .env_remove("XDG_DATA_HOME")
+        .current_dir(home)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
 }
 
 fn call(does: &str) -> Value {
@@ -179,6 +185,50 @@ async fn two_clients_at_once_have_two_files_and_are_told_so() {
     assert!(!is_replay(&one.act("answer").await) && !is_replay(&two.act("answer").await));
     one.end().await;
     two.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_is_told_what_nobody_knows_although_another_one_has_ended() {
+    let (home, program) = (home(), Program::new());
+    let mut one = Wrapped::start(home.path(), &program).await;
+    one.act("answer").await;
+    let mut two = Wrapped::start(home.path(), &program).await;
+    two.send(1, "tools/call", call("hang")).await;
+    until("it is executed", async || program.effects() == 2).await;
+    two.child.kill().await.expect("it could be killed");
+    one.end().await;
+    let mut back = Wrapped::start(home.path(), &program).await;
+    assert_eq!(back.store, two.store);
+    assert!(is_unknown(&back.act("hang").await));
+    assert_eq!(program.effects(), 2);
+    back.end().await;
+}
+
+#[tokio::test]
+async fn clients_that_have_given_up_take_no_file_from_one_that_comes_back() {
+    let (home, program) = (home(), Program::new());
+    let mut wrapped = Wrapped::start(home.path(), &program).await;
+    wrapped.send(1, "tools/call", call("slow")).await;
+    until("it is executed", async || program.effects() == 1).await;
+    drop(wrapped.input.take());
+    let marker = wrapped.store.replace(".db", ".draining");
+    until("it drains", async || Path::new(&marker).exists()).await;
+    let gave_up: Vec<Child> = (0..5)
+        .map(|_| {
+            let mut command = wrap(home.path(), &program, &[]);
+            command.stdin(Stdio::null()).spawn().expect("it starts")
+        })
+        .collect();
+    for mut child in gave_up {
+        let status = timeout(PATIENCE, child.wait()).await.expect("in time");
+        assert!(!status.expect("it ended").success());
+    }
+    let mut next = Wrapped::start(home.path(), &program).await;
+    assert_eq!(next.store, wrapped.store);
+    let told = next.act("slow").await;
+    assert!(said(&told) == "slow" && is_replay(&told), "{told}");
+    assert_eq!(program.effects(), 1);
+    next.end().await;
 }
 
 #[tokio::test]
@@ -287,6 +337,35 @@ async fn a_client_of_2026_speaks_without_headers() {
 }
 
 #[tokio::test]
+async fn a_message_that_ends_with_the_input_is_answered_and_big_answers_come_whole() {
+    let (home, program) = (home(), Program::new());
+    let mut wrapped = Wrapped::start(home.path(), &program).await;
+    let last = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call("big") });
+    wrapped.write(last.to_string().as_bytes()).await;
+    drop(wrapped.input.take());
+    let told = wrapped.read().await;
+    assert_eq!(said(&told).len(), 3 << 20);
+    wrapped.end().await;
+}
+
+#[tokio::test]
+async fn many_calls_at_once_are_all_answered() {
+    let (home, program) = (home(), Program::new());
+    let mut wrapped = Wrapped::start(home.path(), &program).await;
+    for n in 0..40 {
+        let mut params = call("late");
+        params["arguments"]["n"] = n.into();
+        wrapped.send(n, "tools/call", params).await;
+    }
+    for _ in 0..40 {
+        let told = wrapped.read().await;
+        assert_eq!(said(&told), "late", "{told}");
+    }
+    assert_eq!(program.effects(), 40);
+    wrapped.end().await;
+}
+
+#[tokio::test]
 async fn a_store_may_be_named_and_reads_need_not_be_trusted() {
     let (home, program) = (home(), Program::new());
     let file = home.path().join("mine $1.db");
@@ -329,7 +408,7 @@ async fn a_program_that_cannot_be_started_is_told_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_signal_ends_it_after_its_calls() {
+async fn a_signal_ends_it_after_what_it_was_asked_is_answered() {
     let (home, program) = (home(), Program::new());
     let mut wrapped = Wrapped::start(home.path(), &program).await;
     wrapped.send(1, "tools/call", call("late")).await;
@@ -340,6 +419,7 @@ async fn a_signal_ends_it_after_its_calls() {
         .status()
         .await;
     assert!(status.expect("kill runs").success());
+    assert_eq!(said(&wrapped.read().await), "late");
     let ended = timeout(Duration::from_secs(30), wrapped.child.wait()).await;
     assert!(ended.expect("in time").expect("it ended").success());
     let mut next = Wrapped::start(home.path(), &program).await;

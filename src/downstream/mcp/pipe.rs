@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::super::client::Client;
 use super::super::gate::{Deadline, Gate, since_boot};
@@ -17,6 +19,8 @@ use crate::core::mcp::progress;
 
 /// Messages that wait to be written.
 const QUEUE: usize = 64;
+/// How long a program may take to read one message.
+const STUCK: Duration = Duration::from_secs(60);
 /// What is read at once, in bytes.
 const PIECE: usize = 64 << 10;
 
@@ -211,7 +215,12 @@ async fn write(
             waiting.answer(id, Err(why.into()));
             continue;
         }
-        if input.write_all(&line).await.is_err() || input.flush().await.is_err() {
+        let written = async {
+            input.write_all(&line).await?;
+            input.flush().await
+        };
+        // A program that takes nothing for so long is ended, so that others are not behind it for ever.
+        if !matches!(timeout(STUCK, written).await, Ok(Ok(()))) {
             return;
         }
     }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::super::client::Client;
@@ -31,9 +31,13 @@ const DISCOVER: Duration = Duration::from_secs(10);
 /// After a first end, and at most, until it is started again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
 /// A program that has run for this long is no failure when it ends.
-const LIVED: Duration = Duration::from_secs(60);
+/// Longer than [`START`].
+const LIVED: Duration = Duration::from_secs(180);
 /// How long a program that was told to end may take, before it is told more firmly.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_millis(700);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long the last answers of a process that has ended are read.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// What to start.
 #[derive(Clone, PartialEq, Eq)]
@@ -237,6 +241,8 @@ impl Keeper {
 /// A process, and what reads and writes.
 struct Process {
     child: tokio::process::Child,
+    /// It and those that it has started.
+    group: Option<Pid>,
     pipe: Option<Pipe>,
     waiting: Arc<Waiting>,
     reading: JoinSet<()>,
@@ -287,8 +293,10 @@ impl Process {
             pid = child.id(),
             "the program of a server is started"
         );
+        let group = child.id().and_then(|id| i32::try_from(id).ok());
         Ok(Self {
             child,
+            group: group.and_then(Pid::from_raw),
             pipe: Some(pipe),
             waiting,
             reading,
@@ -306,20 +314,25 @@ impl Process {
             _ = self.reading.join_next() => return "it has closed its output".into(),
             _ = self.writing.join_next() => "it reads no more".into(),
         };
-        timeout(LAST_WORDS, self.reading.join_next()).await.ok();
+        timeout(LAST_LINES, self.reading.join_next()).await.ok();
         ended
     }
 
-    /// Ends it: its input ends, then SIGTERM, then SIGKILL.
+    /// Ends it: its input ends, then its group gets SIGTERM, then SIGKILL.
+    ///
+    /// The group may outlive the process that was started: a shell, or a launcher of packages.
     async fn stop(mut self) {
         self.writing.shutdown().await;
+        timeout(LAST_WORDS, self.child.wait()).await.ok();
         for signal in [Signal::TERM, Signal::KILL] {
-            if timeout(LAST_WORDS, self.child.wait()).await.is_ok() {
-                return;
+            let Some(group) = self.group else { return };
+            if kill_process_group(group, signal).is_err() {
+                break;
             }
-            let id = self.child.id().and_then(|id| i32::try_from(id).ok());
-            if let Some(group) = id.and_then(Pid::from_raw) {
-                kill_process_group(group, signal).ok();
+            let until = Instant::now() + LAST_WORDS;
+            while Instant::now() < until && test_kill_process_group(group).is_ok() {
+                timeout(LOOK_AGAIN, self.child.wait()).await.ok();
+                sleep(LOOK_AGAIN).await;
             }
         }
         self.child.wait().await.ok();

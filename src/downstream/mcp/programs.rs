@@ -8,9 +8,16 @@ use tokio::task::JoinSet;
 
 use super::program::{Server, Start};
 
-/// The programs that were needed so far, by the names of their sections.
+/// The programs that may be asked, and those that were.
 #[derive(Default)]
-pub(in crate::downstream) struct Programs(Mutex<HashMap<String, Arc<Server>>>);
+pub(in crate::downstream) struct Programs(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    wanted: Vec<Start>,
+    /// By the names of their sections.
+    servers: HashMap<String, Arc<Server>>,
+}
 
 impl fmt::Debug for Programs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,30 +26,38 @@ impl fmt::Debug for Programs {
 }
 
 impl Programs {
-    /// A program, started if it was not needed before, or is another one by now.
+    /// A program, started if it was not needed before.
     ///
-    /// Requests under way end at the one that they were sent to.
-    pub(in crate::downstream) fn server(&self, start: Start) -> Arc<Server> {
-        let mut servers = self.lock();
-        match servers.get(&start.name) {
-            Some(server) if server.start == start => server.clone(),
-            _ => {
-                let server = Arc::new(Server::new(start.clone()));
-                servers.insert(start.name, server.clone());
-                server
-            }
+    /// # Errors
+    /// It is configured no more, or otherwise by now: then a call that began before must not start the earlier one again.
+    pub(in crate::downstream) fn server(&self, start: Start) -> Result<Arc<Server>, String> {
+        let mut known = self.lock();
+        if let Some(server) = known.servers.get(&start.name)
+            && server.start == start
+        {
+            return Ok(server.clone());
         }
+        if !known.wanted.contains(&start) {
+            return Err("the server is configured no more, or otherwise by now".into());
+        }
+        let server = Arc::new(Server::new(start.clone()));
+        known.servers.insert(start.name, server.clone());
+        Ok(server)
     }
 
-    /// Ends those that are not among these any more.
-    pub(in crate::downstream) fn keep(&self, wanted: &[Start]) {
-        let mut servers = self.lock();
-        servers.retain(|_, server| wanted.contains(&server.start));
+    /// From now on these may be asked. The others end after their last answer.
+    pub(in crate::downstream) fn keep(&self, wanted: Vec<Start>) {
+        let mut known = self.lock();
+        known
+            .servers
+            .retain(|_, server| wanted.contains(&server.start));
+        known.wanted = wanted;
     }
 
-    /// Ends all, and waits until they have ended.
+    /// Ends all, and waits until they have ended. None is started any more.
     pub(in crate::downstream) async fn stop(&self) {
-        let servers: Vec<_> = self.lock().drain().map(|(_, server)| server).collect();
+        let known = std::mem::take(&mut *self.lock());
+        let servers = known.servers.into_values();
         let mut stopping = JoinSet::new();
         for server in servers {
             stopping.spawn(async move { server.stop().await });
@@ -50,7 +65,7 @@ impl Programs {
         stopping.join_all().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Server>>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

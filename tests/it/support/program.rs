@@ -42,6 +42,12 @@ impl Program {
         self.folder.path().join("effects")
     }
 
+    /// How often it was started.
+    pub fn starts(&self) -> usize {
+        let starts = std::fs::read_to_string(self.file().with_extension("starts"));
+        starts.unwrap_or_default().lines().count()
+    }
+
     /// How often something was executed.
     pub fn effects(&self) -> usize {
         let effects = std::fs::read_to_string(self.file()).unwrap_or_default();
