@@ -36,6 +36,13 @@ impl Deadline {
         }
     }
 
+    /// Until when a late answer is read: so long after the deadline, and a second at least. An answer may have come while the
+    /// process was stopped, and is not read yet.
+    pub fn late_by(&self, margin: Duration) -> Instant {
+        let at_least = Instant::now() + Duration::from_secs(1);
+        (self.at + margin).max(at_least)
+    }
+
     fn is_over(&self, since_boot: Duration) -> bool {
         Instant::now() >= self.at || since_boot >= self.by
     }

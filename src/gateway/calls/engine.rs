@@ -361,7 +361,7 @@ impl Engine {
         mut exchange: Exchange,
         deadline: Deadline,
     ) {
-        let until = deadline.at + call.at.tool.lease_margin;
+        let until = deadline.late_by(call.at.tool.lease_margin);
         let observed = tokio::select! {
             observed = exchange.until(until, until) => observed,
             () = self.base.abandoned.cancelled() => None,
