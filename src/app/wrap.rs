@@ -120,7 +120,7 @@ impl Wrapped {
     /// Opens the store that was asked for, or a file of this command that no other process has.
     ///
     /// # Errors
-    /// It cannot be opened, or `gone` says that nobody waits for it any more.
+    /// It cannot be opened, or the client has gone (`gone`) before it could be.
     async fn open(
         &self,
         tell: &impl Fn(String),
@@ -155,7 +155,7 @@ impl Wrapped {
                 others += 1;
                 continue;
             };
-            // Its calls may be those that this client asks for, and so may those of which nobody knows what became.
+            // This client may have made the calls that were waited for, or those that are unknown, and may ask for them.
             let is_it = has_waited || is_new || has_unknown(&opened).await;
             let unused = if is_it || chosen.is_none() {
                 chosen.replace((opened, path))
@@ -238,13 +238,15 @@ struct Draining(Option<PathBuf>);
 
 impl Draining {
     fn of(store: &Path) -> Self {
-        Self(Some(store.with_extension("draining")))
+        let mut path = store.as_os_str().to_owned();
+        path.push(".draining");
+        Self(Some(path.into()))
     }
 
-    // If it cannot be written, another client takes another file.
+    // If it cannot be made, another client takes another file. A link in its place is not followed.
     fn begin(&self) {
         if let Some(path) = &self.0 {
-            File::create(path).ok();
+            File::create_new(path).ok();
         }
     }
 

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as Guard, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -14,6 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
@@ -26,6 +28,8 @@ use crate::core::mcp::sse::Decoder;
 const AT_ONCE: usize = 64;
 /// What is read at once, in bytes.
 const PIECE: usize = 64 << 10;
+/// How long the last answers may take: longer than any call is waited for.
+const LAST_ANSWERS: Duration = Duration::from_secs(150);
 /// The longest message that is looked at before there is a place for it, in bytes.
 const MAX_CANCELLATION: usize = 4 << 10;
 /// The code of JSON-RPC for what went wrong here.
@@ -95,7 +99,8 @@ pub async fn serve(
     }
     ended();
     tasks.close();
-    tasks.wait().await;
+    // A client that lives and reads no more keeps nothing open for ever.
+    timeout(LAST_ANSWERS, tasks.wait()).await.ok();
 }
 
 impl<W: AsyncWrite + Unpin> Client<W> {

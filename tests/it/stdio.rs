@@ -245,7 +245,8 @@ async fn a_call_that_began_before_a_reload_starts_no_earlier_program_again() {
     let gateway = Gateway::start(&nowhere).await;
     let earlier = act(&gateway, "k", "answer");
     let changed = async {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        let attempts = r#"oncegate_attempts_total{outcome="not_executed",tool="act"}"#;
+        until("it is tried", async || gateway.metric(attempts).await > 0.0).await;
         assert!(gateway.reload(&program.config("legacy", patient)).await);
         for n in 0..20 {
             act(&gateway, &format!("l{n}"), "late").await.expect_ok();

@@ -211,7 +211,7 @@ async fn clients_that_have_given_up_take_no_file_from_one_that_comes_back() {
     wrapped.send(1, "tools/call", call("slow")).await;
     until("it is executed", async || program.effects() == 1).await;
     drop(wrapped.input.take());
-    let marker = wrapped.store.replace(".db", ".draining");
+    let marker = format!("{}.draining", wrapped.store);
     until("it drains", async || Path::new(&marker).exists()).await;
     let gave_up: Vec<Child> = (0..5)
         .map(|_| {

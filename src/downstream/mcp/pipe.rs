@@ -219,7 +219,7 @@ async fn write(
             input.write_all(&line).await?;
             input.flush().await
         };
-        // A program that takes nothing for so long is ended, so that others are not behind it for ever.
+        // A program that has not read a message by then is ended, so that no other message waits behind it for ever.
         if !matches!(timeout(STUCK, written).await, Ok(Ok(()))) {
             return;
         }
