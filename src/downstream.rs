@@ -6,6 +6,8 @@
 
 mod body; // reading what came back
 mod client; // who waits for a call of an MCP server
+mod exchange; // what is observed of one request
+mod fresh; // requests without a body
 mod gate; // whether the first byte may leave, and whether it did
 mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
@@ -18,17 +20,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
+use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use tokio::time::{Instant, timeout_at};
 
-use self::body::{chain, read, retry_after};
+use self::body::chain;
 pub use self::client::Client;
+pub use self::exchange::Exchange;
+use self::exchange::{Reply, answer};
+use self::fresh::Bodiless;
 pub use self::gate::Deadline;
-use self::gate::{Gate, GatedBody};
-use self::mcp::{ANOTHER, Http, McpCall, Programs, Settings, Way};
+use self::gate::{Gate, GatedBody, since_boot};
 pub use self::mcp::{About, McpTool, Program, Question};
-pub use self::own_headers::secret_header;
+use self::mcp::{Http, McpCall, Programs, Settings, Way};
+pub use self::own_headers::{check_header, secret_header};
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
@@ -45,8 +50,8 @@ pub struct Endpoint {
     pub url: Url,
     /// The tool's own credentials among them; those are marked sensitive.
     pub headers: HeaderMap,
-    /// The probe's URL, with `{key}` in it.
-    pub probe: Option<String>,
+    /// The URL of the probe of a call that there is none of.
+    pub probe: Option<Url>,
     /// The longest idle time of a pooled connection that is reused.
     ///
     /// `None`: none is reused.
@@ -59,12 +64,20 @@ pub struct Endpoint {
 
 impl Endpoint {
     fn is_secure(&self) -> bool {
-        let probe = self
-            .probe
-            .as_ref()
-            .and_then(|probe| probe.get(..SECURE.len()));
-        self.url.scheme() == SECURE
-            || probe.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SECURE))
+        let probe = self.probe.as_ref();
+        self.url.scheme() == SECURE || probe.is_some_and(|url| url.scheme() == SECURE)
+    }
+
+    /// The same with the URL of one call.
+    ///
+    /// # Errors
+    /// It leads to another host than that of the configuration.
+    pub fn for_call(&self, url: &str) -> Result<Self, String> {
+        let url = same_origin(url, &self.url)?;
+        Ok(Self {
+            url,
+            ..self.clone()
+        })
     }
 
     fn pool(&self, party: Party) -> Pool {
@@ -88,10 +101,7 @@ impl fmt::Debug for Endpoint {
                 url.host_str().unwrap_or_default()
             )
         };
-        let probe = self
-            .probe
-            .as_ref()
-            .map(|url| url.parse().map_or("…".to_owned(), |url| place(&url)));
+        let probe = self.probe.as_ref().map(place);
         f.debug_struct("Endpoint")
             .field("method", &self.method)
             .field("url", &place(&self.url))
@@ -111,19 +121,17 @@ pub struct Request {
     pub party: Party,
     /// The call that is sent.
     pub call_id: CallId,
+    /// With the type of the body.
     pub headers: HeaderMap,
-    /// One JSON object.
+    /// For the tool of an MCP server, one JSON object.
     pub body: Bytes,
+    /// A request that only reads needs no gate.
+    pub is_write: bool,
     /// The client that waits for it, if the tool is one of an MCP server.
     pub client: Client,
     /// Right before the first byte the clock is asked once more; later than this nothing is sent.
     pub send_before: Deadline,
 }
-
-/// In an answer: the newest token that the tool has seen of the session.
-const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
-/// In an answer: the call that it is for, if the tool says so.
-const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 
 /// Sends requests to tools, and to systems that are not tools.
 #[derive(Debug)]
@@ -175,7 +183,7 @@ impl Downstream {
         Ok(())
     }
 
-    /// Asks a tool whether it knows this key: a GET with the tool's own credentials. Answers with status,
+    /// Asks a tool whether it knows a call: a GET of this URL with the tool's own credentials. Answers with status,
     /// body and how long the tool asks to wait, or says why there is no answer by then.
     ///
     /// # Errors
@@ -184,12 +192,11 @@ impl Downstream {
         &self,
         endpoint: &Endpoint,
         party: Party,
-        key: &str,
+        url: &str,
         by: Instant,
     ) -> Result<(u16, Body, Option<Duration>), String> {
-        let url = endpoint.probe.as_ref().map(|url| url.replace("{key}", key));
-        let url = url.ok_or("the tool has no door for it")?;
-        let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
+        let example = endpoint.probe.as_ref();
+        let url = same_origin(url, example.ok_or("the tool has no door for it")?)?;
         let client = self
             .pools
             .client(&endpoint.pool(party))
@@ -328,6 +335,7 @@ impl Downstream {
             call_id,
             headers,
             body,
+            is_write,
             client: waiting,
             send_before,
         } = request;
@@ -349,23 +357,48 @@ impl Downstream {
                     call.send(gate, send_before).await.map(Reply::Mcp)
                 })
             }
+            (Ok(_), None) if body.is_empty() && is_write => {
+                let (tls, gate) = (self.pools.tls_of(&pool), gate.clone());
+                let (method, url) = (endpoint.method.clone(), endpoint.url.clone());
+                let headers = joined(&endpoint.headers, headers);
+                Box::pin(async move {
+                    let tls = tls.map_err(|error| error.to_string())?;
+                    let bodiless = Bodiless {
+                        method,
+                        url,
+                        headers,
+                        tls,
+                    };
+                    bodiless.send(gate, send_before).await.map(Reply::Http)
+                })
+            }
             (Ok(client), None) => {
-                let body = GatedBody::new(gate.clone(), body, send_before);
-                let send = client
+                let is_gated = !body.is_empty();
+                let body = is_gated.then(|| GatedBody::new(gate.clone(), body, send_before));
+                let request = client
                     .request(endpoint.method.clone(), endpoint.url.clone())
-                    .header(CONTENT_TYPE, "application/json")
-                    .headers(endpoint.headers.clone())
-                    .headers(headers)
-                    .body(reqwest::Body::wrap(body))
-                    .send();
-                Box::pin(async {
-                    let response = send.await.map_err(|error| chain(&error));
-                    response.map(Reply::Http)
+                    .headers(joined(&endpoint.headers, headers));
+                let request = match body {
+                    Some(body) => request.body(reqwest::Body::wrap(body)),
+                    None => request,
+                };
+                let send = request.send();
+                let gate = (!is_gated).then(|| gate.clone());
+                Box::pin(async move {
+                    if let Some(gate) = gate {
+                        gate.send(&send_before, since_boot())?;
+                    }
+                    match send.await {
+                        Ok(response) => Ok(Reply::Http(response)),
+                        Err(error) if !is_gated && error.is_connect() => {
+                            Ok(Reply::NotSent(chain(&error)))
+                        }
+                        Err(error) => Err(chain(&error)),
+                    }
                 })
             }
             (Err(error), _) => Box::pin(async move { Err(error.to_string()) }),
         };
-        let pools = self.pools.clone();
         Exchange {
             gate,
             reply,
@@ -373,119 +406,26 @@ impl Downstream {
             head: None,
             call_id,
             pool,
-            pools,
+            pools: self.pools.clone(),
         }
     }
 }
 
-/// What came back.
-enum Reply {
-    /// A status line; the body is still to come.
-    Http(reqwest::Response),
-    /// A response, read to its end.
-    Mcp(McpAnswer),
+/// A URL that leads to the same host as the example.
+///
+/// # Errors
+/// It does not. The URL is not repeated: it may hold secrets.
+fn same_origin(url: &str, example: &Url) -> Result<Url, String> {
+    let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
+    if url.origin() != example.origin() {
+        return Err("its URL leads to another host".into());
+    }
+    Ok(url)
 }
 
-/// A request under way. Dropping it closes its connection; what was sent stays sent.
-pub struct Exchange {
-    gate: Gate,
-    reply: Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>,
-    max_result: usize,
-    /// The status and the tool's newest fencing token, at once.
-    head: Option<(u16, Option<u64>)>,
-    call_id: CallId,
-    pool: Pool,
-    pools: Arc<Pools>,
-}
-
-impl Exchange {
-    /// What came of the request; `None`: no status line at `head_by`, or of an MCP server no response.
-    ///
-    /// Then it may be asked again. The body of an answer is read until `body_by`.
-    pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
-        Some(match timeout_at(head_by, &mut self.reply).await.ok()? {
-            // The answer to this request may still come: nothing is known of it.
-            Ok(Reply::Http(response)) if self.is_for_another_call(&response) => {
-                self.pools.close(&self.pool);
-                Evidence::NoAnswer {
-                    why: "the tool answered another call than it was sent".into(),
-                }
-            }
-            Ok(Reply::Http(response)) => {
-                self.head = Some((response.status().as_u16(), newest_token(&response)));
-                answer(response, self.max_result, body_by).await
-            }
-            Ok(Reply::Mcp(answer)) => {
-                // The answer to this request may still come, and meet the next one there.
-                if matches!(&answer.body, Body::Broken(why) if why == ANOTHER) {
-                    self.pools.close(&self.pool);
-                }
-                Evidence::Mcp(answer)
-            }
-            Err(why) => self.give_up(&why),
-        })
-    }
-
-    /// Whether the tool names an earlier call of these connections.
-    ///
-    /// An id that was never sent there may be the tool's own.
-    fn is_for_another_call(&self, response: &reqwest::Response) -> bool {
-        let named = response
-            .headers()
-            .get(CALL_ID)
-            .and_then(|id| id.to_str().ok()?.trim().parse().ok());
-        named.is_some_and(|named| {
-            CallId(named) != self.call_id && self.pools.has_sent(&self.pool, CallId(named))
-        })
-    }
-
-    /// Tells whether the first byte has left.
-    pub fn watch_sending(&self) -> impl Fn() -> bool + use<> {
-        let gate = self.gate.clone();
-        move || gate.is_sent()
-    }
-
-    /// What is observed of a request that one waits for no longer. If its first byte has not left,
-    /// it never will.
-    pub fn give_up(&self, why: &str) -> Evidence {
-        let why = why.to_owned();
-        match self.head {
-            Some((status, newest_token)) => Evidence::Answer {
-                status,
-                body: Body::Broken(why),
-                retry_after: None,
-                newest_token,
-            },
-            None if self.gate.withdraw() => Evidence::NotSent { why },
-            None => Evidence::NoAnswer { why },
-        }
-    }
-}
-
-async fn answer(response: reqwest::Response, max_result: usize, body_by: Instant) -> Evidence {
-    let status = response.status().as_u16();
-    let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
-    let newest_token = newest_token(&response);
-    let body = match timeout_at(body_by, read(response, max_result)).await {
-        Ok(body) => body,
-        Err(_) => Body::Broken("it did not end in time".into()),
-    };
-    Evidence::Answer {
-        status,
-        body,
-        retry_after,
-        newest_token,
-    }
-}
-
-/// The newest token that the tool says it has seen.
-fn newest_token(response: &reqwest::Response) -> Option<u64> {
-    response
-        .headers()
-        .get(FENCING_TOKEN)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+/// The tool's own headers, with those of one call in their place.
+fn joined(own: &HeaderMap, of_call: HeaderMap) -> HeaderMap {
+    let mut all = own.clone();
+    all.extend(of_call);
+    all
 }

@@ -1,6 +1,7 @@
 //! The section `[tools.NAME]`.
 
 mod checks; // whether the settings of a tool fit together
+mod request; // how its arguments become a request
 mod unknown; // what is done about its unknown calls, and its probe
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use super::reader::{Count, Section, Spot, Switch};
 use super::upstreams::{self, Upstreams};
 use crate::core::compensation::{self, Template};
 use crate::core::key;
+use crate::core::request::Shape;
 use crate::core::schema::Schema;
 use crate::core::tool::{Budget, Declared, Dedup, Effect, Mode, OnSimilar, Per};
 use crate::core::tool::{SessionPolicy, Similar, SuccessTest, Tool};
@@ -41,7 +43,7 @@ pub(super) fn tool(
         section.check_name(name, "a tool's");
     }
     let default = Tool::new(name);
-    let tool = Tool {
+    let mut tool = Tool {
         name: name.to_owned(),
         description: section.get_or("description", default.description),
         effect: section
@@ -83,6 +85,8 @@ pub(super) fn tool(
         outcomes: outcomes(&mut section),
         success: section.section("success").and_then(success_test),
         errors: upstreams::errors(&mut section),
+        request: None,
+        probe: None,
         asks: None,
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         replay_ignore: section
@@ -105,9 +109,13 @@ pub(super) fn tool(
         upstreams::check(&tool, &section, warnings);
         upstreams::endpoint(&tool, &mut section, upstreams)
     } else {
-        endpoint(&mut section, probe.as_ref())
+        let (endpoint, shape) = endpoint(&mut section, probe.as_ref()).unzip();
+        tool.request = shape;
+        endpoint
     };
     let tool = unknown::with_probe(tool, probe.as_ref());
+    request::check(&tool, &section);
+    request::check_probe(&tool, &section);
     checks::check(&tool, probe.is_some(), &section);
     let undone = section.spot("compensation");
     let endpoint = endpoint?;
@@ -115,7 +123,10 @@ pub(super) fn tool(
     Some((ToolAt::new(tool, endpoint), undone))
 }
 
-fn endpoint(section: &mut Section<'_, '_>, probe: Option<&unknown::Probe>) -> Option<Endpoint> {
+fn endpoint(
+    section: &mut Section<'_, '_>,
+    probe: Option<&unknown::Probe>,
+) -> Option<(Endpoint, Shape)> {
     let methods = [
         Method::POST,
         Method::PUT,
@@ -133,17 +144,19 @@ fn endpoint(section: &mut Section<'_, '_>, probe: Option<&unknown::Probe>) -> Op
         .unwrap_or(Method::POST);
     let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
     let headers = section.headers();
-    let url = section.url(&[]);
+    let shape = request::shape(section, method == Method::GET);
     let probe = probe.and_then(unknown::Probe::url);
-    Some(Endpoint {
+    let (shape, url) = shape?;
+    let endpoint = Endpoint {
         method,
-        url: url?,
+        url,
         headers,
-        probe,
+        probe: probe.map(|(_, url)| url.clone()),
         connection_reuse: reuse.0,
         mcp: None,
         asked: None,
-    })
+    };
+    Some((endpoint, shape))
 }
 
 fn redact_policy(mut section: Section<'_, '_>) -> redact::Policy {

@@ -156,8 +156,15 @@ fn program(section: &mut Section<'_, '_>) -> Program {
 }
 
 /// Settings that are for tools of their own URL.
-const OF_HTTP: [&str; 6] = [
+const OF_HTTP: [&str; 13] = [
     "url",
+    "query",
+    "body",
+    "arrays",
+    "set",
+    "headers_from",
+    "key_header",
+    "key_body",
     "method",
     "headers",
     "connection_reuse",

@@ -80,7 +80,7 @@ impl Part {
                 let found = from.pointer(pointer.as_str());
                 let found =
                     found.ok_or_else(|| format!("there is nothing at {}", pointer.as_str()))?;
-                if holds_mask(found) {
+                if redact::holds_mask(found) {
                     return Err(format!("what stood at {} is not kept", pointer.as_str()));
                 }
                 found.clone()
@@ -105,15 +105,6 @@ fn make_members(members: &[(String, Part)], from: &Value) -> Result<Map<String, 
         .iter()
         .map(|(name, part)| Ok((name.clone(), part.make(from)?)))
         .collect()
-}
-
-fn holds_mask(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text == redact::MASK,
-        Value::Array(items) => items.iter().any(holds_mask),
-        Value::Object(members) => members.values().any(holds_mask),
-        _ => false,
-    }
 }
 
 impl Template {

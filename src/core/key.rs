@@ -135,6 +135,24 @@ impl Pointer {
         &self.0
     }
 
+    /// One that goes through members of these names.
+    pub fn to(names: &[&str]) -> Self {
+        let root = Self(String::new());
+        names.iter().fold(root, |at, name| at.below(name))
+    }
+
+    /// One to a member of what this one points to.
+    pub fn below(&self, name: &str) -> Self {
+        let step = name.replace('~', "~0").replace('/', "~1");
+        Self(format!("{}/{step}", self.0))
+    }
+
+    /// Whether the other one points to the same, or to something in it.
+    pub fn holds(&self, other: &Self) -> bool {
+        let rest = other.0.strip_prefix(&self.0);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// One that finds nothing but a member without a name: what stands for a pointer that cannot be read.
     pub fn nowhere() -> Self {
         Self("/".into())

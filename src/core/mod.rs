@@ -25,6 +25,7 @@ pub mod reconcile; // whether the ledger and a system behind the tools agree
 pub mod record; // what is kept of a call
 pub mod redact; // what is never kept, or never shown
 pub mod replay; // whether a tool would answer today as it did then
+pub mod request; // how arguments become a request of HTTP
 pub mod retry; // when to try again
 pub mod saga; // a group of calls that is completed or undone as a whole
 pub mod schema; // what a tool's arguments must be like

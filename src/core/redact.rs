@@ -34,6 +34,16 @@ pub fn mask(json: &Bytes, places: &[Pointer]) -> Bytes {
     value.to_string().into()
 }
 
+/// Whether something in a value is masked.
+pub fn holds_mask(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text == MASK,
+        Value::Array(items) => items.iter().any(holds_mask),
+        Value::Object(members) => members.values().any(holds_mask),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 /// Whether these are arguments as a caller has sent them: an object, with nothing masked, and readable. Whatever the
 /// configuration says today, others must never be sent to a tool.
 pub fn is_whole(args: &[u8]) -> bool {

@@ -68,6 +68,27 @@ impl Schema {
         names(&self.text, &self.text, name, 0)
     }
 
+    /// The schema of what stands at a pointer, by properties and references within the document.
+    pub fn at(&self, pointer: &Pointer) -> Option<&Value> {
+        let mut part = self.follow(&self.text)?;
+        for step in pointer.steps() {
+            part = self.follow(part.get("properties")?.get(&step)?)?;
+        }
+        Some(part)
+    }
+
+    /// A part, or what it refers to.
+    fn follow<'a>(&'a self, part: &'a Value) -> Option<&'a Value> {
+        let mut part = part;
+        for _ in 0..MAX_PARTS {
+            match part.get("$ref").and_then(Value::as_str) {
+                Some(place) => part = self.text.pointer(place.strip_prefix('#')?)?,
+                None => return Some(part),
+            }
+        }
+        None
+    }
+
     /// Whether every valid `args` has something at `pointer`.
     pub fn requires(&self, pointer: &Pointer) -> bool {
         let mut at = &self.text;

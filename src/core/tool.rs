@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::key::{self, Pointer};
 use super::pace::Pace;
+use super::request::{Shape, Target};
 use super::schema::Schema;
 use super::{breaker, compensation, redact, retry};
 
@@ -236,6 +237,10 @@ pub struct Tool {
     pub success: Option<SuccessTest>,
     /// Of the tool of an MCP server.
     pub errors: Errors,
+    /// How its arguments become a request of HTTP; `None`: it is of an MCP server.
+    pub request: Option<Shape>,
+    /// Where it is asked by HTTP whether a call was executed.
+    pub probe: Option<Target>,
     /// The tool that is asked whether a call was executed; `None`: a probe is a request of HTTP, or there is none.
     pub asks: Option<Asks>,
     /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
@@ -277,6 +282,8 @@ impl Tool {
             outcomes: BTreeMap::new(),
             success: None,
             errors: Errors::default(),
+            request: None,
+            probe: None,
             asks: None,
             remember_rejections: false,
             replay_ignore: Vec::new(),

@@ -12,8 +12,10 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use super::body::chain;
+use super::exchange::answer;
 use super::pools::{Party, Pool};
-use super::{Downstream, SECURE, answer, chain};
+use super::{Downstream, SECURE};
 use crate::core::key::Pointer;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::reconcile::{Item, Rules};

@@ -15,7 +15,9 @@ use super::mcp::{Agreed, Http, Settings};
 use crate::core::record::CallId;
 
 /// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// What requests name as their sender.
+pub(super) const AGENT: &str = concat!("oncegate/", env!("CARGO_PKG_VERSION"));
 /// Most clients that are kept; the one that was not used for longest goes first. Requests under way keep theirs.
 const MAX_CLIENTS: usize = 1_000;
 /// Calls of one pool that are remembered as sent.
@@ -159,6 +161,14 @@ impl Pools {
         self.lock().tls().map(drop)
     }
 
+    /// TLS for a connection of this pool; `None`: it has none.
+    ///
+    /// # Errors
+    /// No roots to trust are found.
+    pub(super) fn tls_of(&self, pool: &Pool) -> Result<Option<rustls::ClientConfig>, NoClient> {
+        pool.is_secure.then(|| self.lock().tls()).transpose()
+    }
+
     /// Forgets a client: no request uses its idle connections again. Requests under way go on.
     pub(super) fn close(&self, pool: &Pool) {
         drop(self.lock().by_pool.remove(pool));
@@ -230,7 +240,7 @@ fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest:
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .http1_only()
-        .user_agent(concat!("oncegate/", env!("CARGO_PKG_VERSION")))
+        .user_agent(AGENT)
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true);
     let builder = match tls {

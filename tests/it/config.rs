@@ -181,7 +181,7 @@ fn what_does_not_fit_together_is_refused() {
         unknown = "retry"\ndedup = "key"\nsession = "exclusive" => beside later calls
         unknown = "retry"\ndedup = "key"\neffect = "read" => never unknown
         unknown = "probe" => needs probe
-        probe = { url = "http://127.0.0.1/orders" } => with {key} in it
+        probe = { url = "http://127.0.0.1/orders" } => its URL has {key} or {/pointer} in it
         recheck = { base = "1ms" } => every 100 ms
         recheck = { base = "9m" } => longer than the longest
         recheck = { base = "2s", give_up_after = "2s" } => before it was worked on

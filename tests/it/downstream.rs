@@ -32,19 +32,28 @@ fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
 }
 
 fn dispatch(endpoint: &Endpoint, send_before: Instant) -> Exchange {
+    dispatch_body(endpoint, "{}", send_before)
+}
+
+fn dispatch_body(endpoint: &Endpoint, body: &'static str, send_before: Instant) -> Exchange {
     drop(client());
     let downstream = Downstream::new([endpoint], 1 << 20).expect("a client");
-    downstream.dispatch(endpoint, request_of("t", send_before))
+    downstream.dispatch(endpoint, request_with("t", body, send_before))
 }
 
 fn request_of(tenant: &str, send_before: Instant) -> Request {
+    request_with(tenant, "{}", send_before)
+}
+
+fn request_with(tenant: &str, body: &'static str, send_before: Instant) -> Request {
     let send_before = Deadline::after(send_before.saturating_duration_since(Instant::now()));
     let (party, call_id) = (Party::tool(tenant, "act"), CallId(Uuid::new_v4()));
     Request {
         party,
         call_id,
         headers: HeaderMap::new(),
-        body: "{}".into(),
+        body: body.into(),
+        is_write: true,
         client: Default::default(),
         send_before,
     }
@@ -72,19 +81,27 @@ async fn listener_that_counts() -> (String, tokio::sync::mpsc::UnboundedReceiver
 
 #[tokio::test]
 async fn after_the_deadline_not_one_byte_leaves() {
-    let (url, mut counted) = listener_that_counts().await;
-    let mut exchange = dispatch(&endpoint(&url, None), Instant::now());
-    let evidence = exchange.until(soon(), soon()).await.expect("an end");
-    assert!(matches!(evidence, Evidence::NotSent { .. }), "{evidence:?}");
-    assert_eq!(
-        counted.recv().await,
-        Some(0),
-        "a connection was made, and nothing sent over it"
-    );
+    for body in ["{}", ""] {
+        let (url, mut counted) = listener_that_counts().await;
+        let mut exchange = dispatch_body(&endpoint(&url, None), body, Instant::now());
+        let evidence = exchange.until(soon(), soon()).await.expect("an end");
+        assert!(matches!(evidence, Evidence::NotSent { .. }), "{evidence:?}");
+        assert_eq!(
+            counted.recv().await,
+            Some(0),
+            "a connection was made, and nothing sent over it"
+        );
+    }
 }
 
 #[tokio::test]
 async fn a_withdrawn_request_is_never_sent() {
+    for body in ["{}", ""] {
+        withdraw(body).await;
+    }
+}
+
+async fn withdraw(body: &'static str) {
     // A listener whose queue is full keeps the client connecting.
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket
@@ -101,7 +118,8 @@ async fn a_withdrawn_request_is_never_sent() {
     {
         fill.push(stream);
     }
-    let mut exchange = dispatch(&endpoint(&format!("http://{address}/"), None), soon());
+    let endpoint = endpoint(&format!("http://{address}/"), None);
+    let mut exchange = dispatch_body(&endpoint, body, soon());
     let silent = exchange
         .until(Instant::now() + Duration::from_millis(50), soon())
         .await;
@@ -138,18 +156,20 @@ async fn a_withdrawn_request_is_never_sent() {
 
 #[tokio::test]
 async fn once_sent_it_cannot_be_withdrawn() {
-    let (url, _counted) = listener_that_counts().await;
-    let mut exchange = dispatch(&endpoint(&url, None), soon());
-    assert_eq!(
-        exchange
-            .until(Instant::now() + Duration::from_millis(200), soon())
-            .await,
-        None
-    );
-    assert!(matches!(
-        exchange.give_up("enough"),
-        Evidence::NoAnswer { .. }
-    ));
+    for body in ["{}", ""] {
+        let (url, _counted) = listener_that_counts().await;
+        let mut exchange = dispatch_body(&endpoint(&url, None), body, soon());
+        assert_eq!(
+            exchange
+                .until(Instant::now() + Duration::from_millis(200), soon())
+                .await,
+            None
+        );
+        assert!(matches!(
+            exchange.give_up("enough"),
+            Evidence::NoAnswer { .. }
+        ));
+    }
 }
 
 #[tokio::test]

@@ -81,6 +81,7 @@ mod redis_losses; // a Redis that has lost data
 mod redis_put_back; // what a gateway remembers goes back to a Redis that has lost it
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
+mod requests;
 mod rest; // unknown calls come to rest
 mod reused; // the same key with other arguments
 mod rolling; // two gateways are restarted in turn

@@ -1,7 +1,5 @@
 //! Whether the settings of one tool fit together.
 
-use reqwest::Url;
-
 use crate::config::common::is_in_the_open;
 use crate::config::reader::Section;
 use crate::core::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
@@ -113,13 +111,15 @@ pub(super) fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>)
             "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
         ));
     }
-    let probe = endpoint
-        .probe
-        .as_ref()
-        .and_then(|url| url.replace("{key}", "0").parse::<Url>().ok());
+    let probe = tool.probe.as_ref();
+    if probe.is_some_and(|target| !target.has_key()) {
+        warnings.push(format!(
+            "{name}: its probe has no {{key}}, so it finds the effect of another call with the same arguments, too"
+        ));
+    }
     for (what, url) in [
         ("its URL", Some(&endpoint.url)),
-        ("the URL of its probe", probe.as_ref()),
+        ("the URL of its probe", endpoint.probe.as_ref()),
     ] {
         if url.is_some_and(is_in_the_open) {
             warnings.push(format!(

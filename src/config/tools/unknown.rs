@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+use super::request::target;
 use crate::config::common::args as compensation_args;
-use crate::config::common::{is_http, placeholder};
 use crate::config::reader::{Section, Switch};
 use crate::core::compensation::Template;
+use crate::core::request::Target;
 use crate::core::tool::{Asks, OnUnknown, Recheck, Tool};
 
 /// Unknown calls are not worked on more often than this.
@@ -20,23 +21,23 @@ pub(super) struct Probe {
 }
 
 pub(super) enum Way {
-    /// A URL with `{key}` in it.
-    Url(String),
+    /// A URL with places for the key and for arguments, and the URL of a call that there is none of.
+    Url(Target, Url),
     /// Another tool.
     Tool(Asks),
 }
 
 impl Probe {
-    pub(super) fn url(&self) -> Option<String> {
+    pub(super) fn url(&self) -> Option<(&Target, &Url)> {
         match &self.way {
-            Way::Url(url) => Some(url.clone()),
+            Way::Url(target, url) => Some((target, url)),
             Way::Tool(_) => None,
         }
     }
 
     pub(super) fn asks(&self) -> Option<Asks> {
         match &self.way {
-            Way::Url(_) => None,
+            Way::Url(..) => None,
             Way::Tool(asks) => Some(asks.clone()),
         }
     }
@@ -61,22 +62,13 @@ pub(super) fn probe_by_tool(mut section: Section<'_, '_>) -> Option<Probe> {
 }
 
 pub(super) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
-    let url = section.need::<String>("url").and_then(|text| {
-        let example = text.replace("{key}", "0123456789abcdef").parse::<Url>();
-        if !example.is_ok_and(|url| is_http(&url)) || !text.contains("{key}") {
-            section.mistake("url", "this is no http:// or https:// URL with {key} in it");
-            return None;
-        }
-        if let Some(place) = placeholder(&text, &["{key}"]) {
-            let why = format!("{place} would be sent as it stands: only {{key}} is filled in");
-            section.mistake("url", &why);
-            return None;
-        }
-        Some(text)
-    });
+    let target = target(&mut section);
+    let is_one = |(target, _): &(Target, Url)| target.has_key() || target.used().next().is_some();
+    let why = "a probe asks for one call: its URL has {key} or {/pointer} in it";
+    section.check(target.as_ref().is_none_or(is_one), "url", why);
     let after = section.get_or("negative_final_after", Switch(None));
     Some(Probe {
-        way: Way::Url(url?),
+        way: target.map(|(target, url)| Way::Url(target, url))?,
         negative_final_after: after.0,
     })
 }
@@ -120,6 +112,7 @@ pub(super) fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
     };
     Tool {
         unknown,
+        probe: probe.and_then(Probe::url).map(|(target, _)| target.clone()),
         asks: probe.and_then(Probe::asks),
         ..tool
     }

@@ -3,21 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
+use super::outgoing::{outgoing, probe_url};
 use super::prepared::PreparedCall;
 use crate::core::breaker::Sign;
 use crate::core::call::judge;
 use crate::core::outcome::{Evidence, Outcome, is_sign_of_life};
 use crate::core::record::{Record, State};
-use crate::core::redact;
 use crate::core::session::SessionId;
-use crate::core::tool::Asks;
+use crate::core::tool::{Asks, Tool};
 use crate::core::trace::SpanId;
 use crate::core::unknown::{CheckBlocker, Finding, read_mcp_probe, read_probe};
 use crate::crash;
-use crate::downstream::{self, Deadline, Downstream, Endpoint, Exchange, Party};
+use crate::downstream::{Deadline, Downstream, Endpoint, Exchange, Party};
 use crate::gateway::base::Base;
 use crate::gateway::health::Permit;
 use crate::gateway::measured::work_on;
@@ -33,6 +32,17 @@ pub(in crate::gateway) struct Attempted {
     pub(in crate::gateway) outcome: Outcome,
     /// The exchange, if it is still under way.
     pub(in crate::gateway) silent: Option<Exchange>,
+}
+
+/// An attempt of which no byte left.
+fn not_sent(tool: &Tool, record: &Record, why: String) -> Attempted {
+    let evidence = Evidence::NotSent { why };
+    let (outcome, _) = judge(tool, record, &evidence);
+    Attempted {
+        evidence,
+        outcome,
+        silent: None,
+    }
 }
 
 /// Sends calls to their tools.
@@ -62,13 +72,7 @@ impl Sender {
             None
         };
         if let Some(why) = blocker {
-            let evidence = Evidence::NotSent { why: why.into() };
-            let (outcome, _) = judge(tool, record, &evidence);
-            return Attempted {
-                evidence,
-                outcome,
-                silent: None,
-            };
+            return not_sent(tool, record, why.into());
         }
         let began = Instant::now();
         let trace = call.trace.for_call(record, self.base.limits.sample);
@@ -80,20 +84,12 @@ impl Sender {
             new_span_id()
         };
         let span = trace.attempt(record, span_id);
-        let request = downstream::Request {
-            party: Party::tool(&record.intent.tenant, &record.intent.tool),
-            call_id: record.intent.call_id,
-            headers: headers(record, trace.told(span_id)),
-            // What was not kept is there only with the request itself.
-            body: if redact::is_whole(&record.intent.args) {
-                record.intent.args.clone()
-            } else {
-                call.args.clone()
-            },
-            client: call.client.clone(),
-            send_before: deadline,
+        let made = outgoing(call, record, trace.told(span_id), deadline);
+        let (endpoint, request) = match made {
+            Ok(made) => made,
+            Err(why) => return not_sent(tool, record, why),
         };
-        let mut exchange = self.downstream.dispatch(&call.at.endpoint, request);
+        let mut exchange = self.downstream.dispatch(&endpoint, request);
         let is_sent = exchange.watch_sending();
         let head_by = deadline.at.min(began + tool.timeout);
         let observed = tokio::select! {
@@ -177,12 +173,13 @@ impl Sender {
         if let (Some(asks), Some(asked)) = (&at.tool.asks, &at.endpoint.asked) {
             return (self.probe_by_tool(asks, asked, record, by).await, None);
         }
-        let (party, key) = (
-            Party::tool(&intent.tenant, &intent.tool),
-            intent.lookup.for_tool(),
-        );
+        let party = Party::tool(&intent.tenant, &intent.tool);
+        let url = match probe_url(&at.tool, record) {
+            Ok(url) => url,
+            Err(why) => return (Finding::Unclear(why), None),
+        };
         tokio::select! {
-            answer = self.downstream.probe(&at.endpoint, party, &key, by) => match answer {
+            answer = self.downstream.probe(&at.endpoint, party, &url, by) => match answer {
                 Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
                 Err(why) => (Finding::Unclear(why), None),
             },
@@ -215,28 +212,4 @@ impl Sender {
             () = self.base.abandoned.cancelled() => Finding::Unclear("the gateway is shutting down".into()),
         }
     }
-}
-
-/// What the gateway says to the tool about a call. Nothing of the caller's own headers.
-fn headers(record: &Record, trace: Vec<(&'static str, String)>) -> HeaderMap {
-    let intent = &record.intent;
-    let mut headers = HeaderMap::new();
-    let mut say = |name: &'static str, value: &str| {
-        // Values were checked when they came in; one that fits no header is left out.
-        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    };
-    say("idempotency-key", &intent.lookup.for_tool());
-    say("x-call-id", &intent.call_id.to_string());
-    if let Some(token) = record.fencing {
-        say("fencing-token", &token.to_string());
-    }
-    if !intent.session_id.is_empty() {
-        say("x-session-id", &intent.session_id);
-    }
-    for (name, value) in trace {
-        say(name, &value);
-    }
-    headers
 }

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::answer::follow;
 use super::engine::Engine;
+use super::prepare::no_request;
 use super::prepared::{Patience, PreparedCall};
 use super::shared_run::Progress;
 use crate::core::key::{self, Lookup};
@@ -54,6 +55,7 @@ impl Engine {
             .as_ref()
             .map(|schema| schema.mistakes(&own.args));
         let mistakes = mistakes.filter(|mistakes| !mistakes.is_empty());
+        let mistakes = mistakes.or_else(|| no_request(&at.tool, &own.args));
         let complaint = mistakes.map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();

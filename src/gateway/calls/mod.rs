@@ -7,6 +7,7 @@ mod duplicates; // counted, and written down a moment later
 mod engine; // the story of a call
 mod internal; // calls that the gateway makes itself
 mod large; // large requests are read off the workers
+mod outgoing; // the request that an attempt sends
 mod prepare; // request, tool and caller → a call with a key
 mod prepared; // a request as it came in, and as it is known to be good
 mod preview; // what a request would meet

@@ -14,6 +14,7 @@ use crate::core::mcp::round;
 use crate::core::recipe::identity::Asking;
 use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::Intent;
+use crate::core::request::Mistakes;
 use crate::core::secret::{Secret, Secrets};
 use crate::core::session::LINE_LENGTH;
 use crate::core::tool::Tool;
@@ -184,10 +185,18 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
             Some(_) => schema.mistakes(&round::without(value.clone())),
         }
     });
-    match mistakes.filter(|mistakes| !mistakes.is_empty()) {
+    let mistakes = mistakes.filter(|mistakes| !mistakes.is_empty());
+    let mistakes = mistakes.or_else(|| no_request(tool, value));
+    match mistakes.filter(|_| !is_bad_key) {
         Some(mistakes) => Some(ErrorKind::InvalidArguments(mistakes)),
         None => refused.cloned().map(ErrorKind::Key),
     }
+}
+
+/// Why the arguments make no request to the tool.
+pub(super) fn no_request(tool: &Tool, args: &Value) -> Option<Mistakes> {
+    let mistakes = tool.request.as_ref()?.mistakes(args);
+    (!mistakes.is_empty()).then_some(mistakes)
 }
 
 /// What a request is read by beside today's recipe.

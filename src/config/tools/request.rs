@@ -1,0 +1,223 @@
+//! How a tool's arguments become its request: URL, query, body, headers, and where the key stands.
+
+use reqwest::Url;
+use serde_json::Value;
+
+use crate::config::common::is_http;
+use crate::config::reader::Section;
+use crate::core::key::Pointer;
+use crate::core::request::{BodyForm, KEY_HEADER, Lists, Shape, Target};
+use crate::core::schema::Schema;
+use crate::core::tool::Tool;
+use crate::downstream::check_header;
+
+/// The request of a tool, and its URL in a call that there is none of. `is_get`: by its method, it has no body
+/// unless told so.
+pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shape, Url)> {
+    let lists = lists(section);
+    let target = target_with(section, lists);
+    let has_places = target
+        .as_ref()
+        .is_some_and(|(target, _)| target.used().next().is_some());
+    let words = [
+        ("json", BodyForm::Json),
+        ("form", BodyForm::Form(lists.unwrap_or(Lists::Indices))),
+        ("none", BodyForm::None),
+    ];
+    let usual = if is_get && has_places {
+        BodyForm::None
+    } else {
+        BodyForm::Json
+    };
+    let body = section.word("body", &words).unwrap_or(usual);
+    let set = constants(section);
+    let headers = section.entries("headers_from", |name, text| {
+        let name = check_header(name, OF_CALLERS)?;
+        Ok((name.as_str().to_owned(), text.parse::<Pointer>()?))
+    });
+    let key_header = section.parsed("key_header", |name| match name.to_ascii_lowercase() {
+        usual if usual == KEY_HEADER => Ok(usual),
+        other => check_header(&other, OF_CALLERS).map(|name| name.as_str().to_owned()),
+    });
+    let key_header = key_header.unwrap_or_else(|| KEY_HEADER.to_owned());
+    let why = "an argument gives this header already";
+    let is_free = headers.iter().all(|(name, _)| *name != key_header);
+    section.check(is_free, "key_header", why);
+    let key_body = section.parsed("key_body", str::parse);
+    let (target, url) = target?;
+    let shape = Shape {
+        target,
+        body,
+        set,
+        headers,
+        key_header,
+        key_body,
+    };
+    Some((shape, url))
+}
+
+/// Headers that would say who calls. No argument may.
+const OF_CALLERS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
+
+/// A URL with places, and its query.
+pub(super) fn target(section: &mut Section<'_, '_>) -> Option<(Target, Url)> {
+    let lists = lists(section);
+    target_with(section, lists)
+}
+
+fn lists(section: &mut Section<'_, '_>) -> Option<Lists> {
+    let words = [
+        ("indices", Lists::Indices),
+        ("brackets", Lists::Brackets),
+        ("repeat", Lists::Repeat),
+        ("comma", Lists::Comma),
+    ];
+    section.word("arrays", &words)
+}
+
+fn target_with(section: &mut Section<'_, '_>, lists: Option<Lists>) -> Option<(Target, Url)> {
+    let query = section.entries("query", |name, text| {
+        Ok((name.to_owned(), text.parse::<Pointer>()?))
+    });
+    let text: String = section.need("url")?;
+    let target = match Target::read(&text) {
+        Ok(target) => target.with_query(query, lists.unwrap_or(Lists::Repeat)),
+        Err(why) => {
+            section.mistake("url", &why);
+            return None;
+        }
+    };
+    // The text may hold a secret, so it is not repeated.
+    match target.example().parse::<Url>() {
+        Ok(url) if is_http(&url) => Some((target, url)),
+        _ => {
+            section.mistake("url", "this is no http:// or https:// URL");
+            None
+        }
+    }
+}
+
+fn constants(section: &mut Section<'_, '_>) -> Vec<(Pointer, Value)> {
+    let Some(set) = section.get("set") else {
+        return Vec::new();
+    };
+    let mut leaves = Vec::new();
+    if let Value::Object(members) = set {
+        for (name, value) in members {
+            flatten(&Pointer::to(&[&name]), value, &mut leaves);
+        }
+    } else {
+        section.mistake("set", "constants of a body are a table");
+    }
+    leaves
+}
+
+fn flatten(at: &Pointer, value: Value, leaves: &mut Vec<(Pointer, Value)>) {
+    match value {
+        Value::Object(members) if !members.is_empty() => {
+            for (name, value) in members {
+                flatten(&at.below(&name), value, leaves);
+            }
+        }
+        value => leaves.push((at.clone(), value)),
+    }
+}
+
+/// Whether the request fits the schema of the arguments.
+pub(super) fn check(tool: &Tool, section: &Section<'_, '_>) {
+    let Some(shape) = &tool.request else {
+        return;
+    };
+    let schema = tool.schema.as_ref();
+    check_needed(&shape.target, schema, "url", section);
+    for pointer in shape.used() {
+        check_named(pointer, schema, section);
+        let last = pointer.steps().last().unwrap_or_default();
+        let why = format!("{} is a place in a list", pointer.as_str());
+        section.check(last.parse::<usize>().is_err(), "url", &why);
+    }
+    let has_body = shape.body != BodyForm::None;
+    section.check(has_body || shape.set.is_empty(), "set", NO_BODY);
+    section.check(has_body || shape.key_body.is_none(), "key_body", NO_BODY);
+    let set = shape.set.iter().map(|(pointer, _)| ("set", pointer));
+    let key = shape.key_body.iter().map(|pointer| ("key_body", pointer));
+    for (key, pointer) in set.chain(key) {
+        let is_theirs = schema.is_some_and(|schema| schema.at(pointer).is_some());
+        let why = format!(
+            "input_schema names {}, and no argument may stand there",
+            pointer.as_str()
+        );
+        section.check(!is_theirs, key, &why);
+    }
+    let properties = schema.and_then(|schema| schema.text().get("properties")?.as_object());
+    for name in properties
+        .into_iter()
+        .flat_map(|properties| properties.keys())
+    {
+        let is_used = |pointer: &Pointer| pointer.steps().next().as_ref() == Some(name);
+        let why =
+            format!("input_schema names {name}, and neither url nor query nor headers_from use it");
+        section.check(has_body || shape.used().any(is_used), "body", &why);
+    }
+}
+
+const NO_BODY: &str = "the request has no body";
+
+/// The same of the URL of a probe, which is made of what is kept of a call.
+pub(super) fn check_probe(tool: &Tool, section: &Section<'_, '_>) {
+    let Some(target) = &tool.probe else {
+        return;
+    };
+    check_needed(target, tool.schema.as_ref(), "probe", section);
+    for pointer in target.used() {
+        let overlaps = |place: &Pointer| place.holds(pointer) || pointer.holds(place);
+        let why = format!("{} is not kept (redact.args)", pointer.as_str());
+        section.check(!tool.redact.args.iter().any(overlaps), "probe", &why);
+        check_named(pointer, tool.schema.as_ref(), section);
+    }
+}
+
+/// What a URL needs, every call must have.
+fn check_needed(target: &Target, schema: Option<&Schema>, key: &str, section: &Section<'_, '_>) {
+    for pointer in target.needed() {
+        let text = pointer.as_str();
+        let is_required = schema.is_some_and(|schema| schema.requires(pointer));
+        let why = format!("input_schema does not require {text}");
+        section.check(is_required, key, &why);
+        if let Some(why) = schema
+            .and_then(|schema| schema.at(pointer))
+            .and_then(misfit)
+        {
+            section.mistake(key, &format!("{text}: {why}"));
+        }
+    }
+}
+
+fn check_named(pointer: &Pointer, schema: Option<&Schema>, section: &Section<'_, '_>) {
+    let is_named = schema.is_some_and(|schema| schema.at(pointer).is_some());
+    let why = format!("input_schema does not name {}", pointer.as_str());
+    section.check(is_named, "input_schema", &why);
+}
+
+/// Why a value by this schema may be none that stands in a path.
+fn misfit(schema: &Value) -> Option<&'static str> {
+    if schema.get("enum").is_some() || schema.get("const").is_some() {
+        return None;
+    }
+    let types = match &schema["type"] {
+        Value::String(one) => vec![one.as_str()],
+        Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let is_scalar = |name: &&str| matches!(*name, "string" | "number" | "integer" | "boolean");
+    if types.is_empty() || !types.iter().all(is_scalar) {
+        return Some("a URL takes a string, number, integer or boolean, and its type must say so");
+    }
+    let is_bounded = schema["minLength"]
+        .as_u64()
+        .is_some_and(|length| length > 0)
+        || schema.get("pattern").is_some()
+        || schema.get("format").is_some();
+    let may_be_empty = types.contains(&"string") && !is_bounded;
+    may_be_empty.then_some("it may be empty, and so would the URL; give it minLength = 1")
+}

@@ -1,0 +1,233 @@
+//! How the arguments of a call become a request of HTTP: URL, headers and body, by a tool's configuration.
+//!
+//! Promises: no argument leaves its segment of the path or its value in the query, none chooses scheme, host or
+//! port, and none is dropped: what has no place is a mistake.
+
+mod pairs; // names and values of queries and forms
+mod target; // URLs with places for arguments
+
+#[cfg(test)]
+mod property_tests; // what no argument can do
+#[cfg(test)]
+mod tests; // the shapes, byte by byte
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+pub use self::pairs::Lists;
+use self::pairs::write_pairs;
+pub use self::target::{MAX_URL, Target};
+use super::key::Pointer;
+
+/// What is wrong with arguments: each place as a JSON Pointer, and a sentence that quotes no value.
+pub type Mistakes = Vec<(String, String)>;
+
+/// The header that tools get their key in, unless the configuration names another one.
+pub const KEY_HEADER: &str = "idempotency-key";
+
+/// The longest value of a header that an argument gives, in bytes.
+const MAX_HEADER: usize = 1 << 10;
+
+/// What the body of a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyForm {
+    Json,
+    /// `application/x-www-form-urlencoded`; objects as `a[b]=c`.
+    Form(Lists),
+    /// There is none.
+    None,
+}
+
+/// How the arguments of one tool become its request.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub target: Target,
+    pub body: BodyForm,
+    /// What the configuration puts into the body; no argument may stand there.
+    pub set: Vec<(Pointer, Value)>,
+    /// Headers whose values are arguments; their names are in lower case.
+    pub headers: Vec<(String, Pointer)>,
+    /// The header that has the key, in lower case.
+    pub key_header: String,
+    /// Where the key stands in the body, too.
+    pub key_body: Option<Pointer>,
+}
+
+/// A request of HTTP.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// `None`: that of the configuration, the same for every call.
+    pub url: Option<String>,
+    /// Without those that are the same for every call.
+    pub headers: Vec<(String, String)>,
+    /// `None`: there is no body.
+    pub content_type: Option<&'static str>,
+    pub body: Bytes,
+}
+
+impl Shape {
+    /// Every argument in the body, as JSON; the key in its usual header.
+    pub fn plain(target: Target) -> Self {
+        Self {
+            target,
+            body: BodyForm::Json,
+            set: Vec::new(),
+            headers: Vec::new(),
+            key_header: KEY_HEADER.to_owned(),
+            key_body: None,
+        }
+    }
+
+    /// Whether the body is the arguments as they came.
+    fn keeps_body(&self) -> bool {
+        self.body == BodyForm::Json
+            && self.set.is_empty()
+            && self.key_body.is_none()
+            && self.used().next().is_none()
+    }
+
+    /// The arguments that go into URL and headers. They leave the body.
+    pub fn used(&self) -> impl Iterator<Item = &Pointer> {
+        let headers = self.headers.iter().map(|(_, pointer)| pointer);
+        self.target.used().chain(headers)
+    }
+
+    /// What is wrong with these arguments for the request; nothing, if it can be made.
+    pub fn mistakes(&self, args: &Value) -> Mistakes {
+        if self.keeps_body() {
+            return Vec::new();
+        }
+        self.write(args.clone(), "0").err().unwrap_or_default()
+    }
+
+    /// The request. `args` is one JSON object; `key` is plain characters.
+    ///
+    /// # Errors
+    /// The arguments do not fit: then nothing must be sent.
+    pub fn make(&self, args: &Bytes, key: &str) -> Result<Sent, Mistakes> {
+        if self.keeps_body() {
+            return Ok(Sent {
+                url: self.url(&Value::Null, key)?,
+                headers: Vec::new(),
+                content_type: Some(JSON),
+                body: args.clone(),
+            });
+        }
+        let unreadable = |_| vec![(String::new(), "this is no JSON".to_owned())];
+        self.write(serde_json::from_slice(args).map_err(unreadable)?, key)
+    }
+
+    fn write(&self, mut args: Value, key: &str) -> Result<Sent, Mistakes> {
+        let url = self.url(&args, key)?;
+        let headers = self.headers(&args)?;
+        for used in self.used() {
+            used.remove_from(&mut args);
+        }
+        let Value::Object(args) = args else {
+            return Err(vec![(String::new(), "this is no object".into())]);
+        };
+        let (content_type, body) = match self.body {
+            BodyForm::Json => {
+                let body = Value::Object(self.with_constants(args, key)?);
+                (Some(JSON), body.to_string())
+            }
+            BodyForm::Form(lists) => {
+                let body = Value::Object(self.with_constants(args, key)?);
+                (Some(FORM), write_pairs(&body, lists)?)
+            }
+            BodyForm::None => {
+                let unused = args.keys().map(|name| {
+                    let why = "the request of this tool has no place for it";
+                    (pointer_to(name), why.to_owned())
+                });
+                let unused: Mistakes = unused.collect();
+                if !unused.is_empty() {
+                    return Err(unused);
+                }
+                (None, String::new())
+            }
+        };
+        Ok(Sent {
+            url,
+            headers,
+            content_type,
+            body: body.into(),
+        })
+    }
+
+    fn url(&self, args: &Value, key: &str) -> Result<Option<String>, Mistakes> {
+        let is_fixed = self.target.is_fixed();
+        (!is_fixed).then(|| self.target.url(args, key)).transpose()
+    }
+
+    fn headers(&self, args: &Value) -> Result<Vec<(String, String)>, Mistakes> {
+        let mut headers = Vec::new();
+        for (name, pointer) in &self.headers {
+            let value = match args.pointer(pointer.as_str()) {
+                None | Some(Value::Null) => continue,
+                Some(value) => value,
+            };
+            let text = pairs::text(value).filter(|text| is_header(text));
+            let text = text.ok_or_else(|| {
+                let why = "a header has room for 1 to 1024 visible ASCII characters";
+                vec![(pointer.as_str().to_owned(), why.to_owned())]
+            })?;
+            headers.push((name.clone(), text));
+        }
+        Ok(headers)
+    }
+
+    /// The body's members, with what the configuration and the key add.
+    fn with_constants(
+        &self,
+        args: Map<String, Value>,
+        key: &str,
+    ) -> Result<Map<String, Value>, Mistakes> {
+        let mut body = args;
+        let key = self.key_body.as_ref().map(|at| (at, key.into()));
+        let set = self.set.iter().map(|(at, value)| (at, value.clone()));
+        for (at, value) in set.chain(key) {
+            put(&mut body, at, value)?;
+        }
+        Ok(body)
+    }
+}
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// Puts a value where nothing stands yet.
+fn put(body: &mut Map<String, Value>, at: &Pointer, value: Value) -> Result<(), Mistakes> {
+    let taken = || {
+        let why = "the configuration of this tool sets it";
+        vec![(at.as_str().to_owned(), why.to_owned())]
+    };
+    let mut steps: Vec<String> = at.steps().collect();
+    let Some(last) = steps.pop() else {
+        return Err(taken());
+    };
+    let mut members = body;
+    for step in steps {
+        let inner = members
+            .entry(step)
+            .or_insert_with(|| Value::Object(Map::new()));
+        members = inner.as_object_mut().ok_or_else(taken)?;
+    }
+    if members.contains_key(&last) {
+        return Err(taken());
+    }
+    members.insert(last, value);
+    Ok(())
+}
+
+/// The pointer to a member of the arguments.
+fn pointer_to(name: &str) -> String {
+    Pointer::to(&[name]).as_str().to_owned()
+}
+
+/// Whether a text may be a header's value: no white space at its ends, which would be cut off.
+fn is_header(text: &str) -> bool {
+    (1..=MAX_HEADER).contains(&text.len())
+        && text.bytes().all(|byte| matches!(byte, 0x20..=0x7e))
+        && text.trim() == text
+}

@@ -1,0 +1,199 @@
+//! URLs with places for arguments: `https://api.example.com/orders/{/order_id}`.
+
+use serde_json::Value;
+
+use super::pairs::{Lists, encode, text, write_pair};
+use super::{Mistakes, Pointer};
+use crate::core::redact::holds_mask;
+
+/// The longest URL that is sent, in bytes: servers refuse longer ones, each in a way of its own.
+pub const MAX_URL: usize = 8 << 10;
+
+/// What stands for an argument where a URL is looked at without any.
+const EXAMPLE: &str = "0";
+
+#[derive(Debug, Clone, PartialEq)]
+enum Piece {
+    /// As it stands.
+    Given(String),
+    Argument(Pointer),
+    /// The key that the tool gets.
+    Key,
+}
+
+/// A URL with places for arguments in its path and its query.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pieces: Vec<Piece>,
+    /// Names in the query, and the arguments that are their values. One that is missing is left out.
+    query: Vec<(String, Pointer)>,
+    lists: Lists,
+}
+
+impl Target {
+    /// Reads `https://host/path/{/pointer}?name={key}`.
+    ///
+    /// # Errors
+    /// Which place is none, or may not be there. The URL itself is not repeated: it may hold a secret.
+    pub fn read(url: &str) -> Result<Self, String> {
+        let authority = url.find("://").map_or(0, |at| at + "://".len());
+        let path = url[authority..]
+            .find(['/', '?', '#', '\\'])
+            .map_or(url.len(), |at| authority + at);
+        let (mut pieces, mut rest, mut at) = (Vec::new(), url, 0);
+        while let Some((before, inside)) = rest.split_once('{') {
+            at += before.len();
+            if at < path {
+                return Err("only path and query of a URL have places for arguments".into());
+            }
+            let (place, after) = inside.split_once('}').ok_or("a { without its }")?;
+            if is_cut(before) {
+                return Err("a place for an argument stands within a percent-encoded byte".into());
+            }
+            pieces.push(Piece::Given(before.to_owned()));
+            pieces.push(piece(place)?);
+            at += place.len() + 2;
+            rest = after;
+        }
+        pieces.push(Piece::Given(rest.to_owned()));
+        let is_filled_in = pieces.len() > 1;
+        if is_filled_in && url.contains('#') {
+            return Err("a URL with places for arguments has no fragment".into());
+        }
+        Ok(Self {
+            pieces,
+            query: Vec::new(),
+            lists: Lists::Repeat,
+        })
+    }
+
+    /// With arguments as values in the query.
+    pub fn with_query(self, query: Vec<(String, Pointer)>, lists: Lists) -> Self {
+        Self {
+            query,
+            lists,
+            ..self
+        }
+    }
+
+    /// The URL of a call that there is none of: for what is the same in every call.
+    pub fn example(&self) -> String {
+        let text = |piece: &Piece| match piece {
+            Piece::Given(text) => text.clone(),
+            Piece::Argument(_) | Piece::Key => EXAMPLE.to_owned(),
+        };
+        self.pieces.iter().map(text).collect()
+    }
+
+    /// The arguments without which there is no URL.
+    pub fn needed(&self) -> impl Iterator<Item = &Pointer> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Argument(pointer) => Some(pointer),
+            Piece::Given(_) | Piece::Key => None,
+        })
+    }
+
+    /// The arguments that it uses.
+    pub fn used(&self) -> impl Iterator<Item = &Pointer> {
+        let query = self.query.iter().map(|(_, pointer)| pointer);
+        self.needed().chain(query)
+    }
+
+    /// Whether it is the same for every call.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.pieces.len() == 1 && self.query.is_empty()
+    }
+
+    /// Whether the key stands in it.
+    pub fn has_key(&self) -> bool {
+        self.pieces.contains(&Piece::Key)
+    }
+
+    /// The URL of a call. `key` is plain characters.
+    ///
+    /// # Errors
+    /// The arguments give none.
+    pub fn url(&self, args: &Value, key: &str) -> Result<String, Mistakes> {
+        let masked = |pointer: &&Pointer| args.pointer(pointer.as_str()).is_some_and(holds_mask);
+        if let Some(pointer) = self.used().find(masked) {
+            return Err(mistake(pointer, "what stood there is not kept"));
+        }
+        let mut url = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Given(text) => url.push_str(text),
+                Piece::Key => url.push_str(key),
+                Piece::Argument(pointer) => {
+                    let segment = segment(args.pointer(pointer.as_str()));
+                    let segment = segment.map_err(|why| mistake(pointer, why))?;
+                    url.push_str(&encode(&segment));
+                }
+            }
+        }
+        let mut pairs = Vec::new();
+        for (name, pointer) in &self.query {
+            match args.pointer(pointer.as_str()) {
+                None | Some(Value::Null) => {}
+                Some(value) => write_pair(name, value, self.lists, &mut pairs)
+                    .map_err(|why| mistake(pointer, why))?,
+            }
+        }
+        if !pairs.is_empty() {
+            url.push(if url.contains('?') { '&' } else { '?' });
+            url.push_str(&pairs.join("&"));
+        }
+        if url.len() > MAX_URL && self.used().next().is_some() {
+            let why = "the URL of the request would be longer than 8 KiB";
+            return Err(vec![(String::new(), why.to_owned())]);
+        }
+        Ok(url)
+    }
+}
+
+fn piece(place: &str) -> Result<Piece, String> {
+    if place == "key" {
+        return Ok(Piece::Key);
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    match place.parse::<Pointer>() {
+        Ok(pointer) => Ok(Piece::Argument(pointer)),
+        // It may be a secret.
+        Err(_) if place.len() > 40 || !place.chars().all(is_plain) => {
+            Err("{ would be sent as it stands: only {key} and {/pointer} are filled in".to_owned())
+        }
+        Err(_) => Err(format!(
+            "{{{place}}} would be sent as it stands: only {{key}} and {{/pointer}} are filled in, as in {{/{place}}}"
+        )),
+    }
+}
+
+/// What stands in the path for an argument, not yet encoded.
+fn segment(value: Option<&Value>) -> Result<String, &'static str> {
+    let value = value.ok_or("the URL of the request needs it")?;
+    let text = text(value).ok_or("the URL of the request takes a string, number or boolean")?;
+    if text.is_empty() {
+        return Err("the URL of the request needs it: it is empty");
+    }
+    if text.contains(char::is_control) {
+        return Err("it has control characters, and goes into a URL");
+    }
+    // Servers that decode before they split a path would see these as steps.
+    if text.split(['/', '\\']).any(is_step) {
+        return Err("\".\" and \"..\" lead to another place of the path");
+    }
+    Ok(text)
+}
+
+/// Whether a text ends within a percent-encoded byte.
+fn is_cut(text: &str) -> bool {
+    let last_two = text.len().saturating_sub(2);
+    text.as_bytes()[last_two..].contains(&b'%')
+}
+
+fn is_step(segment: &str) -> bool {
+    matches!(segment, "." | "..")
+}
+
+fn mistake(pointer: &Pointer, why: &str) -> Mistakes {
+    vec![(pointer.as_str().to_owned(), why.to_owned())]
+}

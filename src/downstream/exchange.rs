@@ -1,0 +1,140 @@
+//! What is observed of one request.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use reqwest::header::{HeaderName, RETRY_AFTER};
+use tokio::time::{Instant, timeout_at};
+
+use super::body::{read, retry_after};
+use super::gate::Gate;
+use super::mcp::ANOTHER;
+use super::pools::{Pool, Pools};
+use crate::core::evidence::McpAnswer;
+use crate::core::outcome::{Body, Evidence};
+use crate::core::record::CallId;
+
+/// In an answer: the newest token that the tool has seen of the session.
+const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+/// In an answer: the call that it is for, if the tool says so.
+const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
+
+/// What came back.
+pub(super) enum Reply {
+    /// A status line; the body is still to come.
+    Http(reqwest::Response),
+    /// There was no connection, for a request that asks no gate.
+    NotSent(String),
+    /// A response, read to its end.
+    Mcp(McpAnswer),
+}
+
+/// A request under way. Dropping it closes its connection; what was sent stays sent.
+pub struct Exchange {
+    pub(super) gate: Gate,
+    pub(super) reply: Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>,
+    pub(super) max_result: usize,
+    /// The status and the tool's newest fencing token, at once.
+    pub(super) head: Option<(u16, Option<u64>)>,
+    pub(super) call_id: CallId,
+    pub(super) pool: Pool,
+    pub(super) pools: Arc<Pools>,
+}
+
+impl Exchange {
+    /// What came of the request; `None`: no status line at `head_by`, or of an MCP server no response.
+    ///
+    /// Then it may be asked again. The body of an answer is read until `body_by`.
+    pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
+        Some(match timeout_at(head_by, &mut self.reply).await.ok()? {
+            // The answer to this request may still come: nothing is known of it.
+            Ok(Reply::Http(response)) if self.is_for_another_call(&response) => {
+                self.pools.close(&self.pool);
+                Evidence::NoAnswer {
+                    why: "the tool answered another call than it was sent".into(),
+                }
+            }
+            Ok(Reply::Http(response)) => {
+                self.head = Some((response.status().as_u16(), newest_token(&response)));
+                answer(response, self.max_result, body_by).await
+            }
+            Ok(Reply::Mcp(answer)) => {
+                // The answer to this request may still come, and meet the next one there.
+                if matches!(&answer.body, Body::Broken(why) if why == ANOTHER) {
+                    self.pools.close(&self.pool);
+                }
+                Evidence::Mcp(answer)
+            }
+            Ok(Reply::NotSent(why)) => Evidence::NotSent { why },
+            Err(why) => self.give_up(&why),
+        })
+    }
+
+    /// Whether the tool names an earlier call of these connections.
+    ///
+    /// An id that was never sent there may be the tool's own.
+    fn is_for_another_call(&self, response: &reqwest::Response) -> bool {
+        let named = response
+            .headers()
+            .get(CALL_ID)
+            .and_then(|id| id.to_str().ok()?.trim().parse().ok());
+        named.is_some_and(|named| {
+            CallId(named) != self.call_id && self.pools.has_sent(&self.pool, CallId(named))
+        })
+    }
+
+    /// Tells whether the first byte has left.
+    pub fn watch_sending(&self) -> impl Fn() -> bool + use<> {
+        let gate = self.gate.clone();
+        move || gate.is_sent()
+    }
+
+    /// What is observed of a request that one waits for no longer. If its first byte has not left,
+    /// it never will.
+    pub fn give_up(&self, why: &str) -> Evidence {
+        let why = why.to_owned();
+        match self.head {
+            Some((status, newest_token)) => Evidence::Answer {
+                status,
+                body: Body::Broken(why),
+                retry_after: None,
+                newest_token,
+            },
+            None if self.gate.withdraw() => Evidence::NotSent { why },
+            None => Evidence::NoAnswer { why },
+        }
+    }
+}
+
+/// Reads an answer to its end.
+pub(super) async fn answer(
+    response: reqwest::Response,
+    max_result: usize,
+    body_by: Instant,
+) -> Evidence {
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
+    let newest_token = newest_token(&response);
+    let body = match timeout_at(body_by, read(response, max_result)).await {
+        Ok(body) => body,
+        Err(_) => Body::Broken("it did not end in time".into()),
+    };
+    Evidence::Answer {
+        status,
+        body,
+        retry_after,
+        newest_token,
+    }
+}
+
+/// The newest token that the tool says it has seen.
+fn newest_token(response: &reqwest::Response) -> Option<u64> {
+    response
+        .headers()
+        .get(FENCING_TOKEN)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
