@@ -2,6 +2,7 @@
 
 mod loops; // what is done again and again while the gateway runs
 mod reload; // the configuration, read again while the gateway runs
+mod trial; // a tool is asked what it does with a key
 mod wrap; // one MCP server, for one client on standard input
 
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use self::reload::Reloader;
+pub use self::trial::{Plan, Report, TrialOptions, verify_tool};
 pub use self::wrap::{Wrapped, wrap};
 use crate::budget::Budget;
 use crate::config::{Config, Server, StoreAt, Written};

@@ -1,5 +1,8 @@
 //! The command line: read it, read the configuration, build, run, exit.
 
+#[path = "main/verify_tool.rs"]
+mod verify_tool; // ask a tool what it does with a key
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,6 +16,8 @@ use oncegate::telemetry::{self, Telemetry};
 use oncegate::{gateway, http};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+use self::verify_tool::VerifyTool;
 
 /// Gives memory back to the system within seconds, from a thread of its own (docs/operate.md has the figures).
 #[global_allocator]
@@ -86,6 +91,9 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Ask a tool, with real effects, whether it executes a key once, and what its probe and its compensation do.
+    /// Prints what was asked and answered, a verdict on each claim, and the lines of configuration that are justified.
+    VerifyTool(Box<VerifyTool>),
     /// What a person does to the store.
     Store {
         #[command(subcommand)]
@@ -162,17 +170,22 @@ fn main() -> ExitCode {
             };
             wrap(&wrapped, log_level)
         }),
+        Command::VerifyTool(asked) => {
+            return asked.run().unwrap_or_else(|message| fail(&message));
+        }
         Command::Store {
             act: StoreAct::AcceptLoss { config, reason },
         } => read(&config).and_then(|config| accept_loss(config, &reason)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            complain(format!("{}\n", message.trim_end()));
-            ExitCode::FAILURE
-        }
+        Err(message) => fail(&message),
     }
+}
+
+fn fail(message: &str) -> ExitCode {
+    complain(format!("{}\n", message.trim_end()));
+    ExitCode::FAILURE
 }
 
 /// The last word on standard error. Waits only a moment if it is not read.

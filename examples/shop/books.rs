@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::Answer;
 use crate::chaos::Switch;
+use crate::ways::{Keys, Ways};
 use crate::wire::{Failure, Tag};
 
 /// An order or a payment is what its effects say: the first holds it as it was answered, the last
@@ -36,10 +37,12 @@ const SCHEMA: &str = "
 pub(super) struct Shop {
     db: Mutex<Connection>,
     pub(super) switch: Mutex<Switch>,
+    pub(super) ways: Ways,
+    pub(super) keys: Keys,
 }
 
 impl Shop {
-    pub(super) fn open(path: &Path) -> rusqlite::Result<Self> {
+    pub(super) fn open(path: &Path, ways: Ways) -> rusqlite::Result<Self> {
         let db = Connection::open(path)?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "FULL")?;
@@ -47,6 +50,8 @@ impl Shop {
         Ok(Self {
             db: Mutex::new(db),
             switch: Mutex::new(Switch::OFF),
+            ways,
+            keys: Keys::default(),
         })
     }
 

@@ -1,7 +1,7 @@
 //! The shop: the system behind the tools of the demo. Orders, payments and stock in an SQLite file,
 //! behind plain JSON over HTTP.
 //!
-//! It deliberately does not deduplicate. Each request that it executes has its effect once more: an
+//! Unless `--dedup` says otherwise it does not deduplicate. Each request that it executes has its effect once more: an
 //! order sent twice is two orders and takes stock twice. That is the incident which the gateway
 //! exists to prevent. Of the gateway the shop knows only four request headers. `Idempotency-Key`,
 //! `X-Call-Id` and `Fencing-Token` it writes down next to the effect, word for word, so that one can
@@ -18,7 +18,8 @@
 //!
 //! `POST /chaos` makes the four effect doors slow, unavailable, or silent (executed, but the line
 //! is cut without an answer), or makes the shop's books differ from what it says: `ghost` (answered as if
-//! executed), `double` (executed twice) and `alter` (executed with a cent more). Anyone who reaches the port may do anything: keep it on loopback.
+//! executed), `double` (executed twice) and `alter` (executed with a cent more). `--dedup`, `--probe` and `--cancel` choose
+//! how it treats keys, questions about keys and second cancellations. Anyone who reaches the port may do anything: keep it on loopback.
 //!
 //! `cargo run --example shop -- --listen 127.0.0.1:9090 --db shop.db`
 
@@ -29,6 +30,7 @@
 
 mod books; // stock, orders and payments in SQLite
 mod chaos; // how requests are made to go wrong
+mod ways; // how keys are treated, well or badly
 mod wire; // what a request says, and what a failure answers
 
 use std::collections::BTreeMap;
@@ -55,6 +57,7 @@ use uuid::Uuid;
 
 use self::books::{Kind, ORDER, PAYMENT, Shop, available, bound, find, make, undo};
 use self::chaos::{Line, chaos, show_chaos, switch_chaos};
+use self::ways::{Cancel, Dedup, Probe, Ways, dedup};
 use self::wire::{Body, Failure, Tag};
 
 /// An order is far smaller; what is larger is a mistake.
@@ -72,6 +75,15 @@ struct Args {
     /// The SQLite file; made if it is not there.
     #[arg(long, default_value = "shop.db")]
     db: PathBuf,
+    /// What it does with a key that it has seen.
+    #[arg(long, value_enum, default_value_t = Dedup::None)]
+    dedup: Dedup,
+    /// What it says of keys at /orders/by-key and /payments/by-key.
+    #[arg(long, value_enum, default_value_t = Probe::Honest)]
+    probe: Probe,
+    /// What the second cancellation of an order does.
+    #[arg(long, value_enum, default_value_t = Cancel::Once)]
+    cancel: Cancel,
 }
 
 #[tokio::main]
@@ -82,7 +94,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_ansi(false)
         .init();
 
-    let shop = Arc::new(Shop::open(&args.db)?);
+    let ways = Ways {
+        dedup: args.dedup,
+        probe: args.probe,
+        cancel: args.cancel,
+    };
+    let shop = Arc::new(Shop::open(&args.db, ways)?);
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
@@ -112,6 +129,7 @@ fn router(shop: Arc<Shop>) -> Router {
         .route("/orders/cancel", post(cancel_order))
         .route("/payments", post(capture_payment))
         .route("/payments/refund", post(refund_payment))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&shop), dedup))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shop), chaos));
     let mut doors = Router::new().merge(effects);
     for kind in [&ORDER, &PAYMENT] {
@@ -185,9 +203,10 @@ async fn create_order(State(shop): Shared, tag: Tag, Body(new): Body<NewOrder>) 
 }
 
 async fn cancel_order(State(shop): Shared, tag: Tag, Body(asked): Body<OrderId>) -> Answer {
+    let again = shop.ways.cancel == Cancel::Again;
     let work = move |db: &Connection, tag: &Tag| {
         let order = find(db, &ORDER, &asked.order_id)?;
-        if order["status"] != ORDER.undone {
+        if order["status"] != ORDER.undone || again {
             let give_back = "UPDATE stock SET available = available + ?2 WHERE sku = ?1";
             db.execute(
                 give_back,
@@ -283,13 +302,17 @@ async fn stats(State(shop): Shared) -> Answer {
 /// The first answer given under this key, though the order may have been cancelled since.
 async fn by_key(State(shop): Shared, kind: &'static Kind, segment: Segment) -> Answer {
     let Path(key) = segment?;
+    let probe = shop.ways.probe;
     let work = move |db: &Connection| {
+        if probe == Probe::Always {
+            return Ok(json!({ "idempotency_key": key, "status": kind.made }));
+        }
         let select = "SELECT answer FROM effects WHERE idempotency_key = ?1 AND status = ?2
             ORDER BY seq LIMIT 1";
         let found = db
             .query_row(select, (key, kind.made), |row| row.get::<_, String>(0))
             .optional()?;
-        match found {
+        match found.filter(|_| probe == Probe::Honest) {
             Some(answer) => Ok(serde_json::from_str(&answer)?),
             None => Err(Failure::new(
                 StatusCode::NOT_FOUND,

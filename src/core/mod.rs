@@ -36,6 +36,7 @@ pub mod time; // sums of times
 pub mod tool; // the policy of one tool
 pub mod tool_schema_export; // what a model is shown of a tool
 pub mod trace; // where in which trace a call belongs
+pub mod trial; // what a trial of a tool shows
 pub mod undo; // the call that undoes another one
 pub mod unknown; // how an unknown outcome comes to rest
 pub mod work; // what is due, tried, postponed and given up

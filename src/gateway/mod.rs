@@ -30,11 +30,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use self::base::{Base, Heard, Limits, ToolChanges};
-pub use self::calls::{Answer, Answers, Patience, Preview, Request, Stored, Would, identify};
+pub use self::calls::{Answer, Answers, Patience, Preview, Request, Stored, ToolRequest, Would};
 use self::calls::{
     Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Runner, Sender,
     SessionQueue, SharedRuns,
 };
+pub use self::calls::{identify, probe_url};
 pub use self::clock::local_time;
 pub use self::error::{Differs, Error, ErrorKind, Reused};
 pub use self::ids::{jitter, new_instance};

@@ -113,4 +113,5 @@ mod tools; // what callers and models are told of the tools, and the document of
 mod traces; // which trace a call belongs to
 mod turns; // one's turn in a session, when something goes wrong
 mod unknown; // ambiguous outcomes
+mod verify_tool; // what a tool does with a key is asked of the tool
 mod wrap; // one MCP server for one client, made safe to repeat

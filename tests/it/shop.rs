@@ -1,86 +1,9 @@
 //! The demo shop as an example of a tool that checks fencing tokens.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use serde_json::json;
 
-use serde_json::{Value, json};
-
-use crate::support::binary::free_port;
-use crate::support::{Answer, Gateway, client, until};
-
-/// The shop as a process over a file of its own. Killed when dropped.
-struct Shop {
-    child: Child,
-    url: String,
-    client: reqwest::Client,
-    _folder: tempfile::TempDir,
-}
-
-impl Shop {
-    async fn start() -> Self {
-        let binary = Path::new(env!("CARGO_BIN_EXE_oncegate"))
-            .with_file_name("examples")
-            .join("shop");
-        assert!(
-            binary.exists(),
-            "`cargo test --test it` does not build examples; `cargo test` does"
-        );
-        let (folder, listen) = (
-            tempfile::tempdir().expect("a folder"),
-            format!("127.0.0.1:{}", free_port()),
-        );
-        let mut command = Command::new(binary);
-        command
-            .args(["--listen", &listen, "--db", "shop.db"])
-            .current_dir(&folder);
-        let child = command
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the shop starts");
-        until("the shop is open", async || {
-            tokio::net::TcpStream::connect(&listen).await.is_ok()
-        })
-        .await;
-        Self {
-            child,
-            url: format!("http://{listen}"),
-            client: client(),
-            _folder: folder,
-        }
-    }
-
-    async fn post(&self, door: &str, body: Value, headers: &[(&str, &str)]) -> Answer {
-        let mut request = self
-            .client
-            .post(format!("{}{door}", self.url))
-            .body(body.to_string());
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        Answer::to(request).await
-    }
-
-    async fn order(&self, headers: &[(&str, &str)]) -> Answer {
-        self.post("/orders", order("widget", 1), headers).await
-    }
-
-    async fn stats(&self) -> Value {
-        let request = self.client.get(format!("{}/stats", self.url));
-        Answer::to(request).await.json()
-    }
-}
-
-impl Drop for Shop {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-fn order(sku: &str, quantity: u32) -> Value {
-    json!({ "business_id": "B-1", "sku": sku, "quantity": quantity, "amount_cents": 999 })
-}
+use crate::support::shop::{Shop, order};
+use crate::support::{Answer, Gateway};
 
 fn holder<'a>(session_id: &'a str, token: &'a str) -> [(&'a str, &'a str); 2] {
     [("x-session-id", session_id), ("fencing-token", token)]

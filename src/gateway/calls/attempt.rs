@@ -174,7 +174,7 @@ impl Sender {
             return (self.probe_by_tool(asks, asked, record, by).await, None);
         }
         let party = Party::tool(&intent.tenant, &intent.tool);
-        let url = match probe_url(&at.tool, record) {
+        let url = match probe_url(&at.tool, &intent.args, &intent.lookup.for_tool()) {
             Ok(url) => url,
             Err(why) => return (Finding::Unclear(why), None),
         };

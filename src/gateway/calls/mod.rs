@@ -26,6 +26,7 @@ pub(super) use self::duplicates::Duplicates;
 pub(super) use self::engine::Engine;
 pub(super) use self::internal::InternalCall;
 pub(super) use self::large::LargeRequests;
+pub use self::outgoing::{ToolRequest, probe_url};
 pub(super) use self::prepare::Preparer;
 pub use self::prepare::identify;
 pub(super) use self::prepared::PreparedCall;

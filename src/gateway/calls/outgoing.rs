@@ -2,15 +2,58 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::prepared::PreparedCall;
-use crate::core::record::Record;
+use crate::core::record::{CallId, Record};
 use crate::core::redact;
 use crate::core::request::{KEY_HEADER, Mistakes, Sent};
 use crate::core::tool::{Effect, Tool};
 use crate::downstream::{Deadline, Endpoint, Party, Request};
+use crate::gateway::tools::ToolAt;
+
+/// The request that a call is to its tool. Further headers may say more about the call.
+pub struct ToolRequest<'a> {
+    pub endpoint: Cow<'a, Endpoint>,
+    /// With the key and the call's id.
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl<'a> ToolRequest<'a> {
+    /// What these arguments are to a tool under a key.
+    ///
+    /// # Errors
+    /// By today's configuration they make no request.
+    pub fn new(at: &'a ToolAt, args: &Bytes, key: &str, call_id: CallId) -> Result<Self, String> {
+        let mut endpoint = Cow::Borrowed(&at.endpoint);
+        let (mut headers, body);
+        match &at.tool.request {
+            // Of an MCP server.
+            None => {
+                headers = about(key, KEY_HEADER, call_id);
+                body = args.clone();
+            }
+            Some(shape) => {
+                let sent = shape.make(args, key);
+                let sent = sent.map_err(|mistakes| in_words(&mistakes))?;
+                headers = about(key, &shape.key_header, call_id);
+                add(&mut headers, &sent)?;
+                if let Some(url) = &sent.url {
+                    endpoint = Cow::Owned(endpoint.for_call(url)?);
+                }
+                body = sent.body;
+            }
+        }
+        Ok(Self {
+            endpoint,
+            headers,
+            body,
+        })
+    }
+}
 
 /// Where an attempt goes, and what it sends. `trace` are headers.
 ///
@@ -29,49 +72,42 @@ pub(super) fn outgoing<'a>(
     } else {
         &call.args
     };
-    let mut endpoint = Cow::Borrowed(&call.at.endpoint);
-    let (mut headers, body);
-    match &tool.request {
-        // Of an MCP server.
-        None => {
-            headers = about(record, KEY_HEADER, trace);
-            body = args.clone();
-        }
-        Some(shape) => {
-            let sent = shape.make(args, &intent.lookup.for_tool());
-            let sent = sent.map_err(|mistakes| in_words(&mistakes))?;
-            headers = about(record, &shape.key_header, trace);
-            add(&mut headers, &sent)?;
-            if let Some(url) = &sent.url {
-                endpoint = Cow::Owned(endpoint.for_call(url)?);
-            }
-            body = sent.body;
-        }
+    let made = ToolRequest::new(&call.at, args, &intent.lookup.for_tool(), intent.call_id)?;
+    let mut headers = made.headers;
+    if let Some(token) = record.fencing {
+        say(&mut headers, "fencing-token", &token.to_string());
+    }
+    if !intent.session_id.is_empty() {
+        say(&mut headers, "x-session-id", &intent.session_id);
+    }
+    for (name, value) in trace {
+        say(&mut headers, name, &value);
     }
     let request = Request {
         party: Party::tool(&intent.tenant, &intent.tool),
         call_id: intent.call_id,
         headers,
-        body,
+        body: made.body,
         is_write: tool.effect == Effect::Write,
         client: call.client.clone(),
         send_before,
     };
-    Ok((endpoint, request))
+    Ok((made.endpoint, request))
 }
 
-/// Where the tool is asked whether it knows a call.
+/// Where the tool is asked whether it knows a call, by what is kept of its arguments.
 ///
 /// # Errors
-/// It cannot be asked, or what is kept of the call makes no URL.
-pub(super) fn probe_url(tool: &Tool, record: &Record) -> Result<String, String> {
+/// It cannot be asked, or they make no URL.
+pub fn probe_url(tool: &Tool, args: &Bytes, key: &str) -> Result<String, String> {
     let target = tool.probe.as_ref().ok_or("the tool has no door for it")?;
     let args: Value = match target.used().next() {
-        Some(_) => serde_json::from_slice(&record.intent.args)
-            .map_err(|_| "its arguments are not kept".to_owned())?,
+        Some(_) => {
+            serde_json::from_slice(args).map_err(|_| "its arguments are not kept".to_owned())?
+        }
         None => Value::Null,
     };
-    let url = target.url(&args, &record.intent.lookup.for_tool());
+    let url = target.url(&args, key);
     url.map_err(|mistakes| in_words(&mistakes))
 }
 
@@ -95,26 +131,17 @@ fn add(headers: &mut HeaderMap, sent: &Sent) -> Result<(), String> {
 }
 
 /// What the gateway says to the tool about a call. Nothing of the caller's own headers.
-fn about(record: &Record, key_header: &str, trace: Vec<(&'static str, String)>) -> HeaderMap {
-    let intent = &record.intent;
+fn about(key: &str, key_header: &str, call_id: CallId) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let mut say = |name: &str, value: &str| {
-        // Values were checked when they came in; one that fits no header is left out.
-        let value = HeaderValue::from_bytes(value.as_bytes());
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value) {
-            headers.insert(name, value);
-        }
-    };
-    say(key_header, &intent.lookup.for_tool());
-    say("x-call-id", &intent.call_id.to_string());
-    if let Some(token) = record.fencing {
-        say("fencing-token", &token.to_string());
-    }
-    if !intent.session_id.is_empty() {
-        say("x-session-id", &intent.session_id);
-    }
-    for (name, value) in trace {
-        say(name, &value);
-    }
+    say(&mut headers, key_header, key);
+    say(&mut headers, "x-call-id", &call_id.to_string());
     headers
+}
+
+/// Values were checked when they came in; one that fits no header is left out.
+fn say(headers: &mut HeaderMap, name: &str, value: &str) {
+    let value = HeaderValue::from_bytes(value.as_bytes());
+    if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value) {
+        headers.insert(name, value);
+    }
 }

@@ -1,0 +1,46 @@
+//! `oncegate verify-tool`: a tool is asked what it does with a key, with real effects. What its answers show says
+//! `core::trial`.
+
+mod asker; // the requests
+mod plan; // what an operator asks for
+mod report; // what a person or a program is told
+
+use self::asker::Asker;
+use self::plan::find;
+pub use self::plan::{Plan, TrialOptions};
+pub use self::report::Report;
+use crate::core::trial::lines::lines;
+use crate::downstream::{Downstream, Endpoint};
+use crate::gateway::local_time;
+
+/// Asks the tool, and says what that shows.
+///
+/// # Errors
+/// The first request had no effect, or a count cannot be read: then nothing can be shown. Says what was sent.
+pub async fn verify_tool(plan: &Plan) -> Result<Report, String> {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let at = find(&plan.config, &plan.name).ok_or("the tool is gone")?;
+    let mut endpoints: Vec<&Endpoint> = plan.config.tools.iter().map(|at| &at.endpoint).collect();
+    endpoints.extend(plan.count.iter().map(|count| &count.endpoint));
+    let downstream = Downstream::new(endpoints, plan.config.server.max_result);
+    let downstream = downstream.map_err(|error| error.to_string())?;
+    let mut asker = Asker::new(plan, at, downstream);
+    let trial = asker.trial().await;
+    let exchanges = asker.end().await;
+    let trial = match trial {
+        Ok(trial) => trial,
+        Err(why) => return Err(format!("{}{why}", report::listed(&exchanges))),
+    };
+    let findings = trial.findings();
+    let lines = lines(&at.tool, at.has_probe(), &trial, &findings);
+    Ok(Report {
+        tool: plan.name.clone(),
+        day: local_time().strftime("%Y-%m-%d").to_string(),
+        remembers: at.tool.recheck.give_up_after,
+        exchanges,
+        effects: trial.known_effects(),
+        is_undone: trial.is_undone(),
+        findings,
+        lines,
+    })
+}

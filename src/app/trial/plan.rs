@@ -1,0 +1,268 @@
+//! What an operator asks for, read and checked before anything is sent.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::Url;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::config::Config;
+use crate::core::compensation::Policy;
+use crate::core::key::Pointer;
+use crate::core::record::CallId;
+use crate::core::tool::{Effect, Tool};
+use crate::core::trial::Naming;
+use crate::core::{json, redact};
+use crate::downstream::Endpoint;
+use crate::gateway::ToolAt;
+
+/// Most rounds of two requests at once.
+const MAX_ROUNDS: u32 = 20;
+
+/// What an operator asks for.
+#[derive(Debug)]
+pub struct TrialOptions {
+    pub tool: String,
+    pub args: String,
+    /// Other arguments, which are sent under a used key.
+    pub other_args: Option<String>,
+    /// Where a result has the id of its effect.
+    pub id: Option<String>,
+    /// Where a result of the compensation has the id of what it did.
+    pub undo_id: Option<String>,
+    /// A text among the arguments that is made another one for each key.
+    pub fresh: Option<String>,
+    /// Where a count of the effects is read. `{key}` in it is the key.
+    pub count_url: Option<String>,
+    /// Where that answer has the count: a whole number, or a list.
+    pub count: Option<String>,
+    /// The same of what the compensation does.
+    pub undo_count: Option<String>,
+    /// How long after the first answer its key is sent once more.
+    pub after: String,
+    pub rounds: u32,
+}
+
+/// Where the operator's counts are read.
+pub(super) struct Count {
+    /// `{key}` in it is the key of a step.
+    pub(super) url: String,
+    pub(super) endpoint: Endpoint,
+    /// Where an answer has that of the tool's effects.
+    pub(super) at: Option<Pointer>,
+    /// Where it has that of what the compensation does.
+    pub(super) at_undone: Option<Pointer>,
+}
+
+/// One key with what is sent under it.
+#[derive(Clone)]
+pub(super) struct Intent {
+    pub(super) key: String,
+    pub(super) call_id: CallId,
+    pub(super) args: Bytes,
+    /// Texts of the request that an answer may repeat.
+    pub(super) sent: Vec<String>,
+}
+
+impl Intent {
+    /// A new key. `made` are texts that were made for it.
+    pub(super) fn new(args: Bytes, made: Vec<String>) -> Self {
+        // As long as the keys that a gateway gives to its tools.
+        let (key, call_id) = (Uuid::new_v4().simple().to_string(), CallId(Uuid::new_v4()));
+        let mut sent = made;
+        sent.extend([key.clone(), call_id.to_string()]);
+        Self {
+            key,
+            call_id,
+            args,
+            sent,
+        }
+    }
+}
+
+/// A trial that can be made.
+pub struct Plan {
+    pub(super) config: Config,
+    pub(super) name: String,
+    pub(super) args: Value,
+    pub(super) raw_args: Bytes,
+    pub(super) other_args: Option<Value>,
+    pub(super) naming: Naming,
+    pub(super) undo_id: Option<Pointer>,
+    pub(super) fresh: Option<Pointer>,
+    pub(super) count: Option<Count>,
+    pub(super) after: Duration,
+    pub(super) rounds: u32,
+}
+
+fn pointer(name: &str, text: Option<String>) -> Result<Option<Pointer>, String> {
+    let parsed = text.map(|text| text.parse::<Pointer>()).transpose();
+    parsed.map_err(|why| format!("{name}: {why}"))
+}
+
+/// Arguments as a caller would send them.
+fn arguments(tool: &Tool, name: &str, text: &str) -> Result<Value, String> {
+    let args = json::parse(text).map_err(|error| format!("{name}: {error}"))?;
+    if !args.is_object() || !redact::is_whole(text.trim_start().as_bytes()) {
+        return Err(format!("{name}: the arguments are one JSON object"));
+    }
+    let of_schema = tool.schema.iter().flat_map(|schema| schema.mistakes(&args));
+    let of_request = tool.request.iter().flat_map(|shape| shape.mistakes(&args));
+    match of_schema.chain(of_request).next() {
+        Some((place, why)) => Err(format!("{name}: {place}: {why}")),
+        None => Ok(args.clone()),
+    }
+}
+
+impl Plan {
+    /// Reads what an operator asks for. Nothing is sent.
+    ///
+    /// # Errors
+    /// It cannot be done, and why.
+    pub fn new(config: Config, options: TrialOptions) -> Result<Self, String> {
+        let name = options.tool;
+        let at = find(&config, &name).ok_or_else(|| format!("there is no tool {name:?}"))?;
+        let tool = &at.tool;
+        if tool.effect == Effect::Read {
+            return Err(format!(
+                "{name} only reads: it has no effect that could be doubled"
+            ));
+        }
+        if at.is_of_upstream() {
+            return Err(format!(
+                "{name} is a tool of an MCP server: verify-tool asks tools that have a URL"
+            ));
+        }
+        let args = arguments(tool, "--args", &options.args)?;
+        let other_args = options
+            .other_args
+            .map(|text| arguments(tool, "--other-args", &text));
+        let other_args = other_args.transpose()?;
+        if other_args.as_ref() == Some(&args) {
+            return Err("--other-args: these are the same arguments".into());
+        }
+        let fresh = pointer("--fresh", options.fresh)?;
+        if let Some(place) = &fresh
+            && ![Some(&args), other_args.as_ref()]
+                .into_iter()
+                .flatten()
+                .all(|args| args.pointer(place.as_str()).is_some_and(Value::is_string))
+        {
+            return Err(format!("--fresh: there is no text at {}", place.as_str()));
+        }
+        let naming = Naming {
+            id: pointer("--id", options.id)?,
+            ignore: tool.replay_ignore.clone(),
+            hidden: tool.redact.result.clone(),
+        };
+        let undo_id = pointer("--undo-id", options.undo_id)?;
+        let at_count = pointer("--count", options.count)?;
+        let at_undone = pointer("--undo-count", options.undo_count)?;
+        let count = match options.count_url {
+            Some(_) if at_count.is_none() && at_undone.is_none() => {
+                return Err(
+                    "--count-url needs --count, a JSON Pointer to the count in its answer".into(),
+                );
+            }
+            Some(url) => Some(Count {
+                endpoint: count_endpoint(&at.endpoint, &url)?,
+                url,
+                at: at_count,
+                at_undone,
+            }),
+            None if at_count.is_some() || at_undone.is_some() => {
+                return Err("--count and --undo-count need --count-url".into());
+            }
+            None => None,
+        };
+        let after = options.after.parse::<jiff::SignedDuration>();
+        let after = after.ok().and_then(|after| Duration::try_from(after).ok());
+        let after = after.ok_or("--after: this is no duration; one looks like \"5s\", \"10m\"")?;
+        if !(1..=MAX_ROUNDS).contains(&options.rounds) {
+            return Err(format!("--rounds: 1 to {MAX_ROUNDS}"));
+        }
+        Ok(Self {
+            name,
+            raw_args: Bytes::from(options.args.trim().to_owned()),
+            args,
+            other_args,
+            naming,
+            undo_id,
+            fresh,
+            count,
+            after,
+            rounds: options.rounds,
+            config,
+        })
+    }
+
+    /// What it will do, for the person who is asked whether it may.
+    pub fn warning(&self) -> String {
+        let Some(at) = find(&self.config, &self.name) else {
+            return String::new();
+        };
+        let keys = 1 + self.rounds + u32::from(self.other_args.is_some());
+        let undo = match &at.tool.compensation {
+            Policy::By(by) => format!(
+                "\nThen {} is called to undo the first effect, and once more.",
+                by.tool
+            ),
+            Policy::Undeclared | Policy::Needless => String::new(),
+        };
+        format!(
+            "{} at {} is called with real effects: {keys} keys, each of them sent at least twice.\n\
+             A tool that does not deduplicate takes effect each time.{undo}\n",
+            self.name,
+            place(&at.endpoint.url),
+        )
+    }
+
+    /// A new key, with the arguments that are sent under it.
+    pub(super) fn intent(&self, args: &Value) -> Intent {
+        let Some(place) = &self.fresh else {
+            let is_first = *args == self.args;
+            let raw = is_first.then(|| self.raw_args.clone());
+            return Intent::new(raw.unwrap_or_else(|| args.to_string().into()), Vec::new());
+        };
+        let mut args = args.clone();
+        let suffix = &Uuid::new_v4().simple().to_string()[..8];
+        let mut made = Vec::new();
+        if let Some(Value::String(text)) = args.pointer_mut(place.as_str()) {
+            *text = format!("{text}-{suffix}");
+            made.push(text.clone());
+        }
+        Intent::new(args.to_string().into(), made)
+    }
+}
+
+/// A tool by its name.
+pub(super) fn find<'a>(config: &'a Config, name: &str) -> Option<&'a ToolAt> {
+    config.tools.iter().find(|at| at.tool.name == name)
+}
+
+/// Asked like a probe. The tool's credentials go to the tool's own host only.
+fn count_endpoint(tool: &Endpoint, url: &str) -> Result<Endpoint, String> {
+    let parsed = url.replace("{key}", "0").parse::<Url>();
+    let parsed = parsed
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        .ok_or("--count-url: this is no http:// or https:// URL")?;
+    let headers = if parsed.origin() == tool.url.origin() {
+        tool.headers.clone()
+    } else {
+        HeaderMap::new()
+    };
+    Ok(Endpoint {
+        headers,
+        url: parsed.clone(),
+        probe: Some(parsed),
+        ..tool.clone()
+    })
+}
+
+/// The beginning of a URL. User, path and query may be secrets.
+pub(super) fn place(url: &Url) -> String {
+    format!("{}/…", url.origin().ascii_serialization())
+}

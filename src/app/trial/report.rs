@@ -1,0 +1,184 @@
+//! What a trial has found, for a person or a program. No credentials, and nothing of what is redacted.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::core::trial::lines::{End, Line, Setting, end};
+use crate::core::trial::{Finding, Verdict, friendly};
+
+/// How much of what was sent and answered is shown, in characters.
+const MAX_SHOWN: usize = 300;
+
+/// The step that reads a count.
+pub(super) const COUNT: &str = "count";
+
+/// One request and its answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Exchanged {
+    pub(super) step: &'static str,
+    pub(super) method: String,
+    pub(super) url: String,
+    pub(super) key: Option<String>,
+    pub(super) sent: Option<String>,
+    /// `None`: there was no answer.
+    pub(super) status: Option<u16>,
+    pub(super) answer: String,
+}
+
+/// What a trial has found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub(super) tool: String,
+    /// When, as in `2026-11-23`.
+    pub(super) day: String,
+    pub(super) exchanges: Vec<Exchanged>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) lines: Vec<Line>,
+    /// The ids of what was made.
+    pub(super) effects: Vec<String>,
+    /// Whether the first of them was undone.
+    pub(super) is_undone: bool,
+    /// For how long the tool has to remember keys.
+    #[serde(skip)]
+    pub(super) remembers: Duration,
+}
+
+/// The beginning of a text, on one line.
+pub(super) fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let plain = |char: char| if char.is_control() { ' ' } else { char };
+    let mut shown: String = text.chars().take(MAX_SHOWN).map(plain).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// What was asked and answered, as lines.
+pub(super) fn listed(exchanges: &[Exchanged]) -> String {
+    let mut out = String::new();
+    for exchanged in exchanges {
+        let Exchanged {
+            step,
+            method,
+            url,
+            key,
+            sent,
+            status,
+            answer,
+        } = exchanged;
+        let key = key
+            .as_ref()
+            .map_or_else(String::new, |key| format!(" key {key}"));
+        let sent = sent
+            .as_ref()
+            .map_or_else(String::new, |sent| format!(" {sent}"));
+        let status = status.map_or_else(|| "no answer:".to_owned(), |status| status.to_string());
+        let answer = printable(answer.as_bytes());
+        // Writing to a text never fails.
+        if *step == COUNT {
+            writeln!(out, "{step}: {answer}").ok();
+            continue;
+        }
+        writeln!(
+            out,
+            "{step}: {method} {url}{key}{sent}\n    {status} {answer}"
+        )
+        .ok();
+    }
+    out
+}
+
+impl Report {
+    /// How the command ends.
+    pub fn end(&self) -> End {
+        end(&self.lines)
+    }
+
+    /// For programs, as one line.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// For persons.
+    pub fn text(&self) -> String {
+        let mut out = listed(&self.exchanges);
+        out.push('\n');
+        for Finding {
+            claim,
+            verdict,
+            why,
+        } in &self.findings
+        {
+            writeln!(out, "{verdict:<11}{claim}\n           {why}").ok();
+        }
+        if !self.effects.is_empty() {
+            let undone = if self.is_undone {
+                " (the first was undone)"
+            } else {
+                ""
+            };
+            let effects = self.effects.join(", ");
+            writeln!(out, "\nmade by this trial: {effects}{undone}").ok();
+        }
+        out.push_str(&self.justified());
+        for line in &self.lines {
+            if line.is_declared && line.verdict != Verdict::Proved {
+                let (verdict, name) = (line.verdict, name(line.setting));
+                writeln!(out, "\ndeclared, but {verdict}: {name}").ok();
+                for why in &line.why {
+                    writeln!(out, "    {why}").ok();
+                }
+            }
+        }
+        out
+    }
+
+    /// The lines that are justified, as TOML.
+    fn justified(&self) -> String {
+        let is_proved = |line: &&Line| line.verdict == Verdict::Proved;
+        let proved: Vec<&Line> = self.lines.iter().filter(is_proved).collect();
+        if proved.is_empty() {
+            return "\nno line of configuration is justified by this\n".into();
+        }
+        let quoted = self.tool.contains('.');
+        let name = if quoted {
+            format!("\"{}\"", self.tool)
+        } else {
+            self.tool.clone()
+        };
+        let mut out = format!("\njustified now:\n\n[tools.{name}]\n");
+        let retries = proved.iter().any(|line| line.setting == Setting::Retry);
+        for line in proved {
+            // The reasons to send again are those before it.
+            if line.setting != Setting::Retry {
+                for why in &line.why {
+                    writeln!(out, "# verify-tool, {}: {why}", self.day).ok();
+                }
+            }
+            let remembers = friendly(self.remembers);
+            let text = match line.setting {
+                Setting::Dedup => format!(
+                    "# It must remember a key for longer than recheck.give_up_after, {remembers}.\ndedup = \"key\""
+                ),
+                Setting::Retry => "unknown = \"retry\"".to_owned(),
+                Setting::Probe if retries => "# or, with its probe: unknown = \"probe\"".to_owned(),
+                Setting::Probe => "unknown = \"probe\"".to_owned(),
+                Setting::Compensation => "# compensation as it is".to_owned(),
+            };
+            writeln!(out, "{text}").ok();
+        }
+        out
+    }
+}
+
+fn name(setting: Setting) -> &'static str {
+    match setting {
+        Setting::Dedup => "dedup = \"key\"",
+        Setting::Retry => "unknown = \"retry\"",
+        Setting::Probe => "probe",
+        Setting::Compensation => "compensation",
+    }
+}

@@ -1,0 +1,108 @@
+//! Which lines of a tool's configuration a trial justifies, and which it refutes.
+
+use serde::Serialize;
+
+use super::{Claim, Finding, Trial, Verdict};
+use crate::core::compensation::Policy;
+use crate::core::tool::{Dedup, OnUnknown, Tool};
+
+/// A setting that says something of the tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Setting {
+    /// `dedup = "key"`
+    Dedup,
+    /// `unknown = "retry"`
+    Retry,
+    /// `probe`, and `unknown = "probe"`
+    Probe,
+    Compensation,
+}
+
+/// A setting, and what the trial says of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Line {
+    pub setting: Setting,
+    pub verdict: Verdict,
+    /// Whether the configuration has it.
+    pub is_declared: bool,
+    /// The claims that decided it, with their reasons.
+    pub why: Vec<String>,
+}
+
+/// What a trial says of the settings of its tool.
+pub fn lines(tool: &Tool, has_probe: bool, trial: &Trial, findings: &[Finding]) -> Vec<Line> {
+    let line = |setting, is_declared, claims: &[Claim]| {
+        let of = |claim: &Claim| findings.iter().find(|finding| finding.claim == *claim);
+        let found: Vec<&Finding> = claims.iter().filter_map(of).collect();
+        let worst = found.iter().map(|finding| finding.verdict).max()?;
+        let decisive = found.iter().filter(|finding| finding.verdict == worst);
+        Some(Line {
+            setting,
+            verdict: worst,
+            is_declared,
+            why: decisive
+                .map(|finding| format!("{} ({})", finding.claim, finding.why))
+                .collect(),
+        })
+    };
+    let once = [Claim::OnceInSequence, Claim::OnceAtOnce, Claim::OnceLater];
+    let dedup = line(Setting::Dedup, tool.dedup == Dedup::Key, &once);
+    let probe = [Claim::ProbeOfUnusedKey, Claim::ProbeOfUsedKey];
+    let is_undone = tool.compensation != Policy::Undeclared;
+    let retry = dedup
+        .as_ref()
+        .and_then(|dedup| retry_line(tool, trial, dedup));
+    [
+        dedup,
+        retry,
+        line(Setting::Probe, has_probe, &probe),
+        line(Setting::Compensation, is_undone, &[Claim::UndoneTwice]),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// To send an unknown call again, as far as its other settings allow that.
+fn retry_line(tool: &Tool, trial: &Trial, dedup: &Line) -> Option<Line> {
+    if tool.is_exclusive() || !tool.redact.args.is_empty() {
+        return None;
+    }
+    let line = Line {
+        setting: Setting::Retry,
+        is_declared: tool.unknown == OnUnknown::Retry,
+        ..dedup.clone()
+    };
+    if dedup.verdict == Verdict::Proved && !trial.gives_results_again() {
+        let why =
+            "a repetition is refused and does not bring the result: its call would stay unknown";
+        return Some(Line {
+            verdict: Verdict::NotShown,
+            why: vec![why.to_owned()],
+            ..line
+        });
+    }
+    Some(line)
+}
+
+/// How the command ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// All that is declared was proved.
+    Proved,
+    /// Something is declared that was refuted.
+    Refuted,
+    /// Something is declared that was neither proved nor refuted.
+    NotShown,
+}
+
+/// What the trial says of all that is declared.
+pub fn end(lines: &[Line]) -> End {
+    let declared = lines.iter().filter(|line| line.is_declared);
+    match declared.map(|line| line.verdict).max() {
+        None | Some(Verdict::Proved) => End::Proved,
+        Some(Verdict::NotShown) => End::NotShown,
+        Some(Verdict::Refuted) => End::Refuted,
+    }
+}
