@@ -16,6 +16,7 @@ mod admission; // what every store promises about the conditions of a claim
 mod admission_groups; // what every store promises about budgets and calls that look alike
 mod agent; // an agent that does what it is told
 mod agent_keyless; // a loop of an agent whose runtime brings no keys of its own
+mod apis; // the guides of docs/apis: what they configure and what they promise
 mod attacked; // a gateway with a small budget, and clients that speak HTTP/2 wrongly
 mod breaker; // tools that keep failing are left alone for a while
 mod budgets; // how many calls may begin, and those that look alike

@@ -19,6 +19,8 @@ pub enum Act {
     Numbered,
     /// Answers with this status, header lines and body. A 2xx or 303 executes.
     Answer(u16, &'static str, &'static [u8]),
+    /// Answers with this status, header lines and body, and executes nothing: it only looks, or it has executed before.
+    Tell(u16, &'static str, &'static [u8]),
     /// Answers with this status and has executed all the same.
     ExecuteThenAnswer(u16),
     /// Executes and closes the connection without a byte.
@@ -245,7 +247,7 @@ impl Tool {
     async fn perform_now(&self, stream: &mut TcpStream, index: usize, act: Act) -> bool {
         let executes = match act {
             Act::Answer(status, ..) => (200..300).contains(&status) || status == 303,
-            Act::Drop | Act::Hang => false,
+            Act::Drop | Act::Hang | Act::Tell(..) => false,
             _ => true,
         };
         {
@@ -263,7 +265,9 @@ impl Tool {
         let said = match act {
             Act::Ok(body) => answer(200, "", body.as_bytes()),
             Act::Numbered => answer(200, "", format!("{{ \"effect\": {index}.0 }}").as_bytes()),
-            Act::Answer(status, headers, body) => answer(status, headers, body),
+            Act::Answer(status, headers, body) | Act::Tell(status, headers, body) => {
+                answer(status, headers, body)
+            }
             Act::ExecuteThenAnswer(status) => answer(status, "", b"{}"),
             Act::HalfBody(status) => {
                 format!("HTTP/1.1 {status} X\r\ncontent-length: 100\r\n\r\n{{\"half\":")
@@ -288,7 +292,11 @@ impl Tool {
         };
         let whole = matches!(
             act,
-            Act::Ok(_) | Act::Numbered | Act::Answer(..) | Act::ExecuteThenAnswer(_)
+            Act::Ok(_)
+                | Act::Numbered
+                | Act::Answer(..)
+                | Act::Tell(..)
+                | Act::ExecuteThenAnswer(_)
         );
         stream.write_all(&said).await.is_ok() && whole
     }
