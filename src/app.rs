@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use self::reload::Reloader;
-pub use self::trial::{Plan, Report, TrialOptions, verify_tool};
+pub use self::trial::{Report, TrialOptions, TrialPlan, verify_tool};
 pub use self::wrap::{Wrapped, wrap};
 use crate::budget::Budget;
 use crate::config::{Config, Server, StoreAt, Written};

@@ -7,7 +7,7 @@ mod report; // what a person or a program is told
 
 use self::asker::Asker;
 use self::plan::find;
-pub use self::plan::{Plan, TrialOptions};
+pub use self::plan::{TrialOptions, TrialPlan};
 pub use self::report::Report;
 use crate::core::trial::lines::lines;
 use crate::downstream::{Downstream, Endpoint};
@@ -17,7 +17,7 @@ use crate::gateway::local_time;
 ///
 /// # Errors
 /// The first request had no effect, or a count cannot be read: then nothing can be shown. Says what was sent.
-pub async fn verify_tool(plan: &Plan) -> Result<Report, String> {
+pub async fn verify_tool(plan: &TrialPlan) -> Result<Report, String> {
     drop(rustls::crypto::ring::default_provider().install_default());
     let at = find(&plan.config, &plan.name).ok_or("the tool is gone")?;
     let mut endpoints: Vec<&Endpoint> = plan.config.tools.iter().map(|at| &at.endpoint).collect();

@@ -257,54 +257,55 @@ impl Trial {
             }
             unknown::Finding::Unclear(why) => return not_shown(why.clone()),
         };
-        let first = self.first.seen.first().and_then(Seen::result);
-        let (Some(first), Ok(found)) = (first, serde_json::from_slice::<Value>(found)) else {
+        // A tool that does not deduplicate has several effects of this key, and may name any.
+        let steps = [&self.first, &self.again, &self.later];
+        let of_key: Vec<Value> = steps
+            .iter()
+            .flat_map(|step| &step.seen)
+            .filter_map(Seen::result)
+            .collect();
+        let Ok(found) = serde_json::from_slice::<Value>(found) else {
             return not_shown("it says found, and there is no JSON to compare");
         };
         let Some(id) = &self.naming.id else {
-            return self.body_of_used(&first, &found);
+            return self.body_of_used(&of_key, &found);
         };
         let place = id.as_str();
         if let Err(why) = effects.tell_apart() {
             return not_shown(format!("it says found, but {why}"));
         }
-        match (first.pointer(place), found.pointer(place)) {
-            (Some(first), Some(found)) if first == found => {
-                let why = format!(
-                    "it says found, and has the first answer's {} at {place}",
-                    self.naming.show(id, found)
-                );
-                (Verdict::Proved, why)
-            }
-            (Some(_), Some(found)) => {
-                let why = format!(
-                    "it says found, but has another effect, {}, at {place}",
-                    self.naming.show(id, found)
-                );
-                (Verdict::Refuted, why)
-            }
-            _ => not_shown(format!("it says found, and has nothing at {place}")),
+        let Some(found) = found.pointer(place) else {
+            return not_shown(format!("it says found, and has nothing at {place}"));
+        };
+        let shown = self.naming.show(id, found);
+        let mut ids = of_key.iter().filter_map(|result| result.pointer(place));
+        if ids.any(|id| id == found) {
+            let why = format!("it says found, and has {shown} at {place} as the tool's answer has");
+            return (Verdict::Proved, why);
         }
+        let why = format!("it says found, but has another effect, {shown}, at {place}");
+        (Verdict::Refuted, why)
     }
 
-    /// Without an id the probe has to say what the first request was answered, and no other one was.
-    fn body_of_used(&self, first: &Value, found: &Value) -> (Verdict, String) {
-        let differences = |one: &Value, other: &Value| {
-            let (one, other) = (one.to_string(), other.to_string());
+    /// Without an id the probe has to say what the key was answered, and no other one was.
+    fn body_of_used(&self, of_key: &[Value], found: &Value) -> (Verdict, String) {
+        let differences = |other: &Value| {
+            let (one, other) = (found.to_string(), other.to_string());
             replay::differences(one.as_bytes(), other.as_bytes(), &self.naming.ignore)
         };
-        let places = differences(first, found);
-        if !places.is_empty() {
-            let places = effects::listed(&places);
+        let of_key: Vec<Vec<String>> = of_key.iter().map(differences).collect();
+        if let Some(places) = of_key.first()
+            && of_key.iter().all(|places| !places.is_empty())
+        {
+            let places = effects::listed(places);
             return not_shown(format!(
-                "it says found, and differs from the first answer at {places}; --id names where the effect's id stands"
+                "it says found, and differs from the tool's answer at {places}; --id names where the effect's id stands"
             ));
         }
         let others = self.rounds.iter().flat_map(|round| &round.step.seen);
         let others: Vec<Value> = others.filter_map(Seen::result).collect();
-        let is_of_first = |other: &Value| !differences(other, found).is_empty();
-        if !others.is_empty() && others.iter().all(is_of_first) {
-            let why = "it says found with the body of the first answer, which no other key got";
+        if !others.is_empty() && others.iter().all(|other| !differences(other).is_empty()) {
+            let why = "it says found with the body of the tool's answer, which no other key got";
             return (Verdict::Proved, why.into());
         }
         not_shown("it says found with a body that other keys got, too")

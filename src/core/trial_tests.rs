@@ -302,7 +302,7 @@ fn a_probe_has_to_tell_keys_apart_and_to_have_the_effect() {
     let (unused, used) = (Claim::ProbeOfUnusedKey, Claim::ProbeOfUsedKey);
     let good = with(not_found(), first());
     check(&good, unused, Proved, "not found");
-    check(&good, used, Proved, "the first answer's 1 at /id");
+    check(&good, used, Proved, "1 at /id as the tool's answer");
     check(&with(first(), not_found()), unused, Refuted, "never sent");
     check(&with(first(), not_found()), used, Refuted, "was executed");
     let unclear = || unknown::Finding::Unclear("it answered 500".into());
@@ -310,6 +310,10 @@ fn a_probe_has_to_tell_keys_apart_and_to_have_the_effect() {
     check(&with(unclear(), unclear()), used, NotShown, "500");
     let other = with(not_found(), found(&json!({ "id": 2 })));
     check(&other, used, Refuted, "another effect, 2");
+    // A tool that does not deduplicate may name either of its effects.
+    let mut twice = with(not_found(), found(&json!({ "id": 7 })));
+    twice.again = step(vec![seen("key-of-the-first", 201, 7)]);
+    check(&twice, used, Proved, "7 at /id");
     let empty = with(not_found(), found(&json!({ "ok": true })));
     check(&empty, used, NotShown, "nothing at /id");
     // Without an id: the whole body, if no other key got it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use oncegate::app::{self, Plan, TrialOptions};
+use oncegate::app::{self, TrialOptions, TrialPlan};
 use oncegate::core::trial::lines::End;
 
 use super::{complain, read, say};
@@ -83,7 +83,7 @@ impl VerifyTool {
             after: self.after,
             rounds: self.rounds,
         };
-        let plan = Plan::new(config, options)?;
+        let plan = TrialPlan::new(config, options)?;
         if !self.yes {
             ask(&plan.warning())?;
         }

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::plan::{Intent, Plan, find, place};
+use super::plan::{Intent, TrialPlan, find, place};
 use super::report::{COUNT, Exchanged, printable};
 
 use crate::core::compensation::{Policy, Template};
@@ -33,14 +33,14 @@ enum Of {
 
 /// Asks a tool.
 pub(super) struct Asker<'a> {
-    plan: &'a Plan,
+    plan: &'a TrialPlan,
     at: &'a ToolAt,
     downstream: Downstream,
     exchanges: Vec<Exchanged>,
 }
 
 impl<'a> Asker<'a> {
-    pub(super) fn new(plan: &'a Plan, at: &'a ToolAt, downstream: Downstream) -> Self {
+    pub(super) fn new(plan: &'a TrialPlan, at: &'a ToolAt, downstream: Downstream) -> Self {
         Self {
             plan,
             at,

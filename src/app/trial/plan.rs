@@ -83,7 +83,7 @@ impl Intent {
 }
 
 /// A trial that can be made.
-pub struct Plan {
+pub struct TrialPlan {
     pub(super) config: Config,
     pub(super) name: String,
     pub(super) args: Value,
@@ -116,7 +116,7 @@ fn arguments(tool: &Tool, name: &str, text: &str) -> Result<Value, String> {
     }
 }
 
-impl Plan {
+impl TrialPlan {
     /// Reads what an operator asks for. Nothing is sent.
     ///
     /// # Errors
@@ -265,4 +265,40 @@ fn count_endpoint(tool: &Endpoint, url: &str) -> Result<Endpoint, String> {
 /// The beginning of a URL. User, path and query may be secrets.
 pub(super) fn place(url: &Url) -> String {
     format!("{}/…", url.origin().ascii_serialization())
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{AUTHORIZATION, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn a_count_gets_the_tools_credentials_at_the_tools_own_place_only() {
+        let tool = Endpoint {
+            method: reqwest::Method::POST,
+            url: "https://shop.internal/orders".parse().expect("a URL"),
+            headers: [(AUTHORIZATION, HeaderValue::from_static("Bearer secret"))]
+                .into_iter()
+                .collect(),
+            probe: None,
+            connection_reuse: None,
+            mcp: None,
+            asked: None,
+        };
+        for (url, is_same) in [
+            ("https://shop.internal/stats?key={key}", true),
+            ("https://shop.internal:443/stats", true),
+            ("http://shop.internal/stats", false),
+            ("https://shop.internal:8443/stats", false),
+            ("https://shop.internal.example.com/stats", false),
+            ("https://user@elsewhere/shop.internal", false),
+        ] {
+            let endpoint = count_endpoint(&tool, url).expect("a URL");
+            assert_eq!(!endpoint.headers.is_empty(), is_same, "{url}");
+        }
+        for url in ["ftp://shop.internal/stats", "stats", "http://"] {
+            assert!(count_endpoint(&tool, url).is_err(), "{url}");
+        }
+    }
 }
