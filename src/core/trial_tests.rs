@@ -117,6 +117,10 @@ fn an_id_that_tells_no_effects_apart_proves_nothing() {
         ..trial()
     };
     check(&nowhere, OnceInSequence, NotShown, "nothing at /nowhere");
+    let mut null = trial();
+    let nothing = || seen_with("k", 201, &json!({ "id": null }));
+    (null.first, null.again) = (step(vec![nothing()]), step(vec![nothing()]));
+    check(&null, OnceInSequence, NotShown, "nothing at /id");
     let whole = Trial {
         naming: naming(""),
         ..trial()
@@ -282,7 +286,7 @@ fn other_arguments_are_refused_for_their_key_only_if_a_new_key_takes_them() {
     let old = step(vec![seen(key, 201, 1)]);
     check(&with(old, None), claim, Refuted, "the first result");
     let lost = step(vec![seen(key, 500, 0)]);
-    check(&with(lost, None), claim, NotShown, "500");
+    check(&with(lost, Some(executed.clone())), claim, NotShown, "500");
     let counted = counted(1, refused());
     check(&with(counted, Some(executed)), claim, Refuted, "count");
 }

@@ -62,12 +62,16 @@ impl Trial {
         run(self.folder.path(), &[&fixed, options].concat())
     }
 
-    /// Its report, and how the command ended.
-    async fn report(&self, options: &[&str]) -> (Value, i32) {
-        // So that two requests at once are under way together, however busy the machine is.
+    /// So that two requests at once are under way together, however busy the machine is.
+    async fn slow_down(&self) {
         let slow = json!({ "mode": "slow", "delay_ms": 30 });
         let json = [("content-type", "application/json")];
         assert_eq!(self.shop.post("/chaos", slow, &json).await.status, 200);
+    }
+
+    /// Its report, and how the command ended.
+    async fn report(&self, options: &[&str]) -> (Value, i32) {
+        self.slow_down().await;
         let output = self.run(&[&["--yes", "--json"], options].concat());
         let said = String::from_utf8_lossy(&output.stderr);
         let report = serde_json::from_slice(&output.stdout);
@@ -269,6 +273,7 @@ async fn the_report_names_what_is_justified_and_holds_no_secrets() {
         "--fresh",
         "/business_id",
     ];
+    trial.slow_down().await;
     let output = trial.run(&options);
     let text = said(&output);
     assert!(text.contains("[tools.create_order]\n"), "{text}");
@@ -294,4 +299,33 @@ async fn the_report_names_what_is_justified_and_holds_no_secrets() {
         text.contains("declared, but refuted: dedup = \"key\""),
         "{text}"
     );
+}
+
+#[test]
+fn tools_that_cannot_be_asked_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = "[store]\nurl = \"sqlite:oncegate.db\"\n\
+        [upstreams.server]\nurl = \"http://127.0.0.1:9/mcp\"\n\
+        [tools.of_server]\nupstream = \"server\"\n\
+        [tools.find]\nurl = \"http://127.0.0.1:9/\"\neffect = \"read\"\n\
+        [tools.closed]\nurl = \"http://127.0.0.1:9/\"\n\
+        [tools.strict]\nurl = \"http://127.0.0.1:9/\"\ninput_schema = { type = \"object\", required = [\"id\"] }\n";
+    fs::write(folder.path().join("c.toml"), config).expect("a file");
+    fs::write(folder.path().join("a.json"), "{}").expect("a file");
+    for (tool, expected) in [
+        ("nowhere", "there is no tool"),
+        ("of_server", "a tool of an MCP server"),
+        ("find", "only reads"),
+        ("strict", "--args: "),
+        ("closed", "nothing was sent"),
+    ] {
+        let files = ["--config", "c.toml", "--args", "a.json", "--yes"];
+        let output = run(
+            folder.path(),
+            &[&["verify-tool", tool], &files[..]].concat(),
+        );
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
 }
