@@ -21,6 +21,8 @@ pub mod gateway; // the use cases
 #[cfg(not(core_only))]
 pub mod http; // the wire
 #[cfg(not(core_only))]
+pub mod import; // descriptions of APIs as tools
+#[cfg(not(core_only))]
 pub mod metrics; // what is counted
 #[cfg(not(core_only))]
 pub mod serve; // connections

@@ -13,7 +13,7 @@ use oncegate::app::{self, App, Wrapped};
 use oncegate::config::{Config, Environment, Log, LogFormat, Mistake, NewToken, SECRET_BYTES};
 use oncegate::gateway::AFTER_LOSS;
 use oncegate::telemetry::{self, Telemetry};
-use oncegate::{gateway, http};
+use oncegate::{gateway, http, import};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -94,6 +94,11 @@ enum Command {
     /// Ask a tool, with real effects, whether it executes a key once, and what its probe and its compensation do.
     /// Prints what was asked and answered, a verdict on each claim, and the lines of configuration that are justified.
     VerifyTool(Box<VerifyTool>),
+    /// Print what others describe as lines of configuration.
+    Import {
+        #[command(subcommand)]
+        from: import::From,
+    },
     /// What a person does to the store.
     Store {
         #[command(subcommand)]
@@ -173,6 +178,7 @@ fn main() -> ExitCode {
         Command::VerifyTool(asked) => {
             return asked.run().unwrap_or_else(|message| fail(&message));
         }
+        Command::Import { from } => import(from),
         Command::Store {
             act: StoreAct::AcceptLoss { config, reason },
         } => read(&config).and_then(|config| accept_loss(config, &reason)),
@@ -395,6 +401,25 @@ fn key(config: &Config, tool: &str) -> Result<(), String> {
         .find(|at| at.tool.name == tool)
         .ok_or_else(|| format!("there is no tool {tool:?}"))?;
     say(&format!("{}\n", http::dry_run(&tool.tool, &body)?))
+}
+
+/// The tools of a description on standard output, and what is left out on standard error.
+fn import(import::From::Openapi { file, asked }: import::From) -> Result<(), String> {
+    let broken = |why: &dyn std::fmt::Display| format!("{}: {why}", file.display());
+    let description = std::fs::File::open(&file).map_err(|error| broken(&error))?;
+    let mut text = String::new();
+    // One byte more than is taken tells that it is too large.
+    let most = import::MAX_BYTES as u64 + 1;
+    let read = description.take(most).read_to_string(&mut text);
+    read.map_err(|error| broken(&error))?;
+    let printed = import::openapi(&text, &asked).map_err(|why| broken(&why))?;
+    say(&printed.text)?;
+    let remarks = printed.remarks.iter().map(|remark| format!("{remark}\n"));
+    complain(remarks.collect());
+    match printed.imported {
+        0 => Err(broken(&"no operation was imported")),
+        _ => Ok(()),
+    }
 }
 
 fn token(new: &NewToken) -> Result<(), String> {

@@ -41,6 +41,7 @@ mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
 mod house; // which room may know which
 mod house_files; // no circles, no long files
+mod import; // descriptions of APIs as tools
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be

@@ -1,0 +1,173 @@
+//! The URL of an operation: its server, and its path with a place for each argument.
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde_json::Value;
+
+use super::document::Document;
+use super::operations::Operation;
+use super::parameters::Reason;
+
+/// What stands in a path only encoded. `$` is among them because `${` begins what the environment gives.
+const ENCODED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'$')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// A part of a path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    Fixed(String),
+    /// The name of a parameter.
+    Place(&'a str),
+}
+
+/// The address of the server that has an operation, without a slash at its end.
+pub(super) fn server(
+    document: &Document,
+    operation: &Operation<'_>,
+    instead: Option<&str>,
+    told: &mut Vec<String>,
+) -> Result<String, Reason> {
+    if let Some(instead) = instead {
+        return plain(instead);
+    }
+    let owners = [operation.node, operation.item, document.root()].into_iter();
+    let mut lists = owners.filter_map(|owner| owner.get("servers")?.as_array());
+    let servers = lists.find(|servers| !servers.is_empty());
+    let servers = servers.ok_or(NO_SERVER)?;
+    let named: Vec<Result<String, Reason>> =
+        servers.iter().map(|server| filled(server, told)).collect();
+    let is_safe =
+        |url: &&Result<String, Reason>| url.as_ref().is_ok_and(|url| url.starts_with("https://"));
+    let chosen = named.iter().find(is_safe).or(named.first());
+    match chosen {
+        Some(Ok(url)) => plain(url),
+        Some(Err(why)) => Err(why.clone()),
+        None => Err(NO_SERVER.into()),
+    }
+}
+
+const NO_SERVER: &str = "its server has no whole address; --server URL gives one";
+
+/// The URL of a server with its variables filled in.
+fn filled(server: &Value, told: &mut Vec<String>) -> Result<String, Reason> {
+    let mut url = server
+        .get("url")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    let variables = server.get("variables").and_then(Value::as_object);
+    for (name, variable) in variables.into_iter().flatten() {
+        let place = format!("{{{name}}}");
+        let default = variable.get("default").and_then(Value::as_str);
+        let Some(default) = default.filter(|_| url.contains(&place)) else {
+            continue;
+        };
+        url = url.replace(&place, default);
+        let line =
+            format!("the server's {name} is {default:?}, as the description has it by default");
+        if !told.contains(&line) {
+            told.push(line);
+        }
+    }
+    Ok(url)
+}
+
+/// An address that a path can be put behind.
+fn plain(url: &str) -> Result<String, Reason> {
+    if url.contains(['{', '}']) {
+        return Err(
+            "its server's address has a variable without a default; --server URL gives one".into(),
+        );
+    }
+    if url.contains(['?', '#', '$', '@']) || !url.is_ascii() {
+        return Err(
+            "its server's address has more than a host and a path; --server URL gives one".into(),
+        );
+    }
+    let is_web = |scheme: &str| {
+        url.get(..scheme.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    if !is_web("https://") && !is_web("http://") {
+        return Err(NO_SERVER.into());
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+/// The fixed parts of a path, and its places in order.
+pub(super) fn parts(path: &str) -> Result<Vec<Part<'_>>, Reason> {
+    // A fragment is never sent: descriptions tell paths apart by it.
+    let mut rest = path.split('#').next().unwrap_or_default();
+    let mut parts = Vec::new();
+    let fixed = |text: &str| Part::Fixed(utf8_percent_encode(text, ENCODED).to_string());
+    if !rest.starts_with('/') {
+        parts.push(fixed("/"));
+    }
+    while let Some((before, after)) = rest.split_once('{') {
+        let (inside, after) = after
+            .split_once('}')
+            .ok_or("its path has a { without a }")?;
+        // The form of what is filled in, by RFC 6570.
+        let name = inside.trim_start_matches('+').trim_end_matches('*');
+        if name.is_empty() || name.contains('{') {
+            return Err("its path has a place without a name".into());
+        }
+        parts.push(fixed(before));
+        parts.push(Part::Place(name));
+        rest = after;
+    }
+    parts.push(fixed(rest));
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(path: &str) -> String {
+        let show = |part: &Part<'_>| match part {
+            Part::Fixed(text) => text.clone(),
+            Part::Place(name) => format!("<{name}>"),
+        };
+        parts(path).expect("a path").iter().map(show).collect()
+    }
+
+    #[test]
+    fn a_path_has_fixed_parts_and_places() {
+        assert_eq!(shown("/pets/{petId}/toys"), "/pets/<petId>/toys");
+        assert_eq!(shown("/v1/{+name}:cancel"), "/v1/<name>:cancel");
+        assert_eq!(shown("pets"), "/pets");
+        assert_eq!(shown("/a b/${id}"), "/a%20b/%24<id>");
+        assert_eq!(shown("/#Action=Run"), "/", "a fragment is never sent");
+        assert_eq!(shown("/do?action=run"), "/do?action=run");
+        assert!(parts("/{a").is_err() && parts("/{}").is_err() && parts("/{{a}}").is_err());
+    }
+
+    #[test]
+    fn an_address_is_a_host_and_a_path() {
+        assert_eq!(
+            plain("https://a.example/v1/"),
+            Ok("https://a.example/v1".into())
+        );
+        for refused in [
+            "/v1",
+            "",
+            "ftp://a",
+            "https://u:p@a",
+            "https://a/?b",
+            "https://{a}.b",
+            "https://${A}",
+        ] {
+            assert!(plain(refused).is_err(), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What a person has to put in so that an API lets the gateway in.
+
+use serde_json::{Map, Value};
+
+use super::document::Document;
+use super::operations::Operation;
+use super::parameters::{Parameters, Place};
+use super::text;
+
+/// What is known of the credentials of an operation.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Credentials {
+    /// Headers, and what stands in them.
+    pub(super) headers: Vec<(String, String)>,
+    /// What cannot be said as a header, and which of several ways is taken.
+    pub(super) told: Vec<String>,
+}
+
+/// What a token in a query is called, whatever the schemes say.
+const TOKENS: [&str; 3] = ["access_token", "api_key", "oauth_token"];
+
+/// The longest part of a title in the name of a variable.
+const MAX_TITLE: usize = 24;
+
+/// The credentials that an operation asks for.
+pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Credentials {
+    let own = operation.node.get("security");
+    let asked = own.or_else(|| document.root().get("security"));
+    let asked: Vec<&Value> = match asked.and_then(Value::as_array) {
+        Some(listed) => listed.iter().collect(),
+        None => return Credentials::default(),
+    };
+    // Nothing is asked, or an empty object says that nothing will do, too.
+    let mut ways: Vec<Vec<&str>> = Vec::new();
+    for way in asked.iter().filter_map(|way| way.as_object()) {
+        let names: Vec<&str> = way.keys().map(String::as_str).collect();
+        if !names.is_empty() && !ways.contains(&names) {
+            ways.push(names);
+        }
+    }
+    let mut found: Option<Credentials> = None;
+    for way in &ways {
+        let this = together(document, way);
+        let is_better = found
+            .as_ref()
+            .is_none_or(|before| before.headers.is_empty() && !this.headers.is_empty());
+        if is_better {
+            found = Some(this);
+        }
+    }
+    let mut found = found.unwrap_or_default();
+    if ways.len() > 1 {
+        let ways: Vec<String> = ways.iter().map(|way| way.join(" with ")).collect();
+        found
+            .told
+            .push(format!("one of these is enough: {}", ways.join(", ")));
+    }
+    found
+}
+
+/// Takes the parameters away that are credentials: no model chooses them.
+pub(super) fn take(document: &Document, parameters: &mut Parameters) {
+    let schemes = schemes(document).and_then(Value::as_object);
+    let keys: Vec<(&str, &str)> = schemes
+        .into_iter()
+        .flat_map(Map::values)
+        .filter_map(|scheme| document.resolve(scheme).ok())
+        .filter_map(|scheme| Some((scheme.get("in")?.as_str()?, scheme.get("name")?.as_str()?)))
+        .collect();
+    let Parameters { sent, left_out } = parameters;
+    sent.retain(|parameter| {
+        let place = parameter.place.word();
+        let is_key =
+            |(of, name): &(&str, &str)| *of == place && name.eq_ignore_ascii_case(&parameter.name);
+        let is_credential = keys.iter().any(is_key)
+            || parameter.place == Place::Query && TOKENS.contains(&&*parameter.name);
+        if is_credential {
+            left_out.push(format!(
+                "the {place} parameter `{}` is a credential",
+                parameter.name
+            ));
+        }
+        !is_credential
+    });
+}
+
+/// Whether the description says anything of credentials.
+pub(super) fn are_said(document: &Document) -> bool {
+    schemes(document)
+        .and_then(Value::as_object)
+        .is_some_and(|schemes| !schemes.is_empty())
+}
+
+fn schemes(document: &Document) -> Option<&Value> {
+    document.root().get("components")?.get("securitySchemes")
+}
+
+/// All schemes that are needed at once.
+fn together(document: &Document, names: &[&str]) -> Credentials {
+    let schemes = document
+        .root()
+        .get("components")
+        .and_then(|parts| parts.get("securitySchemes"));
+    let mut found = Credentials::default();
+    for name in names {
+        let scheme = schemes.and_then(|schemes| schemes.get(*name));
+        let scheme = scheme.and_then(|scheme| document.resolve(scheme).ok());
+        match scheme.and_then(|scheme| header(document, scheme)) {
+            Some(header) if !found.headers.contains(&header) => found.headers.push(header),
+            Some(_) => {}
+            None => found.told.push(scheme.map_or_else(
+                || format!("the description does not say what {name} is"),
+                |scheme| other(name, scheme),
+            )),
+        }
+    }
+    found
+}
+
+/// The header of a scheme, with the name of a variable in it.
+fn header(document: &Document, scheme: &Value) -> Option<(String, String)> {
+    let text = |word: &str| scheme.get(word).and_then(Value::as_str);
+    let variable = |end: &str| format!("${{{}_{end}}}", prefix(document));
+    let authorization = |value| Some(("Authorization".to_owned(), value));
+    match text("type")? {
+        "http" if text("scheme")?.eq_ignore_ascii_case("basic") => {
+            authorization(format!("Basic {}", variable("BASIC")))
+        }
+        "http" if text("scheme")?.eq_ignore_ascii_case("bearer") => {
+            authorization(format!("Bearer {}", variable("TOKEN")))
+        }
+        "oauth2" | "openIdConnect" => authorization(format!("Bearer {}", variable("TOKEN"))),
+        "apiKey" if signs(scheme) => None,
+        "apiKey" if text("in") == Some("header") => {
+            let name = text("name").filter(|name| is_header(name))?;
+            Some((name.to_owned(), variable("KEY")))
+        }
+        "apiKey" if text("in") == Some("cookie") => {
+            let name = text("name").filter(|name| is_header(name))?;
+            Some((
+                "Cookie".to_owned(),
+                format!("{name}={}", variable("COOKIE")),
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// What is said of a scheme that is no header.
+fn other(name: &str, scheme: &Value) -> String {
+    let text = |word: &str| scheme.get(word).and_then(Value::as_str).unwrap_or_default();
+    match (text("type"), text("in")) {
+        _ if signs(scheme) => {
+            format!(
+                "{name} signs each request, which the gateway does not: put a signing proxy before the API"
+            )
+        }
+        ("apiKey", "query") => format!(
+            "{name} is `{}` in the query: put ?{}=${{…}} at the end of url",
+            text::line(text("name")),
+            text::line(text("name"))
+        ),
+        ("mutualTLS", _) => {
+            format!("{name} is a client certificate, which the gateway does not have")
+        }
+        (kind, _) => format!(
+            "{name} ({}) is nothing that the gateway can send",
+            text::line(kind)
+        ),
+    }
+}
+
+/// Whether the header is made anew of each request.
+fn signs(scheme: &Value) -> bool {
+    let kind = scheme
+        .get("x-amazon-apigateway-authtype")
+        .and_then(Value::as_str);
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case("awsSigv4"))
+}
+
+fn is_header(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
+/// How the names of variables begin: the title of the API.
+fn prefix(document: &Document) -> String {
+    let title = document
+        .root()
+        .get("info")
+        .and_then(|info| info.get("title")?.as_str());
+    let mut out = String::new();
+    for letter in title.unwrap_or_default().chars() {
+        match letter.to_ascii_uppercase() {
+            letter @ ('A'..='Z' | '0'..='9') => out.push(letter),
+            _ if out.is_empty() || out.ends_with('_') => {}
+            _ => out.push('_'),
+        }
+        if out.len() == MAX_TITLE {
+            break;
+        }
+    }
+    let out = out.trim_matches('_');
+    match out.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        true => out.to_owned(),
+        false => "API".to_owned(),
+    }
+}

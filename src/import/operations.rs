@@ -1,0 +1,212 @@
+//! The operations of a description: their names as tools, and which of them are asked for.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::document::Document;
+
+/// The methods that an operation may have, as a path item names them.
+const METHODS: [&str; 8] = [
+    "delete", "get", "head", "options", "patch", "post", "put", "trace",
+];
+
+/// The longest name of a tool.
+const MAX_NAME: usize = 64;
+
+/// How many near names a sentence about an unknown one has.
+const MAX_NEAR: usize = 3;
+
+/// How near is near, from 0 to 1.
+const NEAR: f64 = 0.6;
+
+/// One method of one path.
+#[derive(Debug)]
+pub(super) struct Operation<'a> {
+    /// In capitals.
+    pub(super) method: String,
+    pub(super) path: &'a str,
+    pub(super) id: Option<&'a str>,
+    /// What its tool is called. No two operations of a description have the same.
+    pub(super) name: String,
+    pub(super) tags: Vec<&'a str>,
+    /// What its path says for each of its operations.
+    pub(super) item: &'a Value,
+    /// What it says itself.
+    pub(super) node: &'a Value,
+}
+
+impl Operation<'_> {
+    /// The method and the path, and the name that the description has for it.
+    pub(super) fn title(&self) -> String {
+        let id = self.id.map(|id| format!(" ({id})")).unwrap_or_default();
+        format!("{} {}{id}", self.method, self.path)
+    }
+}
+
+/// Each operation in the order of the paths, and what cannot be looked into for operations.
+pub(super) fn list(document: &Document) -> (Vec<Operation<'_>>, Vec<String>) {
+    let (mut found, mut unread) = (Vec::new(), Vec::new());
+    let mut taken = BTreeSet::new();
+    let paths = document.root().get("paths").and_then(Value::as_object);
+    for (path, item) in paths.into_iter().flatten() {
+        if path.starts_with("x-") {
+            continue;
+        }
+        let item = match document.resolve(item) {
+            Ok(item) => item,
+            Err(why) => {
+                unread.push(format!("all of {path}: {why}"));
+                continue;
+            }
+        };
+        for method in METHODS {
+            let Some(node) = item.get(method) else {
+                continue;
+            };
+            let id = node.get("operationId").and_then(Value::as_str);
+            let tags = node.get("tags").and_then(Value::as_array);
+            let tags = tags.into_iter().flatten().filter_map(Value::as_str);
+            found.push(Operation {
+                method: method.to_uppercase(),
+                path,
+                id,
+                name: name(id, method, path, &mut taken),
+                tags: tags.collect(),
+                item,
+                node,
+            });
+        }
+    }
+    (found, unread)
+}
+
+/// The operations that are asked for, by `operationId`, the name of the tool, or method and path, or by tag; all of
+/// them, if nothing is.
+pub(super) fn choose<'o, 'a>(
+    all: &'o [Operation<'a>],
+    ids: &[String],
+    tags: &[String],
+) -> Result<Vec<&'o Operation<'a>>, String> {
+    if ids.is_empty() && tags.is_empty() {
+        return Ok(all.iter().collect());
+    }
+    let is_called = |operation: &Operation<'_>, id: &str| {
+        operation.id == Some(id)
+            || operation.name == id
+            || id.split_once(' ').is_some_and(|(method, path)| {
+                operation.method.eq_ignore_ascii_case(method) && operation.path == path
+            })
+    };
+    let has_tag = |operation: &Operation<'_>, tag: &str| operation.tags.contains(&tag);
+    for id in ids {
+        if !all.iter().any(|operation| is_called(operation, id)) {
+            let names = all
+                .iter()
+                .map(|operation| operation.id.unwrap_or(&operation.name));
+            return Err(unknown("operation", id, names));
+        }
+    }
+    for tag in tags {
+        if !all.iter().any(|operation| has_tag(operation, tag)) {
+            let names = all
+                .iter()
+                .flat_map(|operation| operation.tags.iter().copied());
+            return Err(unknown("tag", tag, names));
+        }
+    }
+    let chosen = all.iter().filter(|operation| {
+        ids.iter().any(|id| is_called(operation, id))
+            || tags.iter().any(|tag| has_tag(operation, tag))
+    });
+    Ok(chosen.collect())
+}
+
+fn unknown<'a>(what: &str, asked: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let names: BTreeSet<&str> = names.collect();
+    let lower = asked.to_lowercase();
+    let distance = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &lower);
+    let mut near: Vec<(f64, &str)> = names
+        .into_iter()
+        .map(|name| (distance(name), name))
+        .filter(|(near, _)| *near > NEAR)
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let near: Vec<&str> = near
+        .into_iter()
+        .take(MAX_NEAR)
+        .map(|(_, name)| name)
+        .collect();
+    let near = match near.is_empty() {
+        true => "nothing in the description has a name like that".to_owned(),
+        false => format!("near are: {}", near.join(", ")),
+    };
+    format!("there is no {what} {asked:?}; {near}")
+}
+
+/// A name for a tool that no other operation has: its id, or its method and path.
+fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeSet<String>) -> String {
+    let plain = |text: &str| {
+        let mut out = String::new();
+        for letter in text.chars() {
+            match letter {
+                'a'..='z' | 'A'..='Z' | '0'..='9' | '-' => out.push(letter),
+                // Two of them would part a name that an environment variable has.
+                _ if out.ends_with('_') => {}
+                _ => out.push('_'),
+            }
+        }
+        out.truncate(MAX_NAME);
+        out.trim_matches('_').to_owned()
+    };
+    let own = id.map(plain).filter(|name| !name.is_empty());
+    let base = own.unwrap_or_else(|| plain(&format!("{method}_{path}")));
+    let mut name = base.clone();
+    let mut number = 1;
+    // Environment variables do not tell letters from capitals.
+    while !taken.insert(name.to_lowercase()) {
+        number += 1;
+        let end = format!("_{number}");
+        let room = base.len().min(MAX_NAME - end.len());
+        name = format!("{}{end}", &base[..room]);
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_valid_and_no_two_are_the_same() {
+        let mut taken = BTreeSet::new();
+        let mut named = |id: Option<&str>| name(id, "get", "/pets/{petId}/größe", &mut taken);
+        assert_eq!(named(Some("listPets")), "listPets");
+        assert_eq!(named(Some("listpets")), "listpets_2");
+        assert_eq!(named(Some("pets/list all__now")), "pets_list_all_now");
+        assert_eq!(named(Some("__")), "get_pets_petId_gr_e");
+        assert_eq!(named(None), "get_pets_petId_gr_e_2");
+        let long = "n".repeat(100);
+        assert_eq!(named(Some(&long)), "n".repeat(64));
+        assert_eq!(
+            named(Some(&long)),
+            format!("{}_2", "n".repeat(62)),
+            "also at the bound"
+        );
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_the_near_ones() {
+        let names = ["createOrder", "cancelOrder", "zzz"];
+        let told = unknown("operation", "createorders", names.into_iter());
+        assert_eq!(
+            told,
+            r#"there is no operation "createorders"; near are: createOrder, cancelOrder"#
+        );
+        let told = unknown("tag", "qqq", names.into_iter());
+        assert!(
+            told.ends_with("nothing in the description has a name like that"),
+            "{told}"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! What the schema of an argument must say so that the argument can stand where it is sent.
+
+use serde_json::{Map, Value, json};
+
+/// How deep parts about the same value may lie in each other.
+const MAX_DEPTH: usize = 8;
+
+/// Lets a schema of a body that names all its members take these arguments besides.
+pub(super) fn admit(schema: &mut Value, names: &[&str], depth: usize) {
+    let Value::Object(words) = schema else {
+        return;
+    };
+    words.remove("maxProperties");
+    words.remove("propertyNames");
+    let closes = ["additionalProperties", "unevaluatedProperties"];
+    if closes.iter().any(|word| {
+        words
+            .get(*word)
+            .is_some_and(|value| *value != Value::Bool(true))
+    }) {
+        let properties = words.entry("properties").or_insert_with(|| json!({}));
+        if let Value::Object(properties) = properties {
+            for name in names {
+                properties.entry(*name).or_insert_with(|| json!({}));
+            }
+        }
+    }
+    if depth == MAX_DEPTH {
+        return;
+    }
+    for word in ["allOf", "anyOf", "oneOf"] {
+        let parts = words.get_mut(word).and_then(Value::as_array_mut);
+        for part in parts.into_iter().flatten() {
+            admit(part, names, depth + 1);
+        }
+    }
+    for word in ["if", "then", "else"] {
+        if let Some(part) = words.get_mut(word) {
+            admit(part, names, depth + 1);
+        }
+    }
+}
+
+/// Makes sure that a value by this schema is one that a path can hold: no null, no list, not empty.
+pub(super) fn stand_in_a_path(schema: &mut Value) {
+    let Value::Object(words) = schema else {
+        return;
+    };
+    without_null(words);
+    if words.contains_key("enum") {
+        return;
+    }
+    let mut kinds = kinds(words, 0);
+    kinds.retain(|kind| matches!(&**kind, "string" | "number" | "integer" | "boolean"));
+    kinds.dedup();
+    if kinds.is_empty() {
+        kinds = ["string", "number", "boolean"].map(str::to_owned).to_vec();
+    }
+    let may_be_text = kinds.iter().any(|kind| kind == "string");
+    let is_bounded = words
+        .get("minLength")
+        .and_then(Value::as_u64)
+        .is_some_and(|length| length > 0)
+        || words.contains_key("pattern")
+        || words.contains_key("format");
+    if may_be_text && !is_bounded {
+        words.insert("minLength".into(), json!(1));
+    }
+    let kinds = match &kinds[..] {
+        [one] => json!(one),
+        _ => json!(kinds),
+    };
+    words.insert("type".into(), kinds);
+}
+
+/// Takes null away from what fits.
+fn without_null(words: &mut Map<String, Value>) {
+    let parts = words.get_mut("anyOf").and_then(Value::as_array_mut);
+    let Some(parts) = parts else { return };
+    parts.retain(|part| *part != json!({ "type": "null" }));
+    if let [Value::Object(only)] = &parts[..] {
+        let only = only.clone();
+        words.remove("anyOf");
+        for (word, value) in only {
+            words.entry(word).or_insert(value);
+        }
+    }
+}
+
+/// The types that a schema names for its value, itself or in its parts.
+fn kinds(words: &Map<String, Value>, depth: usize) -> Vec<String> {
+    let texts = |list: &[Value]| {
+        let texts = list.iter().filter_map(Value::as_str);
+        texts.map(str::to_owned).collect::<Vec<_>>()
+    };
+    match words.get("type") {
+        Some(Value::String(one)) => return vec![one.clone()],
+        Some(Value::Array(several)) => return texts(several),
+        _ => {}
+    }
+    let parts = ["allOf", "anyOf", "oneOf"].into_iter();
+    let parts = parts
+        .filter_map(|word| words.get(word)?.as_array())
+        .flatten();
+    let mut found = Vec::new();
+    for part in parts
+        .filter_map(Value::as_object)
+        .filter(|_| depth < MAX_DEPTH)
+    {
+        // What a definition says is not looked up: any of them may fit.
+        let inner = if part.contains_key("$ref") {
+            Vec::new()
+        } else {
+            kinds(part, depth + 1)
+        };
+        if inner.is_empty() {
+            return Vec::new();
+        }
+        found.extend(inner);
+    }
+    found.sort();
+    found
+}
