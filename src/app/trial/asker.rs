@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::plan::{Intent, TrialPlan, find, place};
+use super::plan::{Intent, TrialPlan, find, place, secrets};
 use super::report::{COUNT, Exchanged, printable};
 
 use crate::core::compensation::{Policy, Template};
@@ -428,10 +428,16 @@ async fn finish(at: &ToolAt, mut exchange: Exchange) -> Evidence {
     evidence.unwrap_or_else(|| exchange.give_up(&format!("no answer within {:?}", at.tool.timeout)))
 }
 
-/// The beginning of a body, without what is secret.
+/// The beginning of a body, without what is secret. Some tools answer with the headers that they got.
 fn body_of(at: &ToolAt, body: &Body) -> String {
     match body {
-        Body::Whole(bytes) => printable(&redact::mask(bytes, &at.tool.redact.result)),
+        Body::Whole(bytes) => {
+            let masked = redact::mask(bytes, &at.tool.redact.result);
+            let text = String::from_utf8_lossy(&masked).into_owned();
+            let secrets = secrets(&at.endpoint).into_iter();
+            let text = secrets.fold(text, |text, secret| text.replace(&secret, redact::MASK));
+            printable(text.as_bytes())
+        }
         Body::Broken(why) => format!("(its body could not be read: {why})"),
     }
 }

@@ -20,6 +20,8 @@ use crate::gateway::ToolAt;
 
 /// Most rounds of two requests at once.
 const MAX_ROUNDS: u32 = 20;
+/// A text of a configuration that is so long may be a secret, in bytes.
+const SECRET: usize = 8;
 
 /// What an operator asks for.
 #[derive(Debug)]
@@ -267,25 +269,58 @@ pub(super) fn place(url: &Url) -> String {
     format!("{}/…", url.origin().ascii_serialization())
 }
 
+/// What of a tool's configuration may be secret: values of its headers, and password and query of its URL.
+///
+/// Without what is so short that it may stand anywhere.
+pub(super) fn secrets(tool: &Endpoint) -> Vec<String> {
+    let values = tool
+        .headers
+        .values()
+        .filter_map(|value| value.to_str().ok());
+    // A tool may leave out "Bearer".
+    let words = values.flat_map(str::split_whitespace).map(str::to_owned);
+    let query = tool.url.query_pairs().map(|(_, value)| value.into_owned());
+    let password = tool.url.password().map(str::to_owned);
+    let all = words.chain(query).chain(password);
+    all.filter(|text| text.len() >= SECRET).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use reqwest::header::{AUTHORIZATION, HeaderValue};
 
     use super::*;
 
-    #[test]
-    fn a_count_gets_the_tools_credentials_at_the_tools_own_place_only() {
-        let tool = Endpoint {
+    fn tool(url: &str) -> Endpoint {
+        Endpoint {
             method: reqwest::Method::POST,
-            url: "https://shop.internal/orders".parse().expect("a URL"),
-            headers: [(AUTHORIZATION, HeaderValue::from_static("Bearer secret"))]
-                .into_iter()
-                .collect(),
+            url: url.parse().expect("a URL"),
+            headers: [(
+                AUTHORIZATION,
+                HeaderValue::from_static("Bearer secret-of-shop"),
+            )]
+            .into_iter()
+            .collect(),
             probe: None,
             connection_reuse: None,
             mcp: None,
             asked: None,
-        };
+        }
+    }
+
+    #[test]
+    fn what_may_be_secret_of_a_configuration_is_known() {
+        let tool =
+            tool("https://user:password@shop.internal/orders?limit=5&api_key=s3cr3t%2Bs3cr3t");
+        assert_eq!(
+            secrets(&tool),
+            ["secret-of-shop", "s3cr3t+s3cr3t", "password"]
+        );
+    }
+
+    #[test]
+    fn a_count_gets_the_tools_credentials_at_the_tools_own_place_only() {
+        let tool = tool("https://shop.internal/orders");
         for (url, is_same) in [
             ("https://shop.internal/stats?key={key}", true),
             ("https://shop.internal:443/stats", true),
