@@ -5,6 +5,7 @@ mod common; // settings that several sections have
 mod compensations; // whether compensating calls can be made
 mod mcp; // the door for clients that speak MCP
 mod memory; // how much memory there is
+mod proxies; // APIs that callers use as they are
 mod reader; // TOML with places
 mod reconciliations; // reconciliations and the webhook
 mod sagas;
@@ -165,6 +166,19 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let server = root
         .section("server")
         .map(|section| server::server(section, tokens.is_empty()));
+    let named = root.named_sections("proxies").into_iter();
+    let proxies: Vec<ToolAt> = named
+        .filter_map(|(name, section)| {
+            proxies::proxy(&name, section, tokens.is_empty(), &mut warnings)
+        })
+        .collect();
+    for proxy in &proxies {
+        let name = &proxy.tool.name;
+        let is_tool = tools.iter().any(|at| at.tool.name == *name);
+        let why =
+            format!("{name} is a tool already, and stands in the ledger and in metrics as one");
+        root.check(!is_tool, "proxies", &why);
+    }
     let (server, limits) = server.unwrap_or_else(server::default_server);
     let sample = sample.unwrap_or(limits.sample);
     let limits = Limits {
@@ -172,6 +186,12 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(),
         ..limits
     };
+    for (at, spot) in tools.iter().zip(&undone) {
+        for why in compensations::mistakes(at, &tools) {
+            root.mistake_at(spot, &why);
+        }
+    }
+    tools.extend(proxies);
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();
     for scope in tokens.iter().flat_map(|token| &token.caller.scopes) {
         if let Scope::CallTool(name) = scope
@@ -180,11 +200,6 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             warnings.push(format!(
                 "a token may call {name}, but there is no such tool"
             ));
-        }
-    }
-    for (at, spot) in tools.iter().zip(&undone) {
-        for why in compensations::mistakes(at, &tools) {
-            root.mistake_at(spot, &why);
         }
     }
     for why in retention_mistakes(&limits.sagas, &tools) {

@@ -12,7 +12,9 @@ mod gate; // whether the first byte may leave, and whether it did
 mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
 mod own_headers; // headers from the configuration
-mod pools; // which requests may share a connection
+mod passed_headers; // headers that go through as they are
+mod pools;
+mod proxied; // requests that go through as they are // which requests may share a connection
 
 use std::fmt;
 use std::pin::Pin;
@@ -34,6 +36,7 @@ use self::gate::{Gate, GatedBody, since_boot};
 pub use self::mcp::{About, McpTool, Program, Question};
 use self::mcp::{Http, McpCall, Programs, Settings, Way};
 pub use self::own_headers::{check_header, secret_header};
+pub use self::passed_headers::{as_header, passed};
 pub use self::pools::{NoClient, Party};
 use self::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
@@ -58,6 +61,10 @@ pub struct Endpoint {
     pub connection_reuse: Option<Duration>,
     /// The tool of an MCP server, which is asked by POST.
     pub mcp: Option<McpTool>,
+    /// Callers use it as it is: of an answer status and headers are kept, too ([`proxy::reply`](crate::core::proxy::reply)).
+    pub is_proxy: bool,
+    /// The longest answer, in bytes. `None`: as of all tools.
+    pub max_answer: Option<usize>,
     /// The tool of an MCP server that is asked whether a call was executed.
     pub asked: Option<Box<Endpoint>>,
 }
@@ -402,7 +409,8 @@ impl Downstream {
         Exchange {
             gate,
             reply,
-            max_result: self.max_result,
+            max_result: endpoint.max_answer.unwrap_or(self.max_result),
+            keeps_head: endpoint.is_proxy,
             head: None,
             call_id,
             pool,

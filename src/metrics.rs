@@ -78,15 +78,17 @@ pub enum Door {
     #[default]
     Http,
     Mcp,
+    Proxy,
 }
 
 impl Door {
-    const ALL: [Self; 2] = [Self::Http, Self::Mcp];
+    const ALL: [Self; 3] = [Self::Http, Self::Mcp, Self::Proxy];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Mcp => "mcp",
+            Self::Proxy => "proxy",
         }
     }
 }
@@ -152,6 +154,8 @@ metrics! {
         => "Requests refused because of their token: missing, unknown, expired, or its scopes do not cover them.";
     pub passed_through: IntCounterVec = "oncegate_passed_through_total", ["tool"]
         => "Reads that went to their tool although the store could not be asked.";
+    pub passed_on: IntCounterVec = "oncegate_passed_on_total", ["tool", "kind"]
+        => "Requests that a proxy passed on as no calls: reads, and writes without a key where unkeyed is pass.";
     pub uncounted_duplicates: IntCounter = "oncegate_uncounted_duplicates_total", []
         => "Duplicates that the ledger does not count, because too many waited to be written down.";
     pub log_lines_dropped: IntCounter = "oncegate_log_lines_dropped_total", []

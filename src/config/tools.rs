@@ -1,8 +1,8 @@
 //! The section `[tools.NAME]`.
 
-mod checks; // whether the settings of a tool fit together
+pub(super) mod checks; // whether the settings of a tool fit together
 mod request; // how its arguments become a request
-mod unknown; // what is done about its unknown calls, and its probe
+pub(super) mod unknown; // what is done about its unknown calls, and its probe
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
 
 /// Attempts of one call, at the most.
-const MAX_ATTEMPTS: u32 = 20;
+pub(super) const MAX_ATTEMPTS: u32 = 20;
 /// The longest wait for a session: what waits holds a connection.
 const MAX_SESSION_WAIT: Duration = Duration::from_secs(600);
 /// The largest budget: each call in it is remembered for the window.
@@ -72,9 +72,7 @@ pub(super) fn tool(
         breaker: section
             .section("breaker")
             .map_or(default.breaker, breaker_policy),
-        dedup: section
-            .word("dedup", &[("none", Dedup::None), ("key", Dedup::Key)])
-            .unwrap_or(default.dedup),
+        dedup: dedup(&mut section).unwrap_or(default.dedup),
         unknown: unknown::policy(&mut section),
         recheck: section
             .section("recheck")
@@ -87,6 +85,7 @@ pub(super) fn tool(
         errors: upstreams::errors(&mut section),
         request: None,
         probe: None,
+        proxy: None,
         asks: None,
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         replay_ignore: section
@@ -155,8 +154,14 @@ fn endpoint(
         connection_reuse: reuse.0,
         mcp: None,
         asked: None,
+        is_proxy: false,
+        max_answer: None,
     };
     Some((endpoint, shape))
+}
+
+pub(super) fn dedup(section: &mut Section<'_, '_>) -> Option<Dedup> {
+    section.word("dedup", &[("none", Dedup::None), ("key", Dedup::Key)])
 }
 
 fn redact_policy(mut section: Section<'_, '_>) -> redact::Policy {
@@ -192,7 +197,7 @@ fn compensation(section: &mut Section<'_, '_>) -> compensation::Policy {
     })
 }
 
-fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
+pub(super) fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
     let default = breaker::Policy::default();
     let Count(failures) = section.get_or("failures", Count(default.failures));
     breaker::Policy {
@@ -290,7 +295,7 @@ const DECLARED: [(&str, Declared); 5] = [
     ("unknown", Declared::Unknown),
 ];
 
-fn outcomes(section: &mut Section<'_, '_>) -> BTreeMap<u16, Declared> {
+pub(super) fn outcomes(section: &mut Section<'_, '_>) -> BTreeMap<u16, Declared> {
     let read = |status: &str, word: &str| {
         let known = status.parse().ok();
         let known = known.filter(|status| (200..=599).contains(status));

@@ -108,6 +108,8 @@ fn upstream(
                 is_unlisted: true,
             }),
             asked: None,
+            is_proxy: false,
+            max_answer: None,
         },
         unlisted: unlisted.unwrap_or(Some(Effect::Write)),
         trusts_annotations,

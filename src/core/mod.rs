@@ -19,6 +19,7 @@ pub mod pace; // times that no operator sets
 pub mod pause; // whether a paused tool was resumed
 pub mod places; // who may take a place that others may want, too
 pub mod position; // where something stands in a list
+pub mod proxy; // an API of HTTP that callers use as it is
 pub mod rate; // how often something may happen
 pub mod recipe; // how the names and the fingerprint of a call are made
 pub mod reconcile; // whether the ledger and a system behind the tools agree

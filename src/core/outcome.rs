@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 pub use super::evidence::{Body, Evidence, Outcome, Sent};
@@ -121,7 +122,7 @@ fn answered(
 ) -> (Outcome, &'static str) {
     if let Some(declared) = tool.outcomes.get(&status) {
         return (
-            by_declaration(*declared, status, body, retry_after),
+            by_declaration(tool, *declared, status, body, retry_after),
             ", as declared for this tool",
         );
     }
@@ -129,7 +130,7 @@ fn answered(
         200..=299 => match tool.success.as_ref().map(|test| (test, passes(test, body))) {
             None | Some((_, Some(true))) => (Outcome::Executed(keep(body)), ""),
             Some((test, Some(false))) => {
-                let outcome = by_declaration(test.otherwise, status, body, retry_after);
+                let outcome = by_declaration(tool, test.otherwise, status, body, retry_after);
                 (outcome, ", which fails the tool's success test")
             }
             Some((_, None)) => (
@@ -139,15 +140,15 @@ fn answered(
         },
         303 => (Outcome::Executed(keep(body)), ""),
         _ if is_stale => (
-            by_declaration(Declared::Fenced, status, body, retry_after),
+            by_declaration(tool, Declared::Fenced, status, body, retry_after),
             ": the session's fencing token is not the newest",
         ),
         400..=406 | 409..=417 | 421 | 422 | 424 | 426 | 428 | 431 | 451 | 501 | 505 => (
-            by_declaration(Declared::Rejected, status, body, retry_after),
+            by_declaration(tool, Declared::Rejected, status, body, retry_after),
             "",
         ),
         425 | 429 => (
-            by_declaration(Declared::NotExecuted, status, body, retry_after),
+            by_declaration(tool, Declared::NotExecuted, status, body, retry_after),
             "",
         ),
         300..=399 => (Outcome::Unknown, "; redirects are never followed"),
@@ -158,7 +159,16 @@ fn answered(
     }
 }
 
+/// What the caller of an API gets as it is.
+fn kept_by_proxy(tool: &Tool, body: &Body) -> Option<Bytes> {
+    match keep(body) {
+        Content::Kept(json) if tool.proxy.is_some() => Some(json),
+        Content::Kept(_) | Content::Unavailable(_) => None,
+    }
+}
+
 fn by_declaration(
+    tool: &Tool,
     declared: Declared,
     status: u16,
     body: &Body,
@@ -173,7 +183,9 @@ fn by_declaration(
     };
     match declared {
         Declared::Executed => Outcome::Executed(keep(body)),
-        Declared::NotExecuted => Outcome::NotExecuted(failure(FailureKind::Unavailable, None)),
+        Declared::NotExecuted => {
+            Outcome::NotExecuted(failure(FailureKind::Unavailable, kept_by_proxy(tool, body)))
+        }
         Declared::Rejected | Declared::Fenced => {
             let body = match keep(body) {
                 Content::Kept(json) => Some(json),

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::json::canonical;
 use super::key::{self, Fingerprint, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
+use super::proxy::view;
 use super::secret::Secret;
 use super::tool::Tool;
 
@@ -42,6 +43,8 @@ pub struct Recipe {
     pub redacted: Vec<Pointer>,
     /// Whether the model's key stays in the arguments, because the tool's own schema has such a member.
     pub keeps_member: bool,
+    /// Of an API that callers use as it is, the headers that count; `None`: it is none.
+    pub headers: Option<Vec<String>>,
 }
 
 /// A recipe as it is stored. Its members are part of its id.
@@ -56,6 +59,8 @@ struct Stored {
     ignore: Vec<String>,
     redacted: Vec<String>,
     keeps_member: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    headers: Option<Vec<String>>,
 }
 
 impl Recipe {
@@ -66,6 +71,10 @@ impl Recipe {
             key: tool.key.clone(),
             redacted: tool.redact.args.clone(),
             keeps_member: tool.keeps_key_member || tool.has_property(MODEL_MEMBER),
+            headers: tool
+                .proxy
+                .as_ref()
+                .map(|policy| policy.counted_headers.clone()),
         }
     }
 
@@ -88,6 +97,7 @@ impl Recipe {
             ignore: texts(&self.key.ignore),
             redacted: texts(&self.redacted),
             keeps_member: self.keeps_member,
+            headers: self.headers.clone(),
         };
         serde_json::to_value(stored).unwrap_or_default()
     }
@@ -120,11 +130,16 @@ impl Recipe {
             },
             redacted: pointers(stored.redacted)?,
             keeps_member: stored.keeps_member,
+            headers: stored.headers,
         })
     }
 
-    /// The arguments that count: without the model's key, unless the tool asks for it.
+    /// The arguments that count: without the model's key, unless the tool asks for it; of a request to an API, without
+    /// headers that do not count.
     fn counted<'a>(&self, args: &'a Value) -> Cow<'a, Value> {
+        if let Some(counted) = &self.headers {
+            return Cow::Owned(view::with_headers(args.clone(), counted));
+        }
         match args {
             Value::Object(members) if !self.keeps_member && members.contains_key(MODEL_MEMBER) => {
                 let mut members = members.clone();

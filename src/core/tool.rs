@@ -9,7 +9,7 @@ use super::key::{self, Pointer};
 use super::pace::Pace;
 use super::request::{Shape, Target};
 use super::schema::Schema;
-use super::{breaker, compensation, redact, retry};
+use super::{breaker, compensation, proxy, redact, retry};
 
 /// Whether a tool changes the world. Undeclared is `Write`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,6 +241,8 @@ pub struct Tool {
     pub request: Option<Shape>,
     /// Where it is asked by HTTP whether a call was executed.
     pub probe: Option<Target>,
+    /// It is an API that callers use as it is; `None`: its calls have arguments.
+    pub proxy: Option<proxy::Policy>,
     /// The tool that is asked whether a call was executed; `None`: a probe is a request of HTTP, or there is none.
     pub asks: Option<Asks>,
     /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
@@ -284,6 +286,7 @@ impl Tool {
             errors: Errors::default(),
             request: None,
             probe: None,
+            proxy: None,
             asks: None,
             remember_rejections: false,
             replay_ignore: Vec::new(),

@@ -9,9 +9,11 @@ use tokio::time::{Instant, timeout_at};
 use super::body::{read, retry_after};
 use super::gate::Gate;
 use super::mcp::ANOTHER;
+use super::passed_headers::passed;
 use super::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
 use crate::core::outcome::{Body, Evidence};
+use crate::core::proxy;
 use crate::core::record::CallId;
 
 /// In an answer: the newest token that the tool has seen of the session.
@@ -34,6 +36,7 @@ pub struct Exchange {
     pub(super) gate: Gate,
     pub(super) reply: Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>,
     pub(super) max_result: usize,
+    pub(super) keeps_head: bool,
     /// The status and the tool's newest fencing token, at once.
     pub(super) head: Option<(u16, Option<u64>)>,
     pub(super) call_id: CallId,
@@ -56,7 +59,12 @@ impl Exchange {
             }
             Ok(Reply::Http(response)) => {
                 self.head = Some((response.status().as_u16(), newest_token(&response)));
-                answer(response, self.max_result, body_by).await
+                let headers = self.keeps_head.then(|| passed(response.headers()));
+                let answer = answer(response, self.max_result, body_by).await;
+                match headers {
+                    Some(headers) => with_head(answer, headers),
+                    None => answer,
+                }
             }
             Ok(Reply::Mcp(answer)) => {
                 // The answer to this request may still come, and meet the next one there.
@@ -137,4 +145,29 @@ fn newest_token(response: &reqwest::Response) -> Option<u64> {
         .trim()
         .parse()
         .ok()
+}
+
+/// The answer of an API that callers use as it is: status, headers and body as one.
+fn with_head(answer: Evidence, headers: Vec<(String, String)>) -> Evidence {
+    match answer {
+        Evidence::Answer {
+            status,
+            body: Body::Whole(body),
+            retry_after,
+            newest_token,
+        } => {
+            let reply = proxy::reply::Reply {
+                status,
+                headers,
+                body,
+            };
+            Evidence::Answer {
+                status,
+                body: Body::Whole(reply.keep()),
+                retry_after,
+                newest_token,
+            }
+        }
+        other => other,
+    }
 }

@@ -149,7 +149,9 @@ impl Base {
     pub fn tools_of(&self, caller: &Caller) -> Vec<Arc<ToolAt>> {
         let tools = self.tools();
         let may_see = |at: &&Arc<ToolAt>| {
-            !at.is_unlisted() && (caller.is_admin() || caller.may_call(&at.tool.name))
+            !at.is_unlisted()
+                && at.tool.proxy.is_none()
+                && (caller.is_admin() || caller.may_call(&at.tool.name))
         };
         tools.values().filter(may_see).cloned().collect()
     }
@@ -179,6 +181,12 @@ impl Base {
         self.tools.load().get(name).cloned()
     }
 
+    /// The tool of a stored call as it is now.
+    pub(super) fn tool_of(&self, record: &Record) -> Option<Arc<ToolAt>> {
+        let at = self.tool_at(&record.intent.tool)?;
+        Some(at.for_record(record))
+    }
+
     /// A tool's rules. One that is not configured here is treated as undeclared, it writes; what is done
     /// about its unknown calls is decided where it is configured.
     pub(super) fn policy_of(&self, record: &Record) -> Tool {
@@ -187,7 +195,7 @@ impl Base {
             unknown: OnUnknown::Elsewhere,
             ..Tool::new(name)
         };
-        self.tool_at(name)
+        self.tool_of(record)
             .map_or_else(undeclared, |at| at.tool.clone())
     }
 

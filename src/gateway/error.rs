@@ -72,6 +72,8 @@ pub enum ErrorKind {
     ToolUnavailable(Failure),
     #[error("the tool keeps failing and is left alone for a while")]
     BreakerOpen { retry_after: Duration },
+    #[error("a request that is no call was passed on and not answered")]
+    NotAnswered { is_read: bool },
     #[error("the tool executed the call, but its result could not be read: {0}")]
     ResultUnavailable(String),
     #[error("to send the call once more may have an effect: {0}")]

@@ -10,6 +10,7 @@ mod measured; // the time and the errors of the store's verbs
 mod operator; // what persons ask and do
 mod pauses; // tools that a person has paused
 mod places; // places that tenants and tokens share
+mod proxies; // APIs that callers use as they are
 mod recipes; // by which keys are made
 pub mod reconcile; // the ledger, held against the systems behind the tools
 pub mod recovery; // lost owners, unknown calls, lost data
@@ -44,6 +45,7 @@ pub use self::operator::{Query, Replay};
 use self::pauses::Pauses;
 pub use self::pauses::ToolState;
 use self::places::{Lines, Places};
+pub use self::proxies::{Asked, Entry, Proxies, Through};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
 use self::reconcile::{AnomalyWorker, Reconciler, Reconciliation};
@@ -63,7 +65,7 @@ pub use self::upstreams::{UpstreamAt, Upstreams};
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
 use crate::downstream::outside::Webhook;
-pub use crate::downstream::{Client, Question};
+pub use crate::downstream::{Client, Question, as_header, passed};
 use crate::downstream::{Downstream, NoClient};
 pub use crate::metrics::Door;
 use crate::metrics::Metrics;
@@ -97,6 +99,7 @@ pub struct Gateway {
     pub operator: Arc<Operator>,
     pub sessions: Sessions,
     pub upstreams: Upstreams,
+    pub proxies: Proxies,
     pub ledger: Arc<Ledger>,
     pub pauses: Arc<Pauses>,
     pub recipes: Arc<Recipes>,
@@ -245,6 +248,12 @@ impl Gateway {
             }),
             sessions: Sessions::new(base.clone()),
             refusals: Refusals::new(metrics),
+            proxies: Proxies::new(
+                base.clone(),
+                engine.clone(),
+                downstream.clone(),
+                pauses.clone(),
+            ),
             upstreams: Upstreams::new(
                 base.clone(),
                 downstream.clone(),
@@ -295,6 +304,7 @@ impl Gateway {
         self.downstream.serve(endpoints)?;
         let tools = tools_after(&self.base.tools(), tools);
         self.upstreams.set(upstreams, tools);
+        self.proxies.renew();
         Ok(())
     }
 

@@ -8,11 +8,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::health::Health;
+use crate::core::proxy::image;
 use crate::core::recipe::{Recipe, RecipeId};
 use crate::core::record::Record;
 use crate::core::time::elapsed_ms;
 use crate::core::tool::Tool;
 use crate::downstream::Endpoint;
+
+/// The headers of an answer, in bytes; a guess.
+const MAX_HEAD: usize = 16 << 10;
 
 /// A tool's policy with its place, and what is seen of it.
 pub struct ToolAt {
@@ -22,6 +26,8 @@ pub struct ToolAt {
     pub(super) recipe: Arc<Recipe>,
     pub(super) recipe_id: RecipeId,
     pub(super) health: Arc<Health>,
+    /// Of an API that callers use as it is: for requests of each rule that has outcomes or a probe of its own.
+    by_rule: Vec<Option<Arc<ToolAt>>>,
 }
 
 impl ToolAt {
@@ -36,6 +42,47 @@ impl ToolAt {
             recipe,
             recipe_id,
             health,
+            by_rule: Vec::new(),
+        }
+    }
+
+    /// An API that callers use as it is, with the settings of its rules. Its keys and what is seen of it are the same
+    /// under each.
+    #[must_use]
+    pub fn with_rules(self, rules: Vec<Option<(Tool, Endpoint)>>) -> Self {
+        let of_rule = |(tool, endpoint)| Self {
+            tool,
+            endpoint,
+            recipe: self.recipe.clone(),
+            recipe_id: self.recipe_id,
+            health: self.health.clone(),
+            by_rule: Vec::new(),
+        };
+        let by_rule = rules
+            .into_iter()
+            .map(|rule| rule.map(of_rule).map(Arc::new));
+        Self {
+            by_rule: by_rule.collect(),
+            ..self
+        }
+    }
+
+    /// The same under the rule for a request to an API that callers use as it is.
+    pub(super) fn for_request(self: Arc<Self>, method: &str, path: &str) -> Arc<Self> {
+        let policy = self.tool.proxy.as_ref();
+        let rule = policy.and_then(|policy| policy.decide(method, path).0);
+        let of_rule = rule.and_then(|rule| self.by_rule.get(rule)?.clone());
+        of_rule.unwrap_or(self)
+    }
+
+    /// The same under the rule for a stored call.
+    pub(super) fn for_record(self: Arc<Self>, record: &Record) -> Arc<Self> {
+        if self.by_rule.iter().all(Option::is_none) {
+            return self;
+        }
+        match image::place(&record.intent.args) {
+            Some((method, path)) => self.for_request(&method, &path),
+            None => self,
         }
     }
 
@@ -61,6 +108,13 @@ impl ToolAt {
                 .is_some_and(|mcp| mcp.upstream == upstream)
     }
 
+    /// The longest answer that is kept, in bytes, if it has another bound than all tools: a body may be written in base64, and
+    /// headers go with it.
+    pub(super) fn longest_answer(&self) -> Option<usize> {
+        let longest = self.endpoint.max_answer?;
+        Some(longest + longest / 3 + MAX_HEAD)
+    }
+
     /// Whether the tool can be asked about a key.
     pub fn has_probe(&self) -> bool {
         self.endpoint.probe.is_some() || self.endpoint.asked.is_some()
@@ -78,10 +132,24 @@ impl ToolAt {
             old.endpoint.url == self.endpoint.url && old.tool.breaker == self.tool.breaker
         });
         match same {
-            Some(old) => Self {
-                health: old.health.clone(),
-                ..self
-            },
+            Some(old) => {
+                let seen = |at: Arc<Self>| {
+                    Arc::new(Self {
+                        health: old.health.clone(),
+                        by_rule: Vec::new(),
+                        tool: at.tool.clone(),
+                        endpoint: at.endpoint.clone(),
+                        recipe: at.recipe.clone(),
+                        recipe_id: at.recipe_id,
+                    })
+                };
+                let by_rule = self.by_rule.into_iter().map(|at| at.map(seen));
+                Self {
+                    health: old.health.clone(),
+                    by_rule: by_rule.collect(),
+                    ..self
+                }
+            }
             None => self,
         }
     }

@@ -378,7 +378,7 @@ impl Upstreams {
         at: &UpstreamAt,
         question: Question<'_>,
     ) -> Result<Reply, ErrorKind> {
-        let room = self.memory.reserve(&caller.tenant, 0);
+        let room = self.memory.reserve(&caller.tenant, None, 0);
         let mut room = room.ok_or(ErrorKind::NoRoom)?;
         // No tool has such a name: what is asked here shares no connection with calls.
         let party = Party::tool(&caller.tenant, &at.name_of(""));

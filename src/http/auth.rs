@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, HeaderName, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
@@ -45,25 +45,39 @@ impl FromRequestParts<Http> for Known {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        let door = parts.extensions.get::<MatchedPath>();
+        let room = room_of(&parts.method, door.map_or("", MatchedPath::as_str), http);
+        Self::by_token(parts, http, bearer_digest(&parts.headers), room)
+    }
+}
+
+impl Known {
+    /// Who calls with a token of this digest. `room`: bytes that the answer may take.
+    pub(super) fn by_token(
+        parts: &Parts,
+        http: &Http,
+        digest: Option<[u8; 32]>,
+        room: usize,
+    ) -> Result<Self, Problem> {
         let tokens = http.tokens.now();
         if tokens.is_empty() {
             // A web page in a browser on this machine reaches loopback, too.
             host::is_local(parts)?;
             let caller = Caller::open();
-            make_room(parts, &caller, http)?;
+            make_room(parts, &caller, room)?;
             return Ok(Self(caller));
         }
         let refused = |why, problem: Problem| {
             http.gateway.refusals.note_refused(why);
             problem
         };
-        let digest = bearer_digest(&parts.headers)
-            .ok_or_else(|| refused(TokenRefused::Missing, Problem::unauthenticated()))?;
+        let digest =
+            digest.ok_or_else(|| refused(TokenRefused::Missing, Problem::unauthenticated()))?;
         match caller::find(&tokens, &digest, http.gateway.base.wall_time()) {
             // Before anything else of the request is looked at.
             Ok(caller) => {
                 http.gateway.throttle.admit_request(caller)?;
-                make_room(parts, caller, http)?;
+                make_room(parts, caller, room)?;
                 Ok(Self(caller.clone()))
             }
             Err(Closed::Unknown) => Err(refused(TokenRefused::Unknown, Problem::unauthenticated())),
@@ -96,33 +110,38 @@ pub(super) async fn count_forbidden(
 }
 
 /// Moves the request to its tenant's account, with room for the answer.
-fn make_room(parts: &Parts, caller: &Caller, http: &Http) -> Result<(), Problem> {
+fn make_room(parts: &Parts, caller: &Caller, room: usize) -> Result<(), Problem> {
     // There is none where a test serves the doors by itself.
     let Some(guest) = parts.extensions.get::<Guest>() else {
         return Ok(());
-    };
-    let door = parts
-        .extensions
-        .get::<MatchedPath>()
-        .map_or("", MatchedPath::as_str);
-    let room = match (&parts.method, door) {
-        // The gateway makes room for a result before it claims the call, or asks a server.
-        (&Method::POST, "/v1/tools/{tool}/calls" | "/mcp" | "/mcp/{upstream}") => 0,
-        (&Method::GET, "/v1/calls" | "/v1/sagas" | "/v1/reconciliations/{name}") => {
-            (2 * PAGE_BYTES).min(http.gateway.engine.memory.budget.total() / 8)
-        }
-        _ => 2 * (http.max_body.bytes + http.gateway.engine.memory.max_result),
     };
     guest
         .is_known(&caller.tenant, room)
         .map_err(|_| Problem::no_room())
 }
 
+/// The room for the answer at a door, in bytes.
+fn room_of(method: &Method, door: &str, http: &Http) -> usize {
+    match (method, door) {
+        // The gateway makes room for a result before it claims the call, or asks a server.
+        (&Method::POST, "/v1/tools/{tool}/calls" | "/mcp" | "/mcp/{upstream}") => 0,
+        (&Method::GET, "/v1/calls" | "/v1/sagas" | "/v1/reconciliations/{name}") => {
+            (2 * PAGE_BYTES).min(http.gateway.engine.memory.budget.total() / 8)
+        }
+        _ => 2 * (http.max_body.bytes + http.gateway.engine.memory.max_result),
+    }
+}
+
 /// The SHA-256 of the one bearer token.
 ///
 /// `None`: there is no `Authorization` line, more than one, or one of another kind.
 pub(super) fn bearer_digest(headers: &HeaderMap) -> Option<[u8; 32]> {
-    let mut lines = headers.get_all(AUTHORIZATION).iter();
+    digest_in(headers, &AUTHORIZATION)
+}
+
+/// The SHA-256 of the one bearer token in a header. `None`: as above.
+pub(super) fn digest_in(headers: &HeaderMap, name: &HeaderName) -> Option<[u8; 32]> {
+    let mut lines = headers.get_all(name).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else {
         return None;
     };

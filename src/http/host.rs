@@ -64,7 +64,7 @@ fn is_from_another_site(headers: &HeaderMap) -> bool {
 }
 
 /// The host that a request names, without its port.
-fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+pub(super) fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     if let Some(host) = uri.host() {
         return Some(host);
     }

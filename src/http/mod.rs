@@ -12,6 +12,7 @@ mod pages; // a page for each problem
 mod parts; // a body of a few buffers
 mod pause; // a person stops a tool for a while
 pub mod problem; // every failure and its status, in one table
+mod proxy; // APIs that callers use as they are
 mod read; // what requests bring
 mod reconciliations; // what ledger and sources disagree on
 mod sagas; // groups of calls that are completed or undone as a whole
@@ -22,7 +23,7 @@ mod tools; // the tools as callers and models see them
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use axum::{Router, middleware};
 
 pub use self::auth::Tokens;
@@ -68,6 +69,8 @@ pub fn router(http: Http) -> Router {
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
         .merge(upstreams())
+        .route("/proxy/{name}", any(proxy::by_path))
+        .route("/proxy/{name}/{*path}", any(proxy::by_path))
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(pause::pause))
         .route("/v1/tools/{tool}/resume", post(pause::resume))
@@ -102,6 +105,7 @@ pub fn router(http: Http) -> Router {
             http.clone(),
             auth::count_forbidden,
         ))
-        .with_state(http)
+        .with_state(http.clone())
+        .layer(middleware::from_fn_with_state(http, proxy::by_host))
         .layer(middleware::from_fn(host::one_host))
 }

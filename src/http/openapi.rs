@@ -1,7 +1,8 @@
 //! The document of the doors, for SDKs and fuzzers: OpenAPI 3.1.
 //!
 //! Bodies are said by the types that are read and written, statuses by the table of problems. A door
-//! is added to [`document`] in a few lines; `tests/it/tools.rs` holds that none is missing.
+//! is added to [`document`] in a few lines; `tests/it/openapi.rs` holds that none is missing. What stands below `/proxy` says
+//! the document of that API.
 
 mod door; // how it is put together
 

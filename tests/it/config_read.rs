@@ -306,9 +306,10 @@ fn the_reference_configuration_names_every_key() {
         .replace("\nlag =", "\nx = 1\nlag =")
         .replace("\nstderr =", "\nx = 1\nstderr =")
         .replace("\ntool_error =", "\nx = 1\ntool_error =")
+        .replace("\nas = \"write\"", "\nx = 1\nas = \"write\"")
         .replace("\nmissing =", "\nx = 1\nmissing =");
     let mistakes = read(&wrong, &[]).expect_err("unknown keys");
-    assert_eq!(mistakes.len(), 26, "{mistakes:#?}");
+    assert_eq!(mistakes.len(), 28, "{mistakes:#?}");
     for mistake in &mistakes {
         let (_, known) = mistake
             .split_once("known here: ")

@@ -27,6 +27,8 @@ fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
         headers: HeaderMap::new(),
         mcp: None,
         asked: None,
+        is_proxy: false,
+        max_answer: None,
         connection_reuse: reuse_ms.map(Duration::from_millis),
     }
 }

@@ -131,7 +131,8 @@ fn only_the_table_of_problems_knows_failure_statuses() {
                 .next()
         });
         for status in statuses.flatten() {
-            let is_success = matches!(status, "OK" | "ACCEPTED");
+            // The last: an API that callers use as it is has its own.
+            let is_success = matches!(status, "OK" | "ACCEPTED" | "from_u16");
             assert!(
                 is_success || path.ends_with("problem.rs"),
                 "{} knows {status}",

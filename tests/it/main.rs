@@ -65,6 +65,9 @@ mod points; // the process ends where it hurts
 #[cfg(feature = "crash-points")]
 mod points_world; // one life of a gateway that ends at a point, and what must hold after it
 mod problems; // the table of failures
+mod proxies;
+mod proxies_access;
+mod proxies_rules;
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recheck_shared; // rechecks by several gateways, and stored calls that cannot be read
 mod recipes; // a stored call is recognised whatever the configuration has become

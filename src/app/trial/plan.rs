@@ -137,6 +137,11 @@ impl TrialPlan {
                 "{name} is a tool of an MCP server: verify-tool asks tools that have a URL"
             ));
         }
+        if tool.proxy.is_some() {
+            return Err(format!(
+                "{name} is a proxy, whose calls have no arguments: describe the operation as a tool to try it"
+            ));
+        }
         let args = arguments(tool, "--args", &options.args)?;
         let other_args = options
             .other_args
@@ -305,6 +310,8 @@ mod tests {
             connection_reuse: None,
             mcp: None,
             asked: None,
+            is_proxy: false,
+            max_answer: None,
         }
     }
 

@@ -6,14 +6,14 @@ use crate::core::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
 use crate::core::{compensation, key};
 use crate::downstream::Endpoint;
 
-pub(super) fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
+pub(in crate::config) fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
     check_unknown(tool, has_probe, section);
     check_times(tool, section);
     check_key_fields(tool, section);
     check_session(tool, section);
 }
 
-fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
+pub(in crate::config) fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
     let (key, why) = match tool.unknown {
         OnUnknown::Hold | OnUnknown::Elsewhere => return,
         _ if tool.effect == Effect::Read => (
@@ -42,7 +42,7 @@ fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
 }
 
 /// Inner times must end before outer ones: attempt, deadline, window, retention.
-fn check_times(tool: &Tool, section: &Section<'_, '_>) {
+pub(in crate::config) fn check_times(tool: &Tool, section: &Section<'_, '_>) {
     let why = "a timeout must be longer than zero";
     section.check(!tool.timeout.is_zero(), "timeout", why);
     // With full jitter the waits between attempts may be as short as nothing, so the attempts
@@ -93,7 +93,7 @@ fn check_session(tool: &Tool, section: &Section<'_, '_>) {
     section.check(is_kept, "similar", why);
 }
 
-pub(super) fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
+pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
     let name = &tool.name;
     for (status, declared) in &tool.outcomes {
         if matches!(

@@ -15,12 +15,12 @@ use crate::core::tool::{Asks, OnUnknown, Recheck, Tool};
 const MIN_RECHECK: Duration = Duration::from_millis(100);
 
 /// How a tool is asked whether it knows a key.
-pub(super) struct Probe {
-    pub(super) way: Way,
+pub(in crate::config) struct Probe {
+    pub(in crate::config) way: Way,
     negative_final_after: Option<Duration>,
 }
 
-pub(super) enum Way {
+pub(in crate::config) enum Way {
     /// A URL with places for the key and for arguments, and the URL of a call that there is none of.
     Url(Target, Url),
     /// Another tool.
@@ -28,14 +28,14 @@ pub(super) enum Way {
 }
 
 impl Probe {
-    pub(super) fn url(&self) -> Option<(&Target, &Url)> {
+    pub(in crate::config) fn url(&self) -> Option<(&Target, &Url)> {
         match &self.way {
             Way::Url(target, url) => Some((target, url)),
             Way::Tool(_) => None,
         }
     }
 
-    pub(super) fn asks(&self) -> Option<Asks> {
+    pub(in crate::config) fn asks(&self) -> Option<Asks> {
         match &self.way {
             Way::Url(..) => None,
             Way::Tool(asks) => Some(asks.clone()),
@@ -44,7 +44,7 @@ impl Probe {
 }
 
 /// The probe of a tool of an upstream.
-pub(super) fn probe_by_tool(mut section: Section<'_, '_>) -> Option<Probe> {
+pub(in crate::config) fn probe_by_tool(mut section: Section<'_, '_>) -> Option<Probe> {
     let tool: Option<String> = section.need("tool");
     let args = compensation_args(&mut section);
     section.require("found");
@@ -61,7 +61,7 @@ pub(super) fn probe_by_tool(mut section: Section<'_, '_>) -> Option<Probe> {
     })
 }
 
-pub(super) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
+pub(in crate::config) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
     let target = target(&mut section);
     let is_one = |(target, _): &(Target, Url)| target.has_key() || target.used().next().is_some();
     let why = "a probe asks for one call: its URL has {key} or {/pointer} in it";
@@ -73,7 +73,7 @@ pub(super) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
     })
 }
 
-pub(super) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
+pub(in crate::config) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
     let probe = OnUnknown::Probe {
         negative_final_after: None,
     };
@@ -85,7 +85,7 @@ pub(super) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
     section.word("unknown", &words).unwrap_or(OnUnknown::Hold)
 }
 
-pub(super) fn schedule(mut section: Section<'_, '_>) -> Recheck {
+pub(in crate::config) fn schedule(mut section: Section<'_, '_>) -> Recheck {
     let default = Recheck::default();
     let schedule = Recheck {
         base: section.get_or("base", default.base),
@@ -103,7 +103,7 @@ pub(super) fn schedule(mut section: Section<'_, '_>) -> Recheck {
 }
 
 /// Puts the settings of the probe into the tool's policy.
-pub(super) fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
+pub(in crate::config) fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
     let unknown = match (tool.unknown, probe) {
         (OnUnknown::Probe { .. }, Some(probe)) => OnUnknown::Probe {
             negative_final_after: probe.negative_final_after,

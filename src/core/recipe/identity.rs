@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 
 use super::prints::Prints;
 use super::{Recipe, RecipeId};
-use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Per, Refused, Source};
+use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Per, Pointer, Refused, Source};
 use crate::core::mcp::round;
+use crate::core::proxy::view;
 use crate::core::secret::Secrets;
 
 /// A request, as far as it decides which call it is.
@@ -146,7 +147,15 @@ impl Recipe {
         if self.key.required {
             return Err(Refused::Missing);
         }
-        let key = self.derive(asking, asking.user_id, counted);
+        let mut counted = Cow::Borrowed(counted);
+        if self.headers.is_some() {
+            // What changes by itself makes no key, and a caller with another credential meets the call.
+            let credential = Pointer::to(&[view::CREDENTIAL]);
+            for pointer in self.key.ignore.iter().chain([&credential]) {
+                pointer.remove_from(counted.to_mut());
+            }
+        }
+        let key = self.derive(asking, asking.user_id, &counted);
         Ok(Chosen {
             key,
             source: Source::Derived,

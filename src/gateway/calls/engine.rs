@@ -73,7 +73,7 @@ impl Engine {
         let patience = request.patience;
         // A gateway that drains waits for the requests that were let in before.
         let let_in = self.base.tasks.token();
-        let at = self.prepare.tool_for(caller, &request.tool)?;
+        let at = self.prepare.at_for(caller, &request)?;
         span.is_for(&at.tool.name);
         self.runner.count_request(&at.tool.name, request.door);
         let can_be_asked = request.client.can_answer.is_some();

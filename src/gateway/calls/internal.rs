@@ -107,6 +107,7 @@ impl Engine {
             may_claim,
             told_key: None,
             args,
+            message: None,
             brought,
             longest_line: LINE_LENGTH,
             new_keys: None,

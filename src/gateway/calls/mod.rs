@@ -29,6 +29,7 @@ pub(super) use self::large::LargeRequests;
 pub use self::outgoing::{ToolRequest, probe_url};
 pub(super) use self::prepare::Preparer;
 pub use self::prepare::identify;
+pub(super) use self::prepared::Passed;
 pub(super) use self::prepared::PreparedCall;
 pub use self::prepared::{Answers, Patience, Request};
 pub use self::preview::{Preview, Would};

@@ -1,12 +1,14 @@
 //! The request that an attempt sends: what the call's arguments become, and what the gateway says about the call.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::prepared::PreparedCall;
+use crate::core::proxy::image;
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
 use crate::core::request::{KEY_HEADER, Mistakes, Sent};
@@ -72,27 +74,56 @@ pub(super) fn outgoing<'a>(
     } else {
         &call.args
     };
-    let made = ToolRequest::new(&call.at, args, &intent.lookup.for_tool(), intent.call_id)?;
-    let mut headers = made.headers;
-    if let Some(token) = record.fencing {
-        say(&mut headers, "fencing-token", &token.to_string());
-    }
-    if !intent.session_id.is_empty() {
-        say(&mut headers, "x-session-id", &intent.session_id);
-    }
-    for (name, value) in trace {
-        say(&mut headers, name, &value);
-    }
+    let key = intent.lookup.for_tool();
+    let made = match &tool.proxy {
+        Some(policy) => passed_on(call, record, &policy.key_header)?,
+        None => {
+            let mut made = ToolRequest::new(&call.at, args, &key, intent.call_id)?;
+            let headers = &mut made.headers;
+            if let Some(token) = record.fencing {
+                say(headers, "fencing-token", &token.to_string());
+            }
+            if !intent.session_id.is_empty() {
+                say(headers, "x-session-id", &intent.session_id);
+            }
+            for (name, value) in trace {
+                say(headers, name, &value);
+            }
+            made
+        }
+    };
     let request = Request {
         party: Party::tool(&intent.tenant, &intent.tool),
         call_id: intent.call_id,
-        headers,
+        headers: made.headers,
         body: made.body,
         is_write: tool.effect == Effect::Write,
         client: call.client.clone(),
         send_before,
     };
     Ok((made.endpoint, request))
+}
+
+/// The request of a caller to an API, as it came but for the key.
+///
+/// # Errors
+/// It is not there any more, and what is kept of it is not whole.
+fn passed_on<'a>(
+    call: &'a PreparedCall,
+    record: &Record,
+    key_header: &str,
+) -> Result<ToolRequest<'a>, String> {
+    let intent = &record.intent;
+    let stored = || image::message(&intent.args).map(Arc::new);
+    let message = call.message.clone().or_else(stored);
+    let message = message.ok_or("the request is not kept as a whole")?;
+    let (endpoint, mut headers) = call.at.endpoint.for_message(&message)?;
+    say(&mut headers, key_header, &intent.lookup.for_tool());
+    Ok(ToolRequest {
+        endpoint: Cow::Owned(endpoint),
+        headers,
+        body: message.body.clone(),
+    })
 }
 
 /// Where the tool is asked whether it knows a call, by what is kept of its arguments.

@@ -8,9 +8,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::large::LargeRequests;
-use super::prepared::{Answers, PreparedCall, ReadWith, Request, ids_of, similar_group};
+use super::prepared::{Answers, Passed, PreparedCall, ReadWith, Request, ids_of, similar_group};
 use crate::core::caller::Caller;
 use crate::core::mcp::round;
+use crate::core::proxy::view;
 use crate::core::recipe::identity::Asking;
 use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::Intent;
@@ -51,6 +52,22 @@ impl Preparer {
         self.base
             .tool_at(name)
             .ok_or_else(|| ErrorKind::UnknownTool.alone())
+    }
+
+    /// The tool that a request is for: a request of HTTP to an API, or arguments to a tool.
+    pub(in crate::gateway) fn at_for(
+        &self,
+        caller: &Caller,
+        request: &Request,
+    ) -> Result<Arc<ToolAt>, Error> {
+        let at = self.tool_for(caller, &request.tool)?;
+        match (&request.passed, &at.tool.proxy) {
+            (Some(Passed { message, .. }), Some(_)) => {
+                Ok(at.for_request(&message.method, &message.path))
+            }
+            (None, None) => Ok(at),
+            _ => Err(ErrorKind::UnknownTool.alone()),
+        }
     }
 
     /// Reads a request by the recipe of today and by all that are remembered.
@@ -143,6 +160,13 @@ fn read_request(
     }
     if !matches!(request.answers, Answers::InArgs) && args.get(round::MEMBER).is_some() {
         let why = format!("the member {} of args is the gateway's own", round::MEMBER);
+        return Err(unreadable(why));
+    }
+    if request.passed.is_none() && args.get(view::CREDENTIAL).is_some() {
+        let why = format!(
+            "the member {} of args is the gateway's own",
+            view::CREDENTIAL
+        );
         return Err(unreadable(why));
     }
     let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
@@ -266,7 +290,10 @@ fn prepare(
         made_by: caller.name.clone(),
         client_ids: request.client_ids,
         similar,
-        args: redact::mask(&args, &at.tool.redact.args),
+        args: match &request.passed {
+            Some(passed) => passed.image.clone(),
+            None => redact::mask(&args, &at.tool.redact.args),
+        },
         created_at: now,
     };
     let (session, new_keys) = (request.brought, NewKeys::of(caller));
@@ -291,6 +318,7 @@ fn prepare(
         may_claim: true,
         told_key,
         args,
+        message: request.passed.map(|passed| passed.message),
         brought: session,
         longest_line: LINE_LENGTH,
         new_keys,

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::core::key::GroupKey;
 use crate::core::mcp::round::{self, Answer};
+use crate::core::proxy::Message;
 use crate::core::recipe::identity::{Asking, Name};
 use crate::core::recipe::prints::Prints;
 use crate::core::recipe::{Recipe, RecipeId, identity};
@@ -47,8 +48,18 @@ pub struct Request {
     /// Who waits for it, if that is a client of MCP.
     pub client: Client,
     pub answers: Answers,
+    /// The request of HTTP that it is, to an API that callers use as it is. Its arguments are what that asks for.
+    pub passed: Option<Passed>,
     /// What the client calls it, one JSON object; empty: nothing is known of that.
     pub client_ids: String,
+}
+
+/// A request to an API that callers use as it is.
+#[derive(Debug, Clone)]
+pub struct Passed {
+    pub message: Arc<Message>,
+    /// What is kept of it.
+    pub image: Bytes,
 }
 
 /// Whether a request answers what a server asked.
@@ -96,6 +107,8 @@ pub(in crate::gateway) struct PreparedCall {
     pub told_key: Option<String>,
     /// What the tool gets. Of the intent's own arguments some may be masked.
     pub args: Bytes,
+    /// What an API gets that callers use as it is.
+    pub message: Option<Arc<Message>>,
     pub brought: Brought,
     /// How many calls may be in line for its session before it.
     pub longest_line: u32,
@@ -131,6 +144,7 @@ impl PreparedCall {
             may_claim: true,
             told_key: None,
             args,
+            message: None,
             brought: Brought::default(),
             longest_line: LINE_LENGTH,
             new_keys: None,

@@ -44,7 +44,7 @@ impl Engine {
     /// # Errors
     /// Why the request would be refused whatever is there, or the store does not answer.
     pub async fn preview(&self, caller: &Caller, request: Request) -> Result<Preview, Error> {
-        let at = self.prepare.tool_for(caller, &request.tool)?;
+        let at = self.prepare.at_for(caller, &request)?;
         let call = self
             .prepare
             .prepare(at, caller, request, &RequestSpan::default())

@@ -60,7 +60,10 @@ impl SessionQueue {
         let mut new_key = None;
         let mut heard_of: Option<(CallId, Option<Listener>)> = None;
         let turn = loop {
-            let room = self.memory.reserve(&call.intent.tenant, call.args.len());
+            let longest = call.at.longest_answer();
+            let room = self
+                .memory
+                .reserve(&call.intent.tenant, longest, call.args.len());
             let place = room
                 .as_ref()
                 .and_then(|_| self.running.take(Owner::of(&call.intent)));

@@ -3,6 +3,7 @@
 use super::prepared::PreparedCall;
 use crate::core::call::Action;
 use crate::core::key::Source;
+use crate::core::proxy::Policy;
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{Intent, Record};
 use crate::gateway::error::{Differs, ErrorKind, Reused};
@@ -39,6 +40,9 @@ pub(in crate::gateway) fn reused(
     // Whatever key comes with the same business fields meets the same call.
     let is_business = intent.key_source == Source::Business
         && there.all_names().any(|name| *name == intent.lookup);
+    // Under another credential it may be the same call: a token was refreshed.
+    let has_credentials = |policy: &Policy| policy.passes_authorization;
+    let is_unclear = is_unclear || call.at.tool.proxy.as_ref().is_some_and(has_credentials);
     let reused = match (is_unclear, is_business) {
         (false, _) if intent.key_source == Source::Round => Reused::Answered,
         (true, _) => Reused::Unclear,
@@ -47,6 +51,7 @@ pub(in crate::gateway) fn reused(
     };
     // The arguments of an alias are not kept.
     let is_comparable = reused != Reused::Unclear
+        && call.message.is_none()
         && intent
             .all_names()
             .any(|name| there.intent.all_names().any(|own| own == name));

@@ -12,9 +12,16 @@ pub struct ResultMemory {
 }
 
 impl ResultMemory {
-    /// Room for the longest result of a call and for its arguments, if there is any.
-    pub(in crate::gateway) fn reserve(&self, tenant: &str, args: usize) -> Option<Charge> {
-        self.budget.charge(tenant, self.max_result + 2 * args).ok()
+    /// Room for the longest result of a call and for its arguments, if there is any. `longest`: of a tool that has another
+    /// bound than all tools.
+    pub(in crate::gateway) fn reserve(
+        &self,
+        tenant: &str,
+        longest: Option<usize>,
+        args: usize,
+    ) -> Option<Charge> {
+        let longest = longest.unwrap_or(self.max_result);
+        self.budget.charge(tenant, longest + 2 * args).ok()
     }
 
     /// A record that was loaded, with room for its result.

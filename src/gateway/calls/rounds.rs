@@ -34,7 +34,9 @@ impl Engine {
             .filter(|by| by.tenant == caller.tenant && by.tool == at.tool.name)
             .ok_or_else(unknown)?;
         // Of what is read from here on, until it is compared.
-        let room = self.memory.reserve(&caller.tenant, request.args.len());
+        let room = self
+            .memory
+            .reserve(&caller.tenant, None, request.args.len());
         let _room = room.ok_or_else(|| ErrorKind::NoRoom.alone())?;
         let asked = store.load(answer.asked_by).await.map_err(unavailable)?;
         let asked = asked.filter(|asked| is_its_round(asked, at, &request, &answer));

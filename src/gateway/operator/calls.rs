@@ -148,7 +148,7 @@ impl Operator {
         let of_call = |kind: ErrorKind| kind.of_call(call_id);
         let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
         let record = self.to_replay(caller, call_id).await?;
-        let Some(at) = self.base.tool_at(&record.intent.tool) else {
+        let Some(at) = self.base.tool_of(&record) else {
             return Err(of_call(ErrorKind::ReplayUnsafe(
                 "the tool is not configured any more",
             )));

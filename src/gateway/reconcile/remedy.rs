@@ -71,7 +71,7 @@ impl AnomalyWorker {
             revalidate::call(&record)?;
             // Two reads of one list are one witness; the tool is another.
             if listed.kind == Kind::Missing {
-                let at = self.base.tool_at(&record.intent.tool);
+                let at = self.base.tool_of(&record);
                 let at = at.ok_or_else(|| Blocked::busy("its tool is not configured here"))?;
                 let (found, _) = self.sender.probe(&at, &record).await;
                 revalidate::missing(&found)?;

@@ -128,7 +128,7 @@ impl Rechecks {
 
     /// Whether the call is not unknown any more.
     async fn recheck(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
-        let Some(at) = self.base.tool_at(&record.intent.tool) else {
+        let Some(at) = self.base.tool_of(&record) else {
             return false;
         };
         let _place = tokio::select! {
@@ -141,7 +141,7 @@ impl Rechecks {
         // It may have waited while other rules were put in force; the next round goes by them.
         if !self
             .base
-            .tool_at(&at.tool.name)
+            .tool_of(&record)
             .is_some_and(|now| Arc::ptr_eq(&now, &at))
         {
             return false;

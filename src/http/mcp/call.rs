@@ -162,6 +162,7 @@ pub(super) fn read(
         answers: answer
             .filter(|_| is_modern)
             .map_or(Answers::Nothing, Answers::Round),
+        passed: None,
         client_ids: mcp::client_ids(&http.mcp.client_ids, meta),
     };
     Ok(Call { request, progress })

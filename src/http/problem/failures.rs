@@ -168,6 +168,15 @@ impl From<ErrorKind> for Problem {
                 Slug::ResultUnavailable,
                 "The tool has executed this call, but its answer could not be read. The effect is done: do not call again. Look up the result in the tool's own system if you need it.",
             ),
+            ErrorKind::NotAnswered { is_read: true } => Self::new(
+                Slug::ToolUnavailable,
+                "Nothing was changed: this was a read, and the API has not answered it. Wait, then send the same request again.",
+            )
+            .waiting(RETRY_TOOL),
+            ErrorKind::NotAnswered { is_read: false } => Self::new(
+                Slug::NotAnswered,
+                "The request went to the API without a key and was not answered, so it may have been executed. Do not send it again. Tell the user; look into the API's own system for what it did.",
+            ),
             ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").not_run().waiting(RETRY_RUNNING),
             ErrorKind::NoRoom => Self::new(
                 Slug::RateLimited,

@@ -62,6 +62,8 @@ pub struct Seen {
     /// Names in lower case.
     pub headers: HashMap<String, String>,
     pub body: String,
+    /// The same, byte by byte.
+    pub bytes: Vec<u8>,
     /// When it had arrived as a whole.
     pub at: Option<Instant>,
     /// When it was settled what becomes of it, right before the answer.
@@ -334,12 +336,14 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Se
             return None;
         }
     }
-    let body = String::from_utf8_lossy(&buffer[head_end..head_end + length]).into_owned();
+    let bytes = buffer[head_end..head_end + length].to_vec();
+    let body = String::from_utf8_lossy(&bytes).into_owned();
     buffer.drain(..head_end + length);
     Some(Seen {
         line,
         headers,
         body,
+        bytes,
         at: Some(Instant::now()),
         until: None,
         executed: false,

@@ -1,0 +1,306 @@
+//! The section `[proxies.NAME]`: an API that callers use as it is.
+
+use std::time::Duration;
+
+use reqwest::{Method, Url};
+
+use super::common::is_http;
+use super::reader::{Bytes, Section, Switch};
+use super::tools::{breaker_policy, checks, outcomes, unknown};
+use crate::core::key::{self, Pointer};
+use crate::core::proxy::view::places;
+use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed};
+use crate::core::redact;
+use crate::core::request::KEY_HEADER;
+use crate::core::retry;
+use crate::core::tool::{Mode, SessionPolicy, Tool};
+use crate::downstream::{Endpoint, check_header};
+use crate::gateway::ToolAt;
+
+/// How long a request without a key counts as a repetition of an earlier one.
+const DERIVED_WINDOW: Duration = Duration::from_secs(60);
+/// Attempts of one request: its client repeats it by itself.
+const ATTEMPTS: u32 = 1;
+/// The longest body of a request and of an answer, in bytes.
+const LONGEST: usize = 1 << 20;
+/// Rules of one proxy.
+const MAX_RULES: usize = 100;
+
+/// A proxy, as a tool whose calls are requests of HTTP. `is_open`: there are no tokens.
+pub(super) fn proxy(
+    name: &str,
+    mut section: Section<'_, '_>,
+    is_open: bool,
+    warnings: &mut Vec<String>,
+) -> Option<ToolAt> {
+    section.check_name(name, "a proxy's");
+    let policy = policy(&mut section, is_open);
+    let ignore = ignored(&mut section);
+    let default = Tool::new(name);
+    let mut tool = Tool {
+        timeout: section.get_or("timeout", Duration::from_secs(30)),
+        deadline: section.get_or("deadline", default.deadline),
+        dedup_window: section.get("dedup_window"),
+        derived_window: Some(section.get_or("derived_window", DERIVED_WINDOW)),
+        retention: section.get_or("retention", default.retention),
+        key: key::Policy {
+            ignore,
+            ..key::Policy::default()
+        },
+        retry: section.retry(
+            retry::Policy {
+                attempts: ATTEMPTS,
+                ..default.retry
+            },
+            super::tools::MAX_ATTEMPTS,
+            Duration::MAX,
+        ),
+        breaker: section
+            .section("breaker")
+            .map_or(default.breaker, breaker_policy),
+        dedup: super::tools::dedup(&mut section).unwrap_or(default.dedup),
+        unknown: unknown::policy(&mut section),
+        recheck: section
+            .section("recheck")
+            .map_or(default.recheck, unknown::schedule),
+        session: SessionPolicy {
+            mode: Mode::Shared,
+            ..SessionPolicy::default()
+        },
+        outcomes: outcomes(&mut section),
+        remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
+        keeps_key_member: true,
+        ..default
+    };
+    tool.replay_ignore = vec![Pointer::to(&["headers"])];
+    let has_redacted = redaction(&mut section, &mut tool);
+    let policy = Policy {
+        redact: has_redacted,
+        ..policy
+    };
+    let probe = section.section("probe").and_then(unknown::probe);
+    let endpoint = endpoint(&mut section);
+    let rules = section.list_of_sections("rules");
+    let why = format!("a proxy has {MAX_RULES} rules at the most");
+    section.check(rules.len() <= MAX_RULES, "rules", &why);
+    let rules: Vec<Ruled<'_, '_>> = rules.into_iter().filter_map(rule).collect();
+    let policy = Policy {
+        rules: rules.iter().map(|ruled| ruled.rule.clone()).collect(),
+        ..policy
+    };
+    warn(&tool, &policy, warnings);
+    tool.proxy = Some(policy);
+    check(&tool, probe.is_some(), &section);
+    let tool = unknown::with_probe(tool, probe.as_ref());
+    let endpoint = with_probe(endpoint?, probe.as_ref());
+    checks::warn(&tool, &endpoint, warnings);
+    let by_rule = rules
+        .into_iter()
+        .map(|ruled| of_rule(&tool, &endpoint, ruled))
+        .collect();
+    Some(ToolAt::new(tool, endpoint).with_rules(by_rule))
+}
+
+fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
+    let key_header = section.parsed("key_header", |name| match name.to_ascii_lowercase() {
+        usual if usual == KEY_HEADER => Ok(usual),
+        other => check_header(&other, &CREDENTIALS).map(|name| name.as_str().to_owned()),
+    });
+    let counted: Vec<String> = section.get("counted_headers").unwrap_or_default();
+    let is_credential = |name: &&String| CREDENTIALS.contains(&name.to_ascii_lowercase().as_str());
+    let why = "a credential is no part of what a request asks for";
+    section.check(
+        !counted.iter().any(|name| is_credential(&name)),
+        "counted_headers",
+        why,
+    );
+    let passes = section.get_or("pass_authorization", false);
+    let why = "without [[auth.tokens]] it would not be known who calls";
+    section.check(!(passes && is_open), "pass_authorization", why);
+    let host: Option<String> = section.get("host");
+    let host = host.map(|host| host.to_ascii_lowercase());
+    let is_name = |host: &String| {
+        !host.is_empty() && !host.contains([':', '/', '@', ' ']) && !host.starts_with('.')
+    };
+    let why = "this is a name without scheme and port, like \"stripe.internal\"";
+    section.check(host.as_ref().is_none_or(is_name), "host", why);
+    let why = "without [[auth.tokens]] a gateway is asked by loopback names only";
+    section.check(host.is_none() || !is_open, "host", why);
+    Policy {
+        rules: Vec::new(),
+        unkeyed: unkeyed(section).unwrap_or_default(),
+        key_header: key_header.unwrap_or_else(|| KEY_HEADER.to_owned()),
+        counted_headers: counted
+            .iter()
+            .map(|name| name.to_ascii_lowercase())
+            .collect(),
+        redact: Vec::new(),
+        max_body: section.get_or("max_body", Bytes(LONGEST)).0,
+        host,
+        passes_authorization: passes,
+    }
+}
+
+/// What changes by itself, where a request's view has it.
+fn ignored(section: &mut Section<'_, '_>) -> Vec<Pointer> {
+    let pointers = section.pointers("ignore");
+    let is_known = |pointer: &Pointer| !places(pointer).is_empty();
+    let why = "this begins with /query/ or /body/";
+    section.check(pointers.iter().all(is_known), "ignore", why);
+    pointers.iter().flat_map(places).collect()
+}
+
+fn unkeyed(section: &mut Section<'_, '_>) -> Option<Unkeyed> {
+    let words = [
+        ("refuse", Unkeyed::Refuse),
+        ("derive", Unkeyed::Derive),
+        ("pass", Unkeyed::Pass),
+    ];
+    section.word("unkeyed", &words)
+}
+
+/// What of bodies is secret, in the places where the ledger has them. Returns those of requests as they were written.
+fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> Vec<Pointer> {
+    let Some(mut inner) = section.section("redact") else {
+        return Vec::new();
+    };
+    let (request, response) = (inner.pointers("request"), inner.pointers("response"));
+    let json = |pointer: &Pointer| format!("/json{}", pointer.as_str()).parse().ok();
+    // What has no places is masked as a whole.
+    let whole = |pointers: &[Pointer]| {
+        let others = ["/text", "/base64"].iter().filter(|_| !pointers.is_empty());
+        others
+            .filter_map(|place| place.parse().ok())
+            .collect::<Vec<Pointer>>()
+    };
+    tool.redact = redact::Policy {
+        args: request.iter().filter_map(json).collect(),
+        result: response
+            .iter()
+            .filter_map(json)
+            .chain(whole(&response))
+            .collect(),
+    };
+    request
+}
+
+fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
+    let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
+    let headers = section.headers();
+    let max_result = section.get_or("max_result", Bytes(LONGEST)).0;
+    let text: String = section.need("upstream")?;
+    // The text may hold a secret, so it is not repeated.
+    let url = text.parse::<Url>().ok().filter(|url| {
+        is_http(url) && url.query().is_none() && url.fragment().is_none() && !text.contains('{')
+    });
+    let why = "this is no http:// or https:// URL without query and fragment";
+    section.check(url.is_some(), "upstream", why);
+    Some(Endpoint {
+        method: Method::POST,
+        url: url?,
+        headers,
+        probe: None,
+        connection_reuse: reuse.0,
+        mcp: None,
+        is_proxy: true,
+        max_answer: Some(max_result),
+        asked: None,
+    })
+}
+
+fn with_probe(endpoint: Endpoint, probe: Option<&unknown::Probe>) -> Endpoint {
+    let url = probe.and_then(unknown::Probe::url);
+    Endpoint {
+        probe: url.map(|(_, url)| url.clone()),
+        ..endpoint
+    }
+}
+
+/// A rule, and what is other than the proxy's under it.
+struct Ruled<'r, 'a> {
+    rule: Rule,
+    section: Section<'r, 'a>,
+}
+
+fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<Ruled<'r, 'a>> {
+    let methods: Vec<String> = section.get("methods").unwrap_or_default();
+    let is_method = |name: &String| name.bytes().all(|byte| byte.is_ascii_uppercase());
+    section.check(
+        methods.iter().all(is_method),
+        "methods",
+        "a method is in upper case",
+    );
+    let path: Option<String> = section.need("path");
+    let starts = path.as_ref().is_none_or(|path| path.starts_with('/'));
+    section.check(starts, "path", "a path begins with a slash");
+    let words = [
+        ("read", Does::Read),
+        ("write", Does::Write),
+        ("deny", Does::Deny),
+    ];
+    section.require("as");
+    let does = section.word("as", &words);
+    let unkeyed = unkeyed(&mut section);
+    let is_write = does.is_none_or(|does| does == Does::Write);
+    for key in ["unkeyed", "outcomes", "probe"] {
+        let is_set = section.has(key) || section.has_taken(key);
+        section.check(
+            is_write || !is_set,
+            key,
+            "this is for rules with as = \"write\"",
+        );
+    }
+    let rule = Rule {
+        methods,
+        path: path?,
+        does: does?,
+        unkeyed,
+    };
+    Some(Ruled { rule, section })
+}
+
+/// The tool under a rule; `None`: it is the same.
+fn of_rule(tool: &Tool, endpoint: &Endpoint, ruled: Ruled<'_, '_>) -> Option<(Tool, Endpoint)> {
+    let mut section = ruled.section;
+    let own = outcomes(&mut section);
+    let probe = section.section("probe").and_then(unknown::probe);
+    if own.is_empty() && probe.is_none() {
+        return None;
+    }
+    let mut tool = tool.clone();
+    tool.outcomes.extend(own);
+    let Some(probe) = probe else {
+        return Some((tool, endpoint.clone()));
+    };
+    let tool = unknown::with_probe(tool, Some(&probe));
+    Some((tool, with_probe(endpoint.clone(), Some(&probe))))
+}
+
+fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
+    checks::check_unknown(tool, has_probe, section);
+    checks::check_times(tool, section);
+    let policy = tool.proxy.as_ref();
+    let passes = policy.is_some_and(|policy| policy.passes_authorization);
+    let is_retry = tool.unknown == crate::core::tool::OnUnknown::Retry;
+    let why = "unknown = \"retry\" cannot send a request again whose credentials are not kept";
+    section.check(!(passes && is_retry), "pass_authorization", why);
+    let window = tool.derived_window.unwrap_or_default();
+    let why = "a key would be forgotten before its call's deadline";
+    section.check(window >= tool.deadline, "derived_window", why);
+}
+
+fn warn(tool: &Tool, policy: &Policy, warnings: &mut Vec<String>) {
+    let name = &tool.name;
+    let of_rules = policy.rules.iter().filter_map(|rule| rule.unkeyed);
+    let all: Vec<Unkeyed> = of_rules.chain([policy.unkeyed]).collect();
+    if all.contains(&Unkeyed::Derive) && tool.key.ignore.is_empty() {
+        warnings.push(format!(
+            "{name}: keys are derived from all of a request; list in ignore what changes by itself, such as dates, nonces and signatures, or each repetition is a new call"
+        ));
+    }
+    if all.contains(&Unkeyed::Pass) {
+        warnings.push(format!(
+            "{name}: writes without a key pass, and nothing guards them"
+        ));
+    }
+}

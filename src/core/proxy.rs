@@ -1,0 +1,187 @@
+//! An API of HTTP that callers use as it is: which of their requests are calls, and which call each is.
+//!
+//! Promises: what may write is a call unless the operator says otherwise; credentials are kept nowhere.
+
+mod form; // the names and values of a form
+pub mod image; // a request as the ledger has it
+pub mod reply; // an answer as it is kept
+pub mod view; // what a request asks for
+
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use percent_encoding::percent_decode_str;
+
+use super::key::Pointer;
+
+/// What is done with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Does {
+    /// It goes through, and nothing is kept of it.
+    Read,
+    /// It is a call: claimed, sent at most once, kept.
+    Write,
+    /// It is refused.
+    Deny,
+}
+
+/// What becomes of a write that brings no key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Unkeyed {
+    #[default]
+    Refuse,
+    /// Its key is made of what it asks for.
+    Derive,
+    /// It goes through, and nothing guards it.
+    Pass,
+}
+
+/// What is done with some of the requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// In upper case. Empty: all.
+    pub methods: Vec<String>,
+    /// The path, or what it begins with, up to a slash.
+    pub path: String,
+    pub does: Does,
+    /// `None`: as the proxy says.
+    pub unkeyed: Option<Unkeyed>,
+}
+
+/// How the requests of one API are treated.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// The first that fits counts.
+    pub rules: Vec<Rule>,
+    pub unkeyed: Unkeyed,
+    /// The header in which callers bring their key and the API gets ours, in lower case.
+    pub key_header: String,
+    /// Headers that are part of what a request asks for, in lower case.
+    pub counted_headers: Vec<String>,
+    /// What of a body is not kept.
+    pub redact: Vec<Pointer>,
+    /// The longest body of a request, in bytes.
+    pub max_body: usize,
+    /// The name by which callers reach it, beside its path. In lower case, without a port.
+    pub host: Option<String>,
+    /// The caller's own credentials go through. They are kept nowhere.
+    pub passes_authorization: bool,
+}
+
+/// A request of HTTP as a caller has sent it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Message {
+    /// In upper case.
+    pub method: String,
+    /// As it was written, with its first slash.
+    pub path: String,
+    pub query: Option<String>,
+    /// Those that go through, with names in lower case. Each byte of a value is one character.
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+}
+
+impl Message {
+    /// The only value of a header; `None`: there is none, or more than one.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.iter().filter(|(named, _)| named == name);
+        match (values.next(), values.next()) {
+            (Some((_, value)), None) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Path and query.
+    pub fn target(&self) -> String {
+        match &self.query {
+            Some(query) => format!("{}?{query}", self.path),
+            None => self.path.clone(),
+        }
+    }
+}
+
+impl Policy {
+    /// The number of the first rule that fits, and what is done with the request.
+    pub fn decide(&self, method: &str, path: &str) -> (Option<usize>, Does) {
+        let path = plain(path);
+        let fits = |rule: &Rule| {
+            let is_method = rule.methods.is_empty() || rule.methods.iter().any(|one| one == method);
+            is_method && is_below(&path, &rule.path)
+        };
+        match self.rules.iter().position(fits) {
+            Some(at) => (Some(at), self.rules[at].does),
+            None if matches!(method, "GET" | "HEAD" | "OPTIONS") => (None, Does::Read),
+            None => (None, Does::Write),
+        }
+    }
+
+    /// What becomes of a write without a key.
+    pub fn unkeyed(&self, rule: Option<usize>) -> Unkeyed {
+        let own = rule.and_then(|at| self.rules.get(at)?.unkeyed);
+        own.unwrap_or(self.unkeyed)
+    }
+}
+
+/// Why a path is not passed on: it would be another one there. `None`: it is passed on as it is.
+pub fn path_mistake(path: &str) -> Option<&'static str> {
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    if decoded.contains('\\') || decoded.contains(char::is_control) {
+        return Some("the path has a backslash or a control character");
+    }
+    let is_step = |segment: &str| matches!(segment, "." | "..");
+    decoded
+        .split('/')
+        .any(is_step)
+        .then_some("the path has a segment \".\" or \"..\"")
+}
+
+/// A path as a server reads it that decodes it and takes slashes together.
+fn plain(path: &str) -> String {
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let segments = decoded.split('/').filter(|segment| !segment.is_empty());
+    segments.fold(String::new(), |path, segment| path + "/" + segment)
+}
+
+fn is_below(path: &str, prefix: &str) -> bool {
+    let rest = path.strip_prefix(plain(prefix).as_str());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Headers that are about one connection, or that the gateway writes itself (RFC 9110, section 7.6.1).
+const OF_CONNECTION: [&str; 11] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+];
+
+/// Whether a header is about one connection. `named`: what `Connection` names, in lower case.
+pub fn is_of_connection(name: &str, named: &[String]) -> bool {
+    OF_CONNECTION.contains(&name) || name == "upgrade" || named.iter().any(|one| one == name)
+}
+
+/// Who a request comes from, by its headers. They are kept nowhere.
+pub const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
+
+/// Whether a header may be a secret, by its name.
+fn is_secret(name: &str) -> bool {
+    const WORDS: [&str; 8] = [
+        "auth",
+        "cookie",
+        "token",
+        "secret",
+        "password",
+        "signature",
+        "api-key",
+        "apikey",
+    ];
+    WORDS.iter().any(|word| name.contains(word))
+}

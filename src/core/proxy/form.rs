@@ -1,0 +1,44 @@
+//! The names and values of a form, `a[b]=c`, and which of them a JSON Pointer means.
+
+use percent_encoding::percent_decode_str;
+
+use crate::core::key::Pointer;
+
+/// The media type of forms.
+pub(super) const FORM: &str = "application/x-www-form-urlencoded";
+
+/// Names and values in their order; `None`: this is no text.
+pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    let parts = text.split('&').filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            Some((decoded(name)?, decoded(value)?))
+        })
+        .collect()
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let spaced = text.replace('+', " ");
+    let decoded = percent_decode_str(&spaced).decode_utf8().ok()?;
+    Some(decoded.into_owned())
+}
+
+/// Whether a name of a form stands at a pointer, or below it: `card[number]` is below `/card`.
+pub(super) fn is_at(name: &str, pointer: &Pointer) -> bool {
+    let mut steps = steps(name);
+    pointer.steps().all(|step| steps.next() == Some(step))
+}
+
+/// `a[b][c]` as `a`, `b`, `c`. What has no such form is one step. No two names have the same steps.
+pub(super) fn steps(name: &str) -> impl Iterator<Item = String> {
+    let steps = match name.split_once('[') {
+        Some((first, rest)) if rest.ends_with(']') => {
+            let inner = &rest[..rest.len() - 1];
+            std::iter::once(first).chain(inner.split("][")).collect()
+        }
+        _ => vec![name],
+    };
+    let steps: Vec<String> = steps.into_iter().map(str::to_owned).collect();
+    steps.into_iter()
+}

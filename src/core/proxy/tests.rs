@@ -1,0 +1,331 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::image::{message, place};
+use super::reply::Reply;
+use super::view::{CREDENTIAL, places, view, with_headers};
+use super::*;
+
+fn at(text: &str) -> Pointer {
+    text.parse().expect("a pointer")
+}
+
+fn post(kind: &str, body: &str) -> Message {
+    Message {
+        method: "POST".into(),
+        path: "/v1/charges".into(),
+        headers: vec![("content-type".into(), kind.into())],
+        body: body.to_owned().into(),
+        ..Message::default()
+    }
+}
+
+const FORM: &str = "application/x-www-form-urlencoded";
+
+#[test]
+fn reads_pass_and_what_may_write_is_a_call() {
+    let policy = Policy::default();
+    for (method, does) in [
+        ("GET", Does::Read),
+        ("HEAD", Does::Read),
+        ("OPTIONS", Does::Read),
+        ("POST", Does::Write),
+        ("PUT", Does::Write),
+        ("PATCH", Does::Write),
+        ("DELETE", Does::Write),
+        ("PROPFIND", Does::Write),
+        ("get", Does::Write),
+    ] {
+        assert_eq!(policy.decide(method, "/x"), (None, does), "{method}");
+    }
+}
+
+#[test]
+fn the_first_rule_that_fits_counts_however_the_path_is_written() {
+    let rule = |methods: &[&str], path: &str, does| Rule {
+        methods: methods.iter().map(|&one| one.to_owned()).collect(),
+        path: path.into(),
+        does,
+        unkeyed: None,
+    };
+    let policy = Policy {
+        rules: vec![
+            rule(&["POST"], "/v1/search", Does::Read),
+            rule(&[], "/v1/admin", Does::Deny),
+            rule(&["GET"], "/v1/", Does::Write),
+        ],
+        ..Policy::default()
+    };
+    for (method, path, rule, does) in [
+        ("POST", "/v1/search", Some(0), Does::Read),
+        ("POST", "/v1/search/x", Some(0), Does::Read),
+        ("POST", "/v1/searches", None, Does::Write),
+        ("PUT", "/v1/search", None, Does::Write),
+        ("GET", "/v1/admin", Some(1), Does::Deny),
+        ("GET", "/v1/%61dmin/x", Some(1), Does::Deny),
+        ("GET", "//v1///admin", Some(1), Does::Deny),
+        ("GET", "/v1/administrator", Some(2), Does::Write),
+        ("GET", "/v1", Some(2), Does::Write),
+        ("GET", "/", None, Does::Read),
+    ] {
+        assert_eq!(policy.decide(method, path), (rule, does), "{method} {path}");
+    }
+}
+
+#[test]
+fn a_path_that_leads_elsewhere_is_not_passed_on() {
+    for path in [
+        "/a/../b",
+        "/a/%2e%2E/b",
+        "/a/%2e",
+        "/..",
+        "/a%2f..%2fb",
+        "/a\\b",
+        "/a%5cb",
+        "/a%0ab",
+    ] {
+        assert!(path_mistake(path).is_some(), "{path}");
+    }
+    for path in ["/", "/a.b/..c", "/a//b", "/a%20b/%C3%BC", "/a;b=c"] {
+        assert_eq!(path_mistake(path), None, "{path}");
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_the_same_however_it_is_written() {
+    let counted = |message: &Message| with_headers(view(message, ""), &[]);
+    let same = |a: &Message, b: &Message| counted(a) == counted(b);
+    let json = "application/json";
+    assert!(same(
+        &post(json, r#"{"a":1,"b":[2]}"#),
+        &post(json, r#"{ "b": [2], "a": 1 }"#)
+    ));
+    assert!(!same(&post(json, r#"{"a":1}"#), &post(json, r#"{"a":2}"#)));
+    assert!(
+        !same(&post(json, r#"{"a":1,"a":2}"#), &post(json, r#"{"a":2}"#)),
+        "a member twice"
+    );
+    assert!(!same(
+        &post(json, "9007199254740993"),
+        &post(json, "9007199254740992")
+    ));
+    assert!(!same(&post(json, "[\"a\"]"), &post(FORM, "a")));
+    assert!(same(&post(FORM, "a=b+c&d="), &post(FORM, "a=b%20c&d")));
+    assert!(!same(&post(FORM, "a=1&b=2"), &post(FORM, "a=1")));
+    assert!(!same(&post("text/plain", ""), &post("text/plain", " ")));
+    let part = |boundary: &str| {
+        let body = format!("--{boundary}\r\n\r\nhello\r\n--{boundary}--");
+        post(&format!("multipart/form-data; boundary={boundary}"), &body)
+    };
+    assert!(
+        same(&part("abc"), &part("xyz")),
+        "the boundary is another one each time"
+    );
+    for change in [
+        |m: &mut Message| m.method = "PUT".into(),
+        |m: &mut Message| m.path = "/v1/other".into(),
+        |m: &mut Message| m.query = Some("a=b".into()),
+        |m: &mut Message| m.body = Bytes::from_static(b"\xff"),
+    ] {
+        let (base, mut other) = (post(json, "{}"), post(json, "{}"));
+        change(&mut other);
+        assert!(!same(&base, &other), "{other:?}");
+    }
+    let binary = |bytes: &'static [u8]| Message {
+        body: Bytes::from_static(bytes),
+        ..post("x/y", "")
+    };
+    assert!(!same(&binary(b"\xff\x00"), &binary(b"\xff\x01")));
+}
+
+#[test]
+fn what_changes_by_itself_does_not_count() {
+    let ignored: Vec<Pointer> = ["/query/ts", "/body/meta/nonce", "/body/b"]
+        .iter()
+        .flat_map(|place| places(&at(place)))
+        .collect();
+    let counted = |message: &Message| {
+        let mut view = view(message, "");
+        ignored
+            .iter()
+            .for_each(|place| place.remove_from(&mut view));
+        view
+    };
+    let same = |a: &Message, b: &Message| counted(a) == counted(b);
+    let ask = |query: &str, kind: &str, body: &str| Message {
+        query: Some(query.into()),
+        ..post(kind, body)
+    };
+    let json = "application/json";
+    assert!(same(
+        &ask("a=1&ts=5", json, r#"{"meta":{"nonce":1,"c":2},"b":1}"#),
+        &ask("ts=6&a=1", json, r#"{"meta":{"nonce":2,"c":2},"b":{}}"#)
+    ));
+    assert!(same(
+        &ask("", FORM, "meta[nonce]=1&a=2&b[]=1&meta[c]=3"),
+        &ask(
+            "",
+            FORM,
+            "a=2&meta%5Bnonce%5D=3&b[x]=2&meta[nonce][y]=1&meta[c]=3"
+        )
+    ));
+    assert!(!same(
+        &ask("", FORM, "meta[c]=1&a=2"),
+        &ask("", FORM, "a=2")
+    ));
+    assert!(!same(&ask("ts[]=1", FORM, ""), &ask("tx=1", FORM, "")));
+    for place in ["/x", "/query", "/body", "/headers/a"] {
+        assert_eq!(places(&at(place)), [], "{place}");
+    }
+}
+
+#[test]
+fn no_two_forms_are_taken_for_one() {
+    let forms = [
+        "a=1",
+        "a=1&a=2",
+        "a=2&a=1",
+        "a[]=1",
+        "a[0]=1",
+        "a[b]=1",
+        "a[b=1",
+        "a]=1",
+        "a[b]]=1",
+        "a[[b]]=1",
+        "a[b][]=1",
+        "a[]=1&a=",
+        "1=a",
+        "[a]=1",
+        "=1",
+        "a=",
+        "a[b]=1&a=2",
+        "",
+        "a%00=1",
+        "a=1&b",
+        "a[1]=1",
+        "a[1][a]=1",
+    ];
+    for (n, one) in forms.iter().enumerate() {
+        for other in &forms[n + 1..] {
+            assert_ne!(
+                view(&post(FORM, one), ""),
+                view(&post(FORM, other), ""),
+                "{one} {other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn headers_count_that_are_named_and_so_does_a_credential() {
+    let with = |account: &str| {
+        let mut message = post("application/json", "{}");
+        message
+            .headers
+            .push(("stripe-account".into(), account.into()));
+        view(&message, "")
+    };
+    let counted = |view: Value, names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        with_headers(view, &names)
+    };
+    assert_ne!(
+        counted(with("a"), &["stripe-account"]),
+        counted(with("b"), &["stripe-account"])
+    );
+    assert_eq!(counted(with("a"), &[]), counted(with("b"), &[]));
+    assert_eq!(counted(with("a"), &["x"])["headers"], json!({ "x": null }));
+    let message = post("application/json", "{}");
+    assert_ne!(view(&message, "x"), view(&message, "y"));
+    assert_eq!(view(&message, "").get(CREDENTIAL), None);
+}
+
+#[test]
+fn secrets_are_not_kept() {
+    let mut asked = post(
+        "application/json",
+        r#"{ "card": { "number": "4242" }, "amount": 5 }"#,
+    );
+    for name in [
+        "authorization",
+        "cookie",
+        "x-api-key",
+        "x-auth-token",
+        "x-signature",
+    ] {
+        asked.headers.push((name.into(), "hunter2".into()));
+    }
+    let open = Policy::default();
+    let image = |policy: &Policy, message: &Message| {
+        String::from_utf8(policy.image(message).to_vec()).expect("text")
+    };
+    let kept = image(&open, &asked);
+    assert!(!kept.contains("hunter2") && kept.contains("4242"), "{kept}");
+    assert_eq!(
+        message(kept.as_bytes()),
+        None,
+        "it cannot be sent from what is kept"
+    );
+    assert_eq!(
+        place(kept.as_bytes()),
+        Some(("POST".into(), "/v1/charges".into()))
+    );
+    let policy = Policy {
+        redact: vec![at("/card")],
+        ..Policy::default()
+    };
+    let kept: Value = serde_json::from_str(&image(&policy, &asked)).expect("JSON");
+    assert_eq!(kept["json"], json!({ "card": "[redacted]", "amount": 5 }));
+    for (kind, body) in [
+        (FORM, "card[number]=4242&amount=5"),
+        (FORM, "%63ard%5Bnumber%5D=4242"),
+        (FORM, "card=4242"),
+        ("multipart/form-data; boundary=x", "--x\r\n4242"),
+        ("text/plain", "no 4242"),
+        ("application/json", "{\"card\":4242"),
+    ] {
+        let kept = image(&policy, &post(kind, body));
+        assert!(!kept.contains("4242"), "{kept}");
+    }
+    let kept = image(&policy, &post(FORM, "cards=7&amount=5"));
+    assert!(
+        message_of(&kept).is_some(),
+        "nothing of it is secret: {kept}"
+    );
+    let binary = Message {
+        body: Bytes::from_static(b"\xff4242"),
+        ..post("x/y", "")
+    };
+    assert!(!image(&policy, &binary).contains("/z"), "masked as a whole");
+}
+
+fn message_of(kept: &str) -> Option<Message> {
+    message(kept.as_bytes())
+}
+
+proptest! {
+    #[test]
+    fn requests_and_answers_come_back_byte_by_byte(
+        body in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..200),
+            "[ \\n]?\\{ ?\"a\": ?1.0 ?\\}[ \\n]?".prop_map(String::into_bytes),
+            any::<String>().prop_map(String::into_bytes),
+        ],
+        value in "[ -~\u{80}-\u{ff}]{0,20}",
+        query in proptest::option::of("[a-z=&%20]{0,20}"),
+    ) {
+        let sent = Message {
+            method: "PATCH".into(),
+            path: "/a%20b".into(),
+            query,
+            headers: vec![("x-a".into(), value.clone()), ("x-a".into(), "b".into())],
+            body: body.clone().into(),
+        };
+        prop_assume!(body != b"[redacted]" && value != "[redacted]");
+        let image = Policy::default().image(&sent);
+        prop_assume!(crate::core::redact::is_whole(&image));
+        prop_assert_eq!(message(&image), Some(sent));
+        let reply = Reply { status: 201, headers: vec![("x-a".into(), value)], body: body.into() };
+        prop_assert_eq!(Reply::read(&reply.keep()), Some(reply));
+    }
+}

@@ -1,0 +1,72 @@
+//! Requests that go through as they are.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{HeaderMap, HeaderName};
+use reqwest::{Method, Response};
+
+use super::body::chain;
+use super::passed_headers::as_header;
+use super::{Downstream, Endpoint, Party, joined};
+use crate::core::proxy::Message;
+
+impl Endpoint {
+    /// The same for one request to an API, and the headers that go through: its own go before the caller's.
+    ///
+    /// # Errors
+    /// The request cannot be passed on as it is written.
+    pub fn for_message(&self, message: &Message) -> Result<(Self, HeaderMap), String> {
+        let base = self.url.as_str().trim_end_matches('/');
+        let endpoint = self.for_call(&format!("{base}{}", message.target()))?;
+        let is_as_written = endpoint.url.path()
+            == format!("{}{}", self.url.path().trim_end_matches('/'), message.path)
+            && endpoint.url.query() == message.query.as_deref();
+        if !is_as_written {
+            return Err("its path or query has characters that are not percent-encoded".into());
+        }
+        let method = Method::from_bytes(message.method.as_bytes());
+        let endpoint = Self {
+            method: method.map_err(|_| "this is no method")?,
+            ..endpoint
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in &message.headers {
+            let name: HeaderName = name.parse().map_err(|_| "a header has no name")?;
+            if !self.headers.contains_key(&name) {
+                headers.append(name, as_header(value)?);
+            }
+        }
+        Ok((endpoint, headers))
+    }
+}
+
+impl Downstream {
+    /// Passes a request on that is no call: one that reads, or that the operator lets pass. The answer's body is read as
+    /// the caller reads it, for so long at the most.
+    ///
+    /// # Errors
+    /// There is no answer.
+    pub async fn pass(
+        &self,
+        endpoint: &Endpoint,
+        party: Party,
+        message: &Message,
+        within: Duration,
+    ) -> Result<Response, String> {
+        let (endpoint, headers) = endpoint.for_message(message)?;
+        let client = self.pools.client(&endpoint.pool(party));
+        let request = client
+            .map_err(|error| error.to_string())?
+            .request(endpoint.method.clone(), endpoint.url.clone())
+            .headers(joined(&endpoint.headers, headers))
+            .timeout(within);
+        let body: Bytes = message.body.clone();
+        let request = if body.is_empty() {
+            request
+        } else {
+            request.body(body)
+        };
+        request.send().await.map_err(|error| chain(&error))
+    }
+}

@@ -1,0 +1,249 @@
+//! APIs that callers use as they are: their writes are calls, and what is no call goes through.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+
+use super::base::Base;
+use super::calls::{Answer, Engine, Passed, Request, Stored};
+use super::error::{Error, ErrorKind};
+use super::pauses::Pauses;
+use super::tools::{ToolAt, Tools};
+use super::trace::RequestSpan;
+use crate::core::caller::Caller;
+use crate::core::key;
+use crate::core::proxy::reply::Reply;
+use crate::core::proxy::view::view;
+use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, path_mistake};
+use crate::downstream::{Downstream, Party};
+use crate::metrics::Door;
+
+/// Passes requests on to APIs, and makes calls of those that write.
+pub struct Proxies {
+    base: Arc<Base>,
+    engine: Arc<Engine>,
+    downstream: Arc<Downstream>,
+    pauses: Arc<Pauses>,
+    /// Names of proxies by the host that callers ask for.
+    hosts: ArcSwap<HashMap<String, String>>,
+}
+
+/// What comes of a request.
+pub enum Through {
+    /// An answer that is kept.
+    Kept(Box<Stored>, Reply),
+    /// An answer that goes through as it comes.
+    Passing(reqwest::Response),
+}
+
+/// How requests to a proxy are read.
+pub struct Entry {
+    /// `Authorization` is for the API; the gateway's own token comes in a header of its own.
+    pub passes_authorization: bool,
+    /// The longest body, in bytes.
+    pub max_body: usize,
+}
+
+/// A request to a proxy.
+pub struct Asked {
+    pub message: Message,
+    pub trace_id: Option<String>,
+    pub span: RequestSpan,
+}
+
+impl Proxies {
+    pub(super) fn new(
+        base: Arc<Base>,
+        engine: Arc<Engine>,
+        downstream: Arc<Downstream>,
+        pauses: Arc<Pauses>,
+    ) -> Self {
+        let hosts = ArcSwap::from_pointee(hosts(&base.tools()));
+        Self {
+            base,
+            engine,
+            downstream,
+            pauses,
+            hosts,
+        }
+    }
+
+    /// The tools were set anew.
+    pub(super) fn renew(&self) {
+        self.hosts.store(Arc::new(hosts(&self.base.tools())));
+    }
+
+    /// The proxy that callers reach by this host name.
+    pub fn of_host(&self, host: &str) -> Option<String> {
+        let hosts = self.hosts.load();
+        if hosts.is_empty() {
+            return None;
+        }
+        hosts.get(&host.to_ascii_lowercase()).cloned()
+    }
+
+    /// How requests to a proxy are read. `None`: there is none of this name.
+    pub fn entry(&self, name: &str) -> Option<Entry> {
+        let at = self.base.tool_at(name)?;
+        let policy = at.tool.proxy.as_ref()?;
+        Some(Entry {
+            passes_authorization: policy.passes_authorization,
+            max_body: policy.max_body,
+        })
+    }
+
+    /// Passes a request on, as a call if it writes.
+    ///
+    /// # Errors
+    /// There is no answer of the API that may be told.
+    pub async fn serve(&self, caller: &Caller, name: &str, asked: Asked) -> Result<Through, Error> {
+        let at = self.engine.prepare.tool_for(caller, name)?;
+        let policy = at.tool.proxy.as_ref();
+        let policy = policy.ok_or_else(|| ErrorKind::UnknownTool.alone())?;
+        let message = &asked.message;
+        let refuse = |why: &str| ErrorKind::InvalidRequest(why.to_owned()).alone();
+        if let Some(why) = path_mistake(&message.path) {
+            return Err(refuse(why));
+        }
+        at.endpoint
+            .for_message(message)
+            .map_err(|why| refuse(&why))?;
+        let (rule, does) = policy.decide(&message.method, &message.path);
+        let has_key = message
+            .headers
+            .iter()
+            .any(|(name, _)| *name == policy.key_header);
+        match (does, policy.unkeyed(rule)) {
+            (Does::Deny, _) => Err(ErrorKind::Forbidden.alone()),
+            (Does::Read, _) => self.pass(caller, &at, policy, asked, "read").await,
+            (Does::Write, Unkeyed::Refuse) if !has_key => {
+                Err(ErrorKind::Key(key::Refused::Missing).alone())
+            }
+            (Does::Write, Unkeyed::Pass) if !has_key => {
+                self.pass(caller, &at, policy, asked, "unkeyed").await
+            }
+            (Does::Write, _) => self.call(caller, name, policy, asked).await,
+        }
+    }
+
+    async fn pass(
+        &self,
+        caller: &Caller,
+        at: &ToolAt,
+        policy: &Policy,
+        asked: Asked,
+        kind: &str,
+    ) -> Result<Through, Error> {
+        let name = &at.tool.name;
+        if self.pauses.is_paused(name) {
+            return Err(ErrorKind::ToolPaused.alone());
+        }
+        let (message, _) = own_credentials(policy, asked.message);
+        let metrics = &self.base.metrics;
+        metrics.passed_on.with_label_values(&[name, kind]).inc();
+        let party = Party::tool(&caller.tenant, name);
+        let within = at.tool.deadline;
+        let answered = self.downstream.pass(&at.endpoint, party, &message, within);
+        match answered.await {
+            Ok(response) => Ok(Through::Passing(response)),
+            Err(why) => {
+                tracing::warn!(
+                    tool = name,
+                    kind,
+                    why,
+                    "a request that was passed on has no answer"
+                );
+                let is_read = kind == "read";
+                Err(ErrorKind::NotAnswered { is_read }.alone())
+            }
+        }
+    }
+
+    async fn call(
+        &self,
+        caller: &Caller,
+        name: &str,
+        policy: &Policy,
+        asked: Asked,
+    ) -> Result<Through, Error> {
+        let (mut message, credential) = own_credentials(policy, asked.message);
+        let (keys, headers) = std::mem::take(&mut message.headers)
+            .into_iter()
+            .partition(|(name, _)| *name == policy.key_header);
+        message.headers = headers;
+        let keys: Vec<(String, String)> = keys;
+        if keys.len() > 1 {
+            let why = format!("there is more than one {} header line", policy.key_header);
+            return Err(ErrorKind::InvalidRequest(why).alone());
+        }
+        let read = || {
+            (
+                view(&message, &credential).to_string(),
+                policy.image(&message),
+            )
+        };
+        let large = &self.engine.large;
+        let (args, image) = large.read_off_workers(message.body.len(), read).await;
+        let key = keys.into_iter().next();
+        let request = Request {
+            tool: name.to_owned(),
+            args,
+            trace_id: asked.trace_id,
+            span: asked.span,
+            key_header: key.map(|(_, key)| Bytes::from(key)),
+            door: Door::Proxy,
+            passed: Some(Passed {
+                message: Arc::new(message),
+                image,
+            }),
+            ..Request::default()
+        };
+        match self.engine.call(caller, request).await? {
+            Answer::Result(stored) => {
+                let reply = Reply::read(&stored.json).ok_or_else(|| {
+                    let why = "it is known that it was executed, and not what was answered";
+                    Error {
+                        key: Some(stored.record.intent.key.clone()),
+                        replayed: Some(stored.replayed_age_ms.is_some()),
+                        ..ErrorKind::ResultUnavailable(why.into())
+                            .of_call(stored.record.intent.call_id)
+                    }
+                })?;
+                Ok(Through::Kept(Box::new(stored), reply))
+            }
+            // No caller of a proxy can ask for that.
+            Answer::Accepted(record) => {
+                let retry_after = self.base.limits.pace.poll.1;
+                Err(ErrorKind::CallInProgress { retry_after }.of_call(record.intent.call_id))
+            }
+        }
+    }
+}
+
+/// A request without the credentials that do not go through, and those that do, as one text.
+fn own_credentials(policy: &Policy, mut message: Message) -> (Message, String) {
+    let (own, headers): (Vec<_>, Vec<_>) = message
+        .headers
+        .into_iter()
+        .partition(|(name, _)| CREDENTIALS.contains(&name.as_str()));
+    message.headers = headers;
+    if !policy.passes_authorization {
+        return (message, String::new());
+    }
+    let lines: Vec<String> = own
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    message.headers.extend(own);
+    (message, lines.join("\n"))
+}
+
+fn hosts(tools: &Tools) -> HashMap<String, String> {
+    let host = |at: &Arc<ToolAt>| {
+        let host = at.tool.proxy.as_ref()?.host.clone()?;
+        Some((host, at.tool.name.clone()))
+    };
+    tools.values().filter_map(host).collect()
+}
