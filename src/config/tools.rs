@@ -85,6 +85,7 @@ pub(super) fn tool(
         errors: upstreams::errors(&mut section),
         request: None,
         probe: None,
+        probe_found: None,
         proxy: None,
         asks: None,
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),

@@ -241,6 +241,8 @@ pub struct Tool {
     pub request: Option<Shape>,
     /// Where it is asked by HTTP whether a call was executed.
     pub probe: Option<Target>,
+    /// Where the answer has the effect that was looked for, of a probe that answers 2xx also when it finds nothing.
+    pub probe_found: Option<Pointer>,
     /// It is an API that callers use as it is; `None`: its calls have arguments.
     pub proxy: Option<proxy::Policy>,
     /// The tool that is asked whether a call was executed; `None`: a probe is a request of HTTP, or there is none.
@@ -286,6 +288,7 @@ impl Tool {
             errors: Errors::default(),
             request: None,
             probe: None,
+            probe_found: None,
             proxy: None,
             asks: None,
             remember_rejections: false,

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::evidence::McpAnswer;
 use super::key::Pointer;
@@ -66,6 +67,7 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
         (200..=299, Body::Whole(bytes)) if bytes.is_empty() => {
             Finding::Unclear(format!("it answered {status} with an empty body"))
         }
+        (200..=299, _) if tool.probe_found.is_some() => found_in(body, tool.probe_found.as_ref()),
         (200..=299, _) if test.is_some_and(|test| outcome::passes(test, body) != Some(true)) => {
             Finding::Unclear(format!(
                 "it answered {status}, which does not pass the tool's success test"
@@ -74,6 +76,26 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
         (200..=299, _) => Finding::Found(outcome::keep(body)),
         (404, _) => Finding::NotFound,
         (status, _) => Finding::Unclear(format!("it answered {status}")),
+    }
+}
+
+/// What stands in the answer to a search. Only where there could be something does nothing mean that nothing was found.
+fn found_in(body: &Body, found: Option<&Pointer>) -> Finding {
+    let said = match body {
+        Body::Whole(bytes) => serde_json::from_slice::<Value>(bytes).ok(),
+        Body::Broken(_) => None,
+    };
+    let (Some(said), Some(found)) = (said, found) else {
+        return Finding::Unclear("it answered with no whole JSON".into());
+    };
+    let (around, last) = found.as_str().rsplit_once('/').unwrap_or_default();
+    match (said.pointer(found.as_str()), said.pointer(around)) {
+        (Some(Value::Array(items)), _) if items.is_empty() => Finding::NotFound,
+        (Some(Value::Null), _) => Finding::NotFound,
+        (Some(item), _) => Finding::Found(Content::Kept(item.to_string().into())),
+        (None, Some(Value::Array(_))) => Finding::NotFound,
+        (None, Some(Value::Object(_))) if last.parse::<usize>().is_err() => Finding::NotFound,
+        (None, _) => Finding::Unclear("it answered with nothing to look into".into()),
     }
 }
 
@@ -253,6 +275,30 @@ mod tests {
             "it is there all the same"
         );
         assert_eq!(word(&plain, 202, &cut), "unclear");
+        let search = Tool {
+            probe_found: Some("/data/0".parse().expect("a pointer")),
+            ..tool("t")
+        };
+        for (body, said) in [
+            (r#"{"data":[{"id":1}]}"#, "found"),
+            (r#"{"data":[]}"#, "not found"),
+            (r#"{"data":[null]}"#, "not found"),
+            (r#"{"data":[[]]}"#, "not found"),
+            (r#"{"data":{}}"#, "unclear"),
+            (r#"{"data":null}"#, "unclear"),
+            (r#"{"error":"busy"}"#, "unclear"),
+            ("no JSON", "unclear"),
+        ] {
+            assert_eq!(word(&search, 200, &whole(body)), said, "{body}");
+        }
+        assert_eq!(word(&search, 200, &cut), "unclear");
+        let search = Tool {
+            probe_found: Some("/charge".parse().expect("a pointer")),
+            ..tool("t")
+        };
+        assert_eq!(word(&search, 200, &whole("{}")), "not found");
+        assert_eq!(word(&search, 200, &whole("[]")), "not found");
+        assert_eq!(word(&search, 404, &whole("{}")), "not found");
         let (pointer, equals) = ("/status".parse().expect("a pointer"), json!("done"));
         let success = Some(SuccessTest {
             pointer,

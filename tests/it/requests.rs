@@ -168,6 +168,29 @@ async fn a_probe_takes_arguments_as_the_request_does() {
 }
 
 #[tokio::test]
+async fn a_probe_by_search_finds_the_effect_in_a_list() {
+    let tool = Tool::start().await;
+    let more = format!(
+        "unknown = \"probe\"\nrecheck = {{ base = \"100ms\" }}\nprobe = {{ url = \"http://127.0.0.1:{}/search?key={{key}}\", found = \"/data/0\" }}",
+        tool.port
+    );
+    tool.then(Act::ExecuteThenDrop)
+        .then(Act::Ok("{\"data\":[]}"))
+        .then(Act::Ok("{\"data\":[{\"id\":\"o1\"}]}"));
+    let gateway = Gateway::start(&tool_at(&tool, "/v1", &more)).await;
+    let unknown = gateway.call(json!({ "a": 1 })).await;
+    let id = unknown.expect_problem("outcome-unknown").id();
+    until("the search has found it", async || {
+        gateway.get(&format!("/v1/calls/{id}")).await.at("/state") == "succeeded"
+    })
+    .await;
+    assert_eq!(tool.requests(), 3, "an empty list proves nothing");
+    let again = gateway.call(json!({ "a": 1 })).await.expect_ok();
+    assert_eq!(again.result(), r#"{"id":"o1"}"#);
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn a_compensation_takes_its_place_in_a_path_from_the_result() {
     let tool = Tool::start().await;
     tool.then(Act::Ok(r#"{"id":"order/1"}"#));

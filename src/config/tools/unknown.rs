@@ -8,6 +8,7 @@ use super::request::target;
 use crate::config::common::args as compensation_args;
 use crate::config::reader::{Section, Switch};
 use crate::core::compensation::Template;
+use crate::core::key::Pointer;
 use crate::core::request::Target;
 use crate::core::tool::{Asks, OnUnknown, Recheck, Tool};
 
@@ -21,8 +22,9 @@ pub(in crate::config) struct Probe {
 }
 
 pub(in crate::config) enum Way {
-    /// A URL with places for the key and for arguments, and the URL of a call that there is none of.
-    Url(Target, Url),
+    /// A URL with places for the key and for arguments, the URL of a call that there is none of, and where the answer has
+    /// what was looked for.
+    Url(Target, Url, Option<Pointer>),
     /// Another tool.
     Tool(Asks),
 }
@@ -30,7 +32,14 @@ pub(in crate::config) enum Way {
 impl Probe {
     pub(in crate::config) fn url(&self) -> Option<(&Target, &Url)> {
         match &self.way {
-            Way::Url(target, url) => Some((target, url)),
+            Way::Url(target, url, _) => Some((target, url)),
+            Way::Tool(_) => None,
+        }
+    }
+
+    fn found(&self) -> Option<Pointer> {
+        match &self.way {
+            Way::Url(_, _, found) => found.clone(),
             Way::Tool(_) => None,
         }
     }
@@ -66,9 +75,10 @@ pub(in crate::config) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
     let is_one = |(target, _): &(Target, Url)| target.has_key() || target.used().next().is_some();
     let why = "a probe asks for one call: its URL has {key} or {/pointer} in it";
     section.check(target.as_ref().is_none_or(is_one), "url", why);
+    let found = section.parsed("found", str::parse);
     let after = section.get_or("negative_final_after", Switch(None));
     Some(Probe {
-        way: target.map(|(target, url)| Way::Url(target, url))?,
+        way: target.map(|(target, url)| Way::Url(target, url, found))?,
         negative_final_after: after.0,
     })
 }
@@ -113,6 +123,7 @@ pub(in crate::config) fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
     Tool {
         unknown,
         probe: probe.and_then(Probe::url).map(|(target, _)| target.clone()),
+        probe_found: probe.and_then(Probe::found),
         asks: probe.and_then(Probe::asks),
         ..tool
     }
