@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz` and `conformance`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: run test test-fast soak check otel loss observe fuzz conformance clients abuse bench bench-ledger breaks mutants audit
+.PHONY: run test test-fast soak check otel loss observe fuzz conformance clients import-check abuse bench bench-ledger breaks mutants audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -79,6 +79,14 @@ clients:
 	cargo build --quiet --bin oncegate
 	@scripts/clients
 	@scripts/fidelity
+
+# `oncegate import openapi` over 200 real descriptions: each operation is a tool or named, and `check` takes what is printed. Ten
+# of the tools run through a real gateway against Prism, which validates their requests. Takes python3, PyPI and npm's
+# registry; two minutes.
+import-check:
+	@scripts/setup import-check
+	cargo build --quiet --bin oncegate
+	@scripts/import_check
 
 # A gateway with a small memory budget under 5,000 slow clients for ten minutes, while another tenant calls; and HTTP/2,
 # spoken wrongly. Takes Linux and python3.

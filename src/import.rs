@@ -25,6 +25,9 @@ use self::print::Guesses;
 use self::text::line;
 use crate::config::{Config, Environment};
 
+/// The most operations of a description.
+const MAX_OPERATIONS: usize = 30_000;
+
 /// What a description came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Printed {
@@ -43,6 +46,11 @@ pub struct Printed {
 pub fn openapi(text: &str, asked: &Asked) -> Result<Printed, String> {
     let document = Document::read(text)?;
     let (all, unread) = operations::list(&document);
+    if all.len() > MAX_OPERATIONS {
+        return Err(format!(
+            "the description has more than {MAX_OPERATIONS} operations, which is the most that is read"
+        ));
+    }
     let chosen = operations::choose(&all, &asked.operations, &asked.tags)?;
     let is_whole = chosen.len() == all.len();
     let (mut tools, mut remarks, mut refused) = (Vec::new(), Vec::new(), Vec::new());

@@ -9,8 +9,9 @@ use super::operations::Operation;
 use super::parameters::{Kind, Reason, kind};
 use crate::core::request::Lists;
 
-/// How deep `allOf` may lie in `allOf`.
+/// How deep `allOf` may lie in `allOf`, and how many parts about the same object are looked into.
 const MAX_DEPTH: usize = 8;
+const MAX_PARTS: usize = 200;
 
 /// The body as a tool sends it.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Members<'_> {
             }
             Self::Composed(schema) => {
                 let mut names = Vec::new();
-                gather(document, schema, 0, &mut names);
+                gather(document, schema, &mut { MAX_PARTS }, &mut names);
                 names
             }
         }
@@ -159,7 +160,7 @@ fn form(content: &Map<String, Value>) -> Result<(Form, &Value), Reason> {
 
 /// What is known of the members of an object, or why it is none.
 fn members<'a>(document: &'a Document, schema: &'a Value) -> Result<Members<'a>, Reason> {
-    if kind(document, schema, 0) == Kind::List && !may_be_object(document, schema) {
+    if kind(document, schema) == Kind::List && !may_be_object(document, schema) {
         return Err("its body is a list, and arguments are an object".into());
     }
     let resolved = document
@@ -173,9 +174,9 @@ fn members<'a>(document: &'a Document, schema: &'a Value) -> Result<Members<'a>,
         ));
     }
     let mut named = Named::default();
-    match flatten(document, schema, 0, &mut named) {
+    match flatten(document, schema, 0, &mut { MAX_PARTS }, &mut named) {
         true => Ok(Members::Named(named)),
-        false if kind(document, schema, 0) == Kind::Plain => {
+        false if kind(document, schema) == Kind::Plain => {
             Err("its body is not said to be an object, and arguments are one".into())
         }
         false => Ok(Members::Composed(schema)),
@@ -190,7 +191,7 @@ fn may_be_object(document: &Document, schema: &Value) -> bool {
     let mut choices = choices
         .filter_map(|word| schema.get(word)?.as_array())
         .flatten();
-    choices.any(|choice| kind(document, choice, 0) == Kind::Object)
+    choices.any(|choice| kind(document, choice) == Kind::Object)
 }
 
 /// Gathers the members of one object and of those that it is made of; false if there are choices in it.
@@ -198,8 +199,13 @@ fn flatten<'a>(
     document: &'a Document,
     schema: &'a Value,
     depth: usize,
+    left: &mut usize,
     named: &mut Named<'a>,
 ) -> bool {
+    if depth == MAX_DEPTH || *left == 0 {
+        return false;
+    }
+    *left -= 1;
     let Ok(schema) = document.resolve(schema) else {
         return false;
     };
@@ -223,7 +229,7 @@ fn flatten<'a>(
             "allOf" => {
                 let parts = value.as_array().into_iter().flatten();
                 for part in parts {
-                    if depth == MAX_DEPTH || !flatten(document, part, depth + 1, named) {
+                    if !flatten(document, part, depth + 1, left, named) {
                         return false;
                     }
                 }
@@ -261,26 +267,24 @@ fn flatten<'a>(
 }
 
 /// The names of members in all parts that are about the same object.
-fn gather(document: &Document, schema: &Value, depth: usize, names: &mut Vec<String>) {
+fn gather(document: &Document, schema: &Value, left: &mut usize, names: &mut Vec<String>) {
     let Ok(schema) = document.resolve(schema) else {
         return;
     };
+    if *left == 0 {
+        return;
+    }
+    *left -= 1;
     let properties = schema.get("properties").and_then(Value::as_object);
-    names.extend(
-        properties
-            .into_iter()
-            .flatten()
-            .map(|(name, _)| name.clone()),
-    );
-    if depth < MAX_DEPTH {
-        let parts = ["allOf", "anyOf", "oneOf", "if", "then", "else"].into_iter();
-        for part in parts.filter_map(|word| schema.get(word)) {
-            match part {
-                Value::Array(parts) => parts
-                    .iter()
-                    .for_each(|part| gather(document, part, depth + 1, names)),
-                part => gather(document, part, depth + 1, names),
-            }
+    let properties = properties.into_iter().flatten();
+    names.extend(properties.map(|(name, _)| name.clone()));
+    let parts = ["allOf", "anyOf", "oneOf", "if", "then", "else"].into_iter();
+    for part in parts.filter_map(|word| schema.get(word)) {
+        let parts = part
+            .as_array()
+            .map_or(std::slice::from_ref(part), Vec::as_slice);
+        for part in parts {
+            gather(document, part, left, names);
         }
     }
 }
@@ -302,7 +306,7 @@ fn lists(
             .and_then(|encoding| encoding.get(name));
         let style = encoding.and_then(|encoding| encoding.get("style")?.as_str());
         let explode = encoding.and_then(|encoding| encoding.get("explode")?.as_bool());
-        let wanted = match (kind(document, schema, 0), style) {
+        let wanted = match (kind(document, schema), style) {
             (Kind::Plain, _) | (Kind::Object, Some("deepObject")) => continue,
             (Kind::Object, _) => {
                 told.push(format!(

@@ -19,8 +19,8 @@ pub(super) struct Credentials {
 /// What a token in a query is called, whatever the schemes say.
 const TOKENS: [&str; 3] = ["access_token", "api_key", "oauth_token"];
 
-/// The longest part of a title in the name of a variable.
-const MAX_TITLE: usize = 24;
+/// The longest beginning of the name of a variable.
+const MAX_PREFIX: usize = 28;
 
 /// The credentials that an operation asks for.
 pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Credentials {
@@ -105,14 +105,19 @@ fn together(document: &Document, names: &[&str]) -> Credentials {
     for name in names {
         let scheme = schemes.and_then(|schemes| schemes.get(*name));
         let scheme = scheme.and_then(|scheme| document.resolve(scheme).ok());
-        match scheme.and_then(|scheme| header(document, scheme)) {
-            Some(header) if !found.headers.contains(&header) => found.headers.push(header),
-            Some(_) => {}
-            None => found.told.push(scheme.map_or_else(
-                || format!("the description does not say what {name} is"),
-                |scheme| other(name, scheme),
-            )),
-        }
+        let said = match scheme.map(|scheme| (scheme, header(document, scheme))) {
+            Some((_, Some(header))) => {
+                let has = |(name, _): &(String, String)| name.eq_ignore_ascii_case(&header.0);
+                if !found.headers.iter().any(has) {
+                    found.headers.push(header);
+                    continue;
+                }
+                format!("{name} goes into {}, too, which has one value", header.0)
+            }
+            Some((scheme, None)) => other(name, scheme),
+            None => format!("the description does not say what {name} is"),
+        };
+        found.told.push(said);
     }
     found
 }
@@ -185,26 +190,21 @@ fn is_header(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// How the names of variables begin: the title of the API.
+/// How the names of variables begin: with the title of the API, and never so that one is meant that is there already.
 fn prefix(document: &Document) -> String {
-    let title = document
-        .root()
-        .get("info")
-        .and_then(|info| info.get("title")?.as_str());
-    let mut out = String::new();
-    for letter in title.unwrap_or_default().chars() {
-        match letter.to_ascii_uppercase() {
-            letter @ ('A'..='Z' | '0'..='9') => out.push(letter),
-            _ if out.is_empty() || out.ends_with('_') => {}
-            _ => out.push('_'),
-        }
-        if out.len() == MAX_TITLE {
-            break;
+    let info = document.root().get("info");
+    let title = info.and_then(|info| info.get("title")?.as_str());
+    let title = title.unwrap_or_default().to_ascii_uppercase();
+    let words = title.split(|c: char| !c.is_ascii_alphanumeric());
+    let mut out = "API".to_owned();
+    for word in words.filter(|word| !word.is_empty() && *word != "API") {
+        if out.len() + word.len() < MAX_PREFIX {
+            out.push('_');
+            out.push_str(word);
         }
     }
-    let out = out.trim_matches('_');
-    match out.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        true => out.to_owned(),
-        false => "API".to_owned(),
+    match out.contains('_') {
+        true => out,
+        false => "API_IMPORTED".to_owned(),
     }
 }

@@ -1,6 +1,6 @@
 //! The operations of a description: their names as tools, and which of them are asked for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ impl Operation<'_> {
 /// Each operation in the order of the paths, and what cannot be looked into for operations.
 pub(super) fn list(document: &Document) -> (Vec<Operation<'_>>, Vec<String>) {
     let (mut found, mut unread) = (Vec::new(), Vec::new());
-    let mut taken = BTreeSet::new();
+    let mut taken = BTreeMap::new();
     let paths = document.root().get("paths").and_then(Value::as_object);
     for (path, item) in paths.into_iter().flatten() {
         if path.starts_with("x-") {
@@ -145,7 +145,7 @@ fn unknown<'a>(what: &str, asked: &str, names: impl Iterator<Item = &'a str>) ->
 }
 
 /// A name for a tool that no other operation has: its id, or its method and path.
-fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeSet<String>) -> String {
+fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeMap<String, usize>) -> String {
     let plain = |text: &str| {
         let mut out = String::new();
         for letter in text.chars() {
@@ -162,14 +162,17 @@ fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeSet<String>
     let own = id.map(plain).filter(|name| !name.is_empty());
     let base = own.unwrap_or_else(|| plain(&format!("{method}_{path}")));
     let mut name = base.clone();
-    let mut number = 1;
     // Environment variables do not tell letters from capitals.
-    while !taken.insert(name.to_lowercase()) {
+    let mut number = taken.get(&base.to_lowercase()).copied().unwrap_or(1);
+    while taken.contains_key(&name.to_lowercase()) {
         number += 1;
         let end = format!("_{number}");
         let room = base.len().min(MAX_NAME - end.len());
         name = format!("{}{end}", &base[..room]);
     }
+    // Where the next search for a number begins.
+    taken.insert(base.to_lowercase(), number);
+    taken.insert(name.to_lowercase(), 1);
     name
 }
 
@@ -179,7 +182,7 @@ mod tests {
 
     #[test]
     fn names_are_valid_and_no_two_are_the_same() {
-        let mut taken = BTreeSet::new();
+        let mut taken = BTreeMap::new();
         let mut named = |id: Option<&str>| name(id, "get", "/pets/{petId}/größe", &mut taken);
         assert_eq!(named(Some("listPets")), "listPets");
         assert_eq!(named(Some("listpets")), "listpets_2");

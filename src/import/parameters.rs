@@ -65,8 +65,11 @@ const SAID_ELSEWHERE: [&str; 3] = ["accept", "authorization", "content-type"];
 /// Headers that would say who calls.
 const OF_CALLERS: [&str; 2] = ["cookie", "proxy-authorization"];
 
-/// How deep a schema is looked into for its kind.
-const MAX_DEPTH: usize = 8;
+/// How many parts of a schema are looked into for its kind.
+const MAX_PARTS: usize = 200;
+
+/// The most parameters of one operation.
+const MAX_PARAMETERS: usize = 500;
 
 /// All parameters of an operation: its own, and those of its path.
 pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Result<Parameters, Reason> {
@@ -86,6 +89,9 @@ pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Result<Param
     }
     let mut found = Parameters::default();
     for ((place, name), node) in &merged {
+        if merged.len() + found.sent.len() > MAX_PARAMETERS {
+            return Err(format!("it has more than {MAX_PARAMETERS} parameters"));
+        }
         let (place, name) = (place.as_str(), name.as_str());
         let is_required = place == "path" || node.get("required") == Some(&Value::Bool(true));
         let sent = read(document, place, name, node, is_required).and_then(|sent| {
@@ -160,7 +166,7 @@ fn read(
     });
     let explode = node.get("explode").and_then(Value::as_bool);
     let explode = explode.unwrap_or(style == "form");
-    let kind = kind(document, &schema, 0);
+    let kind = kind(document, &schema);
     let parameter = |lists| Parameter {
         place,
         name: name.to_owned(),
@@ -197,7 +203,7 @@ fn members(document: &Document, schema: &Value, is_required: bool) -> Option<Vec
     let properties = schema.get("properties")?.as_object()?;
     let required = schema.get("required").and_then(Value::as_array);
     let member = |(name, schema): (&String, &Value)| {
-        let lists = match kind(document, schema, 0) {
+        let lists = match kind(document, schema) {
             Kind::Plain => None,
             Kind::List => Some(Lists::Repeat),
             Kind::Object => return None,
@@ -245,7 +251,11 @@ fn one_way_of_lists(found: &mut Parameters) -> Result<(), Reason> {
 }
 
 /// What the values of a schema are. What may be several things counts as the most complex of them.
-pub(super) fn kind(document: &Document, schema: &Value, depth: usize) -> Kind {
+pub(super) fn kind(document: &Document, schema: &Value) -> Kind {
+    kind_of(document, schema, &mut { MAX_PARTS })
+}
+
+fn kind_of(document: &Document, schema: &Value, left: &mut usize) -> Kind {
     let Ok(schema) = document.resolve(schema) else {
         return Kind::Plain;
     };
@@ -270,8 +280,12 @@ pub(super) fn kind(document: &Document, schema: &Value, depth: usize) -> Kind {
     let inner = ["allOf", "anyOf", "oneOf"].into_iter();
     let inner = inner.filter_map(|word| schema.get(word)?.as_array());
     let mut found = Kind::Plain;
-    for part in inner.flatten().filter(|_| depth < MAX_DEPTH) {
-        match kind(document, part, depth + 1) {
+    for part in inner.flatten() {
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        match kind_of(document, part, left) {
             Kind::Plain => {}
             Kind::Object => return Kind::Object,
             Kind::List => found = Kind::List,

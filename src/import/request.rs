@@ -201,6 +201,9 @@ fn plain(name: &str) -> String {
     for letter in name.chars() {
         match letter {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '.' => out.push(letter),
+            // Some queries have a bound behind the name.
+            '<' => out.push_str("_lt"),
+            '>' => out.push_str("_gt"),
             _ if out.ends_with('_') => {}
             _ => out.push('_'),
         }
@@ -335,7 +338,7 @@ fn property(document: &Document, parameter: &Parameter) -> Value {
             .entry("description")
             .or_insert_with(|| json!(description));
     }
-    let is_text = parameters::kind(document, &parameter.schema, 0) == Kind::Plain;
+    let is_text = parameters::kind(document, &parameter.schema) == Kind::Plain;
     if words.get("type").is_none()
         && is_text
         && words.keys().all(|word| word == "description")

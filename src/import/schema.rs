@@ -259,3 +259,6 @@ fn holds_objects(value: &Value) -> bool {
     let items = value.as_array().into_iter().flatten();
     items.into_iter().any(Value::is_object)
 }
+
+#[cfg(test)]
+mod tests;

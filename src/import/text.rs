@@ -78,3 +78,37 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
     format!("{}…", &text[..text.floor_char_boundary(most)])
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_comment_is_one_line_that_shows_what_it_says() {
+        assert_eq!(
+            line(" a\n[tools.b]\r\u{7}\u{202e}c\u{2028}d "),
+            "a [tools.b] c d"
+        );
+        let long = line(&"äb ".repeat(1_000));
+        assert!(
+            long.len() < MAX_COMMENT + 4 && long.ends_with('…'),
+            "{long}"
+        );
+    }
+
+    #[test]
+    fn keys_and_values_are_quoted_as_toml_needs_it() {
+        assert_eq!(
+            (key("a-b_1"), key("a.b"), key("")),
+            ("a-b_1".into(), "\"a.b\"".into(), "\"\"".into())
+        );
+        let whole =
+            json!({ "z": [1, -2.5, true, u64::MAX], "type": "a\n\"", "e": {}, "]": "\u{7f}" });
+        assert_eq!(
+            value(&whole),
+            r#"{ type = "a\n\"", "]" = "\u007F", e = {}, z = [1, -2.5, true, 18446744073709552000.0] }"#
+        );
+    }
+}

@@ -121,3 +121,57 @@ fn kinds(words: &Map<String, Value>, depth: usize) -> Vec<String> {
     found.sort();
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_a_path_is_neither_empty_nor_null() {
+        for (said, stands) in [
+            (
+                json!({ "type": "string" }),
+                json!({ "type": "string", "minLength": 1 }),
+            ),
+            (
+                json!({ "type": "string", "minLength": 0 }),
+                json!({ "type": "string", "minLength": 1 }),
+            ),
+            (
+                json!({ "type": "string", "pattern": "^a" }),
+                json!({ "type": "string", "pattern": "^a" }),
+            ),
+            (
+                json!({ "type": ["integer", "null"] }),
+                json!({ "type": "integer" }),
+            ),
+            (json!({ "enum": [1, 2] }), json!({ "enum": [1, 2] })),
+            (
+                json!({}),
+                json!({ "type": ["string", "number", "boolean"], "minLength": 1 }),
+            ),
+            (
+                json!({ "anyOf": [{ "type": "null" }, { "type": "string", "enum": ["a"] }] }),
+                json!({ "type": "string", "enum": ["a"] }),
+            ),
+            (
+                json!({ "allOf": [{ "type": "integer" }] }),
+                json!({ "allOf": [{ "type": "integer" }], "type": "integer" }),
+            ),
+        ] {
+            let mut schema = said.clone();
+            stand_in_a_path(&mut schema);
+            assert_eq!(schema, stands, "{said}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_names_all_its_members_takes_the_other_arguments() {
+        let closed =
+            json!({ "additionalProperties": false, "properties": { "a": { "type": "string" } } });
+        let mut schema = json!({ "oneOf": [closed, {}], "maxProperties": 1 });
+        admit(&mut schema, &["id", "a"], 0);
+        let open = json!({ "additionalProperties": false, "properties": { "a": { "type": "string" }, "id": {} } });
+        assert_eq!(schema, json!({ "oneOf": [open, {}] }));
+    }
+}

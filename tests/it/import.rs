@@ -184,6 +184,20 @@ fn described(schemas: Value) -> String {
 }
 
 #[test]
+fn a_description_with_too_many_operations_is_refused() {
+    let paths = (0..30_001).map(|at| {
+        (
+            format!("/{at}"),
+            json!({ "get": { "operationId": "same" } }),
+        )
+    });
+    let paths: serde_json::Map<_, _> = paths.collect();
+    let text = json!({ "openapi": "3.0.0", "paths": paths }).to_string();
+    let why = openapi(&text, &Asked::default()).expect_err("too many");
+    assert!(why.contains("more than 30000 operations"), "{why}");
+}
+
+#[test]
 fn circles_of_references_come_to_an_end() {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let chain = |length: usize| {
@@ -211,6 +225,14 @@ fn circles_of_references_come_to_an_end() {
         ),
         (chain(30), 1),
         (chain(5_000), 1),
+        (
+            json!({ "S": { "allOf": vec![reference("S"); 1_000], "properties": { "a": {} } } }),
+            1,
+        ),
+        (
+            json!({ "S": { "type": "object", "anyOf": vec![reference("T"); 1_000] }, "T": { "oneOf": vec![reference("S"); 1_000] } }),
+            1,
+        ),
         (json!({ "S": { "properties": wide } }), 0),
         (
             json!({ "S": { "properties": { "a": { "properties": wide } } } }),

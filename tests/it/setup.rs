@@ -143,6 +143,7 @@ fn each_target_names_what_it_needs() {
         ("fuzz", "curl python3 python3-venv"),
         ("clients", "git python3 python3-venv"),
         ("conformance", "python3 python3-venv"),
+        ("import-check", "python3 python3-venv"),
     ] {
         let machine = Machine::without_redis(0);
         for there in ["curl", "prometheus", "promtool", "python3"] {

@@ -1,0 +1,156 @@
+//! What a schema of a description becomes.
+
+use serde_json::{Value, json};
+
+use super::{MAX_BYTES, Shared, fit};
+use crate::import::document::Document;
+
+/// A schema of a document with these, and what is told of it.
+fn converted(version: &str, schema: Value, schemas: &Value) -> (Value, Vec<String>) {
+    let text = json!({ "openapi": version, "components": { "schemas": schemas } }).to_string();
+    let document = Document::read(&text).expect("a description");
+    let shared = Shared::of(&document, [&schema].into_iter());
+    let fitted = fit(&document, &shared, |schemas| {
+        let root = schemas.convert(&schema, 0);
+        root.as_object().cloned().unwrap_or_default()
+    });
+    let (schema, told) = fitted.expect("it is small enough");
+    (schema, told.into_iter().collect())
+}
+
+#[test]
+fn what_3_0_says_in_its_own_way_is_said_as_json_schema_does() {
+    for (said, means) in [
+        (
+            json!({ "type": "string", "nullable": true }),
+            json!({ "type": ["string", "null"] }),
+        ),
+        (
+            json!({ "nullable": true, "anyOf": [{}] }),
+            json!({ "anyOf": [{ "type": "null" }, { "anyOf": [{}] }] }),
+        ),
+        (json!({ "nullable": true }), json!({})),
+        (
+            json!({ "type": "string", "enum": ["a", null, "a"], "description": "d" }),
+            json!({ "anyOf": [{ "type": "null" }, { "type": "string", "enum": ["a"] }], "description": "d" }),
+        ),
+        (
+            json!({ "type": "string", "enum": [1, true] }),
+            json!({ "type": "string", "enum": ["1", "true"] }),
+        ),
+        (json!({ "const": null }), json!({ "type": "null" })),
+        (
+            json!({ "minimum": 1, "exclusiveMinimum": true }),
+            json!({ "exclusiveMinimum": 1 }),
+        ),
+        (
+            json!({ "maximum": 1, "exclusiveMaximum": false }),
+            json!({ "maximum": 1 }),
+        ),
+        (
+            json!({ "required": ["a", "b"], "properties": { "a": { "readOnly": true }, "b": { "writeOnly": true } } }),
+            json!({ "required": ["b"], "properties": { "b": {} } }),
+        ),
+        (
+            json!({ "example": 1, "xml": {}, "x-a": 1, "discriminator": {}, "default": null }),
+            json!({}),
+        ),
+    ] {
+        let (schema, told) = converted("3.0.0", said.clone(), &json!({}));
+        assert_eq!((schema, told), (means, Vec::new()), "{said}");
+    }
+}
+
+#[test]
+fn what_no_validator_reads_is_left_out_and_told() {
+    for (said, rest) in [
+        (json!({ "type": "file" }), json!({})),
+        (json!({ "pattern": "(" }), json!({})),
+        (
+            json!({ "minLength": -1, "maxLength": 1 }),
+            json!({ "maxLength": 1 }),
+        ),
+        (json!({ "items": 1 }), json!({})),
+        (json!({ "allOf": [] }), json!({})),
+        (json!({ "enum": [{ "a": null }] }), json!({})),
+        (
+            json!({ "properties": { "a": 1 } }),
+            json!({ "properties": { "a": {} } }),
+        ),
+        (json!({ "$ref": "other.yaml#/A" }), json!({})),
+    ] {
+        let (schema, told) = converted("3.1.0", said.clone(), &json!({}));
+        assert_eq!((schema, told.len()), (rest, 1), "{said} {told:?}");
+    }
+}
+
+#[test]
+fn a_reference_stands_in_place_or_is_a_definition_if_it_is_used_twice() {
+    let schemas = json!({
+        "Once": { "type": "string" },
+        "Twice": { "type": "integer" },
+        "Tree": { "properties": { "inner": { "$ref": "#/components/schemas/Tree" } } }
+    });
+    let place = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
+    let whole = json!({ "properties": {
+        "a": place("Once"), "b": place("Twice"), "c": place("Twice"), "d": place("Tree")
+    } });
+    let (schema, _) = converted("3.1.0", whole, &schemas);
+    let twice = json!({ "$ref": "#/$defs/Twice" });
+    let tree = json!({ "$ref": "#/$defs/Tree" });
+    assert_eq!(
+        schema,
+        json!({
+            "properties": { "a": { "type": "string" }, "b": twice, "c": twice, "d": tree },
+            "$defs": { "Twice": { "type": "integer" }, "Tree": { "properties": { "inner": tree } } }
+        })
+    );
+}
+
+#[test]
+fn words_beside_a_reference_count_in_3_1_only() {
+    let schemas = json!({ "A": { "type": "string" } });
+    let beside = json!({ "$ref": "#/components/schemas/A", "maxLength": 3, "description": "d" });
+    let (schema, _) = converted("3.0.0", beside.clone(), &schemas);
+    assert_eq!(schema, json!({ "type": "string", "description": "d" }));
+    let (schema, _) = converted("3.1.0", beside, &schemas);
+    assert_eq!(
+        schema,
+        json!({ "allOf": [{ "type": "string" }], "maxLength": 3, "description": "d" })
+    );
+}
+
+/// A choice of one may have several that fit, when less is asked of each.
+#[test]
+fn a_schema_that_lets_more_through_never_refuses_what_fitted() {
+    let hidden = json!({ "properties": { "id": { "readOnly": true } }, "required": ["id"] });
+    let (schema, _) = converted(
+        "3.0.0",
+        json!({ "oneOf": [hidden, {}], "not": hidden }),
+        &json!({}),
+    );
+    assert_eq!(schema, json!({ "anyOf": [{ "properties": {} }, {}] }));
+}
+
+#[test]
+fn a_schema_that_is_too_large_loses_descriptions_then_depth() {
+    let wide = |inner: Value| {
+        let members = (0..200).map(|at| (format!("p{at}"), inner.clone()));
+        json!({ "type": "object", "properties": members.collect::<serde_json::Map<_, _>>() })
+    };
+    let text = json!({ "type": "string", "description": "d".repeat(300) });
+    let described = json!({ "properties": { "a": { "properties": { "b": wide(text) } } } });
+    let (schema, told) = converted("3.1.0", described, &json!({}));
+    let named = &schema["properties"]["a"]["properties"]["b"]["properties"];
+    assert_eq!(
+        (&named["p0"], told.len()),
+        (&json!({ "type": "string" }), 0)
+    );
+    let deep = wide(wide(json!({ "type": "string", "format": "date" })));
+    let (schema, told) = converted("3.1.0", deep, &json!({}));
+    assert_eq!(
+        (&schema["properties"]["p0"], told.len()),
+        (&json!({ "type": "object" }), 1)
+    );
+    assert!(schema.to_string().len() <= MAX_BYTES);
+}
