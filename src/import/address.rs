@@ -43,42 +43,59 @@ pub(super) fn server(
     let mut lists = owners.filter_map(|owner| owner.get("servers")?.as_array());
     let servers = lists.find(|servers| !servers.is_empty());
     let servers = servers.ok_or(NO_SERVER)?;
-    let named: Vec<Result<String, Reason>> =
-        servers.iter().map(|server| filled(server, told)).collect();
-    let is_safe =
-        |url: &&Result<String, Reason>| url.as_ref().is_ok_and(|url| url.starts_with("https://"));
-    let chosen = named.iter().find(is_safe).or(named.first());
-    match chosen {
-        Some(Ok(url)) => plain(url),
-        Some(Err(why)) => Err(why.clone()),
-        None => Err(NO_SERVER.into()),
+    let filled: Vec<Filled> = servers.iter().map(filled).collect();
+    let is_safe = |server: &&Filled| server.url.starts_with("https://");
+    let chosen = filled.iter().find(is_safe).or(filled.first());
+    let chosen = chosen.ok_or(NO_SERVER)?;
+    told.extend(chosen.told.iter().cloned());
+    let mut others: Vec<&str> = filled
+        .iter()
+        .filter(is_safe)
+        .map(|server| server.url.as_str())
+        .collect();
+    others.retain(|url| *url != chosen.url);
+    others.truncate(MAX_OTHERS);
+    if !others.is_empty() {
+        told.push(format!(
+            "the description has other servers, too: {}",
+            others.join(" ")
+        ));
     }
+    plain(&chosen.url)
+}
+
+/// Addresses that are longer are not filled in.
+const MAX_URL: usize = 500;
+
+/// How many other servers are named.
+const MAX_OTHERS: usize = 3;
+
+/// A server whose variables have their defaults.
+struct Filled {
+    url: String,
+    told: Vec<String>,
 }
 
 const NO_SERVER: &str = "its server has no whole address; --server URL gives one";
 
 /// The URL of a server with its variables filled in.
-fn filled(server: &Value, told: &mut Vec<String>) -> Result<String, Reason> {
-    let mut url = server
-        .get("url")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned();
+fn filled(server: &Value) -> Filled {
+    let url = server.get("url").and_then(Value::as_str);
+    let mut url = url.unwrap_or_default().to_owned();
+    let mut told = Vec::new();
     let variables = server.get("variables").and_then(Value::as_object);
     for (name, variable) in variables.into_iter().flatten() {
         let place = format!("{{{name}}}");
         let default = variable.get("default").and_then(Value::as_str);
-        let Some(default) = default.filter(|_| url.contains(&place)) else {
-            continue;
-        };
-        url = url.replace(&place, default);
-        let line =
-            format!("the server's {name} is {default:?}, as the description has it by default");
-        if !told.contains(&line) {
-            told.push(line);
+        let is_short = |default: &&str| default.len() + url.len() < MAX_URL;
+        if let Some(default) = default.filter(is_short).filter(|_| url.contains(&place)) {
+            url = url.replace(&place, default);
+            told.push(format!(
+                "the server's {name} is {default:?}, as the description has it by default"
+            ));
         }
     }
-    Ok(url)
+    Filled { url, told }
 }
 
 /// An address that a path can be put behind.
@@ -131,6 +148,8 @@ pub(super) fn parts(path: &str) -> Result<Vec<Part<'_>>, Reason> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn shown(path: &str) -> String {
@@ -150,6 +169,22 @@ mod tests {
         assert_eq!(shown("/#Action=Run"), "/", "a fragment is never sent");
         assert_eq!(shown("/do?action=run"), "/do?action=run");
         assert!(parts("/{a").is_err() && parts("/{}").is_err() && parts("/{{a}}").is_err());
+    }
+
+    #[test]
+    fn a_server_has_its_variables_by_default_and_a_bound() {
+        let server = |url: &str, default: &str| {
+            let server =
+                json!({ "url": url, "variables": { "a": { "default": default }, "b": {} } });
+            filled(&server).url
+        };
+        assert_eq!(
+            server("https://{a}.example/{a}", "eu"),
+            "https://eu.example/eu"
+        );
+        assert_eq!(server("https://{b}", "eu"), "https://{b}");
+        let long = server(&"{a}".repeat(100_000), &"x".repeat(100_000));
+        assert!(long.len() < 1_000_000, "{}", long.len());
     }
 
     #[test]

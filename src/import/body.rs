@@ -297,7 +297,8 @@ fn lists(
     told: &mut Vec<String>,
 ) -> Result<Option<Lists>, Reason> {
     let Members::Named(named) = members else {
-        return Ok(None);
+        // Which of its members are lists is not known: all are written in the way that OpenAPI has by default.
+        return Ok(Some(Lists::Repeat));
     };
     let mut way = None;
     for (name, schema) in &named.properties {

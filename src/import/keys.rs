@@ -70,15 +70,18 @@ pub(super) fn take(parameters: &mut Parameters, body: &mut Body<'_>, is_read: bo
 
 /// `idempotency_key` in any spelling, and what AWS calls it.
 fn is_key_name(name: &str) -> bool {
-    let letters = name.chars().filter(char::is_ascii_alphanumeric);
-    let letters: String = letters.collect::<String>().to_lowercase();
+    let letters = name.to_lowercase().replace(['_', '-'], "");
     matches!(&*letters, "idempotencykey" | "idempotencytoken")
 }
 
-/// By its name, or, if it is the id of a request, by what is said of it.
+/// By its name, or, if it is the id of a request, by what is said of it. PayPal says of its own only for how long keys are
+/// stored.
 fn is_key_header(name: &str, description: &str) -> bool {
     let (name, description) = (name.to_lowercase(), description.to_lowercase());
-    name.contains("idempoten") || name.ends_with("request-id") && description.contains("idempoten")
+    let is_said = || description.contains("idempoten");
+    name.contains("idempoten")
+        || name == "paypal-request-id"
+        || name.ends_with("request-id") && is_said()
 }
 
 /// What the description asks of a key, if those that the gateway sends do not fit.
@@ -99,4 +102,39 @@ fn misfit(schema: &Value, name: &str) -> Option<String> {
         "the API may refuse the keys in {name}: it asks for {}; they are 32 hex digits",
         asked.join(", ")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_known_by_its_name_or_by_what_is_said_of_a_request_id() {
+        for name in ["Idempotency-Key", "x-idempotency-key", "Adyen-Idempotence"] {
+            assert!(is_key_header(name, ""), "{name}");
+        }
+        assert!(is_key_header(
+            "PayPal-Request-Id",
+            "Makes the call idempotent."
+        ));
+        assert!(!is_key_header("X-Request-Id", "For the log."));
+        assert!(is_key_name("idempotency_key") && is_key_name("idempotencyKey"));
+        assert!(!is_key_name("idempotency_${}key") && !is_key_name("key"));
+    }
+
+    #[test]
+    fn a_key_that_the_api_may_refuse_is_told() {
+        for (schema, is_told) in [
+            (json!({ "type": "string", "maxLength": 255 }), false),
+            (json!({ "maxLength": 31 }), true),
+            (json!({ "minLength": 36 }), true),
+            (json!({ "pattern": "^[0-9a-f]+$" }), false),
+            (json!({ "pattern": "^[A-Z]+$" }), true),
+            (json!({ "format": "uuid" }), true),
+        ] {
+            assert_eq!(misfit(&schema, "K").is_some(), is_told, "{schema}");
+        }
+    }
 }

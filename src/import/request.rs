@@ -66,6 +66,9 @@ pub(super) fn of(
     if operation.node.get("deprecated") == Some(&Value::Bool(true)) {
         told.push("the description calls it deprecated".to_owned());
     }
+    if operation.node.get("callbacks").is_some() {
+        told.push("the API answers later, by calls of its own (callbacks), which the gateway does not take".to_owned());
+    }
     let server = address::server(document, operation, server, &mut told)?;
     let parts = address::parts(operation.path)?;
     let mut parameters = parameters::of(document, operation)?;
