@@ -92,6 +92,13 @@ impl Message {
         }
     }
 
+    /// Other methods that headers name: some servers take the request for one of these.
+    fn overrides(&self) -> impl Iterator<Item = &str> {
+        let headers = self.headers.iter();
+        let named = headers.filter(|(name, _)| OVERRIDES.contains(&name.as_str()));
+        named.map(|(_, method)| method.as_str())
+    }
+
     /// Path and query.
     pub fn target(&self) -> String {
         match &self.query {
@@ -101,7 +108,22 @@ impl Message {
     }
 }
 
+/// Headers that name another method.
+const OVERRIDES: [&str; 3] = [
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+];
+
 impl Policy {
+    /// As [`decide`](Self::decide); a request that names another method in a header is no read.
+    pub fn decide_on(&self, message: &Message) -> (Option<usize>, Does) {
+        match self.decide(&message.method, &message.path) {
+            (rule, Does::Read) if message.overrides().next().is_some() => (rule, Does::Write),
+            decided => decided,
+        }
+    }
+
     /// The number of the first rule that fits, and what is done with the request.
     pub fn decide(&self, method: &str, path: &str) -> (Option<usize>, Does) {
         let path = plain(path);

@@ -110,7 +110,7 @@ impl Proxies {
         at.endpoint
             .for_message(message)
             .map_err(|why| refuse(&why))?;
-        let (rule, does) = policy.decide(&message.method, &message.path);
+        let (rule, does) = policy.decide_on(message);
         let has_key = message
             .headers
             .iter()

@@ -1,5 +1,7 @@
 //! Who may use a proxy, and whose credentials the API gets.
 
+use serde_json::json;
+
 use crate::proxies::{api, post};
 use crate::support::{Answer, Gateway, Tool};
 
@@ -164,5 +166,23 @@ async fn without_tokens_a_web_page_is_not_passed_on() {
         (tool.requests(), post(&gateway, "k", "{}").await.status),
         (0, 200)
     );
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn a_proxy_is_no_tool_for_models() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::start(&api(&tool, "")).await;
+    assert_eq!(gateway.get("/v1/tools").await.at("/tools"), json!([]));
+    let body = json!({ "args": { "method": "POST", "path": "/x" } });
+    gateway
+        .post("api", &body, &[])
+        .await
+        .expect_problem("unknown-tool");
+    gateway
+        .get("/proxy/other/x")
+        .await
+        .expect_problem("unknown-tool");
+    assert_eq!(tool.requests(), 0);
     gateway.stop().await;
 }

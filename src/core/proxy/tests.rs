@@ -41,6 +41,26 @@ fn reads_pass_and_what_may_write_is_a_call() {
 }
 
 #[test]
+fn a_request_that_names_another_method_is_no_read() {
+    let named = |method: &str| Message {
+        method: "GET".into(),
+        headers: vec![("x-http-method-override".into(), method.into())],
+        ..post("", "")
+    };
+    let policy = Policy::default();
+    assert_eq!(policy.decide_on(&named("DELETE")), (None, Does::Write));
+    assert_eq!(
+        policy.decide_on(&Message {
+            headers: vec![],
+            ..named("")
+        }),
+        (None, Does::Read)
+    );
+    let counted = |method: &str| with_headers(view(&named(method), ""), &[]);
+    assert_ne!(counted("DELETE"), counted("PATCH"));
+}
+
+#[test]
 fn the_first_rule_that_fits_counts_however_the_path_is_written() {
     let rule = |methods: &[&str], path: &str, does| Rule {
         methods: methods.iter().map(|&one| one.to_owned()).collect(),

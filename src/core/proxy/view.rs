@@ -29,8 +29,11 @@ pub fn view(message: &Message, credential: &str) -> Value {
         || json!({ "text": query }),
         |pairs| json!({ "form": tree(pairs) }),
     );
+    let method = [message.method.as_str()]
+        .into_iter()
+        .chain(message.overrides());
     let mut view = json!({
-        "method": message.method,
+        "method": method.collect::<Vec<_>>().join(" "),
         "path": message.path,
         "query": query,
         "headers": headers,
