@@ -13,8 +13,8 @@ mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
 mod own_headers; // headers from the configuration
 mod passed_headers; // headers that go through as they are
-mod pools;
-mod proxied; // requests that go through as they are // which requests may share a connection
+mod pools; // which requests may share a connection
+mod proxied; // requests that go through as they are
 
 use std::fmt;
 use std::pin::Pin;
@@ -365,8 +365,8 @@ impl Downstream {
                 })
             }
             (Ok(_), None) if body.is_empty() && is_write => {
-                let (tls, gate) = (self.pools.tls_of(&pool), gate.clone());
                 let (method, url) = (endpoint.method.clone(), endpoint.url.clone());
+                let (tls, gate) = (self.pools.tls_for(&url), gate.clone());
                 let headers = joined(&endpoint.headers, headers);
                 Box::pin(async move {
                     let tls = tls.map_err(|error| error.to_string())?;

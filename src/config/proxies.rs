@@ -73,9 +73,10 @@ pub(super) fn proxy(
         ..default
     };
     tool.replay_ignore = vec![Pointer::to(&["headers"])];
-    let has_redacted = redaction(&mut section, &mut tool);
+    let (redact, secret_headers) = redaction(&mut section, &mut tool);
     let policy = Policy {
-        redact: has_redacted,
+        redact,
+        secret_headers,
         ..policy
     };
     let probe = section.section("probe").and_then(unknown::probe);
@@ -96,7 +97,7 @@ pub(super) fn proxy(
     checks::warn(&tool, &endpoint, warnings);
     let by_rule = rules
         .into_iter()
-        .map(|ruled| of_rule(&tool, &endpoint, ruled))
+        .map(|ruled| of_rule(&tool, &endpoint, ruled, warnings))
         .collect();
     Some(ToolAt::new(tool, endpoint).with_rules(by_rule))
 }
@@ -135,6 +136,7 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
             .map(|name| name.to_ascii_lowercase())
             .collect(),
         redact: Vec::new(),
+        secret_headers: Vec::new(),
         max_body: section.get_or("max_body", Bytes(LONGEST)).0,
         host,
         passes_authorization: passes,
@@ -159,12 +161,15 @@ fn unkeyed(section: &mut Section<'_, '_>) -> Option<Unkeyed> {
     section.word("unkeyed", &words)
 }
 
-/// What of bodies is secret, in the places where the ledger has them. Returns those of requests as they were written.
-fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> Vec<Pointer> {
+/// What is secret, in the places where the ledger has it. Returns what of bodies of requests is, as it was written, and the
+/// names of headers.
+fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> (Vec<Pointer>, Vec<String>) {
     let Some(mut inner) = section.section("redact") else {
-        return Vec::new();
+        return (Vec::new(), Vec::new());
     };
     let (request, response) = (inner.pointers("request"), inner.pointers("response"));
+    let headers: Vec<String> = inner.get("headers").unwrap_or_default();
+    let headers = headers.iter().map(|name| name.to_ascii_lowercase());
     let json = |pointer: &Pointer| format!("/json{}", pointer.as_str()).parse().ok();
     // What has no places is masked as a whole.
     let whole = |pointers: &[Pointer]| {
@@ -181,7 +186,7 @@ fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> Vec<Pointer> {
             .chain(whole(&response))
             .collect(),
     };
-    request
+    (request, headers.collect())
 }
 
 fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
@@ -260,20 +265,29 @@ fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<Ruled<'r, 'a>> {
 }
 
 /// The tool under a rule; `None`: it is the same.
-fn of_rule(tool: &Tool, endpoint: &Endpoint, ruled: Ruled<'_, '_>) -> Option<(Tool, Endpoint)> {
+fn of_rule(
+    tool: &Tool,
+    endpoint: &Endpoint,
+    ruled: Ruled<'_, '_>,
+    warnings: &mut Vec<String>,
+) -> Option<(Tool, Endpoint)> {
     let mut section = ruled.section;
     let own = outcomes(&mut section);
     let probe = section.section("probe").and_then(unknown::probe);
     if own.is_empty() && probe.is_none() {
         return None;
     }
-    let mut tool = tool.clone();
+    let (mut tool, mut endpoint) = (tool.clone(), endpoint.clone());
     tool.outcomes.extend(own);
-    let Some(probe) = probe else {
-        return Some((tool, endpoint.clone()));
-    };
-    let tool = unknown::with_probe(tool, Some(&probe));
-    Some((tool, with_probe(endpoint.clone(), Some(&probe))))
+    if probe.is_some() {
+        tool = unknown::with_probe(tool, probe.as_ref());
+        endpoint = with_probe(endpoint, probe.as_ref());
+    }
+    let mut of_rule = Vec::new();
+    checks::warn(&tool, &endpoint, &mut of_rule);
+    of_rule.retain(|warning| !warnings.contains(warning));
+    warnings.extend(of_rule);
+    Some((tool, endpoint))
 }
 
 fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {

@@ -57,7 +57,8 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
             retry_after,
             newest_token,
         } => {
-            let is_stale = is_stale(*status, sent.fencing, *newest_token);
+            // An API that callers use as it is gets no token.
+            let is_stale = tool.proxy.is_none() && is_stale(*status, sent.fencing, *newest_token);
             // Callers are not sent away for longer than a call may take, whatever the tool says.
             let told = retry_after.map(|wait| wait.min(tool.deadline));
             let (outcome, rule) = answered(tool, *status, body, told, is_stale);

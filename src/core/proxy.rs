@@ -8,11 +8,14 @@ pub mod reply; // an answer as it is kept
 pub mod view; // what a request asks for
 
 #[cfg(test)]
+mod attacked_tests; // what deceives it
+#[cfg(test)]
 mod tests;
 
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 
+use self::form::is_at;
 use super::key::Pointer;
 
 /// What is done with a request.
@@ -59,8 +62,10 @@ pub struct Policy {
     pub key_header: String,
     /// Headers that are part of what a request asks for, in lower case.
     pub counted_headers: Vec<String>,
-    /// What of a body is not kept.
+    /// What of a body or a query is not kept.
     pub redact: Vec<Pointer>,
+    /// Headers of which no value is kept, beside those whose names tell, in lower case.
+    pub secret_headers: Vec<String>,
     /// The longest body of a request, in bytes.
     pub max_body: usize,
     /// The name by which callers reach it, beside its path. In lower case, without a port.
@@ -116,22 +121,24 @@ const OVERRIDES: [&str; 3] = [
 ];
 
 impl Policy {
-    /// As [`decide`](Self::decide); a request that names another method in a header is no read.
+    /// The number of the first rule that fits a request, and what is done with it. Where headers name another method, what
+    /// is stricter counts.
     pub fn decide_on(&self, message: &Message) -> (Option<usize>, Does) {
-        match self.decide(&message.method, &message.path) {
-            (rule, Does::Read) if message.overrides().next().is_some() => (rule, Does::Write),
-            decided => decided,
-        }
+        let decided = self.decide(&message.method, &message.path);
+        message.overrides().fold(decided, |(rule, does), method| {
+            let named = self.decide(&method.to_ascii_uppercase(), &message.path).1;
+            let is_denied = Does::Deny == does || Does::Deny == named;
+            (rule, if is_denied { Does::Deny } else { Does::Write })
+        })
     }
 
     /// The number of the first rule that fits, and what is done with the request.
     pub fn decide(&self, method: &str, path: &str) -> (Option<usize>, Does) {
+        if matches!(method, "CONNECT" | "TRACE") {
+            return (None, Does::Deny);
+        }
         let path = plain(path);
-        let fits = |rule: &Rule| {
-            let is_method = rule.methods.is_empty() || rule.methods.iter().any(|one| one == method);
-            is_method && is_below(&path, &rule.path)
-        };
-        match self.rules.iter().position(fits) {
+        match self.rules.iter().position(|rule| rule.fits(method, &path)) {
             Some(at) => (Some(at), self.rules[at].does),
             None if matches!(method, "GET" | "HEAD" | "OPTIONS") => (None, Does::Read),
             None => (None, Does::Write),
@@ -143,16 +150,47 @@ impl Policy {
         let own = rule.and_then(|at| self.rules.get(at)?.unkeyed);
         own.unwrap_or(self.unkeyed)
     }
+
+    /// Whether a name of a form or a query is one that the operator calls secret.
+    fn hides(&self, name: &str) -> bool {
+        self.redact.iter().any(|pointer| is_at(name, pointer))
+    }
 }
 
-/// Why a path is not passed on: it would be another one there. `None`: it is passed on as it is.
-pub fn path_mistake(path: &str) -> Option<&'static str> {
-    let decoded = percent_decode_str(path).decode_utf8_lossy();
-    if decoded.contains('\\') || decoded.contains(char::is_control) {
+impl Rule {
+    /// Whether it fits a request. `path`: as [`plain`] writes it. A rule that lets pass is taken at its word; one that does
+    /// not fits also what some servers take for the same.
+    fn fits(&self, method: &str, path: &str) -> bool {
+        let is_named = |name: &str| self.methods.iter().any(|one| one == name);
+        // Servers answer HEAD by what they do for GET.
+        let is_method =
+            self.methods.is_empty() || is_named(method) || (method == "HEAD" && is_named("GET"));
+        let is_there = if self.does == Does::Read {
+            is_below(path, &self.path)
+        } else {
+            is_below(&blurred(path), &blurred(&self.path))
+        };
+        is_method && is_there
+    }
+}
+
+/// Why a request is not passed on: it would be another one there. `None`: it is passed on as it is.
+pub fn mistake(message: &Message) -> Option<&'static str> {
+    if message.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Some("methods are in upper case");
+    }
+    path_mistake(&message.path)
+}
+
+fn path_mistake(path: &str) -> Option<&'static str> {
+    let once = percent_decode_str(path).decode_utf8_lossy();
+    let twice = percent_decode_str(&once).decode_utf8_lossy();
+    if twice.contains('\\') || twice.contains(char::is_control) {
         return Some("the path has a backslash or a control character");
     }
-    let is_step = |segment: &str| matches!(segment, "." | "..");
-    decoded
+    let name = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
+    let is_step = |segment: &str| matches!(name(segment).as_str(), "." | "..");
+    twice
         .split('/')
         .any(is_step)
         .then_some("the path has a segment \".\" or \"..\"")
@@ -163,6 +201,13 @@ fn plain(path: &str) -> String {
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let segments = decoded.split('/').filter(|segment| !segment.is_empty());
     segments.fold(String::new(), |path, segment| path + "/" + segment)
+}
+
+/// A path without what servers differ about: case, and what stands after a semicolon.
+fn blurred(path: &str) -> String {
+    let segments = path.to_lowercase();
+    let name = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
+    segments.split('/').map(name).collect::<Vec<_>>().join("/")
 }
 
 fn is_below(path: &str, prefix: &str) -> bool {
@@ -193,17 +238,23 @@ pub fn is_of_connection(name: &str, named: &[String]) -> bool {
 /// Who a request comes from, by its headers. They are kept nowhere.
 pub const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
 
-/// Whether a header may be a secret, by its name.
+/// Whether a header or a name in a query may be a secret. `name` is in lower case.
 fn is_secret(name: &str) -> bool {
-    const WORDS: [&str; 8] = [
+    const WORDS: [&str; 14] = [
+        "access-key",
+        "access_key",
+        "api-key",
+        "api_key",
+        "apikey",
         "auth",
         "cookie",
-        "token",
-        "secret",
+        "credential",
+        "jwt",
         "password",
+        "secret",
+        "session",
         "signature",
-        "api-key",
-        "apikey",
+        "token",
     ];
-    WORDS.iter().any(|word| name.contains(word))
+    WORDS.iter().any(|word| name.contains(word)) || name.contains("subscription-key")
 }

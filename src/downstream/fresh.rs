@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{ACCEPT, CONTENT_LENGTH, HOST, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderValue, USER_AGENT};
 use hyper_util::rt::TokioIo;
+use percent_encoding::percent_decode_str;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, Url};
 use rustls::pki_types::ServerName;
@@ -71,6 +74,23 @@ impl Bodiless {
         shake_hands(secure.map_err(|error| error.to_string())?).await
     }
 
+    /// User and password of the URL, as other requests have them (RFC 7617).
+    fn basic(&self) -> Option<HeaderValue> {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let (user, password) = (self.url.username(), self.url.password());
+        if user.is_empty() && password.is_none() {
+            return None;
+        }
+        let pair = format!(
+            "{}:{}",
+            decoded(user),
+            decoded(password.unwrap_or_default())
+        );
+        let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(pair))).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
     fn request(&self) -> Result<hyper::Request<Empty<Bytes>>, String> {
         let host = match (self.url.host_str().unwrap_or_default(), self.url.port()) {
             (host, Some(port)) => format!("{host}:{port}"),
@@ -87,6 +107,9 @@ impl Bodiless {
             .body(Empty::new());
         let mut request = request.map_err(|error| error.to_string())?;
         let headers = request.headers_mut();
+        if let Some(own) = self.basic() {
+            headers.insert(AUTHORIZATION, own);
+        }
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         headers.extend(self.headers.clone());

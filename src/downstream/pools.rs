@@ -161,12 +161,17 @@ impl Pools {
         self.lock().tls().map(drop)
     }
 
-    /// TLS for a connection of this pool; `None`: it has none.
+    /// TLS for a connection to this URL; `None`: it has none.
     ///
     /// # Errors
     /// No roots to trust are found.
-    pub(super) fn tls_of(&self, pool: &Pool) -> Result<Option<rustls::ClientConfig>, NoClient> {
-        pool.is_secure.then(|| self.lock().tls()).transpose()
+    pub(super) fn tls_for(
+        &self,
+        url: &reqwest::Url,
+    ) -> Result<Option<rustls::ClientConfig>, NoClient> {
+        (url.scheme() == "https")
+            .then(|| self.lock().tls())
+            .transpose()
     }
 
     /// Forgets a client: no request uses its idle connections again. Requests under way go on.

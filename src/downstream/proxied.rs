@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, Response};
 
@@ -19,11 +20,13 @@ impl Endpoint {
     pub fn for_message(&self, message: &Message) -> Result<(Self, HeaderMap), String> {
         let base = self.url.as_str().trim_end_matches('/');
         let endpoint = self.for_call(&format!("{base}{}", message.target()))?;
-        let is_as_written = endpoint.url.path()
-            == format!("{}{}", self.url.path().trim_end_matches('/'), message.path)
-            && endpoint.url.query() == message.query.as_deref();
+        // A URL may have more characters percent-encoded than the caller did, and nothing else may be other.
+        let decoded = |text: &str| percent_decode_str(text).collect::<Vec<u8>>();
+        let path = format!("{}{}", self.url.path().trim_end_matches('/'), message.path);
+        let is_as_written = decoded(endpoint.url.path()) == decoded(&path)
+            && endpoint.url.query().map(decoded) == message.query.as_deref().map(decoded);
         if !is_as_written {
-            return Err("its path or query has characters that are not percent-encoded".into());
+            return Err("its path or query cannot be passed on as they are written".into());
         }
         let method = Method::from_bytes(message.method.as_bytes());
         let endpoint = Self {

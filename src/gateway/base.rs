@@ -184,7 +184,7 @@ impl Base {
     /// The tool of a stored call as it is now.
     pub(super) fn tool_of(&self, record: &Record) -> Option<Arc<ToolAt>> {
         let at = self.tool_at(&record.intent.tool)?;
-        Some(at.for_record(record))
+        at.for_record(record)
     }
 
     /// A tool's rules. One that is not configured here is treated as undeclared, it writes; what is done

@@ -16,7 +16,7 @@ use crate::core::caller::Caller;
 use crate::core::key;
 use crate::core::proxy::reply::Reply;
 use crate::core::proxy::view::view;
-use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, path_mistake};
+use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
 use crate::downstream::{Downstream, Party};
 use crate::metrics::Door;
 
@@ -104,8 +104,13 @@ impl Proxies {
         let policy = policy.ok_or_else(|| ErrorKind::UnknownTool.alone())?;
         let message = &asked.message;
         let refuse = |why: &str| ErrorKind::InvalidRequest(why.to_owned()).alone();
-        if let Some(why) = path_mistake(&message.path) {
+        if let Some(why) = mistake(message) {
             return Err(refuse(why));
+        }
+        if policy.passes_authorization && is_of_a_connection(message) {
+            return Err(refuse(
+                "NTLM and Negotiate authenticate a connection, not a request",
+            ));
         }
         at.endpoint
             .for_message(message)
@@ -140,7 +145,11 @@ impl Proxies {
         if self.pauses.is_paused(name) {
             return Err(ErrorKind::ToolPaused.alone());
         }
-        let (message, _) = own_credentials(policy, asked.message);
+        let (mut message, _) = own_credentials(policy, asked.message);
+        // A key is told to the API only by a call, as the call's own.
+        message
+            .headers
+            .retain(|(name, _)| *name != policy.key_header);
         let metrics = &self.base.metrics;
         metrics.passed_on.with_label_values(&[name, kind]).inc();
         let party = Party::tool(&caller.tenant, name);
@@ -220,6 +229,15 @@ impl Proxies {
             }
         }
     }
+}
+
+/// Whether its credentials would hold for all requests of the same connection.
+fn is_of_a_connection(message: &Message) -> bool {
+    let scheme = message.header("authorization").unwrap_or_default();
+    let scheme = scheme.split(' ').next().unwrap_or_default();
+    ["ntlm", "negotiate"]
+        .iter()
+        .any(|one| scheme.eq_ignore_ascii_case(one))
 }
 
 /// A request without the credentials that do not go through, and those that do, as one text.

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::health::Health;
 use crate::core::proxy::image;
 use crate::core::recipe::{Recipe, RecipeId};
 use crate::core::record::Record;
+use crate::core::redact;
 use crate::core::time::elapsed_ms;
 use crate::core::tool::Tool;
 use crate::downstream::Endpoint;
@@ -75,15 +77,22 @@ impl ToolAt {
         of_rule.unwrap_or(self)
     }
 
-    /// The same under the rule for a stored call.
-    pub(super) fn for_record(self: Arc<Self>, record: &Record) -> Arc<Self> {
+    /// The same under the rule for a stored call; `None`: what is kept does not say which rule that is.
+    pub(super) fn for_record(self: Arc<Self>, record: &Record) -> Option<Arc<Self>> {
         if self.by_rule.iter().all(Option::is_none) {
-            return self;
+            return Some(self);
         }
-        match image::place(&record.intent.args) {
-            Some((method, path)) => self.for_request(&method, &path),
-            None => self,
-        }
+        let place = image::place(&record.intent.args)?;
+        Some(self.for_request(&place.method, &place.path))
+    }
+
+    /// A result as the ledger shows it.
+    pub(super) fn shown(&self, json: &Bytes) -> Bytes {
+        let json = match &self.tool.proxy {
+            Some(policy) => policy.shown(json),
+            None => json.clone(),
+        };
+        redact::mask(&json, &self.tool.redact.result)
     }
 
     /// Whether an MCP server has it.

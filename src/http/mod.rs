@@ -70,6 +70,7 @@ pub fn router(http: Http) -> Router {
         .route("/mcp", post(mcp::post))
         .merge(upstreams())
         .route("/proxy/{name}", any(proxy::by_path))
+        .route("/proxy/{name}/", any(proxy::by_path))
         .route("/proxy/{name}/{*path}", any(proxy::by_path))
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(pause::pause))
@@ -101,11 +102,11 @@ pub fn router(http: Http) -> Router {
         .route("/problems/{slug}", get(pages::page))
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::method_not_allowed)
+        .layer(middleware::from_fn_with_state(http.clone(), proxy::by_host))
         .layer(middleware::from_fn_with_state(
             http.clone(),
             auth::count_forbidden,
         ))
-        .with_state(http.clone())
-        .layer(middleware::from_fn_with_state(http, proxy::by_host))
+        .with_state(http)
         .layer(middleware::from_fn(host::one_host))
 }

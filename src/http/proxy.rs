@@ -97,13 +97,17 @@ fn kept(stored: &Stored, reply: Reply) -> Result<Response, Problem> {
         body: reply.body,
         _kept: stored.json.clone(),
     });
-    let mut response = written(Reply { body, ..reply })?;
+    let call_id = stored.record.intent.call_id;
+    let written = written(Reply { body, ..reply });
+    let mut response = written.map_err(|kind| Error {
+        call_id: Some(call_id),
+        ..kind.alone()
+    })?;
     response
         .extensions_mut()
         .insert(Elsewhere(stored.json.len()));
     tell(&mut response, is_replayed, "executed");
-    let call_id = stored.record.intent.call_id.to_string();
-    if let Ok(call_id) = call_id.parse() {
+    if let Ok(call_id) = call_id.to_string().parse() {
         response.headers_mut().insert(CALL_ID, call_id);
     }
     Ok(response)
@@ -149,7 +153,7 @@ fn tell(response: &mut Response, is_replayed: bool, outcome: &'static str) {
     }
 }
 
-fn written(reply: Reply) -> Result<Response, Problem> {
+fn written(reply: Reply) -> Result<Response, ErrorKind> {
     let unreadable = |_| ErrorKind::ResultUnavailable("its head cannot be written".into());
     let status = StatusCode::from_u16(reply.status);
     let status = status.map_err(|error| unreadable(error.to_string()))?;

@@ -67,6 +67,7 @@ mod points_world; // one life of a gateway that ends at a point, and what must h
 mod problems; // the table of failures
 mod proxies;
 mod proxies_access;
+mod proxies_attacked;
 mod proxies_rules;
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recheck_shared; // rechecks by several gateways, and stored calls that cannot be read

@@ -38,7 +38,7 @@ async fn rules_read_write_and_deny_by_method_and_path() {
         .await
         .expect_problem("outcome-unknown");
     // Clients mend such paths before they send them.
-    for path in ["/v1/%2e%2e/x", "/v1/a%5Cb", "/v1/..%2fadmin", "/v1/a\"b"] {
+    for path in ["/v1/%2e%2e/x", "/v1/a%5Cb", "/v1/..%2fadmin"] {
         let answer = raw(&gateway, path).await;
         assert!(answer.contains("invalid-request"), "{path}: {answer}");
     }

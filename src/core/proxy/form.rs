@@ -24,10 +24,12 @@ fn decoded(text: &str) -> Option<String> {
     Some(decoded.into_owned())
 }
 
-/// Whether a name of a form stands at a pointer, or below it: `card[number]` is below `/card`.
+/// Whether a name of a form is at a pointer, or below it: `card[number]` and `card.number` are below `/card`.
 pub(super) fn is_at(name: &str, pointer: &Pointer) -> bool {
-    let mut steps = steps(name);
-    pointer.steps().all(|step| steps.next() == Some(step))
+    let mut steps = name.split(['[', ']', '.']).filter(|step| !step.is_empty());
+    pointer
+        .steps()
+        .all(|step| steps.next() == Some(step.as_str()))
 }
 
 /// `a[b][c]` as `a`, `b`, `c`. What has no such form is one step. No two names have the same steps.

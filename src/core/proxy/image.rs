@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::form::{FORM, is_at, pairs};
+use super::form::{FORM, pairs};
 use super::{Message, Policy, is_secret};
+use crate::core::json;
+use crate::core::key::Pointer;
 use crate::core::redact::{self, MASK};
 
 /// Bytes as part of a JSON object: JSON as it stands, else a text, else base64.
@@ -25,22 +27,26 @@ impl Body {
         if bytes.is_empty() {
             return Self::default();
         }
-        // White space around a JSON text would be lost.
-        let is_bare = bytes.trim_ascii().len() == bytes.len();
-        let json: Option<Box<RawValue>> = serde_json::from_slice(bytes).ok();
-        match (json.filter(|_| is_bare), str::from_utf8(bytes)) {
-            (Some(json), _) => Self {
+        if let Some(json) = bare_json(bytes) {
+            return Self {
                 json: Some(json),
                 ..Self::default()
-            },
-            (None, Ok(text)) => Self {
-                text: Some(text.to_owned()),
-                ..Self::default()
-            },
-            (None, Err(_)) => Self {
+            };
+        }
+        let is_plain = |text: &&str| !text.chars().any(is_odd);
+        match str::from_utf8(bytes).ok().filter(is_plain) {
+            Some(text) => Self::of_text(text),
+            None => Self {
                 base64: Some(BASE64.encode(bytes)),
                 ..Self::default()
             },
+        }
+    }
+
+    fn of_text(text: &str) -> Self {
+        Self {
+            text: Some(text.to_owned()),
+            ..Self::default()
         }
     }
 
@@ -60,46 +66,81 @@ impl Body {
         })
     }
 
-    /// Without what is secret. What has no places is masked as a whole.
+    /// Without what is secret: as it came, if nothing of it is. What has no places is masked as a whole.
     fn masked(self, policy: &Policy, kind: &str) -> Self {
-        let text = |text: String| Self {
-            text: Some(text),
-            ..Self::default()
-        };
-        match self {
+        let whole = || Self::of_text(MASK);
+        match &self {
             Self {
                 json: Some(json), ..
             } => {
+                // Of a member that stands there twice only one would be masked.
+                let Ok(value) = json::parse(json.get()) else {
+                    return whole();
+                };
+                let is_there = |place: &Pointer| value.pointer(place.as_str()).is_some();
+                if !policy.redact.iter().any(is_there) {
+                    return self;
+                }
                 let masked = redact::mask(&json.get().to_owned().into(), &policy.redact);
                 let masked = serde_json::from_slice(&masked).ok();
-                masked.map_or_else(
-                    || text(MASK.into()),
-                    |json| Self {
-                        json: Some(json),
-                        ..Self::default()
-                    },
-                )
+                masked.map_or_else(whole, |json| Self {
+                    json: Some(json),
+                    ..Self::default()
+                })
             }
             Self {
                 text: Some(form), ..
-            } if kind.starts_with(FORM) => text(masked_form(policy, form)),
+            } if kind.starts_with(FORM) => {
+                if has_secret(form, |name| policy.hides(name)) {
+                    whole()
+                } else {
+                    self
+                }
+            }
             Self {
                 text: None,
                 base64: None,
                 ..
-            } => Self::default(),
-            _ => text(MASK.into()),
+            } => self,
+            _ => whole(),
         }
     }
 }
 
-/// The form as it came if nothing of it is secret, else the mask: one value may say what another is.
-fn masked_form(policy: &Policy, form: String) -> String {
-    let is_secret = |name: &str| policy.redact.iter().any(|pointer| is_at(name, pointer));
-    match pairs(&form) {
-        Some(pairs) if !pairs.iter().any(|(name, _)| is_secret(name)) => form,
-        _ => MASK.into(),
+/// How deep JSON may be that stands in other JSON: readers stop at 128.
+const MAX_DEPTH: usize = 100;
+
+/// JSON that every reader takes as it stands. `null` is a text, because nothing is read as null, too.
+fn bare_json(bytes: &[u8]) -> Option<Box<RawValue>> {
+    // White space around it would be lost.
+    if bytes.trim_ascii().len() != bytes.len() {
+        return None;
     }
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let is_plain = !value.is_null() && !is_deeper(&value, MAX_DEPTH);
+    is_plain.then(|| serde_json::from_slice(bytes).ok())?
+}
+
+/// Whether a value has more levels than these.
+pub(super) fn is_deeper(value: &Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else {
+        return true;
+    };
+    match value {
+        Value::Array(items) => items.iter().any(|item| is_deeper(item, below)),
+        Value::Object(members) => members.values().any(|member| is_deeper(member, below)),
+        _ => false,
+    }
+}
+
+/// A character that takes six bytes in JSON.
+fn is_odd(c: char) -> bool {
+    c.is_ascii_control() && !matches!(c, '\n' | '\r' | '\t')
+}
+
+/// Whether a name of a form or a query is secret; what cannot be read may be.
+fn has_secret(form: &str, is_secret: impl Fn(&str) -> bool) -> bool {
+    pairs(form).is_none_or(|pairs| pairs.iter().any(|(name, _)| is_secret(name)))
 }
 
 /// A request as it is kept.
@@ -125,8 +166,15 @@ impl Policy {
         let kind = message.header("content-type").unwrap_or_default();
         let body = Body::of(&message.body);
         let masked = |(name, value): &(String, String)| {
-            let value = if is_secret(name) { MASK } else { value };
+            let is_secret = is_secret(name) || self.secret_headers.contains(name);
+            let value = if is_secret { MASK } else { value };
             (name.clone(), value.to_owned())
+        };
+        // One value may say what another is.
+        let shown = |query: &String| {
+            let is_secret = |name: &str| is_secret(&name.to_ascii_lowercase()) || self.hides(name);
+            let is_hidden = has_secret(query, is_secret);
+            if is_hidden { MASK } else { query }.to_owned()
         };
         let Body { json, text, base64 } = if self.redact.is_empty() {
             body
@@ -136,7 +184,7 @@ impl Policy {
         let image = Image {
             method: message.method.clone(),
             path: message.path.clone(),
-            query: message.query.clone(),
+            query: message.query.as_ref().map(shown),
             headers: message.headers.iter().map(masked).collect(),
             json,
             text,
@@ -167,8 +215,13 @@ pub fn message(image: &[u8]) -> Option<Message> {
 }
 
 /// Method and path of the request that an image is of, masked or not.
-pub fn place(image: &[u8]) -> Option<(String, String)> {
-    let image: Value = serde_json::from_slice(image).ok()?;
-    let text = |name: &str| Some(image.get(name)?.as_str()?.to_owned());
-    Some((text("method")?, text("path")?))
+#[derive(Deserialize)]
+pub struct Place {
+    pub method: String,
+    pub path: String,
+}
+
+/// Whatever else stands in the image. `None`: it is none.
+pub fn place(image: &[u8]) -> Option<Place> {
+    serde_json::from_slice(image).ok()
 }

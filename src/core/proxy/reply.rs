@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::image::Body;
+use super::{Policy, is_of_connection, is_secret};
+use crate::core::redact::MASK;
 
 /// Cookies are the session of one client, and are neither kept nor told to another one.
 const OF_ONE_CLIENT: [&str; 2] = ["set-cookie", "set-cookie2"];
@@ -45,9 +47,16 @@ impl Reply {
         serde_json::to_vec(&stored).unwrap_or_default().into()
     }
 
-    /// `None`: this is no answer that was kept.
+    /// `None`: this is no answer that was kept, or that a person has given.
     pub fn read(json: &[u8]) -> Option<Self> {
-        let stored: Stored = serde_json::from_slice(json).ok()?;
+        let mut stored: Stored = serde_json::from_slice(json).ok()?;
+        let is_told = |name: &str| !is_of_connection(name, &[]) && !OF_ONE_CLIENT.contains(&name);
+        stored
+            .headers
+            .retain(|(name, _)| is_told(&name.to_ascii_lowercase()));
+        if !(200..=599).contains(&stored.status) {
+            return None;
+        }
         let body = Body {
             json: stored.json,
             text: stored.text,
@@ -58,5 +67,20 @@ impl Reply {
             headers: stored.headers,
             body: body.bytes()?,
         })
+    }
+}
+
+impl Policy {
+    /// An answer that was kept, without headers that may be secrets. What is none is as it is.
+    pub fn shown(&self, json: &[u8]) -> Bytes {
+        let Ok(mut stored) = serde_json::from_slice::<Stored>(json) else {
+            return Bytes::copy_from_slice(json);
+        };
+        for (name, value) in &mut stored.headers {
+            if is_secret(name) || self.secret_headers.contains(name) {
+                *value = MASK.to_owned();
+            }
+        }
+        serde_json::to_vec(&stored).unwrap_or_default().into()
     }
 }

@@ -1,18 +1,17 @@
 //! What a request asks for: the value that its key and its fingerprint are made of.
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::Message;
 use super::form::{FORM, pairs, steps};
+use super::image::is_deeper;
 use crate::core::json;
 use crate::core::key::Pointer;
 
 /// The member that holds the caller's own credentials. The fingerprint covers it, and no key is made of it: a call that is
 /// repeated with another credential meets its call, and is not the same.
 pub const CREDENTIAL: &str = "oncegate:credential";
-
-/// What multipart bodies have in the place of their boundary, which is another one each time.
-const BOUNDARY: &str = "boundary";
 
 /// One object: method, path, query, headers and body. `credential`: the caller's own, where they go through.
 pub fn view(message: &Message, credential: &str) -> Value {
@@ -25,10 +24,7 @@ pub fn view(message: &Message, credential: &str) -> Value {
             .for_each(|values| values.push(value.as_str().into()));
     }
     let query = message.query.as_deref().unwrap_or_default();
-    let query = pairs(query).map_or_else(
-        || json!({ "text": query }),
-        |pairs| json!({ "form": tree(pairs) }),
-    );
+    let query = pairs(query).map_or_else(|| json!({ "text": query }), form);
     let method = [message.method.as_str()]
         .into_iter()
         .chain(message.overrides());
@@ -82,22 +78,46 @@ pub fn places(pointer: &Pointer) -> Vec<Pointer> {
 
 fn body(message: &Message) -> Value {
     let kind = message.header("content-type").unwrap_or_default();
-    let Ok(text) = str::from_utf8(&message.body) else {
-        return binary(&message.body, boundary(kind));
-    };
-    if let Some(boundary) = boundary(kind) {
-        return json!({ "text": text.replace(boundary, BOUNDARY) });
-    }
-    if kind.starts_with(FORM)
+    let text = str::from_utf8(&message.body).ok();
+    if let Some(text) = text
+        && kind.starts_with(FORM)
         && let Some(pairs) = pairs(text)
     {
-        return json!({ "form": tree(pairs) });
+        return form(pairs);
     }
     // What two readers could understand differently is compared as it is written.
-    match json::parse_bounded(text) {
-        Ok(value) => json!({ "json": value }),
-        Err(_) => json!({ "text": text }),
+    if let Some(text) = text
+        && (kind.is_empty() || kind.contains("json"))
+        && let Ok(value) = json::parse_bounded(text)
+        && !is_deeper(&value, MAX_DEPTH)
+    {
+        return json!({ "json": value });
     }
+    match boundary(kind) {
+        Some(boundary) => json!({ "parts": digest(&without(&message.body, boundary)) }),
+        None => json!({ "bytes": digest(&message.body) }),
+    }
+}
+
+/// How deep JSON is looked into.
+const MAX_DEPTH: usize = 100;
+/// How many steps a name of a form is taken apart into.
+const MAX_STEPS: usize = 32;
+
+fn digest(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}
+
+/// A form, or a query. Where a name has a place that is counted, the order tells which values belong together.
+fn form(pairs: Vec<(String, String)>) -> Value {
+    let is_counted = |(name, _): &(String, String)| {
+        let places = name.matches("[]").count();
+        places > usize::from(name.ends_with("[]"))
+    };
+    if pairs.iter().any(is_counted) {
+        return json!({ "pairs": pairs });
+    }
+    json!({ "form": tree(pairs) })
 }
 
 /// A form by the steps of its names. Each place has a list: the values that stand there, and what is below it.
@@ -105,7 +125,11 @@ fn tree(pairs: Vec<(String, String)>) -> Value {
     let mut root = json!([[], {}]);
     for (name, value) in pairs {
         let mut at = &mut root;
-        for step in steps(&name) {
+        let mut all: Vec<String> = steps(&name).take(MAX_STEPS + 1).collect();
+        if all.len() > MAX_STEPS {
+            all = vec![name];
+        }
+        for step in all {
             let below = &mut at[1];
             if below.get(&step).is_none() {
                 below[&step] = json!([[], {}]);
@@ -130,9 +154,18 @@ fn boundary(kind: &str) -> Option<&str> {
     boundary.filter(|boundary| !boundary.is_empty())
 }
 
-/// Each byte as one character, so that a boundary can be found in it.
-fn binary(body: &[u8], boundary: Option<&str>) -> Value {
-    let text: String = body.iter().map(|byte| char::from(*byte)).collect();
-    let text = boundary.map_or_else(|| text.clone(), |found| text.replace(found, BOUNDARY));
-    json!({ "bytes": text })
+/// The parts of a multipart body, each after its length, without the boundary between them.
+fn without(body: &[u8], boundary: &str) -> Vec<u8> {
+    let finder = boundary.as_bytes();
+    let (mut parts, mut rest) = (Vec::new(), body);
+    let mut add = |part: &[u8]| {
+        parts.extend((part.len() as u64).to_be_bytes());
+        parts.extend(part);
+    };
+    while let Some(at) = rest.windows(finder.len()).position(|some| some == finder) {
+        add(&rest[..at]);
+        rest = &rest[at + finder.len()..];
+    }
+    add(rest);
+    parts
 }

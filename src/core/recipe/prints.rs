@@ -6,6 +6,8 @@ use serde_json::Value;
 
 use super::{Recipe, RecipeId};
 use crate::core::key::{Fingerprint, Lookup, SECRET_ID};
+use crate::core::proxy::image;
+use crate::core::proxy::view::view;
 use crate::core::record::{Alias, Intent, Record};
 use crate::core::secret::{Secret, Secrets};
 use crate::core::{json, redact};
@@ -43,6 +45,7 @@ impl Print {
             recipe: id,
             fingerprint,
             is_as_today: today.key.ignore == recipe.key.ignore
+                && today.headers == recipe.headers
                 && today.keeps_member == recipe.keeps_member,
         }
     }
@@ -200,7 +203,11 @@ impl Prints {
         if !redact::is_whole(args) {
             return None;
         }
-        let args = json::parse(str::from_utf8(args).ok()?).ok()?;
+        let args = match today.headers {
+            // What is kept of a request is not what its fingerprint is made of. With credentials it is not whole.
+            Some(_) => view(&image::message(args)?, ""),
+            None => json::parse(str::from_utf8(args).ok()?).ok()?,
+        };
         Some(today.fingerprint(secret, &args))
     }
 }

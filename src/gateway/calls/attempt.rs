@@ -10,7 +10,7 @@ use super::prepared::PreparedCall;
 use crate::core::breaker::Sign;
 use crate::core::call::judge;
 use crate::core::outcome::{Evidence, Outcome, is_sign_of_life};
-use crate::core::record::{Record, State};
+use crate::core::record::{Content, Record, State};
 use crate::core::session::SessionId;
 use crate::core::tool::{Asks, Tool};
 use crate::core::trace::SpanId;
@@ -32,6 +32,17 @@ pub(in crate::gateway) struct Attempted {
     pub(in crate::gateway) outcome: Outcome,
     /// The exchange, if it is still under way.
     pub(in crate::gateway) silent: Option<Exchange>,
+}
+
+/// What a probe of an API finds is not what the API would have answered, and is told apart from that.
+fn as_kept(at: &ToolAt, finding: Finding) -> Finding {
+    match finding {
+        Finding::Found(Content::Kept(json)) if at.tool.proxy.is_some() => {
+            let found = [b"{\"probed\":", json.as_ref(), b"}"].concat();
+            Finding::Found(Content::Kept(found.into()))
+        }
+        other => other,
+    }
 }
 
 /// An attempt of which no byte left.
@@ -180,7 +191,10 @@ impl Sender {
         };
         tokio::select! {
             answer = self.downstream.probe(&at.endpoint, party, &url, by) => match answer {
-                Ok((status, body, retry_after)) => (read_probe(&at.tool, status, &body), retry_after),
+                Ok((status, body, retry_after)) => {
+                    let finding = read_probe(&at.tool, status, &body);
+                    (as_kept(at, finding), retry_after)
+                }
                 Err(why) => (Finding::Unclear(why), None),
             },
             () = self.base.abandoned.cancelled() => {

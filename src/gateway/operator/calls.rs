@@ -12,7 +12,6 @@ use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Evidence, Outcome, Sent, classify};
 use crate::core::record::Content;
 use crate::core::record::{CallId, Record, State};
-use crate::core::redact;
 use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
 use crate::core::unknown::{CheckBlocker, Resolution};
@@ -231,7 +230,7 @@ impl Operator {
     /// A result of the call's tool without what is secret in it.
     fn shown(&self, record: &Record, json: &Bytes) -> Bytes {
         let at = self.base.tool_at(&record.intent.tool);
-        at.map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result))
+        at.map_or_else(hidden, |at| at.shown(json))
     }
 
     async fn to_replay(&self, caller: &Caller, call_id: CallId) -> Result<Record, Error> {

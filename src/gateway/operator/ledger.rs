@@ -88,10 +88,7 @@ impl Ledger {
     /// Takes out of a record what is not to be shown.
     pub(in crate::gateway) fn mask(&self, record: &mut Record) {
         let at = self.base.tool_at(&record.intent.tool);
-        let mask = |json: &Bytes| {
-            at.as_ref()
-                .map_or_else(hidden, |at| redact::mask(json, &at.tool.redact.result))
-        };
+        let mask = |json: &Bytes| at.as_ref().map_or_else(hidden, |at| at.shown(json));
         if let Some(json) = record.state.kept_mut() {
             *json = mask(json);
         }
