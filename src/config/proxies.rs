@@ -13,7 +13,7 @@ use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed};
 use crate::core::redact;
 use crate::core::request::KEY_HEADER;
 use crate::core::retry;
-use crate::core::tool::{Mode, SessionPolicy, Tool};
+use crate::core::tool::{Mode, OnUnknown, SessionPolicy, Tool};
 use crate::downstream::{Endpoint, check_header};
 use crate::gateway::ToolAt;
 
@@ -295,7 +295,7 @@ fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
     checks::check_times(tool, section);
     let policy = tool.proxy.as_ref();
     let passes = policy.is_some_and(|policy| policy.passes_authorization);
-    let is_retry = tool.unknown == crate::core::tool::OnUnknown::Retry;
+    let is_retry = tool.unknown == OnUnknown::Retry;
     let why = "unknown = \"retry\" cannot send a request again whose credentials are not kept";
     section.check(!(passes && is_retry), "pass_authorization", why);
     let window = tool.derived_window.unwrap_or_default();
@@ -310,6 +310,11 @@ fn warn(tool: &Tool, policy: &Policy, warnings: &mut Vec<String>) {
     if all.contains(&Unkeyed::Derive) && tool.key.ignore.is_empty() {
         warnings.push(format!(
             "{name}: keys are derived from all of a request; list in ignore what changes by itself, such as dates, nonces and signatures, or each repetition is a new call"
+        ));
+    }
+    if tool.unknown == OnUnknown::Retry && tool.retry.attempts == 1 {
+        warnings.push(format!(
+            "{name}: a call that becomes unknown is sent again by a recheck alone, and its client is told outcome-unknown until then; with retry.attempts = 3 it need not wait"
         ));
     }
     if all.contains(&Unkeyed::Pass) {

@@ -255,6 +255,10 @@ fn what_does_not_fit_a_proxy_is_a_mistake() {
         "{:?}",
         config.warnings
     );
+    let again = "unknown = \"retry\"\ndedup = \"key\"";
+    let config = read(&proxy(&format!("{at}{again}")), &[]).expect("good");
+    let waits = |said: &String| said.contains("by a recheck alone");
+    assert!(config.warnings.iter().any(waits), "{:?}", config.warnings);
     let config = read(&proxy(&format!("{at}unkeyed = \"pass\"")), &[]).expect("good");
     assert!(
         config
