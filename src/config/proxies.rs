@@ -170,7 +170,10 @@ fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> (Vec<Pointer>, V
     let (request, response) = (inner.pointers("request"), inner.pointers("response"));
     let headers: Vec<String> = inner.get("headers").unwrap_or_default();
     let headers = headers.iter().map(|name| name.to_ascii_lowercase());
-    let json = |pointer: &Pointer| format!("/json{}", pointer.as_str()).parse().ok();
+    let below = |root: &str, pointer: &Pointer| format!("{root}{}", pointer.as_str()).parse().ok();
+    let json = |pointer: &Pointer| below("/json", pointer);
+    // What a probe has found, and what a person has said.
+    let others = |pointer: &Pointer| [below("/probed", pointer), Some(pointer.clone())];
     // What has no places is masked as a whole.
     let whole = |pointers: &[Pointer]| {
         let others = ["/text", "/base64"].iter().filter(|_| !pointers.is_empty());
@@ -183,6 +186,7 @@ fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> (Vec<Pointer>, V
         result: response
             .iter()
             .filter_map(json)
+            .chain(response.iter().flat_map(others).flatten())
             .chain(whole(&response))
             .collect(),
     };

@@ -97,11 +97,12 @@ impl Message {
         }
     }
 
-    /// Other methods that headers name: some servers take the request for one of these.
-    fn overrides(&self) -> impl Iterator<Item = &str> {
+    /// Other methods that headers name, in upper case: some servers take the request for one of these.
+    fn overrides(&self) -> impl Iterator<Item = String> {
         let headers = self.headers.iter();
-        let named = headers.filter(|(name, _)| OVERRIDES.contains(&name.as_str()));
-        named.map(|(_, method)| method.as_str())
+        let named = headers.filter(|(name, _)| is_override(name));
+        let methods = named.flat_map(|(_, methods)| methods.split(','));
+        methods.map(|method| method.trim().to_ascii_uppercase())
     }
 
     /// Path and query.
@@ -120,16 +121,28 @@ const OVERRIDES: [&str; 3] = [
     "x-method-override",
 ];
 
+/// Whether a header names another method. Some servers read `_` in a name as `-`. `name` is in lower case.
+pub fn is_override(name: &str) -> bool {
+    OVERRIDES.contains(&name.replace('_', "-").as_str())
+}
+
 impl Policy {
-    /// The number of the first rule that fits a request, and what is done with it. Where headers name another method, what
-    /// is stricter counts.
-    pub fn decide_on(&self, message: &Message) -> (Option<usize>, Does) {
-        let decided = self.decide(&message.method, &message.path);
-        message.overrides().fold(decided, |(rule, does), method| {
-            let named = self.decide(&method.to_ascii_uppercase(), &message.path).1;
-            let is_denied = Does::Deny == does || Does::Deny == named;
-            (rule, if is_denied { Does::Deny } else { Does::Write })
-        })
+    /// What is done with a request, and what becomes of it without a key. Where headers name another method, what is
+    /// stricter counts, and nothing passes unguarded.
+    pub fn decide_on(&self, message: &Message) -> (Does, Unkeyed) {
+        let (rule, does) = self.decide(&message.method, &message.path);
+        let mut decided = (does, self.unkeyed(rule));
+        for method in message.overrides() {
+            let (rule, named) = self.decide(&method, &message.path);
+            decided.0 = match (decided.0, named) {
+                (Does::Deny, _) | (_, Does::Deny) => Does::Deny,
+                _ => Does::Write,
+            };
+            if decided.1 != self.unkeyed(rule) || decided.1 == Unkeyed::Pass {
+                decided.1 = Unkeyed::Refuse;
+            }
+        }
+        decided
     }
 
     /// The number of the first rule that fits, and what is done with the request.
@@ -137,8 +150,8 @@ impl Policy {
         if matches!(method, "CONNECT" | "TRACE") {
             return (None, Does::Deny);
         }
-        let path = plain(path);
-        match self.rules.iter().position(|rule| rule.fits(method, &path)) {
+        let fits = |rule: &Rule| rule.fits(method, path);
+        match self.rules.iter().position(fits) {
             Some(at) => (Some(at), self.rules[at].does),
             None if matches!(method, "GET" | "HEAD" | "OPTIONS") => (None, Does::Read),
             None => (None, Does::Write),
@@ -146,7 +159,7 @@ impl Policy {
     }
 
     /// What becomes of a write without a key.
-    pub fn unkeyed(&self, rule: Option<usize>) -> Unkeyed {
+    fn unkeyed(&self, rule: Option<usize>) -> Unkeyed {
         let own = rule.and_then(|at| self.rules.get(at)?.unkeyed);
         own.unwrap_or(self.unkeyed)
     }
@@ -158,7 +171,7 @@ impl Policy {
 }
 
 impl Rule {
-    /// Whether it fits a request. `path`: as [`plain`] writes it. A rule that lets pass is taken at its word; one that does
+    /// Whether it fits a request. `path`: as it was written. A rule that lets pass is taken at its word; one that does
     /// not fits also what some servers take for the same.
     fn fits(&self, method: &str, path: &str) -> bool {
         let is_named = |name: &str| self.methods.iter().any(|one| one == name);
@@ -166,7 +179,9 @@ impl Rule {
         let is_method =
             self.methods.is_empty() || is_named(method) || (method == "HEAD" && is_named("GET"));
         let is_there = if self.does == Does::Read {
-            is_below(path, &self.path)
+            // A server may see another number of segments.
+            let is_clear = !path.contains("//") && !path.to_ascii_lowercase().contains("%2f");
+            is_clear && is_below(&plain(path), &plain(&self.path))
         } else {
             is_below(&blurred(path), &blurred(&self.path))
         };
@@ -203,15 +218,15 @@ fn plain(path: &str) -> String {
     segments.fold(String::new(), |path, segment| path + "/" + segment)
 }
 
-/// A path without what servers differ about: case, and what stands after a semicolon.
+/// A path without what servers differ about: case, what stands after a semicolon, and how often it is decoded.
 fn blurred(path: &str) -> String {
-    let segments = path.to_lowercase();
+    let segments = plain(&plain(path)).to_lowercase();
     let name = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
     segments.split('/').map(name).collect::<Vec<_>>().join("/")
 }
 
 fn is_below(path: &str, prefix: &str) -> bool {
-    let rest = path.strip_prefix(plain(prefix).as_str());
+    let rest = path.strip_prefix(prefix);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 

@@ -45,6 +45,8 @@ pub enum CheckBlocker {
     Store,
     /// Another call has its key by now: it can never be sent again.
     KeyGone,
+    /// What is kept of its request does not say by which rule it goes.
+    Unplaced,
     /// What it belongs to is being undone, or settled: it must never be sent again.
     NotWanted,
 }
@@ -67,35 +69,52 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
         (200..=299, Body::Whole(bytes)) if bytes.is_empty() => {
             Finding::Unclear(format!("it answered {status} with an empty body"))
         }
-        (200..=299, _) if tool.probe_found.is_some() => found_in(body, tool.probe_found.as_ref()),
         (200..=299, _) if test.is_some_and(|test| outcome::passes(test, body) != Some(true)) => {
             Finding::Unclear(format!(
                 "it answered {status}, which does not pass the tool's success test"
             ))
         }
-        (200..=299, _) => Finding::Found(outcome::keep(body)),
+        (200..=299, _) => match &tool.probe_found {
+            Some(found) => found_in(body, found),
+            None => Finding::Found(outcome::keep(body)),
+        },
         (404, _) => Finding::NotFound,
         (status, _) => Finding::Unclear(format!("it answered {status}")),
     }
 }
 
-/// What stands in the answer to a search. Only where there could be something does nothing mean that nothing was found.
-fn found_in(body: &Body, found: Option<&Pointer>) -> Finding {
+/// What stands in the answer to a search: an object, a list or a text is the effect. Only a list without it, or null in an
+/// answer that names no error, says that there is none.
+fn found_in(body: &Body, found: &Pointer) -> Finding {
+    let unclear = |why: &str| Finding::Unclear(format!("it answered with {why}"));
     let said = match body {
         Body::Whole(bytes) => serde_json::from_slice::<Value>(bytes).ok(),
         Body::Broken(_) => None,
     };
-    let (Some(said), Some(found)) = (said, found) else {
-        return Finding::Unclear("it answered with no whole JSON".into());
+    let Some(said) = said else {
+        return unclear("no whole JSON");
     };
-    let (around, last) = found.as_str().rsplit_once('/').unwrap_or_default();
+    let names_error = ["error", "errors"]
+        .iter()
+        .any(|name| !matches!(said.get(name), None | Some(Value::Null)));
+    let (around, _) = found.as_str().rsplit_once('/').unwrap_or_default();
     match (said.pointer(found.as_str()), said.pointer(around)) {
         (Some(Value::Array(items)), _) if items.is_empty() => Finding::NotFound,
-        (Some(Value::Null), _) => Finding::NotFound,
-        (Some(item), _) => Finding::Found(Content::Kept(item.to_string().into())),
+        (Some(Value::Null), _) if !names_error => Finding::NotFound,
         (None, Some(Value::Array(_))) => Finding::NotFound,
-        (None, Some(Value::Object(_))) if last.parse::<usize>().is_err() => Finding::NotFound,
-        (None, _) => Finding::Unclear("it answered with nothing to look into".into()),
+        (Some(item), _) if is_something(item) => {
+            Finding::Found(Content::Kept(item.to_string().into()))
+        }
+        _ => unclear("neither an effect nor an empty list at the place to look at"),
+    }
+}
+
+fn is_something(item: &Value) -> bool {
+    match item {
+        Value::Object(members) => !members.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
@@ -296,8 +315,29 @@ mod tests {
             probe_found: Some("/charge".parse().expect("a pointer")),
             ..tool("t")
         };
-        assert_eq!(word(&search, 200, &whole("{}")), "not found");
-        assert_eq!(word(&search, 200, &whole("[]")), "not found");
+        for (body, said) in [
+            ("{}", "unclear"),
+            ("[]", "not found"),
+            (r#"{"charge":null}"#, "not found"),
+            (r#"{"charge":null,"errors":[{}]}"#, "unclear"),
+            (r#"{"charge":0}"#, "unclear"),
+            (r#"{"charge":false}"#, "unclear"),
+            (r#"{"charge":""}"#, "unclear"),
+            (r#"{"charge":{}}"#, "unclear"),
+            (r#"{"charge":"ch_1"}"#, "found"),
+        ] {
+            assert_eq!(word(&search, 200, &whole(body)), said, "{body}");
+        }
+        let tested = Tool {
+            success: Some(SuccessTest {
+                pointer: "/ok".parse().expect("a pointer"),
+                equals: json!(true),
+                otherwise: Declared::Unknown,
+            }),
+            ..search.clone()
+        };
+        let failed = whole(r#"{"ok":false,"charge":null}"#);
+        assert_eq!(word(&tested, 200, &failed), "unclear");
         assert_eq!(word(&search, 404, &whole("{}")), "not found");
         let (pointer, equals) = ("/status".parse().expect("a pointer"), json!("done"));
         let success = Some(SuccessTest {

@@ -115,12 +115,12 @@ impl Proxies {
         at.endpoint
             .for_message(message)
             .map_err(|why| refuse(&why))?;
-        let (rule, does) = policy.decide_on(message);
+        let (does, unkeyed) = policy.decide_on(message);
         let has_key = message
             .headers
             .iter()
             .any(|(name, _)| *name == policy.key_header);
-        match (does, policy.unkeyed(rule)) {
+        match (does, unkeyed) {
             (Does::Deny, _) => Err(ErrorKind::Forbidden.alone()),
             (Does::Read, _) => self.pass(caller, &at, policy, asked, "read").await,
             (Does::Write, Unkeyed::Refuse) if !has_key => {

@@ -92,11 +92,15 @@ async fn a_probe_of_a_rule_settles_its_calls_and_a_person_may_say_the_answer() {
     let tool = Tool::start().await;
     let url = format!("http://127.0.0.1:{}/found/{{/json/id}}/{{key}}", tool.port);
     let rule = format!(
-        "unknown = \"probe\"\nprobe = {{ url = \"http://127.0.0.1:{}/none/{{key}}\" }}\nrecheck = {{ base = \"100ms\" }}\n\
+        "redact = {{ response = [\"/client_secret\"] }}\nunknown = \"probe\"\nprobe = {{ url = \"http://127.0.0.1:{}/none/{{key}}\" }}\nrecheck = {{ base = \"100ms\" }}\n\
          [[proxies.api.rules]]\npath = \"/v1/charges\"\nas = \"write\"\nprobe = {{ url = \"{url}\" }}\n",
         tool.port
     );
-    tool.then(Act::ExecuteThenDrop);
+    tool.then(Act::ExecuteThenDrop).always(Act::Tell(
+        200,
+        "",
+        b"{\"id\":\"o 1\",\"client_secret\":\"probed-secret\"}",
+    ));
     let gateway = Gateway::start(&api(&tool, &rule)).await;
     let unknown = post(&gateway, "k1", "{\"id\":\"o 1\"}").await;
     let id = unknown.expect_problem("outcome-unknown").id();
@@ -107,6 +111,12 @@ async fn a_probe_of_a_rule_settles_its_calls_and_a_person_may_say_the_answer() {
     let seen = tool.seen();
     let key = seen[0].header("idempotency-key");
     assert_eq!(seen[1].line, format!("GET /found/o%201/{key} HTTP/1.1"));
+    let shown = gateway.get(&format!("/v1/calls/{id}")).await;
+    assert!(
+        !shown.text.contains("probed-secret") && shown.text.contains("redacted"),
+        "{}",
+        shown.text
+    );
     // What the probe says is not what the API would have answered.
     post(&gateway, "k1", "{\"id\":\"o 1\"}")
         .await

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::config::common::is_http;
 use crate::config::reader::Section;
 use crate::core::key::Pointer;
+use crate::core::proxy::is_override;
 use crate::core::request::{BodyForm, KEY_HEADER, Lists, Shape, Target};
 use crate::core::schema::Schema;
 use crate::core::tool::Tool;
@@ -33,6 +34,11 @@ pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shap
     let set = constants(section);
     let headers = section.entries("headers_from", |name, text| {
         let name = check_header(name, OF_CALLERS)?;
+        if is_override(name.as_str()) {
+            return Err(format!(
+                "the header {name} makes a request one of another method"
+            ));
+        }
         Ok((name.as_str().to_owned(), text.parse::<Pointer>()?))
     });
     let key_header = section.parsed("key_header", |name| match name.to_ascii_lowercase() {

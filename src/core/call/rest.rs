@@ -102,6 +102,10 @@ pub(super) fn postpone(
             (wait, "its tool keeps failing and is left alone for a while")
         }
         CheckBlocker::Frozen => (Duration::ZERO, "its session is frozen"),
+        CheckBlocker::Unplaced => (
+            Duration::ZERO,
+            "what is kept of its request does not say by which rule it goes",
+        ),
         CheckBlocker::Store => (Duration::ZERO, "the store lets nothing begin now"),
     };
     let later = Some(unknown::put_off(tool, check, wait, now));

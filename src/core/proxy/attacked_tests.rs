@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::image::{message, place};
 use super::reply::Reply;
 use super::tests::{FORM, at, post};
-use super::view::{view, with_headers};
+use super::view::{places, view, with_headers};
 use super::*;
 
 #[test]
@@ -50,15 +50,15 @@ fn what_is_stricter_counts_where_servers_differ() {
         ..Message::default()
     };
     assert_eq!(
-        policy.decide_on(&overridden("POST", "delete", "/v1/x")).1,
+        policy.decide_on(&overridden("POST", "delete", "/v1/x")).0,
         Does::Deny
     );
     assert_eq!(
-        policy.decide_on(&overridden("DELETE", "GET", "/v1/x")).1,
+        policy.decide_on(&overridden("DELETE", "GET", "/v1/x")).0,
         Does::Deny
     );
     assert_eq!(
-        policy.decide_on(&overridden("POST", "GET", "/v1/search")).1,
+        policy.decide_on(&overridden("POST", "GET", "/v1/search")).0,
         Does::Write
     );
     let asked = |method: &str, path: &str| Message {
@@ -87,6 +87,40 @@ fn values_that_belong_together_in_another_way_are_another_form() {
         view(&post(FORM, "a=1&i[]=1&i[]=2"), ""),
         view(&post(FORM, "i[]=1&i[]=2&a=1"), "")
     );
+}
+
+#[test]
+fn what_is_ignored_is_so_beside_places_that_are_counted_and_in_every_case() {
+    let counted = |kind: &str, body: &str| {
+        let mut view = with_headers(view(&post(kind, body), ""), &[]);
+        for place in places(&at("/body/nonce")) {
+            place.remove_from(&mut view);
+        }
+        view
+    };
+    for (kind, one, other) in [
+        (FORM, "a[][b]=1&nonce=1", "a[][b]=1&nonce=2"),
+        (
+            "Application/X-WWW-Form-Urlencoded; charset=utf-8",
+            "nonce=1&b=1",
+            "b=1&nonce=2",
+        ),
+        ("application/JSON", r#"{"nonce":1}"#, r#"{"nonce":2}"#),
+    ] {
+        assert_eq!(counted(kind, one), counted(kind, other), "{kind}");
+    }
+}
+
+#[test]
+fn no_boundary_makes_two_bodies_one() {
+    let body = |boundary: &str, amount: &str| {
+        let body = format!("--{boundary}\r\n\r\namount={amount}\r\n--{boundary}--");
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        with_headers(view(&post(&kind, &body), ""), &[])
+    };
+    assert_eq!(body("x1", "5"), body("x2", "5"));
+    assert_ne!(body("7", "17"), body("8", "18"));
+    assert_ne!(body("7", "--7"), body("8", "--8"));
 }
 
 #[test]

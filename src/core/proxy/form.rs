@@ -7,6 +7,12 @@ use crate::core::key::Pointer;
 /// The media type of forms.
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";
 
+/// A media type without its parameters, in lower case.
+pub(super) fn media_type(written: &str) -> String {
+    let name = written.split(';').next().unwrap_or_default();
+    name.trim().to_ascii_lowercase()
+}
+
 /// Names and values in their order; `None`: this is no text.
 pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let parts = text.split('&').filter(|part| !part.is_empty());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::form::{FORM, pairs};
+use super::form::{FORM, media_type, pairs};
 use super::{Message, Policy, is_secret};
 use crate::core::json;
 use crate::core::key::Pointer;
@@ -90,7 +90,7 @@ impl Body {
             }
             Self {
                 text: Some(form), ..
-            } if kind.starts_with(FORM) => {
+            } if kind == FORM => {
                 if has_secret(form, |name| policy.hides(name)) {
                     whole()
                 } else {
@@ -163,7 +163,7 @@ struct Image {
 impl Policy {
     /// What is kept of a request: headers with secrets are masked, and what the operator calls secret.
     pub fn image(&self, message: &Message) -> Bytes {
-        let kind = message.header("content-type").unwrap_or_default();
+        let kind = media_type(message.header("content-type").unwrap_or_default());
         let body = Body::of(&message.body);
         let masked = |(name, value): &(String, String)| {
             let is_secret = is_secret(name) || self.secret_headers.contains(name);
@@ -179,7 +179,7 @@ impl Policy {
         let Body { json, text, base64 } = if self.redact.is_empty() {
             body
         } else {
-            body.masked(self, kind)
+            body.masked(self, &kind)
         };
         let image = Image {
             method: message.method.clone(),

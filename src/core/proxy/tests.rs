@@ -42,22 +42,30 @@ fn reads_pass_and_what_may_write_is_a_call() {
 
 #[test]
 fn a_request_that_names_another_method_is_no_read() {
-    let named = |method: &str| Message {
+    let named = |name: &str, method: &str| Message {
         method: "GET".into(),
-        headers: vec![("x-http-method-override".into(), method.into())],
+        headers: vec![(name.into(), method.into())],
         ..post("", "")
     };
-    let policy = Policy::default();
-    assert_eq!(policy.decide_on(&named("DELETE")), (None, Does::Write));
+    let mut policy = Policy::default();
+    assert_eq!(policy.decide_on(&named("x", "DELETE")).0, Does::Read);
+    for name in [
+        "x-http-method-override",
+        "x_http_method",
+        "x-method_override",
+    ] {
+        assert_eq!(policy.decide_on(&named(name, "DELETE")).0, Does::Write);
+        let counted = |method: &str| with_headers(view(&named(name, method), ""), &[]);
+        assert_ne!(counted("DELETE"), counted("PATCH"));
+    }
+    policy.unkeyed = Unkeyed::Pass;
+    assert_eq!(policy.decide_on(&post("", "")).1, Unkeyed::Pass);
+    let named = named("x-http-method", "DELETE");
     assert_eq!(
-        policy.decide_on(&Message {
-            headers: vec![],
-            ..named("")
-        }),
-        (None, Does::Read)
+        policy.decide_on(&named).1,
+        Unkeyed::Refuse,
+        "nothing unguarded"
     );
-    let counted = |method: &str| with_headers(view(&named(method), ""), &[]);
-    assert_ne!(counted("DELETE"), counted("PATCH"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Message;
-use super::form::{FORM, pairs, steps};
+use super::form::{FORM, media_type, pairs, steps};
 use super::image::is_deeper;
 use crate::core::json;
 use crate::core::key::Pointer;
@@ -25,7 +25,7 @@ pub fn view(message: &Message, credential: &str) -> Value {
     }
     let query = message.query.as_deref().unwrap_or_default();
     let query = pairs(query).map_or_else(|| json!({ "text": query }), form);
-    let method = [message.method.as_str()]
+    let method = [message.method.clone()]
         .into_iter()
         .chain(message.overrides());
     let mut view = json!({
@@ -77,10 +77,11 @@ pub fn places(pointer: &Pointer) -> Vec<Pointer> {
 }
 
 fn body(message: &Message) -> Value {
-    let kind = message.header("content-type").unwrap_or_default();
+    let written = message.header("content-type").unwrap_or_default();
+    let kind = media_type(written);
     let text = str::from_utf8(&message.body).ok();
     if let Some(text) = text
-        && kind.starts_with(FORM)
+        && kind == FORM
         && let Some(pairs) = pairs(text)
     {
         return form(pairs);
@@ -93,7 +94,7 @@ fn body(message: &Message) -> Value {
     {
         return json!({ "json": value });
     }
-    match boundary(kind) {
+    match boundary(written) {
         Some(boundary) => json!({ "parts": digest(&without(&message.body, boundary)) }),
         None => json!({ "bytes": digest(&message.body) }),
     }
@@ -108,16 +109,14 @@ fn digest(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// A form, or a query. Where a name has a place that is counted, the order tells which values belong together.
+/// A form, or a query. Where names have a place that is counted, the order tells which values belong together.
 fn form(pairs: Vec<(String, String)>) -> Value {
     let is_counted = |(name, _): &(String, String)| {
         let places = name.matches("[]").count();
         places > usize::from(name.ends_with("[]"))
     };
-    if pairs.iter().any(is_counted) {
-        return json!({ "pairs": pairs });
-    }
-    json!({ "form": tree(pairs) })
+    let (counted, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_counted);
+    json!({ "form": tree(pairs), "pairs": counted })
 }
 
 /// A form by the steps of its names. Each place has a list: the values that stand there, and what is below it.
@@ -154,18 +153,22 @@ fn boundary(kind: &str) -> Option<&str> {
     boundary.filter(|boundary| !boundary.is_empty())
 }
 
-/// The parts of a multipart body, each after its length, without the boundary between them.
+/// The parts of a multipart body, each after its length, without the lines between them (RFC 2046, section 5.1.1).
 fn without(body: &[u8], boundary: &str) -> Vec<u8> {
-    let finder = boundary.as_bytes();
-    let (mut parts, mut rest) = (Vec::new(), body);
+    let between = [b"--", boundary.as_bytes()].concat();
+    let (mut parts, mut from) = (Vec::new(), 0);
     let mut add = |part: &[u8]| {
         parts.extend((part.len() as u64).to_be_bytes());
         parts.extend(part);
     };
-    while let Some(at) = rest.windows(finder.len()).position(|some| some == finder) {
-        add(&rest[..at]);
-        rest = &rest[at + finder.len()..];
+    let ends = body.windows(between.len()).enumerate();
+    for (at, _) in ends.filter(|(_, some)| *some == between) {
+        let is_line = at == 0 || body[at - 1] == b'\n';
+        if is_line && at >= from {
+            add(&body[from..at]);
+            from = at + between.len();
+        }
     }
-    add(rest);
+    add(&body[from..]);
     parts
 }

@@ -1,5 +1,6 @@
 //! URLs with places for arguments: `https://api.example.com/orders/{/order_id}`.
 
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use super::pairs::{Lists, encode, text, write_pair};
@@ -57,6 +58,13 @@ impl Target {
         }
         pieces.push(Piece::Given(rest.to_owned()));
         let is_filled_in = pieces.len() > 1;
+        let given: String = pieces.iter().map(given).collect();
+        if is_filled_in && leads_away(&given[authority..]) {
+            return Err(
+                "a URL with places for arguments has no \".\", \"..\" or backslash in its path"
+                    .into(),
+            );
+        }
         if is_filled_in && url.contains('#') {
             return Err("a URL with places for arguments has no fragment".into());
         }
@@ -188,6 +196,22 @@ fn segment(value: Option<&Value>) -> Result<String, &'static str> {
 fn is_cut(text: &str) -> bool {
     let last_two = text.len().saturating_sub(2);
     text.as_bytes()[last_two..].contains(&b'%')
+}
+
+/// A piece as it stands, or a plain character in its place.
+fn given(piece: &Piece) -> &str {
+    match piece {
+        Piece::Given(text) => text,
+        Piece::Argument(_) | Piece::Key => EXAMPLE,
+    }
+}
+
+/// Whether a path has steps, however often it is decoded: arguments beside them would be dropped.
+fn leads_away(path: &str) -> bool {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let once = percent_decode_str(path).decode_utf8_lossy();
+    let twice = percent_decode_str(&once).decode_utf8_lossy();
+    twice.contains(['\\', '\r', '\n', '\t']) || twice.split('/').any(is_step)
 }
 
 fn is_step(segment: &str) -> bool {

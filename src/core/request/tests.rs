@@ -102,6 +102,10 @@ fn only_path_and_query_have_places() {
         "https://h/{/~2}",
         "https://h/%2{/a}",
         "https://h/%{key}",
+        "https://h/a/{/x}/..",
+        "https://h/%2e%2E/{/x}",
+        "https://h/%252e/{/x}",
+        "https://h\\\\a/{/x}",
         "https://h?{x}",
     ] {
         assert!(Target::read(url).is_err(), "{url}");

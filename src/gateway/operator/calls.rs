@@ -259,7 +259,9 @@ fn blocked_by(blocker: CheckBlocker) -> ErrorKind {
         }
         CheckBlocker::BreakerOpen(retry_after) => ErrorKind::BreakerOpen { retry_after },
         CheckBlocker::Frozen => ErrorKind::Refused(Refusal::Frozen),
-        CheckBlocker::Store | CheckBlocker::KeyGone => ErrorKind::StoreUnavailable,
+        CheckBlocker::Store | CheckBlocker::KeyGone | CheckBlocker::Unplaced => {
+            ErrorKind::StoreUnavailable
+        }
     }
 }
 

@@ -129,6 +129,9 @@ impl Rechecks {
     /// Whether the call is not unknown any more.
     async fn recheck(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
         let Some(at) = self.base.tool_of(&record) else {
+            if self.base.tool_at(&record.intent.tool).is_some() {
+                return self.postpone(&record, CheckBlocker::Unplaced, now).await;
+            }
             return false;
         };
         let _place = tokio::select! {
