@@ -145,5 +145,7 @@ const TO_DECIDE: &str = "#
 #   compensation  how a call is undone; arguments from /args or /result
 #   dedup         only if the API executes one key at most once: `oncegate verify-tool` asks it. With it, unknown = \"retry\"
 #                 may send a call again whose outcome is unknown
+#   key_header    the header that has the key
+# A key_header or key_body without a # is chosen by its name, and a GET is taken for a read: look at these, too.
 # The rest is as the description says; NOTE says what is left out, or not so.
 ";

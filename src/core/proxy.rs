@@ -115,7 +115,7 @@ impl Message {
 }
 
 /// Headers that name another method.
-const OVERRIDES: [&str; 3] = [
+pub const OVERRIDES: [&str; 3] = [
     "x-http-method",
     "x-http-method-override",
     "x-method-override",
@@ -253,23 +253,25 @@ pub fn is_of_connection(name: &str, named: &[String]) -> bool {
 /// Who a request comes from, by its headers. They are kept nowhere.
 pub const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
 
+/// What names of secrets have in them, with dashes between words.
+pub const SECRETS: [&str; 13] = [
+    "access-key",
+    "api-key",
+    "apikey",
+    "auth",
+    "cookie",
+    "credential",
+    "jwt",
+    "password",
+    "secret",
+    "session",
+    "signature",
+    "subscription-key",
+    "token",
+];
+
 /// Whether a header or a name in a query may be a secret. `name` is in lower case.
 fn is_secret(name: &str) -> bool {
-    const WORDS: [&str; 14] = [
-        "access-key",
-        "access_key",
-        "api-key",
-        "api_key",
-        "apikey",
-        "auth",
-        "cookie",
-        "credential",
-        "jwt",
-        "password",
-        "secret",
-        "session",
-        "signature",
-        "token",
-    ];
-    WORDS.iter().any(|word| name.contains(word)) || name.contains("subscription-key")
+    let name = name.replace('_', "-");
+    SECRETS.iter().any(|word| name.contains(word))
 }

@@ -1,6 +1,6 @@
 //! The URL of an operation: its server, and its path with a place for each argument.
 
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde_json::Value;
 
 use super::document::Document;
@@ -67,6 +67,9 @@ pub(super) fn server(
 /// Addresses that are longer are not filled in.
 const MAX_URL: usize = 500;
 
+/// How often a server may decode a path.
+const MAX_DECODED: usize = 2;
+
 /// How many other servers are named.
 const MAX_OTHERS: usize = 3;
 
@@ -117,13 +120,56 @@ fn plain(url: &str) -> Result<String, Reason> {
     if !is_web("https://") && !is_web("http://") {
         return Err(NO_SERVER.into());
     }
+    let (_, behind) = url.split_once("://").unwrap_or_default();
+    let (host, path) = behind.split_once('/').unwrap_or((behind, ""));
+    // What is printed is what is called: a reader of URLs passes over some characters, and decodes others.
+    let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    if host.is_empty() || !host.bytes().all(is_of_host) {
+        return Err("its server's host is not a plain name; --server URL gives one".into());
+    }
+    if let Some(what) = strange(path) {
+        return Err(format!(
+            "its server's address has {what}; --server URL gives one"
+        ));
+    }
     Ok(url.trim_end_matches('/').to_owned())
+}
+
+/// What of a path would make a server read another one than stands there, even if it decodes the path twice.
+fn strange(path: &str) -> Option<&'static str> {
+    let mut decoded = path.as_bytes().to_vec();
+    for _ in 0..=MAX_DECODED {
+        if decoded.contains(&b'\\') {
+            return Some("a backslash, which some servers take for a slash");
+        }
+        if decoded.iter().any(u8::is_ascii_control) {
+            return Some("a control character");
+        }
+        // Some servers cut off what is behind a semicolon first.
+        let name = |segment: &'_ [u8]| {
+            segment
+                .split(|byte| *byte == b';')
+                .next()
+                .map(<[u8]>::to_vec)
+        };
+        let mut names = decoded.split(|byte| *byte == b'/').filter_map(name);
+        if names.any(|name| matches!(&*name, b"." | b"..")) {
+            return Some("`.` or `..` as a segment, which leads to another path");
+        }
+        let next = String::from_utf8_lossy(&decoded).into_owned();
+        decoded = percent_decode_str(&next).collect();
+    }
+    None
 }
 
 /// The fixed parts of a path, and its places in order.
 pub(super) fn parts(path: &str) -> Result<Vec<Part<'_>>, Reason> {
     // A fragment is never sent: descriptions tell paths apart by it.
     let mut rest = path.split('#').next().unwrap_or_default();
+    let names = rest.split('?').next().unwrap_or_default();
+    if let Some(what) = strange(names) {
+        return Err(format!("its path has {what}"));
+    }
     let mut parts = Vec::new();
     let fixed = |text: &str| Part::Fixed(utf8_percent_encode(text, ENCODED).to_string());
     if !rest.starts_with('/') {
@@ -168,7 +214,28 @@ mod tests {
         assert_eq!(shown("/a b/${id}"), "/a%20b/%24<id>");
         assert_eq!(shown("/#Action=Run"), "/", "a fragment is never sent");
         assert_eq!(shown("/do?action=run"), "/do?action=run");
+        assert_eq!(shown("/a/.b/...;v=1/c.d"), "/a/.b/...;v=1/c.d");
         assert!(parts("/{a").is_err() && parts("/{}").is_err() && parts("/{{a}}").is_err());
+    }
+
+    #[test]
+    fn a_path_that_leads_to_another_one_is_refused_with_the_reason() {
+        for (path, what) in [
+            ("/a/{x}{y}/..", "`..`"),
+            ("/../admin", "`..`"),
+            ("/a/./b", "`..`"),
+            ("/a/%2e%2E/b", "`..`"),
+            ("/a/%252e./b", "`..`"),
+            ("/a%2f..%2fb", "`..`"),
+            ("/a/..;v=1/b", "`..`"),
+            ("/a\\b", "a backslash"),
+            ("/a%255cb", "a backslash"),
+            ("/a\nb", "a control character"),
+            ("/a%00b", "a control character"),
+        ] {
+            let why = parts(path).expect_err(path);
+            assert!(why.contains(what), "{path}: {why}");
+        }
     }
 
     #[test]
@@ -201,6 +268,13 @@ mod tests {
             "https://a/?b",
             "https://{a}.b",
             "https://${A}",
+            "https://api.example\\evil.com",
+            "https://api.exa\nmple",
+            "https://a%2eb",
+            "https:///evil.com",
+            "https://a:8443/..%2f",
+            "https://a/v1/%252e%252e/b",
+            "https://a/v1\tb",
         ] {
             assert!(plain(refused).is_err(), "{refused}");
         }

@@ -4,8 +4,9 @@ use serde_json::{Map, Value};
 
 use super::document::Document;
 use super::operations::Operation;
-use super::parameters::{Parameters, Place};
+use super::parameters::{Parameter, Parameters, Place};
 use super::text;
+use crate::core::proxy::SECRETS;
 
 /// What is known of the credentials of an operation.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -16,8 +17,21 @@ pub(super) struct Credentials {
     pub(super) told: Vec<String>,
 }
 
-/// What a token in a query is called, whatever the schemes say.
-const TOKENS: [&str; 3] = ["access_token", "api_key", "oauth_token"];
+/// What is about a token in a name that says where a list goes on, or which intent it is.
+const OF_LISTS: [&str; 9] = [
+    "continuation",
+    "cursor",
+    "idempoten",
+    "next",
+    "page",
+    "paging",
+    "resume",
+    "start",
+    "sync",
+];
+
+/// How a name ends that says something of a secret, and is none.
+const ABOUT: [&str; 5] = ["-mode", "-name", "-status", "-type", "-version"];
 
 /// The longest beginning of the name of a variable.
 const MAX_PREFIX: usize = 28;
@@ -72,8 +86,8 @@ pub(super) fn take(document: &Document, parameters: &mut Parameters) {
         let place = parameter.place.word();
         let is_key =
             |(of, name): &(&str, &str)| *of == place && name.eq_ignore_ascii_case(&parameter.name);
-        let is_credential = keys.iter().any(is_key)
-            || parameter.place == Place::Query && TOKENS.contains(&&*parameter.name);
+        let is_credential =
+            keys.iter().any(is_key) || parameter.place != Place::Path && is_credential(parameter);
         if is_credential {
             left_out.push(format!(
                 "the {place} parameter `{}` is a credential",
@@ -82,6 +96,47 @@ pub(super) fn take(document: &Document, parameters: &mut Parameters) {
         }
         !is_credential
     });
+}
+
+/// Whether a parameter looks like a credential, whatever the schemes say.
+fn is_credential(parameter: &Parameter) -> bool {
+    let description = parameter.description.as_deref().unwrap_or_default();
+    let description = description.to_lowercase();
+    if description.contains("idempoten") {
+        return false;
+    }
+    let name = dashed(&parameter.name);
+    if ABOUT.iter().any(|end| name.ends_with(end)) {
+        return false;
+    }
+    let name = format!("-{name}-");
+    let is_of_list = OF_LISTS.iter().any(|word| name.contains(word));
+    let is_query = parameter.place == Place::Query;
+    let has = |word: &&str| match *word {
+        "auth" => name.contains("-auth-"),
+        // A query that has one asks for it.
+        "session" if is_query => false,
+        "token" if is_of_list => false,
+        word => name.contains(&format!("{word}-")),
+    };
+    SECRETS.iter().any(has) || is_query && name == "-key-" && description.contains("api key")
+}
+
+/// A name in lower case with a dash between its words.
+fn dashed(name: &str) -> String {
+    let mut out = String::new();
+    let mut was_lower = false;
+    for letter in name.chars() {
+        let is_apart = !letter.is_ascii_alphanumeric();
+        if (is_apart || was_lower && letter.is_ascii_uppercase()) && !out.ends_with('-') {
+            out.push('-');
+        }
+        if !is_apart {
+            out.push(letter.to_ascii_lowercase());
+        }
+        was_lower = letter.is_ascii_lowercase();
+    }
+    out
 }
 
 /// Whether the description says anything of credentials.
@@ -206,5 +261,63 @@ fn prefix(document: &Document) -> String {
     match out.contains('_') {
         true => out,
         false => "API_IMPORTED".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn is_secret(place: Place, name: &str, description: &str) -> bool {
+        is_credential(&Parameter {
+            place,
+            name: name.into(),
+            schema: Value::Null,
+            description: Some(description.into()),
+            is_required: false,
+            lists: None,
+        })
+    }
+
+    #[test]
+    fn a_credential_is_known_by_the_words_of_its_name() {
+        for name in [
+            "X-Api-Key",
+            "X-RapidAPI-Key",
+            "apikey",
+            "apiKey",
+            "token",
+            "authToken",
+            "accesstoken",
+            "X-Auth-Key",
+            "client_secret",
+            "Ocp-Apim-Subscription-Key",
+            "X-Hub-Signature-256",
+        ] {
+            assert!(is_secret(Place::Query, name, ""), "{name}");
+            assert!(is_secret(Place::Header, name, ""), "{name}");
+        }
+        for name in [
+            "author",
+            "authority",
+            "page_token",
+            "nextToken",
+            "tokens",
+            "token_type",
+            "key",
+            "ids",
+        ] {
+            assert!(!is_secret(Place::Query, name, ""), "{name}");
+        }
+        assert!(is_secret(Place::Query, "key", "Your API key."));
+        assert!(is_secret(Place::Header, "X-Session", ""));
+        assert!(!is_secret(Place::Query, "session", ""));
+        assert!(!is_secret(
+            Place::Query,
+            "clientToken",
+            "Makes it idempotent."
+        ));
     }
 }

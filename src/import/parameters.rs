@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::Document;
 use super::operations::Operation;
+use crate::core::proxy::OVERRIDES;
 use crate::core::request::{KEY_HEADER, Lists};
 use crate::downstream::check_header;
 
@@ -111,7 +112,7 @@ pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Result<Param
         });
         match sent {
             Ok(parameters) => found.sent.extend(parameters),
-            Err(why) if is_required && !is_said_elsewhere(place, name) => {
+            Err(why) if is_required && !is_never_sent(place, name) => {
                 return Err(format!("the {place} parameter `{name}` {why}"));
             }
             Err(why) => found
@@ -121,6 +122,15 @@ pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Result<Param
     }
     one_way_of_lists(&mut found)?;
     Ok(found)
+}
+
+/// Whether a parameter is left out even where it is required.
+fn is_never_sent(place: &str, name: &str) -> bool {
+    is_said_elsewhere(place, name) || names_method(place, name)
+}
+
+fn names_method(place: &str, name: &str) -> bool {
+    place == "header" && OVERRIDES.contains(&name.to_lowercase().as_str())
 }
 
 fn is_said_elsewhere(place: &str, name: &str) -> bool {
@@ -147,6 +157,9 @@ fn read(
     }
     if is_said_elsewhere(place.word(), name) {
         return Err("is not read, as OpenAPI says: headers like it come from other parts".into());
+    }
+    if names_method(place.word(), name) {
+        return Err("names another method than the tool's".into());
     }
     if place == Place::Header && name.to_lowercase() != KEY_HEADER {
         check_header(name, &OF_CALLERS).map_err(|why| format!("cannot be sent: {why}"))?;

@@ -41,6 +41,9 @@ pub(super) fn tool(operation: &Operation<'_>, request: &Request, guesses: &Guess
     if let Some(header) = &request.key_header {
         put("key_header", &string(header));
     }
+    if let Some(header) = &request.key_hint {
+        put("# key_header", &string(header));
+    }
     if let Some(pointer) = &request.key_body {
         put("key_body", &string(pointer));
     }

@@ -28,6 +28,8 @@ pub(super) struct Request {
     pub(super) arrays: Option<&'static str>,
     pub(super) headers_from: Vec<(String, String)>,
     pub(super) key_header: Option<String>,
+    /// A guess.
+    pub(super) key_hint: Option<String>,
     pub(super) key_body: Option<String>,
     pub(super) schema: Value,
     /// Names of arguments that stand in the path, by the names of the parameters.
@@ -74,7 +76,12 @@ pub(super) fn of(
     let mut parameters = parameters::of(document, operation)?;
     credentials::take(document, &mut parameters);
     let mut body = body::of(document, operation)?;
-    let key = keys::take(&mut parameters, &mut body, operation.method == "GET");
+    let key = keys::take(
+        document,
+        &mut parameters,
+        &mut body,
+        operation.method == "GET",
+    );
     let left_out = std::mem::take(&mut parameters.left_out);
     told.extend(left_out.into_iter().map(|what| format!("left out: {what}")));
     told.append(&mut body.told);
@@ -112,6 +119,7 @@ pub(super) fn of(
         arrays: lists.map(word),
         headers_from: pairs(Place::Header),
         key_header: key.header,
+        key_hint: key.hint,
         key_body: key.body,
         schema,
         places: of_place(Place::Path)

@@ -247,6 +247,148 @@ fn circles_of_references_come_to_an_end() {
     }
 }
 
+/// A POST with these headers, this query, and a body by this schema, as a tool.
+fn posted(headers: &[Value], query: &[&str], body: &Value) -> String {
+    let of = |place: &str, parameter: Value| {
+        let mut parameter = parameter;
+        parameter["in"] = json!(place);
+        parameter
+    };
+    let text = |name: &&str| json!({ "name": name, "schema": { "type": "string" } });
+    let headers = headers.iter().map(|header| of("header", header.clone()));
+    let query = query.iter().map(|name| of("query", text(name)));
+    let parameters: Vec<Value> = headers.chain(query).collect();
+    let body = json!({ "content": { "application/json": { "schema": body } } });
+    let act = json!({ "operationId": "act", "parameters": parameters, "requestBody": body });
+    let document = json!({
+        "openapi": "3.1.0", "servers": [{ "url": "https://a.example" }], "paths": { "/a": { "post": act } }
+    });
+    let printed = printed(&document.to_string());
+    assert_eq!(configured(&printed).tools.len(), 1, "{}", printed.text);
+    printed.text
+}
+
+fn header(name: &str, description: &str, schema: Value) -> Value {
+    json!({ "name": name, "description": description, "schema": schema, "required": true })
+}
+
+#[test]
+fn a_key_header_is_chosen_by_an_exact_name_and_hinted_by_another() {
+    let text = || json!({ "type": "string" });
+    let none = json!({ "type": "object", "properties": { "a": {} } });
+    let expiry = header("Idempotency-Expiry", "", text());
+    let exact = header("Idempotency-Key", "", text());
+    let out = posted(&[expiry, exact], &[], &none);
+    assert!(
+        out.contains("\nheaders_from = { Idempotency-Expiry ="),
+        "{out}"
+    );
+    assert!(!out.contains("\nkey_header"), "{out}");
+    assert!(out.contains("names the header Idempotency-Key"), "{out}");
+    let mode = header(
+        "Idempotency-Mode",
+        "",
+        json!({ "type": "string", "enum": ["strict", "off"] }),
+    );
+    let out = posted(&[mode], &[], &none);
+    assert!(!out.contains("key_header ="), "{out}");
+    let said = "NOT idempotent; for tracing";
+    let out = posted(
+        &[header("X-Correlation-Request-Id", said, text())],
+        &[],
+        &none,
+    );
+    assert!(
+        out.contains("\n# key_header = \"X-Correlation-Request-Id\""),
+        "{out}"
+    );
+    assert!(
+        out.contains("\nheaders_from = { X-Correlation-Request-Id"),
+        "{out}"
+    );
+    let out = posted(&[header("PayPal-Request-Id", "", text())], &[], &none);
+    assert!(
+        out.contains("\nkey_header = \"PayPal-Request-Id\""),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_key_in_a_body_is_a_text_and_not_in_a_choice() {
+    let of =
+        |schema: Value| json!({ "type": "object", "properties": { "idempotency_key": schema } });
+    let out = posted(&[], &[], &of(json!({ "type": "string" })));
+    assert!(out.contains("\nkey_body = \"/idempotency_key\""), "{out}");
+    let out = posted(&[], &[], &of(json!({ "type": "object" })));
+    assert!(!out.contains("\nkey_body"), "{out}");
+    assert!(
+        out.contains("# NOTE `idempotency_key` in the body is not taken"),
+        "{out}"
+    );
+    let out = posted(
+        &[],
+        &[],
+        &json!({ "oneOf": [of(json!({ "type": "string" }))] }),
+    );
+    assert!(!out.contains("\nkey_body"), "{out}");
+    assert!(
+        out.contains("# NOTE `idempotency_key` is in a body with choices"),
+        "{out}"
+    );
+}
+
+#[test]
+fn no_model_gives_a_credential_or_another_method() {
+    let names = [
+        "X-Api-Key",
+        "X-HTTP-Method-Override",
+        "X-HTTP-Method",
+        "X-Method-Override",
+    ];
+    let headers = names.map(|name| header(name, "", json!({ "type": "string" })));
+    let out = posted(
+        &headers,
+        &["token", "apikey", "author", "page_token"],
+        &json!({ "type": "object" }),
+    );
+    for name in names.iter().chain(&["token", "apikey"]) {
+        assert!(
+            out.contains(&format!("parameter `{name}` ")),
+            "{name}: {out}"
+        );
+    }
+    assert!(!out.contains("headers_from"), "{out}");
+    let query = "\nquery = { author = \"/author\", page_token = \"/page_token\" }";
+    assert!(out.contains(query), "{out}");
+}
+
+#[test]
+fn an_address_that_leads_elsewhere_is_no_tool() {
+    for (server, path, what) in [
+        (
+            "https://a.example",
+            "/a/{x}{y}/..",
+            "its path has `.` or `..`",
+        ),
+        (
+            "https://a.example\\evil.com",
+            "/a",
+            "host is not a plain name",
+        ),
+        ("https://a.exa\nmple", "/a", "host is not a plain name"),
+        ("https://a.example:{port}", "/a", "address has `.` or `..`"),
+    ] {
+        let variables = json!({ "port": { "default": "8443/..%2f" } });
+        let document = json!({
+            "openapi": "3.1.0", "servers": [{ "url": server, "variables": variables }],
+            "paths": { path: { "get": { "operationId": "act" } } }
+        });
+        let printed = printed(&document.to_string());
+        assert_eq!(printed.imported, 0, "{}", printed.text);
+        assert!(printed.text.contains(what), "{}", printed.text);
+    }
+}
+
 fn refused(printed: &Printed) -> usize {
     let remarks = printed.remarks.iter();
     remarks
