@@ -148,6 +148,15 @@ impl Trial {
         undone.first.seen.iter().any(Seen::is_executed)
     }
 
+    /// Whether the effect of another key was undone.
+    pub fn is_another_undone(&self) -> bool {
+        let Some(Ok(undone)) = &self.undone else {
+            return false;
+        };
+        let other = undone.other.iter().flat_map(|step| &step.seen);
+        other.into_iter().any(Seen::is_executed)
+    }
+
     /// Whether repetitions got the result of the first request, and not only a refusal.
     pub fn gives_results_again(&self) -> bool {
         let last_is_executed = |step: &Step| step.seen.last().is_some_and(Seen::is_executed);

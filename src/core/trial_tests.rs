@@ -145,6 +145,51 @@ fn an_id_that_tells_no_effects_apart_proves_nothing() {
     check(&alone, OnceInSequence, NotShown, "--fresh");
 }
 
+/// A tool that makes its ids of its keys.
+#[track_caller]
+fn check_ids_of_keys(make: impl Fn(&str) -> String, verdict: Verdict, words: &str) {
+    let of = |key: &str| seen_with(key, 201, &json!({ "id": make(key) }));
+    let mut trial = trial();
+    let keys = [
+        "5f8aeb16c292b029a238dc250af6ab4e",
+        "ef488f6538fd4b8ca67cd17fbef65df7",
+    ];
+    trial.first = step(vec![of(keys[0])]);
+    (trial.again, trial.later) = (trial.first.clone(), trial.first.clone());
+    trial.rounds.truncate(1);
+    trial.rounds[0].step = step(vec![of(keys[1]), of(keys[1])]);
+    for claim in [OnceInSequence, OnceAtOnce, OnceLater] {
+        check(&trial, claim, verdict, words);
+    }
+}
+
+#[test]
+fn an_id_that_has_the_characters_of_the_key_proves_nothing() {
+    let hyphens = |key: &str| format!("{}-{}-{}", &key[..8], &key[8..12], &key[12..]);
+    let check = |make: &dyn Fn(&str) -> String| {
+        check_ids_of_keys(make, NotShown, "was sent with the request");
+    };
+    check(&hyphens);
+    check(&|key| hyphens(key).to_uppercase());
+    check(&|key| format!("ord_{}", hyphens(key)));
+    check(&|key| key[..8].to_owned());
+    check(&|key| format!("ord_{}", &key[..12]));
+    // Others are not seen, so the sentence says what it goes by.
+    let reversed = |key: &str| key.chars().rev().collect();
+    check_ids_of_keys(reversed, Proved, "by ids alone: ");
+}
+
+#[test]
+fn a_number_that_was_sent_is_no_id() {
+    let numbered = |key: &str, id: u32| Seen {
+        sent: vec![id.to_string()],
+        ..seen(key, 200, id)
+    };
+    let one = |id| step(vec![numbered("u", id)]);
+    let echoed = undone(one(4711), one(4711), Some(one(4712)));
+    check(&echoed, UndoneTwice, NotShown, "was sent with the request");
+}
+
 #[test]
 fn an_answer_that_may_be_an_effect_proves_nothing() {
     let mut trial = trial();
@@ -217,6 +262,13 @@ fn a_count_proves_one_effect_and_refutes_it() {
     let trial = by_count(2, counted(0, same()), 2);
     check(&trial, OnceInSequence, Proved, "not with the repetition");
     check(&trial, OnceAtOnce, Proved, "as by one request");
+    let by_both = Trial {
+        naming: naming("/id"),
+        ..trial
+    };
+    for finding in &by_both.findings()[..2] {
+        assert!(!finding.why.contains("alone"), "{}", finding.why);
+    }
     let trial = by_count(2, counted(2, same()), 4);
     check(&trial, OnceInSequence, Refuted, "by 2");
     check(&trial, OnceAtOnce, Refuted, "by 4, and by 2 with one");

@@ -88,7 +88,18 @@ impl VerifyTool {
             ask(&plan.warning())?;
         }
         let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
-        let report = runtime.block_on(app::verify_tool(&plan))?;
+        // A trial that is interrupted has told what it did.
+        let mut held = String::new();
+        let mut tell = |exchange: &str| {
+            if self.json {
+                held.push_str(exchange);
+            } else {
+                // If this cannot be written, neither can the report, which says so.
+                say(exchange).ok();
+            }
+        };
+        let report = runtime.block_on(app::verify_tool(&plan, &mut tell));
+        let report = report.map_err(|why| held + &why)?;
         if self.json {
             say(&format!("{}\n", report.json()))?;
         } else {

@@ -1,6 +1,7 @@
 //! `oncegate verify-tool` against the demo's shop in each of its ways.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
@@ -248,6 +249,10 @@ async fn nothing_is_sent_before_a_person_says_so_or_if_something_is_wrong() {
         said.contains("real effects") && said.contains("--yes"),
         "{said}"
     );
+    let undoing = format!("cancel_order at {}/… is called to undo", trial.shop.url);
+    assert!(said.contains(&undoing), "{said}");
+    assert!(!said.contains("second key"), "{said}");
+    fails(&["--undo-id", "/order_id"], "effect of a second key, once");
     fails(&["--yes", "--id", "order_id"], "--id");
     fails(&["--yes", "--other-args", "args.json"], "same arguments");
     fails(&["--yes", "--count", "/orders"], "--count-url");
@@ -301,6 +306,23 @@ async fn the_report_names_what_is_justified_and_holds_no_secrets() {
     );
 }
 
+#[tokio::test]
+async fn an_interrupted_trial_has_told_what_it_did() {
+    let trial = Trial::of(&["--dedup", "key"]).await;
+    let options = "verify-tool create_order --config c.toml --args args.json --yes --after 30s";
+    let options: Vec<&str> = options.split(' ').collect();
+    let mut running = command(trial.folder.path(), &options);
+    let mut running = running.stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut said = BufReader::new(running.stdout.take().expect("its output"));
+    let mut text = String::new();
+    while !text.contains("again: ") && said.read_line(&mut text).expect("a line") > 0 {}
+    running.kill().expect("it runs");
+    running.wait().expect("it ends");
+    said.read_to_string(&mut text).expect("the rest");
+    assert!(text.contains("first: ") && text.contains("ord_"), "{text}");
+    assert!(!text.contains("later: "), "{text}");
+}
+
 #[test]
 fn tools_that_cannot_be_asked_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -308,6 +330,7 @@ fn tools_that_cannot_be_asked_are_refused() {
         [upstreams.server]\nurl = \"http://127.0.0.1:9/mcp\"\n\
         [tools.of_server]\nupstream = \"server\"\n\
         [tools.find]\nurl = \"http://127.0.0.1:9/\"\neffect = \"read\"\n\
+        [tools.undone]\nurl = \"http://127.0.0.1:9/\"\ncompensation = { tool = \"of_server\", args = { id = \"/result/id\" } }\n\
         [tools.closed]\nurl = \"http://127.0.0.1:9/\"\n\
         [tools.strict]\nurl = \"http://127.0.0.1:9/\"\ninput_schema = { type = \"object\", required = [\"id\"] }\n";
     fs::write(folder.path().join("c.toml"), config).expect("a file");
@@ -315,6 +338,10 @@ fn tools_that_cannot_be_asked_are_refused() {
     for (tool, expected) in [
         ("nowhere", "there is no tool"),
         ("of_server", "a tool of an MCP server"),
+        (
+            "undone",
+            "of_server, which undoes undone, is a tool of an MCP server",
+        ),
         ("find", "only reads"),
         ("strict", "--args: "),
         ("closed", "nothing was sent"),

@@ -6,8 +6,9 @@ use reqwest::Method;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::plan::{Intent, TrialPlan, find, place, secrets};
-use super::report::{COUNT, Exchanged, printable};
+use super::plan::{Intent, TrialPlan, find, place, texts};
+use super::report::{COUNT, Exchanged, listed, printable};
+use super::secrets::hide;
 
 use crate::core::compensation::{Policy, Template};
 use crate::core::evidence::{Body, Evidence, Sent};
@@ -37,16 +38,29 @@ pub(super) struct Asker<'a> {
     at: &'a ToolAt,
     downstream: Downstream,
     exchanges: Vec<Exchanged>,
+    tell: &'a mut dyn FnMut(&str),
 }
 
 impl<'a> Asker<'a> {
-    pub(super) fn new(plan: &'a TrialPlan, at: &'a ToolAt, downstream: Downstream) -> Self {
+    /// `tell` gets each exchange as it comes, as lines.
+    pub(super) fn new(
+        plan: &'a TrialPlan,
+        at: &'a ToolAt,
+        downstream: Downstream,
+        tell: &'a mut dyn FnMut(&str),
+    ) -> Self {
         Self {
             plan,
             at,
             downstream,
             exchanges: Vec::new(),
+            tell,
         }
+    }
+
+    fn note(&mut self, exchanged: Exchanged) {
+        (self.tell)(&listed(&exchanged));
+        self.exchanges.push(exchanged);
     }
 
     /// What was asked and answered. Nothing is asked any more.
@@ -181,7 +195,11 @@ impl<'a> Asker<'a> {
     /// Other arguments under a used key, and if they are refused, under a new one.
     async fn other(&mut self, used: &Intent, args: &Value) -> Result<Other, String> {
         let at = self.at;
-        let new = self.plan.intent(args);
+        let mut new = self.plan.intent(args);
+        // An id that only the arguments gave tells no keys apart.
+        let first = texts(&self.plan.args);
+        let differing = texts(args).into_iter().filter(|text| !first.contains(text));
+        new.sent.extend(differing);
         let under_used = Intent {
             args: new.args.clone(),
             ..used.clone()
@@ -292,11 +310,11 @@ impl<'a> Asker<'a> {
         let answer = match &evidence {
             Evidence::Answer { body, .. } => body_of(at, body),
             Evidence::NotSent { why } | Evidence::NoAnswer { why } | Evidence::Lost { why } => {
-                why.clone()
+                hide(at, why)
             }
             Evidence::Mcp(answer) => body_of(at, &answer.body),
         };
-        self.exchanges.push(Exchanged {
+        self.note(Exchanged {
             step,
             method: at.endpoint.method.to_string(),
             url: place(&at.endpoint.url),
@@ -328,10 +346,10 @@ impl<'a> Asker<'a> {
                 let finding = unknown::read_probe(&at.tool, status, &body);
                 (Some(status), body_of(at, &body), finding)
             }
-            Err(why) => (None, why.clone(), unknown::Finding::Unclear(why)),
+            Err(why) => (None, hide(at, &why), unknown::Finding::Unclear(why)),
         };
         let url = at.endpoint.probe.as_ref();
-        self.exchanges.push(Exchanged {
+        self.note(Exchanged {
             step: "probe",
             method: Method::GET.to_string(),
             url: url.map_or_else(String::new, place),
@@ -403,7 +421,7 @@ impl<'a> Asker<'a> {
                 at.as_str()
             ))
         })?;
-        self.exchanges.push(Exchanged {
+        self.note(Exchanged {
             step: COUNT,
             method: Method::GET.to_string(),
             url: place(&count.endpoint.url),
@@ -428,26 +446,13 @@ async fn finish(at: &ToolAt, mut exchange: Exchange) -> Evidence {
     evidence.unwrap_or_else(|| exchange.give_up(&format!("no answer within {:?}", at.tool.timeout)))
 }
 
-/// The beginning of a body, without what is secret. Some tools answer with the headers that they got.
+/// The beginning of a body, without what is secret.
 fn body_of(at: &ToolAt, body: &Body) -> String {
     match body {
         Body::Whole(bytes) => {
             let masked = redact::mask(bytes, &at.tool.redact.result);
-            let text = String::from_utf8_lossy(&masked).into_owned();
-            let secrets = secrets(&at.endpoint).into_iter();
-            let text = secrets.fold(text, |text, secret| text.replace(&secret, redact::MASK));
-            printable(text.as_bytes())
+            printable(hide(at, &String::from_utf8_lossy(&masked)).as_bytes())
         }
         Body::Broken(why) => format!("(its body could not be read: {why})"),
-    }
-}
-
-/// All texts in a value.
-fn texts(value: &Value) -> Vec<String> {
-    match value {
-        Value::String(text) if !text.is_empty() => vec![text.clone()],
-        Value::Array(items) => items.iter().flat_map(texts).collect(),
-        Value::Object(members) => members.values().flat_map(texts).collect(),
-        _ => Vec::new(),
     }
 }

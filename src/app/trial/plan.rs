@@ -20,8 +20,6 @@ use crate::gateway::ToolAt;
 
 /// Most rounds of two requests at once.
 const MAX_ROUNDS: u32 = 20;
-/// A text of a configuration that is so long may be a secret, in bytes.
-const SECRET: usize = 8;
 
 /// What an operator asks for.
 #[derive(Debug)]
@@ -142,6 +140,14 @@ impl TrialPlan {
                 "{name} is a proxy, whose calls have no arguments: describe the operation as a tool to try it"
             ));
         }
+        if let Policy::By(by) = &tool.compensation
+            && find(&config, &by.tool).is_some_and(ToolAt::is_of_upstream)
+        {
+            return Err(format!(
+                "{}, which undoes {name}, is a tool of an MCP server: verify-tool asks tools that have a URL",
+                by.tool
+            ));
+        }
         let args = arguments(tool, "--args", &options.args)?;
         let other_args = options
             .other_args
@@ -212,10 +218,19 @@ impl TrialPlan {
         };
         let keys = 1 + self.rounds + u32::from(self.other_args.is_some());
         let undo = match &at.tool.compensation {
-            Policy::By(by) => format!(
-                "\nThen {} is called to undo the first effect, and once more.",
-                by.tool
-            ),
+            Policy::By(by) => {
+                let second = if self.undo_id.is_some() {
+                    ", and the effect of a second key, once"
+                } else {
+                    ""
+                };
+                let at = find(&self.config, &by.tool)
+                    .map_or_else(String::new, |at| format!(" at {}", place(&at.endpoint.url)));
+                format!(
+                    "\nThen {}{at} is called to undo the first effect, at least twice under one key{second}.",
+                    by.tool
+                )
+            }
             Policy::Undeclared | Policy::Needless => String::new(),
         };
         format!(
@@ -274,20 +289,15 @@ pub(super) fn place(url: &Url) -> String {
     format!("{}/…", url.origin().ascii_serialization())
 }
 
-/// What of a tool's configuration may be secret: values of its headers, and password and query of its URL.
-///
-/// Without what is so short that it may stand anywhere.
-pub(super) fn secrets(tool: &Endpoint) -> Vec<String> {
-    let values = tool
-        .headers
-        .values()
-        .filter_map(|value| value.to_str().ok());
-    // A tool may leave out "Bearer".
-    let words = values.flat_map(str::split_whitespace).map(str::to_owned);
-    let query = tool.url.query_pairs().map(|(_, value)| value.into_owned());
-    let password = tool.url.password().map(str::to_owned);
-    let all = words.chain(query).chain(password);
-    all.filter(|text| text.len() >= SECRET).collect()
+/// All texts and numbers in a value, as texts.
+pub(super) fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) if !text.is_empty() => vec![text.clone()],
+        Value::Number(number) => vec![number.to_string()],
+        Value::Array(items) => items.iter().flat_map(texts).collect(),
+        Value::Object(members) => members.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
 }
 
 #[cfg(test)]
@@ -316,13 +326,11 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_secret_of_a_configuration_is_known() {
-        let tool =
-            tool("https://user:password@shop.internal/orders?limit=5&api_key=s3cr3t%2Bs3cr3t");
-        assert_eq!(
-            secrets(&tool),
-            ["secret-of-shop", "s3cr3t+s3cr3t", "password"]
-        );
+    fn numbers_and_texts_of_arguments_are_known() {
+        let args = serde_json::json!({ "id": 4711, "of": ["a", ""], "is": true });
+        let mut found = texts(&args);
+        found.sort();
+        assert_eq!(found, ["4711", "a"]);
     }
 
     #[test]

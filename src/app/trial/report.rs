@@ -40,6 +40,8 @@ pub struct Report {
     pub(super) effects: Vec<String>,
     /// Whether the first of them was undone.
     pub(super) is_undone: bool,
+    /// Whether that of a second key was undone.
+    pub(super) is_another_undone: bool,
     /// For how long the tool has to remember keys.
     #[serde(skip)]
     pub(super) remembers: Duration,
@@ -57,38 +59,28 @@ pub(super) fn printable(bytes: &[u8]) -> String {
 }
 
 /// What was asked and answered, as lines.
-pub(super) fn listed(exchanges: &[Exchanged]) -> String {
-    let mut out = String::new();
-    for exchanged in exchanges {
-        let Exchanged {
-            step,
-            method,
-            url,
-            key,
-            sent,
-            status,
-            answer,
-        } = exchanged;
-        let key = key
-            .as_ref()
-            .map_or_else(String::new, |key| format!(" key {key}"));
-        let sent = sent
-            .as_ref()
-            .map_or_else(String::new, |sent| format!(" {sent}"));
-        let status = status.map_or_else(|| "no answer:".to_owned(), |status| status.to_string());
-        let answer = printable(answer.as_bytes());
-        // Writing to a text never fails.
-        if *step == COUNT {
-            writeln!(out, "{step}: {answer}").ok();
-            continue;
-        }
-        writeln!(
-            out,
-            "{step}: {method} {url}{key}{sent}\n    {status} {answer}"
-        )
-        .ok();
+pub(super) fn listed(exchanged: &Exchanged) -> String {
+    let Exchanged {
+        step,
+        method,
+        url,
+        key,
+        sent,
+        status,
+        answer,
+    } = exchanged;
+    let answer = printable(answer.as_bytes());
+    if *step == COUNT {
+        return format!("{step}: {answer}\n");
     }
-    out
+    let key = key
+        .as_ref()
+        .map_or_else(String::new, |key| format!(" key {key}"));
+    let sent = sent
+        .as_ref()
+        .map_or_else(String::new, |sent| format!(" {sent}"));
+    let status = status.map_or_else(|| "no answer:".to_owned(), |status| status.to_string());
+    format!("{step}: {method} {url}{key}{sent}\n    {status} {answer}\n")
 }
 
 impl Report {
@@ -102,23 +94,24 @@ impl Report {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// For persons.
+    /// For persons, who were told the exchanges as they came.
     pub fn text(&self) -> String {
-        let mut out = listed(&self.exchanges);
-        out.push('\n');
+        let mut out = String::from("\n");
         for Finding {
             claim,
             verdict,
             why,
         } in &self.findings
         {
+            // Writing to a text never fails.
             writeln!(out, "{verdict:<11}{claim}\n           {why}").ok();
         }
         if !self.effects.is_empty() {
-            let undone = if self.is_undone {
-                " (the first was undone)"
-            } else {
-                ""
+            let undone = match (self.is_undone, self.is_another_undone) {
+                (true, true) => " (the first and that of a second key were undone)",
+                (true, false) => " (the first was undone)",
+                (false, true) => " (that of a second key was undone)",
+                (false, false) => "",
             };
             let effects = self.effects.join(", ");
             writeln!(out, "\nmade by this trial: {effects}{undone}").ok();

@@ -12,8 +12,10 @@ use crate::core::replay;
 const MAX_SHOWN: usize = 80;
 /// Places that are named in a sentence.
 const MAX_PLACES: usize = 6;
-/// A text that was sent and is so long stands in an id by no chance.
+/// What was sent stands in an id by no chance, or the other way round, if it is so long, in letters and digits.
 const LONG: usize = 8;
+/// The same of one part of an id. A shorter one may be a time.
+const LONG_PART: usize = 12;
 
 /// What speaks for one effect or for several.
 enum Sign {
@@ -160,9 +162,7 @@ impl Effects<'_> {
                 refused = step.seen.first();
                 continue;
             };
-            let text = value.as_str().unwrap_or_default();
-            let repeats = |sent: &String| text == sent || sent.len() >= LONG && text.contains(sent);
-            if seen.sent.iter().any(repeats) {
+            if seen.sent.iter().any(|sent| repeats(&value, sent)) {
                 return Err(format!(
                     "what stands at {place} was sent with the request, so it names no effect"
                 ));
@@ -245,6 +245,23 @@ impl Effects<'_> {
     }
 }
 
+/// Whether an id has what was sent, or a part of it, whatever stands between their letters and digits.
+fn repeats(id: &Value, sent: &str) -> bool {
+    let id = id.as_str().map_or_else(|| id.to_string(), str::to_owned);
+    let plain = |text: &str| -> String {
+        let letters = text.chars().filter(|char| char.is_alphanumeric());
+        letters.flat_map(char::to_lowercase).collect()
+    };
+    let (whole, sent_whole) = (plain(&id), plain(sent));
+    let is_within = |part: &str, at_least| part.len() >= at_least && sent_whole.contains(part);
+    let mut parts = id.split(|char: char| !char.is_alphanumeric());
+    id == sent
+        || !whole.is_empty() && whole == sent_whole
+        || is_within(&whole, LONG)
+        || parts.any(|part| is_within(&plain(part), LONG_PART))
+        || sent_whole.len() >= LONG && whole.contains(&sent_whole)
+}
+
 /// Both signs together. Several effects weigh more than one: a tool may say the same twice.
 fn join(by_id: Sign, counted: Sign) -> (Verdict, String) {
     let both = |one: String, other: String| {
@@ -255,7 +272,9 @@ fn join(by_id: Sign, counted: Sign) -> (Verdict, String) {
         (Sign::Several(why), Sign::Several(too)) => (Verdict::Refuted, both(why, too)),
         (Sign::Several(why), _) | (_, Sign::Several(why)) => (Verdict::Refuted, why),
         (Sign::One(why), Sign::One(too)) => (Verdict::Proved, both(why, too)),
-        (Sign::One(why), _) | (_, Sign::One(why)) => (Verdict::Proved, why),
+        // A tool that makes ids of keys shows the same id, however often it was executed.
+        (Sign::One(why), Sign::Silent(_)) => (Verdict::Proved, format!("by ids alone: {why}")),
+        (Sign::Silent(_), Sign::One(why)) => (Verdict::Proved, why),
         (Sign::Silent(why), Sign::Silent(too)) => (Verdict::NotShown, both(why, too)),
     }
 }
