@@ -1,6 +1,6 @@
 //! The whole gateway: build it, then run it. The only room that sees every part.
 
-mod loops; // what is done again and again while the gateway runs
+pub mod loops; // what is done again and again while the gateway runs
 mod reload; // the configuration, read again while the gateway runs
 mod trial; // a tool is asked what it does with a key
 mod wrap; // one MCP server, for one client on standard input
@@ -34,7 +34,7 @@ use crate::store::{self, Encrypted, Keys, Store};
 
 /// Most connections to the ops listener.
 const OPS_CONNECTIONS: usize = 64;
-/// What they may hold, in bytes.
+/// Memory that connections to the ops listener may hold, in bytes.
 const OPS_MEMORY: usize = 16 << 20;
 /// How long connections may take to end after the last call.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -123,7 +123,7 @@ pub struct App {
     reloader: Arc<Reloader>,
     doors: Doors,
     listener: TcpListener,
-    /// Of the ops doors, if they have one of their own.
+    /// The ops listener and its routes, if `ops_listen` is set.
     ops: Option<(TcpListener, Doors)>,
     tls: Option<Tls>,
     bounds: Bounds,
@@ -201,7 +201,6 @@ impl App {
             gateway: gateway.clone(),
             tokens: tokens.clone(),
             tls: tls.clone(),
-            store,
             written,
         };
         let reloader = Arc::new(reloader);
@@ -246,7 +245,7 @@ impl App {
         })
     }
 
-    /// Where it listens; of use if port 0 was asked for.
+    /// The address it listens at; tests ask for port 0.
     ///
     /// # Errors
     /// The operating system does not say.
@@ -254,26 +253,27 @@ impl App {
         self.listener.local_addr()
     }
 
-    /// The address of the ops doors, if they have their own.
+    /// The address of the ops listener, if there is one.
     pub fn ops_address(&self) -> Option<SocketAddr> {
         self.ops
             .as_ref()
             .and_then(|(listener, _)| listener.local_addr().ok())
     }
 
-    /// What counts the log lines that were dropped.
+    /// The counter of dropped log lines.
     pub fn log_lines_dropped(&self) -> IntCounter {
         self.gateway.base.metrics.log_lines_dropped.clone()
     }
 
-    /// Puts another configuration into the gateway while it runs.
+    /// A handle that puts another configuration into the running gateway.
     pub fn reloader(&self) -> Arc<Reloader> {
         self.reloader.clone()
     }
 
-    /// Serves until `stop` is cancelled; then takes nothing new, finishes what runs, and says what
-    /// it had to leave. `at_once`: from then on nothing is waited for. Calls that run are recorded as unknown, and open
-    /// connections are closed.
+    /// Serves until `stop` is cancelled, then finishes what runs.
+    ///
+    /// It takes nothing new then, and logs what it had to leave. `at_once`: from then on nothing is
+    /// waited for. Calls that run are recorded as unknown, and open connections are closed.
     ///
     /// # Errors
     /// Serving broke off, or the store failed so that only a new start can help.
@@ -384,12 +384,12 @@ impl App {
     }
 }
 
-/// A gateway over its open store, and the settings that are left.
+/// A gateway over its open store, and the rest of the configuration.
 struct Opened {
     gateway: Arc<Gateway>,
     /// Cancelled by the store when the process must end at once.
     fatal: CancellationToken,
-    /// Calls of an earlier run that were settled.
+    /// Calls of an earlier run that recovery settled at the start.
     left_over: usize,
     instance: InstanceId,
     pace: Pace,
@@ -468,7 +468,7 @@ async fn open(config: Config) -> Result<Opened, Error> {
     })
 }
 
-/// The store with its texts encrypted, if there are keys.
+/// Wraps the store in encryption, if there are keys.
 fn encrypt(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
     match keys {
         Some(keys) => Arc::new(Encrypted::new(store, keys)),

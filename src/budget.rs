@@ -1,4 +1,6 @@
-//! Memory as a budget: which bytes are held, and on whose account. The rule is in `core::share`.
+//! Memory as a budget: how many bytes are held, and on which account.
+//!
+//! The rule is in `core::share`.
 //!
 //! Accounts: each tenant, all strangers together (connections on which no valid token was seen), and each connection.
 
@@ -7,29 +9,39 @@ mod connection; // what is held for one connection
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
 pub use self::connection::{BASE, Connection, Elsewhere, Guest, MAX_HEAD, REQUEST, Trust};
 use crate::core::share::{self, CONNECTION, STRANGERS, TENANT};
 
-/// What one connection without a valid token may hold beside its base: a few requests, and a small answer.
+/// Bytes that one connection without a valid token may hold beside its base.
 const STRANGER: usize = 256 * 1024;
 
-/// There is no room for it now.
+/// The budget has no room for it now.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the memory budget is used up")]
 pub struct Exhausted;
 
-/// A number of bytes, and which accounts hold them.
+/// A number of bytes, and the accounts that hold them.
 ///
 /// All clones are the same budget.
 #[derive(Clone)]
 pub struct Budget(Arc<Pool>);
 
+/// Memory that is given back when it is needed for something else.
+pub trait Lent: Send + Sync {
+    /// How many bytes it holds.
+    fn bytes(&self) -> usize;
+
+    /// Gives all of it back.
+    fn give_back(&self);
+}
+
 struct Pool {
     total: usize,
+    lent: OnceLock<Arc<dyn Lent>>,
     held: Mutex<Held>,
     refused: AtomicU64,
 }
@@ -41,7 +53,7 @@ struct Held {
     tenants: HashMap<Arc<str>, usize>,
 }
 
-/// On whose account something is held.
+/// The account on which something is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Party {
     Strangers,
@@ -93,6 +105,7 @@ impl Budget {
     pub fn new(total: usize) -> Self {
         Self(Arc::new(Pool {
             total,
+            lent: OnceLock::new(),
             held: Mutex::default(),
             refused: AtomicU64::new(0),
         }))
@@ -107,7 +120,12 @@ impl Budget {
         self.0.held().all
     }
 
-    /// How often something had no room, since the start.
+    /// What is free is lent to this one: it counts as held, and is given back as soon as a charge has no room beside it.
+    pub fn lend(&self, to: Arc<dyn Lent>) {
+        drop(self.0.lent.set(to));
+    }
+
+    /// How often the budget had no room, since the start.
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
     }
@@ -133,17 +151,22 @@ impl Budget {
 }
 
 impl Pool {
+    /// How many bytes are lent.
+    fn lent(&self) -> usize {
+        self.lent.get().map_or(0, |lent| lent.bytes())
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Bytes that are held; dropped, they are free again.
+/// Bytes that are held until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     budget: Budget,
     party: Party,
-    /// What all charges of the connection hold; changed under the lock of the budget only.
+    /// Bytes in all charges of the connection; changed under the lock of the budget only.
     connection: Option<Arc<AtomicUsize>>,
     bytes: usize,
 }
@@ -153,14 +176,32 @@ impl Charge {
         self.bytes
     }
 
-    /// Holds more.
+    /// Holds more bytes.
     ///
     /// # Errors
     /// There is no room for all of it; nothing is changed.
     pub fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
         let pool = self.budget.0.clone();
+        let lent = pool.lent();
+        if self.grow_beside(&pool, lent, more) {
+            return Ok(());
+        }
+        // What has no room anyway empties nothing.
+        if let (Some(borrower), 1..) = (pool.lent.get(), lent)
+            && self.grow_beside(&pool, 0, more)
+        {
+            borrower.give_back();
+            return Ok(());
+        }
+        pool.refused.fetch_add(1, Ordering::Relaxed);
+        Err(Exhausted)
+    }
+
+    /// Holds more, if there is room beside so many bytes that are lent.
+    fn grow_beside(&mut self, pool: &Pool, lent: usize, more: usize) -> bool {
         let mut held = pool.held();
-        let fits = |own, part| share::fits(pool.total, held.all, own, more, part);
+        let used = held.all.saturating_add(lent);
+        let fits = |own, part| share::fits(pool.total, used, own, more, part);
         let of_connection = self
             .connection
             .as_ref()
@@ -173,15 +214,13 @@ impl Charge {
                     && (self.connection.is_none() || fits(of_connection, CONNECTION))
             }
         };
-        if !fits {
-            pool.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(Exhausted);
+        if fits {
+            self.add(&mut held, more);
         }
-        self.add(&mut held, more);
-        Ok(())
+        fits
     }
 
-    /// Holds more, whether there is room or not.
+    /// Holds more bytes, whether there is room or not.
     fn grow_anyway(&mut self, more: usize) {
         let budget = self.budget.clone();
         self.add(&mut budget.0.held(), more);
@@ -195,7 +234,7 @@ impl Charge {
         self.bytes += more;
     }
 
-    /// Holds no more than this from now on.
+    /// Holds no more than so many bytes from now on.
     pub fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         let mut held = self.budget.0.held();
@@ -206,7 +245,7 @@ impl Charge {
         self.bytes -= less;
     }
 
-    /// Moves it to another account, whether there is room or not.
+    /// Moves the bytes to another account, whether there is room or not.
     fn move_to(&mut self, party: Party) {
         let mut held = self.budget.0.held();
         held.take(&self.party, self.bytes);
@@ -232,7 +271,7 @@ impl Drop for Charge {
     }
 }
 
-/// Bytes with what they are charged to.
+/// Bytes with their charge.
 struct Kept<B> {
     bytes: B,
     _charge: Arc<Charge>,
@@ -282,5 +321,35 @@ mod tests {
             budget.0.held().tenants.is_empty(),
             "nothing is left of a tenant that holds nothing"
         );
+    }
+
+    /// Holds so many bytes until it gives them back.
+    struct Borrower(AtomicUsize);
+
+    impl Lent for Borrower {
+        fn bytes(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn give_back(&self) {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn lent_memory_is_given_back_for_what_has_room_without_it_and_for_nothing_else() {
+        let budget = Budget::new(1_000);
+        let borrower = Arc::new(Borrower(AtomicUsize::new(400)));
+        budget.lend(borrower.clone());
+        let first = budget.charge("a", 200).expect("room beside it");
+        assert_eq!(borrower.bytes(), 400);
+        budget
+            .charge("a", 700)
+            .expect_err("more than its share of an empty budget");
+        assert_eq!(borrower.bytes(), 400, "it would not have helped");
+        let second = budget.charge("a", 250).expect("room without it");
+        assert_eq!(borrower.bytes(), 0);
+        drop((first, second));
+        assert_eq!(budget.held(), 0);
     }
 }

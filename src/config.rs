@@ -1,5 +1,7 @@
-//! The configuration: defaults, then the file, then the environment; checked once, every mistake
-//! reported with its place. Only `app` sees the whole of it.
+//! The configuration: defaults, then the file, then the environment.
+//!
+//! It is checked once, and every mistake is reported with its place. Only `app` sees the whole of
+//! it.
 
 mod common; // settings that several sections have
 mod compensations; // whether compensating calls can be made
@@ -24,7 +26,7 @@ use sha2::{Digest, Sha256};
 pub use self::reader::{Environment, Mistake, Place};
 use self::reader::{Reader, Section, Spot};
 pub use self::server::Server;
-pub use self::store::{StoreAt, one_master_mistakes};
+pub use self::store::StoreAt;
 pub use self::tokens::{NewToken, SECRET_BYTES};
 pub use self::tracing::Tracing;
 use crate::core::caller::{Scope, Token};
@@ -43,9 +45,9 @@ pub struct Config {
     /// Where spans go; `None`: nowhere.
     pub tracing: Option<Tracing>,
     pub store: StoreAt,
-    /// With which arguments and results are encrypted.
+    /// The keys that encrypt arguments and results.
     pub store_keys: Option<Keys>,
-    /// None at all: open mode.
+    /// Empty: open mode.
     pub tokens: Vec<Token>,
     pub tools: Vec<ToolAt>,
     pub upstreams: Vec<UpstreamAt>,
@@ -53,12 +55,14 @@ pub struct Config {
     pub webhook: Option<Webhook>,
     pub mcp: mcp::Settings,
     pub limits: Limits,
-    /// What is allowed, but should be said aloud at every start; see [`Config::warnings_at`].
+    /// Warnings to log at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
     pub written: Written,
 }
 
-/// What was written, as digests: to see later what has changed, without keeping secrets.
+/// The configuration as digests.
+///
+/// They show later which settings have changed, without keeping secrets.
 #[derive(Debug, Default)]
 pub struct Written(BTreeMap<String, [u8; 32]>);
 
@@ -73,7 +77,7 @@ impl Written {
         )
     }
 
-    /// The keys, with their sections, that are not the same in both.
+    /// The settings, with their sections, that differ between two configurations.
     pub fn differing<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let keys: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
         let differs = |key: &&String| self.0.get(*key) != other.0.get(*key);
@@ -112,7 +116,7 @@ impl Config {
         }
     }
 
-    /// The same with times that no file sets.
+    /// The same, with times that no file sets.
     #[must_use]
     pub fn at_pace(mut self, pace: Pace) -> Self {
         self.limits.sagas.look_again = pace.saga_looks_again;
@@ -126,19 +130,21 @@ impl Config {
         self
     }
 
-    /// What follows from the bounds on memory, in a sentence.
+    /// The consequences of the bounds on memory, in a sentence.
     pub fn memory(&self) -> String {
         server::memory(&self.server, &self.limits)
     }
 
-    /// What should be said at a start at this time.
+    /// The warnings of a start at this time.
     pub fn warnings_at(&self, now: Timestamp) -> Vec<String> {
         let tokens = self.tokens.iter().filter_map(|token| token.warning(now));
         self.warnings.iter().cloned().chain(tokens).collect()
     }
 }
 
-/// `None` only if there is a mistake; then the rest was read all the same, to find the others.
+/// Reads all settings; `None` only if there is a mistake.
+///
+/// It goes on after a mistake, to find the others.
 fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let mut warnings = Vec::new();
     let written = Written::of(&root);
@@ -205,12 +211,6 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     for why in retention_mistakes(&limits.sagas, &tools) {
         root.mistake("sagas", &why);
     }
-    for why in store
-        .iter()
-        .flat_map(|store| one_master_mistakes(store, &tools))
-    {
-        root.mistake("tools", &why);
-    }
     for at in tools
         .iter()
         .filter(|at| at.tool.deadline > limits.shutdown_grace)
@@ -253,7 +253,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     })
 }
 
-/// Whose calls are kept for longer than sagas are.
+/// Tools whose calls are kept longer than sagas.
 pub fn retention_mistakes(sagas: &saga::Policy, tools: &[ToolAt]) -> Vec<String> {
     let why = |at: &ToolAt| {
         let name = &at.tool.name;

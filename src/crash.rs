@@ -1,4 +1,4 @@
-//! Named points at which a test can let the process end or pause: right where it would hurt.
+//! Named points at which a test ends or pauses the process.
 //!
 //! Without the feature `crash-points` there is nothing. With it, `FAILPOINTS` in the environment says what
 //! happens, as `after_claim=2*off->1*return`: at the third time `return` ends the process at once, as a
@@ -21,7 +21,7 @@ pub(crate) fn point(name: &str) {
 #[cfg(not(feature = "crash-points"))]
 pub(crate) fn point(_name: &str) {}
 
-/// Passes a point a moment after something is so; never returns.
+/// Passes a point a moment after a condition holds; never returns.
 #[cfg(feature = "crash-points")]
 pub(crate) async fn point_after(is_so: impl Fn() -> bool, name: &str) {
     use std::time::Duration;

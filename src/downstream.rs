@@ -1,4 +1,4 @@
-//! One HTTP request to one tool, and what was observed of it.
+//! One HTTP request to one tool, and the evidence of it.
 //!
 //! Promises: a request is sent at most once (no retries, no redirects, no proxy from the
 //! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
@@ -43,29 +43,30 @@ use crate::core::evidence::McpAnswer;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::record::CallId;
 
-/// The scheme over TLS.
+/// The scheme of URLs over TLS.
 const SECURE: &str = "https";
 
-/// Where a tool lives.
+/// The address of a tool, and how to talk to it.
 #[derive(Clone)]
 pub struct Endpoint {
     pub method: Method,
     pub url: Url,
-    /// The tool's own credentials among them; those are marked sensitive.
+    /// The tool's own headers. Credentials among them are marked sensitive.
     pub headers: HeaderMap,
-    /// The URL of the probe of a call that there is none of.
+    /// An example of the probe's URL.
     pub probe: Option<Url>,
     /// The longest idle time of a pooled connection that is reused.
     ///
     /// `None`: none is reused.
     pub connection_reuse: Option<Duration>,
-    /// The tool of an MCP server, which is asked by POST.
+    /// The tool of an MCP server, which gets POST requests.
     pub mcp: Option<McpTool>,
-    /// Callers use it as it is: of an answer status and headers are kept, too ([`proxy::reply`](crate::core::proxy::reply)).
+    /// Whether callers use the API as it is: then status and headers of an answer are kept, too
+    /// ([`proxy::reply`](crate::core::proxy::reply)).
     pub is_proxy: bool,
-    /// The longest answer, in bytes. `None`: as of all tools.
+    /// The longest answer, in bytes. `None`: the same as for all tools.
     pub max_answer: Option<usize>,
-    /// The tool of an MCP server that is asked whether a call was executed.
+    /// The MCP tool that is asked whether a call was executed.
     pub asked: Option<Box<Endpoint>>,
 }
 
@@ -75,7 +76,7 @@ impl Endpoint {
         self.url.scheme() == SECURE || probe.is_some_and(|url| url.scheme() == SECURE)
     }
 
-    /// The same with the URL of one call.
+    /// The same, with the URL of one call.
     ///
     /// # Errors
     /// It leads to another host than that of the configuration.
@@ -121,29 +122,29 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// What one attempt sends, beside the endpoint's own headers.
+/// The request of one attempt, beside the endpoint's own headers.
 #[derive(Debug)]
 pub struct Request {
     /// Its connection is shared with no other party.
     pub party: Party,
-    /// The call that is sent.
+    /// The call of this request.
     pub call_id: CallId,
-    /// With the type of the body.
+    /// The headers, with the type of the body.
     pub headers: HeaderMap,
-    /// For the tool of an MCP server, one JSON object.
+    /// The body; for the tool of an MCP server, one JSON object.
     pub body: Bytes,
     /// A request that only reads needs no gate.
     pub is_write: bool,
-    /// The client that waits for it, if the tool is one of an MCP server.
+    /// The MCP client that waits for the call, if there is one.
     pub client: Client,
-    /// Right before the first byte the clock is asked once more; later than this nothing is sent.
+    /// The gate compares this deadline right before the first byte: later nothing is sent.
     pub send_before: Deadline,
 }
 
 /// Sends requests to tools, and to systems that are not tools.
 #[derive(Debug)]
 pub struct Downstream {
-    /// They stay when tools are swapped.
+    /// The pools stay when tools are swapped.
     pools: Arc<Pools>,
     programs: Programs,
     max_result: usize,
@@ -172,7 +173,7 @@ impl Downstream {
         self.max_result
     }
 
-    /// From now on these can be asked. Programs that are not among them end.
+    /// Sets the endpoints that can be asked from now on. Other programs end.
     ///
     /// # Errors
     /// One needs TLS, and no roots to trust are found.
@@ -190,8 +191,10 @@ impl Downstream {
         Ok(())
     }
 
-    /// Asks a tool whether it knows a call: a GET of this URL with the tool's own credentials. Answers with status,
-    /// body and how long the tool asks to wait, or says why there is no answer by then.
+    /// Probes a tool: GETs this URL with the tool's own credentials.
+    ///
+    /// Answers with status, body and how long the tool asks to wait, or says why there is no answer
+    /// by then.
     ///
     /// # Errors
     /// The tool has no door for it, or did not answer.
@@ -248,7 +251,7 @@ impl Downstream {
             .unwrap_or_else(|_| Err("it did not answer in time".into()))
     }
 
-    /// Asks an MCP server what executes nothing.
+    /// Sends an MCP server a request that executes nothing.
     ///
     /// # Errors
     /// It did not answer.
@@ -271,7 +274,7 @@ impl Downstream {
             .unwrap_or_else(|_| Err("it did not answer in time".into()))
     }
 
-    /// What an MCP server says of itself.
+    /// An MCP server's description of itself.
     ///
     /// # Errors
     /// It did not answer.
@@ -302,7 +305,7 @@ impl Downstream {
         })
     }
 
-    /// The MCP server of an endpoint; one that has a URL is asked by this client.
+    /// How the MCP server of an endpoint is reached; one with a URL by this client.
     ///
     /// # Errors
     /// It is a program that is configured no more.
@@ -328,7 +331,9 @@ impl Downstream {
         }))
     }
 
-    /// Ends the programs that were started, and the sessions that were opened. Nothing is asked any more.
+    /// Ends the programs that were started and the sessions that were opened.
+    ///
+    /// Nothing is sent after that.
     pub async fn close(&self) {
         let sessions = self.pools.take_agreed().into_iter().map(Http::end);
         let ending = async { drop(futures_util::future::join_all(sessions).await) };
@@ -419,7 +424,7 @@ impl Downstream {
     }
 }
 
-/// A URL that leads to the same host as the example.
+/// A URL with the same host as the example.
 ///
 /// # Errors
 /// It does not. The URL is not repeated: it may hold secrets.
@@ -431,7 +436,7 @@ fn same_origin(url: &str, example: &Url) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The tool's own headers, with those of one call in their place.
+/// The tool's own headers, replaced by those of one call.
 fn joined(own: &HeaderMap, of_call: HeaderMap) -> HeaderMap {
     let mut all = own.clone();
     all.extend(of_call);

@@ -25,17 +25,17 @@ use self::print::Guesses;
 use self::text::line;
 use crate::config::{Config, Environment};
 
-/// The most operations of a description.
+/// Most operations of a description.
 const MAX_OPERATIONS: usize = 30_000;
 
-/// What a description came to.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Printed {
-    /// TOML.
+    /// The tools, as TOML.
     pub text: String,
-    /// Sentences about what is left out, and about operations that are no tools.
+    /// Sentences about left-out parts, and about operations that are no tools.
     pub remarks: Vec<String>,
-    /// How many operations are tools.
+    /// How many operations became tools.
     pub imported: usize,
 }
 
@@ -79,7 +79,7 @@ pub fn openapi(text: &str, asked: &Asked) -> Result<Printed, String> {
     })
 }
 
-/// What the reader of configurations would say of a table: what is printed can be used.
+/// The mistake that the reader of configurations would find in a table.
 fn mistake(table: &str) -> Option<String> {
     let whole = format!("[store]\nurl = \"sqlite:oncegate.db\"\n{table}");
     let mistakes = Config::read(&whole, &Environment::default()).err()?;
@@ -137,7 +137,7 @@ fn page(document: &Document, tools: &[String], refused: &[String]) -> String {
     page
 }
 
-/// What is the same for each tool.
+/// The settings that are the same for each tool.
 const TO_DECIDE: &str = "#
 # A line that begins with \"# NAME =\" is a guess. Take its # away where a person has found it right:
 #   headers       credentials; set the variable in the environment

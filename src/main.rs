@@ -1,4 +1,4 @@
-//! The command line: read it, read the configuration, build, run, exit.
+//! The command line: read the configuration, build, run, exit.
 
 #[path = "main/verify_tool.rs"]
 mod verify_tool; // ask a tool what it does with a key
@@ -19,7 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::verify_tool::VerifyTool;
 
-/// Gives memory back to the system within seconds, from a thread of its own (docs/operate.md has the figures).
+/// Gives memory back to the system within seconds, from a thread of its own.
+///
+/// `docs/operate.md` has the figures.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -78,28 +80,28 @@ enum Command {
         /// How long the same arguments count as a repetition.
         #[arg(long, value_name = "TIME", default_value = "10m")]
         dedup_window: String,
-        /// How long a call may take. Longer than the window of repetitions it may not be.
+        /// How long a call may take; at most the window of repetitions.
         #[arg(long, value_name = "TIME", default_value = "2m")]
         timeout: String,
-        /// Take tools for writing that say they only read.
+        /// Count every tool as a write, also if its annotations say that it only reads.
         #[arg(long)]
         distrust_annotations: bool,
-        /// What is logged to standard error.
+        /// The level of log lines on standard error.
         #[arg(long, default_value = "warn")]
         log_level: String,
         /// The server's program and its arguments.
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Ask a tool, with real effects, whether it executes a key once, and what its probe and its compensation do.
-    /// Prints what was asked and answered, a verdict on each claim, and the lines of configuration that are justified.
+    /// Try a tool, with real effects: whether it executes a key once, and whether its probe and its compensation work.
+    /// Prints each request and answer, a verdict on each claim, and the justified lines of configuration.
     VerifyTool(Box<VerifyTool>),
-    /// Print what others describe as lines of configuration.
+    /// Print an API's description as lines of configuration.
     Import {
         #[command(subcommand)]
         from: import::From,
     },
-    /// What a person does to the store.
+    /// Acts of an operator on the store.
     Store {
         #[command(subcommand)]
         act: StoreAct,
@@ -119,7 +121,7 @@ enum StoreAct {
     },
 }
 
-/// How long the last word may take.
+/// How long the last sentence on standard error may take.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -194,7 +196,7 @@ fn fail(message: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The last word on standard error. Waits only a moment if it is not read.
+/// Writes the last sentence to standard error. Waits only a moment if it is not read.
 fn complain(message: String) {
     let (written, is_written) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -205,7 +207,7 @@ fn complain(message: String) {
     is_written.recv_timeout(LAST_WORD).ok();
 }
 
-/// The configuration, or all that is wrong with it in one text.
+/// The configuration, or all mistakes in one text.
 fn read(path: &Path) -> Result<Config, String> {
     read_lines(path).map_err(|lines| {
         format!(
@@ -260,7 +262,7 @@ fn at_test_pace(config: Config, _environment: &Environment) -> Config {
     config
 }
 
-/// Cancelled by the first signal that asks for an end, and by the second one.
+/// Two tokens, cancelled by the first and the second signal to end.
 fn on_signals() -> Result<(CancellationToken, CancellationToken), String> {
     // Before anything else: by itself a signal would end the process, or, where it is the first one of a container, be
     // lost.
@@ -315,7 +317,7 @@ fn serve(config: Config, path: PathBuf) -> Result<(), String> {
     ended
 }
 
-/// What to wrap, by the command line and the environment.
+/// The program to wrap, by the command line and the environment.
 fn wrapped(
     store: Option<String>,
     name: Option<String>,
@@ -403,7 +405,7 @@ fn key(config: &Config, tool: &str) -> Result<(), String> {
     say(&format!("{}\n", http::dry_run(&tool.tool, &body)?))
 }
 
-/// The tools of a description on standard output, and what is left out on standard error.
+/// Prints a description's tools to standard output, and left-out parts to standard error.
 fn import(import::From::Openapi { file, asked }: import::From) -> Result<(), String> {
     let broken = |why: &dyn std::fmt::Display| format!("{}: {why}", file.display());
     let description = std::fs::File::open(&file).map_err(|error| broken(&error))?;

@@ -1,5 +1,7 @@
-//! Everything that is counted, declared in one place. Labels come from the configuration and from
-//! enums only: no key, session, user or tenant is ever a label.
+//! All metrics, declared in one place.
+//!
+//! Labels come from the configuration and from enums only: no key, session, user or tenant is ever
+//! a label.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,10 +23,10 @@ const BUCKETS: [f64; 14] = [
 /// Seconds: two parallel calls of a model, an SDK's retry, a timed-out agent, a resumed run.
 const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.0, 3600.0];
 
-/// Seconds: from a handful of calls to a hundred thousand.
+/// Seconds: runs of a reconciliation, from a handful of calls to a hundred thousand.
 const RUN_BUCKETS: [f64; 8] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0];
 
-/// Seconds: from a look into memory to a Redis that is given up.
+/// Seconds: from a look into memory to a Redis that does not answer.
 const STORE_BUCKETS: [f64; 13] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
@@ -46,7 +48,7 @@ pub enum ArrivalKind {
     Replayed,
     /// It waited for a running call and got its answer.
     Joined,
-    /// It was neither run nor answered with a result: the outcome is unknown, or not there yet.
+    /// It got neither: the outcome is unknown, or not there yet.
     Suppressed,
     /// It was refused.
     Refused,
@@ -72,7 +74,7 @@ impl ArrivalKind {
     }
 }
 
-/// The protocol that a request came by.
+/// The protocol of a request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
     #[default]
@@ -355,7 +357,7 @@ impl Metrics {
         self.memory_refused.inc_by(news);
     }
 
-    /// Takes over whose circuit breakers are open or half-open.
+    /// Takes over which tools' circuit breakers are open or half-open.
     pub fn take_open_breakers<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.breaker_open.reset();

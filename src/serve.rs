@@ -1,5 +1,6 @@
-//! Connections: taking them, how many there may be, how long they may be silent, and their end. Knows no
-//! door; what is answered is the routers' business.
+//! Connections: accepting, bounds, silence, and their end.
+//!
+//! It knows no route: routers give the answers.
 
 mod bounds; // how many connections there may be, and how long they may be silent
 mod metered; // a request's body, charged as it comes in
@@ -37,15 +38,15 @@ pub use self::tls::{Tls, Unfit};
 use self::watch::{UnderWay, Watch, Watched};
 use crate::budget::{Budget, Connection, Elsewhere, MAX_HEAD};
 
-/// New connections that the operating system keeps until they are taken.
+/// Connections that the operating system queues until they are accepted.
 const BACKLOG: u32 = 1_024;
-/// Connections that there may be, however few files this process may open.
+/// The least number of connections, however few files this process may open.
 const LEAST: usize = 16;
-/// Lines of a head; more are answered with 431.
+/// Most lines of a head; more are answered with 431.
 const MAX_HEADERS: usize = 100;
-/// Requests of one HTTP/2 connection at once.
+/// Most requests of one HTTP/2 connection at once.
 const MAX_STREAMS: u32 = 100;
-/// Of a request's body that HTTP/2 may bring before it is read: of one stream, and of all of a connection.
+/// Bytes of bodies that HTTP/2 may bring before they are read: per stream and per connection.
 const WINDOWS: (u32, u32) = (64 * 1024, 128 * 1024);
 /// Answer bytes that HTTP/2 buffers per stream until the client reads them.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -56,15 +57,15 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long to wait when the operating system gives no more connections.
 const NO_CONNECTIONS: Duration = Duration::from_millis(200);
 
-/// What is answered.
+/// The routers that answer.
 #[derive(Clone)]
 pub struct Doors {
     pub all: Router,
-    /// To connections beyond the bound.
+    /// For connections beyond the bound.
     pub spare: Router,
 }
 
-/// The way to the end, step by step.
+/// The steps of a shutdown.
 #[derive(Debug, Clone, Default)]
 pub struct Ends {
     /// Connections are asked to go elsewhere with their next request; all is served as before.
@@ -80,7 +81,7 @@ pub struct Ends {
     pub cut: CancellationToken,
 }
 
-/// Takes an address.
+/// Binds an address.
 ///
 /// # Errors
 /// It is taken already, or not this machine's.
@@ -95,8 +96,9 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Serves until it is stopped and every connection has ended; `open` says how many there are. Answers how many
-/// were cut.
+/// Serves until it is stopped and every connection has ended.
+///
+/// `open` counts the connections. Returns how many were cut.
 pub async fn serve(
     listener: TcpListener,
     doors: Doors,
@@ -158,7 +160,7 @@ async fn next(
     }
 }
 
-/// The connections in the backlog: they are told, not reset.
+/// The connections in the backlog: they get an answer, and no reset.
 ///
 /// Asks the operating system itself, so that nothing comes between its last answer and the end of the listener.
 fn last_of(listener: TcpListener) -> Vec<(TcpStream, IpAddr)> {
@@ -187,7 +189,7 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset)
 }
 
-/// What every connection is served with.
+/// The settings of every connection.
 struct Host {
     /// For ordinary connections, and for spare ones.
     builders: [Builder<TokioExecutor>; 2],
@@ -199,7 +201,7 @@ struct Host {
     places: Arc<Places>,
 }
 
-/// A connection that is open; dropped, it is not.
+/// An open connection, counted until this is dropped.
 struct Open<'a>(&'a IntGauge);
 
 impl<'a> Open<'a> {
@@ -337,18 +339,18 @@ impl Host {
     }
 }
 
-/// What the requests of one connection are served with.
+/// The service of one connection.
 #[derive(Clone)]
 struct Served {
     doors: Router,
-    /// For a request for which there is no room.
+    /// For a request for which there is no memory.
     spare: Router,
     connection: Arc<Connection>,
     leaving: CancellationToken,
 }
 
 impl Served {
-    /// One answer.
+    /// Answers one request.
     ///
     /// It counts as under way up to the end of its body, and is charged up to the end of its bytes.
     async fn answer(
@@ -391,7 +393,7 @@ impl Served {
         Ok(response.map(|body| Watched::new(body, charge, under_way)))
     }
 
-    /// The answer where there is no room: 429, or an ops door.
+    /// The answer without memory for it: 429, or an ops route.
     async fn refuse(&self, request: Request<Body>) -> Response<Body> {
         let Ok(refused) = TowerToHyperService::new(self.spare.clone())
             .call(request)

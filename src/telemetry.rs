@@ -17,7 +17,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 pub use self::lines::Lines;
 use crate::config::{Log, LogFormat, Tracing};
 
-/// What was set up.
+/// The parts that were set up.
 pub struct Telemetry {
     pub set_level: SetLevel,
     pub exporter: Exporter,
@@ -33,7 +33,7 @@ impl SetLevel {
     }
 }
 
-/// Exports spans, if there is anywhere to.
+/// Exports spans, if there is a collector.
 #[derive(Default)]
 pub struct Exporter {
     #[cfg(feature = "otel")]
@@ -41,7 +41,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Sends what is left, within a bound. Blocks.
+    /// Sends the remaining spans, within a bound. Blocks.
     pub fn end(self) {
         #[cfg(feature = "otel")]
         if let Some(queue) = self.otlp {
@@ -50,7 +50,7 @@ impl Exporter {
     }
 }
 
-/// Starts both for the whole process.
+/// Starts logging and spans for the whole process.
 ///
 /// # Errors
 /// What is asked for cannot be had, or it was started before.
@@ -83,7 +83,7 @@ pub fn start(log: &Log, tracing: Option<&Tracing>) -> Result<Telemetry, String> 
     })
 }
 
-/// Panics go the same way: by themselves they would wait for standard error.
+/// Logs panics the same way: by default they would wait for standard error.
 fn log_panics(lines: Lines) {
     std::panic::set_hook(Box::new(move |panic| {
         tracing::error!(%panic, "a task has panicked");
@@ -101,7 +101,7 @@ where
     Ok((layer, Exporter { otlp: queue }))
 }
 
-/// The configuration has made sure that nothing is asked for.
+/// No spans: the configuration has made sure that none are asked for.
 #[cfg(not(feature = "otel"))]
 fn spans(
     _: Option<&Tracing>,

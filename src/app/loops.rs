@@ -1,4 +1,4 @@
-//! What is done again and again while the gateway runs.
+//! The loops of a running gateway: recovery, rechecks, sagas, cleanup and more.
 //!
 //! A failure is logged where it happens, and the next round tries again.
 
@@ -12,11 +12,13 @@ use tokio_util::sync::CancellationToken;
 use crate::core::pace::Pace;
 use crate::gateway::{self, Gateway, Tools};
 
-/// How often paused tools are read: one read may fail or be late before what is known is too old to claim on.
+/// How often paused tools are read.
+///
+/// One read may fail or be late before the list is too old to claim on.
 const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
 
 /// Starts all loops. They end when `stop` is cancelled.
-pub(super) fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> JoinSet<()> {
+pub fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> JoinSet<()> {
     let mut loops = JoinSet::new();
     macro_rules! every {
         ($period:expr, |$gateway:ident| $work:expr) => {
@@ -53,7 +55,7 @@ pub(super) fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken
     loops
 }
 
-/// Begins the rechecks that are due.
+/// Begins the due rechecks, again and again.
 async fn recheck(gateway: Arc<Gateway>, every: Duration, stop: CancellationToken) {
     // Unknown calls are scheduled once at the start, and again whenever the tools have changed.
     let mut taken_up: Option<Arc<Tools>> = None;

@@ -1,14 +1,15 @@
-//! The configuration, read again while the gateway runs: tools and tokens are swapped as a whole, the rest is
-//! compared with what runs and said.
+//! Reloading the configuration of a running gateway.
+//!
+//! Tools and tokens are swapped as a whole. Other changes are logged: they need a restart.
 
 use std::sync::Arc;
 
-use crate::config::{Config, Log, StoreAt, Written, one_master_mistakes, retention_mistakes};
+use crate::config::{Config, Log, Written, retention_mistakes};
 use crate::gateway::Gateway;
 use crate::http::Tokens;
 use crate::serve::Tls;
 
-/// What may be changed without a restart, and everything below it.
+/// Settings that a reload may change, with everything below them.
 const RELOADED: [&str; 5] = ["auth", "log.level", "server.tls", "tools", "upstreams"];
 
 /// Puts another configuration into a running gateway.
@@ -16,8 +17,7 @@ pub struct Reloader {
     pub(super) gateway: Arc<Gateway>,
     pub(super) tokens: Tokens,
     pub(super) tls: Option<Tls>,
-    pub(super) store: StoreAt,
-    /// What the process was started with.
+    /// The configuration that the process was started with.
     pub(super) written: Written,
 }
 
@@ -92,16 +92,14 @@ impl Reloader {
         Ok(config.log)
     }
 
-    /// What fits together in the file but does not fit what runs.
+    /// Settings that fit together in the file but do not fit the running gateway.
     fn misfits(&self, config: &Config) -> Vec<String> {
-        let mut mistakes = one_master_mistakes(&self.store, &config.tools);
         // That of sagas stays as it was until a restart.
         let shorter = retention_mistakes(self.gateway.base.saga_policy(), &config.tools);
-        mistakes.extend(
-            shorter
-                .iter()
-                .map(|why| format!("{why}; sagas.retention takes a restart")),
-        );
+        let mut mistakes: Vec<String> = shorter
+            .iter()
+            .map(|why| format!("{why}; sagas.retention takes a restart"))
+            .collect();
         // A file that is half written looks like this, too.
         if config.tokens.is_empty() && !self.tokens.now().is_empty() {
             mistakes

@@ -1,5 +1,6 @@
-//! `oncegate verify-tool`: a tool is asked what it does with a key, with real effects. What its answers show says
-//! `core::trial`.
+//! `oncegate verify-tool`: tries with real effects what a tool does with a key.
+//!
+//! `core::trial` judges its answers.
 
 mod asker; // the requests
 mod plan; // what an operator asks for
@@ -14,7 +15,8 @@ use crate::core::trial::lines::lines;
 use crate::downstream::{Downstream, Endpoint};
 use crate::gateway::local_time;
 
-/// Asks the tool, and says what that shows. `tell` gets each request with its answer as it comes, as lines.
+/// Runs the trial and reports what it shows. `tell` gets each request with its answer as it comes,
+/// as lines.
 ///
 /// # Errors
 /// The first request had no effect, or a count cannot be read: then nothing can be shown.

@@ -21,31 +21,31 @@ use crate::store::sqlite;
 
 /// Files for clients that run the same command at once.
 const MAX_FILES: usize = 16;
-/// How long to wait for a process that only finishes its calls, before another file is taken.
+/// How long to wait for a process that is draining, before another file is taken.
 const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How much of the input is read before the store is open, in bytes.
+/// How much input is read before the store is open, in bytes.
 const AHEAD: usize = 256 << 10;
 
-/// What to wrap, and how.
+/// The command to wrap, and its settings.
 #[derive(Clone)]
 pub struct Wrapped {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// All that it sees of the environment.
+    /// The whole environment of the program.
     pub environment: Vec<(String, String)>,
-    /// In which folder it runs: another folder is another server.
+    /// The folder in which it runs: another folder is another server.
     pub folder: PathBuf,
     /// The name under which its calls are kept; `None`: one made of the command and the folder.
     pub name: Option<String>,
-    /// A Redis, or a file, instead of a file of its own in `data`.
+    /// A Redis or a file, instead of a file of its own in `data`.
     pub store: Option<String>,
     /// Where the files of wrapped servers lie.
     pub data: PathBuf,
-    /// How long a derived key is remembered, and how long a call may take.
+    /// How long a derived key is remembered, and the timeout of a call.
     pub dedup_window: Option<String>,
     pub timeout: Option<String>,
-    /// Whether tools read that say so.
+    /// Whether a tool reads if its annotations say so.
     pub trusts_annotations: bool,
 }
 
@@ -117,7 +117,7 @@ impl Wrapped {
         Ok(config)
     }
 
-    /// Opens the store that was asked for, or a file of this command that no other process has.
+    /// Opens the given store, or a file of this command that no other process has.
     ///
     /// # Errors
     /// It cannot be opened, or the client has gone (`gone`) before it could be.
@@ -178,8 +178,9 @@ impl Wrapped {
         Ok((opened, Draining::of(&path)))
     }
 
-    /// Opens a file; `None`: another process has it, and takes calls. Also says whether one was waited for that only
-    /// finished its calls.
+    /// Opens a file; `None`: another process has it and takes calls.
+    ///
+    /// Also says whether it waited for a draining process.
     async fn open_file(
         &self,
         path: &Path,
@@ -219,7 +220,7 @@ fn private_folder(path: &Path) -> io::Result<()> {
         .create(path)
 }
 
-/// Whether a store has calls of which it is not known whether they were executed.
+/// Whether a store has calls whose outcome is unknown.
 async fn has_unknown(opened: &Opened) -> bool {
     let census = opened.records.census().await;
     census.is_ok_and(|rows| {
@@ -233,7 +234,7 @@ enum Place {
     Url(String),
 }
 
-/// A file that says of a store's holder that it only finishes its calls; a Redis has none.
+/// A file which says that the store's holder is draining; a Redis has none.
 struct Draining(Option<PathBuf>);
 
 impl Draining {
@@ -261,7 +262,7 @@ impl Draining {
     }
 }
 
-/// The input, read ahead, so that its end is seen while nothing takes it.
+/// Reads the input ahead, so that its end is seen while nothing takes it.
 ///
 /// `ended` is cancelled then.
 fn ahead(

@@ -1,4 +1,4 @@
-//! What is held for one connection, whose it is, and when a valid token was last seen on it.
+//! The memory of one connection, its owner, and when it last showed a valid token.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,9 +9,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Budget, Charge, Exhausted, Party};
 
-/// What an open connection takes by itself: its task and buffers.
+/// Bytes that an open connection takes: its task and buffers.
 pub const BASE: usize = 16 * 1024;
-/// What a request takes by itself: its head, its task and a small answer.
+/// Bytes that a request takes: its head, its task and a small answer.
 pub const REQUEST: usize = 8 * 1024;
 /// The longest head of a request, with all its lines; HTTP/2 counts them decompressed.
 pub const MAX_HEAD: usize = 16 * 1024;
@@ -26,7 +26,7 @@ const TOKEN_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Connection {
     budget: Budget,
-    /// What all its charges hold.
+    /// Bytes in all charges of the connection.
     own: Arc<AtomicUsize>,
     state: Mutex<State>,
     changed: Notify,
@@ -34,7 +34,7 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct State {
-    /// Its base, and the head that is coming in.
+    /// Its base, and the head that is being read.
     base: Charge,
     head: usize,
     party: Party,
@@ -100,7 +100,7 @@ impl Connection {
         Ok(())
     }
 
-    /// How long it has been without a valid token.
+    /// How long the connection has been without a valid token.
     ///
     /// Connections that never had one sort first; `None`: a request with one is being served.
     pub fn without_token(&self) -> Option<Trust> {
@@ -112,12 +112,14 @@ impl Connection {
         (state.known == 0).then_some(Trust { was_known, since })
     }
 
-    /// Whether no valid token was seen on it yet.
+    /// Whether the connection has shown no valid token yet.
     pub fn is_strange(&self) -> bool {
         self.state().party == Party::Strangers
     }
 
-    /// Begins a request; on a connection without a valid token there are few at once, and a further one waits.
+    /// Begins a request.
+    ///
+    /// On a connection without a valid token few run at once; a further one waits.
     ///
     /// # Errors
     /// There is no room for it.
@@ -178,7 +180,7 @@ impl Connection {
     }
 }
 
-/// How much a connection is trusted; the least comes first.
+/// How much a connection is trusted; the least trusted sorts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trust {
     pub was_known: bool,
@@ -240,9 +242,11 @@ impl Guest {
         self.request().charge.grow(bytes)
     }
 
-    /// Its answer is ready: from now on only that is charged. `bytes`: its length, if it is known; otherwise all that was
-    /// reserved stays so. Answers with the charge, and whether there is room for the answer: a large one to a stranger
-    /// may have none.
+    /// Charges only the answer from now on.
+    ///
+    /// `bytes`: its length, if it is known; otherwise all that was reserved stays charged. Answers
+    /// with the charge, and whether there is room for the answer: a large one on a connection
+    /// without a token may have none.
     pub fn is_answered(&self, bytes: Option<usize>) -> (Arc<Charge>, bool) {
         let mut request = self.request();
         let mut charge = std::mem::replace(&mut request.charge, self.0.connection.nothing());

@@ -24,7 +24,9 @@ impl Section<'_, '_> {
         self.check(is_plain && (1..=64).contains(&name.len()), "", &why);
     }
 
-    /// The URL of requests. Only the known placeholders are filled in, so no others may stand in it.
+    /// A URL of requests.
+    ///
+    /// Only the known placeholders are filled in, so others are mistakes.
     pub(super) fn url(&mut self, known: &[&str]) -> Option<Url> {
         let text: String = self.need("url")?;
         match text.parse::<Url>() {
@@ -47,7 +49,7 @@ impl Section<'_, '_> {
         self.entries("headers", secret_header).into_iter().collect()
     }
 
-    /// How often something is tried, and the waits between tries.
+    /// How many attempts, and the waits between them.
     pub(super) fn retry(
         &mut self,
         default: retry::Policy,
@@ -113,7 +115,7 @@ pub(super) fn placeholder(url: &str, known: &[&str]) -> Option<String> {
     Some(name.map_or_else(|| "{".to_owned(), |name| format!("{{{name}}}")))
 }
 
-/// Whether requests there, with their credentials, are readable on the way.
+/// Whether requests to a URL, and their credentials, can be read on the way.
 pub(super) fn is_in_the_open(url: &Url) -> bool {
     let is_local = url.host_str().is_some_and(|host| {
         let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();

@@ -1,4 +1,4 @@
-//! Whether compensating calls can be made, as far as the configuration shows it.
+//! Whether compensations can be made, as far as the configuration shows it.
 //!
 //! What is found only when a call is undone leaves its saga stuck.
 
@@ -9,7 +9,7 @@ use crate::core::key::Pointer;
 use crate::core::tool::{Effect, Tool};
 use crate::gateway::ToolAt;
 
-/// What is wrong with how a tool's calls are undone.
+/// Mistakes in a tool's `compensation`.
 pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     let tool = &at.tool;
     let Policy::By(template) = &tool.compensation else {
@@ -34,7 +34,7 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
-/// What is wrong with the arguments of a probe by another tool.
+/// Mistakes in the arguments of a probe by another tool.
 pub(super) fn probe_mistakes(tool: &Tool, by: &Tool, template: &Template) -> Vec<String> {
     const NAMES: [&str; 4] = ["/call/tool_key", "/call/key", "/call/call_id", "/args"];
     let taken = pointers(&template.args);
@@ -58,7 +58,7 @@ pub(super) fn probe_mistakes(tool: &Tool, by: &Tool, template: &Template) -> Vec
     found.into_iter().flatten().collect()
 }
 
-/// It is called in the session of the call that it undoes.
+/// Whether the compensation lacks a session: it runs in the session of the call that it undoes.
 fn lacks_session(tool: &Tool, by: &Tool) -> Option<String> {
     let may_lack = by.is_exclusive() && !tool.is_exclusive();
     may_lack.then(|| {
@@ -83,7 +83,7 @@ fn lacks_result(template: &Template) -> Option<String> {
     })
 }
 
-/// Of these arguments only a mask is kept.
+/// Arguments of the compensation that are kept only as a mask.
 fn lacks_what_is_not_kept(tool: &Tool, template: &Template) -> Option<String> {
     let is_masked = |pointer: &Pointer| {
         let Some(place) = pointer.as_str().strip_prefix("/args") else {
@@ -109,7 +109,7 @@ fn lacks_what_is_required(by: &Tool, template: &Template) -> Option<String> {
     ))
 }
 
-/// The first member that a schema requires and nothing is said of.
+/// The first required member of a schema that the template does not give.
 fn missing_in(schema: &Value, members: &[(String, Part)], path: &str) -> Option<String> {
     let required = schema["required"]
         .as_array()
@@ -133,7 +133,7 @@ fn missing_in(schema: &Value, members: &[(String, Part)], path: &str) -> Option<
     })
 }
 
-/// All that is taken from what is kept of a call.
+/// All pointers of a template into the stored call.
 fn pointers(members: &[(String, Part)]) -> Vec<&Pointer> {
     members
         .iter()

@@ -6,7 +6,7 @@ use super::reader::Section;
 pub(super) use crate::core::mcp::Settings;
 use crate::core::mcp::{MAX_CLIENT_IDS, Source};
 
-/// The longest that a call is waited for: clients give up at some time.
+/// The longest wait for a call: clients give up at some time.
 const MAX_WAIT: Duration = Duration::from_mins(10);
 
 pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {

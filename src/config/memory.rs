@@ -1,4 +1,4 @@
-//! How much memory there is, and what follows from the part of it that may be used.
+//! How much memory the machine has, and the bounds that follow from the budget.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 
 use crate::budget::Budget;
 
-/// The budget where it cannot be seen how much memory there is.
+/// The budget where the memory of the machine cannot be seen.
 const UNSEEN: usize = 1 << 30;
 /// Requests and answers of the largest size that must fit.
 const LARGEST: usize = 8;

@@ -21,12 +21,12 @@ use crate::gateway::ToolAt;
 const DERIVED_WINDOW: Duration = Duration::from_secs(60);
 /// Attempts of one request: its client repeats it by itself.
 const ATTEMPTS: u32 = 1;
-/// The longest body of a request and of an answer, in bytes.
+/// The longest body of a request or an answer, in bytes.
 const LONGEST: usize = 1 << 20;
 /// Rules of one proxy.
 const MAX_RULES: usize = 100;
 
-/// A proxy, as a tool whose calls are requests of HTTP. `is_open`: there are no tokens.
+/// A proxy, as a tool whose calls are HTTP requests. `is_open`: there are no tokens.
 pub(super) fn proxy(
     name: &str,
     mut section: Section<'_, '_>,
@@ -143,7 +143,7 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     }
 }
 
-/// What changes by itself, where a request's view has it.
+/// Parts of a request that change by themselves, as pointers into its view.
 fn ignored(section: &mut Section<'_, '_>) -> Vec<Pointer> {
     let pointers = section.pointers("ignore");
     let is_known = |pointer: &Pointer| !places(pointer).is_empty();
@@ -161,8 +161,9 @@ fn unkeyed(section: &mut Section<'_, '_>) -> Option<Unkeyed> {
     section.word("unkeyed", &words)
 }
 
-/// What is secret, in the places where the ledger has it. Returns what of bodies of requests is, as it was written, and the
-/// names of headers.
+/// Parts of a request that are secret, as pointers into its image.
+///
+/// Returns the secret parts of bodies as the operator wrote them, and the names of secret headers.
 fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> (Vec<Pointer>, Vec<String>) {
     let Some(mut inner) = section.section("redact") else {
         return (Vec::new(), Vec::new());
@@ -225,7 +226,7 @@ fn with_probe(endpoint: Endpoint, probe: Option<&unknown::Probe>) -> Endpoint {
     }
 }
 
-/// A rule, and what is other than the proxy's under it.
+/// A rule, and the settings in which it differs from the proxy.
 struct Ruled<'r, 'a> {
     rule: Rule,
     section: Section<'r, 'a>,
@@ -268,7 +269,7 @@ fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<Ruled<'r, 'a>> {
     Some(Ruled { rule, section })
 }
 
-/// The tool under a rule; `None`: it is the same.
+/// The tool under a rule; `None`: the same as the proxy's.
 fn of_rule(
     tool: &Tool,
     endpoint: &Endpoint,

@@ -1,4 +1,4 @@
-//! Reads TOML value by value, so that every mistake is found in one go, each with its place.
+//! Reads TOML value by value, so that it finds every mistake with its place.
 //!
 //! Must not know which keys there are.
 
@@ -14,10 +14,10 @@ use toml::de::{DeTable, DeValue};
 
 pub(super) use self::value::{Bytes, Count, FromItem, Share, Switch};
 
-/// The environment, as far as it is handed in.
+/// The variables of the environment that the caller hands in.
 pub type Environment = BTreeMap<String, String>;
 
-/// What overrides begin with: `ONCEGATE_SERVER__LISTEN` is `listen` in `[server]`.
+/// The prefix of overrides: `ONCEGATE_SERVER__LISTEN` is `listen` in `[server]`.
 const PREFIX: &str = "ONCEGATE_";
 
 /// One thing that is wrong with a configuration, and where.
@@ -227,7 +227,9 @@ pub(super) struct Spot {
     path: String,
 }
 
-/// One table. Each key is taken once; a key that is left when the section is dropped is a mistake.
+/// One table.
+///
+/// Each key is taken once; a key that is left when the section is dropped is a mistake.
 pub(super) struct Section<'r, 'a> {
     reader: &'r Reader<'a>,
     path: String,
@@ -263,7 +265,7 @@ impl<'r, 'a> Section<'r, 'a> {
         leaves
     }
 
-    /// The value of a key. A value that does not fit is noted, and then as good as absent.
+    /// The value of a key. A value that does not fit is noted and counts as absent.
     pub(super) fn get<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
         let item = self.take(key)?;
         match T::from_item(&item, self.reader) {
@@ -290,7 +292,7 @@ impl<'r, 'a> Section<'r, 'a> {
         self.items.contains_key(key)
     }
 
-    /// Whether it is one text, and not a section.
+    /// Whether the value is one text, and not a section.
     pub(super) fn is_text(&self, key: &str) -> bool {
         self.items
             .get(key)

@@ -19,10 +19,10 @@ use crate::downstream::outside::{Source, Webhook};
 use crate::gateway::ToolAt;
 use crate::gateway::reconcile::{Reconciliation, SourceAt};
 
-/// More items or anomalies than this are not held in memory.
+/// Items or anomalies that are held in memory, at most.
 const MAX_ITEMS: usize = 1_000_000;
 const MAX_ANOMALIES: usize = 10_000;
-/// A source is not asked more often than this.
+/// The shortest interval between two runs.
 const MIN_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<Webhook> {
@@ -40,7 +40,7 @@ pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) 
     })
 }
 
-/// What else of the configuration a reconciliation refers to.
+/// The parts of the configuration that a reconciliation refers to.
 pub(super) struct Around<'a> {
     pub(super) tools: &'a [ToolAt],
     pub(super) has_webhook: bool,
@@ -278,7 +278,7 @@ fn check_url(url: &Url, has_next: bool, section: &Section<'_, '_>) {
     section.check(has_cursor == has_next, "next", why);
 }
 
-/// What is compared: places in item and call.
+/// The compared values: pointers into item and call.
 ///
 /// A text is a place in the item and, below `/args`, in the call.
 fn compare(section: &mut Section<'_, '_>) -> Vec<Compare> {

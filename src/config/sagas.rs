@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::reader::Section;
 use crate::core::saga::{OnTimeout, Policy};
 
-/// The longest wait before a call is tried to be undone again.
+/// The longest wait between two tries to undo a call.
 const MAX_WAIT: Duration = Duration::from_hours(24);
-/// Most tries of one call.
+/// Most tries to undo one call.
 const MAX_TRIES: u32 = 1_000;
 
 pub(super) fn sagas(mut section: Section<'_, '_>) -> Policy {

@@ -19,31 +19,31 @@ use crate::serve::{Bounds, Network, Tls, Unfit};
 #[derive(Debug, Clone)]
 pub struct Server {
     pub listen: SocketAddr,
-    /// Where the ops doors are; `None`: at `listen`.
+    /// The address of the ops routes; `None`: `listen`.
     pub ops_listen: Option<SocketAddr>,
-    /// The SHA-256 of the token that opens them.
+    /// The SHA-256 of the token for the ops routes.
     pub ops_token: Option<[u8; 32]>,
-    /// Of a request, in bytes.
+    /// The largest request body, in bytes.
     pub max_body: usize,
-    /// How long that may take to arrive.
+    /// How long a request body may take to arrive.
     pub body_timeout: Duration,
-    /// Of a tool's answer, in bytes.
+    /// The largest answer of a tool, in bytes.
     pub max_result: usize,
     pub bounds: Bounds,
-    /// How long requests are served as before at a stop.
+    /// How long a stopping gateway serves requests as before.
     ///
     /// Load balancers notice the stop meanwhile.
     pub drain_delay: Duration,
     pub tls: Option<Tls>,
 }
 
-/// The longest that a duplicate waits, as long as `Prefer: wait` may ask for.
+/// The longest `join_wait`, the same as for `Prefer: wait`.
 const MAX_JOIN_WAIT: Duration = Duration::from_secs(60);
 
 /// Lower bound of the default of `max_connections_per_address`.
 const FEW_CONNECTIONS: usize = 16;
 
-/// What follows from the bounds on memory, in a sentence.
+/// The consequences of the bounds on memory, in a sentence.
 pub(super) fn memory(server: &Server, limits: &Limits) -> String {
     let size = |bytes: usize| ByteSize::b(bytes as u64).display().iec().to_string();
     let total = limits.memory.total();

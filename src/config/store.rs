@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use super::common::hex_32;
 use super::reader::Section;
 use crate::core::pace::Pace;
-use crate::gateway::ToolAt;
 use crate::store::Keys;
 use crate::store::{Durability, redis};
 
@@ -26,21 +25,6 @@ impl fmt::Display for StoreAt {
             Self::Redis(settings) => settings.target.fmt(f),
         }
     }
-}
-
-/// Tools with settings that this store does not support.
-pub fn one_master_mistakes(store: &StoreAt, tools: &[ToolAt]) -> Vec<String> {
-    let is_cluster = matches!(store, StoreAt::Redis(settings) if settings.target.is_cluster());
-    let refused = tools
-        .iter()
-        .filter(|at| is_cluster && at.tool.needs_one_master());
-    let why = |at: &ToolAt| {
-        format!(
-            "{}: an exclusive session, a budget and similar calls need a store with one master; on a cluster a session and a call are on different ones",
-            at.tool.name
-        )
-    };
-    refused.map(why).collect()
 }
 
 /// Classes of durability.
@@ -69,9 +53,10 @@ pub(super) fn store(
     let declared = section.word("declared_durability", &DURABILITIES);
     let ca: Option<String> = section.get("ca");
     let watermarks: Option<String> = section.get("watermarks");
+    let stream: Option<bool> = section.get("stream");
     let store = place.map(|place| match place {
         StoreUrl::Sqlite(path) => {
-            for key in ["declared_durability", "ca", "watermarks"] {
+            for key in ["declared_durability", "ca", "watermarks", "stream"] {
                 section.check(!section.has_taken(key), key, "this is for Redis only");
             }
             StoreAt::Sqlite(path)
@@ -90,6 +75,7 @@ pub(super) fn store(
                 watermarks: watermarks
                     .unwrap_or_else(|| "oncegate.watermarks".into())
                     .into(),
+                stream: stream.unwrap_or(false),
                 pace: Pace::default(),
             }))
         }

@@ -30,7 +30,7 @@ pub struct NewToken {
 }
 
 impl NewToken {
-    /// The token on the first line, which is kept nowhere else; and what to write into the configuration.
+    /// Prints the token, which is kept nowhere else, and its lines of configuration.
     ///
     /// # Errors
     /// Why there is no such token, in a sentence.
@@ -55,7 +55,7 @@ impl NewToken {
     }
 }
 
-/// As TOML and JSON write it alike.
+/// A text quoted as both TOML and JSON write it.
 fn quoted(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().any(char::is_control) {
         return Err(format!(

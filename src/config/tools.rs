@@ -22,9 +22,9 @@ use crate::core::{breaker, redact};
 use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
 
-/// Attempts of one call, at the most.
+/// Most attempts of one call.
 pub(super) const MAX_ATTEMPTS: u32 = 20;
-/// The longest wait for a session: what waits holds a connection.
+/// The longest wait for a session: a waiting call holds a connection.
 const MAX_SESSION_WAIT: Duration = Duration::from_secs(600);
 /// The largest budget: each call in it is remembered for the window.
 const MAX_BUDGET: u32 = 10_000;

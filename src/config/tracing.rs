@@ -5,9 +5,9 @@ use super::reader::{Section, Share};
 /// Where spans go.
 #[derive(Debug, Clone)]
 pub struct Tracing {
-    /// A collector's door for OTLP over HTTP.
+    /// The URL of a collector for OTLP over HTTP.
     pub otlp: String,
-    /// What the spans are said to be of.
+    /// The name of the service in the spans.
     pub service_name: String,
 }
 

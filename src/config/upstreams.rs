@@ -16,19 +16,24 @@ use crate::core::tool::{Effect, Errors, RequestErrors, Tool, ToolError};
 use crate::downstream::{Endpoint, McpTool, Program, secret_header};
 use crate::gateway::{ToolAt, UpstreamAt};
 
-/// How long derived keys of tools are remembered that no section names: a request that is sent again comes soon, and
-/// a later one is meant.
+/// How long derived keys of unlisted tools are remembered.
+///
+/// A request that is sent again comes soon; a later one is a new intent.
 const DEDUP_WINDOW: Duration = Duration::from_mins(10);
 
-/// How long a call of such a tool may take: nothing is known of it, and callers are told meanwhile that it still runs.
+/// The timeout of a call of an unlisted tool.
+///
+/// Nothing is known of such a tool, and callers are told meanwhile that the call still runs.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What programs see of the environment in any case, as MCP's own clients hand it on.
+/// Variables that every program gets, as MCP's own clients hand them on.
 const ENVIRONMENT: [&str; 9] = [
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER",
 ];
 
-/// All of them by name; one that cannot be read is `None`, so that its tools are no further mistakes.
+/// All upstreams by name.
+///
+/// One that cannot be read is `None`, so that its tools are no further mistakes.
 pub(super) type Upstreams = BTreeMap<String, Option<UpstreamAt>>;
 
 pub(super) fn upstreams(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Upstreams {
@@ -119,15 +124,15 @@ fn upstream(
     })
 }
 
-/// Settings that are for servers that have a URL.
+/// Settings of servers with a URL.
 const OF_URL: [&str; 3] = ["url", "headers", "connection_reuse"];
 
-/// What stands in place of the URL of a program.
+/// The URL that stands for a program.
 fn of_program(name: &str) -> Option<Url> {
     format!("program:{name}").parse().ok()
 }
 
-/// A server that is a program of this machine.
+/// A server that is a program on this machine.
 fn program(section: &mut Section<'_, '_>) -> Program {
     for key in OF_URL {
         let why = "this is for servers that have a URL; this one is a program";
@@ -157,7 +162,7 @@ fn program(section: &mut Section<'_, '_>) -> Program {
     }
 }
 
-/// Settings that are for tools of their own URL.
+/// Settings of tools with a URL of their own.
 const OF_HTTP: [&str; 13] = [
     "url",
     "query",
@@ -174,7 +179,7 @@ const OF_HTTP: [&str; 13] = [
     "success",
 ];
 
-/// Where the tool of an upstream is asked, and what its errors mean.
+/// The endpoint of an MCP server's tool, and what its errors mean.
 pub(super) fn endpoint(
     tool: &Tool,
     section: &mut Section<'_, '_>,
@@ -208,7 +213,7 @@ pub(super) fn endpoint(
     Some(upstream.as_ref()?.endpoint_of(&name, mirrored, false))
 }
 
-/// Finds the tools that probes ask, and says what is wrong with them.
+/// Finds the tools that probes call, and notes mistakes in them.
 pub(super) fn link_probes(tools: &mut [ToolAt]) -> Vec<String> {
     let mut mistakes = Vec::new();
     for at in 0..tools.len() {
@@ -238,7 +243,7 @@ pub(super) fn link_probes(tools: &mut [ToolAt]) -> Vec<String> {
     mistakes
 }
 
-/// Two sections for one tool: it would not be clear whose rules hold at `POST /mcp/{upstream}`.
+/// Notes two sections for one tool: at `POST /mcp/{upstream}` either set of rules could hold.
 pub(super) fn doubled(tools: &[ToolAt]) -> Vec<String> {
     let mut by_tool = BTreeMap::new();
     let why = |at: &ToolAt| {
@@ -255,7 +260,7 @@ pub(super) fn doubled(tools: &[ToolAt]) -> Vec<String> {
     tools.iter().filter_map(why).collect()
 }
 
-/// What errors of the server mean for a tool.
+/// The meaning of the server's errors for a tool.
 pub(super) fn errors(section: &mut Section<'_, '_>) -> Errors {
     let words = [
         ("remember", ToolError::Remember),

@@ -1,13 +1,13 @@
-//! Who acts. Its text is what entries keep, and is frozen.
+//! Who acts. The text of an actor is kept in entries, and is frozen.
 
 use std::fmt;
 
 use super::record::InstanceId;
 
-/// Who has done what an entry says.
+/// The actor of an entry in the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actor<'a> {
-    /// A run of the process; its log says the same at its start.
+    /// A run of the process; its log names it at the start.
     Gateway(InstanceId),
     /// The gateway of an attempt before the newest; its name is not kept.
     EarlierAttempt,

@@ -1,5 +1,7 @@
-//! A circuit breaker: it opens for a tool whose attempts keep failing, so that calls are refused before they are
-//! claimed instead of becoming unknown one after the other.
+//! A circuit breaker for a tool whose attempts keep failing.
+//!
+//! It refuses calls before they are claimed, instead of letting them become unknown one after the
+//! other.
 //!
 //! Times are what has passed since some start by a clock that only goes forward.
 //! Source: M. Nygard, "Release It!", 2007, section "Circuit Breaker".
@@ -15,7 +17,7 @@ pub use self::tool::{Sign, ToolBreaker, Trials};
 pub struct Policy {
     /// Failing attempts in a row that open it.
     pub failures: u32,
-    /// How long it stays open before one call is let through to try.
+    /// How long the breaker stays open before it lets one trial through.
     pub cooldown: Duration,
 }
 
@@ -28,27 +30,29 @@ impl Default for Policy {
     }
 }
 
-/// What is known of a tool's health.
+/// A circuit breaker: closed, open or half-open.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Breaker {
-    /// In a row, the newest ones.
+    /// Failures in a row.
     failures: u32,
-    /// Until when nothing is let through; after that one call at a time.
+    /// Until when it is open; after that it is half-open.
     open_until: Option<Duration>,
-    /// The one that tries.
+    /// The trial of a half-open breaker.
     trial: Option<Trial>,
-    /// It has asked the tool.
+    /// Whether the trial has reached the tool.
     has_asked: bool,
     trials: u64,
 }
 
-/// A call that was let through to try whether the tool is there again.
+/// The one call that a half-open breaker lets through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trial(u64);
 
 impl Breaker {
-    /// Lets a call through, or says how long to wait. When half-open, the one that tries keeps the others
-    /// out for another cooldown, or until it is [given up](Self::give_back).
+    /// Lets a call through, or says how long to wait.
+    ///
+    /// When half-open, the trial keeps other calls out for another cooldown, or until it is [given
+    /// up](Self::give_back).
     ///
     /// # Errors
     /// It is open.
@@ -66,7 +70,7 @@ impl Breaker {
         }
     }
 
-    /// The one that was let through to try has not come so far as to ask the tool: the next one may.
+    /// Gives back a trial that has not reached the tool: the next call may try.
     pub fn give_back(&mut self, trial: Trial, now: Duration) {
         if self.trial == Some(trial) && !self.has_asked {
             self.trial = None;
@@ -74,7 +78,7 @@ impl Breaker {
         }
     }
 
-    /// An attempt ended; `healthy`: the tool has shown that it is there. `trial`: it was let through to try.
+    /// An attempt ended; `healthy`: the tool has answered. `trial`: the attempt was the trial.
     ///
     /// What began before the breaker opened, or did not ask it, tells nothing new by failing: otherwise
     /// the breaker would stay open for as long as anything still fails.
@@ -95,7 +99,7 @@ impl Breaker {
         self.has_asked |= still_fails;
     }
 
-    /// Lets one call at a time try from now on, if everything was let through.
+    /// Makes a closed breaker half-open.
     fn half_open(&mut self, now: Duration) {
         self.open_until.get_or_insert(now);
     }
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_tries_and_never_ends_keeps_nobody_out_for_ever() {
+    fn a_call_that_tries_and_never_ends_keeps_no_other_out_for_ever() {
         let mut breaker = open();
         assert!(breaker.admit(&POLICY, at(5)).is_ok());
         assert!(breaker.admit(&POLICY, at(10)).is_ok());

@@ -1,4 +1,4 @@
-//! What becomes of a key that comes again: whether its call runs once more, and as what.
+//! A key that comes again: whether its call runs once more, and with which state.
 
 use super::*;
 use crate::core::record::{Alias, Attempt, Check};
@@ -16,7 +16,7 @@ fn failed_with(tool: &Tool, kind: FailureKind) -> Record {
     record
 }
 
-/// What is done with a request for this call in this saga.
+/// The action for a request for this call in this saga.
 fn action(record: &Record, saga_id: &str, fencing: Option<u64>, seconds: i64) -> Action {
     let mut intent = intent(record.intent.key_source, 1);
     Arc::make_mut(&mut intent).saga_id = saga_id.into();

@@ -1,4 +1,4 @@
-//! What must hold on every path of a call.
+//! Properties that hold on every path of a call.
 
 use proptest::prelude::*;
 

@@ -23,7 +23,7 @@ fn retrying() -> Tool {
     }
 }
 
-/// Unknown since second 1.
+/// A call, unknown since second 1.
 fn unknown(tool: &Tool) -> Record {
     record(
         tool,
@@ -82,7 +82,7 @@ fn after_a_loss_a_later_run_may_be_under_way_for_a_whole_lease() {
     }
 }
 
-/// Its saga has to know when it was begun.
+/// Its saga orders compensations by when the call began.
 #[test]
 fn that_a_call_was_sent_again_is_still_known_when_it_has_succeeded() {
     let tool = retrying();

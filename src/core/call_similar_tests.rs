@@ -1,4 +1,4 @@
-//! A request with another key that looks like a call: it gets the result of one that has succeeded, and nothing else.
+//! Requests that look like a call with another key.
 
 use proptest::prelude::*;
 
@@ -114,7 +114,7 @@ fn a_call_of_another_saga_or_token_past_its_window_or_with_enough_names_answers_
 }
 
 proptest! {
-    /// Whatever has become of the call, nothing runs for a request that looks like it, and only a success is told.
+    /// No request that looks like a call runs, and only a success is told.
     #[test]
     fn what_looks_like_a_call_never_runs_and_gets_only_a_success(
         steps in prop::collection::vec((any_event(), 0..50_000_i64), 0..20),

@@ -1,4 +1,4 @@
-//! Calls, events and what is said of them, for the tests of the states of a call.
+//! Calls and events for the tests of the states of a call.
 
 #[path = "call_again_tests.rs"]
 mod again;
@@ -112,7 +112,7 @@ fn ended_with(id: u128, evidence: Evidence, retry: Option<u128>) -> Event {
     }
 }
 
-/// A call claimed at second 0 as attempt 1, then moved by these events at the seconds given.
+/// A call claimed at second 0 as attempt 1, after these events at their seconds.
 pub(crate) fn record(tool: &Tool, source: key::Source, events: &[(Event, i64)]) -> Record {
     let mut record = moved(tool, None, &arrived(source, 1, 1), 0).expect("a claim");
     for (event, seconds) in events {
@@ -128,7 +128,7 @@ fn moved(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> O
         .map(|change| change.record)
 }
 
-/// One cell: the action, and the new state if there is one; or the refusal.
+/// One cell: the action and the new state, or the refusal.
 fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> String {
     match next(tool, record, event, at(seconds)) {
         Err(illegal) => format!("({illegal:?})"),
@@ -188,7 +188,7 @@ fn probed(finding: Finding) -> Event {
     probed_at(finding, i64::MAX)
 }
 
-/// Asked at this second, if that is not later than when it is heard.
+/// A probe asked at this second, if that is not later than its answer.
 fn probed_at(finding: Finding, seconds: i64) -> Event {
     let asked_at = Timestamp::from_second(1_800_000_000_i64.saturating_add(seconds));
     Event::Probed {

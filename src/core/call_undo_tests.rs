@@ -1,4 +1,4 @@
-//! What is undone, skipped, or kept for its saga.
+//! Calls that are undone, skipped, or kept for their saga.
 
 use super::*;
 
@@ -171,5 +171,5 @@ fn a_call_of_a_closed_saga_never_runs_again() {
         ),
         "Answer"
     );
-    assert!(closed.retain_until.is_some(), "nobody lets it go later");
+    assert!(closed.retain_until.is_some(), "nothing lets it go later");
 }

@@ -1,4 +1,4 @@
-//! Who is calling and what they may do. The tenant comes from the credential, never from a request.
+//! Callers, and what they may do. The tenant comes from the credential, never from a request.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,14 +13,15 @@ use super::rate::Rate;
 use super::saga::Saga;
 use super::time::after;
 
-/// How long before its time is over a token is warned of.
+/// How long before its end an operator is warned of a token.
 const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
 
-/// Whose calls those are that undo what a reconciliation has found: no token can have it, so only an administrator
-/// reads of them.
+/// The tenant of compensations that a reconciliation makes.
+///
+/// No token can have it, so only an administrator reads its calls.
 pub const RESERVED_TENANT: &str = "oncegate";
 
-/// One right that a token carries.
+/// One scope of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// `call`: every tool.
@@ -69,12 +70,12 @@ pub struct Pace {
     pub new_keys: Option<Rate>,
 }
 
-/// The one behind a request.
+/// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// The token's name in the configuration: what a log line or a ledger event may say.
+    /// The token's name in the configuration, for log and ledger.
     pub name: String,
-    /// Whose calls these are. Every key is scoped by it.
+    /// The tenant of the caller's calls. Every key is scoped by it.
     pub tenant: String,
     pub scopes: Vec<Scope>,
     /// Shared by all tokens of its name.
@@ -82,7 +83,9 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The caller of a gateway without tokens, which listens on loopback only: tenant `default`, every scope.
+    /// The caller of a gateway without tokens: tenant `default`, every scope.
+    ///
+    /// Such a gateway listens on loopback only.
     pub fn open() -> Self {
         Self {
             name: "open".into(),
@@ -115,8 +118,9 @@ impl Caller {
         })
     }
 
-    /// Whether this caller may complete, abort and look at a saga. `tools`: those of its calls and
-    /// of what undoes them, or `None` if not all are known.
+    /// Whether this caller may complete, abort and read a saga.
+    ///
+    /// `tools`: those of its calls and of their compensations, or `None` if not all are known.
     ///
     /// An abort has each of these tools called, so the caller must be one that may call them, or have begun the saga. One
     /// that undoes a single call is an administrator's: an abort would undo what a person has skipped.
@@ -138,7 +142,7 @@ impl Caller {
             })
     }
 
-    /// Whether this caller may read a call: it made it itself, or may read all of the tenant's.
+    /// Whether this caller may read a call: it made the call, or may read all of the tenant's.
     pub fn may_read_call(&self, tenant: &str, tool: &str, made_by: &str) -> bool {
         let is_own = self.tenant == tenant && self.name == made_by && self.may_call(tool);
         is_own || self.may_read(tenant)
@@ -160,12 +164,12 @@ pub struct Token {
     /// SHA-256 of the token.
     pub sha256: [u8; 32],
     pub caller: Caller,
-    /// From then on it opens nothing; `None`: never.
+    /// The end of its validity; `None`: never.
     pub expires: Option<Timestamp>,
 }
 
 impl Token {
-    /// What an operator should be told of a token whose time is over, or will be soon.
+    /// The warning about a token that has expired, or will soon.
     pub fn warning(&self, now: Timestamp) -> Option<String> {
         let (name, expires) = (&self.caller.name, self.expires?);
         let notice = after(now, NOTICE);
@@ -181,15 +185,16 @@ impl Token {
     }
 }
 
-/// Why a token opens nothing.
+/// Why a token is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
     Unknown,
     Expired,
 }
 
-/// The caller whose token has this SHA-256 digest. Compares with every token in constant time, so
-/// that the time taken tells nothing about a digest.
+/// The caller whose token has this SHA-256 digest.
+///
+/// Compares with every token in constant time, so that the time taken tells nothing about a digest.
 ///
 /// # Errors
 /// There is no such token, or its time is over.
@@ -213,7 +218,7 @@ pub fn find<'a>(
     }
 }
 
-/// Whether two digests of tokens are the same; takes as long whether they are or not.
+/// Whether two digests of tokens are equal, in constant time.
 pub fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
     one.ct_eq(other).into()
 }

@@ -16,20 +16,21 @@ pub enum Policy {
     By(Template),
 }
 
-/// The call that undoes another one.
+/// A template of the compensation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     pub tool: String,
     pub args: Vec<(String, Part)>,
-    /// Whether calls with an unknown outcome are undone, too. Only for a compensation that does no harm
-    /// where there is nothing to undo.
+    /// Whether calls with an unknown outcome are undone, too.
+    ///
+    /// Only for a compensation that does no harm where there is nothing to undo.
     pub undoes_unknown: bool,
 }
 
-/// Where a part of its arguments comes from.
+/// Where a part of the arguments comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
-    /// Into `{"args": …, "result": …, "call": …}`.
+    /// A pointer into `{"args": …, "result": …, "call": …}`.
     Taken(Pointer),
     Given(Value),
     Members(Vec<(String, Part)>),
@@ -40,8 +41,9 @@ pub enum Part {
 const ROOTS: [&str; 3] = ["/args", "/result", "/call"];
 
 impl Part {
-    /// Reads what an operator wrote: a text that begins with a slash is a pointer, anything else is meant as
-    /// it stands.
+    /// Reads a part of the arguments.
+    ///
+    /// A text that begins with a slash is a pointer; any other value is taken as it stands.
     ///
     /// # Errors
     /// A pointer that points to nothing that there could be.

@@ -1,24 +1,24 @@
-//! What is kept beside the calls: sagas, reports. Only values; a store keeps and finds them.
+//! Documents, which are stored beside the calls: sagas, reports and more. Values only.
 
 use bytes::Bytes;
 use jiff::Timestamp;
 
 use super::key;
 
-/// What a document is about; each kind has its own names.
+/// The kind of a document; each kind has its own names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A group of calls that is completed or compensated as a whole.
     Saga,
-    /// A reconciliation: when it runs next, and up to when it has looked.
+    /// When a reconciliation runs next, and how far it has looked.
     Reconciliation,
-    /// What one run of a reconciliation has found.
+    /// The report of one run of a reconciliation.
     Report,
     /// One thing on which the ledger and a system behind a tool disagree.
     Anomaly,
-    /// How names and fingerprint of a tool's calls are made, or were made.
+    /// How the names and fingerprints of a tool's calls are made, or were made.
     Recipe,
-    /// What fingerprints are made with. There is one.
+    /// The secret of fingerprints. There is one.
     Secret,
 }
 
@@ -44,34 +44,36 @@ impl Kind {
     }
 }
 
-/// Something that is kept beside the calls. A store looks at no more of it than what is here.
+/// Something that is stored beside the calls.
+///
+/// A store looks at these members only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     pub kind: Kind,
-    /// May be empty, for what belongs to no tenant.
+    /// The tenant; empty for documents of no tenant.
     pub tenant: String,
     pub id: String,
     /// Rises by one with every change: what compare-and-swap compares. The first is 1.
     pub version: u64,
-    /// The word by which it is listed.
+    /// The state by which documents are listed.
     pub state: String,
-    /// Never changes.
+    /// When it was made. Never changes.
     pub created_at: Timestamp,
-    /// When a worker takes it up; `None`: never.
+    /// When a worker takes it next; `None`: never.
     pub due_at: Option<Timestamp>,
-    /// From when on it may be deleted; `None`: never.
+    /// From when on cleanup may delete it; `None`: never.
     pub retain_until: Option<Timestamp>,
-    /// JSON.
+    /// The document itself, as JSON.
     pub body: Bytes,
 }
 
 impl Document {
-    /// What it is found by.
+    /// The digest by which a store finds the document.
     pub fn digest(&self) -> [u8; 16] {
         digest(self.kind, &self.tenant, &self.id)
     }
 
-    /// As a store keeps it: times to the microsecond.
+    /// The document with times rounded to the microsecond, as stores keep them.
     pub fn to_the_microsecond(&self) -> Self {
         let cut =
             |time: Timestamp| Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time);
@@ -84,7 +86,9 @@ impl Document {
     }
 }
 
-/// What a document is found by: a digest, so that nothing that a caller wrote gets into a name.
+/// The digest of a document's name.
+///
+/// So nothing that a caller wrote gets into a key of the store.
 pub fn digest(kind: Kind, tenant: &str, id: &str) -> [u8; 16] {
     let mut short = [0; 16];
     short.copy_from_slice(&key::digest(["document", kind.as_str(), tenant, id])[..16]);

@@ -1,5 +1,6 @@
-//! What was observed of an attempt, and what it proved. The tables between them are `core::outcome` and
-//! `core::mcp::evidence`.
+//! Evidence of an attempt, and the outcomes that it can prove.
+//!
+//! The tables between them are `core::outcome` and `core::mcp::evidence`.
 
 use std::time::Duration;
 
@@ -8,12 +9,12 @@ use bytes::Bytes;
 use super::key::Source;
 use super::record::{Content, Failure, FailureKind, Record, State};
 
-/// What was observed of one attempt.
+/// The observations of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evidence {
     /// No byte of the request was handed to a connection, and none will be.
     NotSent { why: String },
-    /// The request was handed to a connection, and there is no complete status line.
+    /// The request was handed to a connection, and no complete status line came.
     NoAnswer { why: String },
     /// The gateway that made the attempt is gone and wrote no outcome.
     Lost { why: String },
@@ -25,7 +26,7 @@ pub enum Evidence {
         /// The newest fencing token that the tool says it has seen.
         newest_token: Option<u64>,
     },
-    /// The tool is one of an MCP server, which answered.
+    /// An MCP server answered.
     Mcp(McpAnswer),
 }
 
@@ -55,21 +56,21 @@ pub enum Body {
     Broken(String),
 }
 
-/// What is known of the attempt that evidence is about.
+/// The facts about an attempt beside its evidence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
     /// An earlier attempt of the same call may have been executed.
     pub earlier_attempt_may_have_run: bool,
-    /// The fencing token that it was sent with.
+    /// The fencing token that the attempt was sent with.
     pub fencing: Option<u64>,
-    /// It matters to others whether it was executed: it is a call of a saga, or undoes another one.
+    /// Whether others rely on the outcome: it is a call of a saga, or a compensation.
     pub must_be_sure: bool,
-    /// It undoes another call: there is no client to answer questions.
+    /// It is a compensation: there is no client to answer questions.
     pub undoes: bool,
 }
 
 impl Sent {
-    /// What a call's newest attempt was sent with.
+    /// How a call's newest attempt was sent.
     ///
     /// What is sent once more of a call that has succeeded settles nothing.
     pub fn of(record: &Record) -> Self {
@@ -89,12 +90,12 @@ impl Sent {
 pub enum Outcome {
     Executed(Content),
     NotExecuted(Failure),
-    /// It may have been executed.
+    /// The call may have been executed.
     Unknown,
 }
 
 impl Outcome {
-    /// Whether the tool has said something definite, as it is declared for it.
+    /// Whether the tool has given a definite answer, by its configuration.
     pub fn is_healthy(&self) -> bool {
         match self {
             Self::Executed(_) => true,
@@ -105,10 +106,10 @@ impl Outcome {
         }
     }
 
-    /// All words for it.
+    /// All values of [`as_str`](Self::as_str).
     pub const WORDS: [&str; 3] = ["executed", "not_executed", "unknown"];
 
-    /// The word for it in the ledger and in metrics.
+    /// The outcome as one word, for ledger and metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Executed(_) => "executed",
@@ -123,7 +124,7 @@ impl Outcome {
 pub struct McpAnswer {
     /// The HTTP status.
     pub status: u16,
-    /// The JSON-RPC response to our request, or what else came.
+    /// The JSON-RPC response to our request, or another body.
     pub body: Body,
     /// Whether the request named a session of the server.
     pub has_session: bool,

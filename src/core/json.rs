@@ -9,13 +9,15 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The first integer that a double, and so RFC 8785, cannot tell from its neighbour: 2^53.
+/// The first integer that a double cannot tell from its neighbour: 2^53 (RFC 8785).
 const FIRST_UNSAFE: f64 = 9_007_199_254_740_992.0;
 
-/// Values that the JSON of a request may hold, each member and item being one: more keep a processor busy for long.
+/// Most values in a request's JSON, each member and item being one.
+///
+/// More would keep a processor busy for long.
 pub const MAX_VALUES: usize = 100_000;
 
-/// A text that is not JSON, or is JSON that two readers could understand differently.
+/// The text is not JSON, or two readers could understand it differently.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct Error(String);
@@ -32,7 +34,7 @@ pub fn parse(text: &str) -> Result<Value, Error> {
     parse_at_most(text, usize::MAX)
 }
 
-/// The same of at most [`MAX_VALUES`] values: what a request brings.
+/// Reads one JSON text of a request: at most [`MAX_VALUES`] values.
 ///
 /// # Errors
 /// As of [`parse`], or there are more.
@@ -54,8 +56,10 @@ fn parse_at_most(text: &str, values: usize) -> Result<Value, Error> {
     }
 }
 
-/// The canonical form of RFC 8785 (JCS): members sorted by UTF-16 code units, numbers as
-/// ECMAScript prints them, no white space.
+/// The canonical form of RFC 8785 (JCS).
+///
+/// Members are sorted by UTF-16 code units, numbers are as ECMAScript prints them, and there is no
+/// white space.
 ///
 /// Sorts by itself: whether `serde_json` keeps a map sorted is a feature that any dependency could
 /// switch.
@@ -100,8 +104,10 @@ fn write_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// As RFC 8785 section 3.2.2.2 asks: short escapes where there are some, `\u00xx` for other
-/// control characters, everything else as it is.
+/// Writes a string as RFC 8785 section 3.2.2.2 asks.
+///
+/// Short escapes where there are some, `\u00xx` for other control characters, everything else as it
+/// is.
 fn write_string(text: &str, out: &mut String) {
     let needs_escapes = text
         .bytes()
@@ -120,8 +126,9 @@ fn by_utf16(a: &str, b: &str) -> Ordering {
     a.encode_utf16().cmp(b.encode_utf16())
 }
 
-/// The first number in a valid JSON text that is written as an integer (no exponent, no fraction
-/// but zeros) and is too large for a double to hold exactly.
+/// The first integer in a JSON text that no double holds exactly.
+///
+/// An integer is written without exponent, and without a fraction other than zeros.
 ///
 /// A parsed value no longer tells: beyond 64 bits an integer has become a float.
 fn unsafe_integer(text: &str) -> Option<&str> {
@@ -161,7 +168,7 @@ fn written_as_integer(number: &str) -> bool {
     !number.contains(['e', 'E']) && fraction.bytes().all(|digit| digit == b'0')
 }
 
-/// A [`Value`] whose objects named no member twice, and how many more values there may be.
+/// A [`Value`] without repeated members, and how many more values it may have.
 #[derive(Clone, Copy)]
 struct StrictValue<'a>(&'a Cell<usize>);
 

@@ -1,4 +1,4 @@
-//! What counts as the same call: keys, where they come from, and fingerprints.
+//! Keys, their sources, and fingerprints: what counts as the same call.
 //!
 //! Must not know where a key is stored.
 
@@ -22,7 +22,7 @@ pub const MODEL_MEMBER: &str = "idempotency_key";
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
-/// A key that is no key.
+/// The text is not a valid key.
 #[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
 #[error(
     "an idempotency key is 1 to {MAX_LEN} visible ASCII characters (0x21 to 0x7E) without spaces"
@@ -38,9 +38,10 @@ impl Key {
         Ok(Self(text.to_owned()))
     }
 
-    /// Reads the value of an `Idempotency-Key` header line: bare as most clients send it, or quoted
-    /// as draft-ietf-httpapi-idempotency-key-header asks (an RFC 8941 string). `"k"` and `k` are
-    /// the same key.
+    /// Reads the value of an `Idempotency-Key` header line.
+    ///
+    /// It is bare as most clients send it, or quoted as draft-ietf-httpapi-idempotency-key-header
+    /// asks (an RFC 8941 string). `"k"` and `k` are the same key.
     pub fn from_header(line: &[u8]) -> Result<Self, Invalid> {
         let text = std::str::from_utf8(line)
             .map_err(|_| Invalid)?
@@ -81,7 +82,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Where a call's key came from. The first source that yields one wins, in this order.
+/// Where a call's key came from. [`Policy::sources`] says in which order they are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The caller's header or body member.
@@ -92,16 +93,15 @@ pub enum Source {
     Model,
     /// All of `args`.
     Derived,
-    /// The gateway itself: the key of a call that undoes something. It is never forgotten as long as its
-    /// call is kept.
+    /// The gateway itself, for a compensation. The key is kept as long as its call.
     Compensation,
-    /// The round that the call answers: each is answered once.
+    /// The round whose questions the call answers: each is answered once.
     Round,
 }
 
-/// What the keys of the gateway's own calls begin with. Callers may not bring such a key.
+/// The prefix of compensations' keys. Callers may not bring such a key.
 pub const COMPENSATION: &str = "compensate:";
-/// The same for calls that answer a round.
+/// The prefix of the keys of calls that answer a round.
 pub const ROUND: &str = "oncegate-round:";
 
 impl Source {
@@ -126,7 +126,7 @@ impl Source {
     }
 }
 
-/// A JSON Pointer (RFC 6901) to something inside of `args`.
+/// A JSON Pointer (RFC 6901) into `args`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pointer(String);
 
@@ -135,25 +135,25 @@ impl Pointer {
         &self.0
     }
 
-    /// One that goes through members of these names.
+    /// The pointer through members of these names.
     pub fn to(names: &[&str]) -> Self {
         let root = Self(String::new());
         names.iter().fold(root, |at, name| at.below(name))
     }
 
-    /// One to a member of what this one points to.
+    /// The pointer to a member below this one.
     pub fn below(&self, name: &str) -> Self {
         let step = name.replace('~', "~0").replace('/', "~1");
         Self(format!("{}/{step}", self.0))
     }
 
-    /// Whether the other one points to the same, or to something in it.
+    /// Whether the other pointer is this one, or below it.
     pub fn holds(&self, other: &Self) -> bool {
         let rest = other.0.strip_prefix(&self.0);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// One that finds nothing but a member without a name: what stands for a pointer that cannot be read.
+    /// The pointer that stands for one that cannot be read: it finds only a member without a name.
     pub fn nowhere() -> Self {
         Self("/".into())
     }
@@ -166,7 +166,7 @@ impl Pointer {
             .map(|step| step.replace("~1", "/").replace("~0", "~"))
     }
 
-    /// Takes what it points to out of `value`; nothing there is no change.
+    /// Removes the value at this pointer, if there is one.
     pub fn remove_from(&self, value: &mut Value) {
         let Some((parent, _)) = self.0.rsplit_once('/') else {
             return;
@@ -204,7 +204,7 @@ impl FromStr for Pointer {
     }
 }
 
-/// What names a call where a tool has business fields and the caller's runtime brings a key, too.
+/// Whether business fields or the runtime's key name a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prefer {
     /// The fields, whatever key comes with them. The first runtime key becomes a second name.
@@ -214,36 +214,36 @@ pub enum Prefer {
     Runtime,
 }
 
-/// Whose calls a business key tells apart.
+/// Whether business keys are apart for each user.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Per {
     /// The same fields of two users are two intents.
     #[default]
     User,
-    /// They are one.
+    /// The same fields of two users are one intent.
     Tenant,
 }
 
 /// A tool's rules about keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Refuse a call that brings no key of its own, rather than deriving one from all of `args`.
+    /// Refuse a call without a key of its own; do not derive one.
     pub required: bool,
-    /// The business fields: what they hold makes the key. Empty: no business key.
+    /// The business fields, which make the key. Empty: no business key.
     pub fields: Vec<Pointer>,
     pub prefer: Prefer,
     pub per: Per,
-    /// What does not count for the fingerprint: free text that a model words anew each time.
+    /// Arguments that the fingerprint ignores: free text that a model words anew each time.
     pub ignore: Vec<Pointer>,
 }
 
 impl Policy {
-    /// Whether the business fields name a call under every key that comes with them.
+    /// Whether the business fields name a call, whatever key comes with them.
     pub fn is_business(&self) -> bool {
         !self.fields.is_empty() && self.prefer == Prefer::Business
     }
 
-    /// Where a key is looked for, in this order.
+    /// The sources of a key, in the order in which they are asked.
     pub fn sources(&self) -> &'static [Source] {
         if self.is_business() {
             &[Source::Business]
@@ -272,14 +272,14 @@ pub enum Refused {
     FieldMissing(String),
 }
 
-/// The key that a call goes by.
+/// A call's key, and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen {
     pub key: Key,
     pub source: Source,
 }
 
-/// The key that the caller's runtime brought, in the header, in the body, or in both alike.
+/// The key that the caller's runtime brought, in header or body.
 pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<Key>, Refused> {
     let header = header
         .map(Key::from_header)
@@ -296,7 +296,9 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
     not_ours(key)
 }
 
-/// Who could bring the key of a compensation could keep it from being made.
+/// Refuses the gateway's own keys.
+///
+/// A caller with a compensation's key could keep it from running.
 fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
     let is_ours = |key: &Key| {
         [COMPENSATION, ROUND]
@@ -309,7 +311,7 @@ fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
     Ok(key)
 }
 
-/// The key of the call that answers the questions of another one.
+/// The key of a call that answers another call's questions.
 pub(super) fn of_round(asked_by: Uuid) -> Key {
     Key(format!("{ROUND}{asked_by}"))
 }
@@ -336,28 +338,42 @@ pub(super) fn derive(tool: &str, user_id: &str, args: &Value, secret: Option<&Se
     Key(hex)
 }
 
-/// What a call asks for: HMAC-SHA-256, under the store's secret, over its canonical arguments without what its recipe
-/// ignores. Never shown.
+/// The fingerprint of a call's arguments; never shown.
+///
+/// An HMAC-SHA-256, under the store's secret, over the canonical arguments without those that the
+/// recipe ignores.
 pub type Fingerprint = [u8; 32];
 
-/// How many bytes of a fingerprint, the first, name the secret that it was made with.
+/// The first bytes of a fingerprint, which name its secret.
 pub(super) const SECRET_ID: usize = 4;
 
 /// Names the calls that one budget counts, or that look alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupKey(pub [u8; 32]);
 
-/// A name under which a call is claimed: SHA-256 over (tenant, tool, key), each behind its length in eight
-/// big-endian bytes. Its last byte follows from the tenant alone: all names of a tenant lie in one partition
-/// of a store, where one step claims several of them.
+/// A name under which a call is claimed, and its key at the tool.
+///
+/// The first 15 bytes of SHA-256 over (tenant, tool, key), each behind its length in eight big-endian bytes; then one
+/// byte that follows from the tenant alone. So all names of a tenant lie in one partition of a store, where one step
+/// claims several of them, and an effect that is found at a tool leads to its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Lookup(pub [u8; 32]);
+pub struct Lookup(pub [u8; Lookup::LEN]);
 
 impl Lookup {
+    /// Its length in bytes.
+    pub const LEN: usize = 16;
+
     pub fn new(tenant: &str, tool: &str, key: &str) -> Self {
-        let mut lookup = digest([tenant, tool, key]);
-        lookup[31] = Self::partition_of(tenant);
+        let digest = digest([tenant, tool, key]);
+        let mut lookup = [0; Self::LEN];
+        lookup.copy_from_slice(&digest[..Self::LEN]);
+        lookup[Self::LEN - 1] = Self::partition_of(tenant);
         Self(lookup)
+    }
+
+    /// The byte that names the partition.
+    pub fn partition(&self) -> u8 {
+        self.0[Self::LEN - 1]
     }
 
     /// The last byte of every name of this tenant.
@@ -365,19 +381,20 @@ impl Lookup {
         digest(["tenant", tenant])[0]
     }
 
-    /// The key that the tool gets: 32 hex digits, the same for every attempt of a call, and never
-    /// the caller's own key.
+    /// The key for the tool: 32 hex digits.
+    ///
+    /// The same for every attempt of a call, and never the caller's own key.
     pub fn for_tool(&self) -> String {
-        hex::encode(&self.0[..16])
+        hex::encode(self.0)
     }
 
-    /// Enough of it to tell calls apart in a log.
+    /// The beginning of it, to tell calls apart in a log.
     pub fn short(&self) -> String {
         hex::encode(&self.0[..4])
     }
 }
 
-/// SHA-256 over length-prefixed parts: nothing is smuggled across a border.
+/// SHA-256 over length-prefixed parts, so that no two lists of parts are alike.
 pub fn digest<const N: usize>(parts: [&str; N]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
@@ -445,7 +462,7 @@ mod tests {
         assert_ne!(Lookup::new("a", "bt", "c"), Lookup::new("ab", "t", "c"));
         assert_eq!(
             Lookup::new("default", "create_order", "k").for_tool(),
-            "b700221b7ed665c90e13a4fa78c6f68a"
+            "b700221b7ed665c90e13a4fa78c6f69c"
         );
     }
 

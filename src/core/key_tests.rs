@@ -1,4 +1,4 @@
-//! The words, places and short forms of keys.
+//! Keys: their sources, places and short forms.
 
 use serde_json::json;
 
@@ -65,11 +65,11 @@ fn a_pointer_takes_out_a_member_or_an_item_and_nothing_else() {
     }
 }
 
-/// What is stored goes by these: other bytes would not find it again.
+/// Stored calls are found by these bytes: they must stay the same.
 #[test]
 fn the_forms_of_a_name_stay_as_they_are() {
     let lookup = Lookup::new("shop", "t", "k");
-    assert_eq!(lookup.0[31], Lookup::partition_of("shop"));
+    assert_eq!(lookup.partition(), Lookup::partition_of("shop"));
     let partitions = ["shop", "bank", "mill"].map(Lookup::partition_of);
     assert_eq!(partitions, PARTITIONS);
     assert_eq!(lookup.for_tool().len(), 32);

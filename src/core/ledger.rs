@@ -1,17 +1,19 @@
-//! What is asked of the ledger: which calls, in which order, and from where on. Only values; a store
-//! finds the calls.
+//! Questions to the ledger: which calls, in which order, from where on. Values only; a store finds
+//! the calls.
 
 use jiff::Timestamp;
 
 use super::position::Position;
 use super::record::{Content, Entry, Record, State};
 
-/// Calls in one answer, if nothing is said, and at the most.
+/// The usual and the largest number of calls in one answer.
 pub const LIMITS: (u32, u32) = (50, 500);
-/// Arguments and results in one answer, in bytes: a page ends early rather than grow beyond this.
+/// Bytes of arguments and results in one answer.
+///
+/// A page ends early rather than grow beyond this.
 pub const PAGE_BYTES: usize = 8 << 20;
 
-/// Which calls of a tenant. What is not said does not matter.
+/// A filter for the calls of a tenant. An absent member filters nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     pub trace_id: Option<String>,
@@ -22,15 +24,15 @@ pub struct Filter {
     pub saga_id: Option<String>,
     /// One of [`STATES`].
     pub state: Option<String>,
-    /// Of `created_at`: from this time on.
+    /// At or after this time, by `created_at`.
     pub since: Option<Timestamp>,
-    /// Of `created_at`: before this time.
+    /// Before this time, by `created_at`.
     pub until: Option<Timestamp>,
-    /// Calls come without what callers and tools have said: see [`Record::without_texts`].
+    /// Whether calls come without their texts: see [`Record::without_texts`].
     pub is_brief: bool,
 }
 
-/// The states that a call can be asked for by.
+/// The states that a filter can name.
 pub const STATES: [&str; 7] = [
     "running",
     "succeeded",
@@ -40,10 +42,17 @@ pub const STATES: [&str; 7] = [
     "compensated",
     "stuck",
 ];
-/// Those of them in which few calls are, so that there is an index of each.
+/// States with few calls, each of which has an index.
 const INDEXED: [&str; 3] = ["running", "failed", "unknown"];
+/// Those of them in which a call stays. What is running is found without a list.
+const LISTED: [&str; 2] = ["failed", "unknown"];
 
-/// The one property of a call by which a filter finds it. A store has an index of each.
+/// Whether few calls are in this state, so that it has a list.
+pub fn is_listed(state: &str) -> bool {
+    LISTED.contains(&state)
+}
+
+/// The property of a call by which a store finds it. Each has an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Index<'a> {
     /// Every call.
@@ -53,7 +62,7 @@ pub enum Index<'a> {
     Session(&'a str),
     User(&'a str),
     Saga(&'a str),
-    /// One of the states in which few calls are.
+    /// One of the indexed states.
     State(&'a str),
     Tool(&'a str),
 }
@@ -77,7 +86,7 @@ impl Filter {
         indexes.into_iter().flatten().next().unwrap_or(Index::All)
     }
 
-    /// Whether this is one of the calls.
+    /// Whether a call passes the filter.
     pub fn matches(&self, record: &Record) -> bool {
         let intent = &record.intent;
         let is = |asked: &Option<String>, found: &str| {
@@ -95,7 +104,7 @@ impl Filter {
     }
 }
 
-/// The indexes in which a call stands: of all it can be found by but its state.
+/// The indexes that have a call, but for its state.
 pub fn indexes(record: &Record) -> Vec<Index<'_>> {
     let intent = &record.intent;
     let mut indexes = vec![
@@ -135,7 +144,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// About how much memory it takes: what it holds in bytes that callers and tools have sent.
+    /// About how many bytes the call holds of texts from callers and tools.
     pub fn size(&self) -> usize {
         let body = match &self.record.state {
             State::Failed(failure) => failure.body.as_ref().map_or(0, bytes::Bytes::len),
@@ -154,7 +163,7 @@ impl Placed for Listed {
     }
 }
 
-/// A call with all that is known of it.
+/// A call with its history and duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
     pub record: Record,
@@ -163,7 +172,7 @@ pub struct History {
     pub duplicates: Duplicates,
 }
 
-/// Who has made a call: as much of it as decides who may read it.
+/// The caller that made a call: what decides who may read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maker {
     pub tenant: String,
@@ -172,12 +181,14 @@ pub struct Maker {
     pub token: String,
 }
 
-/// The requests for a call that did not run it. Counted a moment after they came, and not at all if the
-/// gateway that counted them ended before it could write them down.
+/// The requests for a call that did not run it.
+///
+/// They are counted a moment after they came, and are lost if their gateway ends before it writes
+/// them down.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Duplicates {
     pub count: u64,
-    /// The newest, newest first.
+    /// The newest duplicates, newest first.
     pub last: Vec<Duplicate>,
 }
 
@@ -185,7 +196,7 @@ pub struct Duplicates {
 pub const LISTED_DUPLICATES: usize = 10;
 
 impl Duplicates {
-    /// Takes note of further ones.
+    /// Adds further duplicates.
     pub fn add(&mut self, later: &Self) {
         self.count += later.count;
         self.last.extend(later.last.iter().cloned());
@@ -200,23 +211,24 @@ pub struct Duplicate {
     pub at: Timestamp,
     /// The name of the token that it came with.
     pub by: String,
-    /// What became of it: `replayed`, `joined`, `suppressed` or `refused`.
+    /// The answer: `replayed`, `joined`, `suppressed` or `refused`.
     pub kind: String,
 }
 
-/// A part of what was asked for, newest first.
+/// One page of a list, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
     pub found: Vec<T>,
-    /// How far was looked: only before this there may be more. `None`: there is none.
+    /// Up to where the search went: more may be before it. `None`: there is none.
     pub next: Option<Position>,
-    /// Calls that were met on the way and could not be read. They were said.
+    /// Unreadable calls on the way. They were logged.
     pub unreadable: u64,
 }
 
 impl<T: Placed> Page<T> {
-    /// Puts the pages of several places together. What lies before the point up to which all of them were
-    /// looked at is left for the next page.
+    /// Merges the pages of several partitions.
+    ///
+    /// Calls before the point up to which all of them were searched are left for the next page.
     pub fn merge(pages: Vec<Self>, limit: usize) -> Self {
         let looked_until = pages.iter().filter_map(|page| page.next).max();
         let unreadable = pages.iter().map(|page| page.unreadable).sum();
@@ -232,7 +244,7 @@ impl<T: Placed> Page<T> {
         page
     }
 
-    /// Leaves what is beyond the limit for the next page.
+    /// Leaves calls beyond the limit for the next page.
     pub fn cut(&mut self, limit: usize) {
         if self.found.len() > limit {
             self.found.truncate(limit);
@@ -253,7 +265,7 @@ mod tests {
     use super::*;
     use crate::core::position::tests::positions;
 
-    /// What one place answers that looks at so many.
+    /// The page of one partition that looks at so many calls.
     fn look(all: &[Position], before: Option<Position>, most: usize) -> Page<Position> {
         let rest: Vec<Position> = all
             .iter()

@@ -1,9 +1,9 @@
-//! What a filter finds, in which lists a call stands, and how much it holds.
+//! Filters, the lists that have a call, and its size.
 
 use super::*;
 use crate::core::call::tests::{at, succeeded};
 
-/// A call that can be found by everything.
+/// A call with every property that a filter can name.
 fn call() -> Record {
     let mut record = succeeded("{\"a\":1}");
     let intent = std::sync::Arc::make_mut(&mut record.intent);
@@ -17,7 +17,7 @@ fn call() -> Record {
     record
 }
 
-/// A filter that asks for all of it.
+/// A filter for all of these properties.
 fn filter() -> Filter {
     Filter {
         trace_id: Some("T".into()),

@@ -1,4 +1,4 @@
-//! The rules of the MCP door: which revision a request speaks, and where its key, session and user stand.
+//! The rules of `POST /mcp`: revisions, and where key, session and user stand.
 //!
 //! Source: the Model Context Protocol, revisions 2025-06-18, 2025-11-25 and 2026-07-28.
 
@@ -25,27 +25,28 @@ pub const FENCING_TOKEN: &str = "dev.oncegate/fencing-token";
 pub const CONFIRM: &str = "dev.oncegate/confirm-duplicate-of";
 pub const CALL_ID: &str = "dev.oncegate/call-id";
 pub const REPLAYED: &str = "dev.oncegate/replayed";
-/// Of a replay: how long ago the call was asked for first, in milliseconds.
+/// In a replay: how long ago the call was first asked for, in milliseconds.
 pub const AGE: &str = "dev.oncegate/age-ms";
-/// A call that asked for the same a short while before.
+/// A similar call, made a short while before.
 pub const SIMILAR_TO: &str = "dev.oncegate/similar-to";
 
-/// The settings of the MCP door.
+/// The settings of `POST /mcp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Web origins whose pages may ask.
+    /// Web origins whose pages may send requests.
     pub origins: Vec<String>,
     /// After this long a call that still runs is answered as running.
     pub answer_within: Duration,
-    /// After this long an answer becomes a stream, so that nothing between takes the connection for dead.
+    /// After this long an answer becomes a stream, so that no proxy closes the connection.
     pub stream_after: Duration,
-    /// Where a request names its session. The first that is there counts.
+    /// Places of the session in a request. The first one that is there counts.
     pub session: Vec<Source>,
-    /// Where a request names its user.
+    /// Places of the user in a request.
     pub user: Vec<Source>,
     /// Members of `_meta` that bring an idempotency key, besides [`KEY`].
     pub key_meta: Vec<String>,
-    /// Members of `_meta` by which a client names a request. The ledger has them, and no key.
+    /// Members of `_meta` by which a client names a request. They are kept in the ledger, and make
+    /// no key.
     pub client_ids: Vec<String>,
 }
 
@@ -91,17 +92,17 @@ impl FromStr for Source {
     }
 }
 
-/// Whether this is a token of RFC 9110, section 5.6.2, as names of headers are.
+/// Whether a text is a token of RFC 9110, section 5.6.2, as header names are.
 fn is_header_name(name: &str) -> bool {
     let is_of_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !name.is_empty() && name.bytes().all(is_of_token)
 }
 
-/// The longest of these that is kept, in bytes, and how many of them are.
+/// The longest of a client's names that is kept, in bytes.
 const MAX_CLIENT_ID: usize = 256;
 pub const MAX_CLIENT_IDS: usize = 8;
 
-/// What a client calls a request, as one JSON object; empty if it says nothing that fits.
+/// A client's names of a request, as one JSON object; empty if none fits.
 pub fn client_ids(names: &[String], meta: &Map<String, Value>) -> String {
     let id = |name: &String| {
         let value = meta.get(name)?;

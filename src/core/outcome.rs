@@ -14,7 +14,7 @@ use super::mcp::{evidence, round};
 use super::record::{Content, Failure, FailureKind};
 use super::tool::{Declared, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
 
-/// Whether the tool is there and does its work, whatever that proves of the call.
+/// Whether the evidence shows a working tool, whatever it proves of the call.
 ///
 /// Also a refusal is a sign of life, but not "too many" or "too late".
 pub fn is_sign_of_life(evidence: &Evidence) -> bool {
@@ -32,7 +32,7 @@ pub fn is_sign_of_life(evidence: &Evidence) -> bool {
     }
 }
 
-/// What the evidence means for this tool, and a sentence that says why.
+/// What the evidence proves, by the tool's configuration, and why.
 ///
 /// If an earlier attempt of the same call may have been executed, nothing that the tool says of a later
 /// one proves that the call was not ("already exists" may be us).
@@ -86,8 +86,10 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
     }
 }
 
-/// What errors of an MCP server mean. A saga undoes what was executed, and what undoes a call must have been executed: an
-/// error as the result leaves both in doubt.
+/// What errors of an MCP server mean for this attempt.
+///
+/// A saga undoes executed calls, and a compensation must have been executed: there an error as the
+/// result leaves the outcome in doubt.
 fn errors(tool: &Tool, sent: Sent) -> Errors {
     let must_be_sure = sent.must_be_sure && tool.effect == Effect::Write;
     match tool.errors.tool_error {
@@ -106,14 +108,15 @@ fn describe(body: &Body) -> String {
     }
 }
 
-/// Whether the tool has refused our fencing token: it names a newer one, or says that a precondition
-/// does not hold, of which we send no other.
+/// Whether the tool has refused our fencing token.
+///
+/// That is a 412, as the token is the only precondition that we send, or a 409 that names a newer one.
 fn is_stale(status: u16, ours: Option<u64>, newest: Option<u64>) -> bool {
     let Some(ours) = ours else { return false };
     status == 412 || (status == 409 && newest.is_some_and(|newest| newest > ours))
 }
 
-/// The table, and which row it was where that is not plain.
+/// The table for HTTP answers, and the name of the row where it is not plain.
 fn answered(
     tool: &Tool,
     status: u16,
@@ -160,7 +163,7 @@ fn answered(
     }
 }
 
-/// What the caller of an API gets as it is.
+/// The answers of an API that its callers get as they are.
 fn kept_by_proxy(tool: &Tool, body: &Body) -> Option<Bytes> {
     match keep(body) {
         Content::Kept(json) if tool.proxy.is_some() => Some(json),
@@ -204,8 +207,9 @@ fn by_declaration(
     }
 }
 
-/// Whether the body holds what the test asks for; `None` if there is nothing to be tested: the body
-/// is cut off or no JSON, or nothing stands at the pointer. That proves neither.
+/// Whether the body passes the tool's success test; `None`: there is nothing to test.
+///
+/// So it is if the body is cut off or no JSON, or has nothing at the pointer. That proves neither.
 pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
     let Body::Whole(bytes) = body else {
         return None;

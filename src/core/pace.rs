@@ -1,43 +1,49 @@
-//! Times that no operator sets. They are values, so that tests need not wait as long as operators would.
+//! Times that no operator sets. They are values, so that tests can set them shorter.
 
 use std::time::Duration;
 
-/// How often the gateway looks at things, and how long it waits for them.
+/// The intervals of the gateway's loops, and its waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "crash-points", derive(serde::Serialize, serde::Deserialize))]
 pub struct Pace {
-    /// How long after its deadline a call may still hold its key: the time to write down how it ended.
+    /// How long after its deadline a call may hold its key.
+    ///
+    /// The time to write down its outcome.
     pub lease_margin: Duration,
-    /// How often calls without an owner are looked for, and old ones deleted.
+    /// How often the gateway looks for calls without an owner, and for old ones.
     pub recover_every: Duration,
-    /// How often unknown calls, sagas, reconciliations and anomalies are looked for whose time has come.
+    /// How often it looks for due unknown calls, sagas, reconciliations and anomalies.
     pub look_every: Duration,
-    /// How often it is written down which calls were asked for again.
+    /// How often it writes down the duplicates of calls.
     pub count_every: Duration,
-    /// How often another gateway's call is looked at while it runs: at first, and at most.
+    /// How often it looks at another gateway's running call: at first, and at most.
     pub poll: (Duration, Duration),
-    /// How often it is looked whether a claim of unknown fate was carried out after all.
+    /// How often it looks whether an unconfirmed claim was stored.
     pub look_for_claim: Duration,
-    /// How long others leave work alone that is taken, beyond what the work itself may take.
+    /// How long other gateways leave taken work alone, beyond the work's own time.
     pub work_margin: Duration,
-    /// How long a saga waits for a running or unknown call before it looks again, at most.
+    /// The longest pause of a saga that waits for a running or unknown call.
     pub saga_looks_again: Duration,
-    /// How often a Redis is looked at.
+    /// How often it looks at a Redis.
     pub redis_look_every: Duration,
-    /// How long after a restart of Redis nothing is claimed, so that every gateway may look.
-    /// Well above `redis_look_every`.
+    /// How long after a restart of Redis nothing is claimed.
+    ///
+    /// So every gateway looks first. Well above `redis_look_every`.
     pub redis_others_look: Duration,
-    /// How old the list of key recipes may be, where other gateways write to it, when a call is claimed by it.
+    /// The greatest age of the list of recipes by which a shared store is claimed.
+    ///
     /// Well above `recover_every`, which is how often it is read.
     pub recipes_max_age: Duration,
-    /// For how long a gateway that seems to be gone is watched before it is forgotten, by the clock of the one that
-    /// watches. Longer than gateways take to say again that they are there.
+    /// How long a gateway that seems to be gone is watched before it is forgotten.
+    ///
+    /// By the clock of the gateway that watches, and longer than gateways take to say again that
+    /// they are there.
     pub redis_watch_gone: Duration,
-    /// How often the store is asked for what the ops doors show, at most.
+    /// How often the ops routes ask the store, at most.
     pub ask_store_every: Duration,
-    /// How often it is checked whether a client that listens for changes may still do so.
+    /// How often it checks whether a listening client still may listen.
     pub check_listener_every: Duration,
-    /// How long a client may listen for changes before it has to ask again.
+    /// How long a client may listen for changes in one request.
     pub listen_at_most: Duration,
 }
 

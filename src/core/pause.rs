@@ -1,9 +1,11 @@
-//! Whether a tool that a person has paused was resumed, or a store has forgotten that it is paused.
+//! Whether a paused tool was resumed, or the store has lost the pause.
 
 use super::record::Entry;
 
-/// Whether a person has resumed the tool since this pause, as its history tells, oldest first. The order of the
-/// history counts and not its times: a clock may have been set back in between.
+/// Whether a person has resumed the tool since this pause.
+///
+/// The history is oldest first. Its order counts and not its times: a clock may have been set back
+/// in between.
 pub fn is_resumed(pause: &Entry, history: &[Entry]) -> bool {
     let is_resume = |entry: &&Entry| entry.event == "resumed";
     match history.iter().rposition(|entry| entry == pause) {

@@ -1,11 +1,15 @@
-//! Who may take a place in a room that tenants, and the tokens of a tenant, share.
+//! Fair shares of places for tenants, and for the tokens of a tenant.
 //!
 //! One alone may use most of the room. The last part is for those that hold little, so that one that comes later finds a
 //! place, however long the others keep theirs.
 
-/// This part of a room is left by each tenant that holds its small share, and once more by each such token of a tenant.
+/// The part of a room that is left for small holders: an eighth.
+///
+/// Once for tenants, and once more for the tokens of a tenant.
 const LEFT: usize = 8;
-/// A tenant or token that holds less than this part of a room may take places of the last part, too. At least one place.
+/// The part of a room below which a holder is small: a 64th, or one place.
+///
+/// Small holders may take the last places.
 const SMALL: usize = 64;
 
 /// How many places of a room are taken.
@@ -16,13 +20,13 @@ pub struct Held {
     pub by_token: usize,
 }
 
-/// Whether a token may take one more place of a room of so many.
+/// Whether a token may take one more place of a room.
 pub fn has_place(places: usize, held: Held) -> bool {
     let for_tenant = open_to(places, places.saturating_sub(held.by_all), held.by_tenant);
     open_to(places, for_tenant, held.by_token) > 0
 }
 
-/// How long the line of a session may be for a call of a token that has so many calls in it.
+/// The longest line for a call of a token with so many calls in it.
 pub fn line_length(longest: u32, held: usize) -> u32 {
     let places = usize::try_from(longest).unwrap_or(usize::MAX);
     if held < small(places) {
@@ -32,7 +36,7 @@ pub fn line_length(longest: u32, held: usize) -> u32 {
     }
 }
 
-/// How many of the free places one that holds so many may take.
+/// How many free places are open to a holder of so many.
 fn open_to(places: usize, free: usize, held: usize) -> usize {
     let of_small_share = small(places).saturating_sub(held).min(free);
     free.saturating_sub(places / LEFT).max(of_small_share)
@@ -130,7 +134,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever others take and give back.
+        /// This holds whatever others take and give back.
         #[test]
         fn a_tenant_that_holds_nothing_finds_a_place_and_none_is_given_twice(
             places in 8_usize..300,
@@ -152,7 +156,7 @@ mod tests {
             }
         }
 
-        /// Whatever the tenant's other tokens do, if no other tenant is there.
+        /// This holds whatever the tenant's other tokens do, if no other tenant is there.
         #[test]
         fn a_token_that_holds_nothing_finds_a_place_of_its_tenant(
             places in 64_usize..300,

@@ -1,4 +1,4 @@
-//! Where calls and documents stand in lists that are read page by page.
+//! Positions in lists that are read page by page.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::document::Document;
 use super::record::{CallId, Record};
 
-/// A place in a list that is ordered by when things were made.
+/// A position in a list that is ordered by time of creation.
 ///
 /// No two calls stand in the same place, and no two documents of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ impl Position {
         }
     }
 
-    /// The call that stands there, in a list of calls.
+    /// The call at this position, in a list of calls.
     pub fn call_id(&self) -> CallId {
         CallId(self.id)
     }
@@ -46,7 +46,7 @@ impl Position {
         bytes
     }
 
-    /// What the bytes of every position of this time begin with.
+    /// The first bytes of every position of this time.
     pub fn time_bytes(time: Timestamp) -> [u8; 8] {
         // Before 1970 nothing was made.
         u64::try_from(time.as_microsecond())
@@ -63,12 +63,12 @@ impl Position {
         })
     }
 
-    /// As a text that a caller gives back to go on from here.
+    /// The cursor that a caller sends back to go on from here.
     pub fn to_cursor(self) -> String {
         URL_SAFE_NO_PAD.encode(self.to_bytes())
     }
 
-    /// `None`: that is no cursor of ours.
+    /// `None`: the cursor is none of ours.
     pub fn from_cursor(text: &str) -> Option<Self> {
         URL_SAFE_NO_PAD
             .decode(text)
@@ -83,7 +83,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Few of them, so that some are the same.
+    /// Few positions, so that some are the same.
     pub(crate) fn positions() -> impl Strategy<Value = Position> {
         (0..50_i64, 0..8_u128).prop_map(|(time, id)| Position {
             created_at: Timestamp::from_microsecond(time).expect("a time"),

@@ -1,4 +1,4 @@
-//! An API of HTTP that callers use as it is: which of their requests are calls, and which call each is.
+//! An HTTP API that callers use as it is: which of its requests are calls, and which.
 //!
 //! Promises: what may write is a call unless the operator says otherwise; credentials are kept nowhere.
 
@@ -18,7 +18,7 @@ use percent_encoding::percent_decode_str;
 use self::form::is_at;
 use super::key::Pointer;
 
-/// What is done with a request.
+/// The treatment of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Does {
     /// It goes through, and nothing is kept of it.
@@ -29,21 +29,21 @@ pub enum Does {
     Deny,
 }
 
-/// What becomes of a write that brings no key.
+/// The treatment of a write without a key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Unkeyed {
     #[default]
     Refuse,
-    /// Its key is made of what it asks for.
+    /// Its key is derived from the request.
     Derive,
-    /// It goes through, and nothing guards it.
+    /// It goes through unguarded.
     Pass,
 }
 
-/// What is done with some of the requests.
+/// The treatment of some requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// In upper case. Empty: all.
+    /// Methods in upper case. Empty: all.
     pub methods: Vec<String>,
     /// The path, or what it begins with, up to a slash.
     pub path: String,
@@ -52,19 +52,19 @@ pub struct Rule {
     pub unkeyed: Option<Unkeyed>,
 }
 
-/// How the requests of one API are treated.
+/// The treatment of the requests of one API.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The first that fits counts.
     pub rules: Vec<Rule>,
     pub unkeyed: Unkeyed,
-    /// The header in which callers bring their key and the API gets ours, in lower case.
+    /// The header for the key, both of callers and for the API, in lower case.
     pub key_header: String,
-    /// Headers that are part of what a request asks for, in lower case.
+    /// Headers that are part of the intent, in lower case.
     pub counted_headers: Vec<String>,
-    /// What of a body or a query is not kept.
+    /// Parts of a body or a query that are not kept.
     pub redact: Vec<Pointer>,
-    /// Headers of which no value is kept, beside those whose names tell, in lower case.
+    /// Further headers whose values are not kept, in lower case.
     pub secret_headers: Vec<String>,
     /// The longest body of a request, in bytes.
     pub max_body: usize,
@@ -74,7 +74,7 @@ pub struct Policy {
     pub passes_authorization: bool,
 }
 
-/// A request of HTTP as a caller has sent it.
+/// An HTTP request of a caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
     /// In upper case.
@@ -82,7 +82,8 @@ pub struct Message {
     /// As it was written, with its first slash.
     pub path: String,
     pub query: Option<String>,
-    /// Those that go through, with names in lower case. Each byte of a value is one character.
+    /// The headers that go through, with names in lower case. Each byte of a value is one
+    /// character.
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
 }
@@ -97,7 +98,7 @@ impl Message {
         }
     }
 
-    /// Other methods that headers name, in upper case: some servers take the request for one of these.
+    /// Methods that override headers name, in upper case: some servers obey them.
     fn overrides(&self) -> impl Iterator<Item = String> {
         let headers = self.headers.iter();
         let named = headers.filter(|(name, _)| is_override(name));
@@ -121,14 +122,18 @@ pub const OVERRIDES: [&str; 3] = [
     "x-method-override",
 ];
 
-/// Whether a header names another method. Some servers read `_` in a name as `-`. `name` is in lower case.
+/// Whether a header names another method.
+///
+/// Some servers read `_` in a name as `-`. `name` is in lower case.
 pub fn is_override(name: &str) -> bool {
     OVERRIDES.contains(&name.replace('_', "-").as_str())
 }
 
 impl Policy {
-    /// What is done with a request, and what becomes of it without a key. Where headers name another method, what is
-    /// stricter counts, and nothing passes unguarded.
+    /// The treatment of a request, with and without a key.
+    ///
+    /// Where headers name another method, the stricter treatment counts, and nothing passes
+    /// unguarded.
     pub fn decide_on(&self, message: &Message) -> (Does, Unkeyed) {
         let (rule, does) = self.decide(&message.method, &message.path);
         let mut decided = (does, self.unkeyed(rule));
@@ -145,7 +150,7 @@ impl Policy {
         decided
     }
 
-    /// The number of the first rule that fits, and what is done with the request.
+    /// The number of the first rule that fits, and its treatment.
     pub fn decide(&self, method: &str, path: &str) -> (Option<usize>, Does) {
         if matches!(method, "CONNECT" | "TRACE") {
             return (None, Does::Deny);
@@ -158,21 +163,39 @@ impl Policy {
         }
     }
 
-    /// What becomes of a write without a key.
+    /// The headers that are part of the intent.
+    ///
+    /// [`CREDENTIAL`](view::CREDENTIAL) is one if credentials go through.
+    ///
+    /// A fingerprint with credentials in it can be compared only as long as they go through. So its recipe is another one.
+    pub fn counted(&self) -> Vec<String> {
+        let credential = self
+            .passes_authorization
+            .then(|| view::CREDENTIAL.to_owned());
+        self.counted_headers
+            .iter()
+            .cloned()
+            .chain(credential)
+            .collect()
+    }
+
+    /// The treatment of a write without a key.
     fn unkeyed(&self, rule: Option<usize>) -> Unkeyed {
         let own = rule.and_then(|at| self.rules.get(at)?.unkeyed);
         own.unwrap_or(self.unkeyed)
     }
 
-    /// Whether a name of a form or a query is one that the operator calls secret.
+    /// Whether the operator calls a name of a form or a query secret.
     fn hides(&self, name: &str) -> bool {
         self.redact.iter().any(|pointer| is_at(name, pointer))
     }
 }
 
 impl Rule {
-    /// Whether it fits a request. `path`: as it was written. A rule that lets pass is taken at its word; one that does
-    /// not fits also what some servers take for the same.
+    /// Whether the rule is for a request. `path`: as it was written.
+    ///
+    /// A `read` rule fits only the paths that every server reads in the same way. A `write` or `deny` rule fits each path
+    /// that some server may take for its own: another case, `;` parameters, percent-encoded twice.
     fn fits(&self, method: &str, path: &str) -> bool {
         let is_named = |name: &str| self.methods.iter().any(|one| one == name);
         // Servers answer HEAD by what they do for GET.
@@ -189,7 +212,9 @@ impl Rule {
     }
 }
 
-/// Why a request is not passed on: it would be another one there. `None`: it is passed on as it is.
+/// Why a request is not passed on; `None`: it is passed on as it is.
+///
+/// A refused request would be another one at the API.
 pub fn mistake(message: &Message) -> Option<&'static str> {
     if message.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Some("methods are in upper case");
@@ -211,14 +236,16 @@ fn path_mistake(path: &str) -> Option<&'static str> {
         .then_some("the path has a segment \".\" or \"..\"")
 }
 
-/// A path as a server reads it that decodes it and takes slashes together.
+/// A path as a server reads it that decodes it and joins slashes.
 fn plain(path: &str) -> String {
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let segments = decoded.split('/').filter(|segment| !segment.is_empty());
     segments.fold(String::new(), |path, segment| path + "/" + segment)
 }
 
-/// A path without what servers differ about: case, what stands after a semicolon, and how often it is decoded.
+/// A path without the parts that servers read in different ways.
+///
+/// These are case, text after a semicolon, and repeated encoding.
 fn blurred(path: &str) -> String {
     let segments = plain(&plain(path)).to_lowercase();
     let name = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
@@ -230,7 +257,7 @@ fn is_below(path: &str, prefix: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Headers that are about one connection, or that the gateway writes itself (RFC 9110, section 7.6.1).
+/// Headers of one connection, or that the gateway writes itself (RFC 9110, section 7.6.1).
 const OF_CONNECTION: [&str; 11] = [
     "connection",
     "content-length",
@@ -250,10 +277,10 @@ pub fn is_of_connection(name: &str, named: &[String]) -> bool {
     OF_CONNECTION.contains(&name) || name == "upgrade" || named.iter().any(|one| one == name)
 }
 
-/// Who a request comes from, by its headers. They are kept nowhere.
+/// Headers that hold credentials. They are kept nowhere.
 pub const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
 
-/// What names of secrets have in them, with dashes between words.
+/// Words in the names of secrets, with dashes between words.
 pub const SECRETS: [&str; 13] = [
     "access-key",
     "api-key",

@@ -1,18 +1,19 @@
-//! How often something may happen: so much per second, and so much at once (the generic cell rate
-//! algorithm). Times count from any fixed moment.
+//! Rates: so much per second, and so much at once (the generic cell rate algorithm).
+//!
+//! Times count from any fixed moment.
 
 use std::time::Duration;
 
-/// An upper bound. Neither number is 0.
+/// A rate. Neither number is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// In the long run.
+    /// The mean rate.
     pub per_second: u32,
-    /// At once, after a rest.
+    /// How many at once, after a rest.
     pub burst: u32,
 }
 
-/// What was taken of a rate and has not come back yet.
+/// How much of a rate was taken and has not come back yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// When all of it will have come back.
@@ -20,7 +21,7 @@ pub struct Spent {
 }
 
 impl Rate {
-    /// Takes one, or says how long to wait for it.
+    /// Takes one unit, or says how long to wait for it.
     ///
     /// # Errors
     /// There is none: after this time there is one, if no other request takes it.
@@ -35,7 +36,7 @@ impl Rate {
         Ok(())
     }
 
-    /// Gives one back that was taken and not used.
+    /// Gives one unit back that was not used.
     pub fn give_back(&self, spent: &mut Spent) {
         spent.until = spent.until.saturating_sub(self.interval());
     }

@@ -17,11 +17,11 @@ use sha2::{Digest, Sha256};
 
 use super::json::canonical;
 use super::key::{self, Fingerprint, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
-use super::proxy::view;
+use super::proxy::{Policy, view};
 use super::secret::Secret;
 use super::tool::Tool;
 
-/// Recipes of one tool that are remembered at once: an arrival looks under all of them.
+/// Most recipes of one tool that are remembered: an arrival looks under all of them.
 pub const MAX_RECIPES: usize = 32;
 
 /// Names a recipe: the first half of the SHA-256 of its canonical JSON.
@@ -39,11 +39,11 @@ impl fmt::Display for RecipeId {
 pub struct Recipe {
     pub tool: String,
     pub key: key::Policy,
-    /// Of the arguments, what is not kept: without it no fingerprint can be made of what is stored.
+    /// Arguments that are not kept: without them no fingerprint can be made of a stored call.
     pub redacted: Vec<Pointer>,
-    /// Whether the model's key stays in the arguments, because the tool's own schema has such a member.
+    /// Whether the model's key stays in the arguments, because the tool's schema has that member.
     pub keeps_member: bool,
-    /// Of an API that callers use as it is, the headers that count; `None`: it is none.
+    /// Headers that count beside path, query and body of a proxy; `None`: it is no proxy.
     pub headers: Option<Vec<String>>,
 }
 
@@ -64,17 +64,14 @@ struct Stored {
 }
 
 impl Recipe {
-    /// What a tool's configuration says today.
+    /// The recipe of a tool as it is configured today.
     pub fn of(tool: &Tool) -> Self {
         Self {
             tool: tool.name.clone(),
             key: tool.key.clone(),
             redacted: tool.redact.args.clone(),
             keeps_member: tool.keeps_key_member || tool.has_property(MODEL_MEMBER),
-            headers: tool
-                .proxy
-                .as_ref()
-                .map(|policy| policy.counted_headers.clone()),
+            headers: tool.proxy.as_ref().map(Policy::counted),
         }
     }
 
@@ -134,8 +131,10 @@ impl Recipe {
         })
     }
 
-    /// The arguments that count: without the model's key, unless the tool asks for it; of a request to an API, without
-    /// headers that do not count.
+    /// The arguments that count.
+    ///
+    /// They lack the model's key, unless the tool asks for it, and a proxy's headers that do not
+    /// count.
     fn counted<'a>(&self, args: &'a Value) -> Cow<'a, Value> {
         if let Some(counted) = &self.headers {
             return Cow::Owned(view::with_headers(args.clone(), counted));
@@ -150,7 +149,7 @@ impl Recipe {
         }
     }
 
-    /// What a call asks for.
+    /// The fingerprint of arguments that count.
     fn fingerprint_of(&self, secret: &Secret, counted: &Value) -> Fingerprint {
         let mut counted = Cow::Borrowed(counted);
         for pointer in &self.key.ignore {
@@ -161,7 +160,7 @@ impl Recipe {
         fingerprint
     }
 
-    /// The same for arguments as they came.
+    /// The fingerprint of arguments as they came.
     pub fn fingerprint(&self, secret: &Secret, args: &Value) -> Fingerprint {
         self.fingerprint_of(secret, &self.counted(args))
     }

@@ -1,5 +1,7 @@
-//! Whether the ledger and a system behind the tools agree: the calls of a window, held against what the system
-//! says it has. Must not know where either comes from.
+//! Whether the ledger and a system behind the tools agree.
+//!
+//! The calls of a window are held against the effects that the system shows. Must not know where
+//! either comes from.
 //!
 //! A call is said to be missing only if its effect surely lies within what the system was asked for; an item
 //! is said to belong to no call only if no call of its key is known at all. What cannot be told is counted, not guessed.
@@ -19,21 +21,21 @@ use super::record::CallId;
 use super::redact;
 use super::time::{after, before};
 
-/// What ledger and system disagree on.
+/// The kind of a disagreement between ledger and system.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The call succeeded, and the system has nothing of it.
+    /// The call succeeded, and the system lacks its effect.
     Missing,
-    /// The system has it, and no call has made it.
+    /// The system has an effect that no call made.
     Orphan,
     /// The system has more than one effect of one call.
     Duplicate,
-    /// Both have it, and not the same.
+    /// Both have the effect, and its values differ.
     Mismatch,
-    /// The call's outcome was unknown, and the system has its effect: it was executed.
+    /// The call was unknown, and the system has its effect: it was executed.
     Settled,
 }
 
@@ -104,51 +106,51 @@ impl Path {
     }
 }
 
-/// By what an item and a call belong together.
+/// The value by which an item and a call are joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Join {
-    /// The key as the tool has got it.
+    /// The key for the tool.
     Key,
-    /// What stands there in the call.
+    /// The value at a place in the call.
     At(Path),
 }
 
-/// What must be the same on both sides.
+/// Values that must be the same on both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compare {
     pub item: Pointer,
     pub call: Path,
 }
 
-/// How the items of one source are read, and held against calls.
+/// How the items of one source are read and compared with calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     pub source: String,
-    /// Where an item has what it is joined by.
+    /// The pointer to the value by which an item is joined.
     pub key: Pointer,
     pub join: Join,
-    /// What names one effect at the source.
+    /// The pointer to the id of an effect at the source.
     pub id: Option<Pointer>,
-    /// Where an item has the id of the call, if the source keeps that.
+    /// The pointer to the call's id in an item, if the source keeps it.
     pub call_id: Option<Pointer>,
     pub compare: Vec<Compare>,
     pub status: Option<Pointer>,
-    /// An item in one of these states is no effect any more.
+    /// An item in one of these states is not an effect any more.
     pub ignore: Vec<String>,
-    /// Items without a key are other people's affair, and not orphans.
+    /// Whether items without a key belong to others, and are no orphans.
     pub ignores_keyless: bool,
 }
 
-/// One thing that a source has.
+/// One item of a source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
     key: Option<String>,
     id: Option<String>,
     call_id: Option<CallId>,
     fields: Vec<Option<Value>>,
-    /// It is an effect, and was not taken back.
+    /// Whether the item is an effect that was not taken back.
     counts: bool,
-    /// As the source has said it.
+    /// The item as the source sent it.
     pub raw: Bytes,
 }
 
@@ -179,14 +181,16 @@ impl Rules {
 }
 
 impl Item {
-    /// What names it among all of its source.
+    /// The id of an item among all of its source.
     fn name(&self) -> String {
         let digest = || hex::encode(&key::digest([&String::from_utf8_lossy(&self.raw)])[..8]);
         self.id.clone().unwrap_or_else(digest)
     }
 }
 
-/// Names and numbers as texts: what one side has in quotes the other may have without.
+/// Names and numbers as texts.
+///
+/// One side may have quotes where the other has none.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.is_empty() && text != redact::MASK => Some(text.clone()),
@@ -195,17 +199,19 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// What is judged: calls whose effect came in this time.
+/// The window of a run: calls whose effect came in this time are judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     pub since: Timestamp,
     pub until: Timestamp,
-    /// By so much more the source was asked for, on both sides.
+    /// How much the source's window is wider, on both sides.
     pub margin: SignedDuration,
 }
 
 impl Window {
-    /// The window of the next scheduled run: from where the last one ended, if calls of then are kept.
+    /// The window of the next scheduled run.
+    ///
+    /// It begins where the last one ended, if calls of that time are kept.
     pub fn next(
         before: Option<Timestamp>,
         oldest: Timestamp,
@@ -224,7 +230,7 @@ impl Window {
         })
     }
 
-    /// What a source is asked for. Nothing is asked of the time after `now`.
+    /// The time for which a source is asked. It never ends after `now`.
     pub fn of_source(&self, now: Timestamp) -> (Timestamp, Timestamp) {
         (
             before(self.since, self.margin),
@@ -232,55 +238,56 @@ impl Window {
         )
     }
 
-    /// Whether the ledger knows every call that may have made what the source was asked for: it knows all calls
-    /// since then.
+    /// Whether the ledger knows every call that may have made the source's effects.
     pub fn is_known_since(&self, whole_since: Option<Timestamp>) -> bool {
         let first = before(self.since, self.margin);
         whole_since.is_some_and(|whole_since| after(whole_since, self.margin) <= first)
     }
 
-    /// From when on the ledger is read. Its end is open: whatever the source has was claimed before.
+    /// The time from which the ledger is read.
+    ///
+    /// It has no end: every call whose effect the source has was claimed before.
     pub fn of_ledger(&self) -> Timestamp {
         before(self.since, self.margin + self.margin)
     }
 }
 
-/// From when on every call is kept, if calls are kept for so long.
+/// The time from which every call is kept, if calls are kept for so long.
 pub fn oldest(now: Timestamp, kept: SignedDuration, margin: SignedDuration) -> Timestamp {
     let whole = kept.saturating_sub(margin.saturating_mul(2));
     before(now, whole.max(SignedDuration::ZERO))
 }
 
-/// One disagreement.
+/// One disagreement between ledger and source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Anomaly {
     pub kind: Kind,
     pub source: String,
-    /// What item and call were joined by; empty for an item that has none.
+    /// The value by which item and call were joined; empty for an item without one.
     pub key: String,
     pub call_id: Option<CallId>,
-    /// What names the surplus effect, or the call, among all of this kind.
+    /// The id of the surplus effect, or of the call, among all of this kind.
     pub id: String,
     pub detail: String,
-    /// Why nothing is undone because of it.
+    /// The doubt because of which nothing is undone.
     pub doubt: Option<Doubt>,
     pub item: Option<Item>,
 }
 
-/// Why it is not sure that an effect is too much. Nothing is undone on a guess.
+/// Why it is in doubt that an effect is too much. Nothing is undone on a guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
-    /// The ledger is younger than what may have made it, or has lost data since.
+    /// The ledger is younger than the call may be, or has lost data since.
     Young,
-    /// There are more calls than can be looked through.
+    /// There are too many calls to look through.
     Unread,
-    /// What calls are joined by cannot be read in all of them.
+    /// Some calls have values that cannot be read, by which they would be joined.
     Unreadable,
-    /// The effect names a call that is not known.
+    /// The effect names a call that the ledger does not know.
     Stranger,
-    /// No result says which of the effects stays.
+    /// No result says which of the effects is the right one.
     Untold,
-    /// The source has none of the calls that it should have.
+    /// The source has no effect of any call in the window.
     Silent,
 }
 
@@ -300,7 +307,7 @@ impl fmt::Display for Doubt {
 }
 
 impl Anomaly {
-    /// A name that is the same each time the same anomaly is found.
+    /// A name that is the same each time the anomaly is found.
     pub fn name(&self, reconciliation: &str) -> String {
         let parts = [
             reconciliation,
@@ -313,22 +320,22 @@ impl Anomaly {
     }
 }
 
-/// What one source and the ledger agree on, and what not.
+/// How one source and the ledger compare.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
-    /// Calls that succeeded and of which the source has an item.
+    /// Calls that succeeded and have an item at the source.
     pub matched: u64,
-    /// Calls of which cannot be told whether the source should have them.
+    /// Calls that the source may or may not have.
     pub undecided: u64,
-    /// In a fixed order.
+    /// The anomalies, in a fixed order.
     pub anomalies: Vec<Anomaly>,
 }
 
-/// So many calls may be missing although the source has none that it should have: few calls may all have failed.
+/// So many calls may be missing at a silent source: few calls may all have failed.
 const FEW: usize = 3;
 
 impl Comparison {
-    /// Nothing is believed of a source that shows nothing of what it should.
+    /// A source that shows no effect of any call is not believed.
     fn doubted_if_silent(mut self) -> Self {
         let missing = self
             .anomalies

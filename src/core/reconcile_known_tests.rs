@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn items_of_nobody_name_the_calls_to_look_for() {
+fn items_without_a_call_name_the_calls_to_look_for() {
     let rules = Rules {
         call_id: Some(pointer("/call")),
         ..rules()
@@ -17,7 +17,7 @@ fn items_of_nobody_name_the_calls_to_look_for() {
     assert_eq!(pairing.finish(&[]).anomalies, []);
 }
 
-/// What comes of it if also these calls are known, which are none of the source's tool.
+/// The comparison if these calls of other tools are known, too.
 fn marked_known(rules: &Rules, items: &[Value], others: &[Record]) -> Comparison {
     let items = items.iter().map(|item| rules.item(item)).collect();
     let mut pairing = Pairing::new(rules, window(), items);
@@ -106,7 +106,7 @@ fn what_an_unread_call_may_have_made_settles_nothing() {
 }
 
 #[test]
-fn what_was_made_before_the_ledger_knew_every_call_is_nobodys_without_proof() {
+fn what_was_made_before_the_ledger_knew_every_call_needs_proof_to_be_a_surplus() {
     for (since, known) in [
         (None, false),
         (Some(at(801)), false),

@@ -1,4 +1,4 @@
-//! Which items and calls belong together, and what is known of those that do not.
+//! Which items and calls belong together, and how the rest is judged.
 
 use super::*;
 

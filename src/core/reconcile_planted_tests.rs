@@ -1,10 +1,10 @@
-//! Anomalies that are planted are found, whatever lies around them.
+//! Planted anomalies are found among other calls and items.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What is done to one call and its effect.
+/// A change to one call and its effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Plant {
     Nothing,
@@ -40,7 +40,7 @@ fn plants() -> impl Strategy<Value = Plant> {
 }
 
 proptest! {
-    /// In whatever order calls and items come.
+    /// This holds in whatever order calls and items come.
     #[test]
     fn what_is_planted_is_found_exactly(
         plants in prop::collection::vec((plants(), 1_000..1_990_i64), 0..40), turn in any::<prop::sample::Index>(),

@@ -47,7 +47,7 @@ fn rules() -> Rules {
     }
 }
 
-/// What is judged lies between second 1000 and 2000.
+/// The window: second 1000 to 2000.
 fn window() -> Window {
     Window {
         since: at(1_000),

@@ -1,5 +1,6 @@
-//! What is kept of a call: the intent, how far it has come, and its history. Only values; what
-//! happens to them is decided in `call`.
+//! The record of a call: its intent, its state and its history.
+//!
+//! Only values; `call` decides what happens to them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,11 +19,12 @@ use super::recipe::RecipeId;
 pub struct CallId(pub Uuid);
 
 impl CallId {
-    /// The id of a call that has this lookup key. Both end in the same byte, so that a store which is
-    /// split into partitions finds a call by either.
+    /// A new id for a call with this lookup key.
+    ///
+    /// Both end in the same byte, so that a partitioned store finds a call by either.
     pub fn new(unique: Uuid, lookup: &key::Lookup) -> Self {
         let mut bytes = unique.into_bytes();
-        bytes[15] = lookup.0[31];
+        bytes[15] = lookup.partition();
         Self(Uuid::from_bytes(bytes))
     }
 
@@ -60,80 +62,83 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// What the first arrival asked for. Never changes, but for the arguments of a call that undoes another: as long
-/// as it has surely not been executed, an operator may mend them.
+/// The first arrival's intent. Never changes, but for the arguments of a compensation.
+///
+/// An operator may mend those as long as the compensation has surely not been executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
     pub call_id: CallId,
     pub tenant: String,
     pub tool: String,
     pub lookup: key::Lookup,
-    /// What else it is found by; claimed with its key in one step, and not given to the tool.
+    /// Further names, claimed with the key in one step, and not given to the tool.
     pub names: Vec<key::Lookup>,
-    /// How names and fingerprint were made.
+    /// The recipe of names and fingerprint.
     pub recipe: RecipeId,
     /// The key as the caller knows it.
     pub key: String,
     pub key_source: key::Source,
     pub fingerprint: key::Fingerprint,
-    /// Empty if the caller named none; so is `session_id`.
+    /// Empty if the caller named no user; so is `session_id`.
     pub user_id: String,
     pub session_id: String,
-    /// The saga that it belongs to; empty if it belongs to none.
+    /// The saga of the call; empty if it has none.
     pub saga_id: String,
     pub trace_id: String,
-    /// The name of the token with which it was made; empty for the gateway's own calls.
+    /// The name of the caller's token; empty for the gateway's own calls.
     pub made_by: String,
-    /// What its client calls the request, one JSON object; empty if nothing is known of that. It tells no calls apart.
+    /// The client's names of the request, as one JSON object; empty if there are none.
+    ///
+    /// They tell no calls apart.
     pub client_ids: String,
-    /// Where calls that look like this one are found, if the tool asks for that.
+    /// The near-duplicate group, if the tool looks for similar calls.
     pub similar: Option<GroupKey>,
-    /// The arguments as the tool gets them: one JSON object.
+    /// The arguments for the tool: one JSON object.
     pub args: Bytes,
     pub created_at: Timestamp,
 }
 
 impl Intent {
-    /// Every name that it claims, its key first.
+    /// Every name that the call claims, its key first.
     pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
         std::iter::once(&self.lookup).chain(&self.names)
     }
 }
 
-/// A key of a request that was answered with the result of a call, because it looked like it.
+/// The key of another request that got this call's result because it looked like it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alias {
-    /// What the key is found by.
+    /// The names of the key.
     pub names: Vec<key::Lookup>,
-    /// What that request asked for.
+    /// The fingerprint of that request.
     pub fingerprint: key::Fingerprint,
-    /// How names and fingerprint were made.
+    /// The recipe of names and fingerprint.
     pub recipe: RecipeId,
 }
 
-/// Aliases of one call at the most: each change of the call writes all of them.
+/// Most aliases of one call: each change of the call writes all of them.
 pub const MAX_ALIASES: usize = 32;
 
-/// A call, and the names that it was found by.
+/// A call, and the names by which a search found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub record: Record,
-    /// Those of the names asked for that it holds, in their order.
+    /// Those of the searched names that the call holds, in their order.
     pub names: Vec<key::Lookup>,
 }
 
-/// One call: the intent, and how far it has come.
+/// One call: its intent and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub intent: Arc<Intent>,
-    /// Rises by one with every change: what compare-and-swap compares.
+    /// Rises by one with every change, for compare-and-swap.
     pub version: u64,
     pub state: State,
     /// The newest attempt; in `Running`, the one under way.
     pub attempt: Attempt,
-    /// Attempts in all, over every run of the call.
+    /// Attempts in all runs of the call together.
     pub attempts: u32,
-    /// An attempt before the newest may have been executed unseen.
+    /// Whether an attempt before the newest may have been executed unseen.
     ///
     /// Of a call that was executed it may be that attempt that was.
     pub earlier_attempt_may_have_run: bool,
@@ -141,28 +146,28 @@ pub struct Record {
     pub fencing: Option<u64>,
     /// The newest earlier call that looked the same when the newest run began; the store finds it.
     pub similar_to: Option<CallId>,
-    /// When an unknown call is worked on next; `None`: only a late answer or a person settles it.
+    /// The next check of an unknown call; `None`: only a late answer or a person settles it.
     pub check: Option<Check>,
-    /// How it is undone, once that is decided.
+    /// How the call is undone, once that is decided.
     pub undo: Option<Undo>,
-    /// Further keys that it answers.
+    /// Keys of similar requests that got this call's result.
     pub aliases: Vec<Alias>,
-    /// From the start of the newest run to its end.
+    /// Time from the start of the newest run to its end.
     pub latency_ms: Option<u64>,
     pub updated_at: Timestamp,
-    /// From when on the key is no longer remembered. Unfinished and unknown calls never expire.
+    /// Until when the key is remembered. Unfinished and unknown calls never expire.
     pub expires_at: Option<Timestamp>,
-    /// From when on the record may be deleted.
+    /// From when on cleanup may delete the record.
     pub retain_until: Option<Timestamp>,
 }
 
 impl Record {
-    /// The call that undoes this one, as far as it is decided.
+    /// The call's compensation, if there is one.
     pub fn compensation(&self) -> Option<&Compensation> {
         self.undo.as_ref()?.compensation.as_ref()
     }
 
-    /// The next version, for a change of this time.
+    /// The next version, changed at this time.
     pub(super) fn changed(&self, now: Timestamp) -> Self {
         Self {
             version: self.version + 1,
@@ -171,8 +176,9 @@ impl Record {
         }
     }
 
-    /// The same without what the caller and the tool have said: what is looked at of many calls at once. It must
-    /// not be written back.
+    /// The record without texts of caller and tool, for looks at many calls.
+    ///
+    /// It must not be written back.
     #[must_use]
     pub fn without_texts(mut self) -> Self {
         Arc::make_mut(&mut self.intent).args = Bytes::new();
@@ -185,20 +191,20 @@ impl Record {
         self
     }
 
-    /// Every name that it has claimed: its intent's, then those of its aliases.
+    /// Every name of the call: its intent's, then those of its aliases.
     pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
         self.intent
             .all_names()
             .chain(self.aliases.iter().flat_map(|alias| &alias.names))
     }
 
-    /// Whether a request with these names gets its result only because it looked like this call.
+    /// Whether a request with these names gets the result of a similar call.
     pub fn answers_as_similar(&self, mut names: impl Iterator<Item = key::Lookup>) -> bool {
         !self.aliases.is_empty()
             && !names.any(|name| self.intent.all_names().any(|own| *own == name))
     }
 
-    /// Whether a person has decided that it is not undone.
+    /// Whether a person has decided that the call is not undone.
     pub fn is_skipped(&self) -> bool {
         self.undo.as_ref().is_some_and(|undo| undo.skipped)
     }
@@ -207,13 +213,13 @@ impl Record {
 /// How a call is undone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Undo {
-    /// `None`: nothing is sent, because it never ran, or because its tool declares no compensation.
+    /// The compensation; `None`: the call never ran, or its tool declares none.
     pub compensation: Option<Compensation>,
-    /// A person has decided that its effect stands.
+    /// Whether a person has decided that the effect stands.
     pub skipped: bool,
 }
 
-/// The call that undoes another one. Decided before it is claimed, so that there is never a second one.
+/// A compensation. It is decided before it is claimed, so that there is never a second one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compensation {
     pub tool: String,
@@ -224,15 +230,15 @@ pub struct Compensation {
 pub enum State {
     Running,
     Succeeded(Content),
-    /// Surely no effect. The same key may run again.
+    /// It surely had no effect. The same key may run again.
     Failed(Failure),
-    /// May have been executed; says why it is not known.
+    /// It may have been executed; says why the outcome is unknown.
     Unknown(String),
     /// It is being undone. Here and below: its result, if it is known to have one.
     Compensating(Option<Content>),
     /// It has been undone, or surely never ran and never will.
     Compensated(Option<Content>),
-    /// It could not be undone: a person has to see to it.
+    /// It could not be undone: it needs a person.
     Stuck(Option<Content>),
 }
 
@@ -249,7 +255,7 @@ impl State {
         }
     }
 
-    /// What the tool has said of the call's success.
+    /// The result of the call, if there is one.
     pub fn content(&self) -> Option<&Content> {
         match self {
             Self::Succeeded(content) => Some(content),
@@ -260,7 +266,7 @@ impl State {
         }
     }
 
-    /// What is kept of the tool's answer: its result, or the body of a rejection.
+    /// The kept answer of the tool: a result, or the body of a rejection.
     pub fn kept_mut(&mut self) -> Option<&mut Bytes> {
         match self {
             Self::Failed(failure) => failure.body.as_mut(),
@@ -271,7 +277,7 @@ impl State {
         }
     }
 
-    /// The same as [`content`](Self::content), to be changed in its place.
+    /// The result of the call, as a mutable reference.
     pub fn content_mut(&mut self) -> Option<&mut Content> {
         match self {
             Self::Succeeded(content) => Some(content),
@@ -283,10 +289,10 @@ impl State {
     }
 }
 
-/// What is kept of an executed call.
+/// The kept answer of an executed call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// One JSON text: the tool's own, byte for byte, or a wrapper around what is none.
+    /// One JSON text: the tool's own, byte for byte, or a wrapper around another body.
     Kept(Bytes),
     /// The tool executed, but its answer could not be read; says why.
     Unavailable(String),
@@ -307,7 +313,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// One of which the tool has said nothing.
+    /// A failure about which the tool has said nothing.
     pub fn new(kind: FailureKind, why: impl Into<String>) -> Self {
         Self {
             kind,
@@ -325,13 +331,13 @@ pub enum FailureKind {
     Rejected,
     /// The tool has seen a newer fencing token of the session. Never retried by the gateway.
     Fenced,
-    /// The tool was not reached.
+    /// The tool could not be reached.
     Unreachable,
-    /// The tool is there but did not take the request now.
+    /// The tool was reached, but did not take the request now.
     Unavailable,
-    /// It was unknown for a while, and has turned out not to have been executed.
+    /// It was unknown, and turned out not to have been executed.
     NotExecuted,
-    /// Its saga takes no calls any more. Never sent, and never will be.
+    /// Its saga is closed. It was never sent, and never will be.
     SagaClosed,
 }
 
@@ -357,14 +363,14 @@ impl FailureKind {
     }
 }
 
-/// When an unknown call is worked on next.
+/// The next check of an unknown call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Check {
-    /// Since when it is unknown.
+    /// Since when the call is unknown.
     pub since: Timestamp,
-    /// `None`: it is given up.
+    /// The time of the check; `None`: the checks are given up.
     pub at: Option<Timestamp>,
-    /// How often it has been worked on.
+    /// How many checks there were.
     pub number: u32,
 }
 
@@ -372,32 +378,34 @@ pub struct Check {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     pub id: AttemptId,
-    /// The gateway that makes it.
+    /// The gateway that makes the attempt.
     pub owner: InstanceId,
-    /// The first of a run is 1.
+    /// The number within its run, from 1.
     pub number: u32,
     pub run_started_at: Timestamp,
-    /// Until when the owner may take. A field, never a TTL: when it is over the call is unknown, not free.
+    /// The end of the owner's lease.
+    ///
+    /// A field, never a TTL: when the lease is over the call is unknown, not free.
     pub lease_until: Timestamp,
 }
 
-/// One line of a call's history.
+/// One entry of a call's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub at: Timestamp,
-    /// One word, the same in the ledger and in the log.
+    /// The event in one word, the same in ledger and log.
     pub event: Cow<'static, str>,
     pub attempt: Option<AttemptId>,
-    /// `executed`, `not_executed` or `unknown`, if an attempt ended.
+    /// The outcome of the attempt that ended: `executed`, `not_executed` or `unknown`.
     pub outcome: Option<Cow<'static, str>>,
-    /// Whose doing it was.
+    /// The actor.
     pub by: String,
     /// For an engineer at 3 a.m.; nothing secret.
     pub detail: String,
 }
 
 impl Entry {
-    /// An entry about no attempt.
+    /// An entry without an attempt.
     pub fn new(
         at: Timestamp,
         event: impl Into<Cow<'static, str>>,

@@ -1,23 +1,23 @@
-//! What is never kept, or never shown, of arguments and results.
+//! Redaction: which arguments and results are never kept, or never shown.
 
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::key::Pointer;
 
-/// What stands in place of a value.
+/// The text in place of a redacted value.
 pub const MASK: &str = "[redacted]";
 
-/// What of a tool's calls is secret.
+/// Which parts of a tool's calls are secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Of the arguments: sent to the tool, covered by the fingerprint, and kept nowhere.
+    /// Secret arguments: sent to the tool, covered by the fingerprint, and not kept.
     pub args: Vec<Pointer>,
-    /// Of results, and of bodies of rejections: kept for duplicates, and not shown in the ledger.
+    /// Secret parts of results and of rejections: kept for duplicates, and not shown in the ledger.
     pub result: Vec<Pointer>,
 }
 
-/// The JSON text with a mask in each of these places. What cannot be read is masked as a whole.
+/// Masks these places of a JSON text. A text that cannot be read is masked as a whole.
 pub fn mask(json: &Bytes, places: &[Pointer]) -> Bytes {
     if places.is_empty() {
         return json.clone();
@@ -34,7 +34,7 @@ pub fn mask(json: &Bytes, places: &[Pointer]) -> Bytes {
     value.to_string().into()
 }
 
-/// Whether something in a value is masked.
+/// Whether a value has a mask in it.
 pub fn holds_mask(value: &Value) -> bool {
     match value {
         Value::String(text) => text == MASK,
@@ -44,8 +44,9 @@ pub fn holds_mask(value: &Value) -> bool {
     }
 }
 
-/// Whether these are arguments as a caller has sent them: an object, with nothing masked, and readable. Whatever the
-/// configuration says today, others must never be sent to a tool.
+/// Whether stored arguments are whole: a readable object without a mask.
+///
+/// Others must never be sent to a tool, whatever the configuration says today.
 pub fn is_whole(args: &[u8]) -> bool {
     let mask = format!("\"{MASK}\"");
     args.first() == Some(&b'{') && !args.windows(mask.len()).any(|some| some == mask.as_bytes())

@@ -1,23 +1,24 @@
-//! Whether a tool would answer today as it did then.
+//! Verified replay: whether a tool gives the same answer as before.
 
 use serde_json::Value;
 
 use super::key::Pointer;
 
-/// Differences that are named at the most; one more stands for all others.
+/// Most differences that are named; one more stands for the rest.
 const MAX_DIFFERENCES: usize = 100;
 
-/// What a tool answered to the same request once more.
+/// The tool's answer to the same request once more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fresh {
-    /// With a result, and where it differs from the stored one.
+    /// A result, and where it differs from the stored one.
     Compared(Vec<String>),
-    /// Nothing that can be compared; says why.
+    /// An answer that cannot be compared; says why.
     Unclear(String),
 }
 
-/// Where two results differ, as JSON Pointers; what `ignore` points to does not count. A result that is no
-/// JSON differs as a whole.
+/// Where two results differ, as JSON Pointers, without those below `ignore`.
+///
+/// A result that is no JSON differs as a whole.
 pub fn differences(stored: &[u8], fresh: &[u8], ignore: &[Pointer]) -> Vec<String> {
     if stored == fresh {
         return Vec::new();

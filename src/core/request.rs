@@ -1,4 +1,4 @@
-//! How the arguments of a call become a request of HTTP: URL, headers and body, by a tool's configuration.
+//! How a call's arguments become an HTTP request: URL, headers and body.
 //!
 //! Promises: no argument leaves its segment of the path or its value in the query, none chooses scheme, host or
 //! port, and none is dropped: what has no place is a mistake.
@@ -19,22 +19,22 @@ use self::pairs::write_pairs;
 pub use self::target::{MAX_URL, Target};
 use super::key::Pointer;
 
-/// What is wrong with arguments: each place as a JSON Pointer, and a sentence that quotes no value.
+/// Mistakes in arguments: a JSON Pointer each, and a sentence that quotes no value.
 pub type Mistakes = Vec<(String, String)>;
 
-/// The header that tools get their key in, unless the configuration names another one.
+/// The header for the key, unless the configuration names another one.
 pub const KEY_HEADER: &str = "idempotency-key";
 
-/// The longest value of a header that an argument gives, in bytes.
+/// The longest header value that an argument may give, in bytes.
 const MAX_HEADER: usize = 1 << 10;
 
-/// What the body of a request is.
+/// The form of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyForm {
     Json,
     /// `application/x-www-form-urlencoded`; objects as `a[b]=c`.
     Form(Lists),
-    /// There is none.
+    /// No body.
     None,
 }
 
@@ -43,22 +43,22 @@ pub enum BodyForm {
 pub struct Shape {
     pub target: Target,
     pub body: BodyForm,
-    /// What the configuration puts into the body; no argument may stand there.
+    /// Constants in the body; no argument may stand there.
     pub set: Vec<(Pointer, Value)>,
-    /// Headers whose values are arguments; their names are in lower case.
+    /// Headers with arguments as values; their names are in lower case.
     pub headers: Vec<(String, Pointer)>,
-    /// The header that has the key, in lower case.
+    /// The header for the key, in lower case.
     pub key_header: String,
-    /// Where the key stands in the body, too.
+    /// A further place for the key in the body.
     pub key_body: Option<Pointer>,
 }
 
-/// A request of HTTP.
+/// An HTTP request for a tool.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// `None`: that of the configuration, the same for every call.
+    /// `None`: the URL of the configuration, the same for every call.
     pub url: Option<String>,
-    /// Without those that are the same for every call.
+    /// The headers that depend on the call.
     pub headers: Vec<(String, String)>,
     /// `None`: there is no body.
     pub content_type: Option<&'static str>,
@@ -66,7 +66,7 @@ pub struct Sent {
 }
 
 impl Shape {
-    /// Every argument in the body, as JSON; the key in its usual header.
+    /// The usual form: every argument in the body, as JSON; the key in its header.
     pub fn plain(target: Target) -> Self {
         Self {
             target,
@@ -78,7 +78,7 @@ impl Shape {
         }
     }
 
-    /// Whether the body is the arguments as they came.
+    /// Whether the body is exactly the arguments.
     fn keeps_body(&self) -> bool {
         self.body == BodyForm::Json
             && self.set.is_empty()
@@ -86,13 +86,13 @@ impl Shape {
             && self.used().next().is_none()
     }
 
-    /// The arguments that go into URL and headers. They leave the body.
+    /// The arguments for URL and headers. They leave the body.
     pub fn used(&self) -> impl Iterator<Item = &Pointer> {
         let headers = self.headers.iter().map(|(_, pointer)| pointer);
         self.target.used().chain(headers)
     }
 
-    /// What is wrong with these arguments for the request; nothing, if it can be made.
+    /// The mistakes that keep these arguments from making a request.
     pub fn mistakes(&self, args: &Value) -> Mistakes {
         if self.keeps_body() {
             return Vec::new();
@@ -100,7 +100,7 @@ impl Shape {
         self.write(args.clone(), "0").err().unwrap_or_default()
     }
 
-    /// The request. `args` is one JSON object; `key` is plain characters.
+    /// Makes the request. `args` is one JSON object; `key` is plain characters.
     ///
     /// # Errors
     /// The arguments do not fit: then nothing must be sent.
@@ -177,7 +177,7 @@ impl Shape {
         Ok(headers)
     }
 
-    /// The body's members, with what the configuration and the key add.
+    /// The body's members, with constants and key.
     fn with_constants(
         &self,
         args: Map<String, Value>,
@@ -196,7 +196,7 @@ impl Shape {
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// Puts a value where nothing stands yet.
+/// Puts a value in a place that is still free.
 fn put(body: &mut Map<String, Value>, at: &Pointer, value: Value) -> Result<(), Mistakes> {
     let taken = || {
         let why = "the configuration of this tool sets it";

@@ -1,5 +1,6 @@
-//! When to try again. Only attempts that surely had no effect come here; whether one had is
-//! `outcome`'s business.
+//! When to try again.
+//!
+//! Only attempts that surely had no effect come here; `outcome` decides which had none.
 
 use std::time::Duration;
 
@@ -24,18 +25,20 @@ impl Default for Policy {
     }
 }
 
-/// How many retries a tool may get in all: a share of its first attempts, and a few in hand. When every
-/// call fails, retries are a small part of the traffic and not a multiple of it.
-/// Source: Google, "Site Reliability Engineering", 2016, chapter 21, "Handling Overload".
+/// How many retries a tool may get in all.
+///
+/// They are a share of its first attempts, and a few in hand. When every call fails, retries are a
+/// small part of the traffic and not a multiple of it. Source: Google, "Site Reliability
+/// Engineering", 2016, chapter 21, "Handling Overload".
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
     in_hand: f64,
 }
 
 impl Budget {
-    /// Retries that may be in hand.
+    /// Most retries in hand.
     const MOST: f64 = 50.0;
-    /// What each first attempt adds.
+    /// The part of a retry that each first attempt adds.
     const SHARE: f64 = 0.2;
 
     /// A first attempt is made.
@@ -43,8 +46,9 @@ impl Budget {
         self.in_hand = (self.in_hand + Self::SHARE).min(Self::MOST);
     }
 
-    /// Takes one retry out of hand, if there is one: asking and taking are one step, or as many as ask at
-    /// the same time would get the last one.
+    /// Takes one retry, if there is one.
+    ///
+    /// Asking and taking are one step, or several requests would get the last one.
     pub fn try_spend(&mut self) -> bool {
         let has_one = self.in_hand >= 1.0;
         if has_one {
@@ -53,7 +57,7 @@ impl Budget {
         has_one
     }
 
-    /// The retry that was taken is not made.
+    /// Gives back a retry that is not made.
     pub fn give_back(&mut self) {
         self.in_hand = (self.in_hand + 1.0).min(Self::MOST);
     }

@@ -51,30 +51,30 @@ impl SagaId {
     }
 }
 
-/// Entries of its history that are kept.
+/// Most entries of its history.
 const MAX_EVENTS: usize = 100;
 /// Postponements in a row before an operator is told: an hour of them.
 const MOST_WAITS: u32 = 720;
 
-/// What is done about sagas.
+/// The settings for sagas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// How long a saga may be open.
     pub deadline: Duration,
     pub on_timeout: OnTimeout,
-    /// How often, and how far apart, undoing one call is tried before an operator has to see to it.
+    /// Tries to undo one call, and the waits between them, before it needs an operator.
     pub retry: retry::Policy,
-    /// How long one that has come to its end is kept.
+    /// How long a finished saga is kept.
     pub retention: Duration,
-    /// The longest pause before the end of a running or unknown call is looked for again.
+    /// The longest pause before a running or unknown call is looked at again.
     pub look_again: Duration,
 }
 
-/// What is done about a saga that is open for too long.
+/// The action when a saga is open for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTimeout {
     Abort,
-    /// It stays open, and that is said.
+    /// It stays open, and a log line reports it.
     Report,
 }
 
@@ -106,36 +106,36 @@ impl Policy {
     }
 }
 
-/// A saga, as far as it has come.
+/// A saga and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Saga {
     pub id: SagaId,
-    /// Rises by one with every change: what compare-and-swap compares.
+    /// Rises by one with every change, for compare-and-swap.
     pub version: u64,
     pub phase: Phase,
     /// Name of the token that began it; empty for an operator or the gateway.
     pub begun_by: String,
-    /// The one call that it undoes; `None`: all that name it.
+    /// The one call that it undoes; `None`: all calls that name the saga.
     pub only: Option<CallId>,
-    /// Why it was completed or aborted; empty as long as it was not.
+    /// Why it was completed or aborted; empty before that.
     pub reason: String,
-    /// What keeps it from going on.
+    /// The trouble that keeps it from going on.
     pub trouble: Option<Trouble>,
     pub work: Work,
-    /// Whether its time was over while it was open.
+    /// Whether its deadline passed while it was open.
     pub overdue: bool,
-    /// How often an operator could not be told of its trouble; `None`: nothing is to be told.
+    /// Failed tries to tell an operator of its trouble; `None`: there is nothing to tell.
     pub telling: Option<u32>,
     pub created_at: Timestamp,
     pub deadline: Option<Timestamp>,
     pub updated_at: Timestamp,
-    /// From when on it may be deleted. One that has not come to its end never may.
+    /// From when on cleanup may delete it. An unfinished saga never may be.
     pub retain_until: Option<Timestamp>,
-    /// The newest of its history, oldest first.
+    /// The newest entries of its history, oldest first.
     pub events: Vec<Entry>,
 }
 
-/// How far a saga is, with what only counts there.
+/// The phase of a saga, with the values that only this phase has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Calls may join it.
@@ -146,7 +146,7 @@ pub enum Phase {
         at_rest: bool,
     },
     Compensated,
-    /// Undoing its calls is given up. `is_transient`: the cause may end without an operator, and is still looked at.
+    /// It needs an operator. `is_transient`: the cause may end by itself, and the worker retries.
     Stuck {
         at_rest: bool,
         is_transient: bool,
@@ -155,7 +155,7 @@ pub enum Phase {
     OpenAtLoss,
 }
 
-/// How far a saga is, in one word.
+/// The state of a saga, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Open,
@@ -174,7 +174,7 @@ impl State {
         Self::Stuck,
     ];
 
-    /// Those in which a saga may still go on.
+    /// The states of unfinished sagas.
     pub const UNFINISHED: [Self; 3] = [Self::Open, Self::Compensating, Self::Stuck];
 
     pub fn as_str(self) -> &'static str {
@@ -199,7 +199,7 @@ impl Phase {
         }
     }
 
-    /// Whether its calls are at rest; `None`: they are not being undone.
+    /// Whether its calls are at rest; `None`: it is not being undone.
     fn at_rest(self) -> Option<bool> {
         match self {
             Self::Compensating { at_rest } | Self::Stuck { at_rest, .. } => Some(at_rest),
@@ -227,10 +227,10 @@ impl Phase {
     }
 }
 
-/// What keeps a saga from going on.
+/// The trouble that keeps a saga from going on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// With which call, if it is with one.
+    /// The call in trouble, if it is one call.
     pub call_id: Option<CallId>,
     /// A sentence for an engineer.
     pub why: String,
@@ -285,12 +285,12 @@ impl Saga {
         self.phase.state()
     }
 
-    /// Whether calls may join it.
+    /// Whether calls may join the saga.
     pub fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// Whether its unknown calls may still be sent again: not after the others are being undone.
+    /// Whether its unknown calls may still be sent again: not once others are being undone.
     pub fn may_send_again(&self) -> bool {
         match self.phase {
             Phase::Open | Phase::Completed | Phase::OpenAtLoss => true,
@@ -299,12 +299,12 @@ impl Saga {
         }
     }
 
-    /// Whether this undoing of one call, which is over, may begin anew: the call was skipped then.
+    /// Whether the undoing of one call may begin anew, because the call was skipped.
     pub fn may_undo_after_all(&self, call: &Record) -> bool {
         self.phase == Phase::Compensated && !matches!(call.state, CallState::Compensated(_))
     }
 
-    /// In another phase, where what troubled it before does not count.
+    /// The saga in another phase, without its earlier trouble.
     fn enter(self, phase: Phase) -> Self {
         Self {
             phase,
@@ -321,7 +321,7 @@ impl Saga {
         }
     }
 
-    /// As before its first try.
+    /// The saga with its tries reset.
     fn anew(self, now: Timestamp) -> Self {
         Self {
             work: Work::due_at(now),

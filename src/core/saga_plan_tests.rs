@@ -1,4 +1,4 @@
-//! What is done next about the calls of a saga that is being undone.
+//! The next step for the calls of a saga that is being undone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::core::tool::{Effect, OnUnknown, Tool};
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
 
-/// A saga of which all calls have come to rest.
+/// A saga whose calls are all at rest.
 fn undoing() -> Saga {
     let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 1);
     moved(&aborted, &Event::Rested, 2)
 }
 
-/// A call of a saga with what it does when it is undone.
+/// A call of a saga, and how undoing it goes.
 #[derive(Debug, Clone)]
 struct Planned {
     /// 0: succeeded, 1: failed, 2: unknown, 3: running for a while and then succeeded, 4: unknown for a while.
     kind: u8,
-    /// How often undoing it fails.
+    /// How often its compensation fails.
     fails: u8,
-    /// Whether its tool undoes also what is unknown.
+    /// Whether its tool's unknown calls are undone, too.
     sends: bool,
 }
 
@@ -71,7 +71,7 @@ fn call_of(number: u128, planned: &Planned) -> Record {
 }
 
 proptest! {
-    /// A saga is worked on until nothing is left to do, with the order of effects checked at each step.
+    /// A saga is worked on to its end; each step checks the order of effects.
     #[test]
     fn whatever_its_calls_are_the_newest_is_undone_first_and_nothing_before_all_are_at_rest(
         plans in prop::collection::vec(planned(), 1..8),
@@ -189,7 +189,7 @@ fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
     assert_eq!(plan_of(&record, &tool), "true");
 }
 
-/// Its calls may be kept for longer than the saga itself, if their tool is not configured any more.
+/// A saga's calls may be kept longer than the saga, if their tool is not configured any more.
 #[test]
 fn what_an_earlier_saga_of_the_same_name_has_let_go_is_not_undone_with_a_later_one() {
     let planned = Planned {
@@ -281,7 +281,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
     // Also where it never came to rest, because no gateway knew of the call.
     let trouble = Trouble {
         call_id: Some(record.intent.call_id),
-        why: "nobody knows".into(),
+        why: "it is not known".into(),
     };
     let blocked = Event::Blocked {
         by: by(),
@@ -309,7 +309,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
     );
 }
 
-/// After a restart the tokens of one gateway run ahead of those of another.
+/// After a restart one gateway's tokens run ahead of another's.
 #[test]
 fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_tokens() {
     let planned = Planned {
@@ -394,8 +394,7 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
 }
 
 proptest! {
-    /// A caller may bring one fencing token with all of its calls, and some of them run again after they surely
-    /// were not executed.
+    /// One token may come with all calls, and some of them run again after a sure failure.
     #[test]
     fn of_calls_with_one_token_the_one_that_had_its_effect_last_is_undone_first(
         starts in prop::collection::hash_set(1..500_i64, 2..8),

@@ -1,4 +1,4 @@
-//! What a saga that is undone waits for.
+//! Which calls a saga waits for while it is undone.
 
 use super::*;
 

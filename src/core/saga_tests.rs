@@ -1,4 +1,4 @@
-//! What must hold of every saga, whatever happens to it.
+//! Properties of every saga, whatever its events.
 
 #[path = "saga_plan_tests.rs"]
 mod plans;
@@ -101,7 +101,7 @@ fn sagas() -> Vec<(&'static str, Saga)> {
     ]
 }
 
-/// What an event made of a saga at second 1000.
+/// The saga after an event at second 1000.
 fn change(before: &Saga, saga: &Saga) -> String {
     assert_eq!(saga.version, before.version + 1);
     assert_eq!(saga.updated_at, at(1_000));
@@ -369,7 +369,7 @@ fn a_saga_is_stored_as_it_is() {
     }
 }
 
-/// What was taken over from a process that has ended is due at once; what waits for another reason is not.
+/// A saga taken over from an ended process is due at once; others wait on.
 #[test]
 fn only_a_saga_that_was_worked_on_is_freed() {
     let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 0);

@@ -1,4 +1,4 @@
-//! The JSON Schema of a tool's arguments, and what is wrong with arguments by it.
+//! The JSON Schema of a tool's arguments, and the mistakes that it finds.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use super::key::Pointer;
 /// The most mistakes that one refusal of arguments names.
 const MAX_SCHEMA_MISTAKES: usize = 20;
 
-/// The longest sentence about one of them, and the longest way to its place, in bytes.
+/// The longest sentence about a mistake, and the longest pointer to it, in bytes.
 const MAX_SENTENCE: usize = 200;
 
-/// Arguments of more values than this are told that they do not fit, and not where.
+/// Arguments with more values are refused without naming the place.
 const MAX_VALUES_TOLD: usize = 10_000;
 
-/// How deep a schema's parts may lie in each other and still be looked into for a name.
+/// How deep a schema's parts are searched for a property.
 const MAX_PARTS: usize = 6;
 
 /// The JSON Schema of a tool's arguments.
@@ -38,7 +38,7 @@ impl Schema {
         &self.text
     }
 
-    /// What is wrong with `args`: the place as a JSON Pointer, and a sentence. At most twenty.
+    /// The mistakes in `args`: a JSON Pointer and a sentence each. At most twenty.
     ///
     /// The sentences name what was expected and quote no value: clients log refusals. Where the way to a place is too long, it ends at something that holds the place.
     pub fn mistakes(&self, args: &Value) -> Vec<(String, String)> {
@@ -68,7 +68,7 @@ impl Schema {
         names(&self.text, &self.text, name, 0)
     }
 
-    /// The schema of what stands at a pointer, by properties and references within the document.
+    /// The schema of the value at a pointer, through properties and local references.
     pub fn at(&self, pointer: &Pointer) -> Option<&Value> {
         let mut part = self.follow(&self.text)?;
         for step in pointer.steps() {
@@ -77,7 +77,7 @@ impl Schema {
         Some(part)
     }
 
-    /// A part, or what it refers to.
+    /// A part of the schema, or the part that its reference leads to.
     fn follow<'a>(&'a self, part: &'a Value) -> Option<&'a Value> {
         let mut part = part;
         for _ in 0..MAX_PARTS {
@@ -89,7 +89,7 @@ impl Schema {
         None
     }
 
-    /// Whether every valid `args` has something at `pointer`.
+    /// Whether every valid `args` has a value at `pointer`.
     pub fn requires(&self, pointer: &Pointer) -> bool {
         let mut at = &self.text;
         for step in pointer.steps() {
@@ -147,7 +147,7 @@ fn names(part: &Value, root: &Value, name: &str, depth: usize) -> bool {
                     .is_some_and(|inner| names(inner, root, name, depth + 1)))
 }
 
-/// How many values there are in a value, itself among them.
+/// How many values a value has, itself included.
 fn count(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
@@ -156,7 +156,7 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// A place, or what holds it if the way there is too long: names are the caller's.
+/// A place, or its nearest parent that is short enough: names are the caller's.
 fn holder_of(place: &str) -> String {
     let mut place = place;
     while place.len() > MAX_SENTENCE {
@@ -165,7 +165,7 @@ fn holder_of(place: &str) -> String {
     place.to_owned()
 }
 
-/// A sentence may quote the name of a member, which may be long.
+/// Cuts a sentence, which may quote a long name.
 fn cut(mut sentence: String) -> String {
     if sentence.len() > MAX_SENTENCE {
         sentence.truncate(sentence.floor_char_boundary(MAX_SENTENCE));

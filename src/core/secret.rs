@@ -4,14 +4,14 @@ use std::fmt;
 
 use ring::hmac;
 
-/// Secrets that a store keeps at most. Each further one costs a lookup for each name that depends on it.
+/// Most secrets of a store. Each one costs a lookup for each name that depends on it.
 pub const MAX_SECRETS: usize = 4;
 
 /// Thirty-two random bytes, made once for a store. Not printed by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
-/// The secret that is used today, and those that calls may have been made with.
+/// The secret that is used today, and earlier ones that calls were made with.
 ///
 /// There are earlier ones only after an accepted loss of data: until then a second secret was in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,9 @@ impl Secrets {
         others.all().all(|other| self.all().any(|one| one == other))
     }
 
-    /// Those of a store and those that one gateway knows, whose own stays today's; and how many are left out.
+    /// Joins the secrets of the store and of one gateway. Also how many are left out.
+    ///
+    /// The gateway's own stays today's.
     ///
     /// Where there is no room for all, the store keeps its own: otherwise two gateways could take turns in leaving
     /// out each other's.
@@ -83,7 +85,7 @@ impl Secret {
         &self.0
     }
 
-    /// HMAC-SHA-256 over these parts, each behind its length. `what`: so that two uses never give the same.
+    /// HMAC-SHA-256 over length-prefixed parts. `what` keeps uses apart.
     pub fn mac<const N: usize>(&self, what: &str, parts: [&str; N]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, &self.0));
         for part in std::iter::once(what).chain(parts) {

@@ -16,7 +16,7 @@ use super::secret::Secret;
 use super::time::between;
 use super::tool::{Budget, Effect, Mode, OnSimilar, Per, SessionPolicy, Tool};
 
-/// How long a place in the line outlives the last time that its gateway asked.
+/// How long a place in the line outlives its gateway's last question.
 pub const LINE_PLACE: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
 pub const LINE_LENGTH: u32 = 100;
@@ -38,12 +38,12 @@ impl SessionId {
     }
 }
 
-/// What an arrival says about its session, beside its intent.
+/// The session values that an arrival brings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Brought {
     /// A token that the caller got earlier.
     pub fencing: Option<u64>,
-    /// The earlier call that the caller knows to be similar, and does not mean.
+    /// The similar call that the caller has confirmed as another intent.
     pub confirmed: Option<CallId>,
 }
 
@@ -54,7 +54,7 @@ pub struct Brought {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     pub token: Token,
-    /// The session's lock is free, and no other call has waited for it for longer.
+    /// The session's lock must be free, and no other call may have waited longer.
     pub lock: Option<Line>,
     pub budget: Option<BudgetRule>,
     pub similar: Option<NearDuplicateRule>,
@@ -63,15 +63,17 @@ pub struct Admission {
 /// The fencing token that a call gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
-    /// The session's next: max(newest + 1, clock in microseconds, every token that this gateway has seen + 1).
+    /// The session's next: max(newest + 1, clock in microseconds, every token that this gateway has
+    /// seen + 1).
     Next,
-    /// This one, if it is the session's newest, or newer and given before an accepted loss of data.
+    /// This token: the session's newest, or a newer one from before an accepted loss.
     ///
-    /// Without that bound a caller could make up a token that makes all others of the session stale.
+    /// Without that bound a caller could make up a token that makes all others of the session
+    /// stale.
     This(u64),
 }
 
-/// What becomes of a call that finds the lock held.
+/// Whether a call waits for a held lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
     /// It gets a place in the line if fewer than `longest` calls stand there.
@@ -102,14 +104,14 @@ pub struct NearDuplicateRule {
     pub confirmed: Option<CallId>,
 }
 
-/// What a call that ends gives back.
+/// The lock and the places that a call frees at its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Release {
-    /// From when on the session's lock is free, if the call has it; now, if that is not later.
+    /// When the session's lock is free, if the call holds it; now, if that is not later.
     pub lock_from: Option<Timestamp>,
-    /// If the store has lost who has the lock, it is this call's until then.
+    /// Whether the call takes the lock until then, if the store has lost its holder.
     pub retakes_lock: bool,
-    /// Where nothing shall look like this call any more.
+    /// The near-duplicate group that the call leaves.
     pub similar: Option<GroupKey>,
 }
 
@@ -117,11 +119,11 @@ pub struct Release {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lock {
     pub call_id: CallId,
-    /// Tells one run of the call from another.
+    /// The fencing token of the run that holds it.
     pub token: u64,
-    /// When the run's lease ends. That alone gives nothing free.
+    /// The end of the run's lease, which alone does not free the lock.
     pub lease_until: Timestamp,
-    /// From when on it is free; set when the outcome of its call is unknown.
+    /// When the lock is free; set once the outcome of its call is unknown.
     pub free_from: Option<Timestamp>,
 }
 
@@ -141,25 +143,25 @@ pub enum Denied {
     /// The lock is held, or others wait for it already.
     Busy {
         lock: Option<Lock>,
-        /// Whom the call stands directly behind; `None`: it has no place in the line.
+        /// The call directly ahead; `None`: this one has no place in the line.
         behind: Option<CallId>,
     },
 }
 
-/// What a session is like.
+/// The stored state of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Session {
     /// The newest fencing token.
     pub token: Option<u64>,
     pub lock: Option<Lock>,
-    /// The calls that wait for the lock, and since when; the first in line first.
+    /// The calls that wait for the lock, and since when; first in line first.
     pub waiting: Vec<(CallId, Timestamp)>,
     pub frozen: bool,
-    /// What persons have done to it; the newest few, oldest first.
+    /// The acts of persons; the newest few, oldest first.
     pub events: Vec<Entry>,
 }
 
-/// What a call does when its admission was denied.
+/// Whether a denied call waits or is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Ask again when that call has ended, or after a while.
@@ -184,7 +186,7 @@ pub enum Refusal {
     Spent { retry_after: Duration },
     #[error("call {call_id} looks the same")]
     Similar { call_id: CallId },
-    /// `retry_after`: when its outcome is looked for next; `None`: not by itself.
+    /// `retry_after`: when its outcome is checked next; `None`: no check is planned.
     #[error("call {call_id} looks the same, and its outcome is not known yet")]
     SimilarPending {
         call_id: CallId,
@@ -193,10 +195,10 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All words for it.
+    /// All values of [`as_str`](Self::as_str).
     pub const WORDS: [&str; 6] = ["frozen", "stale", "not_given", "busy", "budget", "similar"];
 
-    /// The word for it in metrics.
+    /// The reason as one word, for metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Frozen => "frozen",
@@ -337,8 +339,9 @@ pub fn verdict(
     })
 }
 
-/// Why a call with this token is refused. `explained`: no token above this was given before a loss of data
-/// that a person has accepted.
+/// Why a call with this token is refused.
+///
+/// `explained`: no token above this was given before a loss of data that a person has accepted.
 pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Denied> {
     let Token::This(token) = token else {
         return None;
@@ -353,8 +356,9 @@ pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Deni
     }
 }
 
-/// Whether a lock is left over: its lease is over, and its call is not, or no longer, the run that took
-/// it. Then it may be given free, if no other call has taken it since.
+/// Whether a lock is left over: its lease ended, and its run does not hold the call any more.
+///
+/// Then it may be freed, if no other call has taken it since.
 pub fn is_left_over(lock: &Lock, holder: Option<&Record>, now: Timestamp) -> bool {
     let runs =
         |record: &Record| record.state == State::Running && record.fencing == Some(lock.token);

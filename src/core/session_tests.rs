@@ -1,4 +1,4 @@
-//! What conditions a call gets, and what a denial means to it.
+//! The conditions of a call, and the verdicts on denials.
 
 use std::sync::Arc;
 
@@ -334,7 +334,7 @@ fn time_alone_gives_no_lock_free() {
 }
 
 proptest! {
-    /// However long it takes: who is refused was told when to come again, and no call waits for ever.
+    /// A refused call is told when to come again, and no call waits for ever.
     #[test]
     fn a_wait_ends(waited in 0..100_u64, wait in 0..50_u64, free_from in prop::option::of(-100..100_i64), in_line: bool) {
         let policy = SessionPolicy { mode: Mode::Exclusive, wait: Duration::from_secs(wait) };

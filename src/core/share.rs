@@ -1,4 +1,4 @@
-//! How much of a budget one party may hold. Values in, values out.
+//! Shares of a budget: how much one party may hold. Only values.
 
 /// A fraction of what is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,24 +7,24 @@ pub struct Part {
     pub denominator: usize,
 }
 
-/// Of one tenant.
+/// The part of one tenant.
 pub const TENANT: Part = Part {
     numerator: 1,
     denominator: 1,
 };
-/// Of all connections together on which no valid token was seen.
+/// The part of all connections together that showed no valid token.
 pub const STRANGERS: Part = Part {
     numerator: 1,
     denominator: 2,
 };
-/// Of one connection on which a valid token was seen.
+/// The part of one connection that showed a valid token.
 pub const CONNECTION: Part = Part {
     numerator: 1,
     denominator: 2,
 };
 
 impl Part {
-    /// The most that a party of this part holds while no other holds anything.
+    /// The most that a party holds while no other holds anything.
     pub fn alone(self, total: usize) -> usize {
         let (numerator, denominator) = (self.numerator as u128, self.denominator as u128);
         let most = total as u128 * numerator / (numerator + denominator);
@@ -32,9 +32,11 @@ impl Part {
     }
 }
 
-/// Whether a party that holds `own` of the `used` bytes may take `more`: afterwards it holds no more than its part of
-/// what is still free. So there is always something left for the next party, however many there are: one tenant alone
-/// holds at most half, two hold at most a third each.
+/// Whether a party that holds `own` of the `used` bytes may take `more`.
+///
+/// Afterwards it holds no more than its part of what is still free. So there is always something
+/// left for the next party, however many there are: one tenant alone holds at most half, two hold
+/// at most a third each.
 pub fn fits(total: usize, used: usize, own: usize, more: usize, part: Part) -> bool {
     let Some(free) = used
         .checked_add(more)
@@ -52,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// What a party takes that takes all it can get, in steps of one.
+    /// The most that a party can take in steps of one.
     fn greedy(total: usize, used: usize, part: Part) -> usize {
         (0..)
             .find(|own| !fits(total, used + own, *own, 1, part))

@@ -4,22 +4,24 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, TimestampArithmetic};
 
-/// So much later; the last of all times if that is beyond it.
+/// The time so much later; at most the last one that there is.
 pub fn after(time: Timestamp, span: impl Into<TimestampArithmetic>) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// So much earlier; the first of all times if that is before it.
+/// The time so much earlier; at least the first one that there is.
 pub fn before(time: Timestamp, span: SignedDuration) -> Timestamp {
     time.checked_sub(span).unwrap_or(Timestamp::MIN)
 }
 
-/// A duration with a sign; the longest if it is longer than that.
+/// The duration with a sign; at most the longest one that there is.
 pub fn signed(span: Duration) -> SignedDuration {
     SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX)
 }
 
-/// So much later by whole milliseconds: stores keep microseconds, and what comes back must be what was written.
+/// The time so much later, in whole milliseconds.
+///
+/// Stores keep microseconds, and a time must come back as it was written.
 pub(super) fn later(time: Timestamp, span: Duration) -> Timestamp {
     let milliseconds = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     after(time, Duration::from_millis(milliseconds))
@@ -30,7 +32,7 @@ pub(super) fn between(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
-/// The same in whole milliseconds.
+/// The time from one to another in whole milliseconds; 0 if the clock was set back.
 pub fn elapsed_ms(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(between(from, to).as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,6 @@
-//! The policy of one tool, as far as the rules need it. Where the tool lives is `downstream`'s business.
+//! The policy of one tool, as far as the rules need it.
+//!
+//! `downstream` has the tool's address.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +29,7 @@ impl Effect {
     }
 }
 
-/// What a tool's configuration declares a status to mean, against the default of `outcome`.
+/// The declared meaning of a status, against the default of `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Declared {
     Executed,
@@ -40,20 +42,20 @@ pub enum Declared {
     Unknown,
 }
 
-/// Looks into the body of a 2xx answer, for tools that say "failed" with status 200.
+/// A test of 2xx bodies, for tools that say "failed" with status 200.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuccessTest {
     pub pointer: Pointer,
-    /// What must stand there.
+    /// The value that the body must have at the pointer.
     pub equals: Value,
-    /// What it means if something else does: `Rejected` or `Unknown`.
+    /// The meaning of any other value: `Rejected` or `Unknown`.
     pub otherwise: Declared,
 }
 
-/// What a result with `isError` means for a tool that writes.
+/// The meaning of a result with `isError`, for a tool that writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ToolError {
-    /// It is the call's result, and duplicates get it: frameworks wrap timeouts in such errors, too.
+    /// It is the call's result, which duplicates get: frameworks wrap timeouts in such errors, too.
     #[default]
     Remember,
     /// The operator says that the tool did nothing then.
@@ -61,8 +63,9 @@ pub enum ToolError {
     Unknown,
 }
 
-/// What JSON-RPC errors about the request mean for a tool that writes: -32700, -32600 to
-/// -32602, and -32020 to -32022.
+/// The meaning of JSON-RPC errors about the request, for a tool that writes.
+///
+/// These are -32700, -32600 to -32602, and -32020 to -32022.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RequestErrors {
     /// The operator says that the server finds all such errors before it executes.
@@ -71,23 +74,23 @@ pub enum RequestErrors {
     Unknown,
 }
 
-/// What errors of an MCP server mean for a tool.
+/// The meaning of an MCP server's errors for a tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Errors {
     pub tool_error: ToolError,
     pub request_errors: RequestErrors,
 }
 
-/// A probe that is a call of a tool that reads.
+/// A probe by a call of a tool that reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asks {
-    /// Which tool, and its arguments.
+    /// The tool, and its arguments.
     pub by: compensation::Template,
-    /// Where its answer has something other than null if the call was executed.
+    /// The pointer to a value that is not null if the call was executed.
     pub found: Pointer,
 }
 
-/// How the write calls of one session go together.
+/// How the write calls of one session run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// One runs at a time, over all gateways; the others wait in the order in which they came.
@@ -125,15 +128,18 @@ impl Default for SessionPolicy {
     }
 }
 
-/// Whose calls a budget counts together. Those that name no session, or no user, are counted as one.
+/// Which calls a budget counts together.
+///
+/// Those without a session, or without a user, count as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Per {
     Session,
     User,
 }
 
-/// How many calls of a tool may begin within a window. A replay costs nothing; nor does a failed call
-/// that runs again within it.
+/// A budget: how many calls of a tool may begin within a window.
+///
+/// A replay costs nothing; nor does a failed call that runs again within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     pub per: Per,
@@ -141,10 +147,10 @@ pub struct Budget {
     pub window: Duration,
 }
 
-/// What is done with a call that looks like an earlier one.
+/// The action for a call that looks like an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnSimilar {
-    /// It runs, and says so.
+    /// It runs, and its answer names the earlier one.
     Flag,
     /// It is refused until the caller names the earlier one.
     Refuse,
@@ -152,10 +158,10 @@ pub enum OnSimilar {
     Replay,
 }
 
-/// When a call looks like an earlier one of the same user, although its key is another.
+/// When a call with another key looks like an earlier one of the same user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Similar {
-    /// What they have in common. One that is missing counts as missing in both.
+    /// The fields that both have in common. A field missing in both is the same.
     pub fields: Vec<Pointer>,
     pub window: Duration,
     pub action: OnSimilar,
@@ -168,27 +174,27 @@ pub enum Dedup {
     Key,
 }
 
-/// What is done about a call whose outcome is unknown.
+/// The action for a call whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnUnknown {
     /// It is held until a late answer or a person settles it.
     Hold,
     /// The tool is asked whether it knows the key.
     Probe {
-        /// From when on, counted from the end of the lease, "not found" proves that it was not executed;
-        /// `None`: never.
+        /// How long after the lease "not found" proves that the call was not executed; `None`:
+        /// never.
         negative_final_after: Option<Duration>,
     },
     /// The same key and the same bytes are sent again. Only for [`Dedup::Key`].
     Retry,
-    /// This gateway does not have the tool in its configuration. One that has it knows what is done.
+    /// This gateway does not have the tool in its configuration. One that has it decides.
     Elsewhere,
 }
 
-/// How often an unknown call is worked on.
+/// The intervals between checks of an unknown call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recheck {
-    /// The wait before the first time; it doubles with each further one.
+    /// The wait before the first check; it doubles with each further one.
     pub base: Duration,
     /// The upper bound of every wait.
     pub max: Duration,
@@ -206,21 +212,25 @@ impl Default for Recheck {
     }
 }
 
-/// A tool's rules. Built by the configuration, which has checked that they fit together.
+/// A tool's rules. The configuration has checked that they fit together.
 #[derive(Debug, Clone)]
 pub struct Tool {
     pub name: String,
     pub description: String,
     pub effect: Effect,
-    /// Of one attempt, up to the tool's status line.
+    /// The time limit of one attempt, up to the tool's status line.
     pub timeout: Duration,
-    /// Of the call with all its attempts. Nothing is dispatched after it.
+    /// The time limit of the call with all its attempts. Nothing is dispatched after it.
     pub deadline: Duration,
-    /// How long after that a call may still hold its key: the time to write down how it ended.
+    /// How long after the deadline a call may hold its key.
+    ///
+    /// The time to write down its outcome.
     pub lease_margin: Duration,
     /// How long a finished call's key is remembered; `None` is the default of its key's source.
     pub dedup_window: Option<Duration>,
-    /// The same for derived keys alone, where `dedup_window` says nothing.
+    /// The same for derived keys alone.
+    ///
+    /// Always set for a proxy; otherwise where `dedup_window` is absent.
     pub derived_window: Option<Duration>,
     /// How long a finished call stays in the ledger.
     pub retention: Duration,
@@ -235,29 +245,29 @@ pub struct Tool {
     pub similar: Option<Similar>,
     pub outcomes: BTreeMap<u16, Declared>,
     pub success: Option<SuccessTest>,
-    /// Of the tool of an MCP server.
+    /// The meaning of errors, for an MCP server's tool.
     pub errors: Errors,
-    /// How its arguments become a request of HTTP; `None`: it is of an MCP server.
+    /// How the arguments become an HTTP request; `None`: the tool is an MCP server's.
     pub request: Option<Shape>,
-    /// Where it is asked by HTTP whether a call was executed.
+    /// The URL that is asked whether a call was executed.
     pub probe: Option<Target>,
-    /// Where the answer has the effect that was looked for, of a probe that answers 2xx also when it finds nothing.
+    /// The pointer to the effect, for a probe that answers 2xx without one, too.
     pub probe_found: Option<Pointer>,
-    /// It is an API that callers use as it is; `None`: its calls have arguments.
+    /// The policy of an API that callers use as it is; `None`: calls have arguments.
     pub proxy: Option<proxy::Policy>,
-    /// The tool that is asked whether a call was executed; `None`: a probe is a request of HTTP, or there is none.
+    /// The tool that is asked whether a call was executed; `None`: no tool is.
     pub asks: Option<Asks>,
-    /// Keep the tool's 4xx and replay it like a result, instead of letting the key run again.
+    /// Whether the tool's 4xx is kept and replayed, instead of letting the key run again.
     pub remember_rejections: bool,
-    /// What of a result may differ when it is compared with a fresh one.
+    /// Parts of a result that a verified replay does not compare.
     pub replay_ignore: Vec<Pointer>,
     pub redact: redact::Policy,
     /// How its calls are undone.
     pub compensation: compensation::Policy,
     pub schema: Option<Schema>,
-    /// The model is not asked for a key: an argument of that name is the tool's own.
+    /// Whether the model is asked for no key: an argument of that name is the tool's own.
     pub keeps_key_member: bool,
-    /// It is of an MCP server, which may answer a call with questions.
+    /// Whether the tool may answer a call with questions, as MCP servers may.
     pub may_ask: bool,
 }
 
@@ -301,17 +311,17 @@ impl Tool {
         }
     }
 
-    /// How long the owner of a running call may take. Longer than the deadline by construction.
+    /// How long the owner of a running call holds it. Longer than the deadline by construction.
     pub fn lease(&self) -> Duration {
         self.deadline + self.lease_margin
     }
 
-    /// The longest that a call may take from its arrival on, with its wait for its session.
+    /// The longest time of a call with its wait for the session.
     pub fn longest(&self) -> Duration {
         self.session.wait + self.lease() + self.lease_margin
     }
 
-    /// How long the key of a finished call is remembered, from when it finished.
+    /// How long the key of a finished call is remembered.
     ///
     /// A read has no effect that could be doubled, and an agent that polls or reads again after a
     /// write wants the present state: unless told otherwise, only a key that the caller itself
@@ -327,17 +337,14 @@ impl Tool {
             }
             (Effect::Write, key::Source::Business | key::Source::Model) => Duration::from_hours(24),
         };
-        self.dedup_window.unwrap_or(default)
+        // Two equal requests to a proxy may be meant as two: `derived_window` alone says how long they count as one.
+        let is_apart = self.proxy.is_some() && source == key::Source::Derived;
+        self.dedup_window.filter(|_| !is_apart).unwrap_or(default)
     }
 
     /// Whether the tool's calls take their session's lock.
     pub fn is_exclusive(&self) -> bool {
         self.effect == Effect::Write && self.session.mode == Mode::Exclusive
-    }
-
-    /// Whether more than a fencing token has to be compared in the step of the claim.
-    pub fn needs_one_master(&self) -> bool {
-        self.is_exclusive() || self.budget.is_some() || self.similar.is_some()
     }
 
     /// Whether the tool's own schema names this member of `args`.
@@ -376,6 +383,15 @@ pub(crate) mod tests {
             hours(&tool),
             [2, 2, 2, 2, 2, 2],
             "a configured window holds for every source"
+        );
+        tool.effect = Effect::Write;
+        tool.proxy = Some(proxy::Policy::default());
+        assert_eq!(hours(&tool), [2, 2, 2, 1, 2, 2]);
+        tool.derived_window = Some(Duration::from_hours(3));
+        assert_eq!(
+            hours(&tool),
+            [2, 2, 2, 3, 2, 2],
+            "a proxy's derived keys have a window of their own"
         );
     }
 }

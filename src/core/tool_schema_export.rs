@@ -1,5 +1,7 @@
-//! What a model is shown of a tool: a schema that asks for an idempotency key, what OpenAI's strict
-//! mode can hold of it, and hints about what the tool does.
+//! The schema of a tool for models.
+//!
+//! It asks for an idempotency key, as far as OpenAI's strict mode can hold it, and comes with hints
+//! about the tool's effect.
 //!
 //! Whatever fits a schema that is shown fits the tool's own, by which the gateway validates.
 
@@ -12,7 +14,7 @@ use super::tool::{Effect, Tool};
 /// A key as a regular expression of JSON Schema: ASCII 0x21 to 0x7E.
 pub const KEY_PATTERN: &str = "^[!-~]{1,255}$";
 
-/// Who brings the keys of calls.
+/// Whether the model or its runtime brings the keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Keys {
     /// The model: the schema of a write tool asks for one.
@@ -22,8 +24,10 @@ pub enum Keys {
     Runtime,
 }
 
-/// What OpenAI's strict mode takes. Of its documented bounds these are the oldest, which every model
-/// keeps; a schema beyond them is served without strict mode.
+/// The bounds of OpenAI's strict mode.
+///
+/// These are the oldest of its documented bounds, which every model keeps; a schema beyond them is
+/// served without strict mode.
 const MAX_STRICT_DEPTH: usize = 5;
 const MAX_STRICT_PROPERTIES: usize = 100;
 const MAX_STRICT_VALUES: usize = 250;
@@ -39,16 +43,16 @@ const STRICT_FORMATS: [&str; 9] = [
     "uuid",
 ];
 
-/// Keywords that may not stand at the root of the parameters of a function, for OpenAI or Anthropic.
+/// Keywords that OpenAI or Anthropic refuse at the root of the parameters.
 const NOT_AT_ROOT: [&str; 5] = ["allOf", "anyOf", "oneOf", "not", "enum"];
 
 /// What a tool does, in the words of MCP. Hints: they are no guarantee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hints {
     pub read_only: bool,
-    /// The gateway cannot know what a write destroys, so it does not say that it destroys nothing.
+    /// Whether it may destroy something: unknown for a write, so never denied.
     pub destructive: bool,
-    /// The same arguments again, key and all, have no further effect: that is what the gateway is for.
+    /// Whether the same arguments and key have no further effect: the gateway sees to it.
     pub idempotent: bool,
 }
 
@@ -61,9 +65,10 @@ pub fn hints(tool: &Tool) -> Hints {
     }
 }
 
-/// The schema of a tool's arguments, always that of an object. That of a write tool asks for an
-/// idempotency key, unless the tool's own schema names a member like that itself, or refuses an object
-/// that has one more member than it names.
+/// The schema of a tool's arguments, always an object's.
+///
+/// That of a write tool asks for an idempotency key. Not if the tool's own schema names such a
+/// member, or refuses an object with one more member than it names.
 pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
     let own = tool.schema.as_ref().map(Schema::text);
     let mut root = own.and_then(Value::as_object).cloned().unwrap_or_default();
@@ -85,7 +90,7 @@ pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
     root.into()
 }
 
-/// When to send the same key and when another, in words for a model.
+/// When to send the same key and when another one, in words for a model.
 fn key_property(tool: &Tool) -> Value {
     let fields: Vec<&str> = tool.key.fields.iter().map(|field| field.as_str()).collect();
     let business = if fields.is_empty() {
@@ -102,7 +107,9 @@ fn key_property(tool: &Tool) -> Value {
     json!({ "type": "string", "pattern": KEY_PATTERN, "description": description })
 }
 
-/// Whether an object that fits may have a key besides: nothing bounds its members but its own list.
+/// Whether a key may be added to an object that fits.
+///
+/// Only the schema's own list may bound the members.
 fn takes_a_member(root: &Map<String, Value>) -> bool {
     // A reference to the whole would ask for a key in each place that it stands.
     let refers_to_root = |schema: &Value| schema.to_string().contains("\"$ref\":\"#\"");
@@ -125,7 +132,7 @@ fn bounds_names(schema: &Map<String, Value>) -> bool {
     words.iter().any(|word| schema.contains_key(*word))
 }
 
-/// Whether a part of a schema, which does not see what its neighbours name, lets any member pass.
+/// Whether a part of a schema lets any member pass, whatever its neighbours name.
 fn is_open(part: &Value, depth: usize) -> bool {
     let Value::Object(part) = part else {
         return part.is_boolean();
@@ -153,8 +160,9 @@ fn object_at(schema: &Map<String, Value>, name: &str) -> Map<String, Value> {
         .unwrap_or_default()
 }
 
-/// A schema without what may not stand at its root, and what was taken out. It allows more than
-/// before; the gateway still validates by the whole.
+/// A schema without keywords that are refused at its root, and these keywords.
+///
+/// It allows more than before; the gateway still validates by the whole.
 pub fn plain_root(mut schema: Value) -> (Value, Map<String, Value>) {
     let mut taken = Map::new();
     if let Value::Object(root) = &mut schema {
@@ -167,8 +175,9 @@ pub fn plain_root(mut schema: Value) -> (Value, Map<String, Value>) {
     (schema, taken)
 }
 
-/// [`input_schema`] in OpenAI's strict mode: closed objects in which every property is required.
-/// `None` if it cannot be said there so that whatever fits still fits the tool's schema.
+/// [`input_schema`] in OpenAI's strict mode: closed objects whose properties are all required.
+///
+/// `None` if strict mode cannot say it so that every value that fits also fits the tool's schema.
 ///
 /// In strict mode a model cannot leave out a property; it sends null instead. So each one must be
 /// required already or allow null already. Objects are closed, which refuses what a model would make
@@ -191,7 +200,7 @@ pub fn strict(tool: &Tool, keys: Keys) -> Option<Value> {
     tighten(&schema, &schema, 0, &mut left)
 }
 
-/// How much room is left in the bounds of strict mode.
+/// The rest of strict mode's bounds.
 struct Left {
     properties: usize,
     values: usize,
@@ -277,7 +286,7 @@ fn tighten(schema: &Value, root: &Value, depth: usize, left: &mut Left) -> Optio
     Some(out.into())
 }
 
-/// Makes every property required and refuses others, if what fits then also fitted before.
+/// Closes an object and requires all its properties, if no value is lost by that.
 fn close(words: &Map<String, Value>, out: &mut Map<String, Value>, root: &Value) -> Option<()> {
     let properties = words.get("properties")?.as_object()?;
     let required = words
@@ -304,7 +313,7 @@ fn is_scalar(value: &Value) -> bool {
     !value.is_object() && !value.is_array()
 }
 
-/// Whether `type` names this one, alone or among others.
+/// Whether `type` names this type, alone or among others.
 fn is_of(words: &Map<String, Value>, name: &str) -> bool {
     match words.get("type") {
         Some(Value::String(one)) => one == name,
@@ -313,7 +322,7 @@ fn is_of(words: &Map<String, Value>, name: &str) -> bool {
     }
 }
 
-/// Whether null surely fits; of what strict mode can hold only.
+/// Whether null surely fits. Looks only at keywords that strict mode can hold.
 fn allows_null(part: &Value, root: &Value, depth: usize) -> bool {
     let Value::Object(words) = part else {
         return false;

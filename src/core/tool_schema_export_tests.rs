@@ -208,7 +208,7 @@ fn hints_say_that_a_write_may_destroy_and_a_read_may_not() {
     assert_eq!(said, [(true, false, true), (false, true, true)]);
 }
 
-/// This inside of so many others.
+/// A schema within so many others.
 fn nested(inner: Value, times: usize, wrap: impl Fn(Value) -> Value) -> Value {
     (0..times).fold(inner, |inner, _| wrap(inner))
 }
@@ -223,7 +223,7 @@ fn parts_of_a_schema_are_looked_into_down_to_a_bound() {
     assert!(asks(0) && asks(MAX_STRICT_DEPTH) && !asks(MAX_STRICT_DEPTH + 1));
 }
 
-/// What strict mode makes of a schema with this one property, which is required.
+/// Strict mode's schema for an object with this one required property.
 fn strict_property(part: Value) -> Option<Value> {
     let schema = json!({ "properties": { "a": part }, "required": ["a"] });
     let shown = strict(&with_schema(schema), Keys::Runtime)?;

@@ -1,4 +1,4 @@
-//! W3C Trace Context, as values: which trace a call belongs to, and where in it.
+//! W3C Trace Context as values: the trace of a call, and its place in it.
 
 use std::fmt;
 
@@ -14,12 +14,14 @@ const MAX_STATE: usize = 512;
 pub struct SpanId(u64);
 
 impl SpanId {
-    /// From random bits. Zero would mean that there is none.
+    /// From random bits. Zero would mean that there is no span.
     pub fn new(bits: u64) -> Self {
         Self(bits.max(1))
     }
 
-    /// Of the span of an attempt: half of the attempt's id, so that tool, ledger and trace name it alike.
+    /// The span id of an attempt.
+    ///
+    /// Half of the attempt's id, so that tool, ledger and trace have the same name for it.
     pub fn of(attempt: AttemptId) -> Self {
         Self::new(attempt.0.as_u64_pair().0)
     }
@@ -31,21 +33,23 @@ impl fmt::Display for SpanId {
     }
 }
 
-/// What a caller says of its trace.
+/// The trace context of a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
     pub trace_id: String,
     /// The caller's own span.
     pub parent: SpanId,
-    /// Whether the caller records the trace.
+    /// Whether the caller records its trace.
     pub sampled: bool,
-    /// The caller's `tracestate`, for its own tracing tools; empty if there is none, or none that could be passed on.
+    /// The caller's `tracestate`; empty if it has none that could be passed on.
     pub state: String,
 }
 
 impl Context {
-    /// From the lines `traceparent` and `tracestate`. A later version may say more behind what version 00
-    /// says. What is no `traceparent` makes the rest worthless.
+    /// Reads the lines `traceparent` and `tracestate`.
+    ///
+    /// A later version may add to the text of version 00. Without a valid `traceparent` there is no
+    /// context.
     pub fn parse(traceparent: &str, tracestate: &str) -> Option<Self> {
         let mut fields = traceparent.split('-');
         let (version, trace_id, span_id, flags) = (
@@ -79,12 +83,12 @@ impl Context {
     }
 }
 
-/// What a tool is told of the trace; `None` for a trace id that a caller made up in another form.
+/// The `traceparent` for a tool; `None` for a trace id in another form.
 pub fn traceparent(trace_id: &str, span: SpanId, sampled: bool) -> Option<String> {
     is_trace_id(trace_id).then(|| format!("00-{trace_id}-{span}-{:02x}", u8::from(sampled)))
 }
 
-/// The trace id in the form in which traces are exported. One in another form gets one that follows from it.
+/// The trace id for exported spans. An id in another form than W3C's is hashed.
 pub fn exported(trace_id: &str) -> u128 {
     if is_trace_id(trace_id)
         && let Ok(id) = u128::from_str_radix(trace_id, 16)
@@ -96,8 +100,9 @@ pub fn exported(trace_id: &str) -> u128 {
     u128::from_be_bytes(half).max(1)
 }
 
-/// Whether a trace is recorded where the caller has not decided it, if that share of all traces is to be.
-/// Always the same for the same trace, and by the bits that W3C says are random.
+/// Whether a trace is recorded where the caller has not decided it.
+///
+/// Always the same for the same trace and share, by the bits that W3C says are random.
 pub fn is_sampled(trace_id: &str, share: f64) -> bool {
     const BITS: u32 = 56;
     let random = exported(trace_id) & ((1 << BITS) - 1);

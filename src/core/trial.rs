@@ -1,4 +1,4 @@
-//! What a trial of a tool shows: verdicts from what the tool answered. `oncegate verify-tool` sends the requests.
+//! The verdicts of a trial from the tool's answers. `oncegate verify-tool` sends the requests.
 //!
 //! The rule is that of `outcome`: nothing is proved or refuted without positive evidence.
 
@@ -19,7 +19,7 @@ use super::compensation::Template;
 use super::record::{CallId, Content};
 use super::{replay, unknown};
 
-/// What may be true of a tool.
+/// A claim about a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
@@ -46,7 +46,7 @@ impl fmt::Display for Claim {
     }
 }
 
-/// A claim, what was shown of it, and why in one sentence.
+/// A claim, its verdict, and the reason in one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub claim: Claim,
@@ -54,7 +54,7 @@ pub struct Finding {
     pub why: String,
 }
 
-/// Two requests at once under a key of their own. A further answer is that to a later repetition.
+/// Two requests at once under a key of their own. A third answer is a later repetition's.
 #[derive(Debug, Clone)]
 pub struct Round {
     pub step: Step,
@@ -62,22 +62,22 @@ pub struct Round {
     pub is_together: bool,
 }
 
-/// Other arguments.
+/// Requests with other arguments.
 #[derive(Debug, Clone)]
 pub struct Other {
     pub under_used_key: Step,
-    /// If they were refused there.
+    /// Under a new key, if they were refused under the used one.
     pub under_new_key: Option<Step>,
 }
 
-/// What the probe said.
+/// The answers of the probe.
 #[derive(Debug, Clone)]
 pub struct Probed {
     pub unused: unknown::Finding,
     pub used: unknown::Finding,
 }
 
-/// The first call's effect was undone, and once more.
+/// The first call's effect was undone twice.
 #[derive(Debug, Clone)]
 pub struct Undone {
     pub naming: Naming,
@@ -87,7 +87,7 @@ pub struct Undone {
     pub other: Option<Step>,
 }
 
-/// All that was observed.
+/// All observations of a trial.
 #[derive(Debug, Clone)]
 pub struct Trial {
     pub naming: Naming,
@@ -106,7 +106,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What it shows of each claim.
+    /// The findings about each claim.
     pub fn findings(&self) -> Vec<Finding> {
         let effects = self.effects();
         let repeated = |step| effects.of_repetition(&self.first, step);
@@ -131,7 +131,7 @@ impl Trial {
         findings
     }
 
-    /// The effects that are known by an id, each once.
+    /// The effects with known ids, each once.
     pub fn known_effects(&self) -> Vec<String> {
         let mut effects = self.effects();
         let other = self.other.iter().map(|other| &other.under_used_key);
@@ -157,7 +157,7 @@ impl Trial {
         other.into_iter().any(Seen::is_executed)
     }
 
-    /// Whether repetitions got the result of the first request, and not only a refusal.
+    /// Whether repetitions got the first result, and not only a refusal.
     pub fn gives_results_again(&self) -> bool {
         let last_is_executed = |step: &Step| step.seen.last().is_some_and(Seen::is_executed);
         last_is_executed(&self.again) && last_is_executed(&self.later)
@@ -296,7 +296,9 @@ impl Trial {
         (Verdict::Refuted, why)
     }
 
-    /// Without an id the probe has to say what the key was answered, and no other one was.
+    /// The body of the probe for a used key, if no other answer equals it.
+    ///
+    /// Without an id the probe has to give the result of the key.
     fn body_of_used(&self, of_key: &[Value], found: &Value) -> (Verdict, String) {
         let differences = |other: &Value| {
             let (one, other) = (found.to_string(), other.to_string());
@@ -345,7 +347,7 @@ impl Undone {
     }
 }
 
-/// The arguments of what undoes a call of a trial.
+/// The arguments of the compensation of a call of a trial.
 ///
 /// # Errors
 /// What cannot be found: then nothing must be sent.
@@ -378,7 +380,7 @@ fn of_unused(found: &unknown::Finding) -> (Verdict, String) {
     }
 }
 
-/// As durations are written in a configuration.
+/// A duration as a configuration writes it.
 pub fn friendly(span: Duration) -> String {
     SignedDuration::try_from(span).map_or_else(|_| "ever".into(), |span| format!("{span:#}"))
 }

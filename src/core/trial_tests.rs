@@ -1,4 +1,4 @@
-//! Verdicts from what was observed.
+//! Verdicts from observations.
 
 use super::lines::{End, Setting, end, lines};
 use super::*;
@@ -49,7 +49,7 @@ fn naming(id: &str) -> Naming {
     }
 }
 
-/// One that shows that the tool deduplicates.
+/// A trial of a tool that deduplicates.
 fn trial() -> Trial {
     let round = |key: &str, id| Round {
         step: step(vec![seen(key, 201, id), seen(key, 201, id)]),
@@ -145,7 +145,7 @@ fn an_id_that_tells_no_effects_apart_proves_nothing() {
     check(&alone, OnceInSequence, NotShown, "--fresh");
 }
 
-/// A tool that makes its ids of its keys.
+/// A tool that makes its ids from its keys.
 #[track_caller]
 fn check_ids_of_keys(make: impl Fn(&str) -> String, verdict: Verdict, words: &str) {
     let of = |key: &str| seen_with(key, 201, &json!({ "id": make(key) }));
@@ -242,7 +242,7 @@ fn rounds_in_which_one_was_answered_before_the_other_was_sent_prove_nothing() {
     check(&trial, OnceAtOnce, Refuted, "round 2: ");
 }
 
-/// The same where effects are counted, and no id is known.
+/// The same with a count of the effects, and without ids.
 fn by_count(first: i64, again: Step, round: i64) -> Trial {
     let mut trial = Trial {
         naming: naming(""),

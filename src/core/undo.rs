@@ -1,4 +1,4 @@
-//! The call that undoes another one: its key and its arguments.
+//! Compensations: their keys and arguments.
 //!
 //! Must not know when a call is undone, nor in which order; that is `saga`'s.
 
@@ -15,7 +15,7 @@ use super::tool::{Effect, Tool};
 use super::work::{Blocked, Blocker};
 
 impl Template {
-    /// The arguments of the call that undoes this one, as one JSON object.
+    /// The arguments of a call's compensation, as one JSON object.
     ///
     /// # Errors
     /// What cannot be found: then nothing must be sent.
@@ -27,7 +27,7 @@ impl Template {
         self.args_from(record, result.as_ref())
     }
 
-    /// The same, with another result than the one that is kept.
+    /// The same, from another result than the stored one.
     ///
     /// # Errors
     /// As [`args`](Self::args).
@@ -44,7 +44,7 @@ impl Template {
         self.make(&Value::Object(from))
     }
 
-    /// The same for an effect without a known call: there is only what a system says of it.
+    /// The same for an effect without a known call, from the source's item alone.
     ///
     /// # Errors
     /// As [`args`](Self::args).
@@ -53,7 +53,7 @@ impl Template {
     }
 }
 
-/// What a compensation may say of the call that it undoes.
+/// The values of a call that its compensation may use.
 fn about(record: &Record) -> Value {
     let intent = &record.intent;
     json!({
@@ -96,7 +96,7 @@ pub fn outcome_of(compensation: &Record) -> Result<(), Blocked> {
     })
 }
 
-/// Whether a call may be undone by itself.
+/// Whether a call can be undone without a saga.
 ///
 /// # Errors
 /// Why not.
@@ -119,7 +119,7 @@ pub fn may_be_undone(record: &Record, tool: &Tool) -> Result<(), &'static str> {
     }
 }
 
-/// Whether a call is still to undo another one, as that one is stored: a person may have settled it.
+/// Whether a compensation is still wanted: a person may have settled the call.
 pub fn is_wanted(call_id: CallId, undone: Option<&Record>) -> bool {
     undone.is_some_and(|undone| {
         let decided = undone.compensation();
@@ -128,18 +128,18 @@ pub fn is_wanted(call_id: CallId, undone: Option<&Record>) -> bool {
     })
 }
 
-/// The key of the call that undoes this one.
+/// The key of a call's compensation.
 pub fn key_of(call_id: CallId) -> String {
     format!("{}{call_id}", key::COMPENSATION)
 }
 
-/// The key of the call that undoes an effect, whatever the effect was taken for.
+/// The key of an effect's compensation, whatever kind of anomaly the effect is.
 pub fn key_of_effect(tool: &str, effect: &str) -> String {
     let digest = key::digest(["effect", tool, effect]);
     format!("{}effect-{}", key::COMPENSATION, hex::encode(&digest[..16]))
 }
 
-/// The call that a call with this key undoes; `None`: it undoes no call of ours.
+/// The call that this key's compensation undoes; `None`: it undoes no call of ours.
 pub fn undone_by(key: &str) -> Option<CallId> {
     key.strip_prefix(key::COMPENSATION)?
         .parse()

@@ -1,7 +1,6 @@
-//! How a call whose outcome is unknown comes to rest: by asking the tool, or by
-//! trying again where the tool itself executes a key at most once.
+//! How an unknown call comes to rest: by a probe, or by a retry if the tool deduplicates.
 //!
-//! What is found decides; that time has passed never does, unless an operator has said so.
+//! Findings decide; that time has passed never does, unless an operator has said so.
 
 use std::time::Duration;
 
@@ -18,26 +17,26 @@ use super::retry;
 use super::time::{after, between, later};
 use super::tool::{Dedup, Errors, OnUnknown, Recheck, Tool, ToolError};
 
-/// The shortest wait that a caller is told.
+/// The shortest wait that callers are told.
 const LEAST_WAIT: Duration = Duration::from_secs(1);
 /// How long to wait for a call that is being undone.
 const WHILE_UNDONE: Duration = Duration::from_secs(5);
 
-/// What a probe has found.
+/// The finding of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// The tool knows the key, and this is its result.
     Found(Content),
     /// The tool does not know the key.
     NotFound,
-    /// It did not say.
+    /// The answer is not clear.
     Unclear(String),
 }
 
-/// Why an unknown call cannot be worked on although it is time.
+/// Why the due check of an unknown call is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckBlocker {
-    /// The circuit breaker of its tool is open, for so long.
+    /// The circuit breaker of its tool is open for so long.
     BreakerOpen(Duration),
     /// A person has stopped its session.
     Frozen,
@@ -45,21 +44,23 @@ pub enum CheckBlocker {
     Store,
     /// Another call has its key by now: it can never be sent again.
     KeyGone,
-    /// What is kept of its request does not say by which rule it goes.
+    /// The stored request does not say which rule of the proxy holds.
     Unplaced,
-    /// What it belongs to is being undone, or settled: it must never be sent again.
+    /// Its saga is being undone, or the effect is settled: it must never be sent again.
     NotWanted,
 }
 
-/// What a person says about a call.
+/// A person's decision about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
     Succeeded(Content),
     Failed,
 }
 
-/// What a tool's answer to a probe says. That it *was* there (410) does not say that it was never
-/// executed, and a success without a word does not say which call it is about.
+/// What a tool's answer to a probe proves.
+///
+/// That the effect *was* there (410) does not prove that the call was never executed, and a success
+/// with an empty body does not say which call it is about.
 pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
     let test = tool.success.as_ref();
     match (status, body) {
@@ -83,8 +84,10 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
     }
 }
 
-/// What stands in the answer to a search: an object, a list or a text is the effect. Only a list without it, or null in an
-/// answer that names no error, says that there is none.
+/// The finding in the answer to a search.
+///
+/// An object, a list or a text is the effect. Only a list without it, or null in an answer that
+/// names no error, shows that there is none.
 fn found_in(body: &Body, found: &Pointer) -> Finding {
     let unclear = |why: &str| Finding::Unclear(format!("it answered with {why}"));
     let said = match body {
@@ -118,9 +121,10 @@ fn is_something(item: &Value) -> bool {
     }
 }
 
-/// What the answer of an MCP tool to a probe says.
+/// What an MCP tool's answer to a probe proves.
 ///
-/// Only a complete result says anything. It is looked for in the structured content, or in a text that is JSON.
+/// Only a complete result proves anything. It is looked for in the structured content, or in a text
+/// that is JSON.
 pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
     let errors = Errors {
         tool_error: ToolError::Unknown,
@@ -137,7 +141,7 @@ pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
     }
 }
 
-/// When a call that has just become unknown is worked on first; `None`: never by itself.
+/// The first check of a call that has just become unknown; `None`: there is none.
 pub fn first_check(tool: &Tool, attempt: AttemptId, now: Timestamp) -> Option<Check> {
     match tool.unknown {
         OnUnknown::Hold => None,
@@ -153,7 +157,7 @@ pub fn first_check(tool: &Tool, attempt: AttemptId, now: Timestamp) -> Option<Ch
     }
 }
 
-/// When it is worked on after this time.
+/// The check after one at this time.
 pub fn next_check(tool: &Tool, attempt: AttemptId, check: Check, now: Timestamp) -> Check {
     let Recheck { base, max, .. } = tool.recheck;
     let policy = retry::Policy {
@@ -170,7 +174,7 @@ pub fn next_check(tool: &Tool, attempt: AttemptId, check: Check, now: Timestamp)
     }
 }
 
-/// The same, or given up if that would be too late.
+/// The check, or none if it would be too late.
 pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
     Check {
         at: check.at.filter(|at| !is_late(tool, &check, *at)),
@@ -178,8 +182,9 @@ pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
     }
 }
 
-/// How long a caller waits before it asks again for a call whose outcome is unknown: until it is worked on
-/// next. `None`: only a late answer or a person settles it.
+/// How long a caller waits before it asks again for an unknown call.
+///
+/// Until the next check. `None`: only a late answer or a person settles the call.
 pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
     let at = match &record.state {
         State::Unknown(_) => record.check.and_then(|check| check.at),
@@ -191,14 +196,17 @@ pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
     at.map(|at| between(now, at).max(LEAST_WAIT))
 }
 
-/// Whether the time to work on a call is over. The tool may have forgotten its key: it can still be asked,
-/// but is sent nothing, and that it does not know the key proves nothing.
+/// Whether the time for checks is over.
+///
+/// The tool may have forgotten its key by then: it can still be asked, but nothing is sent again,
+/// and "not found" proves nothing.
 pub fn is_late(tool: &Tool, check: &Check, now: Timestamp) -> bool {
     after(check.since, tool.recheck.give_up_after) <= now
 }
 
-/// When a call is looked at again that could not be worked on: the later the longer it has been unknown,
-/// so that a history does not fill with nothing. That it was not worked on is no reason to give it up.
+/// Postpones a blocked check: the longer the call has been unknown, the later.
+///
+/// So its history does not fill with postponements, which never end its checks.
 pub fn put_off(tool: &Tool, check: Check, wait: Duration, now: Timestamp) -> Check {
     let Recheck {
         base,
@@ -218,8 +226,10 @@ pub fn put_off(tool: &Tool, check: Check, wait: Duration, now: Timestamp) -> Che
     }
 }
 
-/// A number of 0..1 for this check of this call. Attempts are named at random, so calls that became
-/// unknown together do not come back to their tool together.
+/// A number of 0..1 for this check of this call.
+///
+/// Attempts have random ids, so calls that became unknown together do not come back to their tool
+/// together.
 fn spread(attempt: AttemptId, number: u32) -> f64 {
     let (high, low) = attempt.0.as_u64_pair();
     // Numbers that mix well: those of SplitMix64 (G. Steele and others, OOPSLA 2014).
@@ -228,8 +238,10 @@ fn spread(attempt: AttemptId, number: u32) -> f64 {
     (mixed >> 32) as f64 / f64::from(u32::MAX)
 }
 
-/// Whether "not found" proves that the call was not executed, to who has asked at this time: if the first
-/// request came later, the tool would know its key; or the operator says that it could not come any more.
+/// Whether "not found" at this time proves that the call was not executed.
+///
+/// It does if the first request cannot arrive any more: then the tool would know its key, or the
+/// operator says that it could not come any more.
 pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
     // A tool may have forgotten by then what it knew.
     if record
@@ -256,7 +268,7 @@ mod tests {
     use crate::core::tool::tests::tool;
     use crate::core::tool::{Declared, SuccessTest};
 
-    /// What a probe's answer says, in one word.
+    /// The finding of a probe, in one word.
     fn word(tool: &Tool, status: u16, body: &Body) -> &'static str {
         match read_probe(tool, status, body) {
             Finding::Found(Content::Kept(_)) => "found",

@@ -1,4 +1,4 @@
-//! Work that is due at a time: taken by one gateway, tried again, postponed, given up.
+//! Due work: taken by one gateway, tried again, postponed, given up.
 //!
 //! Sagas and anomalies are such work. Gateways compete for it by compare-and-swap on the document that holds it: who
 //! writes [`Event::Taken`] does the work. Must not know what the work is.
@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use super::retry;
 use super::time::later;
 
-/// When it is worked on next.
+/// When a worker takes it next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// Only when a person does something.
+    /// Only after an act of a person.
     Never,
     At(Timestamp),
     /// A gateway works on it; others leave it alone until then.
@@ -23,7 +23,7 @@ pub enum Due {
 }
 
 impl Due {
-    /// As two values, which is how it is stored: the time, and whether it is taken.
+    /// The stored form: the time, and whether it is taken.
     pub fn to_parts(self) -> (Option<Timestamp>, bool) {
         match self {
             Self::Never => (None, false),
@@ -44,7 +44,7 @@ impl Due {
         self.to_parts().0
     }
 
-    /// The same, but not before this time. What is not due at all stays so.
+    /// The same, but not before this time. Work that is never due stays so.
     pub fn not_before(self, least: Timestamp) -> Self {
         match self {
             Self::Never => Self::Never,
@@ -60,7 +60,7 @@ impl Due {
     }
 }
 
-/// How far the work is.
+/// The progress of some work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub due: Due,
@@ -70,7 +70,7 @@ pub struct Work {
     pub waits: u32,
 }
 
-/// How far apart work is tried, and when it is given up.
+/// How often work is tried, and the pauses between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Tries before it is given up; `None`: no bound.
@@ -85,33 +85,33 @@ pub struct Policy {
     pub postponed_by: Option<Duration>,
 }
 
-/// What happens to work.
+/// An event of some work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event {
     /// A gateway begins to work on it.
     Taken { until: Timestamp },
     /// The gateway that worked on it needs until then.
     Prolonged { until: Timestamp },
-    /// The gateway that worked on it has ended, and no other can be at it.
+    /// The gateway that worked on it has ended, and no other works on it.
     Freed,
-    /// It could not be done now. `jitter` is random, of 0..1.
+    /// A try was blocked. `jitter` is random, of 0..1.
     Blocked { blocker: Blocker, jitter: f64 },
 }
 
 /// Why work could not be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// Something will end soon, or is stopped for a while: no failure, the work is postponed.
+    /// It waits for something that will end soon: no failure, it is postponed.
     Busy,
     /// The outcome of a call is unknown. It may become known without a person.
     Unknown,
-    /// It failed this time.
+    /// The try failed.
     Failed,
-    /// It will never be done without a person.
+    /// Only a person can do it.
     Final,
 }
 
-/// A blocker, and a sentence that says why.
+/// A blocker, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
     pub blocker: Blocker,
@@ -139,20 +139,20 @@ impl Blocked {
     }
 }
 
-/// What an event made of work.
+/// The work after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Next {
     pub work: Work,
-    /// It was tried, or postponed, often enough.
+    /// It was tried or postponed too often.
     pub gives_up: bool,
 }
 
-/// It is not time to work on it, or no gateway worked on it.
+/// The work is not due, or no gateway works on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotDue;
 
 impl Work {
-    /// Work that was not tried yet.
+    /// New work that is due then.
     pub fn due_at(time: Timestamp) -> Self {
         Self {
             due: Due::At(time),
@@ -204,7 +204,7 @@ impl Work {
     }
 }
 
-/// The pause after so many failures, at least half of what the back-off allows.
+/// The pause after so many failures: at least half of the back-off.
 fn pause(policy: &Policy, failures: u32, jitter: f64) -> Duration {
     let back_off = retry::Policy {
         attempts: u32::MAX,

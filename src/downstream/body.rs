@@ -1,4 +1,4 @@
-//! Reading what came back.
+//! Reads the bodies of answers.
 
 use std::error::Error as _;
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use reqwest::header::HeaderValue;
 
 use crate::core::outcome::Body;
 
-/// A body up to its end, and at most so many bytes of it.
+/// Reads a body to its end, but at most so many bytes.
 pub(super) async fn read(mut response: reqwest::Response, max_result: usize) -> Body {
     let mut whole = BytesMut::new();
     loop {

@@ -1,4 +1,4 @@
-//! Who waits for a call of an MCP server.
+//! The MCP client that waits for a call.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use tokio::sync::mpsc;
 
 use crate::core::mcp::progress;
 
-/// A client of MCP, as far as a server is told of it.
+/// An MCP client, as far as a server learns of it.
 #[derive(Debug, Default, Clone)]
 pub struct Client {
-    /// What it can answer, as it says itself; `None`: it cannot be asked.
+    /// The questions that it can answer; `None`: it cannot be asked.
     pub can_answer: Option<Arc<Map<String, Value>>>,
-    /// Where it hears of the call's progress. What has no room there is lost.
+    /// The channel for progress of its call. Notifications that find no room are lost.
     pub progress: Option<mpsc::Sender<String>>,
 }
 
 impl Client {
-    /// Passes on what a server says of the progress of the request with this id.
+    /// Passes on a server's progress notification for this request.
     pub(super) fn hears(&self, message: &[u8], id: &str) {
         if let Some(progress) = &self.progress
             && let Some((token, params)) = progress::read(message)

@@ -1,4 +1,4 @@
-//! What is observed of one request.
+//! One request under way, and the evidence of it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::core::outcome::{Body, Evidence};
 use crate::core::proxy;
 use crate::core::record::CallId;
 
-/// In an answer: the newest token that the tool has seen of the session.
+/// In an answer: the session's newest token that the tool has seen.
 const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
-/// In an answer: the call that it is for, if the tool says so.
+/// In an answer: the id of the call, if the tool sends it.
 const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 
-/// What came back.
+/// The answer to a request.
 pub(super) enum Reply {
     /// A status line; the body is still to come.
     Http(reqwest::Response),
-    /// There was no connection, for a request that asks no gate.
+    /// A request without a gate found no connection.
     NotSent(String),
     /// A response, read to its end.
     Mcp(McpAnswer),
@@ -37,7 +37,7 @@ pub struct Exchange {
     pub(super) reply: Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>,
     pub(super) max_result: usize,
     pub(super) keeps_head: bool,
-    /// The status and the tool's newest fencing token, at once.
+    /// The status and the tool's newest fencing token, as soon as they are there.
     pub(super) head: Option<(u16, Option<u64>)>,
     pub(super) call_id: CallId,
     pub(super) pool: Pool,
@@ -45,7 +45,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// What came of the request; `None`: no status line at `head_by`, or of an MCP server no response.
+    /// The evidence; `None`: no status line at `head_by`, or no response of an MCP server.
     ///
     /// Then it may be asked again. The body of an answer is read until `body_by`.
     pub async fn until(&mut self, head_by: Instant, body_by: Instant) -> Option<Evidence> {
@@ -78,7 +78,7 @@ impl Exchange {
         })
     }
 
-    /// Whether the tool names an earlier call of these connections.
+    /// Whether the answer names an earlier call on these connections.
     ///
     /// An id that was never sent there may be the tool's own.
     fn is_for_another_call(&self, response: &reqwest::Response) -> bool {
@@ -97,8 +97,8 @@ impl Exchange {
         move || gate.is_sent()
     }
 
-    /// What is observed of a request that one waits for no longer. If its first byte has not left,
-    /// it never will.
+    /// Gives up the exchange, and returns its evidence. If the first byte has not left, it never
+    /// will.
     pub fn give_up(&self, why: &str) -> Evidence {
         let why = why.to_owned();
         match self.head {
@@ -147,7 +147,7 @@ fn newest_token(response: &reqwest::Response) -> Option<u64> {
         .ok()
 }
 
-/// The answer of an API that callers use as it is: status, headers and body as one.
+/// The whole answer of an API: status, headers and body as one.
 fn with_head(answer: Evidence, headers: Vec<(String, String)>) -> Evidence {
     match answer {
         Evidence::Answer {

@@ -26,17 +26,17 @@ use super::pools::{AGENT, CONNECT_TIMEOUT};
 
 type Sender = SendRequest<Empty<Bytes>>;
 
-/// What is sent.
+/// A request without a body.
 pub(super) struct Bodiless {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
-    /// For a URL of https.
+    /// TLS settings, for a URL of https.
     pub(super) tls: Option<rustls::ClientConfig>,
 }
 
 impl Bodiless {
-    /// Sends it once; not after its deadline.
+    /// Sends the request once; not after its deadline.
     ///
     /// # Errors
     /// There is no answer. Whether it was sent, the gate knows.
@@ -121,7 +121,9 @@ impl Bodiless {
     }
 }
 
-/// The connection is driven by a task that ends with the answer, or when what waits for it is dropped.
+/// Opens the connection and a task that drives it.
+///
+/// The task ends with the answer, or when its waiter is dropped.
 async fn shake_hands(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> Result<Sender, String> {

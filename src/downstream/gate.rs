@@ -23,12 +23,12 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     pub at: Instant,
-    /// The same by [`since_boot`].
+    /// The same time by [`since_boot`].
     by: Duration,
 }
 
 impl Deadline {
-    /// So long from now.
+    /// The deadline so long from now.
     pub fn after(span: Duration) -> Self {
         Self {
             at: Instant::now() + span,
@@ -36,8 +36,9 @@ impl Deadline {
         }
     }
 
-    /// Until when a late answer is read: so long after the deadline, and a second at least. An answer may have come while the
-    /// process was stopped, and is not read yet.
+    /// Until when a late answer is read: the margin after the deadline, and a second at least.
+    ///
+    /// An answer may have come while the process was stopped, and is not read yet.
     pub fn late_by(&self, margin: Duration) -> Instant {
         let at_least = Instant::now() + Duration::from_secs(1);
         (self.at + margin).max(at_least)
@@ -115,7 +116,7 @@ pub(super) struct GatedBody {
 }
 
 impl GatedBody {
-    /// `bytes` must not be empty: of an empty body no frame is asked.
+    /// `bytes` must not be empty: an empty body is never polled for a frame.
     pub(super) fn new(gate: Gate, bytes: Bytes, send_before: Deadline) -> Self {
         debug_assert!(!bytes.is_empty(), "an empty body never reaches the gate");
         Self {
@@ -158,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// A body whose machine was suspended after its deadline was set, and whether it was sent.
+    /// Whether a body is sent whose machine slept past the deadline.
     async fn sent(since_boot: fn() -> Duration) -> (Gate, bool) {
         let gate = Gate::new();
         let send_before = Deadline {

@@ -31,28 +31,30 @@ use crate::core::mcp::request::{self, Told};
 use crate::core::mcp::revision::{Era, encode};
 use crate::core::mcp::round;
 
-/// Calls that were sent: no two requests of a process have the same id.
+/// The number of requests so far, for their ids.
+///
+/// No two requests of a process have the same id.
 static SENT: AtomicU64 = AtomicU64::new(1);
 
-/// A tool of an MCP server, whose URL is the endpoint's, if it is no program.
+/// A tool of an MCP server. The endpoint has the server's URL, if it has one.
 #[derive(Debug, Clone)]
 pub struct McpTool {
     /// The name of the server's section.
     pub upstream: String,
-    /// Its name at the server.
+    /// The tool's name on the server.
     pub name: String,
-    /// `None`: the server is asked.
+    /// `None`: the server is asked for it.
     pub era: Option<Era>,
-    /// The server is a program of this machine.
+    /// The program on this machine, if the server is one.
     pub program: Option<Arc<Program>>,
     /// Arguments that a request repeats in its headers.
     pub mirrored: Vec<Mirrored>,
-    /// No section of `[tools]` names it.
+    /// Whether no section of `[tools]` names the tool.
     pub is_unlisted: bool,
 }
 
 impl McpTool {
-    /// What its server is started by, if that is a program.
+    /// How to start the server, if it is a program.
     pub(super) fn start(&self, max_line: usize) -> Option<Start> {
         Some(Start {
             name: self.upstream.clone(),
@@ -63,7 +65,7 @@ impl McpTool {
     }
 }
 
-/// What a server is asked that executes nothing.
+/// A request that executes nothing.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
     pub method: &'static str,
@@ -72,7 +74,7 @@ pub struct Question<'a> {
     pub params: &'a Members<'a>,
 }
 
-/// Where a server is asked.
+/// How a server is reached.
 pub(super) enum Way {
     Http(Http),
     Program(Arc<Server>),
@@ -84,13 +86,13 @@ pub(super) struct McpCall {
     pub(super) tool: McpTool,
     pub(super) headers: HeaderMap,
     pub(super) args: Bytes,
-    /// Who waits for the call.
+    /// The client that waits for the call.
     pub(super) waiting: Client,
     pub(super) max_result: usize,
 }
 
 impl McpCall {
-    /// Agrees with the server on a revision if need be, sends the call, and reads until its response.
+    /// Agrees with the server if need be, sends the call, and reads its response.
     ///
     /// # Errors
     /// There is no answer; whether the call was sent says the gate.
@@ -117,7 +119,9 @@ impl McpCall {
         sent.await
     }
 
-    /// Sends a request that executes nothing, and reads until its response. A forgotten session is opened again.
+    /// Sends a request that executes nothing, and reads its response.
+    ///
+    /// If the server has forgotten the session, another one is opened.
     ///
     /// # Errors
     /// There is no answer.
@@ -160,7 +164,7 @@ impl McpCall {
         }
     }
 
-    /// What the server says of itself.
+    /// The server's description of itself.
     ///
     /// # Errors
     /// There is no answer.
@@ -171,7 +175,7 @@ impl McpCall {
         })
     }
 
-    /// The message of the call, and its id, which no other message of this process has.
+    /// The message of the call, and its id, which is unique in this process.
     ///
     /// # Errors
     /// The call answers what the server asked, in a revision that it does not speak any more.
@@ -218,7 +222,9 @@ fn header(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Asks a program. It has no status and no session; what it answers names the request.
+/// Asks a program.
+///
+/// It has no status and no session, and its answer names the request.
 async fn ask(
     running: &Running,
     id: &str,

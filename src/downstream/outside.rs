@@ -1,5 +1,6 @@
-//! What is asked of systems that are no tools, and what is told to them: sources of a reconciliation, and a
-//! webhook. Neither has an effect that could be doubled by asking again.
+//! Requests to systems that are no tools: sources of reconciliations, and the webhook.
+//!
+//! Neither has an effect that a repetition could double.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,12 +25,12 @@ use crate::core::reconcile::{Item, Rules};
 const OUTSIDE_REUSE: Duration = Duration::from_secs(2);
 /// The largest page of a source, in bytes.
 const MAX_PAGE: usize = 32 << 20;
-/// All pages of a run, in bytes: they are held in memory.
+/// The largest size of all pages of a run, in bytes: they are held in memory.
 const MAX_PAGES_BYTES: usize = 256 << 20;
-/// Pages of one run, at the most: one that never ends is a mistake of the source.
+/// Most pages of one run: an endless list is a mistake of the source.
 const MAX_PAGES: usize = 10_000;
 
-/// Bytes that the pages of one run may still have.
+/// Bytes that are left for the pages of one run.
 ///
 /// All its sources share them.
 #[derive(Debug)]
@@ -55,17 +56,17 @@ impl Room {
     }
 }
 
-/// Where a system says what it has.
+/// The list of a system's items.
 #[derive(Clone)]
 pub struct Source {
-    /// With `{since}`, `{until}` and perhaps `{cursor}` as values of its query.
+    /// The URL, with `{since}`, `{until}` and perhaps `{cursor}` in its query.
     pub url: Url,
     pub headers: HeaderMap,
-    /// Of one page.
+    /// The time limit of one page.
     pub timeout: Duration,
-    /// Where an answer has its items; `None`: it is the list itself.
+    /// The pointer to the items; `None`: the answer is the list.
     pub items: Option<Pointer>,
-    /// Where an answer has the cursor to the next page.
+    /// The pointer to the cursor of the next page.
     pub next: Option<Pointer>,
 }
 
@@ -94,7 +95,7 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// The address of a page. Without a cursor, what would hold it is left out.
+    /// The URL of a page. Without a cursor, its parameter is left out.
     fn page(&self, since: Timestamp, until: Timestamp, cursor: Option<&str>) -> Url {
         let mut url = self.url.clone();
         let (since, until) = (format!("{since:.3}"), format!("{until:.3}"));
@@ -114,7 +115,7 @@ impl Source {
     }
 }
 
-/// A system that is told of events.
+/// A system that gets events.
 #[derive(Clone)]
 pub struct Webhook {
     pub url: Url,
@@ -136,7 +137,7 @@ impl fmt::Debug for Webhook {
 }
 
 impl Downstream {
-    /// All items that a source has of this time.
+    /// All items of a source in this time.
     ///
     /// Reads page after page, at most `limit` items.
     ///
@@ -228,7 +229,7 @@ impl Downstream {
         }
     }
 
-    /// Sends an event. Sent again, it has the same `Idempotency-Key`.
+    /// Sends an event. A repetition has the same `Idempotency-Key`.
     ///
     /// # Errors
     /// It may not have been heard; says why.

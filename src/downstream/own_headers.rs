@@ -11,7 +11,7 @@ pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
     Ok((name, value))
 }
 
-/// The name of a header that a tool's configuration may set, and that is none of these.
+/// Checks the name of a header that a tool's configuration sets.
 ///
 /// # Errors
 /// Why it is not.
@@ -28,7 +28,7 @@ pub fn check_header(name: &str, none_of: &[&str]) -> Result<HeaderName, String> 
     Ok(name)
 }
 
-/// What a tool's configuration may not set: the gateway sets it, or the connection does.
+/// Headers that a tool's configuration may not set: the gateway or the connection does.
 const RESERVED: [&str; 12] = [
     "connection",
     "content-length",

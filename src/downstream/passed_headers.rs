@@ -1,10 +1,10 @@
-//! Headers that go through as they are.
+//! Headers that pass through unchanged.
 
 use reqwest::header::{CONNECTION, HeaderMap, HeaderValue};
 
 use crate::core::proxy::is_of_connection;
 
-/// Headers of a request or an answer that go through.
+/// The headers of a request or an answer that pass through.
 pub fn passed(headers: &HeaderMap) -> Vec<(String, String)> {
     let lines = headers.get_all(CONNECTION).iter();
     let named = lines.filter_map(|line| line.to_str().ok());
@@ -18,7 +18,7 @@ pub fn passed(headers: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A value of which each character is one byte.
+/// A header value from a text whose characters are single bytes.
 pub fn as_header(value: &str) -> Result<HeaderValue, String> {
     let bytes: Result<Vec<u8>, _> = value.chars().map(u8::try_from).collect();
     let value = bytes

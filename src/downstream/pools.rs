@@ -14,13 +14,15 @@ use tokio::time::Instant;
 use super::mcp::{Agreed, Http, Settings};
 use crate::core::record::CallId;
 
-/// How long to try for a connection. Shorter than any sensible attempt, so that another attempt fits.
+/// How long to try for a connection.
+///
+/// Shorter than any sensible attempt, so that another attempt fits.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// What requests name as their sender.
+/// The `User-Agent` of requests.
 pub(super) const AGENT: &str = concat!("oncegate/", env!("CARGO_PKG_VERSION"));
-/// Most clients that are kept; the one that was not used for longest goes first. Requests under way keep theirs.
+/// Most clients that are kept; the longest unused goes first. Requests under way keep theirs.
 const MAX_CLIENTS: usize = 1_000;
-/// Calls of one pool that are remembered as sent.
+/// Most sent calls that are remembered for one pool.
 const MAX_SENT: usize = 64;
 
 /// The party that uses a connection.
@@ -30,6 +32,10 @@ const MAX_SENT: usize = 64;
 pub enum Party {
     /// Calls of one tool for one tenant.
     Tool { tenant: String, tool: String },
+    /// Reads of one tenant through a proxy.
+    ///
+    /// A surplus answer to one of them must not be taken for a call's.
+    Passing { tenant: String, proxy: String },
     /// A system that is not a tool: a source of a reconciliation, or the webhook.
     Outside,
 }
@@ -41,15 +47,24 @@ impl Party {
             tool: tool.to_owned(),
         }
     }
+
+    pub fn passing(tenant: &str, proxy: &str) -> Self {
+        Self::Passing {
+            tenant: tenant.to_owned(),
+            proxy: proxy.to_owned(),
+        }
+    }
 }
 
-/// What one client serves. Connections are pooled only inside of a client.
+/// The purpose of one client. Connections are pooled only within a client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Pool {
     pub(super) party: Party,
-    /// For how long a connection may be idle and be used again; `None`: it is not. A client knows only one such time.
+    /// The longest idle time of a reused connection; `None`: none is reused.
+    ///
+    /// A client knows only one such time.
     pub(super) reuse: Option<Duration>,
-    /// Over TLS. Without it no trusted roots are needed, nor read.
+    /// Whether it uses TLS. Without TLS no trusted roots are read.
     pub(super) is_secure: bool,
 }
 
@@ -58,7 +73,7 @@ pub(super) struct Pool {
 #[error("{0}")]
 pub struct NoClient(String);
 
-/// The clients that are there, each made when it is needed first.
+/// The clients, each made when it is first needed.
 #[derive(Default)]
 pub(super) struct Pools(Mutex<Clients>);
 
@@ -72,9 +87,9 @@ struct Clients {
 struct Kept {
     client: reqwest::Client,
     used: Instant,
-    /// The newest calls that were sent, oldest first.
+    /// The newest calls of the pool, oldest first.
     sent: VecDeque<CallId>,
-    /// What was agreed with an MCP server, and by which settings.
+    /// The agreement with an MCP server, and its settings.
     agreed: Option<(Settings, Arc<Agreed>)>,
 }
 
@@ -112,7 +127,7 @@ impl Pools {
         Ok(kept.client.clone())
     }
 
-    /// What was agreed with an MCP server by requests of this pool with the same settings.
+    /// The agreement of this pool with an MCP server, by the same settings.
     pub(super) fn agreed(&self, pool: &Pool, settings: &Settings) -> Arc<Agreed> {
         let mut clients = self.lock();
         let Some(kept) = clients.by_pool.get_mut(pool) else {
@@ -128,7 +143,7 @@ impl Pools {
         }
     }
 
-    /// The MCP servers with which something was agreed. Nothing is agreed with them by these pools any more.
+    /// Takes out the MCP servers with an agreement. These pools make no more.
     pub(super) fn take_agreed(&self) -> Vec<Http> {
         let mut clients = self.lock();
         let kept = clients.by_pool.values_mut();
@@ -161,7 +176,7 @@ impl Pools {
         self.lock().tls().map(drop)
     }
 
-    /// TLS for a connection to this URL; `None`: it has none.
+    /// TLS for a connection to this URL; `None`: it uses none.
     ///
     /// # Errors
     /// No roots to trust are found.
@@ -174,7 +189,7 @@ impl Pools {
             .transpose()
     }
 
-    /// Forgets a client: no request uses its idle connections again. Requests under way go on.
+    /// Forgets a client, so that its idle connections are not used again. Requests under way go on.
     pub(super) fn close(&self, pool: &Pool) {
         drop(self.lock().by_pool.remove(pool));
     }
@@ -185,7 +200,7 @@ impl Pools {
 }
 
 impl Clients {
-    /// What is kept of a pool, made if it is not there.
+    /// The entry of a pool, made if it is not there.
     fn kept(&mut self, pool: &Pool) -> Result<&mut Kept, NoClient> {
         if !self.by_pool.contains_key(pool) {
             let tls = if pool.is_secure {

@@ -1,4 +1,4 @@
-//! Requests that go through as they are.
+//! Requests to APIs that callers use as they are.
 
 use std::time::Duration;
 
@@ -13,7 +13,9 @@ use super::{Downstream, Endpoint, Party, joined};
 use crate::core::proxy::Message;
 
 impl Endpoint {
-    /// The same for one request to an API, and the headers that go through: its own go before the caller's.
+    /// The endpoint and the headers for one request to an API.
+    ///
+    /// The endpoint's own headers replace the caller's.
     ///
     /// # Errors
     /// The request cannot be passed on as it is written.
@@ -45,8 +47,9 @@ impl Endpoint {
 }
 
 impl Downstream {
-    /// Passes a request on that is no call: one that reads, or that the operator lets pass. The answer's body is read as
-    /// the caller reads it, for so long at the most.
+    /// Passes on a request that is no call: a read, or one that the operator lets pass.
+    ///
+    /// The body of the answer is read as the caller reads it, for so long at the most.
     ///
     /// # Errors
     /// There is no answer.

@@ -1,4 +1,4 @@
-//! What every service of a gateway shares: the store, the clock, the tools and the way to the end.
+//! The parts that every service of a gateway shares: store, clock, tools and shutdown.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use super::error::{Error, must_be_admin, unavailable};
 use super::measured::Measured;
 use super::places::{Owner, Place, Places};
 use super::tools::{ToolAt, Tools, tools_after};
-use crate::budget::Budget;
+use crate::budget::{Budget, Lent};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind};
 use crate::core::ledger::LIMITS;
@@ -27,54 +27,83 @@ use crate::core::saga;
 use crate::core::time::{after, signed};
 use crate::core::tool::{OnUnknown, Tool};
 use crate::metrics::Metrics;
-use crate::store::{self, Found, Store};
+use crate::store::{self, Finished, Found, Remembering, Store};
 
-/// Unreadable calls that are named in the log; more are only counted.
+/// Unreadable calls that the log names; more are only counted.
 const MAX_UNREADABLE: usize = 1_000;
 
 /// The bounds of a gateway.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How long a duplicate waits for a running call unless it says so itself.
+    /// How long a duplicate waits for a running call, without a wish of its own.
     pub join_wait: Duration,
-    /// Calls under way at once; more are refused before they are claimed.
+    /// Most calls under way at once; more are refused before they are claimed.
     pub max_running: usize,
-    /// Requests that wait for a running call at once; more are told at once that it is in progress.
+    /// Most requests that wait for a running call; more get "in progress" at once.
     pub max_waiting: usize,
     /// How long running calls may still take when the gateway stops.
     pub shutdown_grace: Duration,
-    /// The share of the traces that is recorded, where a caller does not say whether it is; 0 to 1.
+    /// The share of recorded traces, 0 to 1, where the caller does not decide.
     pub sample: f64,
     pub sagas: saga::Policy,
     /// Not set by operators.
     pub pace: Pace,
-    /// For requests and answers; connections have the same.
+    /// The budget for requests and answers; connections share it.
     pub memory: Budget,
 }
 
-/// What every service of a gateway shares.
+/// The parts that every service of a gateway shares.
 pub struct Base {
     pub(super) store: Arc<dyn Store>,
+    /// Succeeded calls in memory; `None` where other processes write to the store.
+    pub(super) finished: Option<Arc<Finished>>,
     pub metrics: Arc<Metrics>,
     /// This run of the process.
     pub(super) instance: InstanceId,
     pub(super) limits: Limits,
     pub(super) clock: Clock,
     pub(super) tools: ArcSwap<Tools>,
-    /// How often they were set.
+    /// How often the tools were swapped.
     tool_changes: watch::Sender<u64>,
     /// Clients that listen for changes of the tools.
     listeners: Places,
-    /// Every call's task, so that none is dropped in the middle.
+    /// Every call's task, so that shutdown can wait for them.
     pub(super) tasks: TaskTracker,
-    /// Readiness fails from now on; calls are still accepted.
+    /// Pre-drain: readiness fails, calls are still accepted.
     pub(super) leaving: CancellationToken,
     /// No new calls.
     pub(super) draining: CancellationToken,
     /// No more time for the running ones.
     pub(super) abandoned: CancellationToken,
-    /// Stored calls that were said to be unreadable.
+    /// Unreadable stored calls that the log has named.
     unreadable: Mutex<HashSet<String>>,
+}
+
+/// Succeeded calls go first when memory is needed for something else.
+struct Borrower(Arc<Finished>);
+
+impl Lent for Borrower {
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn give_back(&self) {
+        self.0.clear();
+    }
+}
+
+/// The share of the memory budget that succeeded calls may fill.
+const FINISHED: usize = 4;
+
+/// A store that no other process writes to, with succeeded calls in memory.
+fn remembering(store: Arc<dyn Store>, memory: &Budget) -> (Arc<dyn Store>, Option<Arc<Finished>>) {
+    if store.is_shared() {
+        return (store, None);
+    }
+    let finished = Arc::new(Finished::new(memory.total() / FINISHED));
+    memory.lend(Arc::new(Borrower(finished.clone())));
+    let store = Arc::new(Remembering::new(store, finished.clone()));
+    (store, Some(finished))
 }
 
 impl Base {
@@ -85,7 +114,9 @@ impl Base {
         instance: InstanceId,
         limits: Limits,
     ) -> Self {
+        let (store, finished) = remembering(store, &limits.memory);
         Self {
+            finished,
             clock: Clock::start(store.clock_offset()),
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
             tool_changes: watch::Sender::default(),
@@ -102,24 +133,26 @@ impl Base {
         }
     }
 
-    /// The time that the rules go by.
+    /// The time of the rules.
     pub fn now(&self) -> Timestamp {
         self.clock.now(self.store.clock_offset())
     }
 
-    /// What the clock on the wall says: unlike [`now`](Self::now) it is believed, too, when it was set
-    /// forward. For credentials, which must not outlive their time in a machine that slept.
+    /// The wall clock. Unlike [`now`](Self::now) it counts even if it was set forward.
+    ///
+    /// For credentials, which must not outlive their time in a machine that slept.
     pub fn wall_time(&self) -> Timestamp {
         clock::wall(self.store.clock_offset())
     }
 
-    /// Whether this gateway and others that share its store go by different times: then the one takes for
-    /// over what the other still runs.
+    /// Whether this gateway's time differs from that of gateways with the same store.
+    ///
+    /// One would then take over calls that the other still runs.
     pub(super) fn is_out_of_time(&self) -> bool {
         self.store.is_shared() && self.clock.is_ahead(self.store.clock_offset())
     }
 
-    /// What is done about sagas, as it was at the start.
+    /// The settings for sagas, as they were at the start.
     pub fn saga_policy(&self) -> &saga::Policy {
         &self.limits.sagas
     }
@@ -129,12 +162,12 @@ impl Base {
         self.tools.load_full()
     }
 
-    /// Tools or tokens were set anew.
+    /// Tells listening clients that tools or tokens have changed.
     pub fn tell_listeners(&self) {
         self.tool_changes.send_modify(|times| *times += 1);
     }
 
-    /// Changes of the tools from now on. `None`: this caller listens as often as it may.
+    /// A receiver for changes of the tools. `None`: this caller has too many already.
     pub fn tool_changes(&self, caller: &Caller) -> Option<ToolChanges> {
         Some(ToolChanges {
             changes: self.tool_changes.subscribe(),
@@ -156,7 +189,7 @@ impl Base {
         tools.values().filter(may_see).cloned().collect()
     }
 
-    /// Adds a tool of an MCP server that no section names. False: the server has as many as it may.
+    /// Adds a tool of an MCP server that no section names. False: the server has too many.
     pub(super) fn add_unlisted(&self, added: ToolAt, upstream: &str, most: usize) -> bool {
         let added = Arc::new(added.seen_before(&self.tools()));
         let mut is_added = false;
@@ -181,14 +214,16 @@ impl Base {
         self.tools.load().get(name).cloned()
     }
 
-    /// The tool of a stored call as it is now.
+    /// The tool of a stored call, as it is now.
     pub(super) fn tool_of(&self, record: &Record) -> Option<Arc<ToolAt>> {
         let at = self.tool_at(&record.intent.tool)?;
         at.for_record(record)
     }
 
-    /// A tool's rules. One that is not configured here is treated as undeclared, it writes; what is done
-    /// about its unknown calls is decided where it is configured.
+    /// A tool's rules.
+    ///
+    /// A tool that is not configured here counts as a write; a gateway that has it decides about
+    /// its unknown calls.
     pub(super) fn policy_of(&self, record: &Record) -> Tool {
         let name = &record.intent.tool;
         let undeclared = || Tool {
@@ -199,20 +234,22 @@ impl Base {
             .map_or_else(undeclared, |at| at.tool.clone())
     }
 
-    /// Until when others leave alone what this gateway works on, if that may take so long.
+    /// Until when other gateways leave this gateway's work alone, if it takes so long.
     pub(super) fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
         let span = signed(self.limits.pace.work_margin + time);
         after(now.max(self.now()), span)
     }
 
-    /// For what only persons do, and rest on what is stored.
+    /// Refuses acts that need an administrator, and all data.
     pub(super) async fn admit_person(&self, caller: &Caller) -> Result<(), Error> {
         must_be_admin(caller)?;
         self.must_know_all_data().await
     }
 
-    /// What a person does is refused while data is known to be lost: it may rest on what is not so any more, and be
-    /// lost itself. (A tool may be paused, so that it is when the store opens.)
+    /// Refuses acts of persons while data is known to be lost.
+    ///
+    /// Such an act may rest on data that is not so any more, and be lost itself. (A tool may be
+    /// paused, so that it is when the store opens.)
     pub(super) async fn must_know_all_data(&self) -> Result<(), Error> {
         let reasons = self.store.readiness().await.reasons;
         if reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
@@ -221,7 +258,9 @@ impl Base {
         Ok(())
     }
 
-    /// What could be read of what a search has found. What could not is counted each time, and said once.
+    /// The readable part of a search's result.
+    ///
+    /// Unreadable calls are counted each time, and logged once.
     pub(super) fn readable<T>(
         &self,
         operation: &str,
@@ -245,8 +284,9 @@ impl Base {
         Ok(calls)
     }
 
-    /// The documents of a page that could be read, and where the next page begins. Those that could not are counted
-    /// and said as in [`readable`](Self::readable).
+    /// The readable documents of a page, and where the next page begins.
+    ///
+    /// Others are counted and logged as in [`readable`](Self::readable).
     pub(super) fn readable_page(
         &self,
         found: Result<(Found<Document>, Option<Position>), store::Error>,
@@ -255,7 +295,7 @@ impl Base {
         Ok((self.readable("documents", Ok(found))?, next))
     }
 
-    /// Whether nothing was said yet of what cannot be read of this id; from now on it was.
+    /// Whether this unreadable id was not logged before; from now on it was.
     pub(super) fn is_first_said(&self, id: &str) -> bool {
         let mut said = self
             .unreadable
@@ -265,7 +305,7 @@ impl Base {
     }
 }
 
-/// Tells one client when tools or tokens were set anew.
+/// Tells one client about new tools or tokens.
 pub struct ToolChanges {
     changes: watch::Receiver<u64>,
     draining: CancellationToken,
@@ -274,10 +314,10 @@ pub struct ToolChanges {
     _place: Place,
 }
 
-/// What happened while a client listened.
+/// The result of listening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// Nothing, for a while.
+    /// Nothing for a while.
     Nothing,
     /// Tools or tokens were set anew.
     Change,
@@ -286,7 +326,7 @@ pub enum Heard {
 }
 
 impl ToolChanges {
-    /// Waits for the next of these.
+    /// Waits for a change, the end, or for a while.
     pub async fn next(&mut self) -> Heard {
         tokio::select! {
             () = self.draining.cancelled() => Heard::End,
@@ -300,7 +340,7 @@ impl ToolChanges {
     }
 }
 
-/// The documents of a kind in one state, page after page.
+/// The documents of one kind and state, page after page.
 pub(super) struct Documents {
     kind: Kind,
     state: &'static str,
@@ -318,7 +358,7 @@ impl Documents {
         }
     }
 
-    /// Those of the next page that can be read; `None`: that was all.
+    /// The readable documents of the next page; `None`: that was all.
     pub(super) async fn next(
         &mut self,
         base: &Base,

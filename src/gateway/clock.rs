@@ -1,7 +1,7 @@
-//! The time that the rules go by: the store's clock, but never ahead of what has really passed.
+//! The clock of the rules: the store's time, but never ahead of the time that has passed.
 //!
 //! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a
-//! late repetition run again. What has passed since the start is measured by the monotonic clock.
+//! late repetition run again. The monotonic clock measures the time since the start.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -9,22 +9,23 @@ use crate::core::time::{after, signed};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// How far the wall clock may be ahead of what has passed, beside the thousandth by which NTP may speed it
-/// up. Less than the margin of a lease.
+/// How far the wall clock may be ahead of the passed time.
+///
+/// NTP may add a thousandth to that. Less than the margin of a lease.
 const SLACK: SignedDuration = SignedDuration::from_secs(5);
-/// The part of what has passed by which a clock may be sped up.
+/// The divisor of passed time by which a clock may be sped up.
 const DRIFT: i32 = 1_000;
 
 pub(super) struct Clock {
     wall_at_start: Timestamp,
     start: Instant,
     has_jumped: AtomicBool,
-    /// The smallest that was told, in microseconds.
+    /// The smallest offset so far, in microseconds.
     least_offset_us: AtomicI64,
 }
 
 impl Clock {
-    /// What the wall clock says now is believed. `offset`: how far the store's clock is ahead of it.
+    /// Starts from the wall clock of now. `offset`: how far the store's clock is ahead of it.
     pub(super) fn start(offset: SignedDuration) -> Self {
         Self {
             wall_at_start: wall(offset),
@@ -34,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// The smallest offset of all that this was told.
+    /// The smallest offset so far, with this one.
     pub(super) fn least_offset(&self, offset: SignedDuration) -> SignedDuration {
         let offset_us = i64::try_from(offset.as_micros()).unwrap_or(i64::MIN);
         let before_us = self.least_offset_us.fetch_min(offset_us, Ordering::Relaxed);
@@ -46,12 +47,12 @@ impl Clock {
         self.checked(wall(offset))
     }
 
-    /// Whether the wall clock is ahead of what can have passed.
+    /// Whether the wall clock is ahead of the passed time.
     pub(super) fn is_ahead(&self, offset: SignedDuration) -> bool {
         wall(offset) > self.latest()
     }
 
-    /// No time is believed that is later.
+    /// The latest time that counts now.
     fn latest(&self) -> Timestamp {
         let passed = signed(self.start.elapsed());
         let allowed = passed.saturating_add(passed / DRIFT).saturating_add(SLACK);
@@ -74,7 +75,7 @@ impl Clock {
     }
 }
 
-/// What this machine's clock says, where there is no gateway to ask.
+/// This machine's time, where there is no gateway to ask.
 pub fn local_time() -> Timestamp {
     wall(SignedDuration::ZERO)
 }

@@ -10,7 +10,7 @@ use crate::core::session::Refusal;
 use crate::core::work::Blocker;
 use crate::store;
 
-/// Why a request got no result. `http::problem` alone turns it into a status.
+/// Why a request got no result. Only `http::problem` turns it into a status.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{kind}")]
 pub struct Error {
@@ -18,7 +18,7 @@ pub struct Error {
     pub call_id: Option<CallId>,
     /// The call's key as the caller knows it.
     pub key: Option<String>,
-    /// Whether this is the stored outcome of a call that the request did not run. `None`: it is no outcome.
+    /// Whether this is the stored outcome of a call of another request. `None`: it is no outcome.
     pub replayed: Option<bool>,
 }
 
@@ -46,7 +46,7 @@ pub enum ErrorKind {
     JustChanged,
     #[error("it is not known whether the call was executed")]
     OutcomeUnknown {
-        /// When it is looked at next; `None`: not by itself.
+        /// The time until its next check; `None`: none is planned.
         retry_after: Option<Duration>,
     },
     #[error("the key stands for another call")]
@@ -61,7 +61,7 @@ pub enum ErrorKind {
     InputRequired,
     #[error("the key is too old")]
     KeyExpired {
-        /// The earlier call has the same arguments.
+        /// Whether the earlier call has the same arguments.
         is_repetition: bool,
     },
     #[error("the tool rejected the call")]
@@ -92,7 +92,7 @@ pub enum ErrorKind {
     TooFast { retry_after: Duration },
     #[error("too many new calls with this token")]
     TooManyNewKeys { retry_after: Duration },
-    /// Other gateways may not know yet how the keys of this tool are made since its settings have changed.
+    /// Other gateways may not know this tool's new settings of keys yet.
     #[error("the settings of the tool's key have just changed")]
     KeysSettle { retry_after: Duration },
     #[error("the store is not available")]
@@ -103,39 +103,39 @@ pub enum ErrorKind {
     ToolPaused,
 }
 
-/// How a request differs from the call that stands under its key.
+/// How a request differs from the call that has its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reused {
-    /// It asks for something else, and a new key would stand for a new intent.
+    /// It is another intent; a new key would be right.
     Other,
-    /// It asks for something else, and every key that comes with its business fields meets the same call.
+    /// It is another intent, but every key with these business fields meets the same call.
     SameFields,
-    /// It may be the same: the two cannot be compared.
+    /// It may be the same intent: the two cannot be compared.
     Unclear,
-    /// It answers questions that were answered otherwise.
+    /// It answers a round that was answered otherwise.
     Answered,
 }
 
-/// Where a request differs from the call that stands under its key: JSON Pointers.
+/// Where a request differs from the call that has its key: JSON Pointers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differs {
     pub places: Vec<String>,
-    /// The token that made the call; those that may not read the call are told no places.
+    /// The token that made the call. Those that may not read the call are told no places.
     pub(super) made_by: String,
 }
 
-/// What a failure of the store means to a caller that need not know more.
+/// A failure of the store, for callers that need not know more.
 pub(super) fn unavailable<E>(_: E) -> Error {
     ErrorKind::StoreUnavailable.alone()
 }
 
-/// The same, where what cannot be read is told.
+/// A failure of the store, which also says what cannot be read.
 pub(super) fn of_store(error: store::Error) -> Error {
     ErrorKind::of_store(error).alone()
 }
 
 /// # Errors
-/// Who asks is no administrator.
+/// The caller is no administrator.
 pub(super) fn must_be_admin(caller: &Caller) -> Result<(), Error> {
     if caller.is_admin() {
         Ok(())
@@ -145,7 +145,7 @@ pub(super) fn must_be_admin(caller: &Caller) -> Result<(), Error> {
 }
 
 impl ErrorKind {
-    /// As it is told to this caller.
+    /// The failure, as far as this caller may know it.
     pub(super) fn told_to(mut self, caller: &Caller, tool: &str) -> Self {
         if let Self::KeyReused { differs, .. } = &mut self
             && !caller.may_read_call(&caller.tenant, tool, &differs.made_by)
@@ -155,14 +155,14 @@ impl ErrorKind {
         self
     }
 
-    /// What comes of a key that stands for a call of another saga, or of none.
+    /// The failure for a key of a call of another saga, or of none.
     pub(super) fn of_another_saga() -> Self {
         Self::WrongState(
             "the key stands for a call of another saga, with which it would be undone".into(),
         )
     }
 
-    /// What the store's failure means to who asks: what cannot be read is no store that is unavailable.
+    /// A failure of the store; unreadable data is a failure of its own.
     pub(super) fn of_store(error: store::Error) -> Self {
         match error {
             error @ store::Error::Unreadable(_) => Self::WrongState(error.to_string()),
@@ -170,7 +170,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether this says how a call ended, for good or until it is sent again.
+    /// Whether this is the outcome of a call, for good or until it is sent again.
     pub(super) fn is_outcome(&self) -> bool {
         matches!(
             self,
@@ -182,7 +182,7 @@ impl ErrorKind {
         )
     }
 
-    /// What it means to work that had to make a call, and was refused.
+    /// The blocker for work whose call was refused.
     pub(super) fn blocker(&self) -> Blocker {
         match self {
             Self::CallInProgress { .. }
@@ -205,7 +205,7 @@ impl ErrorKind {
         }
     }
 
-    /// About one call.
+    /// The failure, about one call.
     pub(super) fn of_call(self, call_id: CallId) -> Error {
         Error {
             call_id: Some(call_id),
@@ -213,7 +213,7 @@ impl ErrorKind {
         }
     }
 
-    /// Without a call or a key yet.
+    /// The failure, without a call or a key.
     pub fn alone(self) -> Error {
         Error {
             kind: self,

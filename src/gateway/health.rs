@@ -1,5 +1,8 @@
-//! What this gateway sees of a tool's health: whether to leave it alone, how many retries it may get,
-//! and how long it takes. The rules are in `core`.
+//! A tool's health, as this gateway sees it: breaker, retries and usual latency.
+//!
+//! The rules are in `core`.
+//!
+//! The rules are in `core`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,20 +15,21 @@ use crate::core::retry::Budget;
 
 /// How much the newest attempt counts for the usual latency.
 const WEIGHT: f64 = 0.2;
-/// What is told to wait for a tool of which nothing is known yet, and at the least and the most.
+/// How long to wait for a tool: without a known latency, at least, and at most.
 const WAITS: (Duration, Duration, Duration) = (
     Duration::from_secs(1),
     Duration::from_millis(200),
     Duration::from_secs(30),
 );
 
-/// Unknown calls of a tool that are worked on at the same time.
+/// Unknown calls of a tool that are checked at the same time.
 const CHECKS: usize = 4;
 
-/// Of one tool.
+/// The health of one tool.
 pub(super) struct Health {
-    /// Places for its unknown calls to be worked on: one that is just up again is not overrun, and one that
-    /// hangs holds no other's.
+    /// Places for checks of its unknown calls.
+    ///
+    /// A tool that is just up again is not overrun, and one that hangs delays no other tool.
     pub(super) checks: Semaphore,
     policy: breaker::Policy,
     start: Instant,
@@ -74,7 +78,7 @@ impl Health {
         }
     }
 
-    /// Whether a call of a tenant may begin, or how long the breaker stays open.
+    /// Lets a call of a tenant through, or says how long the breaker stays open.
     pub(super) fn admit(self: &Arc<Self>, tenant: &str) -> Result<Permit, Duration> {
         let trials = self
             .observed()
@@ -121,12 +125,12 @@ impl Health {
         self.observed().budget.earn();
     }
 
-    /// Whether the tool may get one more retry; then it counts as made.
+    /// Takes one retry for the tool, if there is one.
     pub(super) fn try_spend_retry(&self) -> bool {
         self.observed().budget.try_spend()
     }
 
-    /// The retry is not made.
+    /// Gives back a retry that is not made.
     pub(super) fn give_retry_back(&self) {
         self.observed().budget.give_back();
     }
@@ -136,7 +140,9 @@ impl Health {
         self.retry_after(Duration::ZERO)
     }
 
-    /// How soon to ask again for a call that has run for so long: when it usually has ended.
+    /// How soon to ask again for a call that has run for so long.
+    ///
+    /// When such calls usually end.
     pub(super) fn retry_after(&self, runs_for: Duration) -> Duration {
         let (unknown, least, most) = WAITS;
         let usual = self.observed().latency;
@@ -169,6 +175,6 @@ mod tests {
         (0..100).for_each(|_| ended(Sign::Healthy, Duration::from_millis(500)));
         assert_eq!(told(0), 500, "it has become faster");
         (0..100).for_each(|_| ended(Sign::Failed, Duration::from_secs(600)));
-        assert_eq!(told(0), 30_000, "nobody is sent away for longer");
+        assert_eq!(told(0), 30_000, "no caller is sent away for longer");
     }
 }

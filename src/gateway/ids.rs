@@ -1,4 +1,4 @@
-//! Random names: the one place where they are made.
+//! Random names and numbers: the one place that makes them.
 
 use uuid::Uuid;
 
@@ -20,7 +20,7 @@ pub fn jitter() -> f64 {
     (high >> 32) as f64 / f64::from(u32::MAX)
 }
 
-/// A name for one run of something, ordered by time.
+/// A name for one run of a job, ordered by time.
 #[expect(clippy::disallowed_methods, reason = "ids are made here")]
 pub(super) fn new_run_id() -> String {
     Uuid::now_v7().to_string()

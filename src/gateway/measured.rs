@@ -1,4 +1,4 @@
-//! A layer around the store: the time of each verb is measured, its errors are counted and logged.
+//! A layer around the store that measures each verb, and counts and logs its errors.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ task_local! {
     static CALL: Arc<Intent>;
 }
 
-/// Work on a call: the store's errors in it are logged with that call.
+/// Runs work on a call: store errors in it are logged with that call.
 pub(super) fn work_on<F>(call: Arc<Intent>, work: F) -> TaskLocalFuture<Arc<Intent>, F>
 where
     F: Future,
@@ -31,14 +31,14 @@ where
     CALL.scope(call, work)
 }
 
-/// The store as the gateway asks it. What it measures includes all other layers: encryption, too.
+/// The store with metrics. The measured time includes all other layers, such as encryption.
 pub(super) struct Measured {
     store: Arc<dyn Store>,
     metrics: Arc<Metrics>,
 }
 
 impl Measured {
-    /// Each verb is in the metrics before it is asked for, so that its first error is an increase.
+    /// Declares each verb's metrics at zero, so that its first error is an increase.
     pub(super) fn new(store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         LABELS.iter().for_each(|verb| metrics.expect_verb(verb));
         Self { store, metrics }
@@ -73,7 +73,7 @@ each_verb!(implement, Measured, measured);
 forward_health!(Measured);
 forward_secrets!(Measured);
 
-/// The call that a verb is about, for the log.
+/// The call of a verb, for the log.
 #[derive(Default)]
 struct About<'a> {
     call_id: Option<CallId>,
@@ -88,7 +88,9 @@ impl<'a> About<'a> {
         }
     }
 
-    /// In work on a call: a verb about another call says nothing of its trace.
+    /// The call of a verb within work on a call.
+    ///
+    /// A verb about another call says nothing of its trace.
     fn within(self, call: &'a Intent) -> Self {
         let is_other = self.call_id.is_some_and(|id| id != call.call_id);
         if is_other {
@@ -106,7 +108,7 @@ impl<'a> About<'a> {
     }
 }
 
-/// An argument of a verb: most are about no single call.
+/// An argument of a verb: most name no single call.
 trait Argument {
     fn about(&self) -> About<'_> {
         About::default()

@@ -72,7 +72,7 @@ use crate::metrics::Metrics;
 pub use crate::store::Reason;
 use crate::store::{self, Store};
 
-/// What a gateway is built of.
+/// The parts of a gateway.
 pub struct Parts {
     pub store: Arc<dyn Store>,
     pub downstream: Downstream,
@@ -276,7 +276,7 @@ impl Gateway {
         }
     }
 
-    /// The time that the rules go by.
+    /// The time of the rules.
     pub fn now(&self) -> Timestamp {
         self.base.now()
     }
@@ -289,8 +289,9 @@ impl Gateway {
         prune_all(&self.base, &self.status).await
     }
 
-    /// From now on these are the tools. Calls that run go on with what they began with; those of a tool that
-    /// is gone are held as they are.
+    /// Sets the tools.
+    ///
+    /// Calls that run go on with their own; those of a tool that is gone are held as they are.
     ///
     /// # Errors
     /// The connections to them cannot be had; then nothing has changed.
@@ -308,25 +309,25 @@ impl Gateway {
         Ok(())
     }
 
-    /// It is not ready from now on, but calls are taken as before.
+    /// Pre-drain: readiness fails, calls are accepted as before.
     pub fn leave(&self) {
         self.base.leaving.cancel();
     }
 
-    /// New calls are refused from now on; those that run go on.
+    /// Refuses new calls from now on; running ones go on.
     pub fn drain(&self) {
         self.leave();
         self.base.draining.cancel();
     }
 
-    /// Running calls are given up now: what may have been sent is recorded as unknown.
+    /// Gives up running calls: those that may have been sent become unknown.
     pub fn give_up(&self) {
         self.base.abandoned.cancel();
     }
 
-    /// Waits until no call runs, but no longer than the grace allows; then makes an end of those
-    /// that are left, and says which. What may have been sent and was not answered is recorded as
-    /// unknown.
+    /// Waits until no call runs, at most for the grace; then gives up the rest, and names them.
+    ///
+    /// Calls that may have been sent and were not answered become unknown.
     pub async fn shut_down(&self) {
         self.drain();
         self.base.tasks.close();
@@ -334,7 +335,7 @@ impl Gateway {
         self.duplicates.write_duplicates().await;
     }
 
-    /// Writes down what has to outlive the process. Nothing can be asked any more.
+    /// Writes the state that has to outlive the process. No request may come after that.
     pub async fn close(&self) {
         self.duplicates.write_duplicates().await;
         self.downstream.close().await;

@@ -1,5 +1,7 @@
-//! Tools that a person has paused. The store keeps them for all gateways that share it; they are looked at
-//! now and then and not with each call, so that a pause holds everywhere a moment later.
+//! Paused tools.
+//!
+//! The store keeps them for all gateways that share it. Gateways read them at intervals and not
+//! with each call, so a pause holds everywhere a moment later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,27 +19,28 @@ use crate::core::pause::is_resumed;
 use crate::core::record::Entry;
 use crate::store;
 
-/// In a store that others write to, too, nothing is claimed on what was seen longer ago. The loop looks
-/// more often than that.
+/// The greatest age of the list of pauses, when a shared store is claimed.
+///
+/// The loop reads it more often.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// What is known of paused tools.
+/// The paused tools, as this gateway last read them.
 pub struct Pauses {
     base: Arc<Base>,
     seen: RwLock<PausedTools>,
-    /// One looks for all, and a look never overtakes a change.
+    /// Held by a look or a change, so that a look never overtakes a change.
     looking: Mutex<()>,
 }
 
 #[derive(Default)]
 struct PausedTools {
-    /// Each with the entry that says since when, by whom and why.
+    /// Each tool with the entry that says since when, by whom and why.
     tools: BTreeMap<String, Entry>,
     looked_at: Option<Instant>,
     failed_at: Option<Instant>,
 }
 
-/// Whether a tool is paused, and what persons have done to it.
+/// A tool's pause, and the acts of persons on it.
 pub struct ToolState {
     pub paused: Option<Entry>,
     /// Oldest first.
@@ -68,7 +71,7 @@ impl Pauses {
 }
 
 impl Pauses {
-    /// Looks which tools are paused.
+    /// Reads which tools are paused.
     ///
     /// # Errors
     /// The store failed; what was known stays so.
@@ -77,7 +80,7 @@ impl Pauses {
         self.look().await
     }
 
-    /// The caller has the lock.
+    /// Reads which tools are paused. The caller has the lock.
     async fn look(&self) -> Result<(), store::Error> {
         let looked_at = Instant::now();
         let found = self.base.store.paused().await;
@@ -111,7 +114,7 @@ impl Pauses {
         Ok(())
     }
 
-    /// Pauses again what is not paused any more although no person has resumed it: the store has lost it.
+    /// Pauses again each tool whose pause the store has lost: no person has resumed it.
     async fn put_back_lost(
         &self,
         mut found: BTreeMap<String, Entry>,
@@ -137,7 +140,7 @@ impl Pauses {
         Ok(found)
     }
 
-    /// Makes sure that what is known of pauses is not too old to claim on.
+    /// Makes sure that the list of pauses is young enough to claim by.
     pub(super) async fn know_pauses(&self) -> Result<(), store::Error> {
         let is_shared = self.base.store.is_shared();
         if self.is_fresh(is_shared) {
@@ -168,7 +171,7 @@ impl Pauses {
         self.read(|seen| seen.tools.contains_key(tool))
     }
 
-    /// What an operator should know: that tools are paused, and why.
+    /// Warnings about paused tools, with the reasons.
     pub(super) fn pause_warnings(&self) -> Vec<store::Reason> {
         let text = |(tool, entry): (&String, &Entry)| {
             let by = entry.by.strip_prefix("token ").unwrap_or(&entry.by);
@@ -187,11 +190,12 @@ impl Pauses {
         })
     }
 
-    /// Pauses a tool: no call of it begins, on any gateway that shares the store, until it is resumed. What
-    /// is under way goes on, and what has ended is replayed.
+    /// Pauses a tool on every gateway that shares the store, until it is resumed.
+    ///
+    /// No call of it begins. Running calls go on, and stored answers are replayed.
     ///
     /// # Errors
-    /// Who asks is no administrator, there is no such tool, or it is paused already.
+    /// The caller is no administrator, there is no such tool, or it is paused already.
     pub async fn pause_tool(
         &self,
         caller: &Caller,
@@ -202,7 +206,7 @@ impl Pauses {
     }
 
     /// # Errors
-    /// Who asks is no administrator, there is no such tool, or it is not paused.
+    /// The caller is no administrator, there is no such tool, or it is not paused.
     pub async fn resume_tool(
         &self,
         caller: &Caller,

@@ -1,4 +1,5 @@
-//! Rooms with a bounded number of places, which tenants and tokens share. The rule is in `core::places`.
+//! Rooms with a bounded number of places, shared by tenants and tokens. The rule is in
+//! `core::places`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,7 @@ use crate::core::places::{Held, has_place, line_length};
 use crate::core::record::Intent;
 use crate::core::session::{LINE_LENGTH, SessionId};
 
-/// Whose place it is: a tenant, and the name of one of its tokens.
+/// The owner of a place: a tenant, and the name of one of its tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Owner {
     tenant: String,
@@ -31,14 +32,14 @@ impl Owner {
     }
 }
 
-/// A room. Clones are the same room.
+/// A room with places. Clones are the same room.
 #[derive(Clone)]
 pub(super) struct Places {
     all: usize,
     taken: Arc<Mutex<HashMap<Owner, usize>>>,
 }
 
-/// A place that was taken; dropped, it is given back.
+/// A taken place; dropped, it is given back.
 pub(super) struct Place {
     taken: Arc<Mutex<HashMap<Owner, usize>>>,
     owner: Owner,
@@ -83,21 +84,23 @@ impl Drop for Place {
     }
 }
 
-/// The calls of this process that are in line for a session, or about to be: of each session by token.
+/// The calls of this process in the lines of sessions, by token.
 #[derive(Default)]
 pub(super) struct Lines {
     standing: Arc<Mutex<HashMap<(SessionId, String), usize>>>,
 }
 
-/// A call that is in line, until it is dropped.
+/// A call in a line, until it is dropped.
 pub(super) struct Standing {
     standing: Arc<Mutex<HashMap<(SessionId, String), usize>>>,
     whose: (SessionId, String),
 }
 
 impl Lines {
-    /// A call may come to stand in the line of its session. `longest`: how many may stand there before it, which is less
-    /// for all but the first of its token.
+    /// Notes that a call may stand in its session's line.
+    ///
+    /// `longest`: how many may stand there before it, which is less for all but the first of its
+    /// token.
     pub(super) fn stand(&self, intent: &Intent, longest: &mut u32) -> Standing {
         let whose = (SessionId::of(intent), intent.made_by.clone());
         let mut standing = lock(&self.standing);
@@ -117,7 +120,7 @@ impl Drop for Standing {
     }
 }
 
-/// What holds nothing is not kept.
+/// Gives places back. Owners without a place are dropped.
 fn give_back<K: std::hash::Hash + Eq>(taken: &Mutex<HashMap<K, usize>>, owner: &K) {
     let mut taken = lock(taken);
     if let Some(places) = taken.get_mut(owner) {

@@ -1,4 +1,4 @@
-//! APIs that callers use as they are: their writes are calls, and what is no call goes through.
+//! APIs that callers use as they are: writes are calls, other requests go through.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
 use crate::downstream::{Downstream, Party};
 use crate::metrics::Door;
 
-/// Passes requests on to APIs, and makes calls of those that write.
+/// Passes requests to APIs, and makes calls of writes.
 pub struct Proxies {
     base: Arc<Base>,
     engine: Arc<Engine>,
     downstream: Arc<Downstream>,
     pauses: Arc<Pauses>,
-    /// Names of proxies by the host that callers ask for.
+    /// Names of proxies by the host name in a request.
     hosts: ArcSwap<HashMap<String, String>>,
 }
 
-/// What comes of a request.
+/// The answer to a request.
 pub enum Through {
-    /// An answer that is kept.
+    /// A stored answer.
     Kept(Box<Stored>, Reply),
     /// An answer that goes through as it comes.
     Passing(reqwest::Response),
@@ -40,7 +40,7 @@ pub enum Through {
 
 /// How requests to a proxy are read.
 pub struct Entry {
-    /// `Authorization` is for the API; the gateway's own token comes in a header of its own.
+    /// Whether `Authorization` is for the API, and the gateway's token in a header of its own.
     pub passes_authorization: bool,
     /// The longest body, in bytes.
     pub max_body: usize,
@@ -70,12 +70,12 @@ impl Proxies {
         }
     }
 
-    /// The tools were set anew.
+    /// Rebuilds the list of hosts after the tools were swapped.
     pub(super) fn renew(&self) {
         self.hosts.store(Arc::new(hosts(&self.base.tools())));
     }
 
-    /// The proxy that callers reach by this host name.
+    /// The proxy with this host name.
     pub fn of_host(&self, host: &str) -> Option<String> {
         let hosts = self.hosts.load();
         if hosts.is_empty() {
@@ -152,7 +152,7 @@ impl Proxies {
             .retain(|(name, _)| *name != policy.key_header);
         let metrics = &self.base.metrics;
         metrics.passed_on.with_label_values(&[name, kind]).inc();
-        let party = Party::tool(&caller.tenant, name);
+        let party = Party::passing(&caller.tenant, name);
         let within = at.tool.deadline;
         let answered = self.downstream.pass(&at.endpoint, party, &message, within);
         match answered.await {
@@ -231,7 +231,7 @@ impl Proxies {
     }
 }
 
-/// Whether its credentials would hold for all requests of the same connection.
+/// Whether its credentials would hold for all requests of the connection.
 fn is_of_a_connection(message: &Message) -> bool {
     let scheme = message.header("authorization").unwrap_or_default();
     let scheme = scheme.split(' ').next().unwrap_or_default();
@@ -240,7 +240,9 @@ fn is_of_a_connection(message: &Message) -> bool {
         .any(|one| scheme.eq_ignore_ascii_case(one))
 }
 
-/// A request without the credentials that do not go through, and those that do, as one text.
+/// Takes credentials that do not go through out of a request.
+///
+/// Returns those that go through, as one text.
 fn own_credentials(policy: &Policy, mut message: Message) -> (Message, String) {
     let (own, headers): (Vec<_>, Vec<_>) = message
         .headers

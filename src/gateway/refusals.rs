@@ -1,4 +1,4 @@
-//! Requests whose token was refused: counted by reason, each reason logged once a minute at most.
+//! Refused tokens: counted by reason, and each reason logged once a minute at most.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,14 +17,14 @@ pub enum TokenRefused {
     Missing,
     Unknown,
     Expired,
-    /// The token is known, and its scopes do not cover what was asked for.
+    /// The token is known, but its scopes do not cover the request.
     Scope,
 }
 
 impl TokenRefused {
     pub const ALL: [Self; 4] = [Self::Missing, Self::Unknown, Self::Expired, Self::Scope];
 
-    /// The word for it in metrics and in the log.
+    /// The reason as one word, for metrics and the log.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -59,7 +59,7 @@ impl Refusals {
         }
     }
 
-    /// Notes that a request was refused because of its token. Nothing of the token is kept or logged.
+    /// Notes that a request's token was refused. Nothing of the token is kept or logged.
     pub fn note_refused(&self, why: TokenRefused) {
         self.metrics
             .refused_tokens
@@ -74,7 +74,7 @@ impl Refusals {
         }
     }
 
-    /// How many there were since the last line, if it is time for another one.
+    /// How many there were since the last log line, if another line is due.
     fn note(&self, why: TokenRefused, now: Instant) -> Option<u64> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let Noted { logged_at, since } = &mut noted[why as usize];

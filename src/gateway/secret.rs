@@ -1,6 +1,8 @@
-//! The store's secret. It is a document, so that all gateways of a store have the same, and it is sealed like any
-//! other where there are encryption keys. Each gateway keeps a copy beside its watermarks, by which it is put back
-//! where the store has lost it: it never changes as long as one copy is there.
+//! The store's secret.
+//!
+//! It is a document, so that all gateways of a store share it, and it is encrypted like any other
+//! where there are encryption keys. Each gateway keeps a copy beside its watermarks, and puts it
+//! back if the store has lost it: the secret never changes as long as one copy is there.
 //!
 //! A gateway that knows another secret than the store has takes it for lost data. Once a person has accepted that, the
 //! store keeps both, so that the calls of either are recognised.
@@ -20,23 +22,23 @@ use crate::core::secret::{MAX_SECRETS, Secret, Secrets};
 use crate::core::time::signed;
 use crate::store::{self, LOST_DATA, Put, Reason};
 
-/// What its document is called.
+/// The name of its document.
 const ID: &str = "secret";
 
-/// What is known of the secret.
+/// The secrets that this gateway knows.
 pub(super) struct KnownSecrets {
     base: Arc<Base>,
     known: ArcSwapOption<Secrets>,
-    /// For requests that claim nothing, until the store's own is known.
+    /// A secret for requests that claim nothing, until the store's own is known.
     spare: Arc<Secrets>,
     trouble: ArcSwapOption<Trouble>,
-    /// This process has sealed the document with its newest key.
+    /// Whether this process has encrypted the document with its newest key.
     is_sealed_anew: AtomicBool,
-    /// A loss has just been accepted: other gateways may know the secret, and put it back.
+    /// Whether a loss was just accepted: other gateways may know the secret, and put it back.
     waits_for_others: AtomicBool,
 }
 
-/// While this is there no new secret is made.
+/// As long as this exists no new secret is made.
 pub(super) struct WaitForOthers<'a>(&'a AtomicBool);
 
 impl Drop for WaitForOthers<'_> {
@@ -72,14 +74,14 @@ enum Before {
     None,
 }
 
-/// What the document says.
+/// The body of the document.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     secret: String,
-    /// Of an accepted loss.
+    /// Earlier secrets, of accepted losses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<String>,
-    /// Names the key that has sealed it.
+    /// Names the key that encrypted it.
     sealed_with: String,
 }
 
@@ -101,7 +103,7 @@ fn body_of(secrets: &Secrets, sealed_with: String) -> Bytes {
     serde_json::to_vec(&stored).unwrap_or_default().into()
 }
 
-/// What is written beside the watermarks.
+/// The copy beside the watermarks.
 fn copy_of(secrets: &Secrets) -> Bytes {
     let all: Vec<u8> = secrets.all().flat_map(|one| *one.bytes()).collect();
     hex::encode(all).into()
@@ -137,7 +139,7 @@ impl KnownSecrets {
         }
     }
 
-    /// What names and fingerprints are made with.
+    /// The secrets for names and fingerprints.
     pub(super) fn current(&self) -> Arc<Secrets> {
         self.known.load_full().unwrap_or_else(|| self.spare.clone())
     }
@@ -174,7 +176,7 @@ impl KnownSecrets {
         store::Error::Refused(trouble.to_string())
     }
 
-    /// What this gateway knows, or has known.
+    /// The secrets that this gateway knows, or has known.
     fn known_secrets(&self) -> Result<Option<Secrets>, store::Error> {
         if let Some(known) = &*self.known.load() {
             return Ok(Some(Secrets::clone(known)));
@@ -194,8 +196,9 @@ impl KnownSecrets {
         }
     }
 
-    /// Makes sure that the secret is known, and that the store and the file of watermarks have it. The first gateway
-    /// of a store makes it.
+    /// Makes sure that the secret is known, stored, and in the watermarks.
+    ///
+    /// The first gateway of a store makes it.
     ///
     /// # Errors
     /// The store failed, what it has cannot be read, or it has not the secret of its calls.
@@ -223,7 +226,7 @@ impl KnownSecrets {
         Ok(())
     }
 
-    /// The store has no secret. One that is known is put back.
+    /// Handles a store without a secret. A known one is put back.
     async fn make_secret(&self) -> Result<(), store::Error> {
         if let Some(known) = self.known_secrets()? {
             self.take_secrets(known.clone())?;
@@ -243,8 +246,9 @@ impl KnownSecrets {
             .await
     }
 
-    /// A person accepts that the store has lost data, and nothing is claimed before that is done: if the store's
-    /// secret and the one that is known here differ, the store keeps both.
+    /// Keeps both secrets, if the store's and this gateway's differ.
+    ///
+    /// A person accepts a loss of data; nothing is claimed before this is done.
     pub(super) async fn join_secrets(&self) -> Result<(), store::Error> {
         let max_age = self.base.limits.pace.recipes_max_age;
         for _ in 0..ROUNDS {
@@ -294,14 +298,16 @@ impl KnownSecrets {
         ))
     }
 
-    /// From now on no new secret is made, until the answer is dropped.
+    /// Makes no new secret until the returned guard is dropped.
     pub(super) fn wait_for_others(&self) -> WaitForOthers<'_> {
         self.waits_for_others.store(true, Ordering::SeqCst);
         WaitForOthers(&self.waits_for_others)
     }
 
-    /// After a loss was accepted: others that know the secret put it back within a round of theirs, which is waited for
-    /// before another one is made.
+    /// Learns the secret after an accepted loss.
+    ///
+    /// Other gateways that know the secret put it back within a round of theirs. This one waits for
+    /// that before it makes another.
     pub(super) async fn learn_secret_after_loss(
         &self,
         waiting: WaitForOthers<'_>,
@@ -331,7 +337,7 @@ impl KnownSecrets {
         }
     }
 
-    /// Writes what is no document yet. Of concurrent writers all take the secret that won.
+    /// Writes the first document. Of concurrent writers all take the secret that won.
     async fn write_secrets(&self, secrets: Secrets, before: Before) -> Result<(), store::Error> {
         let document = Document {
             kind: Kind::Secret,
@@ -355,7 +361,7 @@ impl KnownSecrets {
         }
     }
 
-    /// From now on these are the secrets, unless one that is known here is not among them.
+    /// Takes these secrets, unless one that is known here is not among them.
     fn take_secrets(&self, secrets: Secrets) -> Result<(), store::Error> {
         let known = self.known_secrets()?;
         if known

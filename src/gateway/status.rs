@@ -1,4 +1,6 @@
-//! What the ops doors show. However often they are asked, the store is asked once a second at most.
+//! The answers of the ops routes.
+//!
+//! However often they are asked, the store is asked once a second at most.
 
 use std::sync::Arc;
 
@@ -14,8 +16,9 @@ use crate::core::document::Kind;
 use crate::core::saga;
 use crate::store::{Readiness, Reason};
 
-/// The newest answers, each with the time at which the store was asked. Those who ask meanwhile wait for the lock
-/// and share the answer.
+/// The newest answers, each with the time at which the store was asked.
+///
+/// Requests that come meanwhile wait for the lock and share the answer.
 pub struct Status {
     base: Arc<Base>,
     recipes: Arc<Recipes>,
@@ -48,7 +51,7 @@ impl Status {
         self.readiness_with(found).await
     }
 
-    /// What was found of the store, and what this gateway has to add.
+    /// The store's readiness, with reasons of this gateway.
     async fn readiness_with(&self, mut readiness: Readiness) -> Readiness {
         if self.base.is_out_of_time() {
             let why = "its clock was set forward since this gateway started: restart it";
@@ -119,7 +122,7 @@ impl Status {
             .scrape(tools.keys(), census.ok().as_deref())
     }
 
-    /// The same as [`readiness`](Self::readiness), with what the store has said within the last second.
+    /// The same as [`readiness`](Self::readiness), at most a second old.
     pub async fn recent_readiness(&self) -> Readiness {
         let found = {
             let mut recent = self.readiness.lock().await;

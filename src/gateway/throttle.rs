@@ -1,6 +1,6 @@
-//! How fast a caller may be, in this process. The rule is in `core::rate`.
+//! The rates of callers in this process. The rule is in `core::rate`.
 //!
-//! Tokens of one name share what they may do, so that replacing one does not double it.
+//! Tokens of one name share their rates, so that replacing one does not double them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,21 +13,23 @@ use crate::core::caller::Caller;
 use crate::core::rate::{Rate, Spent};
 use crate::metrics::Metrics;
 
-/// What all callers have taken. There are as many as the configuration names.
+/// How much of their rates all callers have taken.
+///
+/// There are as many as the configuration names.
 pub struct Throttle {
     metrics: Arc<Metrics>,
     start: Instant,
     callers: Mutex<HashMap<String, Taken>>,
 }
 
-/// What the callers of one name have taken.
+/// How much of its rates one caller has taken.
 #[derive(Default)]
 struct Taken {
     requests: Spent,
     new_keys: Spent,
 }
 
-/// Under whose name, and how fast, a call may claim a new key.
+/// The caller's name and its bound on new keys.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct NewKeys {
     pub(super) name: String,
@@ -58,7 +60,7 @@ impl Throttle {
         )
     }
 
-    /// Takes the right to claim a new key, where new keys are bounded, or says how long to wait for it.
+    /// Takes the right to claim a new key, or says how long to wait for it.
     pub(super) fn take_new_key<'a>(
         &'a self,
         of: Option<&Arc<NewKeys>>,
@@ -85,7 +87,7 @@ impl Throttle {
             .inc();
     }
 
-    /// Counts a request of this caller, whatever it asks for.
+    /// Counts a request of this caller.
     ///
     /// # Errors
     /// It comes too early; nothing of it is to be looked at.
@@ -106,7 +108,7 @@ impl Throttle {
 }
 
 impl NewKey<'_> {
-    /// The key is claimed, or may be: nothing is given back.
+    /// The key is claimed, or may be: the right is not given back.
     pub(super) fn used(this: &mut Option<Self>) {
         if let Some(mut new_key) = this.take() {
             new_key.is_used = true;
@@ -125,7 +127,7 @@ impl Drop for NewKey<'_> {
 }
 
 impl NewKeys {
-    /// `None`: as fast as it likes.
+    /// `None`: new keys are not bounded.
     pub(super) fn of(caller: &Caller) -> Option<Arc<Self>> {
         caller.pace.new_keys.map(|rate| {
             Arc::new(Self {

@@ -1,5 +1,7 @@
-//! The tools as they are configured now. They are swapped as a whole: a request takes them once and keeps
-//! them, so a call that runs goes on as it began.
+//! The configured tools.
+//!
+//! They are swapped as a whole: a request takes them once and keeps them, so a running call goes on
+//! as it began.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,18 +19,18 @@ use crate::core::time::elapsed_ms;
 use crate::core::tool::Tool;
 use crate::downstream::Endpoint;
 
-/// The headers of an answer, in bytes; a guess.
+/// A guess at the headers of an answer, in bytes.
 const MAX_HEAD: usize = 16 << 10;
 
-/// A tool's policy with its place, and what is seen of it.
+/// A tool's policy, endpoint and health.
 pub struct ToolAt {
     pub tool: Tool,
     pub endpoint: Endpoint,
-    /// How names and fingerprints of its calls are made.
+    /// The recipe of its calls' names and fingerprints.
     pub(super) recipe: Arc<Recipe>,
     pub(super) recipe_id: RecipeId,
     pub(super) health: Arc<Health>,
-    /// Of an API that callers use as it is: for requests of each rule that has outcomes or a probe of its own.
+    /// Of a proxy: the tool under each rule that has outcomes or a probe of its own.
     by_rule: Vec<Option<Arc<ToolAt>>>,
 }
 
@@ -48,8 +50,9 @@ impl ToolAt {
         }
     }
 
-    /// An API that callers use as it is, with the settings of its rules. Its keys and what is seen of it are the same
-    /// under each.
+    /// A proxy, with the settings of its rules.
+    ///
+    /// Its keys and its health are the same under each.
     #[must_use]
     pub fn with_rules(self, rules: Vec<Option<(Tool, Endpoint)>>) -> Self {
         let of_rule = |(tool, endpoint)| Self {
@@ -69,7 +72,7 @@ impl ToolAt {
         }
     }
 
-    /// The same under the rule for a request to an API that callers use as it is.
+    /// The tool under the rule for a request to a proxy.
     pub(super) fn for_request(self: Arc<Self>, method: &str, path: &str) -> Arc<Self> {
         let policy = self.tool.proxy.as_ref();
         let rule = policy.and_then(|policy| policy.decide(method, path).0);
@@ -77,7 +80,8 @@ impl ToolAt {
         of_rule.unwrap_or(self)
     }
 
-    /// The same under the rule for a stored call; `None`: what is kept does not say which rule that is.
+    /// The tool under the rule for a stored call; `None`: the stored request does not say which
+    /// rule.
     pub(super) fn for_record(self: Arc<Self>, record: &Record) -> Option<Arc<Self>> {
         if self.by_rule.iter().all(Option::is_none) {
             return Some(self);
@@ -95,7 +99,7 @@ impl ToolAt {
         redact::mask(&json, &self.tool.redact.result)
     }
 
-    /// Whether an MCP server has it.
+    /// Whether it is the tool of an MCP server.
     pub fn is_of_upstream(&self) -> bool {
         self.endpoint.mcp.is_some()
     }
@@ -117,8 +121,9 @@ impl ToolAt {
                 .is_some_and(|mcp| mcp.upstream == upstream)
     }
 
-    /// The longest answer that is kept, in bytes, if it has another bound than all tools: a body may be written in base64, and
-    /// headers go with it.
+    /// The longest kept answer, in bytes, if the tool has a bound of its own.
+    ///
+    /// A body may be written in base64, and headers go with it.
     pub(super) fn longest_answer(&self) -> Option<usize> {
         let longest = self.endpoint.max_answer?;
         Some(longest + longest / 3 + MAX_HEAD)
@@ -135,7 +140,9 @@ impl ToolAt {
         self.health.retry_after(Duration::from_millis(runs_for))
     }
 
-    /// What was seen of a tool counts on if it is still in the same place and judged in the same way.
+    /// Whether the health of an earlier tool counts on for this one.
+    ///
+    /// It does if the endpoint is the same, and answers are judged alike.
     pub(super) fn seen_before(self, before: &Tools) -> Self {
         let same = before.get(&self.tool.name).filter(|old| {
             old.endpoint.url == self.endpoint.url && old.tool.breaker == self.tool.breaker
@@ -177,7 +184,7 @@ impl std::fmt::Debug for ToolAt {
 /// Every tool by its name.
 pub type Tools = BTreeMap<String, Arc<ToolAt>>;
 
-/// As configured, knowing what was seen of those before.
+/// The tools as configured, with the health of those before.
 pub(super) fn tools_after(before: &Tools, tools: Vec<ToolAt>) -> Tools {
     tools
         .into_iter()

@@ -1,5 +1,7 @@
-//! Spans: how long what took, and what belongs to it. Each knows its trace and its parent by their ids and not
-//! by being inside of it: the caller's span ends when its request does, a call's when its task does.
+//! Spans of requests, calls and attempts.
+//!
+//! Each knows its trace and its parent by their ids and not by being inside of it: the caller's
+//! span ends when its request does, a call's when its task does.
 //!
 //! Fields are what the ledger shows, too; never arguments, keys, tokens or bodies. `telemetry` exports them.
 
@@ -13,13 +15,13 @@ use crate::core::trace::{self, Context, SpanId};
 /// A request for a call, from its head to its answer.
 #[derive(Debug)]
 pub struct RequestSpan {
-    /// What the caller says of its trace.
+    /// The caller's trace context.
     context: Option<Context>,
     span: Span,
     id: Option<SpanId>,
 }
 
-/// One of which there is no span.
+/// A request without a span.
 impl Default for RequestSpan {
     fn default() -> Self {
         Self {
@@ -31,7 +33,9 @@ impl Default for RequestSpan {
 }
 
 impl RequestSpan {
-    /// Its trace may be known only later, if the caller says nothing of it here.
+    /// Begins the span of a request.
+    ///
+    /// Its trace may be known only later, if the caller brings none.
     pub fn begin(context: Option<Context>) -> Self {
         let id = new_span_id();
         let span = info_span!(
@@ -55,12 +59,14 @@ impl RequestSpan {
         }
     }
 
-    /// It is for a tool that exists: other names are the caller's own.
+    /// Names the tool of the request.
+    ///
+    /// It exists: other names are the caller's own.
     pub(super) fn is_for(&self, tool: &str) {
         self.span.record("tool", tool);
     }
 
-    /// Its trace is known now. Answers with where the call belongs that it may begin.
+    /// Places the request in its trace. Returns the place of the call that it may begin.
     pub(super) fn belongs_to(&self, intent: &Intent, share: f64) -> Trace {
         let trace_id = intent.trace_id.as_str();
         self.span.record("key", intent.lookup.short());
@@ -90,21 +96,21 @@ impl RequestSpan {
     }
 }
 
-/// Where in which trace the spans of a run belong.
+/// The place of a run's spans in its trace.
 #[derive(Debug, Clone)]
 pub(super) struct Trace {
     trace_id: String,
     parent: Option<SpanId>,
-    /// Whether it is recorded; the tool is told.
+    /// Whether the trace is recorded; the tool is told.
     sampled: bool,
     /// The caller's `tracestate`.
     state: String,
-    /// Of the run itself; it lasts as long as any copy of this.
+    /// The span of the run itself; it lasts as long as any copy of this.
     span: Span,
 }
 
 impl Trace {
-    /// Nothing but its id is known of it.
+    /// A trace of which only the id is known.
     pub(super) fn of(trace_id: &str, share: f64) -> Self {
         let sampled = trace::is_sampled(trace_id, share);
         Self {
@@ -116,7 +122,7 @@ impl Trace {
         }
     }
 
-    /// The run begins: what follows belongs into its span.
+    /// Begins the span of a run: later spans are inside of it.
     pub(super) fn begin_call(&mut self, intent: &Intent) {
         let id = new_span_id();
         self.span = self.spanned(|trace_id, parent_id| {
@@ -137,7 +143,7 @@ impl Trace {
         self.parent = Some(id);
     }
 
-    /// An unknown call is worked on.
+    /// Begins the span of a recheck.
     pub(super) fn begin_recheck(&mut self, record: &Record) {
         let (id, intent) = (new_span_id(), &record.intent);
         self.span = self.spanned(|trace_id, parent_id| {
@@ -156,7 +162,7 @@ impl Trace {
         self.parent = Some(id);
     }
 
-    /// Getting hold of the key, with the time in which the session lets it wait.
+    /// The span of a claim, with its wait for the session.
     pub(super) fn claim(&self, intent: &Intent) -> Span {
         self.spanned(|trace_id, parent_id| {
             info_span!(
@@ -174,7 +180,7 @@ impl Trace {
         })
     }
 
-    /// The key is got hold of, or not.
+    /// Ends the span of a claim.
     pub(super) fn claimed(&self, claim: Span, outcome: &str, record: Option<&Record>) {
         claim.record("outcome", outcome);
         for span in [&claim, &self.span] {
@@ -182,7 +188,7 @@ impl Trace {
         }
     }
 
-    /// One request to the tool.
+    /// The span of one request to the tool.
     pub(super) fn attempt(&self, record: &Record, id: SpanId) -> Span {
         self.spanned(|trace_id, parent_id| {
             info_span!(
@@ -201,7 +207,7 @@ impl Trace {
         })
     }
 
-    /// Writing down what came of an attempt.
+    /// The span of writing an outcome down.
     pub(super) fn completion(&self, record: &Record) -> Span {
         self.spanned(|trace_id, parent_id| {
             info_span!(
@@ -218,7 +224,7 @@ impl Trace {
         })
     }
 
-    /// How the run has ended, as far as it is known.
+    /// Notes how the run ended.
     pub(super) fn ended(&self, record: &Record, error: Option<&str>) {
         self.span.record("outcome", record.state.as_str());
         if let Some(error) = error {
@@ -226,8 +232,9 @@ impl Trace {
         }
     }
 
-    /// The same for a call that is kept with this trace: one that runs again keeps the trace in which it was
-    /// asked for first.
+    /// The place of a stored call's spans.
+    ///
+    /// A call that runs again keeps the trace of its first arrival.
     pub(super) fn for_call(&self, record: &Record, share: f64) -> Self {
         if record.intent.trace_id == self.trace_id {
             return self.clone();
@@ -235,7 +242,7 @@ impl Trace {
         Self::of(&record.intent.trace_id, share)
     }
 
-    /// What the tool is told: `traceparent` and `tracestate`, if there are any.
+    /// The headers for the tool: `traceparent` and `tracestate`, if there are any.
     pub(super) fn told(&self, span: SpanId) -> Vec<(&'static str, String)> {
         let traceparent = trace::traceparent(&self.trace_id, span, self.sampled);
         let state =
@@ -256,7 +263,7 @@ impl Trace {
     }
 }
 
-/// Names the call; a duplicate may come in another trace than the call.
+/// Names the call in a span; a duplicate may have another trace than the call.
 fn say_call(span: &Span, record: Option<&Record>) {
     if let Some(record) = record {
         span.record("call_id", tracing::field::display(record.intent.call_id));

@@ -16,13 +16,13 @@ use crate::core::tool::Tool;
 use crate::crash;
 use crate::store::{self, Claimed, Replaced};
 
-/// How often a change meets a record that has just changed before it is given up.
+/// How often a change is tried on a record that keeps changing.
 pub(super) const ROUNDS: usize = 8;
-/// How often a store that did not answer is asked whether the claim is ours.
+/// How often a store that did not answer is asked about a claim.
 pub(super) const CLAIM_TRIES: usize = 3;
 /// How long to wait before an outcome is offered to the store again.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
-/// How often an outcome is offered to the store once the gateway has run out of time.
+/// How often an outcome is offered to the store after the gateway has run out of time.
 const LAST_TRIES: usize = 5;
 
 /// What happens if another writer was faster.
@@ -47,7 +47,7 @@ impl OnConflict {
     }
 }
 
-/// What came of a change.
+/// The result of a change.
 pub(super) enum Moved {
     /// It is written. `was`: the state before it.
     Written {
@@ -72,7 +72,7 @@ impl Moved {
     }
 }
 
-/// What core says to an event. Nothing is written.
+/// Core's decision about an event. Nothing is written.
 pub(super) fn ask(
     tool: &Tool,
     record: Option<&Record>,
@@ -82,7 +82,7 @@ pub(super) fn ask(
     call::next(tool, record, event, now)
 }
 
-/// Applies an event to a call that was loaded. The time is `now`, or later after a conflict.
+/// Applies an event to a loaded call. The time is `now`, or later after a conflict.
 ///
 /// # Errors
 /// The store failed. If it did not answer, the change may be written.
@@ -120,7 +120,7 @@ pub(super) async fn apply(
     Ok(Moved::Lost(Some(record)))
 }
 
-/// Loads a call and applies an event to it by the rules of its tool. `None`: there is no such call.
+/// Loads a call and applies an event by its tool's rules. `None`: there is no such call.
 ///
 /// # Errors
 /// The store failed. If it did not answer, the change may be written.
@@ -138,7 +138,7 @@ pub(super) async fn load_and_apply(
     Ok(Some(moved))
 }
 
-/// The record after an event that leads to nothing else; `None` if it could not be written.
+/// The record after an event without further action; `None` if it could not be written.
 pub(super) async fn change(
     base: &Base,
     record: &Record,
@@ -162,14 +162,16 @@ pub(super) enum Begin<'a> {
 /// Whether a run has begun.
 pub(super) enum Begun {
     Ours(Record),
-    /// The record that is there instead.
+    /// It has not begun; the stored record instead.
     Not(Option<Record>),
     Denied(Denied),
     /// The store never confirmed it, and may have it: this must not be run.
     Unconfirmed(Record),
 }
 
-/// Begins a run. If the answer is lost the store is asked again: it knows the attempt.
+/// Begins a run.
+///
+/// If the answer is lost the store is asked again: it knows the attempt.
 ///
 /// # Errors
 /// The store refused; nothing has begun.
@@ -215,19 +217,21 @@ async fn begin_once(base: &Base, change: &Change, how: Begin<'_>) -> Result<Begu
     }
 }
 
-/// How the end of an attempt was written down.
+/// The result of writing an attempt's end.
 pub(super) struct Completed {
     /// As it is stored now; if nothing was written, as it was.
     pub(super) record: Record,
-    /// How long to wait before the record's further attempt, if one was begun.
+    /// How long to wait before a further attempt, if one was begun.
     pub(super) retry_after: Option<Duration>,
-    /// The tool has executed what counts as not executed.
+    /// Whether the tool has executed an attempt that counts as not executed.
     pub(super) is_alarm: bool,
-    /// The state that another writer gave the call, which it took from this owner.
+    /// The state that another writer gave the call of this owner.
     pub(super) stale: Option<&'static str>,
 }
 
-/// Writes down how an attempt ended, however long the store takes. `unwritten` is told once if it has to wait.
+/// Writes down the end of an attempt, however long the store takes.
+///
+/// `unwritten` is told once if it has to wait.
 ///
 /// A further attempt is begun only if the store takes it; where it does not, the call ends without one.
 pub(super) async fn complete(
@@ -317,8 +321,9 @@ pub(super) async fn complete(
     }
 }
 
-/// Writes a change, however long it takes. `None`: the gateway ran out of time, and the next start finds the call
-/// as running.
+/// Writes a change, however long it takes.
+///
+/// `None`: the gateway ran out of time, and recovery finds the call as running.
 async fn write_until_taken(
     base: &Base,
     change: &Change,

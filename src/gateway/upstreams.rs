@@ -1,4 +1,4 @@
-//! MCP servers whose tools no section of `[tools]` names: which there are, and what is asked of them beside calls.
+//! MCP servers: their unlisted tools, and requests beside calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex as Guard, MutexGuard, PoisonError};
@@ -24,39 +24,41 @@ use crate::core::record::{Failure, FailureKind};
 use crate::core::tool::{Effect, Tool};
 use crate::downstream::{About, Downstream, Endpoint, McpTool, Party, Question};
 
-/// How long a question to a server may take that executes nothing.
+/// How long a request that executes nothing may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a server may take to say what it is: a program may have to be fetched from a network first.
+/// How long a server may take to describe itself.
+///
+/// A program may have to be fetched from a network first.
 const FIRST_PATIENCE: Duration = Duration::from_secs(100);
-/// How long a server's list of tools is taken for fresh when a tool is not in it.
+/// How long a server's list counts as fresh for a tool not in it.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long it is taken for fresh when a tool is in it.
+/// How long a server's list counts as fresh for a tool in it.
 const LISTED: Duration = Duration::from_mins(5);
-/// Tools of one server that no section names. Each has metrics and a stored recipe.
+/// Most tools of one server that no section names. Each has metrics and a stored recipe.
 const MAX_UNLISTED: usize = 500;
-/// Pages of one server's list.
+/// Most pages of one server's list.
 const MAX_PAGES: usize = 50;
 
-/// An MCP server, and what holds for its tools that no section names.
+/// An MCP server, and the settings of its unlisted tools.
 #[derive(Debug, Clone)]
 pub struct UpstreamAt {
     pub name: String,
-    /// Without a tool's name.
+    /// The endpoint, without a tool's name.
     pub endpoint: Endpoint,
-    /// What they do; `None`: they are not served.
+    /// The effect of unlisted tools; `None`: they are not served.
     pub unlisted: Option<Effect>,
-    /// Whether a tool reads if the server says so.
+    /// Whether a tool reads if its annotations say so.
     pub trusts_annotations: bool,
-    /// How long a call of them may take.
+    /// The timeout of their calls.
     pub timeout: Duration,
     /// How long their derived keys are remembered.
     pub dedup_window: Duration,
-    /// Names there of those that may be executed any number of times.
+    /// Names on the server of tools that may be executed any number of times.
     pub repeatable: BTreeSet<String>,
 }
 
 impl UpstreamAt {
-    /// Where one of its tools is called.
+    /// The endpoint of one of its tools.
     pub fn endpoint_of(&self, tool: &str, mirrored: Vec<Mirrored>, is_unlisted: bool) -> Endpoint {
         let mcp = self.endpoint.mcp.clone().map(|mcp| McpTool {
             name: tool.to_owned(),
@@ -75,7 +77,7 @@ impl UpstreamAt {
     }
 }
 
-/// What is known of one server.
+/// The list of one server, as it was read.
 struct Known {
     at: UpstreamAt,
     /// Its tools, or why they could not be read; and since when that is known.
@@ -84,11 +86,11 @@ struct Known {
 
 type List = BTreeMap<String, Listed>;
 
-/// A tool in a server's list, as far as the gateway goes by it.
+/// A tool in a server's list, with what the gateway needs of it.
 #[derive(Default)]
 struct Listed {
     is_read: bool,
-    /// Its arguments that stand in headers, too.
+    /// The arguments that headers repeat.
     mirrored: Vec<Mirrored>,
 }
 
@@ -129,10 +131,10 @@ pub struct Upstreams {
     downstream: Arc<Downstream>,
     memory: Arc<ResultMemory>,
     recipes: Arc<Recipes>,
-    /// Tools of which calls may be stored; their server's list was not looked into.
+    /// Tools with stored calls whose server's list was not read.
     remembered: Guard<BTreeSet<String>>,
     all: ArcSwap<BTreeMap<String, Arc<Known>>>,
-    /// Tools are added for the servers of now, and for no earlier ones.
+    /// Held while tools are added, so that none are added for earlier servers.
     changing: Guard<()>,
 }
 
@@ -155,7 +157,7 @@ impl Upstreams {
         }
     }
 
-    /// From now on these are the servers, and these the tools that sections name.
+    /// Sets the servers, and the tools that sections name.
     pub(super) fn set(&self, upstreams: Vec<UpstreamAt>, tools: Tools) {
         let changing = lock(&self.changing);
         self.base.tools.store(Arc::new(tools));
@@ -164,8 +166,9 @@ impl Upstreams {
         self.remember();
     }
 
-    /// Adds the tools that no section names and of which calls may be stored, from an earlier run or by another gateway:
-    /// what is known of a call is told although its server is down, or lists the tool no more.
+    /// Adds unlisted tools that may have stored calls, of an earlier run or another gateway.
+    ///
+    /// So their calls are answered although the server is down, or lists the tool no more.
     pub fn remember(&self) {
         let all = self.all.load_full();
         for here in self.recipes.tools() {
@@ -188,7 +191,9 @@ impl Upstreams {
         self.all.load().contains_key(upstream)
     }
 
-    /// The name here of a server's tool: that of the section that names it, or one made of both names.
+    /// The gateway's name of a server's tool.
+    ///
+    /// The name of the section that names it, or one made of both names.
     pub fn name_of(&self, upstream: &str, tool: &str) -> String {
         let tools = self.base.tools();
         let is_it = |at: &&Arc<ToolAt>| {
@@ -199,7 +204,7 @@ impl Upstreams {
         named.unwrap_or_else(|| format!("{upstream}.{tool}"))
     }
 
-    /// Makes a server's tool one that can be called, if no section names it and the server lists it.
+    /// Adds a server's tool, if no section names it and the server lists it.
     ///
     /// # Errors
     /// The server does not say which tools it has. Nothing was executed.
@@ -248,7 +253,9 @@ impl Upstreams {
         }
     }
 
-    /// Whether another gateway has served a tool, so that calls of it may be stored; then it is served here, too.
+    /// Whether another gateway has served a tool, which may then have stored calls.
+    ///
+    /// Then it is served here, too.
     ///
     /// # Errors
     /// The store does not say.
@@ -262,7 +269,9 @@ impl Upstreams {
         Ok(self.base.tool_at(here).is_some())
     }
 
-    /// Whether the server's list says more of a tool than is known: that it is there, or whether it reads still.
+    /// Whether the server's list has to be read for a tool.
+    ///
+    /// It may be new there, or may not read any more.
     fn has_to_look(&self, known: &Known, here: &str) -> bool {
         let Some(at) = self.base.tool_at(here) else {
             return true;
@@ -357,7 +366,7 @@ impl Upstreams {
         Ok(tools)
     }
 
-    /// Asks a server what executes nothing.
+    /// Sends a server a request that executes nothing.
     ///
     /// # Errors
     /// There is no such server, or it did not answer.
@@ -397,7 +406,7 @@ impl Upstreams {
         })
     }
 
-    /// What a server says of itself.
+    /// A server's description of itself.
     ///
     /// # Errors
     /// There is no such server, or it did not answer.
@@ -412,7 +421,7 @@ impl Upstreams {
         }
     }
 
-    /// Which tools in a list of a server may be shown to a caller.
+    /// Which tools of a server's list a caller may see.
     pub fn may_see(&self, caller: &Caller, upstream: &str) -> impl Fn(&RawValue) -> bool {
         let tools = self.base.tools();
         let named: BTreeMap<String, String> = tools
@@ -456,12 +465,12 @@ fn why(kind: ErrorKind) -> String {
     }
 }
 
-/// Nothing was executed.
+/// The failure of a request that executed nothing.
 fn no_answer(why: String) -> ErrorKind {
     ErrorKind::ToolUnreachable(Failure::new(FailureKind::Unreachable, why))
 }
 
-/// Whether a name can be a part of a tool's name here: it stands in URLs, labels and log lines.
+/// Whether a name can be part of a tool's name here: in URLs, labels and log lines.
 fn is_plain(tool: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     (1..=128).contains(&tool.len()) && tool.bytes().all(is_plain)

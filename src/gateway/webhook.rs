@@ -1,4 +1,4 @@
-//! Telling a system outside.
+//! Tells the webhook of events.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Tells the webhook. Told again, it is the same `Idempotency-Key`, `event:id`.
+    /// Tells the webhook. A repetition has the same `Idempotency-Key`, `event:id`.
     ///
     /// # Errors
     /// It may not have been heard; says why. The caller tries again later.

@@ -1,4 +1,4 @@
-//! Who is calling: from the bearer token, and from nothing else.
+//! The caller of a request, from the bearer token and from nothing else.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::core::caller::{self, Caller, Closed, Token};
 use crate::core::ledger::PAGE_BYTES;
 use crate::gateway::TokenRefused;
 
-/// Which tokens there are. They are swapped as a whole; every request takes them once.
+/// The configured tokens. They are swapped as a whole; every request takes them once.
 #[derive(Clone, Default)]
 pub struct Tokens(Arc<ArcSwap<Vec<Token>>>);
 
@@ -27,18 +27,19 @@ impl Tokens {
         Self(Arc::new(ArcSwap::from_pointee(tokens)))
     }
 
-    /// As they are now. None at all: open mode, for which the configuration has made sure of loopback.
+    /// The tokens as they are now. Empty: open mode, which the configuration allows on loopback
+    /// only.
     pub fn now(&self) -> Arc<Vec<Token>> {
         self.0.load_full()
     }
 
-    /// From now on there are these.
+    /// Sets the tokens.
     pub fn set(&self, tokens: Vec<Token>) {
         self.0.store(Arc::new(tokens));
     }
 }
 
-/// The caller of a request that was let in.
+/// The caller of an admitted request.
 pub(super) struct Known(pub Caller);
 
 impl FromRequestParts<Http> for Known {
@@ -52,7 +53,7 @@ impl FromRequestParts<Http> for Known {
 }
 
 impl Known {
-    /// Who calls with a token of this digest. `room`: bytes that the answer may take.
+    /// The caller with this token digest. `room`: bytes that the answer may take.
     pub(super) fn by_token(
         parts: &Parts,
         http: &Http,
@@ -86,7 +87,7 @@ impl Known {
     }
 }
 
-/// The caller of a stream that a token of this digest has opened. `None`: that token opens nothing any more.
+/// The caller of a stream that this token opened. `None`: the token is not valid any more.
 pub(super) fn still_known(http: &Http, digest: Option<&[u8; 32]>) -> Option<Caller> {
     let tokens = http.tokens.now();
     if tokens.is_empty() {
@@ -120,7 +121,7 @@ fn make_room(parts: &Parts, caller: &Caller, room: usize) -> Result<(), Problem>
         .map_err(|_| Problem::no_room())
 }
 
-/// The room for the answer at a door, in bytes.
+/// The memory for a route's answer, in bytes.
 fn room_of(method: &Method, door: &str, http: &Http) -> usize {
     match (method, door) {
         // The gateway makes room for a result before it claims the call, or asks a server.

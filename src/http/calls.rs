@@ -1,4 +1,4 @@
-//! The main door: reads a request for a call, and prints what came of it.
+//! `POST /v1/tools/{tool}/calls`: reads a request for a call, and prints the answer.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-to
 
 /// The longest that a caller may ask to wait.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Tokens are below this number.
+/// The first number that is no token.
 ///
 /// Every reader of JSON can tell smaller ones apart.
 pub(super) const FIRST_NO_TOKEN: u64 = 1 << 53;
@@ -94,7 +94,7 @@ pub(super) async fn call(
     }
 }
 
-/// The key that a request body gets, as JSON.
+/// The key of a request body, as JSON.
 ///
 /// # Errors
 /// Why it gets none, in a sentence.
@@ -166,7 +166,9 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
     })
 }
 
-/// A session that a caller may name. A tool gets it as a header, which loses outer spaces: two sessions would be one.
+/// Checks a caller's session id.
+///
+/// A tool gets it as a header, which loses outer spaces: two sessions would be one.
 pub(super) fn session_id(id: String) -> Result<String, Problem> {
     if id.trim() != id {
         return Err(Problem::invalid_request(
@@ -176,7 +178,7 @@ pub(super) fn session_id(id: String) -> Result<String, Problem> {
     identity("session_id", id)
 }
 
-/// A saga that a caller may name.
+/// Checks a caller's saga id.
 pub(super) fn saga(id: String) -> Result<String, Problem> {
     if id.starts_with(COMPENSATION) {
         let why = format!("a saga_id that begins with {COMPENSATION} is the gateway's own");
@@ -185,7 +187,7 @@ pub(super) fn saga(id: String) -> Result<String, Problem> {
     identity("saga_id", id)
 }
 
-/// What the caller says of its trace.
+/// The caller's trace context.
 pub(super) fn traced(headers: &HeaderMap) -> Option<Context> {
     let line = |value: &HeaderValue| value.to_str().map(str::to_owned);
     let traceparent = line(headers.get("traceparent")?).ok()?;
@@ -193,7 +195,7 @@ pub(super) fn traced(headers: &HeaderMap) -> Option<Context> {
     Context::parse(&traceparent, &states.unwrap_or_default().join(","))
 }
 
-/// `Prefer: wait=SECONDS, respond-async` (RFC 7240). What is not understood is passed over.
+/// `Prefer: wait=SECONDS, respond-async` (RFC 7240). Others are ignored.
 fn patience(headers: &HeaderMap) -> Patience {
     let mut patience = Patience::default();
     let lines = headers
@@ -215,7 +217,7 @@ fn patience(headers: &HeaderMap) -> Patience {
     patience
 }
 
-/// The members of a list: what stands between commas that stand in no quotes.
+/// Splits a list at commas outside of quotes.
 fn members(line: &str) -> impl Iterator<Item = &str> {
     let mut in_quotes = false;
     line.split(move |c| {
@@ -224,7 +226,7 @@ fn members(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What [`result`] writes, as the document of the doors says it.
+/// The members that [`result`] writes, for the OpenAPI document.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CallResult)]
 pub(super) struct ResultView<'a> {
@@ -325,7 +327,7 @@ pub(super) struct Accepted<'a> {
     idempotency_key: &'a str,
 }
 
-/// 202 with the place to ask at.
+/// 202 with the URL of the call.
 fn accepted(record: &Record) -> Response {
     let call_id = record.intent.call_id.to_string();
     let place = HeaderValue::try_from(format!("/v1/calls/{call_id}"));
@@ -359,7 +361,7 @@ fn name_call(headers: &mut HeaderMap, record: &Record) {
     }
 }
 
-/// An object of our own making; it always serializes.
+/// An object of the gateway's own; it always serializes.
 fn object(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Which name a request asks for: one `Host` for HTTP/1.1, and without tokens only names of this machine.
+//! The host of a request: one `Host` for HTTP/1.1, and without tokens only this machine's names.
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 
-/// A browser's word on where a request comes from (W3C Fetch Metadata).
+/// A browser's header about the origin of a request (W3C Fetch Metadata).
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Refuses HTTP/1.1 requests that do not have exactly one `Host` (RFC 9112, section 3.2).
+/// Refuses HTTP/1.1 requests without exactly one `Host` (RFC 9112, section 3.2).
 pub(super) async fn one_host(request: Request, next: Next) -> Response {
     let is_v1 = request.version() == Version::HTTP_11;
     if is_v1 && request.headers().get_all(HOST).iter().count() != 1 {
@@ -22,7 +22,9 @@ pub(super) async fn one_host(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether a gateway without tokens takes a request: it comes from a program on this machine, not from a web page.
+/// Whether a gateway without tokens takes a request.
+///
+/// It must come from a program on this machine, not from a web page.
 ///
 /// A page may reach loopback under a name of its own (DNS rebinding), so the name has to be one of this machine.
 ///
@@ -44,7 +46,9 @@ pub(super) fn is_local(parts: &Parts) -> Result<(), Problem> {
     ))
 }
 
-/// Whether a request comes from a page of this gateway on this machine: its origin is where it asks, by a loopback name.
+/// Whether a request comes from a page of this gateway on this machine.
+///
+/// Its origin is the address that it asks, by a loopback name.
 pub(super) fn is_own_page(parts: &Parts, origin: &HeaderValue) -> bool {
     let authority = match parts.uri.authority() {
         Some(authority) => Some(authority.as_str().as_bytes()),
@@ -63,7 +67,7 @@ fn is_from_another_site(headers: &HeaderMap) -> bool {
         .any(|site| !matches!(site.as_bytes(), b"none" | b"same-origin"))
 }
 
-/// The host that a request names, without its port.
+/// The host name of a request, without its port.
 pub(super) fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     if let Some(host) = uri.host() {
         return Some(host);

@@ -1,4 +1,4 @@
-//! What is known of a call, and what a person says about one.
+//! Routes of single calls: show, resolve and replay.
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -31,13 +31,14 @@ pub(super) async fn show(
     Ok(axum::Json(view).into_response())
 }
 
-/// What a person says about an unknown call.
+/// A person's decision about an unknown call.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Resolution)]
 pub(super) struct ResolveBody<'a> {
     r#as: As,
-    /// What duplicates get; needed if it succeeded, and `null` where the tool answers nothing.
+    /// The result for duplicates; needed if it succeeded, and `null` where the tool answers
+    /// nothing.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<&'a RawValue>,
@@ -48,7 +49,7 @@ pub(super) struct ResolveBody<'a> {
     reason: String,
 }
 
-/// A member that is there, also if it is null.
+/// Reads a member that is there, also if it is null.
 fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(
     from: D,
 ) -> Result<Option<&'a RawValue>, D::Error> {
@@ -96,7 +97,7 @@ pub(super) async fn resolve(
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }
 
-/// How a result is to be replayed.
+/// How to replay a result.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ReplayRequest)]
@@ -138,7 +139,7 @@ pub(super) struct ReplayView<'a> {
     stable: bool,
     #[schema(required, value_type = serde_json::Value)]
     stored: Option<&'a RawValue>,
-    /// What the tool said now, if it was asked.
+    /// The tool's fresh result, if it was asked.
     #[schema(required, value_type = serde_json::Value)]
     fresh: Option<&'a RawValue>,
     /// Where the two differ, as JSON Pointers.
@@ -182,7 +183,7 @@ pub(super) struct CallView<'a> {
     #[schema(required, format = Uuid)]
     compensation_call_id: Option<String>,
     trace_id: &'a str,
-    /// What its client calls the request: the members of `_meta` that `[mcp] client_ids` lists.
+    /// The client's names of the request: the members of `_meta` that `[mcp] client_ids` lists.
     #[schema(required, value_type = Option<Object>)]
     client_ids: Option<&'a RawValue>,
     #[schema(required, value_type = Option<Object>)]
@@ -347,7 +348,7 @@ impl<'a> EventView<'a> {
     }
 }
 
-/// An identity, if the caller named one.
+/// An identity, or `None` for an empty one.
 pub(super) fn named(id: &str) -> Option<&str> {
     Some(id).filter(|id| !id.is_empty())
 }

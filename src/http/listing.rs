@@ -39,7 +39,7 @@ pub(super) async fn list(
     Ok(axum::Json(PageView::of(&page)).into_response())
 }
 
-/// What a caller may ask for.
+/// The parameters of the list.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -117,8 +117,10 @@ fn view(listed: &Listed) -> CallView<'_> {
     CallView::of(&listed.record, &listed.duplicates)
 }
 
-/// Every call from here on, a line each. A page is read when the one before it is sent, so no more than one
-/// is ever in memory. If the store fails on the way, the answer breaks off: it is not whole then.
+/// Every call from here on, a line each.
+///
+/// A page is read when the one before it is sent, so no more than one is ever in memory. If the
+/// store fails on the way, the answer breaks off: it is not whole then.
 async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Response, Problem> {
     let place = http.gateway.ledger.place_to_export(&caller)?;
     let query = Query {

@@ -37,7 +37,7 @@ use super::read::read_body;
 use crate::core::caller::Caller;
 use crate::core::mcp::revision::{self, Era, Headers, Said};
 
-/// The caller of a request. A request that names an origin is refused unless that origin is allowed.
+/// The caller of a request from an allowed origin, or from none.
 pub(super) struct FromAllowedOrigin(Caller);
 
 impl FromRequestParts<Http> for FromAllowedOrigin {
@@ -61,21 +61,22 @@ impl FromRequestParts<Http> for FromAllowedOrigin {
     }
 }
 
-/// A request that was read.
-struct Asked {
+/// A request, parsed.
+struct ParsedRequest {
     id: Box<RawValue>,
     era: Era,
-    what: What,
+    method: Method,
 }
 
-enum What {
+/// The methods that this server knows, each with its parameters.
+enum Method {
     Initialize {
         version: String,
     },
     Ping,
     Discover,
     ListTools,
-    /// A call; of one server, its tool's name there.
+    /// A call; for one server's endpoint with the tool's name on that server.
     Call(Box<call::Call>, Option<String>),
     Listen {
         tools: bool,
@@ -118,30 +119,30 @@ async fn answered(
     let bytes = read_body(body, http.max_body).await?;
     let read = || read(&http, &caller, &headers, &bytes, upstream);
     let large = &http.gateway.engine.large;
-    let asked = large.read_off_workers(bytes.len(), read).await;
+    let parsed = large.read_off_workers(bytes.len(), read).await;
     // Who waits for a call need not keep its request in memory.
     drop(bytes);
-    let Asked { id, era, what } = match asked {
-        Ok(Some(asked)) => asked,
+    let ParsedRequest { id, era, method } = match parsed {
+        Ok(Some(parsed)) => parsed,
         Ok(None) => return Ok(StatusCode::ACCEPTED.into_response()),
         Err(refused) => return Ok(refused),
     };
-    Ok(match what {
-        What::Initialize { version } if let Some(upstream) = upstream => {
+    Ok(match method {
+        Method::Initialize { version } if let Some(upstream) = upstream => {
             forward::about(&http, &caller, upstream, Some(&version), &id, era).await
         }
-        What::Discover if let Some(upstream) = upstream => {
+        Method::Discover if let Some(upstream) = upstream => {
             forward::about(&http, &caller, upstream, None, &id, era).await
         }
-        What::Forward(asked) => {
+        Method::Forward(forwarded) => {
             let upstream = upstream.unwrap_or_default();
-            forward::forward(&http, &caller, upstream, asked, &id, era).await?
+            forward::forward(&http, &caller, upstream, forwarded, &id, era).await?
         }
-        What::Initialize { version } => list::initialize(&id, &version),
-        What::Ping => list::ping(&id),
-        What::Discover => list::discover(&id),
-        What::ListTools => list::tools(&http, &caller, &id, era),
-        What::Call(call, theirs) => {
+        Method::Initialize { version } => list::initialize(&id, &version),
+        Method::Ping => list::ping(&id),
+        Method::Discover => list::discover(&id),
+        Method::ListTools => list::tools(&http, &caller, &id, era),
+        Method::Call(call, theirs) => {
             let upstreams = &http.gateway.upstreams;
             if let (Some(upstream), Some(tool)) = (upstream, &theirs)
                 && let Err(error) = upstreams.admit(&caller, upstream, tool).await
@@ -152,11 +153,11 @@ async fn answered(
             }
             call::run(&http, caller, *call, id, era, &headers).await
         }
-        What::Listen { tools } => listen::listen(http, &caller, &headers, id, tools)?,
+        Method::Listen { tools } => listen::listen(http, &caller, &headers, id, tools)?,
     })
 }
 
-/// The members of `params` that some method has.
+/// The members of `params`, of all methods together.
 #[derive(Default, Deserialize)]
 struct Params<'a> {
     name: Option<Cow<'a, str>>,
@@ -174,14 +175,14 @@ struct Params<'a> {
     notifications: Option<Map<String, Value>>,
 }
 
-/// Reads a request; `None`: a notification, of which there is none that matters here.
+/// Parses a request; `None`: a notification, which is ignored.
 fn read(
     http: &Http,
     caller: &Caller,
     headers: &HeaderMap,
     bytes: &[u8],
     upstream: Option<&str>,
-) -> Result<Option<Asked>, Response> {
+) -> Result<Option<ParsedRequest>, Response> {
     let message = Message::read(bytes)
         .map_err(|error| error.answer(message::readable_id(bytes), Era::Modern))?;
     let Some(id) = message.id else {
@@ -213,13 +214,13 @@ fn read(
     let era = revision::era(&of_request, said)
         .map_err(|why| RpcError::from(why).answer(Some(id), Era::Modern))?;
     let refused = |error: RpcError| error.answer(Some(id), era);
-    let what = match (method, era) {
-        ("initialize", Era::Legacy) => What::Initialize {
+    let method = match (method, era) {
+        ("initialize", Era::Legacy) => Method::Initialize {
             version: params.version.unwrap_or_default(),
         },
-        ("ping", Era::Legacy) => What::Ping,
-        ("server/discover", Era::Modern) => What::Discover,
-        ("tools/list", _) if upstream.is_none() => What::ListTools,
+        ("ping", Era::Legacy) => Method::Ping,
+        ("server/discover", Era::Modern) => Method::Discover,
+        ("tools/list", _) if upstream.is_none() => Method::ListTools,
         ("tools/call", _) => {
             let name = params
                 .name
@@ -230,27 +231,27 @@ fn read(
                 None => (name.into_owned(), None),
             };
             let answer = call::answer(params.state.as_deref(), params.responses);
-            let asked = call::Asked {
+            let params = call::CallParams {
                 tool,
                 args,
                 meta: &meta,
                 headers,
                 answer: answer.map_err(refused)?,
             };
-            let call = call::read(http, caller, asked, era).map_err(refused)?;
-            What::Call(Box::new(call), theirs.map(Cow::into_owned))
+            let call = call::read(http, caller, params, era).map_err(refused)?;
+            Method::Call(Box::new(call), theirs.map(Cow::into_owned))
         }
         ("subscriptions/listen", Era::Modern) if upstream.is_none() => {
             let wanted = params.notifications.unwrap_or_default();
-            What::Listen {
+            Method::Listen {
                 tools: wanted.get("toolsListChanged") == Some(&Value::Bool(true)),
             }
         }
         (method, _)
-            if let Some(asked) =
+            if let Some(forwarded) =
                 upstream.and_then(|_| Forwarded::of(method, said.name, raw_params)) =>
         {
-            What::Forward(asked)
+            Method::Forward(forwarded)
         }
         _ if upstream.is_some() => {
             let why = "Method not found: it is not passed on";
@@ -262,7 +263,7 @@ fn read(
         }
     };
     let id = id.to_owned();
-    Ok(Some(Asked { id, era, what }))
+    Ok(Some(ParsedRequest { id, era, method }))
 }
 
 /// The one line of a header. `Err`: there are more, or it is no text.

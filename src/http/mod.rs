@@ -32,26 +32,26 @@ pub use self::ops::{Ops, ops_router, spare_router};
 use crate::core::mcp::Settings;
 use crate::gateway::Gateway;
 
-/// What handlers share.
+/// The state that handlers share.
 #[derive(Clone)]
 pub struct Http {
     pub gateway: Arc<Gateway>,
-    /// None at all: open mode, for which the configuration has made sure of loopback.
+    /// Empty: open mode, which the configuration allows on loopback only.
     pub tokens: Tokens,
     pub max_body: MaxBody,
     pub mcp: Arc<Settings>,
     pub ops: Ops,
 }
 
-/// What a request's body may be.
+/// The bounds of a request's body.
 #[derive(Debug, Clone, Copy)]
 pub struct MaxBody {
     pub bytes: usize,
-    /// From the head to the body's end.
+    /// The time from the head to the body's end.
     pub time: Duration,
 }
 
-/// The doors of MCP servers alone, for a client that has one of them to itself.
+/// The routes of MCP servers alone, for a client of one of them.
 pub fn upstream_router(http: Http) -> Router {
     upstreams().with_state(http)
 }

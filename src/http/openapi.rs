@@ -1,4 +1,4 @@
-//! The document of the doors, for SDKs and fuzzers: OpenAPI 3.1.
+//! The OpenAPI 3.1 document of all routes, for SDKs and fuzzers.
 //!
 //! Bodies are said by the types that are read and written, statuses by the table of problems. A door
 //! is added to [`document`] in a few lines; `tests/it/openapi.rs` holds that none is missing. What stands below `/proxy` says
@@ -30,7 +30,7 @@ const OF_A_REQUEST: [Slug; 8] = [
     Slug::StoreUnavailable,
     Slug::ShuttingDown,
 ];
-/// What is said of a call.
+/// Problems of a call.
 const OF_A_CALL: [Slug; 17] = [
     Slug::CallInProgress,
     Slug::WrongState,

@@ -1,4 +1,4 @@
-//! Doors for those who run the gateway: health, readiness, metrics. They tell nothing of any tenant.
+//! The ops routes: health, readiness, metrics. They show nothing of any tenant.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -23,18 +23,18 @@ use crate::gateway::{AFTER_LOSS, Reason};
 /// One for each listener.
 #[derive(Debug, Clone, Copy)]
 pub enum Ops {
-    /// `/metrics` is for everyone, the sentences are for no one: neither `ops_listen` nor `ops_token` is set.
+    /// `/metrics` for all, and no sentences: neither `ops_listen` nor `ops_token` is set.
     CodesOnly,
     /// Both need this token, given by its SHA-256.
     Guarded([u8; 32]),
     /// Both are on another listener.
     Elsewhere,
-    /// Both need no token: this listener has no other doors.
+    /// Both need no token: this listener has only ops routes.
     Open,
 }
 
 impl Ops {
-    /// For the main listener, and for `ops_listen` if it is set.
+    /// The rule for the main listener and, if it is set, for `ops_listen`.
     pub fn of(token: Option<[u8; 32]>, has_own_listener: bool) -> (Self, Option<Self>) {
         match (token, has_own_listener) {
             (None, false) => (Self::CodesOnly, None),
@@ -56,7 +56,7 @@ impl Ops {
     }
 }
 
-/// The doors of `server.ops_listen`.
+/// The routes of `server.ops_listen`.
 pub fn ops_router(http: Http) -> Router {
     doors()
         .fallback(problem::unknown_path)
@@ -71,14 +71,14 @@ fn doors() -> Router<Http> {
         .route("/readyz", get(readyz))
 }
 
-/// What a connection is served with for which there is no place: operators must still reach the ops doors.
+/// The routes for connections without a place: operators must still reach the ops routes.
 pub fn spare_router(http: Http) -> Router {
     doors()
         .fallback(problem::too_many_connections)
         .with_state(http)
 }
 
-/// The process lives.
+/// `GET /healthz`: the process lives.
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
@@ -88,16 +88,16 @@ pub(super) async fn healthz() -> &'static str {
 #[schema(as = Readiness)]
 pub(super) struct ReadinessView {
     ready: bool,
-    /// What the store is found to be.
+    /// The store's durability, as it was found.
     #[schema(required, pattern = "^(strict|bounded|relaxed)$")]
     durability: Option<&'static str>,
     /// Why no call may be claimed; empty if they may. Codes, or sentences for those who run the gateway.
     reasons: Vec<String>,
-    /// What weakens the promise and is allowed as the store is configured; codes or sentences.
+    /// Reasons that weaken the promise and are allowed by the configuration; codes or sentences.
     warnings: Vec<String>,
 }
 
-/// Whether write tools may be called, and if not, why.
+/// `GET /readyz`: whether write tools may be called, and if not, why.
 pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
     let readiness = http.gateway.status.recent_readiness().await;
     let shows_sentences = http.ops.shows_sentences(&headers);
@@ -123,7 +123,7 @@ pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Resp
     (status, Json(body)).into_response()
 }
 
-/// Prometheus text exposition.
+/// `GET /metrics`: Prometheus text exposition.
 pub(super) async fn metrics(
     State(http): State<Http>,
     headers: HeaderMap,
@@ -146,7 +146,7 @@ pub(super) async fn metrics(
 pub(super) struct LossAccepted {
     accepted: bool,
     calls_now_unknown: usize,
-    /// What a person has to look at now.
+    /// The acts that a person has to look at now.
     notice: &'static str,
 }
 

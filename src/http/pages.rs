@@ -1,4 +1,4 @@
-//! Pages for people: where to look first, and one for each problem, to which its `type` leads.
+//! Pages for people: a welcome, and one for each problem, to which its `type` leads.
 
 use axum::Json;
 use axum::extract::Path;

@@ -1,4 +1,4 @@
-//! A body of a few buffers, one after the other. What is shared is not copied.
+//! A body of several buffers, one after the other. Shared buffers are not copied.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,16 +8,16 @@ use std::task::{Context, Poll};
 use axum::body::{Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
 
-/// How much of a text is escaped at once, in bytes.
+/// Bytes of a text that are escaped at once.
 const ESCAPED_AT_ONCE: usize = 16 << 10;
-/// The longest piece of an escaped text, in bytes: that of control characters alone.
+/// The longest piece of an escaped text, in bytes: one of control characters alone.
 const LONGEST_PIECE: u64 = 6 * ESCAPED_AT_ONCE as u64;
 
 /// One part of a body.
 #[derive(Debug, Clone)]
 pub(super) enum Part {
     Plain(Bytes),
-    /// JSON or another text in UTF-8, as it stands between the quotes of a JSON string.
+    /// JSON or another UTF-8 text, escaped for the inside of a JSON string.
     Escaped(Bytes),
 }
 
@@ -28,7 +28,7 @@ impl Part {
         }
     }
 
-    /// As sent, in bytes.
+    /// Its length as sent, in bytes.
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Plain(bytes) => bytes.len() as u64,
@@ -36,7 +36,7 @@ impl Part {
         }
     }
 
-    /// Of its bytes as sent, those that take no memory beside the part itself: all but the piece that is being sent.
+    /// Its sent bytes that take no further memory: all but the piece that is being sent.
     pub(super) fn shared(&self) -> u64 {
         match self {
             Self::Plain(bytes) => bytes.len() as u64,
@@ -111,7 +111,9 @@ fn escaped_len(byte: u8) -> u64 {
     }
 }
 
-/// A piece of a text as it stands in a JSON string (RFC 8259, section 7). Bytes of longer characters stay as they are.
+/// A piece of a text, escaped for a JSON string (RFC 8259, section 7).
+///
+/// Bytes of longer characters stay as they are.
 fn escaped(bytes: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 8);
     for byte in bytes {

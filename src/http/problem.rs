@@ -1,5 +1,7 @@
-//! Every failure that a client can see: one table, one exhaustive match. The only place that knows
-//! failure statuses. Problems are RFC 9457, and each `type` is a page that the gateway serves.
+//! Every failure that a client can see: one table, one exhaustive match.
+//!
+//! The only place that knows failure statuses. Problems are RFC 9457, and each `type` is a page
+//! that the gateway serves.
 
 mod body; // a problem on the wire
 mod failures; // what each failure of the gateway tells
@@ -18,17 +20,17 @@ use crate::core::key;
 use crate::core::record::CallId;
 use crate::gateway::{Differs, ErrorKind};
 
-/// What `/readyz` answers while write tools may not be called.
+/// The status of `/readyz` while write tools may not be called.
 pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
-/// What a message of MCP is answered with that is malformed, and in 2026-07-28 one of an unknown method.
+/// The status for a malformed MCP message, and in 2026-07-28 for an unknown method.
 pub(super) const MALFORMED: StatusCode = StatusCode::BAD_REQUEST;
 pub(super) const NO_SUCH_METHOD: StatusCode = StatusCode::NOT_FOUND;
 
-/// How soon to ask again for a call that is running.
+/// How soon to ask again for a running call.
 const RETRY_RUNNING: Duration = Duration::from_secs(1);
 
-/// The longest reason why a request cannot be read, in bytes.
+/// The longest reason for an unreadable request, in bytes.
 const MAX_WHY: usize = 300;
 
 macro_rules! slugs {
@@ -139,7 +141,7 @@ pub struct Row {
     pub effect: Effect,
     pub key_action: KeyAction,
     pub title: &'static str,
-    /// For the page: what it means and what to do.
+    /// The text of its page: what it means and what to do.
     pub text: &'static str,
 }
 
@@ -239,9 +241,9 @@ pub struct Problem {
     similar_to: Option<CallId>,
     differs: Option<Vec<String>>,
     replayed: Option<bool>,
-    /// Where it is not the one of the table.
+    /// A key action other than the table's.
     key_action: Option<KeyAction>,
-    /// Where it is better known than the table says.
+    /// An effect that is better known than the table says.
     effect: Option<Effect>,
 }
 
@@ -272,7 +274,7 @@ impl Problem {
         }
     }
 
-    /// It is known that the call has never run.
+    /// Says that the call has never run.
     fn not_run(self) -> Self {
         Self {
             effect: Some(Effect::None),
@@ -369,7 +371,9 @@ impl Problem {
         &self.detail
     }
 
-    /// The call that it is about. A guessed key must not lead to a call of another tenant.
+    /// The call of the problem.
+    ///
+    /// A guessed key must not lead to a call of another tenant.
     pub fn call_id(&self) -> Option<&str> {
         let is_named = !matches!(self.slug, Slug::KeyExpired);
         self.call_id.as_deref().filter(|_| is_named)
@@ -389,13 +393,13 @@ impl Problem {
         self.key_action.unwrap_or(self.slug.row().key_action)
     }
 
-    /// Whether it is about a request that answers a tool's questions.
+    /// Whether the request answers a tool's questions.
     pub fn is_of_round(&self) -> bool {
         let key = self.key.as_deref();
         key.is_some_and(|key| key.starts_with(key::ROUND))
     }
 
-    /// What the tool answered.
+    /// The tool's answer.
     pub fn tool_body(&self) -> Option<&RawValue> {
         self.tool_body.as_deref()
     }

@@ -19,10 +19,10 @@ use crate::core::proxy::reply::Reply;
 use crate::core::record::Failure;
 use crate::gateway::{Asked, Error, ErrorKind, RequestSpan, Stored, Through, as_header, passed};
 
-/// The gateway's own token, where `Authorization` is for the API.
+/// The header for the gateway's token, where `Authorization` is for the API.
 const OWN_TOKEN: HeaderName = HeaderName::from_static("oncegate-token");
 
-/// Where proxies are.
+/// The path prefix of proxies.
 const PREFIX: &str = "/proxy/";
 
 /// Any method of `/proxy/{name}` and `/proxy/{name}/{path}`
@@ -36,7 +36,7 @@ pub(super) async fn by_path(State(http): State<Http>, request: Request) -> Respo
     serve(&http, name, path, request).await.into_response()
 }
 
-/// A request whose host is that of a proxy goes there, whatever its path.
+/// Sends a request with a proxy's host name there, whatever its path.
 pub(super) async fn by_host(State(http): State<Http>, request: Request, next: Next) -> Response {
     let named = host::name(request.uri(), request.headers());
     match named.and_then(|host| http.gateway.proxies.of_host(host)) {
@@ -89,7 +89,7 @@ fn message(parts: &Parts, path: &str, body: Bytes) -> Message {
     }
 }
 
-/// The API's own answer, which is kept.
+/// The API's stored answer.
 fn kept(stored: &Stored, reply: Reply) -> Result<Response, Problem> {
     let is_replayed = stored.replayed_age_ms.is_some();
     // The room that was made for what is kept is held as long as the answer is sent.
@@ -124,7 +124,7 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// The API's own refusal, as it is; or why there is no answer.
+/// The API's own refusal, unchanged; or why there is no answer.
 fn refused(error: Error) -> Result<Response, Problem> {
     let (ErrorKind::ToolRejected(Failure { body, .. })
     | ErrorKind::ToolUnavailable(Failure { body, .. })

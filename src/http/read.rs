@@ -1,4 +1,4 @@
-//! What requests bring: bodies, reasons, ids, times and pages. Read in one place, so that every door refuses the
+//! Reads bodies, reasons, ids, times and pages. One place for all routes, so that they refuse the
 //! same.
 
 use axum::RequestExt;
@@ -54,7 +54,7 @@ pub(super) struct OptionalReason {
     reason: Option<String>,
 }
 
-/// An administrator may name another tenant than its own.
+/// The tenant parameter. An administrator may name another tenant.
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -77,7 +77,7 @@ impl<T: DeserializeOwned> FromRequestParts<Http> for QueryOf<T> {
     }
 }
 
-/// The tool that a path names.
+/// The tool in a path.
 pub(super) struct ToolName(pub(super) String);
 
 impl FromRequestParts<Http> for ToolName {
@@ -92,7 +92,7 @@ impl FromRequestParts<Http> for ToolName {
     }
 }
 
-/// The call that a path names.
+/// The call in a path.
 pub(super) struct NamedCall(pub(super) CallId);
 
 impl FromRequestParts<Http> for NamedCall {
@@ -107,7 +107,7 @@ impl FromRequestParts<Http> for NamedCall {
     }
 }
 
-/// One thing that a path names, and whose it is.
+/// One thing in a path, and its tenant.
 pub(super) struct Named {
     pub(super) caller: Caller,
     pub(super) tenant: String,
@@ -134,7 +134,7 @@ impl FromRequestParts<Http> for Named {
     }
 }
 
-/// What a person does to one thing, and why.
+/// A person's act on one thing, and why.
 pub(super) struct Act {
     pub(super) on: Named,
     pub(super) reason: String,
@@ -172,7 +172,9 @@ fn is_caused_by<E: std::error::Error + 'static>(error: &axum::Error) -> bool {
     std::iter::successors(first, |error| error.source()).any(|error| error.is::<E>())
 }
 
-/// An object with these members. A list is refused: it would be read as the members in their order.
+/// Reads an object with these members.
+///
+/// A list is refused: it would be read as the members in their order.
 pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
     let refuse =
         |why: &dyn std::fmt::Display| Problem::invalid_request(&format!("the body: {why}"));
@@ -182,7 +184,7 @@ pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Probl
     serde_json::from_slice(bytes).map_err(|error| refuse(&error))
 }
 
-/// The same, of a body that may be empty.
+/// Reads an object, or an empty body.
 pub(super) fn optional_object<'a, T: Default + Deserialize<'a>>(
     bytes: &'a [u8],
 ) -> Result<T, Problem> {
@@ -193,18 +195,18 @@ pub(super) fn optional_object<'a, T: Default + Deserialize<'a>>(
     }
 }
 
-/// Why a person does something: `{"reason": "…"}`.
+/// Reads `{"reason": "…"}`, the reason of a person's act.
 pub(super) async fn read_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
     reason(object::<Reason>(&read_body(body, max_body).await?)?.reason)
 }
 
-/// The same of an act that needs none: then the body may be empty, and so is the reason.
+/// Reads the reason of an act that needs none: the body may be empty, and so may the reason.
 pub(super) async fn read_optional_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
     let read: OptionalReason = optional_object(&read_body(body, max_body).await?)?;
     read.reason.map_or_else(|| Ok(String::new()), reason)
 }
 
-/// A reason that can be stored, logged and read.
+/// Checks a reason: it is stored, logged and read.
 pub(super) fn reason(reason: String) -> Result<String, Problem> {
     if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control)
     {
@@ -215,7 +217,7 @@ pub(super) fn reason(reason: String) -> Result<String, Problem> {
     Ok(reason)
 }
 
-/// An id that can be stored, logged and sent as a header.
+/// Checks an id: it is stored, logged and sent as a header.
 pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     if id.len() > MAX_ID || id.chars().any(char::is_control) {
         let why = format!("{name} must be at most {MAX_ID} bytes without control characters");
@@ -224,7 +226,7 @@ pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     Ok(id)
 }
 
-/// A time that a request names.
+/// Reads a time.
 pub(super) fn moment(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
     let refuse = |_| {
         Problem::invalid_request(&format!(
@@ -236,7 +238,7 @@ pub(super) fn moment(name: &str, text: Option<String>) -> Result<Option<Timestam
         .map_err(refuse)
 }
 
-/// How many of a list are wanted, or so many.
+/// Reads the limit of a list; without one, the default.
 pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
     let limit = text.map_or(Some(or), |text| text.parse().ok());
     let limit = limit.filter(|limit| (1..=LIMITS.1).contains(limit));
@@ -245,7 +247,7 @@ pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
     })
 }
 
-/// Whether a caller takes this kind of answer.
+/// Whether a caller accepts this media type.
 pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let lines = headers.get_all(ACCEPT).iter();
     lines
@@ -254,7 +256,7 @@ pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
         .any(|accepted| accepted.trim().starts_with(kind))
 }
 
-/// Where a list goes on.
+/// Reads the cursor of a list.
 pub(super) fn cursor<T>(
     text: Option<String>,
     parse: impl FnOnce(&str) -> Option<T>,

@@ -1,4 +1,4 @@
-//! Reconciliations: what ledger and sources disagree on.
+//! The routes of reconciliations.
 
 use std::collections::BTreeMap;
 
@@ -187,7 +187,7 @@ impl<'a> OverviewView<'a> {
     }
 }
 
-/// What one run has found.
+/// The findings of one run.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ReconciliationReport)]
 pub(super) struct ReportView<'a> {
@@ -259,11 +259,11 @@ struct AnomalyView<'a> {
     #[schema(pattern = "^(missing|orphan|duplicate|mismatch|settled)$")]
     kind: &'a str,
     source: &'a str,
-    /// What item and call are joined by; empty for an item that has none.
+    /// The value by which item and call are joined; empty for an item without one.
     key: &'a str,
     #[schema(required)]
     call_id: Option<&'a str>,
-    /// What names the effect at the source, or the call.
+    /// The id of the effect at the source, or of the call.
     effect: &'a str,
     #[schema(pattern = "^(report|compensate|webhook|settle)$")]
     action: &'static str,

@@ -1,4 +1,4 @@
-//! Sagas: what one is like, how it ends, and what a person does about one that is stuck.
+//! The routes of sagas: show, end, and settle stuck ones.
 
 use axum::Json;
 use axum::body::Body;

@@ -1,4 +1,4 @@
-//! Sessions: what one is like, and what a person may do to it.
+//! The routes of sessions: show, unlock, freeze and thaw.
 
 use axum::Json;
 use axum::extract::State;
@@ -91,7 +91,7 @@ impl<'a> Frozen<'a> {
     }
 }
 
-/// What bounds the branches of one conversation, as it is now.
+/// The state of a session: its token, its lock and its line.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Session)]
 pub(super) struct SessionView<'a> {
@@ -108,7 +108,7 @@ pub(super) struct SessionView<'a> {
     events: Vec<EventView<'a>>,
 }
 
-/// Who has a session for itself.
+/// The call that holds a session's lock.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SessionLock)]
 struct LockView {
@@ -122,7 +122,7 @@ struct LockView {
     free_from: Option<String>,
 }
 
-/// Who waits for a session.
+/// A call that waits for a session.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SessionWaiting)]
 struct WaitingView {

@@ -1,4 +1,4 @@
-//! One client on standard input and output, which speaks MCP: a line is a request, and its answer a line.
+//! One MCP client on standard input and output: a line is a request, and its answer a line.
 //!
 //! Each message goes to the same door as a request over HTTP, so that the same rules hold.
 
@@ -24,31 +24,33 @@ use crate::core::mcp::lines::{Line, Lines, one_line};
 use crate::core::mcp::revision::headers_of;
 use crate::core::mcp::sse::Decoder;
 
-/// Messages that are answered at once; more wait in the pipe.
+/// Messages that are handled at once; more wait in the pipe.
 const AT_ONCE: usize = 64;
-/// What is read at once, in bytes.
+/// Bytes of one read.
 const PIECE: usize = 64 << 10;
-/// How long the last answers may take: longer than any call is waited for.
+/// How long the last answers may take: longer than the longest wait for a call.
 const LAST_ANSWERS: Duration = Duration::from_secs(150);
-/// The longest message that is looked at before there is a place for it, in bytes.
+/// The longest message that is read before there is a place for it, in bytes.
 const MAX_CANCELLATION: usize = 4 << 10;
-/// The code of JSON-RPC for what went wrong here.
+/// The JSON-RPC code of an internal error.
 const INTERNAL_ERROR: i32 = -32_603;
 const INVALID_REQUEST: i32 = -32_600;
 
-/// The door, and the client's end of it.
+/// The router, and the client's end of the pipe.
 struct Client<W> {
     door: Router,
     path: Uri,
     output: Mutex<W>,
     /// Requests under way by their ids, as written.
     under_way: Guard<HashMap<String, CancellationToken>>,
-    /// The client takes nothing any more.
+    /// Cancelled when the client reads no more.
     gone: CancellationToken,
 }
 
-/// Answers messages until the input ends, or `stop`, and all that came before is answered; or the client takes nothing any
-/// more. Messages that come at once may be executed in any order.
+/// Answers messages until the input ends, or `stop`, and all of them are answered.
+///
+/// It also ends when the client reads no more. Messages that come at once may be executed in any
+/// order.
 ///
 /// `ended` is called when no more messages are read.
 pub async fn serve(
@@ -125,7 +127,7 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         }
     }
 
-    /// Whether a message only says that another one is waited for no longer.
+    /// Whether a message cancels another request.
     fn is_cancellation(&self, line: &Line) -> bool {
         let Line::Whole(line) = line else {
             return false;
@@ -150,7 +152,9 @@ impl<W: AsyncWrite + Unpin> Client<W> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the door, and writes what it answers. One that is cancelled is waited for no longer; its call goes on.
+    /// Sends a request to the router, and writes its answer.
+    ///
+    /// A cancelled request is not waited for; its call goes on.
     async fn answer(&self, line: Vec<u8>, message: &Value, cancelled: &CancellationToken) {
         let asked = self.door.clone().oneshot(self.request(line, message));
         let response = tokio::select! {
@@ -193,7 +197,7 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         request
     }
 
-    /// A message, written piece by piece.
+    /// Writes a message piece by piece.
     async fn pass(&self, response: Response<Body>) {
         let mut body = response.into_body();
         let mut output = self.output.lock().await;

@@ -1,4 +1,4 @@
-//! The tools as callers and models see them, and what a request's key would meet.
+//! The tools as callers and models see them, and the preview of a key.
 
 use std::collections::BTreeMap;
 
@@ -117,7 +117,7 @@ pub(super) struct ToolView {
     input_schema: Value,
     #[serde(flatten)]
     keys: KeyView,
-    /// What a session means to its calls.
+    /// How calls of one session run together.
     #[schema(pattern = "^(exclusive|fenced|shared)$")]
     session: &'static str,
 }
@@ -132,7 +132,7 @@ pub(super) struct KeyView {
     key_required: bool,
     /// The members of `args` that make the key of a call that brings none, as JSON Pointers.
     key_fields: Vec<String>,
-    /// What may differ from one repetition to the next, as JSON Pointers.
+    /// Arguments that may differ from one repetition to the next, as JSON Pointers.
     key_ignore: Vec<String>,
     /// How long the key of a finished call is remembered, by its source.
     dedup_window_ms: BTreeMap<&'static str, u64>,
@@ -281,7 +281,7 @@ impl McpTool {
     }
 }
 
-/// A schema whose root these APIs take, and a description.
+/// A schema with a root that these APIs take, and a description.
 ///
 /// The description has the keywords that were removed.
 fn with_plain_root(tool: &Tool, schema: Value) -> (Value, String) {
@@ -297,7 +297,7 @@ fn with_plain_root(tool: &Tool, schema: Value) -> (Value, String) {
     (schema, description)
 }
 
-/// What a request for a call would meet.
+/// The answer that a request for a call would meet.
 #[derive(Serialize, ToSchema)]
 #[schema(as = KeyPreview)]
 pub(super) struct PreviewView {
@@ -357,7 +357,7 @@ pub(super) async fn key(
     }))
 }
 
-/// What this gateway promises about idempotency, for SDKs.
+/// The gateway's promises about idempotency, for SDKs.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Idempotency)]
 pub(super) struct Published {

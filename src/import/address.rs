@@ -7,7 +7,7 @@ use super::document::Document;
 use super::operations::Operation;
 use super::parameters::Reason;
 
-/// What stands in a path only encoded. `$` is among them because `${` begins what the environment gives.
+/// Characters that a path has encoded. `$` is one, because `${` begins a variable.
 const ENCODED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -25,11 +25,11 @@ const ENCODED: &AsciiSet = &CONTROLS
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
     Fixed(String),
-    /// The name of a parameter.
+    /// The place of a parameter, by its name.
     Place(&'a str),
 }
 
-/// The address of the server that has an operation, without a slash at its end.
+/// The URL of an operation's server, without a slash at its end.
 pub(super) fn server(
     document: &Document,
     operation: &Operation<'_>,
@@ -64,16 +64,16 @@ pub(super) fn server(
     plain(&chosen.url)
 }
 
-/// Addresses that are longer are not filled in.
+/// The longest server address that is filled in.
 const MAX_URL: usize = 500;
 
 /// How often a server may decode a path.
 const MAX_DECODED: usize = 2;
 
-/// How many other servers are named.
+/// Most other servers that are named.
 const MAX_OTHERS: usize = 3;
 
-/// A server whose variables have their defaults.
+/// A server with the defaults of its variables.
 struct Filled {
     url: String,
     told: Vec<String>,
@@ -101,7 +101,7 @@ fn filled(server: &Value) -> Filled {
     Filled { url, told }
 }
 
-/// An address that a path can be put behind.
+/// An address to which a path can be appended.
 fn plain(url: &str) -> Result<String, Reason> {
     if url.contains(['{', '}']) {
         return Err(
@@ -135,7 +135,9 @@ fn plain(url: &str) -> Result<String, Reason> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// What of a path would make a server read another one than stands there, even if it decodes the path twice.
+/// The part of a path that a server may read as another one.
+///
+/// Even if the server decodes the path twice.
 fn strange(path: &str) -> Option<&'static str> {
     let mut decoded = path.as_bytes().to_vec();
     for _ in 0..=MAX_DECODED {

@@ -9,7 +9,7 @@ use super::operations::Operation;
 use super::parameters::{Kind, Reason, kind};
 use crate::core::request::Lists;
 
-/// How deep `allOf` may lie in `allOf`, and how many parts about the same object are looked into.
+/// How deep `allOf` is followed, and how many parts of one object are read.
 const MAX_DEPTH: usize = 8;
 const MAX_PARTS: usize = 200;
 
@@ -18,7 +18,7 @@ const MAX_PARTS: usize = 200;
 pub(super) struct Body<'a> {
     pub(super) form: Form,
     pub(super) members: Members<'a>,
-    /// Sentences about what is not as the description says.
+    /// Sentences about differences from the description.
     pub(super) told: Vec<String>,
 }
 
@@ -26,12 +26,12 @@ pub(super) struct Body<'a> {
 pub(super) enum Form {
     None,
     Json,
-    /// A form, with the way of lists that the description asks for.
+    /// A form, with the described way of lists.
     Pairs(Option<Lists>),
 }
 
 impl Form {
-    /// As the key `body` has it.
+    /// The value for the key `body`.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -41,7 +41,7 @@ impl Form {
     }
 }
 
-/// What is known of the members of a body.
+/// The described members of a body.
 #[derive(Debug)]
 pub(super) enum Members<'a> {
     /// One object that names them.
@@ -54,12 +54,12 @@ pub(super) enum Members<'a> {
 pub(super) struct Named<'a> {
     pub(super) properties: BTreeMap<&'a str, &'a Value>,
     pub(super) required: Vec<&'a str>,
-    /// Words about the object as a whole, such as `additionalProperties`.
+    /// Keywords about the object as a whole, such as `additionalProperties`.
     pub(super) others: Map<String, Value>,
 }
 
 impl Members<'_> {
-    /// The names of all members that the body is said to have.
+    /// The names of all described members.
     pub(super) fn names(&self, document: &Document) -> Vec<String> {
         match self {
             Self::Named(named) => {
@@ -130,7 +130,7 @@ pub(super) fn of<'a>(
     })
 }
 
-/// The first of the forms that a tool can write.
+/// The first form that a tool can write.
 fn form(content: &Map<String, Value>) -> Result<(Form, &Value), Reason> {
     let essence = |media: &str| {
         let mut parts = media.split(';').map(|part| part.trim().to_lowercase());
@@ -158,7 +158,7 @@ fn form(content: &Map<String, Value>) -> Result<(Form, &Value), Reason> {
     ))
 }
 
-/// What is known of the members of an object, or why it is none.
+/// The members of an object, or why it is none.
 fn members<'a>(document: &'a Document, schema: &'a Value) -> Result<Members<'a>, Reason> {
     if kind(document, schema) == Kind::List && !may_be_object(document, schema) {
         return Err("its body is a list, and arguments are an object".into());
@@ -194,7 +194,7 @@ fn may_be_object(document: &Document, schema: &Value) -> bool {
     choices.any(|choice| kind(document, choice) == Kind::Object)
 }
 
-/// Gathers the members of one object and of those that it is made of; false if there are choices in it.
+/// Gathers the members of an object and of its parts; false if there are choices in it.
 fn flatten<'a>(
     document: &'a Document,
     schema: &'a Value,
@@ -266,7 +266,7 @@ fn flatten<'a>(
     true
 }
 
-/// The names of members in all parts that are about the same object.
+/// The names of members in all parts about the same object.
 fn gather(document: &Document, schema: &Value, left: &mut usize, names: &mut Vec<String>) {
     let Ok(schema) = document.resolve(schema) else {
         return;
@@ -289,7 +289,7 @@ fn gather(document: &Document, schema: &Value, left: &mut usize, names: &mut Vec
     }
 }
 
-/// How lists are written in a form, by what the description says of each member.
+/// How lists are written in a form, by the description of each member.
 fn lists(
     document: &Document,
     media: &Value,

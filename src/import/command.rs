@@ -1,14 +1,14 @@
-//! What the command line says of a description.
+//! The command line of `oncegate import`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// What is imported.
+/// The kind of description.
 #[derive(Debug, Subcommand)]
 pub enum From {
-    /// Print the operations of an OpenAPI description (3.0 or 3.1, YAML or JSON) as tools. What cannot be one is named with
-    /// its reason, there and on standard error.
+    /// Print the operations of an OpenAPI description (3.0 or 3.1, YAML or JSON) as tools. Operations that
+    /// cannot be tools are named with the reason, there and on standard error.
     Openapi {
         file: PathBuf,
         #[command(flatten)]
@@ -16,7 +16,7 @@ pub enum From {
     },
 }
 
-/// What is printed of it.
+/// Which operations to print, and how.
 #[derive(Debug, Default, Clone, Args)]
 pub struct Asked {
     /// An operationId, the name of a tool, or "GET /path"; may be given several times. Default: all operations.
@@ -25,7 +25,7 @@ pub struct Asked {
     /// The operations with this tag, too; may be given several times.
     #[arg(long = "tag", value_name = "TAG")]
     pub tags: Vec<String>,
-    /// The address of the API, instead of what the description says.
+    /// The address of the API, instead of the description's.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What a person has to put in so that an API lets the gateway in.
+//! The credentials of an API, which a person has to fill in.
 
 use serde_json::{Map, Value};
 
@@ -8,16 +8,16 @@ use super::parameters::{Parameter, Parameters, Place};
 use super::text;
 use crate::core::proxy::SECRETS;
 
-/// What is known of the credentials of an operation.
+/// The credentials of an operation.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// Headers, and what stands in them.
+    /// Headers, and their values.
     pub(super) headers: Vec<(String, String)>,
-    /// What cannot be said as a header, and which of several ways is taken.
+    /// Sentences about schemes that are no header, and about the way that was chosen.
     pub(super) told: Vec<String>,
 }
 
-/// What is about a token in a name that says where a list goes on, or which intent it is.
+/// Words in names of tokens that are no secrets: places in a list, or names of an intent.
 const OF_LISTS: [&str; 9] = [
     "continuation",
     "cursor",
@@ -30,13 +30,13 @@ const OF_LISTS: [&str; 9] = [
     "sync",
 ];
 
-/// How a name ends that says something of a secret, and is none.
+/// Endings of names that are about a secret, and are none.
 const ABOUT: [&str; 5] = ["-mode", "-name", "-status", "-type", "-version"];
 
-/// The longest beginning of the name of a variable.
+/// The longest prefix of a variable's name.
 const MAX_PREFIX: usize = 28;
 
-/// The credentials that an operation asks for.
+/// The credentials of an operation.
 pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Credentials {
     let own = operation.node.get("security");
     let asked = own.or_else(|| document.root().get("security"));
@@ -72,7 +72,7 @@ pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Credentials 
     found
 }
 
-/// Takes the parameters away that are credentials: no model chooses them.
+/// Removes the parameters that are credentials: no model chooses them.
 pub(super) fn take(document: &Document, parameters: &mut Parameters) {
     let schemes = schemes(document).and_then(Value::as_object);
     let keys: Vec<(&str, &str)> = schemes
@@ -122,7 +122,7 @@ fn is_credential(parameter: &Parameter) -> bool {
     SECRETS.iter().any(has) || is_query && name == "-key-" && description.contains("api key")
 }
 
-/// A name in lower case with a dash between its words.
+/// A name in lower case, with a dash between its words.
 fn dashed(name: &str) -> String {
     let mut out = String::new();
     let mut was_lower = false;
@@ -139,7 +139,7 @@ fn dashed(name: &str) -> String {
     out
 }
 
-/// Whether the description says anything of credentials.
+/// Whether the description names any credentials.
 pub(super) fn are_said(document: &Document) -> bool {
     schemes(document)
         .and_then(Value::as_object)
@@ -150,7 +150,7 @@ fn schemes(document: &Document) -> Option<&Value> {
     document.root().get("components")?.get("securitySchemes")
 }
 
-/// All schemes that are needed at once.
+/// All schemes that are needed together.
 fn together(document: &Document, names: &[&str]) -> Credentials {
     let schemes = document
         .root()
@@ -206,7 +206,7 @@ fn header(document: &Document, scheme: &Value) -> Option<(String, String)> {
     }
 }
 
-/// What is said of a scheme that is no header.
+/// The sentence about a scheme that is no header.
 fn other(name: &str, scheme: &Value) -> String {
     let text = |word: &str| scheme.get(word).and_then(Value::as_str).unwrap_or_default();
     match (text("type"), text("in")) {
@@ -230,7 +230,7 @@ fn other(name: &str, scheme: &Value) -> String {
     }
 }
 
-/// Whether the header is made anew of each request.
+/// Whether the header is a signature of each request.
 fn signs(scheme: &Value) -> bool {
     let kind = scheme
         .get("x-amazon-apigateway-authtype")
@@ -245,7 +245,9 @@ fn is_header(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// How the names of variables begin: with the title of the API, and never so that one is meant that is there already.
+/// The prefix of variables' names: the title of the API.
+///
+/// Never so that a name is that of a common variable.
 fn prefix(document: &Document) -> String {
     let info = document.root().get("info");
     let title = info.and_then(|info| info.get("title")?.as_str());

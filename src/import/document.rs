@@ -1,4 +1,4 @@
-//! A description as a document: its text is read, and its references are followed. Nothing is fetched.
+//! A description as a document. References are followed; nothing is fetched.
 
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
@@ -7,16 +7,16 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 /// The largest description that is read.
 pub const MAX_BYTES: usize = 32 << 20;
 
-/// Values of a document in YAML: aliases can make many of few bytes.
+/// Most values of a document in YAML: aliases make many of few bytes.
 const MAX_VALUES: usize = 4_000_000;
 
-/// How deep values may lie in each other, in YAML. In JSON it is 128.
+/// How deep values may nest in YAML. In JSON it is 128.
 const MAX_DEPTH: usize = 100;
 
-/// References that lead to references.
+/// Most references from one to the next.
 const MAX_HOPS: usize = 16;
 
-/// Mistakes of parsers quote what they found.
+/// The longest sentence of a parser, which quotes the text.
 const MAX_SENTENCE: usize = 300;
 
 /// A description of OpenAPI 3.0 or 3.1.
@@ -60,17 +60,17 @@ impl Document {
         Ok(Self { root, is_3_0 })
     }
 
-    /// The whole.
+    /// The root value.
     pub(super) fn root(&self) -> &Value {
         &self.root
     }
 
-    /// Whether its schemas are those of OpenAPI 3.0, which are no JSON Schemas yet.
+    /// Whether it is OpenAPI 3.0, whose schemas are not JSON Schema.
     pub(super) fn is_3_0(&self) -> bool {
         self.is_3_0
     }
 
-    /// What a value is, if it is a reference, or itself.
+    /// The value itself, or the target of its reference.
     pub(super) fn resolve<'a>(&'a self, value: &'a Value) -> Result<&'a Value, String> {
         let mut at = value;
         for _ in 0..MAX_HOPS {
@@ -82,7 +82,7 @@ impl Document {
         Err("a reference leads to references only".into())
     }
 
-    /// What stands at a place of this document.
+    /// The value at a place of this document.
     pub(super) fn at(&self, place: &str) -> Result<&Value, String> {
         let found = place.strip_prefix('#').and_then(|pointer| {
             let decoded = || percent_decode_str(pointer).decode_utf8().ok();
@@ -97,7 +97,7 @@ impl Document {
     }
 }
 
-/// Where a reference leads.
+/// The target of a reference.
 pub(super) fn reference(value: &Value) -> Option<&str> {
     value.get("$ref")?.as_str()
 }

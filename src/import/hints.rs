@@ -1,12 +1,12 @@
-//! What a person has to decide about a tool: its key, and how it is undone. All of it is guessed from names.
+//! Hints for a person about a tool's key and compensation, guessed from names.
 
 use super::operations::Operation;
 use super::request::Request;
 
-/// How many candidates for a key are named.
+/// Most candidates for a key.
 const MAX_FIELDS: usize = 3;
 
-/// What ids are called that callers make up, in small letters only.
+/// Names of ids that callers make up, in small letters only.
 const THEIRS: [&str; 6] = [
     "clientid",
     "external",
@@ -16,10 +16,10 @@ const THEIRS: [&str; 6] = [
     "requestid",
 ];
 
-/// What an operation that undoes another one is called.
+/// Words in the names of operations that undo others.
 const UNDOES: [&str; 5] = ["cancel", "refund", "reverse", "revoke", "void"];
 
-/// Required members of the body of a POST that may name one intent, as pointers.
+/// Required body members that may name one intent, as pointers.
 pub(super) fn key_fields(operation: &Operation<'_>, request: &Request) -> Vec<String> {
     // What is changed or deleted twice has the same id, and may be meant.
     if operation.method != "POST" {
@@ -43,7 +43,7 @@ pub(super) fn key_fields(operation: &Operation<'_>, request: &Request) -> Vec<St
     names.map(pointer).take(MAX_FIELDS).collect()
 }
 
-/// An operation that may undo this one, and the arguments that it needs.
+/// An operation that may undo this one, and its arguments.
 pub(super) fn compensation(
     all: &[Operation<'_>],
     operation: &Operation<'_>,
@@ -93,7 +93,7 @@ pub(super) fn compensation(
     ))
 }
 
-/// Whether its last step or its name begins or ends with a word for undoing.
+/// Whether its last path step or its name begins or ends with a word for undoing.
 fn undoes(operation: &Operation<'_>) -> bool {
     let last = operation.path.rsplit(['/', ':']).next().unwrap_or_default();
     let id = operation.id.unwrap_or_default().to_lowercase();

@@ -1,4 +1,4 @@
-//! Where an operation takes an idempotency key, by what its description names.
+//! The place of an operation's idempotency key, by names in the description.
 
 use serde_json::{Map, Value};
 
@@ -8,15 +8,15 @@ use super::parameters::{Kind, Parameter, Parameters, Place, kind};
 use crate::core::request::KEY_HEADER;
 use crate::core::schema::Schema;
 
-/// A key as tools get it.
+/// An example of a key for a tool.
 const EXAMPLE: &str = "7d0c3f6e9b8a4a51b1c2d3e4f5061728";
 
-/// What is known of an operation's key.
+/// Where an operation takes its key.
 #[derive(Debug, Default)]
 pub(super) struct Placement {
-    /// Instead of `Idempotency-Key`.
+    /// A header other than `Idempotency-Key`.
     pub(super) header: Option<String>,
-    /// A header that may be for the key, and that the model gives until a person says so.
+    /// A header that may be for the key. The model gives it until a person decides.
     pub(super) hint: Option<String>,
     /// A pointer into the body.
     pub(super) body: Option<String>,
@@ -24,7 +24,7 @@ pub(super) struct Placement {
     pub(super) told: Vec<String>,
 }
 
-/// Takes the parameters and the member that are for the key away from what the model gives.
+/// Removes the parameters and the member of the key from the arguments.
 pub(super) fn take(
     document: &Document,
     parameters: &mut Parameters,
@@ -65,7 +65,7 @@ pub(super) fn take(
     found
 }
 
-/// What the headers say of the key.
+/// The headers that may be for the key.
 fn headers(document: &Document, parameters: &mut Parameters, is_read: bool, found: &mut Placement) {
     let is_for_key = |parameter: &Parameter| {
         let is_exact = parameter.name.eq_ignore_ascii_case(KEY_HEADER);
@@ -132,26 +132,26 @@ fn is_text(document: &Document, schema: &Value) -> bool {
     is_typed && schema.get("enum").is_none() && schema.get("const").is_none()
 }
 
-/// `idempotency_key` in any spelling, and what AWS calls it.
+/// Whether a name is `idempotency_key` in any spelling, or AWS's word for it.
 fn is_key_name(name: &str) -> bool {
     let letters = name.to_lowercase().replace(['_', '-'], "");
     matches!(&*letters, "idempotencykey" | "idempotencytoken")
 }
 
-/// Whether a header is for a key, by its name alone.
+/// Whether a header's name alone says that it is for a key.
 fn is_key_header(name: &str) -> bool {
     let letters = name.to_lowercase().replace(['_', '-'], "");
     let ends = ["idempotencykey", "idempotencekey", "idempotencytoken"];
     ends.iter().any(|end| letters.ends_with(end)) || letters == "paypalrequestid"
 }
 
-/// Whether a header may be for a key, by its name or by what is said of it.
+/// Whether a header may be for a key, by its name or its description.
 fn may_be_key_header(name: &str, description: &str) -> bool {
     let (name, description) = (name.to_lowercase(), description.to_lowercase());
     name.contains("idempoten") || name.ends_with("request-id") && description.contains("idempoten")
 }
 
-/// What the description asks of a key, if those that the gateway sends do not fit.
+/// The description's demand on a key that the gateway's keys do not meet.
 fn misfit(document: &Document, schema: &Value, name: &str) -> Option<String> {
     let schema = document.resolve(schema).unwrap_or(schema);
     let words = [

@@ -1,4 +1,4 @@
-//! The operations of a description: their names as tools, and which of them are asked for.
+//! The operations of a description: their names as tools, and the chosen ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ const METHODS: [&str; 8] = [
 /// The longest name of a tool.
 const MAX_NAME: usize = 64;
 
-/// How many near names a sentence about an unknown one has.
+/// Most near names in a sentence about an unknown one.
 const MAX_NEAR: usize = 3;
 
-/// How near is near, from 0 to 1.
+/// The least similarity of a near name, from 0 to 1.
 const NEAR: f64 = 0.6;
 
 /// One method of one path.
@@ -27,24 +27,24 @@ pub(super) struct Operation<'a> {
     pub(super) method: String,
     pub(super) path: &'a str,
     pub(super) id: Option<&'a str>,
-    /// What its tool is called. No two operations of a description have the same.
+    /// The name of its tool. No two operations of a description have the same.
     pub(super) name: String,
     pub(super) tags: Vec<&'a str>,
-    /// What its path says for each of its operations.
+    /// The path item, for all operations of the path.
     pub(super) item: &'a Value,
-    /// What it says itself.
+    /// The operation's own value.
     pub(super) node: &'a Value,
 }
 
 impl Operation<'_> {
-    /// The method and the path, and the name that the description has for it.
+    /// Method and path, and the description's own name.
     pub(super) fn title(&self) -> String {
         let id = self.id.map(|id| format!(" ({id})")).unwrap_or_default();
         format!("{} {}{id}", self.method, self.path)
     }
 }
 
-/// Each operation in the order of the paths, and what cannot be looked into for operations.
+/// Each operation in the order of the paths, and path items that cannot be read.
 pub(super) fn list(document: &Document) -> (Vec<Operation<'_>>, Vec<String>) {
     let (mut found, mut unread) = (Vec::new(), Vec::new());
     let mut taken = BTreeMap::new();
@@ -81,8 +81,9 @@ pub(super) fn list(document: &Document) -> (Vec<Operation<'_>>, Vec<String>) {
     (found, unread)
 }
 
-/// The operations that are asked for, by `operationId`, the name of the tool, or method and path, or by tag; all of
-/// them, if nothing is.
+/// The chosen operations, or all of them.
+///
+/// By `operationId`, the name of the tool, method and path, or tag.
 pub(super) fn choose<'o, 'a>(
     all: &'o [Operation<'a>],
     ids: &[String],
@@ -144,7 +145,9 @@ fn unknown<'a>(what: &str, asked: &str, names: impl Iterator<Item = &'a str>) ->
     format!("there is no {what} {asked:?}; {near}")
 }
 
-/// A name for a tool that no other operation has: its id, or its method and path.
+/// A name for a tool that no other operation has.
+///
+/// Its id, or its method and path.
 fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeMap<String, usize>) -> String {
     let plain = |text: &str| {
         let mut out = String::new();

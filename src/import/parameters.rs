@@ -1,4 +1,4 @@
-//! Parameters of an operation: where each one goes, and how it is written there.
+//! Parameters of an operation: where each one goes, and how it is written.
 
 use std::collections::BTreeMap;
 
@@ -32,24 +32,24 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Parameter {
     pub(super) place: Place,
-    /// As the API knows it.
+    /// The name at the API.
     pub(super) name: String,
     pub(super) schema: Value,
     pub(super) description: Option<String>,
     pub(super) is_required: bool,
-    /// How it must be written, if it is a list.
+    /// How it is written, if it is a list.
     pub(super) lists: Option<Lists>,
 }
 
-/// What the parameters of an operation come to.
+/// The parameters of an operation.
 #[derive(Debug, Default)]
 pub(super) struct Parameters {
     pub(super) sent: Vec<Parameter>,
-    /// Sentences about those that are left out.
+    /// Sentences about left-out parameters.
     pub(super) left_out: Vec<String>,
 }
 
-/// What a value may be, as far as it matters for how it is written.
+/// The kind of a value, as far as its notation depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Plain,
@@ -60,16 +60,16 @@ pub(super) enum Kind {
 /// Why an operation cannot be a tool, in words that follow its name.
 pub(super) type Reason = String;
 
-/// Parameters in headers that OpenAPI says are to be ignored: other parts of a description are about them.
+/// Header parameters that OpenAPI ignores: other parts of a description say them.
 const SAID_ELSEWHERE: [&str; 3] = ["accept", "authorization", "content-type"];
 
-/// Headers that would say who calls.
+/// Headers that would name the caller.
 const OF_CALLERS: [&str; 2] = ["cookie", "proxy-authorization"];
 
-/// How many parts of a schema are looked into for its kind.
+/// Most parts of a schema that are searched for its kind.
 const MAX_PARTS: usize = 200;
 
-/// The most parameters of one operation.
+/// Most parameters of one operation.
 const MAX_PARAMETERS: usize = 500;
 
 /// All parameters of an operation: its own, and those of its path.
@@ -124,7 +124,7 @@ pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Result<Param
     Ok(found)
 }
 
-/// Whether a parameter is left out even where it is required.
+/// Whether a parameter is never sent, even where it is required.
 fn is_never_sent(place: &str, name: &str) -> bool {
     is_said_elsewhere(place, name) || names_method(place, name)
 }
@@ -137,7 +137,9 @@ fn is_said_elsewhere(place: &str, name: &str) -> bool {
     place == "header" && SAID_ELSEWHERE.contains(&name.to_lowercase().as_str())
 }
 
-/// A parameter as a tool sends it; an object that is written as its members is these. Or why it cannot be sent.
+/// A parameter as a tool sends it, or why it cannot be sent.
+///
+/// An object that is written as its members becomes these.
 fn read(
     document: &Document,
     place: &str,
@@ -210,7 +212,7 @@ fn read(
     }
 }
 
-/// The members of an object, each as a parameter of its own, because it is written so.
+/// The members of an object that is written as such, each as a parameter.
 fn members(document: &Document, schema: &Value, is_required: bool) -> Option<Vec<Parameter>> {
     let schema = document.resolve(schema).ok()?;
     let properties = schema.get("properties")?.as_object()?;
@@ -234,7 +236,7 @@ fn members(document: &Document, schema: &Value, is_required: bool) -> Option<Vec
     properties.iter().map(member).collect()
 }
 
-/// One tool writes all its lists in one way: the way of those that are required, or of the first.
+/// One way for all lists of a tool: that of required parameters, or of the first one.
 fn one_way_of_lists(found: &mut Parameters) -> Result<(), Reason> {
     let ways = |required: bool| {
         let sent = found.sent.iter();
@@ -263,7 +265,7 @@ fn one_way_of_lists(found: &mut Parameters) -> Result<(), Reason> {
     Ok(())
 }
 
-/// What the values of a schema are. What may be several things counts as the most complex of them.
+/// The kind of a schema's values. Of several the most complex one counts.
 pub(super) fn kind(document: &Document, schema: &Value) -> Kind {
     kind_of(document, schema, &mut { MAX_PARTS })
 }
@@ -307,7 +309,7 @@ fn kind_of(document: &Document, schema: &Value, left: &mut usize) -> Kind {
     found
 }
 
-/// The schema of a parameter that says its type beside its name, as Swagger 2.0 has it.
+/// The schema of a parameter in the style of Swagger 2.0.
 fn schema_of_2_0(node: &Value) -> Value {
     let words = node.as_object().into_iter().flatten();
     let is_about_values = |word: &str| {

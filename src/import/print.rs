@@ -1,4 +1,4 @@
-//! A tool as TOML, with a comment for each thing that a person has to decide.
+//! Prints a tool as TOML, with a comment for each decision of a person.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::text::{cut, key, line, string, value};
 /// The longest description of a tool: some model providers take no more than 1,024 characters.
 const MAX_DESCRIPTION: usize = 900;
 
-/// What is guessed of a tool that writes.
+/// Guesses about a tool that writes.
 #[derive(Debug, Default)]
 pub(super) struct Guesses {
     pub(super) credentials: Credentials,
@@ -102,7 +102,7 @@ fn pairs(pairs: &[(String, String)]) -> String {
     format!("{{ {} }}", pairs.join(", "))
 }
 
-/// What a model is told of the tool. Nothing of it is taken from the environment.
+/// The description for models. Nothing of it is taken from the environment.
 fn description(operation: &Operation<'_>) -> String {
     let text = |word: &str| {
         operation

@@ -1,4 +1,4 @@
-//! One operation as the table of a tool: its request, and the schema of its arguments.
+//! One operation as the table of a tool: its request, and its arguments.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use super::schema::{Schemas, Shared, fit};
 use super::values;
 use crate::core::request::Lists;
 
-/// The longest name of an argument that is not a member of the body.
+/// The longest name of an argument outside of the body.
 const MAX_NAME: usize = 60;
 
 /// An operation that a tool can send.
@@ -32,14 +32,14 @@ pub(super) struct Request {
     pub(super) key_hint: Option<String>,
     pub(super) key_body: Option<String>,
     pub(super) schema: Value,
-    /// Names of arguments that stand in the path, by the names of the parameters.
+    /// Names of arguments in the path, by the names of the parameters.
     pub(super) places: Vec<(String, String)>,
-    /// Sentences about what is left out, or not as the description says.
+    /// Sentences about left-out parts, or differences from the description.
     pub(super) told: Vec<String>,
 }
 
 impl Request {
-    /// The names of arguments that every call must have.
+    /// The required arguments.
     pub(super) fn required(&self) -> impl Iterator<Item = &str> {
         let required = self.schema.get("required").and_then(Value::as_array);
         required.into_iter().flatten().filter_map(Value::as_str)
@@ -52,7 +52,7 @@ struct Argument {
     parameter: Parameter,
 }
 
-/// What a tool sends for an operation, or why it cannot.
+/// The request for an operation, or why there is none.
 pub(super) fn of(
     document: &Document,
     operation: &Operation<'_>,
@@ -129,7 +129,7 @@ pub(super) fn of(
     })
 }
 
-/// Gives each place of the path its parameter, and takes away those without a place.
+/// Gives each place of the path its parameter, and removes those without a place.
 fn place_all(parameters: &mut Parameters, parts: &[Part<'_>], told: &mut Vec<String>) {
     let is_place = |name: &str| {
         parts
@@ -166,7 +166,7 @@ fn place_all(parameters: &mut Parameters, parts: &[Part<'_>], told: &mut Vec<Str
     }
 }
 
-/// Gives each parameter a name that no member of the body and no other parameter has.
+/// Gives each parameter a name of its own, unlike any body member's.
 fn name_all(
     parameters: Parameters,
     members: &BTreeSet<String>,
@@ -206,7 +206,7 @@ fn name_all(
     arguments
 }
 
-/// A name that models and JSON Pointers take as it stands.
+/// A name that models and JSON Pointers take unchanged.
 fn plain(name: &str) -> String {
     let mut out = String::new();
     for letter in name.chars() {
@@ -223,7 +223,7 @@ fn plain(name: &str) -> String {
     out.trim_matches('_').to_owned()
 }
 
-/// The one way of lists of a tool, where it is not the usual one.
+/// The tool's one way of lists, if it is not the usual one.
 fn lists(arguments: &[Argument], form: Form) -> Result<Option<Lists>, Reason> {
     let query = arguments
         .iter()
@@ -246,7 +246,7 @@ fn lists(arguments: &[Argument], form: Form) -> Result<Option<Lists>, Reason> {
     }
 }
 
-/// As the key `arrays` has it.
+/// The value for the key `arrays`.
 fn word(lists: Lists) -> &'static str {
     match lists {
         Lists::Indices => "indices",

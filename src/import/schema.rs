@@ -1,5 +1,7 @@
-//! Schemas of a description as one JSON Schema that stands for itself: references are put in place or into `$defs`, what
-//! OpenAPI 3.0 says in its own way is said as JSON Schema does, and what no validator could read is left out and told.
+//! Schemas of a description as one JSON Schema.
+//!
+//! References become `$defs` or are put in place, OpenAPI 3.0 is translated to JSON Schema, and
+//! what no validator could read is left out and told.
 
 mod references; // which parts are referred to more than once
 mod words; // one keyword at a time
@@ -12,12 +14,13 @@ use super::document::Document;
 use super::text::cut;
 pub(super) use references::Shared;
 
-/// The most values that the schema of one tool has, and the most bytes as JSON.
+/// Most values, and most bytes as JSON, of one tool's schema.
 const MAX_VALUES: usize = 4_000;
 const MAX_BYTES: usize = 32 << 10;
 
-/// How deep schemas may lie in each other, and how deep they are described: the first of these with which the whole is
-/// small enough.
+/// How deep schemas may nest, and to which depth they keep descriptions.
+///
+/// The first pair with which the whole is small enough counts.
 const DEPTHS: [(usize, usize); 9] = [
     (20, 20),
     (20, 2),
@@ -39,18 +42,18 @@ pub(super) struct Schemas<'a> {
     shared: &'a Shared,
     deepest: usize,
     described: usize,
-    /// Whether parts that are true of less when their parts are true of more are left out.
+    /// Whether parts are left out under which less is allowed when they allow more.
     is_loose: bool,
     /// The names of definitions, by their references.
     names: BTreeMap<String, String>,
     waiting: VecDeque<(String, usize)>,
     values: usize,
-    /// Whether something is let through that the description would refuse.
+    /// Whether the result allows values that the description refuses.
     relaxed: bool,
     told: BTreeSet<String>,
 }
 
-/// Builds a schema with `build` that is small enough, and says what it does not say.
+/// Builds a schema with `build` that is small enough, and says what it leaves out.
 ///
 /// What lies too deep is let through. `None` if it is too large in spite of that.
 pub(super) fn fit(
@@ -90,7 +93,7 @@ pub(super) fn fit(
 }
 
 impl Schemas<'_> {
-    /// A schema at a depth, where that of the arguments is 0.
+    /// A schema at a depth; the arguments are at 0.
     pub(super) fn convert(&mut self, schema: &Value, depth: usize) -> Value {
         self.values += 1;
         if self.values > MAX_VALUES {
@@ -109,13 +112,13 @@ impl Schemas<'_> {
         }
     }
 
-    /// Lets more through than the description does, and tells it.
+    /// Allows more than the description does, and tells it.
     fn relax(&mut self, what: &str) {
         self.relaxed = true;
         self.told.insert(what.to_owned());
     }
 
-    /// What a reference leads to: in place, or as a definition where it stands more than once.
+    /// The target of a reference: in place, or a definition if it is used more than once.
     fn refer(&mut self, place: &str, words: &Map<String, Value>, depth: usize) -> Value {
         let document = self.document;
         let target = match document.at(place) {
@@ -148,7 +151,7 @@ impl Schemas<'_> {
         self.beside(json!({ "$ref": format!("#/$defs/{name}") }), &beside, depth)
     }
 
-    /// A schema together with the words that stand beside its reference.
+    /// A schema together with the keywords beside its reference.
     fn beside(&mut self, found: Value, beside: &Map<String, Value>, depth: usize) -> Value {
         let Value::Object(mut beside) = self.object(beside, depth) else {
             return found;
@@ -192,7 +195,7 @@ impl Schemas<'_> {
         name
     }
 
-    /// All definitions that were referred to, and those that they refer to.
+    /// All referenced definitions, and those that they reference.
     fn definitions(&mut self) -> Map<String, Value> {
         let document = self.document;
         let mut found = Map::new();
@@ -205,7 +208,7 @@ impl Schemas<'_> {
         found
     }
 
-    /// What is left of a schema that lies too deep: its type.
+    /// The rest of a schema that lies too deep: its type.
     fn too_deep(&mut self, schema: &Value) -> Value {
         self.relax("its schema is too large or too deep: what lies deepest is taken as it comes");
         let mut out = Map::new();
@@ -216,7 +219,7 @@ impl Schemas<'_> {
         out.into()
     }
 
-    /// Words that are no reference.
+    /// The keywords of a schema without a reference.
     fn object(&mut self, words: &Map<String, Value>, depth: usize) -> Value {
         if depth > self.deepest
             && words

@@ -1,4 +1,4 @@
-//! Text for TOML: keys, values and comments, of what a stranger has written.
+//! Text for TOML: keys, values and comments from foreign text.
 
 use serde_json::{Map, Value};
 use toml_writer::{ToTomlKey, ToTomlValue, TomlKeyBuilder, TomlStringBuilder};
@@ -19,7 +19,7 @@ pub(super) fn string(text: &str) -> String {
     TomlStringBuilder::new(text).as_basic().to_toml_value()
 }
 
-/// A value on one line. TOML has no null: nothing that has one comes here.
+/// A value on one line. It holds no null, which TOML lacks.
 pub(super) fn value(value: &Value) -> String {
     match value {
         Value::Null => "{}".into(),
@@ -50,7 +50,7 @@ fn table(members: &Map<String, Value>) -> String {
     format!("{{ {} }}", members.join(", "))
 }
 
-/// A text that a comment may hold: one line that shows what it says, and is not too long.
+/// A text for a comment: one short line that shows all its characters.
 pub(super) fn line(text: &str) -> String {
     let is_apart = |c: char| c.is_whitespace() || c.is_control() || turns_text(c);
     let mut out = String::new();
@@ -66,7 +66,7 @@ pub(super) fn line(text: &str) -> String {
     cut(&out, MAX_COMMENT)
 }
 
-/// Whether a character makes an editor show those beside it in another order.
+/// Whether a character changes the order in which editors show text.
 fn turns_text(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,11 +1,11 @@
-//! What the schema of an argument must say so that the argument can stand where it is sent.
+//! Changes to an argument's schema so that its values fit their place in the request.
 
 use serde_json::{Map, Value, json};
 
-/// How deep parts about the same value may lie in each other.
+/// How deep parts about the same value may nest.
 const MAX_DEPTH: usize = 8;
 
-/// Lets a schema of a body that names all its members take these arguments besides.
+/// Lets a closed schema of a body take these arguments besides.
 pub(super) fn admit(schema: &mut Value, names: &[&str], depth: usize) {
     let Value::Object(words) = schema else {
         return;
@@ -41,7 +41,7 @@ pub(super) fn admit(schema: &mut Value, names: &[&str], depth: usize) {
     }
 }
 
-/// Makes sure that a value by this schema is one that a path can hold: no null, no list, not empty.
+/// Makes a schema refuse values that no path can hold: null, lists, empty texts.
 pub(super) fn stand_in_a_path(schema: &mut Value) {
     let Value::Object(words) = schema else {
         return;
@@ -73,7 +73,7 @@ pub(super) fn stand_in_a_path(schema: &mut Value) {
     words.insert("type".into(), kinds);
 }
 
-/// Takes null away from what fits.
+/// Takes null away from the values that fit.
 fn without_null(words: &mut Map<String, Value>) {
     let parts = words.get_mut("anyOf").and_then(Value::as_array_mut);
     let Some(parts) = parts else { return };

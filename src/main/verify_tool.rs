@@ -1,4 +1,4 @@
-//! `oncegate verify-tool`: read what is asked for, ask whether it may be done, do it, print.
+//! `oncegate verify-tool`: read the options, ask for consent, run the trial, print.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use oncegate::core::trial::lines::End;
 
 use super::{complain, read, say};
 
-/// The exit status if something that is declared was refuted.
+/// The exit status if a declared setting was refuted.
 const REFUTED: u8 = 2;
-/// The exit status if something that is declared was neither proved nor refuted.
+/// The exit status if a declared setting was neither proved nor refuted.
 const NOT_SHOWN: u8 = 3;
 
-/// What `verify-tool` is told.
+/// The command line of `verify-tool`.
 #[derive(Args)]
 pub(super) struct VerifyTool {
     /// The tool, as in [tools.NAME].
@@ -28,22 +28,22 @@ pub(super) struct VerifyTool {
     /// A file with other arguments, to see whether the tool refuses them under a used key.
     #[arg(long, value_name = "FILE")]
     other_args: Option<PathBuf>,
-    /// Where a result has the id of its effect, as a JSON Pointer like /order_id.
+    /// The place of the effect's id in a result, as a JSON Pointer like /order_id.
     #[arg(long, value_name = "POINTER")]
     id: Option<String>,
-    /// Where a result of the compensation has the id of what it did.
+    /// The place of the effect's id in a result of the compensation.
     #[arg(long, value_name = "POINTER")]
     undo_id: Option<String>,
-    /// A text in the arguments that has to be another one for each new effect. Something is appended to it.
+    /// A text in the arguments that must differ for each new effect. A suffix is appended to it.
     #[arg(long, value_name = "POINTER")]
     fresh: Option<String>,
-    /// Where the tool's effects are counted: asked by GET before and after each step. {key} is the step's key.
+    /// The URL of a count of effects: asked by GET before and after each step. {key} is the step's key.
     #[arg(long, value_name = "URL")]
     count_url: Option<String>,
-    /// Where that answer has the count: a whole number, or a list.
+    /// The place of the count in that answer: a whole number, or a list.
     #[arg(long, value_name = "POINTER")]
     count: Option<String>,
-    /// Where it has the count of what the compensation does.
+    /// The place of the count of the compensation's effects.
     #[arg(long, value_name = "POINTER")]
     undo_count: Option<String>,
     /// How long after the first answer its key is sent once more.
@@ -55,13 +55,13 @@ pub(super) struct VerifyTool {
     /// Print one line of JSON.
     #[arg(long)]
     json: bool,
-    /// Do not ask whether it may be done.
+    /// Do not ask for consent.
     #[arg(long)]
     yes: bool,
 }
 
 impl VerifyTool {
-    /// Asks the tool, and prints what that shows.
+    /// Runs the trial, and prints its report.
     ///
     /// # Errors
     /// It could not be begun, or it may not be, or nothing can be shown.

@@ -1,4 +1,4 @@
-//! How many connections there may be, how long they may be silent, and for whom that holds.
+//! Bounds of connections: how many there may be, and how long they may be silent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct Bounds {
     pub max_connections: usize,
-    /// Of one address.
+    /// Most connections of one address.
     pub per_address: usize,
-    /// Addresses of balancers, for which that does not hold.
+    /// Addresses of balancers, for which `per_address` does not hold.
     pub proxies: Vec<Network>,
     /// The longest time from a request's first byte to its head's end.
     ///
@@ -21,7 +21,7 @@ pub struct Bounds {
     pub idle_timeout: Duration,
 }
 
-/// An address with how many of its first bits count; all that share them are one network.
+/// A network: an address, and how many of its first bits count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     bits: u128,

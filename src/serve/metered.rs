@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 
 use crate::budget::Guest;
 
-/// What a part of a body takes beside its bytes.
+/// Bytes that a part of a body takes beside its own.
 const PART: usize = 64;
 
 /// The body, and the account that it is charged to.

@@ -1,4 +1,4 @@
-//! The places of connections: how many there are in all and for each address, and who gives one up.
+//! The places of connections, in all and for each address, and which connection gives way.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::bounds::{Bounds, Network, mask};
 use crate::budget::{Budget, Connection, Trust};
 
-/// Connections beyond the bound that are taken to be told so; one more waits until there is a place.
+/// Connections beyond the bound that are told so; one more waits for a place.
 pub(super) const SPARE: usize = 64;
 /// How long without a valid token makes a connection closable.
 const WITHOUT_TOKEN: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const NO_PLACE: Duration = Duration::from_millis(20);
 /// How long a connection waits for a closed one's place.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 
-/// What counts as one client: an IPv4 address, or the network of 64 bits that one has of IPv6.
+/// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits.
 fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & mask(64)).into(),
@@ -41,15 +41,15 @@ pub(super) struct Places {
     next: AtomicUsize,
 }
 
-/// The connections that have a place, by their numbers, which rise.
+/// The connections with a place, by their rising numbers.
 #[derive(Default)]
 struct Open {
     /// Connections without a valid token at the last look.
     strangers: BTreeMap<usize, Listed>,
     known: BTreeMap<usize, Listed>,
-    /// Those that were told to give way, and have not ended.
+    /// Connections that were told to give way, and have not ended.
     leaving: BTreeMap<usize, Listed>,
-    /// How many ordinary ones each client has.
+    /// How many ordinary connections each client has.
     clients: HashMap<IpAddr, usize>,
 }
 
@@ -80,7 +80,7 @@ impl Open {
         }
     }
 
-    /// The least trusted connection of those that may give way.
+    /// The least trusted connection that may give way.
     fn least_trusted(&mut self, may_give_way: impl Fn(&Listed) -> bool) -> Option<(usize, Trust)> {
         let mut found = None;
         // The oldest first. Those that have shown a token meanwhile are put where they belong, so each is passed once.
@@ -110,14 +110,14 @@ impl Open {
 
 /// A connection that has a place.
 struct Listed {
-    /// `None`: a balancer's.
+    /// `None`: it is a balancer's.
     client: Option<IpAddr>,
     is_spare: bool,
     connection: Arc<Connection>,
     gives_way: CancellationToken,
 }
 
-/// One of the places; dropped, it is free again.
+/// A taken place; dropped, it is free again.
 pub(super) struct Place {
     pub(super) is_spare: bool,
     _held: Option<OwnedSemaphorePermit>,
@@ -127,7 +127,7 @@ pub(super) struct Place {
 #[derive(Default)]
 struct AskedToLeave(Option<(usize, Instant)>);
 
-/// That a connection is listed; dropped, it is not.
+/// The listing of a connection; dropped, it ends.
 pub(super) struct Listing {
     number: usize,
     open: Arc<Mutex<Open>>,
@@ -160,7 +160,8 @@ impl Places {
         }
     }
 
-    /// Any place, an ordinary one if there is one. If there is none at all, another connection is closed.
+    /// A place, an ordinary one if there is one. If there is none at all, another connection is
+    /// closed.
     pub(super) async fn some(&self) -> Place {
         let mut asked = AskedToLeave::default();
         loop {
@@ -186,7 +187,7 @@ impl Places {
         }
     }
 
-    /// A place for a last connection, free or not.
+    /// A place for a last connection, also beyond the bound.
     pub(super) fn now(&self) -> Place {
         let held = self.ordinary.clone().try_acquire_owned();
         Place {

@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key from two files in PEM, which can be read again while they are used.
+//! TLS: a certificate and its key from two PEM files, which can be read again while in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub enum Unfit {
     Key(String),
 }
 
-/// What new connections are greeted with.
+/// The certificate of new connections.
 #[derive(Clone)]
 pub struct Tls(Arc<ArcSwap<ServerConfig>>);
 
@@ -29,7 +29,7 @@ impl Tls {
         Ok(Self(Arc::new(ArcSwap::from_pointee(config(cert, key)?))))
     }
 
-    /// From now on new connections are greeted with the other's certificate; those that are there stay.
+    /// Sets the certificate for new connections; open ones keep theirs.
     pub fn set(&self, other: &Self) {
         self.0.store(other.0.load_full());
     }

@@ -1,6 +1,7 @@
-//! How long a connection may be without a request, and how long an answer may stand still. HTTP/1 and HTTP/2
-//! alike; what the libraries watch by themselves leaves gaps, such as a connection that never says a word, or a
-//! client that does not take its answer.
+//! How long a connection may be idle, and an answer may stand still.
+//!
+//! HTTP/1 and HTTP/2 alike. What the libraries watch by themselves leaves gaps, such as a
+//! connection that never says a word, or a client that does not take its answer.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ use crate::budget::{self, Charge, Guest};
 /// Most bytes of a ping or an acknowledgement.
 const PLEASANTRIES: usize = 64;
 
-/// Of one connection.
+/// The watch of one connection.
 pub(super) struct Watch {
     /// `header_timeout` and `idle_timeout`.
     times: (Duration, Duration),
@@ -34,7 +35,7 @@ struct State {
     making: usize,
     /// When something was last written.
     wrote_at: Instant,
-    /// Since when there is none.
+    /// Since when no request is under way.
     idle_since: Instant,
     /// When the first byte of the next request came.
     head_since: Option<Instant>,
@@ -73,7 +74,7 @@ impl Watch {
         }
     }
 
-    /// Something was read, or the end of it.
+    /// Notes that bytes were read, or the end of them.
     pub(super) fn came(&self, is_something: bool) {
         let mut state = self.state();
         if is_something && state.under_way == 0 && state.head_since.is_none() {
@@ -83,7 +84,9 @@ impl Watch {
         }
     }
 
-    /// So many bytes were written. So few between requests of many at once only say that both sides are there.
+    /// Notes that so many bytes were written.
+    ///
+    /// A few bytes between requests of many at once only say that both sides are there.
     pub(super) fn went(&self, bytes: usize) {
         let mut state = self.state();
         if !state.is_multiplexed || bytes > PLEASANTRIES {
@@ -91,7 +94,7 @@ impl Watch {
         }
     }
 
-    /// Bytes between its requests are no beginning of a next one.
+    /// Says that bytes between requests may not begin a next one.
     pub(super) fn is_multiplexed(&self, is_multiplexed: bool) {
         self.state().is_multiplexed = is_multiplexed;
         self.changed.notify_waiters();
@@ -104,7 +107,7 @@ impl Watch {
             .await;
     }
 
-    /// Whether it is silent and was of use.
+    /// Whether the connection is silent after a request.
     pub(super) fn is_between_requests(&self) -> bool {
         let state = self.state();
         state.has_served
@@ -128,14 +131,14 @@ impl Watch {
         .await;
     }
 
-    /// Waits until nothing was under way for this long.
+    /// Waits until no request was under way for this long.
     pub(super) async fn has_been_idle_for(&self, time: Duration) {
         let now = Instant::now();
         self.until(|state| (state.under_way == 0).then(|| state.silent_since().max(now) + time))
             .await;
     }
 
-    /// Waits until a time that what comes may change; `None`: for ever, as it is now.
+    /// Waits until a time, which events may change; `None`: for ever.
     async fn until(&self, time: impl Fn(&State) -> Option<Instant>) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -193,7 +196,7 @@ impl Drop for UnderWay {
 pub(super) struct Watched {
     body: Body,
     is_making: bool,
-    /// What its bytes are charged to; `None`: it is small.
+    /// The charge of its bytes; `None`: it is small.
     charge: Option<(Guest, Arc<Charge>)>,
     under_way: UnderWay,
 }

@@ -1,4 +1,4 @@
-//! Keys that encrypt texts, each bound to the call and the place that it belongs to.
+//! Encryption of texts, each bound to its call and its place.
 //!
 //! XChaCha20-Poly1305 (RFC 8439 with a nonce of 192 bits). The nonce is derived from everything that goes into
 //! a text, so the same change, written again after a lost answer, is the same to the last byte; two different
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Names the key that encrypts.
+    /// The name of the key that encrypts.
     pub(super) fn name(&self) -> String {
         self.0
             .first()
@@ -82,7 +82,7 @@ impl Keys {
         Ok([&[MARK], &key.name[..], &nonce, &sealed].concat().into())
     }
 
-    /// A text that was written before there were keys is returned as it is.
+    /// Decrypts a text. One from before there were keys is returned as it is.
     pub(super) fn open(&self, binding: Binding, sealed: &Bytes) -> Result<Bytes, Error> {
         if sealed.first() != Some(&MARK) {
             return Ok(sealed.clone());
@@ -130,7 +130,7 @@ impl OneKey {
     }
 }
 
-/// Where a text belongs.
+/// The call and the place of a text.
 #[derive(Clone, Copy)]
 pub(super) struct Binding {
     call_id: CallId,
@@ -138,7 +138,7 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// The copy of the store's secret, which belongs to no call.
+    /// The copy of the store's secret, which has no call.
     pub(super) const SECRET: Self = Self {
         call_id: CallId(Uuid::nil()),
         what: "secret",

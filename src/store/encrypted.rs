@@ -1,4 +1,4 @@
-//! A layer around a store: what callers and tools have said is encrypted before a store sees it.
+//! A layer around a store that encrypts the texts of callers and tools.
 //!
 //! Arguments, results and the bodies of documents are encrypted. What a call is found by stays readable, and
 //! so does what a document is listed by. [`Seal`] and [`Open`] say for each argument and each answer of a verb
@@ -66,12 +66,12 @@ impl Secrets for Encrypted {
 
 /// An argument of a verb.
 trait Seal<'a>: Sized {
-    /// It with its texts encrypted.
+    /// The argument with its texts encrypted.
     type Sealed: Send + Sync;
 
     fn sealed(self, keys: &Keys) -> Result<Self::Sealed, Error>;
 
-    /// As the verb takes it.
+    /// The argument as the verb takes it.
     fn lent(sealed: &'a Self::Sealed) -> Self;
 }
 
@@ -115,7 +115,9 @@ impl<'a> Seal<'a> for &'a Document {
     }
 }
 
-/// Arguments without texts. Of the records that a change compares itself with no text is looked at.
+/// Arguments without texts.
+///
+/// A change compares itself with records, but with none of their texts.
 macro_rules! nothing_to_seal {
     ($($ty:ty),*) => { $(
         impl<'a> Seal<'a> for $ty {
@@ -158,7 +160,7 @@ nothing_to_seal!(
 
 /// An answer of a verb.
 trait Open: Sized {
-    /// It with its texts decrypted.
+    /// The answer with its texts decrypted.
     fn opened(self, keys: &Keys) -> Result<Self, Error>;
 }
 
@@ -202,8 +204,10 @@ macro_rules! open_the_record_of {
 open_the_record_of!(Holder, Due, Listed, History);
 
 impl Open for Record {
-    /// A text that no key opens fails nothing: arguments stay encrypted, so that they are not sent, and a
-    /// result is one that cannot be read.
+    /// Decrypts a record. A text that no key decrypts fails nothing.
+    ///
+    /// Arguments stay encrypted, so that they are not sent, and a result becomes one that cannot be
+    /// read.
     fn opened(mut self, keys: &Keys) -> Result<Self, Error> {
         let call_id = self.intent.call_id;
         if let Ok(args) = keys.open(Binding::args(call_id), &self.intent.args) {
@@ -282,7 +286,7 @@ impl Open for Page<Listed> {
     }
 }
 
-/// Calls, each of which opens.
+/// Calls, each of which is decrypted.
 macro_rules! open_each_found {
     ($($ty:ty),*) => { $(
         impl Open for Found<$ty> {
@@ -296,8 +300,9 @@ macro_rules! open_each_found {
 }
 open_each_found!(Record, Due);
 
-/// Documents that are due: one that no key opens stays encrypted. Its worker puts it aside; if it were left out
-/// here, each search would find it first.
+/// Due documents: one that no key decrypts stays encrypted.
+///
+/// Its worker postpones it; if it were left out here, each search would find it first.
 impl Open for Found<Document> {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
         Ok(self.map(|document| match document.clone().opened(keys) {
@@ -310,7 +315,7 @@ impl Open for Found<Document> {
     }
 }
 
-/// Documents of a list: those that no key opens are named among the unreadable ones.
+/// Listed documents: those that no key decrypts are named as unreadable.
 impl Open for (Found<Document>, Option<Position>) {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
         let (found, next) = self;
@@ -329,7 +334,7 @@ impl Open for (Found<Document>, Option<Position>) {
     }
 }
 
-/// Where the body of a document belongs.
+/// The binding of a document's body.
 fn binding_of(document: &Document) -> Binding {
     Binding::document(digest(document.kind, &document.tenant, &document.id))
 }

@@ -1,4 +1,4 @@
-//! Waiters for calls that another process runs. Only hints: correctness comes from looking.
+//! Listeners for the ends of calls. Only hints: correctness comes from looking.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use crate::store::lock::lock;
 pub struct Endings(Mutex<HashMap<CallId, Vec<Arc<Notify>>>>);
 
 impl Endings {
-    /// Begins to listen: nothing that is said from now on is missed.
+    /// Begins to listen: no end after this is missed.
     pub fn listen(self: &Arc<Self>, call_id: CallId) -> Listener {
         let notify = Arc::<Notify>::default();
         self.lock().entry(call_id).or_default().push(notify.clone());
@@ -24,7 +24,7 @@ impl Endings {
         }
     }
 
-    /// Wakes those who listen for this call.
+    /// Wakes the listeners of this call.
     pub fn say(&self, call_id: CallId) {
         for notify in self.lock().get(&call_id).into_iter().flatten() {
             // A permit is kept for one that is busy looking.

@@ -1,4 +1,4 @@
-//! Locks that go on after a panic elsewhere: what they hold is changed in single steps.
+//! Locks that survive a panic elsewhere: their values change in single steps.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

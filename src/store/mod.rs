@@ -1,24 +1,24 @@
-//! Where records are kept: few verbs, each atomic, and no rules.
+//! The store's traits: few verbs, each atomic, and no rules.
 //!
 //! A store compares and swaps what `core` decided. It must not know what a state means; of a
 //! record it looks only at the key it is claimed under, its version, its attempt and its times.
 
-mod aliases; // further keys that a call answers, as both stores keep them
 mod cipher; // keys that encrypt texts
-mod duplicates; // duplicates of a call, as both stores keep them
+#[allow(dead_code)] // until both stores use it
+mod codec; // calls as bytes, the same in both stores
 mod encrypted; // a layer around a store, which encrypts
 mod endings; // hints that a call of another process has ended
+mod finished; // succeeded calls in memory
 mod lock; // locks that go on after a panic
 mod private; // files that only one gateway may read
 pub mod redis; // the store that many gateways share
 pub mod sqlite; // the embedded store of one gateway
-mod state; // a state in parts, as both stores keep it
-mod undo; // how a call is undone, as both stores keep it
 pub mod verbs; // what a store is asked
 
 pub use self::cipher::Keys;
 pub use self::encrypted::Encrypted;
 pub use self::endings::{Endings, Listener};
+pub use self::finished::{Finished, Remembering};
 pub use self::verbs::{
     Calls, Documents, Health, Ledger, LossRecovery, Pauses, Secrets, Sessions, Store,
 };
@@ -38,13 +38,13 @@ pub enum Error {
     /// The change may have been made: ask again with the same attempt.
     #[error("the store did not answer: {0}")]
     Ambiguous(String),
-    /// What is stored cannot be read here, as it is now. Nothing was changed, and asking again does not help.
+    /// The stored data cannot be read here. Nothing was changed, and asking again does not help.
     #[error("what is stored cannot be read: {0}")]
     Unreadable(String),
 }
 
 impl Error {
-    /// The word for it in metrics.
+    /// The kind of error as one word, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused",
@@ -54,11 +54,11 @@ impl Error {
     }
 }
 
-/// What a search has found. One call, or document, that cannot be read is not in the way of all others.
+/// The result of a search. One unreadable call or document does not block others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<T> {
     pub calls: Vec<T>,
-    /// The ids of those that were passed over, each with what is wrong with it.
+    /// The ids of unreadable ones, each with the reason.
     pub unreadable: Vec<(String, String)>,
 }
 
@@ -72,7 +72,7 @@ impl<T> Default for Found<T> {
 }
 
 impl<T> Found<T> {
-    /// The same, with something else made of each call.
+    /// The same, with each call mapped.
     pub fn map<U>(self, make: impl FnMut(T) -> U) -> Found<U> {
         Found {
             calls: self.calls.into_iter().map(make).collect(),
@@ -81,13 +81,13 @@ impl<T> Found<T> {
     }
 }
 
-/// Calls or documents that cannot be read, and may stand before those that can.
+/// Largest number of unreadable rows skipped by one scan.
 const UNREADABLE: u32 = 1_000;
 
-/// What came of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
-    /// The key is held by this attempt. The record is as stored, with its fencing token.
+    /// This attempt holds the key. The record is as stored, with its fencing token.
     Yours(Record),
     /// Another call, or another attempt of it, holds one of the names.
     Existing(Record),
@@ -95,32 +95,32 @@ pub enum Claimed {
     Denied(Denied),
 }
 
-/// Whether the holder of a name is still one of the records that were seen.
+/// Whether a name's holder is still one of these records.
 fn is_seen(holder: &Record, seen: &[Record]) -> bool {
     let version = |record: &Record| (record.intent.call_id, record.version, record.attempt.id);
     seen.iter().any(|seen| version(seen) == version(holder))
 }
 
-/// What came of a replacement.
+/// The result of a replacement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replaced {
     /// The record as stored.
     Done(Record),
     /// The record has changed since, or is gone. Nothing was written.
     Lost(Option<Record>),
-    /// It is as expected, but the conditions do not hold.
+    /// The record is as expected, but the conditions do not hold.
     Denied(Denied),
 }
 
-/// What came of writing a document.
+/// The result of writing a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Put {
     Done,
-    /// It has changed since, or is gone; this is what is stored. Nothing was written.
+    /// It has changed since, or is gone; the stored one. Nothing was written.
     Lost(Option<Document>),
 }
 
-/// How many calls of a tool are in a state that is not an end.
+/// How many calls of a tool are running or unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Census {
     pub tool: String,
@@ -129,15 +129,14 @@ pub struct Census {
     pub calls: u64,
 }
 
-/// What a store's promise rests on, the weakest first.
+/// How durable acknowledged writes are, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// What was acknowledged in the last seconds may be lost with power or in a failover. The loss is
-    /// noticed afterwards.
+    /// The last seconds may be lost with power or in a failover. The loss is noticed afterwards.
     Relaxed,
-    /// What is acknowledged is on a second machine, too.
+    /// An acknowledged write is on a second machine, too.
     Bounded,
-    /// What is acknowledged survives the loss of the process and of power.
+    /// An acknowledged write survives the loss of the process and of power.
     Strict,
 }
 
@@ -153,37 +152,38 @@ impl Durability {
     }
 }
 
-/// Whether calls may be claimed, and on what promise.
+/// Whether calls may be claimed, and how durable they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Readiness {
-    /// What the store is found to be; `None` if that cannot be seen.
+    /// The store's durability; `None` if it cannot be seen.
     pub durability: Option<Durability>,
     /// Why no call may be claimed; empty if they may.
     pub reasons: Vec<Reason>,
-    /// What is allowed as the store is configured, and weakens the promise.
+    /// Reasons that weaken the promise and are allowed by the configuration.
     pub warnings: Vec<Reason>,
-    /// Writes of this gateway that the store turned out to have lost, since the start.
+    /// Writes of this gateway that the store has lost, since the start.
     pub lost_writes: u64,
-    /// Since when every call is known: before it the ledger was not there, or has lost some. `None`: that
-    /// cannot be seen.
+    /// Since when every call is known; `None`: that cannot be seen.
+    ///
+    /// Before it the ledger was not there, or has lost calls.
     pub whole_since: Option<Timestamp>,
 }
 
-/// The code of the reason that only an operator can resolve: see [`LossRecovery::accept_loss`].
+/// The code of the reason that only an operator resolves: see [`LossRecovery::accept_loss`].
 pub const LOST_DATA: &str = "lost_data";
 
-/// The codes of reasons that go by themselves: until then it is not known whether data is lost.
+/// The codes of transient reasons. Until they are gone it is unknown whether data is lost.
 pub const SETTLING: [&str; 4] = ["disconnected", "starting", "restarted", "suspect"];
 
-/// The codes of reasons that cleanup takes away: there is no room.
+/// The codes of reasons that cleanup resolves: there is no room.
 pub const NO_ROOM: [&str; 2] = ["memory", "disk_full"];
 
-/// Something about a store that an operator should know.
+/// A reason or a warning about a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
     /// One word for it in metrics; one of few.
     pub code: &'static str,
-    /// A sentence that says what was found and what was to be found.
+    /// A sentence with what was found and what was expected.
     pub text: String,
 }
 

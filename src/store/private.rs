@@ -1,4 +1,4 @@
-//! Files that belong to one gateway: only its user may read them, and what stands in their place is not followed.
+//! Files of one gateway: only its user may read them, and links are not followed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use super::Reason;
 
 const MODE: u32 = 0o600;
-/// What others may do with a file.
+/// The permissions of other users.
 const OTHERS: u32 = 0o077;
 
-/// Opens a file for reading and writing, and makes it if it is not there. Never truncates it.
+/// Opens a file for reading and writing, and makes it if it is missing. Never truncates it.
 ///
 /// # Errors
 /// It cannot be opened, or is a symbolic link, no regular file, or one with a second name (a hard link).
@@ -22,7 +22,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     alone(open_by_any_name(path)?)
 }
 
-/// The same, and it may have other names.
+/// The same, also for a file with several names.
 ///
 /// # Errors
 /// As [`open`].
@@ -45,7 +45,7 @@ pub(super) fn open_existing(path: &Path) -> io::Result<File> {
     alone(opened(path, File::options().read(true).write(true))?)
 }
 
-/// Makes a new file in the place of an old one, which only loses its name.
+/// Makes a new file in the place of an old one, which is unlinked.
 ///
 /// # Errors
 /// It cannot be made, or there is something else than a file.
@@ -89,12 +89,12 @@ fn refused(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, why)
 }
 
-/// Whether a symbolic link stands there.
+/// Whether the path is a symbolic link.
 pub(super) fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink())
 }
 
-/// What an operator should know of these files, if others may read or write them.
+/// The warning about files that others may read or write.
 pub(super) fn exposed<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Reason> {
     let is_exposed =
         |path: &&Path| fs::symlink_metadata(path).is_ok_and(|there| there.mode() & OTHERS != 0);

@@ -1,7 +1,6 @@
 //! The shared store: one Redis (or the master of its sentinels, or a cluster), many gateways.
 //!
-//! Each verb that writes is one script, so it is one atomic step and one round trip (but for a session's
-//! token on a cluster). What a Redis is
+//! Each verb that writes is one script, so it is one atomic step and one round trip. What a Redis is
 //! worth is looked at all the time, and so is whether it still has what was written to it; while either
 //! is not as it should be, nothing is claimed.
 
@@ -14,15 +13,20 @@ mod durability; // what a Redis is worth
 mod ears; // hearing the ends of other gateways' calls
 mod epoch; // lost data: noticing it, accepting it
 mod find; // finding calls
+mod forget; // deleting old calls
 mod gateways; // gateways that are gone are forgotten
 mod keys; // names of keys
-mod ledger; // listing and forgetting calls
+mod known; // tenants and tools that are listed
+mod ledger; // listing calls
 mod link; // the connection
 mod loss; // whether the store has lost data
+#[cfg(test)]
+mod loss_model; // all states of a model of that
+mod marks; // epoch and counts of a partition
 mod memory; // what a gateway remembers of it
 mod pause; // paused tools
 mod put_back; // writes that were lost and are remembered
-mod record; // records as fields of a hash
+mod record; // records as texts
 mod scripts; // one per verb
 mod selftest; // a trial of them
 mod server; // the connection, the scripts and what is known of their Redis

@@ -9,13 +9,15 @@ mod document; // documents as rows
 mod error; // why a file is not opened
 mod files; // locks, and whether the files are still those that were opened
 mod gate; // whether anything may be written now
+mod history; // the history of a call, and where it goes on
 mod ledger; // listing and forgetting calls
+mod lists; // the calls that have something in common
 mod log; // the write-ahead log, and when it is moved into the file
 mod open; // start-up checks: file system, lock, schema, integrity
 mod pause; // paused tools
 mod query; // statements, prepared once
 mod reserve; // disk space for the outcomes of a full disk
-mod row; // records as rows
+mod row; // calls as rows
 mod session; // conditions, and what follows from them
 mod sessions; // sessions as operators see them
 mod together; // whether the file and its log belong together
@@ -42,7 +44,7 @@ use crate::core::record::{CallId, InstanceId};
 
 /// Why a loss cannot be accepted.
 const NOTHING_LOST: &str = "the store has not lost any data";
-/// How long the files may take to be closed.
+/// How long closing the files may take.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// Clones share one store.
@@ -50,7 +52,9 @@ const CLOSING: Duration = Duration::from_secs(5);
 pub struct Sqlite {
     writer: Worker,
     readers: Arc<Readers>,
-    /// This run of the gateway. A running call of another owner has lost it: the file is ours alone.
+    /// This run of the gateway.
+    ///
+    /// The file is ours alone, so a running call of another owner has lost it.
     instance: InstanceId,
     gate: Gate,
     files: Weak<Files>,
@@ -58,13 +62,15 @@ pub struct Sqlite {
     endings: Arc<Endings>,
 }
 
-/// Workers that read, apart from each other. All of them are the writer if there is one connection only.
+/// Workers that read, apart from each other.
+///
+/// With only one connection all of them are the writer.
 struct Readers {
-    /// What a call looks at first.
+    /// Reads of calls on their way.
     calls: Worker,
-    /// What is to be worked on.
+    /// Searches for due calls.
     due: Worker,
-    /// What operators ask, and exports.
+    /// Questions of operators, and exports.
     ledger: Worker,
     interrupts: Vec<InterruptHandle>,
 }
@@ -76,12 +82,19 @@ impl LossRecovery for Sqlite {
         from: &str,
         limit: u32,
     ) -> Result<(Vec<CallId>, Option<String>), Error> {
-        let from = from.to_owned();
+        let after = from.parse().unwrap_or(0);
         let page =
-            move |connection: &Connection| calls::at_risk_after_loss(connection, &from, limit);
+            move |connection: &Connection| calls::at_risk_after_loss(connection, after, limit);
         let page = self.readers.ledger.read(page).await?;
-        let next = page.last().map(ToString::to_string);
-        Ok((page, next))
+        let next = page.last().map(|(number, _)| number.to_string());
+        let ids = page.into_iter().map(|(_, id)| id);
+        let ids = ids.collect::<Result<_, _>>().map_err(|why| {
+            let why = format!(
+                "{why}; the loss cannot be accepted: restore a backup, or start with another file"
+            );
+            Error::Unreadable(why)
+        })?;
+        Ok((ids, next))
     }
 
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
@@ -199,3 +212,7 @@ fn pragma<T: rusqlite::types::FromSql>(
         .query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
         .optional()
 }
+
+#[cfg(test)]
+#[path = "sqlite/damage_tests.rs"]
+mod tests;

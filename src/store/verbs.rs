@@ -1,5 +1,6 @@
-//! What a store is asked. Each verb is listed here once: the traits and the layers around a store are
-//! made from the list.
+//! The verbs of a store.
+//!
+//! Each is listed here once: the traits and the layers around a store are made from the list.
 //!
 //! Every verb is atomic: a crash leaves it done or not begun. A verb that writes answers only when what it
 //! wrote is durable, as far as the store's [`Durability`](super::Durability) goes.
@@ -17,7 +18,7 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Holder, Record};
 use crate::core::session::{Lock, Session, SessionId};
 
-/// Hands the list of verbs to the macro of that name, behind what follows the name.
+/// Hands the list of verbs to a macro, after the macro's own arguments.
 ///
 /// The answer of each is `Result<_, Error>`. `as` is its name in metrics, where that is another.
 #[doc(hidden)]
@@ -33,8 +34,7 @@ macro_rules! each_store_verb {
                 ///
                 /// Writes its first ledger entry and what follows from the conditions: the fencing token, the
                 /// session's lock, its place in budgets and among near duplicates. If the conditions do not hold,
-                /// nothing is written but a place in the line for the lock. (Where a session and a call are
-                /// on different servers, what was written for the conditions is taken back.)
+                /// nothing is written but a place in the line for the lock.
                 ///
                 /// If any of the names is held, nothing is written and the first holder, in the order of the
                 /// names, is returned; unless each holder is still exactly one of the records `instead_of`:
@@ -52,7 +52,7 @@ macro_rules! each_store_verb {
                 /// with the same change it answers `Done`.
                 async fn replace(change: &Change, expected: &Record) -> Replaced;
 
-                /// The calls that hold these names of one tenant, in the order of the names; each once.
+                /// The calls of one tenant that hold these names, each once, in their order.
                 async fn holders(names: &[Lookup]) -> Vec<Holder>;
 
                 async fn load(call_id: CallId) -> Option<Record>;
@@ -76,18 +76,18 @@ macro_rules! each_store_verb {
                 async fn census() -> Vec<Census>;
             }
 
-            /// The ledger: what is known of calls, and forgetting it.
+            /// The ledger: questions about calls, and forgetting them.
             Ledger {
-                /// Who has made a call. Costs the same whatever else is kept of it.
+                /// The maker of a call. Costs the same however long the call's history is.
                 async fn maker(call_id: CallId) -> Option<Maker>;
 
-                /// A call with the newest entries of its ledger, at most `limit`, and its duplicates.
+                /// A call with the newest `limit` entries of its history, and its duplicates.
                 async fn history(call_id: CallId, limit: u32) -> Option<History>;
 
                 /// All tenants with a call that is kept.
                 async fn tenants() -> Vec<String>;
 
-                /// Calls of a tenant that pass the filter, newest first, those before a position.
+                /// Calls of a tenant that pass the filter, newest first, before a position.
                 ///
                 /// At most `limit`, and about [`PAGE_BYTES`](crate::core::ledger::PAGE_BYTES). Takes a bounded
                 /// number of operations, so it may find fewer than there are, and says up to where it has
@@ -102,14 +102,14 @@ macro_rules! each_store_verb {
                 /// Adds to the duplicates of a call, if it is still kept.
                 async fn count_duplicates(call_id: CallId, later: &Duplicates) -> ();
 
-                /// Deletes what is past its retention and does not expire by itself; answers how many.
+                /// Deletes records past their retention; answers how many.
                 ///
                 /// At most `limit` records and as many sessions and documents: nothing is left if fewer than
                 /// `limit` were deleted.
                 async fn prune(now: Timestamp, limit: u32) -> u64;
             }
 
-            /// Sessions: their locks, and what operators do to them.
+            /// Sessions: their locks, and the acts of operators.
             Sessions {
                 /// A session; an empty one if it was never seen, or not for a week.
                 async fn session(id: &SessionId) -> Session;
@@ -124,7 +124,7 @@ macro_rules! each_store_verb {
                 /// While it is frozen no conditions of it hold.
                 async fn set_frozen(id: &SessionId, frozen: bool, entry: &Entry) -> bool;
 
-                /// Gives up a call's place in the line for the session's lock, if it has one.
+                /// Gives up a call's place in the session's line, if it has one.
                 async fn leave_line(id: &SessionId, call_id: CallId) -> ();
             }
 
@@ -138,33 +138,35 @@ macro_rules! each_store_verb {
                 /// It does not prevent a claim: callers look at `paused` before they claim.
                 async fn set_paused(tool: &str, paused: bool, entry: &Entry) -> bool;
 
-                /// What operators have done to a tool: the newest hundred entries, oldest first.
+                /// The acts of operators on a tool: the newest hundred entries, oldest first.
                 async fn tool_events(tool: &str) -> Vec<Entry>;
             }
 
-            /// Documents: what is kept beside the calls.
+            /// Documents, which are stored beside the calls.
             Documents {
-                /// A document. After a loss of data it may be older, or gone: it is not put back.
+                /// A document. After a loss of data it may be older, or gone.
                 async fn document(kind: Kind, tenant: &str, id: &str) -> Option<Document>;
 
-                /// Writes a document if the version before it is stored, or nothing for version 1.
+                /// Writes a document if its previous version is stored, or none for version 1.
                 ///
                 /// It is as durable as a call. Asked again with the same document it answers `Done`. Like the
                 /// claim of a call, a first version is refused while the store is not ready; a later one while
                 /// it is not known that all data is there.
                 async fn put_document(document: &Document) -> Put;
 
-                /// Writes a version that existed before, or elsewhere, also while data is known to be lost.
+                /// Puts back a version that existed before, or elsewhere.
+                ///
+                /// Also while data is known to be lost.
                 ///
                 /// Otherwise as `put_document`.
                 async fn put_back_document(document: &Document) -> Put as "put_document";
 
-                /// Documents of a kind whose time has come, longest waiting first, at most `limit`.
+                /// Due documents of a kind, longest waiting first, at most `limit`.
                 ///
                 /// If no key opens one, its body stays encrypted.
                 async fn due_documents(kind: Kind, now: Timestamp, limit: u32) -> Found<Document>;
 
-                /// Documents of a kind, newest first, those before a place, at most `limit`.
+                /// Documents of a kind, newest first, before a position, at most `limit`.
                 ///
                 /// Of one tenant, or of all; in one state, or in any. Answers up to where it has looked, if there
                 /// may be more. One that cannot be read or opened is named by its id, or by its digest where the
@@ -237,8 +239,10 @@ macro_rules! declare {
 }
 each_verb!(declare);
 
-/// Implements all verbs for a layer around a store. `$body` is the macro that makes the body of one, of the
-/// layer, the verb's name in metrics, and the call of the verb.
+/// Implements all verbs for a layer around a store.
+///
+/// `$body` is the macro that makes the body of one, from the layer, the verb's name in metrics, and
+/// the call of the verb.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! implement_store_verbs {
@@ -259,9 +263,9 @@ macro_rules! implement_store_verbs {
 }
 pub use implement_store_verbs as implement;
 
-/// The copy of the secret for fingerprints that a gateway keeps beside its watermarks.
+/// The gateway's copy of the secret of fingerprints, beside its watermarks.
 pub trait Secrets: Send + Sync + 'static {
-    /// Names the key that encrypts what is written now; empty if nothing is encrypted.
+    /// The name of the key that encrypts now; empty if nothing is encrypted.
     fn sealing_key(&self) -> String {
         String::new()
     }
@@ -275,7 +279,7 @@ pub trait Secrets: Send + Sync + 'static {
     fn remember_secret(&self, secret: &Bytes);
 }
 
-/// How a store is, and its life.
+/// A store's health and life cycle.
 #[async_trait]
 pub trait Health: Send + Sync + 'static {
     async fn readiness(&self) -> Readiness;
@@ -285,7 +289,7 @@ pub trait Health: Send + Sync + 'static {
     /// All gateways that share a store go by its clock. Of several clocks the one that is furthest behind.
     fn clock_offset(&self) -> SignedDuration;
 
-    /// Whether other gateways use it, too.
+    /// Whether other gateways use the store, too.
     fn is_shared(&self) -> bool;
 
     /// Begins to listen for the end of a call that another process runs.
@@ -296,11 +300,11 @@ pub trait Health: Send + Sync + 'static {
     /// Cancels a prepared acceptance of a loss: documents are closed again. Changes nothing else.
     fn cancel_acceptance(&self);
 
-    /// Writes what has to outlive the process. No verb may be called after it.
+    /// Writes the state that has to outlive the process. No verb may be called after it.
     async fn close(&self);
 }
 
-/// Implements [`Health`] for a layer by asking the store that it is around.
+/// Implements [`Health`] for a layer by asking the store inside.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_store_health {
@@ -338,7 +342,7 @@ macro_rules! forward_store_health {
 }
 pub use forward_store_health as forward_health;
 
-/// Implements [`Secrets`] for a layer by asking the store that it is around.
+/// Implements [`Secrets`] for a layer by asking the store inside.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forward_store_secrets {

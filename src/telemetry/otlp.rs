@@ -1,5 +1,7 @@
-//! Spans to a collector, over OTLP. A queue with a bound stands between them: a collector that is slow or gone
-//! holds up no call, and what finds no room is dropped, said once, and counted at the end.
+//! Spans to a collector, over OTLP.
+//!
+//! A bounded queue stands between them: a slow or absent collector holds up no call. A span that
+//! finds no room is dropped, said once, and counted at the end.
 //!
 //! The usual bridge from `tracing` to OpenTelemetry makes ids of its own. Ours are known before the span is: the
 //! attempt's is in the ledger and with the tool, also in a build that exports nothing. So a span that ends here
@@ -40,7 +42,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// How long a stop waits for what is left.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// What waits for the collector, with the thread that sends it.
+/// The queue for the collector, with the thread that sends it.
 #[derive(Clone)]
 pub(super) struct Queue(Arc<BatchSpanProcessor>);
 
@@ -87,7 +89,7 @@ impl Queue {
     }
 }
 
-/// Makes of spans that end what the queue takes.
+/// Turns ended spans into those of the queue.
 pub(super) struct Spans {
     queue: Queue,
     scope: InstrumentationScope,
@@ -169,7 +171,7 @@ impl Open {
         }
     }
 
-    /// `None`: it is not to be recorded, or does not say which it is.
+    /// `None`: it is not recorded, or does not name its trace.
     fn close(self, name: &'static str, scope: &InstrumentationScope) -> Option<SpanData> {
         let (trace_id, span_id) = (self.trace_id.filter(|_| !self.is_dropped)?, self.span_id?);
         let mut attributes = self.fields;

@@ -32,18 +32,22 @@ async fn lose(stores: &Stores, gateway: Gateway, config: &str) -> Gateway {
         }
         Stores::Redis(url) => {
             let mut connection = connect(url).await;
-            let key = "oncegate:{p000}:writes";
-            let counts = ::redis::cmd("HKEYS")
+            let key = "oncegate:{p000}:marks";
+            let marks = ::redis::cmd("GET")
                 .arg(key)
                 .query_async(&mut connection)
                 .await;
-            let counts: Vec<String> = counts.expect("the counts");
-            assert!(!counts.is_empty());
-            for gateway in counts {
-                let mut lower = ::redis::cmd("HINCRBY");
-                lower.arg(key).arg(gateway).arg(-1);
-                let _: i64 = lower.query_async(&mut connection).await.expect("lowered");
-            }
+            let marks: String = marks.expect("the counts");
+            let (epoch, counts) = marks.split_once('\n').expect("counts");
+            let lower = |line: &str| {
+                let (gateway, writes) = line.split_once('=').expect("a count");
+                let writes: u64 = writes.parse().expect("a number");
+                format!("\n{gateway}={:015}", writes - 1)
+            };
+            let counts: String = counts.lines().map(lower).collect();
+            let mut set = ::redis::cmd("SET");
+            set.arg(key).arg(format!("{epoch}{counts}"));
+            let () = set.query_async(&mut connection).await.expect("lowered");
             url.clone()
         }
     };

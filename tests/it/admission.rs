@@ -21,28 +21,6 @@ contract! {
     a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
     an_older_token_is_refused_and_so_is_one_that_was_never_given_out,
     a_token_that_was_drawn_for_nothing_makes_no_other_stale,
-}
-
-/// What needs a store with one master.
-macro_rules! with_one_master {
-    ($($claim:ident),* $(,)?) => {
-        mod one_master {
-            use super::*;
-            $(mod $claim {
-                #[tokio::test(flavor = "multi_thread")]
-                async fn memory() { super::$claim($crate::contract::Home::memory().await).await; }
-                #[tokio::test(flavor = "multi_thread")]
-                async fn sqlite() { super::$claim($crate::contract::Home::sqlite().await).await; }
-                #[tokio::test(flavor = "multi_thread")]
-                async fn redis() { super::$claim($crate::contract::Home::redis().await).await; }
-            })*
-        }
-    };
-}
-
-pub(crate) use with_one_master;
-
-with_one_master! {
     a_claim_that_is_denied_writes_nothing_but_its_place_in_the_line,
     the_lock_goes_to_whoever_has_waited_longest,
     an_unknown_outcome_holds_the_lock_until_its_lease_ends,
@@ -364,7 +342,7 @@ async fn an_older_token_is_refused_and_so_is_one_that_was_never_given_out(home: 
     );
 }
 
-/// On a cluster a token is drawn before the claim, which another gateway may win.
+/// Of two claims of one key one loses: its token must not have become the session's newest.
 async fn a_token_that_was_drawn_for_nothing_makes_no_other_stale(home: Home) {
     for n in 0..20 {
         let tool = Policy::new("t");

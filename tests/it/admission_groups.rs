@@ -10,12 +10,10 @@ use oncegate::store::{Claimed, Replaced};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::admission::{
-    again, asks, asks_with, denied, ends, exclusive, now, session, with_one_master,
-};
-use crate::contract::{Home, claim, claimed, replaced};
+use crate::admission::{again, asks, asks_with, denied, ends, exclusive, now, session};
+use crate::contract::{Home, claim, claimed, contract, replaced};
 
-with_one_master! {
+contract! {
     of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for,
     a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run,
     a_claim_of_a_held_key_costs_nothing,

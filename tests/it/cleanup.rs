@@ -1,19 +1,76 @@
 //! What is kept no longer is deleted, and nothing else is.
 
 use jiff::SignedDuration;
-use oncegate::core::record::{CallId, Record};
+use oncegate::app::loops::begin;
+use oncegate::core::position::Position;
+use oncegate::core::record::{CallId, Record, State};
 use oncegate::gateway::new_instance;
+use oncegate::store::sqlite::Sqlite;
 use oncegate::store::{Calls as _, Health as _, Ledger as _, Store};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::contract::{
-    ME, accept_noticed_loss, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced,
+    ME, accept_noticed_loss, arrival, at, claimed, ended, open_redis, open_redis_as_it_is,
+    replaced, with_names,
 };
 use crate::support::clock::Clock;
+use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::{Bare, one_tool};
-use crate::support::redis::{Cluster, Redis};
-use crate::support::{Gateway, Tool, has_reason, until};
+use crate::support::memory::Memory;
+use crate::support::pace::brisk;
+use crate::support::redis::{Cluster, PROGRESS, Redis, connect, short};
+use crate::support::{Act, Answer, Gateway, Tool, client, has_reason, until};
+
+/// Not even a list, and one that cannot be read is not in the way of others.
+#[tokio::test]
+async fn what_is_deleted_leaves_nothing_in_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("oncegate.db");
+    let store = Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store");
+    let done = succeed(&store, 30).await;
+    let unknown = claimed(&store, &arrival("unknown", "S", 0, ME)).await;
+    let unknown = replaced(&store, &ended(&unknown, 500, 1), &unknown).await;
+    let failed = claimed(
+        &store,
+        &with_names(arrival("failed", "S", 0, ME), &["b", "c"]),
+    )
+    .await;
+    replaced(&store, &ended(&failed, 429, 1), &failed).await;
+    let other = rusqlite::Connection::open(&file).expect("opened");
+    let sql =
+        "UPDATE calls SET progress = x'ff' WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)";
+    let id = done[0].intent.call_id.0.into_bytes();
+    assert_eq!(other.execute(sql, [id]), Ok(1));
+    let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
+    let mut deleted = Vec::new();
+    while deleted.last() != Some(&0) {
+        deleted.push(store.prune(years, 7).await.expect("an answer"));
+    }
+    let count = |table: &str| {
+        let sql = format!("SELECT count(*) FROM {table}");
+        other
+            .query_row(&sql, [], |row| row.get::<_, i64>(0))
+            .expect("a count")
+    };
+    // What is unknown, and what cannot be read.
+    for table in ["calls", "intents", "ids", "names"] {
+        assert_eq!(count(table), 2, "{table}");
+    }
+    assert_eq!(
+        count("lists"),
+        4 + 5,
+        "tool, trace, session, user; one is unknown"
+    );
+    assert_eq!(count("tools"), 1);
+    let kept = store.load(unknown.intent.call_id).await.expect("an answer");
+    assert_eq!(kept, Some(unknown));
+    assert!(
+        store.load(done[0].intent.call_id).await.is_err(),
+        "it is not taken for absent"
+    );
+}
 
 /// The names of the keys that fit a pattern.
 async fn names(redis: &Redis, pattern: &str) -> Vec<String> {
@@ -62,7 +119,9 @@ async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing_in_a_redi
         "oncegate:*:call:*",
         "oncegate:*:key:*",
         "oncegate:*:list:*",
+        "oncegate:*:again:*",
         "oncegate:*:retained",
+        "oncegate:*:earliest",
     ] {
         assert_eq!(names(&redis, pattern).await, Vec::<String>::new());
     }
@@ -81,21 +140,28 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     let again = replaced(&store, &crate::contract::rerun(&failed, 2), &failed).await;
     // One that points to nothing, and one that cannot be read.
     let nothing = Uuid::new_v4();
+    let place = Position {
+        created_at: at(0),
+        id: nothing,
+    };
+    let partition = format!("oncegate:{{p{:03}}}", nothing.as_bytes()[15] % 64);
+    let mut add = ::redis::cmd("ZADD");
+    add.arg((format!("{partition}:retained"), 1, &place.to_bytes()[..]));
+    let added = add.query_async(&mut connect(&redis.url()).await).await;
+    let () = added.expect("added");
     redis
-        .ask(&[
-            "ZADD",
-            "oncegate:{p000}:retained",
-            "1",
-            &nothing.to_string(),
-        ])
+        .ask(&["SET", &format!("{partition}:earliest"), "1"])
         .await;
     let broken = names(
         &redis,
-        &format!("oncegate:*:call:{}", done[7].intent.call_id),
+        &format!(
+            "oncegate:*:call:{}",
+            short(done[7].intent.call_id.0.as_bytes())
+        ),
     )
     .await
     .remove(0);
-    redis.ask(&["HSET", &broken, "progress", "spoiled"]).await;
+    redis.ask(&["SETRANGE", &broken, PROGRESS, "spoiled"]).await;
     let steps = async || redis.commands().await.get("evalsha").copied().unwrap_or(0);
     let before = steps().await;
     let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
@@ -135,17 +201,16 @@ async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
     );
     let store = open_redis(&redis.url(), folder.path()).await;
     let done = succeed(&store, 10).await;
-    let counts = names(&redis, "oncegate:*:writes").await;
-    for (what, before) in [("writes", "DEL"), ("epoch", "SET")] {
-        for key in &counts {
-            match before {
-                "DEL" => redis.ask(&["DEL", key]).await,
-                _ => {
-                    redis
-                        .ask(&["SET", &key.replace(":writes", ":epoch"), "another"])
-                        .await
-                }
+    for what in ["writes", "epoch"] {
+        for key in names(&redis, "oncegate:*:marks").await {
+            let marks = redis.ask(&["GET", &key]).await;
+            let marks: String = ::redis::from_redis_value(marks).expect("marks");
+            let (epoch, counts) = marks.split_once('\n').unwrap_or((&marks, ""));
+            let spoiled = match what {
+                "writes" => epoch.to_owned(),
+                _ => format!("another\n{counts}"),
             };
+            redis.ask(&["SET", &key, &spoiled]).await;
         }
         let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
         drop(store.prune(years, 50).await);
@@ -166,17 +231,20 @@ async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
         tempfile::tempdir().expect("a folder"),
     );
     let store = open_redis(&redis.url(), folder.path()).await;
-    succeed(&store, 10).await;
+    let done = succeed(&store, 10).await;
+    // It must not keep the others from being deleted.
+    let broken = short(done[7].intent.call_id.0.as_bytes());
+    let broken = names(&redis, &format!("oncegate:*:call:{broken}")).await;
+    redis
+        .ask(&["SETRANGE", &broken[0], PROGRESS, "spoiled"])
+        .await;
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let is_full = async || has_reason(&store.readiness().await, "memory");
     until("it is full", is_full).await;
     redis.ask(&["SCRIPT", "FLUSH"]).await;
     let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
     assert_eq!(store.prune(years, 50).await.expect("an answer"), 10);
-    assert_eq!(
-        names(&redis, "oncegate:*:call:*").await,
-        Vec::<String>::new()
-    );
+    assert_eq!(names(&redis, "oncegate:*:call:*").await, broken);
 }
 
 /// How many calls the masters of a cluster hold.
@@ -265,4 +333,38 @@ async fn a_redis_whose_clock_is_wrong_deletes_nothing() {
     .await;
     gateway.prune_all().await.expect("an answer");
     assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 1);
+}
+
+/// Each of them is a loop of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn recovery_and_rechecks_do_not_wait_for_a_cleanup_that_hangs() {
+    let tool = Tool::start().await;
+    tool.then(Act::ExecuteThenDrop).always(Act::Numbered);
+    tool.deduplicate();
+    let store = FaultStore::over(Memory::default());
+    store.next(Verb::Prune, Fault::Hang, 1);
+    let rules = "dedup = \"key\"\nunknown = \"retry\"\nretry = { attempts = 1 }\n\
+         recheck = { base = \"100ms\", max = \"100ms\" }";
+    let at = Bare::over(store.clone(), new_instance(), &tool, rules).await;
+    let stop = CancellationToken::new();
+    let _loops = begin(&at.gateway, brisk(), &stop);
+    until("the cleanup hangs", async || {
+        store.injected(Verb::Prune, Fault::Hang) == 1
+    })
+    .await;
+    let lost = claimed(&store, &arrival("lost", "S", 0, ME)).await;
+    let body = json!({ "args": {}, "idempotency_key": "unknown" }).to_string();
+    let unknown = Answer::to(client().post(&at.url).body(body)).await;
+    unknown.expect_problem("outcome-unknown");
+    until("the lost call was found", async || {
+        let found = store.load(lost.intent.call_id).await.expect("an answer");
+        found.is_some_and(|found| found.state != State::Running)
+    })
+    .await;
+    until("the unknown call was asked about", async || {
+        tool.requests() >= 2
+    })
+    .await;
+    stop.cancel();
+    at.stop().await;
 }

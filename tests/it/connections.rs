@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::support::binary::{Process, free_port, log};
-use crate::support::gateway::{OPS_TOKEN, count, one_tool};
+use crate::support::gateway::{OPS_TOKEN, count_where, one_tool};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\n";
@@ -114,7 +114,7 @@ async fn a_head_that_drips_in_is_given_up() {
     }
     // Nor is there anything to wait for where nothing comes at all, or no TLS.
     assert_eq!(say(&gateway, b"").await, "");
-    assert_eq!(count(&gateway.database(), "1"), 0);
+    assert_eq!(count_where(&gateway.database(), "calls"), 0);
     gateway.stop().await;
 }
 
@@ -233,7 +233,10 @@ async fn a_body_that_drips_in_is_refused_and_nothing_is_claimed() {
         assert!(took < Duration::from_secs(5), "{took:?}");
     }
     gateway.call(json!({ "n": 1 })).await.expect_ok();
-    assert_eq!((count(&gateway.database(), "1"), tool.requests()), (1, 1));
+    assert_eq!(
+        (count_where(&gateway.database(), "calls"), tool.requests()),
+        (1, 1)
+    );
     gateway.stop().await;
 }
 

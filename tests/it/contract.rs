@@ -1,5 +1,5 @@
-//! What every store promises, asked of SQLite, a Redis, a Redis Cluster, and the store in memory that
-//! other tests use.
+//! What every store promises, asked of SQLite, a Redis, one behind a Sentinel, a Redis Cluster, and the store in
+//! memory that other tests use.
 
 mod claims;
 mod ends;
@@ -31,7 +31,7 @@ use self::names::*;
 use crate::support::gateway::store_is_free;
 use crate::support::memory::Memory;
 use crate::support::pace::brisk;
-use crate::support::redis::{Cluster, Redis};
+use crate::support::redis::{Cluster, Redis, Sentinel};
 use crate::support::{has_reason, until};
 
 /// A store to make claims about, and what it lives in.
@@ -45,6 +45,7 @@ enum Place {
     Memory(Memory),
     Sqlite,
     Redis(Redis),
+    Sentinel(Redis, Sentinel),
     Cluster(Cluster),
 }
 
@@ -61,6 +62,12 @@ impl Home {
         Self::new(Place::Redis(Redis::strict().await)).await
     }
 
+    pub(crate) async fn redis_sentinel() -> Self {
+        let master = Redis::strict().await;
+        let sentinel = Sentinel::of(&master).await;
+        Self::new(Place::Sentinel(master, sentinel)).await
+    }
+
     pub(crate) async fn redis_cluster() -> Self {
         Self::new(Place::Cluster(Cluster::start().await)).await
     }
@@ -74,6 +81,9 @@ impl Home {
             Place::Memory(memory) => Arc::new(memory.clone()),
             Place::Sqlite => Arc::new(open_sqlite(folder.path())),
             Place::Redis(redis) => Arc::new(open_redis(&redis.url(), folder.path()).await),
+            Place::Sentinel(_, sentinel) => {
+                Arc::new(open_redis(&sentinel.url(), folder.path()).await)
+            }
             Place::Cluster(cluster) => Arc::new(open_redis(&cluster.url(), folder.path()).await),
         };
         Self {
@@ -101,7 +111,7 @@ impl Home {
                 }
             }
             // In memory nothing is read.
-            Place::Memory(_) | Place::Cluster(_) => {}
+            Place::Memory(_) | Place::Sentinel(..) | Place::Cluster(_) => {}
         }
     }
 
@@ -117,7 +127,7 @@ impl Home {
         match &mut place {
             Place::Memory(_) => {}
             Place::Sqlite => store_is_free(folder.path()).await,
-            Place::Redis(redis) => {
+            Place::Redis(redis) | Place::Sentinel(redis, _) => {
                 redis.kill();
                 redis.start_again().await;
             }
@@ -154,10 +164,16 @@ fn open_sqlite(folder: &Path) -> Sqlite {
 pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
     Settings {
         target: Target::parse(url).expect("a target"),
-        durability: Durability::Strict,
+        // What fails over is not strict.
+        durability: if url.contains("sentinel") {
+            Durability::Relaxed
+        } else {
+            Durability::Strict
+        },
         declared: None,
         ca: None,
         watermarks: folder.join("watermarks"),
+        stream: false,
         pace: brisk(),
     }
 }
@@ -188,6 +204,7 @@ macro_rules! contract {
         $crate::contract::contract!(memory: $($claim),*);
         $crate::contract::contract!(sqlite: $($claim),*);
         $crate::contract::contract!(redis: $($claim),*);
+        $crate::contract::contract!(redis_sentinel: $($claim),*);
         $crate::contract::contract!(redis_cluster: $($claim),*);
     };
     ($home:ident: $($claim:ident),*) => {

@@ -55,6 +55,28 @@ async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
     assert_eq!(serving.get("/readyz").await.status, 200);
 }
 
+/// It may have run again, and would stay failed.
+#[tokio::test]
+async fn a_loss_is_not_accepted_while_a_call_at_risk_cannot_be_read() {
+    let tool = Tool::start().await;
+    let (mut serving, _) = with_a_copy(&tool).await;
+    serving.kill();
+    remove(&serving, &ALL[1..]);
+    let file = rusqlite::Connection::open(serving.path("oncegate.db")).expect("opened");
+    let sql =
+        "UPDATE intents SET intent = x'ff' WHERE seq IN (SELECT seq FROM calls WHERE state = 2)";
+    assert_eq!(file.execute(sql, []), Ok(1));
+    drop(file);
+    serving.again().await;
+    let refused = serving.accept().await.expect_problem("wrong-state");
+    assert!(
+        refused.text.contains("the loss cannot be accepted"),
+        "{}",
+        refused.text
+    );
+    assert!(serving.is_closed().await);
+}
+
 fn open_in(folder: &Path) -> Sqlite {
     let file = folder.join("oncegate.db");
     Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store")

@@ -9,13 +9,17 @@ use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicate, Duplicates, Filter, PAGE_BYTES};
 use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Intent, Record};
-use oncegate::store::Store;
+use oncegate::store::sqlite::Sqlite;
+use oncegate::store::{Claimed, Store};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::contract::{Home, ME, arrival, at, claimed, contract, ended, replaced};
 
 contract! {
     page_after_page_shows_what_a_filter_asks_for,
+    calls_that_have_lost_their_key_are_still_found_by_it,
+    what_callers_name_themselves_may_be_long,
     a_page_of_large_results_ends_early,
     duplicates_are_added_up_and_the_newest_are_listed,
     what_is_deleted_is_in_no_list,
@@ -179,6 +183,63 @@ async fn page_after_page_shows_what_a_filter_asks_for(home: Home) {
     assert_eq!(store.tenants().await.expect("an answer"), ["bank", "shop"]);
 }
 
+async fn calls_that_have_lost_their_key_are_still_found_by_it(home: Home) {
+    let store = &*home.store;
+    let mut kept: Vec<Record> = Vec::new();
+    for second in 0..3 {
+        let change = arrival("k", "S", second, ME);
+        let claim = store.claim(&change, kept.first().map_or(&[], std::slice::from_ref));
+        let Claimed::Yours(running) = claim.await.expect("an answer") else {
+            panic!("the one before has ended");
+        };
+        let done = replaced(store, &ended(&running, 200, second), &running).await;
+        kept.insert(0, done);
+    }
+    // Its name does not follow from its key.
+    let mut other = arrival("other", "S", 3, ME);
+    Arc::make_mut(&mut other.record.intent).key = "k".into();
+    let other = claimed(store, &other).await;
+    kept.insert(0, replaced(store, &ended(&other, 200, 3), &other).await);
+    let by_key = Filter {
+        key: Some("k".into()),
+        ..Filter::default()
+    };
+    let of_tool = Filter {
+        tool: Some("t".into()),
+        ..by_key.clone()
+    };
+    for limit in [1, 9] {
+        assert_eq!(all(store, "shop", &by_key, limit).await, kept);
+        assert_eq!(all(store, "shop", &of_tool, limit).await, kept);
+    }
+    let many_years = at(0) + SignedDuration::from_hours(24 * 365 * 20);
+    while store.prune(many_years, 10).await.expect("an answer") > 0 {}
+    assert_eq!(all(store, "shop", &by_key, 9).await, []);
+}
+
+async fn what_callers_name_themselves_may_be_long(home: Home) {
+    let store = &*home.store;
+    let mut change = arrival("k", "S", 0, ME);
+    let intent = Arc::make_mut(&mut change.record.intent);
+    (intent.user_id, intent.made_by) = ("u".repeat(5_000), "m".repeat(5_000));
+    let running = claimed(store, &change).await;
+    let done = replaced(store, &ended(&running, 200, 1), &running).await;
+    let brief = Filter {
+        is_brief: true,
+        ..Filter::default()
+    };
+    let shown = all(store, "shop", &brief, 9).await;
+    assert_eq!(shown, [done.clone().without_texts()]);
+    let maker = store.maker(done.intent.call_id).await.expect("an answer");
+    assert_eq!(maker.map(|maker| maker.token), Some("m".repeat(5_000)));
+    let many_years = at(0) + SignedDuration::from_hours(24 * 365 * 20);
+    while store.prune(many_years, 10).await.expect("an answer") > 0 {}
+    assert_eq!(
+        store.load(done.intent.call_id).await.expect("an answer"),
+        None
+    );
+}
+
 async fn a_page_of_large_results_ends_early(home: Home) {
     let store = &*home.store;
     for n in 0..6 {
@@ -290,6 +351,29 @@ async fn what_is_deleted_is_in_no_list(home: Home) {
             !keys.iter().any(|key| key.ends_with(":retained")),
             "nothing waits to be deleted"
         );
+    }
+}
+
+/// As if all digests were the same.
+#[tokio::test]
+async fn lists_of_a_file_that_share_a_number_show_no_other_calls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("oncegate.db");
+    let store = Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store");
+    let mut records = Vec::new();
+    for n in 0..40 {
+        records.push(claim_mixed(&store, n).await);
+    }
+    records.sort_by_key(|record| std::cmp::Reverse(Position::of(record)));
+    let other = rusqlite::Connection::open(&file).expect("opened");
+    let sql = "INSERT OR IGNORE INTO lists SELECT one.list, other.created_at, other.seq FROM lists one, lists other";
+    assert!(other.execute(sql, []).is_ok_and(|added| added > 40));
+    for filter in filters() {
+        let is_asked_for =
+            |record: &&Record| record.intent.tenant == "shop" && filter.matches(record);
+        let expected: Vec<&Record> = records.iter().filter(is_asked_for).collect();
+        let found = all(&store, "shop", &filter, 7).await;
+        assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{filter:?}");
     }
 }
 

@@ -39,6 +39,7 @@ mod faults; // a store that fails
 mod file_accepted; // a loss of a SQLite file is accepted by a person
 mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
+mod finished; // succeeded calls that a gateway remembers
 mod house; // which room may know which
 mod house_files; // no circles, no long files
 mod import; // descriptions of APIs as tools
@@ -79,12 +80,15 @@ mod reconcile_points; // the process ends where it hurts a reconciliation
 mod reconcile_rules; // what a reconciliation leaves alone, and how an anomaly ends
 mod redis; // many gateways over one Redis
 mod redis_accepted; // a loss of Redis data is accepted by a person
+mod redis_commands; // how many commands a gateway asks of a Redis
+mod redis_damaged; // calls in a Redis that cannot be read
 mod redis_faults; // a Redis that is killed, stopped, cut off, full or unfit
 mod redis_forgotten; // gateways that are gone leave no trace, and hide no loss
 mod redis_kinds; // TLS, clusters, replicas, Sentinels
 mod redis_late; // what comes late from a gateway that has noticed a loss
 mod redis_losses; // a Redis that has lost data
 mod redis_put_back; // what a gateway remembers goes back to a Redis that has lost it
+mod redis_tenants; // a tenant is a partition: every kind of tool on every kind of Redis, slots on the move
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod requests;
@@ -96,6 +100,7 @@ mod saga_losses; // an older copy of the store undoes nothing
 mod saga_persons; // what persons do about sagas
 #[cfg(feature = "crash-points")]
 mod saga_points; // the process ends where it hurts a saga
+mod saga_restores; // a store is restored while sagas are open
 mod saga_scopes; // who may complete, abort and look at a saga
 mod saga_sizes; // thousands of calls, and many sagas that cannot be read
 mod saga_store; // each operation of the store fails once in the life of a saga

@@ -123,6 +123,41 @@ async fn a_credential_that_goes_through_is_kept_nowhere_and_another_one_stops() 
     }
 }
 
+/// The stored call has a credential that does not go through any more. A new key would execute it twice.
+#[tokio::test]
+async fn a_repetition_is_told_to_stop_after_credentials_no_longer_go_through() {
+    let tool = Tool::start().await;
+    let passing = with_tokens(&tool, "pass_authorization = true");
+    let gateway = Gateway::start(&passing).await;
+    let own = ("oncegate-token", "Bearer agent");
+    let secret = ("authorization", "Bearer upstream-secret-1");
+    assert_eq!(send(&gateway, &[own, secret]).await.status, 200);
+    assert!(gateway.reload(&with_tokens(&tool, "")).await);
+    for headers in [vec![own], vec![own, secret]] {
+        let stopped = send(&gateway, &headers).await.expect_problem("key-reused");
+        assert_eq!(stopped.at("/key_action"), "stop", "{}", stopped.text);
+    }
+    assert!(gateway.reload(&passing).await);
+    let again = send(&gateway, &[own, secret]).await;
+    assert_eq!(again.header("idempotent-replayed"), "true");
+    assert_eq!(tool.effects(), 1);
+    gateway.stop().await;
+}
+
+/// A surplus answer to a read would otherwise be waiting for the call.
+#[tokio::test]
+async fn reads_share_no_connection_with_calls() {
+    let tool = Tool::start().await;
+    let gateway = Gateway::start(&api(&tool, "connection_reuse = \"1m\"")).await;
+    for (number, connections) in [(1, 2), (2, 2)] {
+        assert_eq!(gateway.get("/proxy/api/v1/x").await.status, 200);
+        let key = format!("k{number}");
+        assert_eq!(post(&gateway, &key, "{}").await.status, 200);
+        assert_eq!(tool.connections(), connections);
+    }
+    gateway.stop().await;
+}
+
 #[tokio::test]
 async fn a_host_of_its_own_leads_to_a_proxy_whatever_the_path() {
     let tool = Tool::start().await;

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::recheck::{OFTEN, RETRYING, over, probing};
 use crate::support::gateway::one_tool;
 use crate::support::memory::Memory;
-use crate::support::redis::Redis;
+use crate::support::redis::{PROGRESS, Redis, short};
 use crate::support::stores::Stores;
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -204,7 +204,10 @@ async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
                 .expect_problem("outcome-unknown"),
         );
     }
-    let id = |call: &Answer| call.id();
+    let id = |call: &Answer| {
+        let id: uuid::Uuid = call.id().parse().expect("an id");
+        short(id.as_bytes())
+    };
     let key = async |pattern: String| -> String {
         let keys: Vec<String> =
             ::redis::from_redis_value(redis.ask(&["KEYS", &pattern]).await).expect("keys");
@@ -212,12 +215,12 @@ async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
     };
     let record = key(format!("oncegate:*:call:{}", id(&calls[0]))).await;
     redis
-        .ask(&["HSET", &record, "progress", "{\"of\":\"a later version\"}"])
+        .ask(&["SETRANGE", &record, PROGRESS, "of a later version"])
         .await;
     let lookup = Lookup::new("default", "act", "keyless");
-    let holder = key(format!("oncegate:*:key:{}", hex::encode(lookup.0))).await;
+    let holder = key(format!("oncegate:*:key:{}", short(&lookup.0))).await;
     redis.ask(&["SET", &holder, &id(&calls[2])]).await;
-    let nobody = uuid::Uuid::nil().to_string();
+    let nobody = "\0".repeat(24);
     let index = "oncegate:{p000}:unknown";
     redis.ask(&["ZADD", index, "1", &nobody]).await;
     tool.always(Act::Numbered);
@@ -259,13 +262,9 @@ async fn in_a_file_what_cannot_be_read_is_in_nobodys_way() {
         .await
         .expect_problem("outcome-unknown");
     let connection = rusqlite::Connection::open(gateway.database()).expect("a store");
-    let sql = "UPDATE calls SET key_source = 'of a later version', check_at = 1 WHERE call_id = ?1";
-    assert_eq!(
-        connection
-            .execute(sql, [bad.at("/call_id").as_str()])
-            .expect("written"),
-        1
-    );
+    let id: uuid::Uuid = serde_json::from_value(bad.at("/call_id")).expect("an id");
+    let sql = "UPDATE calls SET progress = x'ff', due_at = 1 WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)";
+    assert_eq!(connection.execute(sql, [id.into_bytes()]), Ok(1));
     until("the other is settled", async || {
         gateway.record(&good).await.at("/state") == "succeeded"
     })

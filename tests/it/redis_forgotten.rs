@@ -33,8 +33,7 @@ fn name(folder: &Path) -> String {
 
 /// What gateways are counted in a partition.
 async fn counted(redis: &Redis, partition: usize) -> Vec<String> {
-    let key = format!("oncegate:{{p{partition:03}}}:writes");
-    ::redis::from_redis_value(redis.ask(&["HKEYS", &key]).await).expect("names")
+    redis.counts(partition).await.into_keys().collect()
 }
 
 /// Says that this gateway was there last long ago, and waits until it is forgotten.
@@ -60,14 +59,9 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     call(&one, 1).await.expect_ok();
     let past: Vec<String> = (0..1_000).map(|n| format!("past{n:028}")).collect();
     for partition in 0..PARTITIONS {
-        let mut add = vec![
-            "HSET".to_owned(),
-            format!("oncegate:{{p{partition:03}}}:writes"),
-        ];
-        add.extend(past.iter().flat_map(|name| [name.clone(), "7".to_owned()]));
-        redis
-            .ask(&add.iter().map(String::as_str).collect::<Vec<_>>())
-            .await;
+        let mut counts = redis.counts(partition).await;
+        counts.extend(past.iter().map(|name| (name.clone(), 7)));
+        redis.set_counts(partition, &counts).await;
     }
     for (key, value) in [("tokens", "99"), ("seen", "1")] {
         let mut add = vec![
@@ -121,10 +115,7 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     let own = name(one.folder());
     let mut written = 0;
     for partition in 0..PARTITIONS {
-        let key = format!("oncegate:{{p{partition:03}}}:writes");
-        let count: Option<u64> =
-            ::redis::from_redis_value(redis.ask(&["HGET", &key, &own]).await).expect("a count");
-        written += count.unwrap_or(0);
+        written += redis.counts(partition).await.get(&own).unwrap_or(&0);
     }
     until("the other has seen it", async || {
         let marks = marks(other.folder());
@@ -245,6 +236,73 @@ async fn a_gateway_that_was_forgotten_notices_what_it_has_lost() {
     assert_eq!(tool.effects(), 3);
 }
 
+/// The last count of a gateway is where its writes are. If it was in the first partition, it would speak for all others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forgotten_gateway_notices_that_one_partition_is_older_than_its_writes() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
+    call(&one, 1).await.expect_ok();
+    let own = name(one.folder());
+    let mut written = Vec::new();
+    for partition in 1..PARTITIONS {
+        let counts = redis.counts(partition).await;
+        written.extend(counts.contains_key(&own).then_some(partition));
+    }
+    assert_eq!(written.len(), 1, "the call's tenant has a partition");
+    let one = one.stop().await;
+    forget(&redis, &own).await;
+    drop(other.stop().await);
+    let prefix = format!("oncegate:{{p{:03}}}:", written[0]);
+    redis.set_counts(written[0], &[].into()).await;
+    let epoch = marks(one.path())["epoch"]
+        .as_str()
+        .expect("an epoch")
+        .to_owned();
+    let last = format!("{prefix}last_counts:{epoch}");
+    assert_eq!(redis.ask(&["DEL", &last]).await, ::redis::Value::Int(1));
+    let one = Gateway::again(one, &redis.url(), &one_tool(&tool, "")).await;
+    notices(&one, "accept-loss").await;
+}
+
+/// The file of a gateway that was killed is behind. If it counted up to what was lost, the other would find nothing missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_was_killed_does_not_count_up_to_what_others_miss() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other) = (
+        gateway(&redis, &tool, "").await,
+        gateway(&redis, &tool, "").await,
+    );
+    call(&one, 1).await.expect_ok();
+    let snapshot = redis.snapshot();
+    let behind = tempfile::NamedTempFile::new().expect("a file");
+    let own = name(one.folder());
+    until("its file has the first call", async || {
+        std::fs::copy(one.folder().join("watermarks"), behind.path()).expect("copied");
+        marks(one.folder())["writes"][&own].is_array()
+    })
+    .await;
+    call(&one, 2).await.expect_ok();
+    until("the other has seen it", async || {
+        marks(other.folder())["writes"][&own] == marks(one.folder())["writes"][&own]
+    })
+    .await;
+    let (one, other) = (one.stop().await, other.stop().await);
+    redis.restore(snapshot.path()).await;
+    std::fs::copy(behind.path(), one.path().join("watermarks")).expect("as if it was killed");
+
+    let one = Gateway::again(one, &redis.url(), &one_tool(&tool, "")).await;
+    one.until_ready().await;
+    for n in 3..6 {
+        call(&one, n).await.expect_ok();
+    }
+    let other = Gateway::again(other, &redis.url(), &one_tool(&tool, "")).await;
+    notices(&other, "accept-loss").await;
+    notices(&one, "accept-loss").await;
+}
+
 /// After an accepted loss a gateway counts from the store's own counts again.
 #[tokio::test(flavor = "multi_thread")]
 async fn last_counts_of_before_an_accepted_loss_hide_no_later_one() {
@@ -257,14 +315,9 @@ async fn last_counts_of_before_an_accepted_loss_hide_no_later_one() {
     let folder = one.stop().await;
     let own = name(folder.path());
     for partition in 0..PARTITIONS {
-        redis
-            .ask(&[
-                "HSET",
-                &format!("oncegate:{{p{partition:03}}}:writes"),
-                &own,
-                "7",
-            ])
-            .await;
+        let mut counts = redis.counts(partition).await;
+        counts.insert(own.clone(), 7);
+        redis.set_counts(partition, &counts).await;
     }
     forget(&redis, &own).await;
     let snapshot = redis.snapshot();

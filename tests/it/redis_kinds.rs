@@ -183,6 +183,51 @@ async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
     assert_eq!(tool.effects(), 3);
 }
 
+/// What a person has done to a session must not be lost with the master either.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_act_on_a_session_is_on_a_replica_before_it_is_acknowledged() {
+    let tool = Tool::start().await;
+    let redis = Redis::with(&[("min-replicas-to-write", "1")]).await;
+    let replica = redis.replica().await;
+    let rules = "session = \"exclusive\"\nsession_wait = \"0s\"\n[store]\ndurability = \"bounded\"";
+    let gateway = gateway(&redis, &tool, rules).await;
+    tool.then(Act::ExecuteThenDrop);
+    gateway
+        .act("holds", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
+    for what in ["unlock", "freeze", "thaw"] {
+        replica.pause();
+        gateway
+            .person(what)
+            .await
+            .expect_problem("store-unavailable");
+        replica.resume();
+        until("it is told once the replica has it", async || {
+            matches!(gateway.person(what).await.status, 200 | 409)
+        })
+        .await;
+    }
+    gateway.act("next", json!({})).await.expect_ok();
+    assert_eq!(tool.effects(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_is_confirmed_by_replicas_also_when_memory_is_full() {
+    let tool = Tool::start().await;
+    let redis = Redis::with(&[("min-replicas-to-write", "1")]).await;
+    let _replica = redis.replica().await;
+    let gateway = gateway(&redis, &tool, "[store]\ndurability = \"bounded\"").await;
+    tool.then(Act::after_ms(300, Act::Numbered));
+    let running = call(&gateway, 1);
+    let filling = async {
+        until("it runs", async || tool.requests() == 1).await;
+        redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    };
+    let (ended, ()) = tokio::join!(running, filling);
+    ended.expect_ok();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_with_replicas_is_bounded_and_survives_the_loss_of_a_master() {
     let tool = Tool::start().await;

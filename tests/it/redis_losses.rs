@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
+use oncegate::core::position::Position;
 use oncegate::core::record::CallId;
 use oncegate::store::{self, Calls as _, Health as _, LossRecovery as _};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::contract::{ME, arrival, claimed, ended, open_redis, replaced, rerun};
+use crate::contract::{ME, arrival, at, claimed, ended, open_redis, replaced, rerun};
 use crate::redis::{call, gateway, notices};
 use crate::redis_accepted::opens_for_both;
 use crate::support::binary::{accept_loss_command, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, connect, short};
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
 /// Does something to a Redis and sees the gateway close, without an effect, and open again with the
@@ -279,7 +280,7 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
         ::redis::from_redis_value(redis.ask(&["KEYS", "oncegate:*:call:*"]).await).expect("keys");
     let gone = all
         .iter()
-        .find(|key| key.ends_with(&running.intent.call_id.to_string()))
+        .find(|key| key.ends_with(&short(running.intent.call_id.0.as_bytes())))
         .expect("its key");
     redis.ask(&["DEL", gone]).await;
     let done = replaced(&store, &ended(&running, 200, 5), &running).await;
@@ -308,11 +309,14 @@ async fn calls_in_doubt_are_asked_for_in_pages_and_all_of_them_are_met() {
             some % 3,
             ["failed", "unknown"][some as usize % 2]
         );
-        let mut add = vec!["ZADD".to_owned(), key];
-        add.extend(ids.iter().flat_map(|id| ["1".to_owned(), id.to_string()]));
-        redis
-            .ask(&add.iter().map(String::as_str).collect::<Vec<_>>())
-            .await;
+        let mut add = ::redis::cmd("ZADD");
+        add.arg(key);
+        for id in &ids {
+            let (created_at, id) = (at(0), id.0);
+            add.arg(1).arg(&Position { created_at, id }.to_bytes()[..]);
+        }
+        let added = add.query_async(&mut connect(&redis.url()).await).await;
+        let () = added.expect("added");
         all.extend(ids);
     }
     let (mut met, mut from) = (Vec::new(), Some(String::new()));
@@ -369,6 +373,28 @@ async fn a_freeze_that_the_store_has_lost_is_noticed_before_the_session_writes()
         "{}",
         accepted.text
     );
+}
+
+/// A lock that comes back with an older copy belongs to a call that a person has taken it from.
+#[tokio::test]
+async fn a_broken_lock_that_the_store_has_lost_is_noticed_before_the_session_writes() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let rules = "session = \"exclusive\"\nsession_wait = \"0s\"";
+    let one = gateway(&redis, &tool, rules).await;
+    tool.then(Act::ExecuteThenDrop);
+    one.act("a", json!({}))
+        .await
+        .expect_problem("outcome-unknown");
+    let snapshot = redis.snapshot();
+    one.person("unlock").await.expect_ok();
+    let folder = one.stop().await;
+    redis.restore(snapshot.path()).await;
+    let one = Gateway::again(folder, &redis.url(), &one_tool(&tool, rules)).await;
+    notices(&one, "accept-loss").await;
+    one.act("b", json!({}))
+        .await
+        .expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 1);
 }
 
 /// A server with `config/redis.conf` as it is, killed when dropped.

@@ -1,19 +1,23 @@
 //! What a gateway remembers goes back to a Redis that has lost it: all of it, and the same however often that is tried.
 
+use std::collections::BTreeSet;
+
+use oncegate::core::position::Position;
 use oncegate::core::record::CallId;
 use oncegate::store::redis::Redis as RedisStore;
-use oncegate::store::{Calls as _, Claimed};
+use oncegate::store::{Calls as _, Claimed, LossRecovery as _};
+use uuid::Uuid;
 
 use crate::contract::{
     ME, accept_noticed_loss, arrival, claimed, ended, name_of, open_redis, replaced, with_names,
 };
-use crate::support::redis::Redis;
+use crate::support::redis::{Redis, connect, short};
 
 const TWO_DAYS: i64 = 2 * 24 * 3_600;
 
 /// The key under which Redis keeps who holds a name.
 async fn holder_key(redis: &Redis, name: &str) -> String {
-    let pattern = format!("oncegate:*:key:{}", hex::encode(name_of(name).0));
+    let pattern = format!("oncegate:*:key:{}", short(&name_of(name).0));
     let keys: Vec<String> =
         ::redis::from_redis_value(redis.ask(&["KEYS", &pattern]).await).expect("keys");
     keys.into_iter().next().expect("a key")
@@ -26,9 +30,12 @@ async fn holder_of(store: &RedisStore, name: &str) -> Option<CallId> {
 
 /// Takes the epochs away, so that the gateway puts back what it remembers, and accepts that.
 async fn loses_and_accepts(redis: &Redis, store: &RedisStore) {
-    let epochs = redis.ask(&["KEYS", "oncegate:*:epoch"]).await;
-    for epoch in ::redis::from_redis_value::<Vec<String>>(epochs).expect("keys") {
-        redis.ask(&["DEL", &epoch]).await;
+    for partition in 0..64 {
+        let key = format!("oncegate:{{p{partition:03}}}:marks");
+        let marks = redis.ask(&["GET", &key]).await;
+        let marks: String = ::redis::from_redis_value(marks).expect("marks");
+        let counts = marks.split_once('\n').map_or("", |(_, counts)| counts);
+        redis.ask(&["SET", &key, &format!("\n{counts}")]).await;
     }
     accept_noticed_loss(store).await;
 }
@@ -53,7 +60,7 @@ async fn a_name_goes_to_the_call_that_held_it_last_also_if_a_first_try_broke_off
     };
     let (key, first) = (
         holder_key(&redis, "k").await,
-        first.intent.call_id.to_string(),
+        short(first.intent.call_id.0.as_bytes()),
     );
     redis.ask(&["SET", &key, &first]).await;
 
@@ -96,12 +103,18 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
     ] {
         let key = holder_key(&redis, name).await;
         match holder {
-            Some(holder) => redis.ask(&["SET", &key, &holder.to_string()]).await,
+            Some(holder) => redis.ask(&["SET", &key, &short(holder.0.as_bytes())]).await,
             None => redis.ask(&["DEL", &key]).await,
         };
     }
     let calls = redis
-        .ask(&["KEYS", &format!("oncegate:*:call:{}", call.intent.call_id)])
+        .ask(&[
+            "KEYS",
+            &format!(
+                "oncegate:*:call:{}",
+                short(call.intent.call_id.0.as_bytes())
+            ),
+        ])
         .await;
     let calls: Vec<String> = ::redis::from_redis_value(calls).expect("keys");
     redis.ask(&["DEL", &calls[0]]).await;
@@ -121,4 +134,37 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
         [others[0], id, others[1], id],
         "what is another's stays with it"
     );
+}
+
+/// The index in which a page has ended is gone when the next page is asked for.
+#[tokio::test]
+async fn each_index_of_calls_at_risk_is_read_from_its_beginning() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let created_at = arrival("k", "S", 0, ME).record.intent.created_at;
+    let calls: BTreeSet<CallId> = (0..700).map(|n| CallId(Uuid::from_u128(n << 64))).collect();
+    let mut fill = ::redis::cmd("ZADD");
+    fill.arg("oncegate:{p000}:failed");
+    for CallId(id) in &calls {
+        let place = Position {
+            created_at,
+            id: *id,
+        };
+        fill.arg(0).arg(&place.to_bytes()[..]);
+    }
+    let mut connection = connect(&redis.url()).await;
+    fill.query_async::<()>(&mut connection).await.expect("room");
+
+    // Of the unknown calls of partition 3 some were read, and none is left.
+    let (mut met, mut from) = (BTreeSet::new(), Some("0:3:341".to_owned()));
+    while let Some(here) = from {
+        let page = store.calls_at_risk_after_loss(&here, 100).await;
+        let (found, next) = page.expect("a page");
+        met.extend(found);
+        from = next;
+    }
+    assert_eq!(met.len(), calls.len());
 }

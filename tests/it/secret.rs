@@ -80,13 +80,11 @@ async fn what_was_redacted_cannot_be_guessed_from_what_is_shown(stores: &Stores)
             "an unsalted fingerprint"
         );
         assert!(
-            !is_there(&key::digest(["similar", "default", "act", "U", &fields])),
+            !is_there(&key::digest(["similar", "default", "act", "U", &fields])[..16]),
             "a near-duplicate value"
         );
-        assert!(
-            is_there(shown.as_str().expect("a key").as_bytes()),
-            "what is looked for would be found"
-        );
+        let shown = hex::decode(shown.as_str().expect("a key")).expect("hex digits");
+        assert!(is_there(&shown), "what is looked for would be found");
     }
 }
 

@@ -17,22 +17,24 @@ use crate::core::{outcome, redact, unknown};
 use crate::downstream::{Client, Deadline, Downstream, Exchange, Party, Request};
 use crate::gateway::{ToolAt, ToolRequest, probe_url};
 
-/// How often a repetition that was refused is sent again, and after which wait: the first may still be under way.
+/// How often a refused repetition is sent again, and after which wait.
+///
+/// The first request may still be under way.
 const SETTLE: u32 = 4;
 const SETTLE_WAIT: Duration = Duration::from_millis(500);
-/// A count is waited for no longer than this.
+/// How long to wait for an operator's count.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
-/// No calls of a tenant share connections with a trial.
+/// The tenant of a trial: no call of a tenant shares a connection with it.
 const TENANT: &str = "oncegate-verify-tool";
 
-/// Which count.
+/// Which count of effects to read.
 #[derive(Clone, Copy)]
 enum Of {
     Effects,
     Undone,
 }
 
-/// Asks a tool.
+/// Sends the requests of a trial.
 pub(super) struct Asker<'a> {
     plan: &'a TrialPlan,
     at: &'a ToolAt,
@@ -63,13 +65,13 @@ impl<'a> Asker<'a> {
         self.exchanges.push(exchanged);
     }
 
-    /// What was asked and answered. Nothing is asked any more.
+    /// The exchanges of the trial. Nothing is sent after this.
     pub(super) async fn end(self) -> Vec<Exchanged> {
         self.downstream.close().await;
         self.exchanges
     }
 
-    /// All steps.
+    /// Runs all steps.
     ///
     /// # Errors
     /// The first request had no effect, or a count cannot be read: then nothing can be shown.
@@ -131,7 +133,7 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// The same request, and again if it is refused: an earlier one may still be under way.
+    /// The same request, sent again while it is refused: an earlier one may still be under way.
     async fn repeat(
         &mut self,
         at: &ToolAt,
@@ -149,7 +151,7 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// Repeats what was refused until it gets a result. Only the last answer is kept.
+    /// Repeats a refused request until it gets a result. Only the last answer is kept.
     async fn settle(&mut self, at: &ToolAt, intent: &Intent, seen: &mut Vec<Seen>) {
         if !seen.iter().any(Seen::is_refused_for_now) {
             return;
@@ -167,7 +169,7 @@ impl<'a> Asker<'a> {
         seen.extend(last);
     }
 
-    /// Two at once under a key of their own.
+    /// Two requests at once under a key of their own.
     async fn round(&mut self, intent: &Intent) -> Result<Round, String> {
         let at = self.at;
         let before = self.count(Of::Effects, intent).await?;
@@ -192,7 +194,7 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// Other arguments under a used key, and if they are refused, under a new one.
+    /// Other arguments under a used key and, if refused, under a new one.
     async fn other(&mut self, used: &Intent, args: &Value) -> Result<Other, String> {
         let at = self.at;
         let mut new = self.plan.intent(args);
@@ -361,7 +363,7 @@ impl<'a> Asker<'a> {
         finding
     }
 
-    /// The probe for a key that was never sent, and for one that was.
+    /// Probes for a key that was never sent, and for a sent one.
     async fn probed(&mut self, used: &Intent) -> Probed {
         let plan = self.plan;
         let target = self.at.tool.probe.as_ref();
@@ -446,7 +448,7 @@ async fn finish(at: &ToolAt, mut exchange: Exchange) -> Evidence {
     evidence.unwrap_or_else(|| exchange.give_up(&format!("no answer within {:?}", at.tool.timeout)))
 }
 
-/// The beginning of a body, without what is secret.
+/// The beginning of a body, with secrets hidden.
 fn body_of(at: &ToolAt, body: &Body) -> String {
     match body {
         Body::Whole(bytes) => {

@@ -1,4 +1,4 @@
-//! What an operator asks for, read and checked before anything is sent.
+//! The options of a trial, read and checked before anything is sent.
 
 use std::time::Duration;
 
@@ -21,38 +21,38 @@ use crate::gateway::ToolAt;
 /// Most rounds of two requests at once.
 const MAX_ROUNDS: u32 = 20;
 
-/// What an operator asks for.
+/// The options of `verify-tool`, as given.
 #[derive(Debug)]
 pub struct TrialOptions {
     pub tool: String,
     pub args: String,
     /// Other arguments, which are sent under a used key.
     pub other_args: Option<String>,
-    /// Where a result has the id of its effect.
+    /// Pointer to the id of the effect in a result.
     pub id: Option<String>,
-    /// Where a result of the compensation has the id of what it did.
+    /// Pointer to the id of the effect in a result of the compensation.
     pub undo_id: Option<String>,
-    /// A text among the arguments that is made another one for each key.
+    /// Pointer to a text in the arguments that is made different for each key.
     pub fresh: Option<String>,
-    /// Where a count of the effects is read. `{key}` in it is the key.
+    /// Where to read a count of the effects. `{key}` in it is the key.
     pub count_url: Option<String>,
-    /// Where that answer has the count: a whole number, or a list.
+    /// Pointer to the count in that answer: a whole number, or a list.
     pub count: Option<String>,
-    /// The same of what the compensation does.
+    /// Pointer to the count of the compensation's effects.
     pub undo_count: Option<String>,
     /// How long after the first answer its key is sent once more.
     pub after: String,
     pub rounds: u32,
 }
 
-/// Where the operator's counts are read.
+/// Where to read the operator's counts.
 pub(super) struct Count {
     /// `{key}` in it is the key of a step.
     pub(super) url: String,
     pub(super) endpoint: Endpoint,
-    /// Where an answer has that of the tool's effects.
+    /// Pointer to the count of the tool's effects.
     pub(super) at: Option<Pointer>,
-    /// Where it has that of what the compensation does.
+    /// Pointer to the count of the compensation's effects.
     pub(super) at_undone: Option<Pointer>,
 }
 
@@ -62,12 +62,12 @@ pub(super) struct Intent {
     pub(super) key: String,
     pub(super) call_id: CallId,
     pub(super) args: Bytes,
-    /// Texts of the request that an answer may repeat.
+    /// Texts of the request that the tool may repeat in its answer.
     pub(super) sent: Vec<String>,
 }
 
 impl Intent {
-    /// A new key. `made` are texts that were made for it.
+    /// A new key. `made`: texts that were made for it.
     pub(super) fn new(args: Bytes, made: Vec<String>) -> Self {
         // As long as the keys that a gateway gives to its tools.
         let (key, call_id) = (Uuid::new_v4().simple().to_string(), CallId(Uuid::new_v4()));
@@ -82,7 +82,7 @@ impl Intent {
     }
 }
 
-/// A trial that can be made.
+/// A checked plan of a trial.
 pub struct TrialPlan {
     pub(super) config: Config,
     pub(super) name: String,
@@ -102,7 +102,7 @@ fn pointer(name: &str, text: Option<String>) -> Result<Option<Pointer>, String> 
     parsed.map_err(|why| format!("{name}: {why}"))
 }
 
-/// Arguments as a caller would send them.
+/// The arguments as a caller would send them.
 fn arguments(tool: &Tool, name: &str, text: &str) -> Result<Value, String> {
     let args = json::parse(text).map_err(|error| format!("{name}: {error}"))?;
     if !args.is_object() || !redact::is_whole(text.trim_start().as_bytes()) {
@@ -117,7 +117,7 @@ fn arguments(tool: &Tool, name: &str, text: &str) -> Result<Value, String> {
 }
 
 impl TrialPlan {
-    /// Reads what an operator asks for. Nothing is sent.
+    /// Reads and checks the options. Nothing is sent.
     ///
     /// # Errors
     /// It cannot be done, and why.
@@ -211,7 +211,7 @@ impl TrialPlan {
         })
     }
 
-    /// What it will do, for the person who is asked whether it may.
+    /// The effects of the trial, for the person who has to confirm it.
     pub fn warning(&self) -> String {
         let Some(at) = find(&self.config, &self.name) else {
             return String::new();
@@ -264,7 +264,9 @@ pub(super) fn find<'a>(config: &'a Config, name: &str) -> Option<&'a ToolAt> {
     config.tools.iter().find(|at| at.tool.name == name)
 }
 
-/// Asked like a probe. The tool's credentials go to the tool's own host only.
+/// The endpoint of a count, asked like a probe.
+///
+/// The tool's credentials go to the tool's own host only.
 fn count_endpoint(tool: &Endpoint, url: &str) -> Result<Endpoint, String> {
     let parsed = url.replace("{key}", "0").parse::<Url>();
     let parsed = parsed
@@ -284,7 +286,7 @@ fn count_endpoint(tool: &Endpoint, url: &str) -> Result<Endpoint, String> {
     })
 }
 
-/// The beginning of a URL. User, path and query may be secrets.
+/// The scheme and host of a URL. User, path and query may be secrets.
 pub(super) fn place(url: &Url) -> String {
     format!("{}/…", url.origin().ascii_serialization())
 }

@@ -1,4 +1,6 @@
-//! What a trial has found, for a person or a program. No credentials, and nothing of what is redacted.
+//! The report of a trial, for a person or a program.
+//!
+//! It holds no credentials and no redacted values.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use serde::Serialize;
 use crate::core::trial::lines::{End, Line, Setting, end};
 use crate::core::trial::{Finding, Verdict, friendly};
 
-/// How much of what was sent and answered is shown, in characters.
+/// How much of a request or answer is shown, in characters.
 const MAX_SHOWN: usize = 300;
 
 /// The step that reads a count.
@@ -27,22 +29,22 @@ pub(super) struct Exchanged {
     pub(super) answer: String,
 }
 
-/// What a trial has found.
+/// The findings of a trial.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub(super) tool: String,
-    /// When, as in `2026-11-23`.
+    /// The date of the trial, as in `2026-11-23`.
     pub(super) day: String,
     pub(super) exchanges: Vec<Exchanged>,
     pub(super) findings: Vec<Finding>,
     pub(super) lines: Vec<Line>,
-    /// The ids of what was made.
+    /// The ids of the effects.
     pub(super) effects: Vec<String>,
-    /// Whether the first of them was undone.
+    /// Whether the first effect was undone.
     pub(super) is_undone: bool,
-    /// Whether that of a second key was undone.
+    /// Whether the effect of a second key was undone.
     pub(super) is_another_undone: bool,
-    /// For how long the tool has to remember keys.
+    /// How long the tool has to remember keys.
     #[serde(skip)]
     pub(super) remembers: Duration,
 }
@@ -58,7 +60,7 @@ pub(super) fn printable(bytes: &[u8]) -> String {
     shown
 }
 
-/// What was asked and answered, as lines.
+/// The exchanges, as lines.
 pub(super) fn listed(exchanged: &Exchanged) -> String {
     let Exchanged {
         step,
@@ -89,12 +91,12 @@ impl Report {
         end(&self.lines)
     }
 
-    /// For programs, as one line.
+    /// The report for programs, as one line of JSON.
     pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// For persons, who were told the exchanges as they came.
+    /// The report for persons, who have seen the exchanges as they came.
     pub fn text(&self) -> String {
         let mut out = String::from("\n");
         for Finding {

@@ -1,4 +1,6 @@
-//! What of a tool's configuration is not shown. Some tools answer with the request that they got.
+//! Which texts of a tool's configuration are hidden.
+//!
+//! Some tools answer with the request that they got.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,9 +13,9 @@ use crate::core::redact;
 use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
 
-/// A text of a configuration that is so long may be a secret, in bytes.
+/// A text of a configuration of at least so many bytes may be a secret.
 const SECRET: usize = 8;
-/// So is a segment of a path that is so long: the URL of a webhook is one.
+/// The length from which a path segment may be a secret, as in a webhook's URL.
 const SEGMENT: usize = 16;
 
 /// A text of a tool, without its secrets.
@@ -24,7 +26,7 @@ pub(super) fn hide(at: &ToolAt, text: &str) -> String {
     secrets.into_iter().fold(text.to_owned(), hidden)
 }
 
-/// What may be secret, the longest first, and in each form that an answer may have it in.
+/// Texts that may be secret, longest first, in each form that an answer may have.
 ///
 /// Without what is so short that it may stand anywhere.
 fn secrets<'a>(tool: &Endpoint, constants: impl Iterator<Item = &'a Value>) -> Vec<String> {
@@ -61,7 +63,7 @@ fn decoded(text: &str) -> String {
     percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
-/// User, password, both as a header has them, the values of the query, and long segments of the path.
+/// The secrets of a URL: user, password, both as a header, query values, long segments.
 fn of_url(url: &Url) -> Vec<String> {
     let (user, password) = (url.username(), url.password().unwrap_or_default());
     let pair = format!("{}:{}", decoded(user), decoded(password));
@@ -75,7 +77,7 @@ fn of_url(url: &Url) -> Vec<String> {
     all
 }
 
-/// As it is, and as JSON and URLs have it.
+/// A text as it is, and as JSON and URLs write it.
 fn forms(text: &str) -> Vec<String> {
     let quoted = Value::from(text).to_string();
     let quoted = quoted.trim_matches('"').to_owned();
@@ -107,7 +109,7 @@ fn forms(text: &str) -> Vec<String> {
     ]
 }
 
-/// The codes of a percent-encoded text in small letters; the rest as it is.
+/// The percent-encoded bytes of a text in small letters; the rest as it is.
 fn in_small_letters(text: &str) -> String {
     let mut pieces = text.split('%');
     let mut out = pieces.next().unwrap_or_default().to_owned();

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::{Item, Node, Reader};
 
-/// What a configuration's value can be read as.
+/// A type that a configuration's value can be read as.
 pub(in crate::config) trait FromItem: Sized {
     fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String>;
 }

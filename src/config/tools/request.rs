@@ -1,4 +1,4 @@
-//! How a tool's arguments become its request: URL, query, body, headers, and where the key stands.
+//! How a tool's arguments become its request: URL, query, body, headers and key.
 
 use reqwest::Url;
 use serde_json::Value;
@@ -12,8 +12,9 @@ use crate::core::schema::Schema;
 use crate::core::tool::Tool;
 use crate::downstream::check_header;
 
-/// The request of a tool, and its URL in a call that there is none of. `is_get`: by its method, it has no body
-/// unless told so.
+/// The request of a tool, and an example of its URL.
+///
+/// `is_get`: a GET has no body unless the section says so.
 pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shape, Url)> {
     let lists = lists(section);
     let target = target_with(section, lists);
@@ -62,7 +63,7 @@ pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shap
     Some((shape, url))
 }
 
-/// Headers that would say who calls. No argument may.
+/// Headers that name the caller. No argument may set them.
 const OF_CALLERS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
 
 /// A URL with places, and its query.
@@ -169,7 +170,7 @@ pub(super) fn check(tool: &Tool, section: &Section<'_, '_>) {
 
 const NO_BODY: &str = "the request has no body";
 
-/// The same of the URL of a probe, which is made of what is kept of a call.
+/// Whether the URL of a probe fits the stored arguments of a call.
 pub(super) fn check_probe(tool: &Tool, section: &Section<'_, '_>) {
     let Some(target) = &tool.probe else {
         return;
@@ -183,7 +184,7 @@ pub(super) fn check_probe(tool: &Tool, section: &Section<'_, '_>) {
     }
 }
 
-/// What a URL needs, every call must have.
+/// Checks that every call has the arguments that a URL needs.
 fn check_needed(target: &Target, schema: Option<&Schema>, key: &str, section: &Section<'_, '_>) {
     for pointer in target.needed() {
         let text = pointer.as_str();
@@ -205,7 +206,7 @@ fn check_named(pointer: &Pointer, schema: Option<&Schema>, section: &Section<'_,
     section.check(is_named, "input_schema", &why);
 }
 
-/// Why a value by this schema may be none that stands in a path.
+/// Why a value by this schema may not fit into a path.
 fn misfit(schema: &Value) -> Option<&'static str> {
     if schema.get("enum").is_some() || schema.get("const").is_some() {
         return None;

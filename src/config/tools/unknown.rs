@@ -1,4 +1,4 @@
-//! What is done about a tool's unknown calls: `unknown`, `recheck` and `probe`.
+//! The settings for a tool's unknown calls: `unknown`, `recheck` and `probe`.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::core::key::Pointer;
 use crate::core::request::Target;
 use crate::core::tool::{Asks, OnUnknown, Recheck, Tool};
 
-/// Unknown calls are not worked on more often than this.
+/// The shortest interval between two checks of an unknown call.
 const MIN_RECHECK: Duration = Duration::from_millis(100);
 
 /// How a tool is asked whether it knows a key.
@@ -22,10 +22,9 @@ pub(in crate::config) struct Probe {
 }
 
 pub(in crate::config) enum Way {
-    /// A URL with places for the key and for arguments, the URL of a call that there is none of, and where the answer has
-    /// what was looked for.
+    /// A URL, an example of it, and the pointer to the effect in the answer.
     Url(Target, Url, Option<Pointer>),
-    /// Another tool.
+    /// A call of another tool.
     Tool(Asks),
 }
 
@@ -52,7 +51,7 @@ impl Probe {
     }
 }
 
-/// The probe of a tool of an upstream.
+/// The probe of a tool of an MCP server.
 pub(in crate::config) fn probe_by_tool(mut section: Section<'_, '_>) -> Option<Probe> {
     let tool: Option<String> = section.need("tool");
     let args = compensation_args(&mut section);

@@ -1,4 +1,4 @@
-//! The circuit breakers of one tool: one per tenant, and one for all.
+//! The circuit breakers of one tool: one per tenant, and one for all tenants.
 //!
 //! The calls of one tenant may fail because of what it asks for. That opens the breaker of that tenant only. For a tool that
 //! is not reached, or fails for everyone, the breaker opens for all.
@@ -8,38 +8,42 @@ use std::time::Duration;
 
 use super::{Breaker, Policy, Trial};
 
-/// How long a success or a failure of a tenant counts, at the least.
+/// How long a tenant's success or failure counts, at least.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Tenants whose calls all fail that make a tool suspect to all others.
+/// Tenants whose calls all fail, until the tool is suspect for all tenants.
 const SUSPECT_TENANTS: usize = 3;
-/// Tenants that are remembered for one tool; the one that was quiet for longest is forgotten first.
+/// Most tenants that are remembered for one tool; the quietest is forgotten first.
 const MAX_TENANTS: usize = 1_000;
 
-/// What an attempt showed of the tool.
+/// The sign of an attempt about the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
-    /// The tool has shown that it is there.
+    /// The tool answered, and works.
     Healthy,
     /// The request was sent, and failed or was not answered.
     Failed,
-    /// There was no connection: it has nothing to do with the request.
+    /// There was no connection: the request itself is not to blame.
     Unreached,
 }
 
-/// The right of one call to try a tool that is half-open. Name it again when the attempt ends, or give it back.
+/// The trials of one call at a half-open tool.
+///
+/// Pass it when the attempt ends, or give it back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trials {
     all: Option<Trial>,
     tenant: Option<Trial>,
 }
 
-/// What is known of a tool's health, tenant by tenant.
+/// The breakers of one tool, tenant by tenant.
 #[derive(Debug, Clone, Default)]
 pub struct ToolBreaker {
-    /// Counts attempts that did not reach the tool, of all tenants.
+    /// Attempts of all tenants that did not reach the tool.
     unreached: Breaker,
     tenants: HashMap<String, Tenant>,
-    /// Whether the breaker of any tenant is open. Most of the time none is, and no tenant has to be looked at.
+    /// Whether any tenant's breaker is open.
+    ///
+    /// Most of the time none is, and no tenant has to be looked at.
     is_any_open: bool,
 }
 
@@ -100,7 +104,7 @@ impl ToolBreaker {
         }
     }
 
-    /// A call that was let through to try has not asked the tool: the next one may.
+    /// Gives back a trial that has not reached the tool: the next call may try.
     pub fn give_back(&mut self, tenant: &str, trials: Trials, now: Duration) {
         if let Some(trial) = trials.all {
             self.unreached.give_back(trial, now);
@@ -158,8 +162,10 @@ impl ToolBreaker {
         self.unreached.is_closed() && !self.is_any_open
     }
 
-    /// Whether the tool fails for so many others that this tenant may only try it: three tenants, or all that called
-    /// within the window, had no success, and this one had none either.
+    /// Whether other tenants' failures let this tenant only try.
+    ///
+    /// So it is if three tenants, or all that called within the window, had no success, and this
+    /// tenant had none either.
     fn is_suspect_to(&self, policy: &Policy, tenant: &str, now: Duration) -> bool {
         if !self.is_any_open {
             return false;
@@ -184,7 +190,7 @@ impl ToolBreaker {
         failing >= SUSPECT_TENANTS || (failing > 0 && failing == active)
     }
 
-    /// Room for one more tenant.
+    /// Makes room for one more tenant.
     fn make_room(&mut self, tenant: &str) {
         if self.tenants.len() < MAX_TENANTS || self.tenants.contains_key(tenant) {
             return;

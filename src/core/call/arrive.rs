@@ -1,4 +1,4 @@
-//! A request asks for a call: it is claimed, run again, waited for, answered or refused.
+//! A request asks for a call: claim, run again, wait, answer or refuse.
 
 use std::sync::Arc;
 
@@ -18,7 +18,9 @@ pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
     time.is_some_and(|time| time <= now)
 }
 
-/// Whether a request comes with the key itself of a call whose caller brought it: such a key outlives its window.
+/// Whether a request comes with a key that outlives its window.
+///
+/// Keys that the caller brought itself do.
 pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
     let is_own = || {
         intent
@@ -119,7 +121,9 @@ pub(super) fn claim(
     begin(tool, arrival, record, "claimed", detail, action)
 }
 
-/// A failed call runs again under the same key; one that undoes another with the arguments that it brings now.
+/// A failed call runs again under the same key.
+///
+/// A compensation takes the arguments that it brings now.
 fn run_again(tool: &Tool, record: &Record, arrival: &Arrival, now: Timestamp) -> Next {
     let mut intent = record.intent.clone();
     if intent.key_source == key::Source::Compensation {
@@ -146,7 +150,7 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival, now: Timestamp) ->
     begin(tool, arrival, again, "run_again", detail, Action::Run)
 }
 
-/// A run begins, if the request has what the tool needs for that.
+/// Begins a run, if the request has what the tool needs.
 fn begin(
     tool: &Tool,
     arrival: &Arrival,

@@ -1,4 +1,4 @@
-//! What an event leads to: what is written, and what is done then.
+//! The result of an event: the record to write, and the action after that.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::core::outcome::Outcome;
 use crate::core::record::{AttemptId, CallId, Entry, Record};
 use crate::core::session::{Admission, Release};
 
-/// What to write, and what to do when it is written.
+/// What to write, and what to do once it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Next {
     pub change: Option<Change>,
@@ -42,16 +42,20 @@ impl Next {
 pub struct Change {
     pub record: Record,
     pub entry: Entry,
-    /// On which conditions the call begins; the store writes into the record what follows from them.
+    /// The conditions of a call that begins.
+    ///
+    /// The store writes token, lock and places into the record.
     pub admission: Option<Admission>,
-    /// What the call gives back.
+    /// The lock and places that the call gives back.
     pub release: Release,
-    /// Names that the call takes beside those that it has. Not of a claim, which takes all of them.
+    /// Names that the call takes beside its own. A claim takes all of them and has none here.
     pub takes: Takes,
 }
 
-/// Names that a change claims for its call. If another call holds one of them nothing is written, unless each holder
-/// is still exactly one of these.
+/// Names that a change claims for its call.
+///
+/// If another call holds one of them, nothing is written, unless each holder is still exactly one
+/// of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Takes {
     /// The last of the record's names.
@@ -60,7 +64,7 @@ pub struct Takes {
 }
 
 impl Change {
-    /// A changed record, and the entry that says why; nothing else.
+    /// A changed record and the entry that gives the reason.
     pub(super) fn new(
         record: Record,
         event: &'static str,
@@ -88,8 +92,9 @@ impl Change {
         self
     }
 
-    /// The record as this change leaves it, if it is what is stored by now: what a store draws itself is
-    /// taken from there.
+    /// The record as this change leaves it, if the change was stored.
+    ///
+    /// Values that a store draws itself are taken from `stored`.
     #[must_use]
     pub fn as_stored(&self, stored: &Record) -> Record {
         let record = self.record.clone();
@@ -106,38 +111,39 @@ impl Change {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Claim the key with the changed record, in place of the finished call that still has it, if
-    /// there is one; then dispatch.
+    /// Write the claim, then dispatch.
+    ///
+    /// The claim is in place of the finished call that still has the key, if there is one.
     Claim { instead_of: Option<CallId> },
     /// Write the change, then dispatch.
     Run,
     /// Write the change, then ask the tool whether it knows the key.
     Probe,
-    /// Write the change, then send the same once more, and compare.
+    /// Write the change, then send the same request once more, and compare.
     Verify,
     /// Write the change, wait, then dispatch the record's new attempt.
     Retry { after: Duration },
     /// Write the change: this run is over.
     Finish,
-    /// Write the change, and tell a person: what counts as not executed was executed.
+    /// Write the change, and alert a person: an attempt that counts as not executed was executed.
     Alarm,
-    /// It runs.
+    /// The call runs: wait for it.
     Wait,
-    /// Answer with what the record says.
+    /// Answer with the stored record.
     Answer,
-    /// Write the change, by which the call takes further names; then answer with what the record says.
+    /// Write the change that adds names to the call; then answer with the stored record.
     TakeNames,
-    /// Answer that the key stands for something else.
+    /// Refuse: the key stands for other arguments.
     RefuseReused,
-    /// Answer that the key is taken, and that it cannot be said whether for the same.
+    /// Refuse: it is unclear whether the key stands for the same arguments.
     RefuseUnclear,
-    /// Answer that the key is too old.
+    /// Refuse: the key is past its window.
     RefuseExpired,
-    /// Answer that the key stands for a call of another saga.
+    /// Refuse: the key stands for a call of another saga.
     RefuseOtherSaga,
-    /// Answer that an earlier call looks the same.
+    /// Refuse: an earlier call looks the same.
     RefuseSimilar,
-    /// Answer that the request lacks something without which the call cannot begin.
+    /// Refuse: the request lacks what the call needs to begin.
     RefuseUnfit(&'static str),
 }
 
@@ -153,31 +159,31 @@ pub enum Illegal {
     LeaseHeld,
     #[error("the call is not under way")]
     NotRunning,
-    /// An ended attempt brought no news.
+    /// A late end of an attempt leaves the call unknown.
     #[error("the call's outcome is as unknown as it was")]
     StillUnknown,
-    /// Nothing has to be settled.
+    /// The call is not unknown.
     #[error("the call's outcome is known")]
     NotUnknown,
-    /// Another gateway works on it, or it is not time yet.
+    /// Another gateway checks the call, or its check is not due yet.
     #[error("it is not time to work on the call")]
     NotDue,
-    /// There is no result to compare with.
+    /// The call has no result to compare with.
     #[error("the call has no result")]
     NoResult,
-    /// It is undone already, or being undone; or the tool only reads.
+    /// The call is undone or being undone already, or only reads.
     #[error("there is nothing to undo")]
     NothingToUndo,
-    /// It is kept for as long as any other.
+    /// The call is not kept for its saga.
     #[error("the call is not kept for its saga")]
     NotKept,
-    /// To send it once more may have an effect; says why.
+    /// Sending it once more may have an effect; says why.
     #[error("{0}")]
     ReplayUnsafe(&'static str),
-    /// Its first request may still reach the tool.
+    /// The call's first request may still reach the tool.
     #[error("the call may still be executed until its lease is over")]
     MayStillRun,
-    /// It may yet be undone.
+    /// The call may still be undone.
     #[error("the call that undoes it may still run")]
     BeingUndone,
 }

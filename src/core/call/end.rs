@@ -1,4 +1,4 @@
-//! An attempt ended, as far as its owner can tell.
+//! The end of an attempt, as its owner saw it.
 
 use std::time::Duration;
 
@@ -55,8 +55,9 @@ pub(super) fn end(
     Next::finish(change)
 }
 
-/// What the evidence means for this call. A read has no effect to be in doubt about: an attempt of
-/// it that was not answered, or answered with nothing definite, has simply failed.
+/// What the evidence proves for this call.
+///
+/// A read has no effect to be in doubt about: an attempt of it without a clear answer has failed.
 pub fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
     let (outcome, why) = outcome::classify(tool, evidence, Sent::of(record));
     match (outcome, tool.effect) {
@@ -73,7 +74,7 @@ pub fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, Str
     }
 }
 
-/// Whether the running attempt may be followed by another one of the same run, if there is time.
+/// Whether another attempt of the same run may follow, if there is time.
 pub fn may_be_retried(tool: &Tool, record: &Record, outcome: &Outcome) -> bool {
     let is_safe = match outcome {
         Outcome::NotExecuted(failure) => {
@@ -86,7 +87,7 @@ pub fn may_be_retried(tool: &Tool, record: &Record, outcome: &Outcome) -> bool {
     is_safe && record.attempt.number < tool.retry.attempts
 }
 
-/// How long to wait before another attempt of the same run, if there is to be one.
+/// How long to wait before another attempt of the same run; `None`: there is none.
 fn wait_before_retry(
     tool: &Tool,
     record: &Record,
@@ -108,13 +109,15 @@ fn wait_before_retry(
     in_time.then_some(wait)
 }
 
-/// From when on the key of a call that is finished now is not remembered; that of a compensation always is.
+/// Until when the key of a call that finishes now is remembered; `None`: for ever.
+///
+/// That of a compensation is.
 pub(super) fn remembered_until(tool: &Tool, record: &Record, now: Timestamp) -> Option<Timestamp> {
     let source = record.intent.key_source;
     (source != key::Source::Compensation).then(|| after(now, tool.window(source)))
 }
 
-/// From when on a call that is finished now may be deleted.
+/// Until when a call that finishes now is kept.
 pub(super) fn kept_until(tool: &Tool, record: &Record, now: Timestamp) -> Timestamp {
     after(
         now,
@@ -122,7 +125,7 @@ pub(super) fn kept_until(tool: &Tool, record: &Record, now: Timestamp) -> Timest
     )
 }
 
-/// The same; `None` for a call of a saga, which its saga keeps.
+/// Until when a call that finishes now is kept; `None`: its saga keeps it.
 pub(super) fn kept_unless_in_saga(
     tool: &Tool,
     record: &Record,
@@ -132,7 +135,7 @@ pub(super) fn kept_unless_in_saga(
     is_alone.then(|| kept_until(tool, record, now))
 }
 
-/// The attempt's end, from whatever source.
+/// The change by which an attempt ends.
 pub(super) fn finish(
     tool: &Tool,
     record: &Record,

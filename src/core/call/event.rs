@@ -1,4 +1,4 @@
-//! What may happen to a call.
+//! The events of a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,46 +14,54 @@ use crate::core::replay::Fresh;
 use crate::core::session::Brought;
 use crate::core::unknown::{CheckBlocker, Finding, Resolution};
 
-/// What happens to a call.
+/// An event of a call.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// A request asks for it.
+    /// A request asks for the call.
     Arrived(Arrival),
-    /// An attempt ended, as far as its owner can tell.
+    /// An attempt ended, as its owner saw it.
     Ended {
         attempt: AttemptId,
         fencing: Option<u64>,
         evidence: Evidence,
-        /// What a further attempt would go by; `None` if its owner will make none.
+        /// The id and jitter of a further attempt; `None`: its owner makes none.
         retry: Option<Retry>,
     },
-    /// Nothing has been heard of the call until its lease was over. `by` found it.
+    /// The lease ended without news of the call. `by` found it.
     LeaseOver { by: InstanceId },
-    /// The process that owned the running attempt is known to have ended. `by` found it.
+    /// The process that owned the running attempt has ended. `by` found it.
     OwnerLost { by: InstanceId },
-    /// The store has lost its newest writes, and a person accepts that: what is running may have
-    /// ended, and what has failed may have run again. `by` is that person's token.
+    /// A person accepts that the store has lost its newest writes.
+    ///
+    /// Running calls may have ended, and failed ones may have run again. `by` is that person's
+    /// token.
     StoreLost { by: String, reason: String },
-    /// A person takes the session's lock away from its run with this fencing token. `by` is that person's token.
+    /// A person takes the session's lock from the run with this fencing token.
+    ///
+    /// `by` is that person's token.
     Unlocked {
         by: String,
         reason: String,
         fencing: Option<u64>,
     },
-    /// It is time to work on an unknown call. `by` does it; a further attempt would be `attempt`, and `None`
-    /// if there must be none, because a person has paused the tool.
+    /// The check of an unknown call is due.
+    ///
+    /// `by` does it. A further attempt would be `attempt`; `None`: a person has paused the tool, so
+    /// there must be none.
     CheckDue {
         by: InstanceId,
         attempt: Option<AttemptId>,
     },
-    /// It is time, but the call cannot be worked on now. `by` has found that.
+    /// The check is due, but something blocks it. `by` has found that.
     CheckPostponed {
         by: InstanceId,
         blocker: CheckBlocker,
     },
-    /// An unknown call is not worked on, although its tool has a policy now. `by` has found it.
+    /// An unknown call has no check planned, although its tool has a policy now.
+    ///
+    /// `by` has found it.
     CheckMissing { by: InstanceId },
-    /// The tool was asked at `asked_at` whether it knows the key of an unknown call. `by` has asked.
+    /// A probe asked at `asked_at` whether the tool knows the key. `by` has asked.
     Probed {
         by: InstanceId,
         asked_at: Timestamp,
@@ -61,48 +69,52 @@ pub enum Event {
         /// How long the tool asked to wait.
         retry_after: Option<Duration>,
     },
-    /// A person says what became of an unknown call. `by` is that person's token.
+    /// A person settles an unknown call. `by` is that person's token.
     Resolved {
         by: String,
         reason: String,
         resolution: Resolution,
     },
-    /// A system behind the tool has what an unknown call would have made. `by` is the reconciliation that has
-    /// found it.
+    /// A source shows the effect of an unknown call. `by` is the reconciliation that has found it.
     Reconciled { by: String, content: Content },
-    /// A person wants the tool to be asked once more, to compare. `by` is that person's token.
-    /// `by_person`: what it answers is what a person has said, and not the tool.
+    /// A person wants the request sent once more, to compare.
+    ///
+    /// `by` is that person's token. `by_person`: the stored result is a person's, and not the
+    /// tool's.
     ToVerify { by: String, by_person: bool },
-    /// The tool was asked once more.
+    /// The tool answered the same request once more.
     Verified { by: String, fresh: Fresh },
-    /// It was claimed, and is not sent after all: its saga takes no calls any more, or could not be asked. `by`
-    /// has found it.
+    /// The call was claimed, and its saga does not let it be sent. `by` has found it.
     NotJoined {
         by: InstanceId,
         attempt: AttemptId,
         kind: FailureKind,
         why: String,
     },
-    /// What it has done is to be undone by this call; `None`: its tool declares no compensation. `by` is a
-    /// gateway or a token.
+    /// The call is to be undone by this compensation; `None`: its tool declares none.
+    ///
+    /// `by` is a gateway or a token.
     ToCompensate {
         by: String,
         reason: String,
         compensation: Option<Compensation>,
     },
-    /// The call that undoes it has come to its end, or never will. `by` has seen to it.
+    /// The compensation has ended, or never will run. `by` has noticed.
     UndoEnded { by: InstanceId, end: UndoEnd },
-    /// A person decides that it is not undone. `by` is that person's token; `compensation` is what there is of the
-    /// call that undoes it, which no gateway begins meanwhile.
+    /// A person decides that the call is not undone.
+    ///
+    /// `by` is that person's token; `compensation` is the stored compensation, which no gateway
+    /// begins meanwhile.
     Skipped {
         by: String,
         reason: String,
         compensation: Option<Box<Record>>,
     },
-    /// Its saga has come to its end, so it need not be kept for it any longer.
+    /// Its saga has ended, and no longer keeps the call.
     SagaEnded { by: InstanceId },
-    /// A request with another key looks like it, and is to get its result. `instead_of` are calls past their window
-    /// that hold a name of the request. `by` was asked.
+    /// A request with another key looks like the call and is to get its result.
+    ///
+    /// `instead_of` are calls past their window that hold a name of the request. `by` was asked.
     Resembled {
         intent: Arc<Intent>,
         instead_of: Vec<Record>,
@@ -110,27 +122,27 @@ pub enum Event {
     },
 }
 
-/// A request for a call, as the gateway that would run it has read it.
+/// A request for a call, as read by the gateway that would run it.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     pub intent: Arc<Intent>,
-    /// What it is by the recipes of earlier calls.
+    /// Its fingerprints by the recipes of earlier calls.
     pub prints: Arc<Prints>,
     pub brought: Brought,
     pub attempt: AttemptId,
     pub owner: InstanceId,
 }
 
-/// How the undoing of a call ended.
+/// How a compensation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoEnd {
     Undone,
-    /// It cannot be undone without a person; says why.
+    /// Only a person can undo it; says why.
     Stuck(String),
 }
 
 impl Event {
-    /// The same, but no further attempt is to be made.
+    /// The same event, without a further attempt.
     #[must_use]
     pub fn without_retry(&self) -> Self {
         let mut event = self.clone();
@@ -141,10 +153,10 @@ impl Event {
     }
 }
 
-/// The randomness that a further attempt needs.
+/// The id and randomness of a further attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Retry {
     pub attempt: AttemptId,
-    /// Of 0..1.
+    /// 0 to 1.
     pub jitter: f64,
 }

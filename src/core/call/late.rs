@@ -1,4 +1,4 @@
-//! An answer to an attempt that the record does not take for the running one.
+//! An answer to an attempt that is not the record's running attempt.
 
 use jiff::Timestamp;
 
@@ -9,7 +9,7 @@ use crate::core::outcome::{Evidence, Outcome, Sent, classify};
 use crate::core::record::{AttemptId, Record, State};
 use crate::core::tool::{Dedup, Effect, Tool};
 
-/// Such an attempt ended.
+/// An attempt that does not run any more ended.
 pub(super) fn ended(
     tool: &Tool,
     record: &Record,
@@ -34,7 +34,7 @@ pub(super) fn ended(
     }
 }
 
-/// An answer came after the call had been given up as unknown. It is the same attempt's, so it counts.
+/// An answer came after the call had become unknown. It is the same attempt's, so it counts.
 fn end_of_newest(
     tool: &Tool,
     record: &Record,
@@ -52,8 +52,10 @@ fn end_of_newest(
     Ok(finish(tool, record, "ended_late", by, &outcome, &why, now))
 }
 
-/// An attempt before the newest one is answered. That it was executed, the call was executed, whatever
-/// becomes of the newest; anything else says nothing of that one.
+/// An attempt before the newest one is answered.
+///
+/// If it was executed, the call was, whatever the outcome of the newest attempt. Any other answer
+/// says nothing about the newest.
 fn end_of_earlier(
     tool: &Tool,
     record: &Record,
@@ -80,7 +82,8 @@ fn end_of_earlier(
     Ok(finish(tool, record, "ended_late", by, &outcome, &why, now).about(attempt))
 }
 
-/// Notes that an attempt was executed which counts as not executed. `None`: it contradicts nothing.
+/// Notes that an attempt which counts as not executed was executed. `None`: there is no
+/// contradiction.
 ///
 /// The state stays as it is: callers were told, and the key may have run again. A person has to know.
 fn contradict(

@@ -1,4 +1,4 @@
-//! A call whose owner, store or lock is lost. How it went on is unknown, unless it only reads.
+//! A call whose owner, store or lock is lost: its outcome is unknown, unless it only reads.
 
 use jiff::Timestamp;
 
@@ -11,7 +11,7 @@ use crate::core::session::Release;
 use crate::core::time::after;
 use crate::core::tool::{Effect, Tool};
 
-/// The owner of a running attempt is gone: how it ended is unknown.
+/// The owner of a running attempt is gone: the outcome is unknown.
 pub(super) fn lose(
     tool: &Tool,
     record: &Record,
@@ -25,7 +25,7 @@ pub(super) fn lose(
     finish(tool, record, event, by, &outcome, &why, now)
 }
 
-/// The store has forgotten how a call went on, and with it who had the session's lock.
+/// The store has lost newer states of a call, and who held the session's lock.
 pub(super) fn store_lost(
     tool: &Tool,
     record: &Record,
@@ -75,7 +75,9 @@ pub(super) fn store_lost(
     Ok(change)
 }
 
-/// The session goes on without it; the attempt that the call makes stays as it is, and is its last.
+/// A person frees the session's lock.
+///
+/// The call's attempt goes on, and is its last.
 pub(super) fn unlock(
     tool: &Tool,
     record: &Record,

@@ -1,4 +1,6 @@
-//! An arrival looks under all of its names, and may meet several calls. Which of them it is, or which is in its way.
+//! Which of several stored calls an arrival repeats, or which one blocks it.
+//!
+//! An arrival looks under all of its names, and may meet several calls.
 
 use jiff::Timestamp;
 
@@ -8,17 +10,17 @@ use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{Holder, Intent};
 
-/// What an arrival meets. Numbers are places among the holders.
+/// The result of looking under an arrival's names. Numbers are places among the holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met {
-    /// Nothing that is in the way.
+    /// No stored call blocks the arrival.
     Free {
         /// Calls past their window: they give up those of the names that the arrival claims.
         instead_of: Vec<usize>,
         /// Names by earlier recipes that stand for other calls: the arrival does not claim them.
         left: Vec<Lookup>,
     },
-    /// This call: it is the same, or it is in the way.
+    /// This call: it is the same, or it blocks the arrival.
     Call(usize),
     /// This call is past its window, and its key is not forgotten yet.
     Expired(usize),

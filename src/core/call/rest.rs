@@ -16,7 +16,9 @@ use crate::core::time::after;
 use crate::core::tool::{OnUnknown, Tool};
 use crate::core::unknown::{self, CheckBlocker, Finding, Resolution};
 
-/// It is time to work on an unknown call. Writing that down is also what keeps others from doing it.
+/// Begins the due check of an unknown call.
+///
+/// Writing the next time first keeps other gateways from the same check.
 pub(super) fn work_on(
     tool: &Tool,
     record: &Record,
@@ -78,7 +80,7 @@ pub(super) fn work_on(
     })
 }
 
-/// It is time, but it cannot be worked on now, or never again.
+/// Postpones a due check that is blocked, or gives it up for ever.
 pub(super) fn postpone(
     tool: &Tool,
     record: &Record,
@@ -113,7 +115,7 @@ pub(super) fn postpone(
     Ok(reschedule(record, by, "put_off", later, &why, now))
 }
 
-/// The tool's configuration says by now what is done about its unknown calls.
+/// Plans a check for an unknown call whose tool has a policy by now.
 pub(super) fn take_up(
     tool: &Tool,
     record: &Record,
@@ -129,13 +131,13 @@ pub(super) fn take_up(
     Ok(reschedule(record, by, "taken_up", Some(first), why, now))
 }
 
-/// The check of an unknown call, if it is time for it.
+/// The check of an unknown call, if it is due.
 fn due(record: &Record, now: Timestamp) -> Result<Check, Illegal> {
     let is_due = |check: &Check| check.at.is_some_and(|at| at <= now);
     record.check.filter(is_due).ok_or(Illegal::NotDue)
 }
 
-/// Only the time changes at which it is worked on next.
+/// Changes only the time of the next check.
 fn reschedule(
     record: &Record,
     by: InstanceId,
@@ -151,7 +153,7 @@ fn reschedule(
     Change::new(rescheduled, event, Actor::Gateway(by), detail).about(record.attempt.id)
 }
 
-/// The tool was asked whether it knows the key.
+/// A probe has an answer.
 pub(super) fn probed(
     tool: &Tool,
     record: &Record,
@@ -200,8 +202,9 @@ pub(super) fn probed(
     reschedule(record, by, event, check, &why, now).proving(&Outcome::Unknown)
 }
 
-/// A person says what became of an unknown call. It cannot be said to be not executed while its
-/// request may still be under way.
+/// A person settles an unknown call.
+///
+/// "Failed" is refused while the request may still be under way.
 pub(super) fn resolve(
     tool: &Tool,
     record: &Record,
@@ -227,7 +230,7 @@ pub(super) fn resolve(
     ))
 }
 
-/// A system behind the tool has what the call would have made: so it was executed.
+/// A source shows the call's effect: the call was executed.
 pub(super) fn reconciled(
     tool: &Tool,
     record: &Record,
@@ -243,7 +246,7 @@ pub(super) fn reconciled(
     finish(tool, record, "reconciled", by, &outcome, why, now)
 }
 
-/// What was unknown has turned out not to have been executed.
+/// An unknown call turned out not to have been executed.
 fn not_executed(why: &str) -> Outcome {
     Outcome::NotExecuted(Failure::new(FailureKind::NotExecuted, why))
 }

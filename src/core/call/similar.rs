@@ -1,4 +1,4 @@
-//! A request with another key looks like a call. Whether it gets that call's result.
+//! A request with another key looks like a call: whether it gets that call's result.
 
 use std::sync::Arc;
 
@@ -11,7 +11,9 @@ use crate::core::record::{Alias, InstanceId, Intent, MAX_ALIASES, Record, State}
 use crate::core::time::after;
 use crate::core::tool::Tool;
 
-/// Makes the key of a request a name of the call, if the call has succeeded and its key is remembered.
+/// Adds the request's key to the call's names.
+///
+/// Only if the call has succeeded and its key is remembered.
 ///
 /// The answer is the call's result, and so is that of every repetition. While the outcome of the call is not known the
 /// request waits: it must neither run nor be told that nothing has happened.

@@ -1,4 +1,6 @@
-//! What a call has done is undone, or surely was never done. Who undoes it, and in which order, is `saga`'s.
+//! A call is undone, or surely never ran.
+//!
+//! `saga` decides the order and the compensations.
 
 use jiff::Timestamp;
 
@@ -15,7 +17,7 @@ use crate::core::record::{
 use crate::core::tool::{Effect, Tool};
 use crate::core::unknown::Resolution;
 
-/// It was claimed, and is not sent because of its saga.
+/// A claimed call is not sent, because of its saga.
 pub(super) fn not_joined(
     tool: &Tool,
     record: &Record,
@@ -32,8 +34,10 @@ pub(super) fn not_joined(
     change
 }
 
-/// It is to be undone. That is written down before anything is sent: from then on nothing else happens to
-/// the call, and it is known which call undoes it.
+/// Marks a call to be undone.
+///
+/// The mark is written before anything is sent: from then on nothing else happens to the call, and
+/// its compensation is known.
 pub(super) fn to_compensate(
     tool: &Tool,
     record: &Record,
@@ -85,17 +89,17 @@ pub(super) fn to_compensate(
     Ok(Change::new(undone, "compensating", by, detail))
 }
 
-/// Whether it surely has no effect: it never ran, or its server did nothing but ask.
+/// Whether the call surely has no effect: it never ran, or its server only asked.
 fn has_no_effect(tool: &Tool, record: &Record) -> bool {
     matches!(record.state, State::Failed(_)) || tool.may_ask && round::asked_by(record).is_some()
 }
 
-/// Whether its calls are undone also if their outcome is unknown.
+/// Whether a tool's calls are undone even if their outcome is unknown.
 pub fn undoes_unknown(tool: &Tool) -> bool {
     matches!(&tool.compensation, compensation::Policy::By(template) if template.undoes_unknown)
 }
 
-/// The call that undoes it has ended.
+/// A compensation has ended.
 pub(super) fn undo_ended(
     tool: &Tool,
     record: &Record,
@@ -129,7 +133,7 @@ fn compensated(tool: &Tool, record: &Record, content: Option<Content>, now: Time
     }
 }
 
-/// A person says what has become of a call that could not be undone: its effect stands, or there is none any more.
+/// A person settles a stuck call: its effect stands, or is gone.
 pub(super) fn resolve_stuck(
     tool: &Tool,
     record: &Record,
@@ -151,7 +155,7 @@ pub(super) fn resolve_stuck(
     Change::new(resolved, "resolved", Actor::Token(by), detail)
 }
 
-/// A person decides that it is not undone.
+/// A person decides that the call is not undone.
 pub(super) fn skip(
     tool: &Tool,
     record: &Record,
@@ -188,7 +192,9 @@ pub(super) fn skip(
         },
         // Its outcome was never known, and it is not asked for any more.
         (_, None) => Record {
-            state: State::Unknown("nobody knows, and a person has decided not to undo it".into()),
+            state: State::Unknown(
+                "its outcome is not known, and a person has decided not to undo it".into(),
+            ),
             check: Some(Check {
                 since: now,
                 at: None,
@@ -219,7 +225,7 @@ fn skipped(record: &Record) -> Option<Undo> {
     })
 }
 
-/// Its saga has come to its end.
+/// The call's saga has ended.
 pub(super) fn saga_ended(
     tool: &Tool,
     record: &Record,

@@ -1,4 +1,4 @@
-//! A person asks whether a stored result is stable: the same request is sent once more, where that is safe.
+//! Verified replay: a person has the same request sent once more, where that is safe.
 
 use jiff::Timestamp;
 
@@ -10,11 +10,12 @@ use crate::core::replay::Fresh;
 use crate::core::time::after;
 use crate::core::tool::{Dedup, Effect, Tool};
 
-/// Differences that an entry names.
+/// Most differences that an entry names.
 const NAMED: usize = 10;
 
-/// Whether the same may be sent once more. Written down before it is, so that the ledger explains whatever
-/// comes of it.
+/// Begins a verified replay.
+///
+/// The change is written before the request is sent, so that the ledger explains its effects.
 pub(super) fn begin_to_verify(
     tool: &Tool,
     record: &Record,
@@ -70,7 +71,7 @@ pub(super) fn verified(record: &Record, by: &str, fresh: &Fresh, now: Timestamp)
     note(record, "verified", by, &detail, now)
 }
 
-/// An entry about a call that stays as it is.
+/// A change that only adds an entry.
 fn note(record: &Record, event: &'static str, by: &str, detail: &str, now: Timestamp) -> Change {
     let change = Change::new(record.changed(now), event, Actor::Token(by), detail);
     change.about(record.attempt.id)

@@ -1,4 +1,4 @@
-//! What the answer of an MCP server proves: the table beside the one for HTTP tools in `core::outcome`.
+//! What an MCP server's answer proves: the table beside `core::outcome`.
 //!
 //! A server says 200 before it executes, so only a whole response proves anything. Sources: JSON-RPC 2.0, section 5.1;
 //! the Model Context Protocol, revisions 2025-06-18 to 2026-07-28.
@@ -31,7 +31,7 @@ struct RpcError {
     code: i64,
 }
 
-/// The members of a `CallToolResult` that say what kind of result it is.
+/// The members of a `CallToolResult` that tell its kind.
 #[derive(Default, Deserialize)]
 struct Head<'a> {
     #[serde(rename = "isError", default)]
@@ -42,19 +42,20 @@ struct Head<'a> {
     content: Option<&'a RawValue>,
 }
 
-/// How the ids begin that the gateway gives to its requests.
+/// How the ids of the gateway's requests begin.
 pub const OWN_ID: &str = "oncegate-";
 
-/// How a message goes with a request.
+/// Whether a message is the response to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
-    /// It is the response.
+    /// It is the response to the request.
     Ours,
-    /// It is the response to another request of the gateway, or a result without its id.
+    /// It answers another request of the gateway, or is a result without an id.
     Another,
-    /// It is an error that names no request of the gateway: a server says so that it could not read one.
+    /// It is an error without an id of the gateway: so a server says that it could not read a
+    /// request.
     Nameless,
-    /// It is no response: another kind of message, or none at all.
+    /// It is another kind of message, or none.
     None,
 }
 
@@ -81,7 +82,7 @@ pub fn is_error(result: &[u8]) -> bool {
     object::<Head<'_>>(result).is_some_and(|head| head.is_error)
 }
 
-/// Whether a kept result is one that an MCP server gave, to be passed on as it is.
+/// Whether a kept result is an MCP server's, to be passed on as it is.
 pub fn is_tool_result(result: &[u8]) -> bool {
     object::<Head<'_>>(result).is_some_and(|head| {
         let has_content = head
@@ -91,7 +92,9 @@ pub fn is_tool_result(result: &[u8]) -> bool {
     })
 }
 
-/// Whether a whole result has something there, in its structured content, or without that in a text that is JSON.
+/// Whether a result has a value at a pointer.
+///
+/// It looks in the structured content or, without that, in a text that is JSON.
 ///
 /// Null, false and what is empty is nothing. `None`: not all that the result says can be read.
 pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
@@ -130,7 +133,7 @@ pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
     (!said.is_empty() && said.iter().all(Option::is_some)).then_some(false)
 }
 
-/// What a server says to a question that executes nothing.
+/// The answer to a question that executes nothing.
 #[derive(Debug, Clone)]
 pub enum Reply {
     /// One object.
@@ -139,7 +142,7 @@ pub enum Reply {
     Error(Bytes),
 }
 
-/// Reads the answer to such a question.
+/// Reads the answer to a question that executes nothing.
 ///
 /// # Errors
 /// It is none, and why.
@@ -160,7 +163,7 @@ pub fn reply(answer: &McpAnswer) -> Result<Reply, String> {
     }
 }
 
-/// The table: what an answer proves, and a sentence that says why.
+/// The table: what an answer proves, and why.
 pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
     let McpAnswer { status, body, .. } = answer;
     let unknown = |why: String| (Outcome::Unknown, why);
@@ -271,7 +274,7 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
 /// Internal error.
 const INTERNAL_ERROR: i64 = -32_603;
 
-/// Reads an object; what is none, an array among it, reads as nothing.
+/// Reads an object; anything else, arrays included, reads as nothing.
 fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
     let is_object = json.trim_ascii_start().starts_with(b"{");
     is_object
@@ -279,19 +282,23 @@ fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
         .flatten()
 }
 
-/// Codes that find fault with a request. SDKs also give them to what a tool raises after its effect, and to a result
-/// that does not fit its schema.
+/// Whether an error code blames the request.
+///
+/// SDKs also use these codes for errors that a tool raises after its effect, and for results that
+/// do not fit the schema.
 fn is_about_request(code: i64) -> bool {
     matches!(code, -32_700 | -32_602..=-32_600 | -32_022..=-32_020)
 }
 
-/// Statuses by which a server refuses a request that it has not looked into.
+/// Statuses with which a server refuses a request before it reads it.
 fn is_refusal(status: u16) -> bool {
     matches!(status, 400 | 401 | 403..=406 | 413 | 415)
 }
 
-/// Whether a refusal says that another session or revision has to be agreed on: 404 to a request of a session, for
-/// which some say 400 and -32000, and MCP's codes of headers and revisions.
+/// Whether a refusal asks for another session or revision.
+///
+/// That is 404 to a request of a session (some servers answer 400 and -32000), and MCP's codes for
+/// headers and revisions.
 fn is_stale_agreement(answer: &McpAnswer, code: Option<i64>) -> bool {
     match (answer.status, code) {
         (404, _) => answer.has_session,
@@ -301,7 +308,7 @@ fn is_stale_agreement(answer: &McpAnswer, code: Option<i64>) -> bool {
     }
 }
 
-/// Whether what was agreed with a server is to be agreed on again after this answer.
+/// Whether this answer ends the agreement with a server.
 pub fn ends_agreement(answer: &McpAnswer) -> bool {
     let error = match &answer.body {
         Body::Whole(bytes) => object::<Response<'_>>(bytes).and_then(|response| response.error),
@@ -311,7 +318,7 @@ pub fn ends_agreement(answer: &McpAnswer) -> bool {
     matches!(answer.status, 401 | 403) || is_stale_agreement(answer, code.map(|error| error.code))
 }
 
-/// A value inside of these bytes, not copied.
+/// A value within these bytes, not copied.
 fn part(bytes: &Bytes, value: &RawValue) -> Bytes {
     bytes.slice_ref(value.get().as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Reads messages that are one line each, piece by piece, as MCP has it on standard input and output.
+//! Splits a stream into messages of one line each, as MCP's stdio has them.
 
 use std::borrow::Cow;
 use std::mem;
@@ -6,10 +6,10 @@ use std::mem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// How much is kept of the beginning, and of the end, of a line that is too long, in bytes.
+/// How many bytes of each end of a line that is too long are kept.
 const ENDS: usize = 4 << 10;
 
-/// A line that has ended, without its end.
+/// A whole line, without its end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
     Whole(Vec<u8>),
@@ -37,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// Takes the next piece; answers with the lines that end in it. Empty ones are left out.
+    /// Takes the next piece; answers with the lines that it ends. Empty lines are left out.
     pub fn push(&mut self, piece: &[u8]) -> Vec<Line> {
         let mut ended = Vec::new();
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
@@ -52,7 +52,7 @@ impl Lines {
         ended
     }
 
-    /// What has come of a line that does not end.
+    /// The unfinished line at the end of the stream.
     pub fn end(&mut self) -> Option<Line> {
         let mut line = mem::take(&mut self.line);
         if mem::take(&mut self.is_too_long) {
@@ -76,19 +76,19 @@ impl Lines {
     }
 }
 
-/// What a server says in a line.
+/// The kind of message in a line of a server.
 #[derive(Debug)]
 pub enum Said<'a> {
-    /// It answers; the request with this id, if that is a text.
+    /// An answer to the request with this id, if that is a text.
     Answers(Option<Cow<'a, str>>),
-    /// It asks its client, and waits for an answer with this id.
+    /// A question to the client, which waits for an answer with this id.
     Asks {
         id: &'a RawValue,
         method: Cow<'a, str>,
     },
-    /// It tells something: progress, a log line, that a list has changed.
+    /// A notification: progress, a log line, a changed list.
     Tells,
-    /// This is no message of JSON-RPC.
+    /// It is no message of JSON-RPC.
     Nothing,
 }
 
@@ -121,7 +121,9 @@ impl<'a> Said<'a> {
     }
 }
 
-/// A message as one line: without line ends, which stand between its values only.
+/// A message as one line.
+///
+/// Line ends are removed: they stand between its values only.
 pub fn one_line(message: &[u8]) -> Vec<u8> {
     let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
     let bytes = message
@@ -130,7 +132,7 @@ pub fn one_line(message: &[u8]) -> Vec<u8> {
     bytes.chain([b'\n']).collect()
 }
 
-/// Leaves the beginning and the end.
+/// Keeps the beginning and the end of a line.
 fn shorten(line: &mut Vec<u8>) {
     if line.len() > 2 * ENDS {
         line.drain(ENDS..line.len() - ENDS);

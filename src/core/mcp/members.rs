@@ -1,11 +1,11 @@
-//! The members of a JSON object in their order, each as it was written.
+//! The members of a JSON object in order, each as it was written.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The members of an object. A name that is there twice is here twice.
+/// The members of an object. A repeated name is here twice.
 pub struct Members<'a>(pub Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {

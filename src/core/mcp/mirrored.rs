@@ -1,4 +1,4 @@
-//! Arguments that a request repeats in `Mcp-Param-…` headers, because the tool's schema says `x-mcp-header`.
+//! Arguments that a request repeats in `Mcp-Param-…` headers, by the schema's `x-mcp-header`.
 //!
 //! A header that says something else than the body could lead a balancer astray, so both must say the same.
 
@@ -17,7 +17,9 @@ pub struct Mirrored {
     path: Vec<String>,
 }
 
-/// The properties of a schema that are repeated in headers. They are reached by `properties` alone.
+/// The properties of a schema that headers repeat.
+///
+/// Only `properties` lead to them.
 pub fn mirrored(schema: &Value) -> Vec<Mirrored> {
     fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Mirrored>) {
         if let Some(name) = schema.get("x-mcp-header").and_then(Value::as_str) {
@@ -38,7 +40,7 @@ pub fn mirrored(schema: &Value) -> Vec<Mirrored> {
     found
 }
 
-/// What is wrong with the headers of a schema: a name that is none, or one for two arguments.
+/// A mistake in a schema's headers: a bad name, or one name for two arguments.
 pub fn mistake(mirrored: &[Mirrored]) -> Option<String> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let mut names = BTreeSet::new();
@@ -73,7 +75,7 @@ impl Mirrored {
     }
 }
 
-/// Whether each header says what the arguments say.
+/// Whether each header has the value of its argument.
 ///
 /// `header`: `None` if it is missing, `Err` if it is there more than once or is no text.
 ///

@@ -1,4 +1,4 @@
-//! What a server says of the progress of a call, passed on to the caller that asked for it.
+//! Progress of a call, passed from the server to the caller.
 
 use std::borrow::Cow;
 
@@ -30,7 +30,7 @@ struct Params<'a> {
     token: Cow<'a, str>,
 }
 
-/// The parameters of a notification of progress, and which request it is about; `None`: the message is none.
+/// The parameters of a progress notification and the id of its request; `None`: another message.
 pub fn read(message: &[u8]) -> Option<(Cow<'_, str>, &str)> {
     if message.len() > MAX_NOTE {
         return None;
@@ -41,24 +41,24 @@ pub fn read(message: &[u8]) -> Option<(Cow<'_, str>, &str)> {
     (note.method == METHOD).then_some((token, params))
 }
 
-/// A caller that asked to be told.
+/// A caller that asked for progress.
 #[derive(Debug)]
 pub struct Asked {
     /// Its own token, as it was written.
     token: String,
-    /// What it was told last: progress rises with each notification.
+    /// The last progress that it was told: progress rises with each notification.
     last: Option<f64>,
 }
 
 impl Asked {
-    /// `None`: this is no token, which is a text or a whole number.
+    /// `None`: the token is neither a text nor a whole number.
     pub fn new(token: &serde_json::Value) -> Option<Self> {
         let is_token = token.is_string() || token.is_i64() || token.is_u64();
         let token = token.to_string();
         (is_token && token.len() <= MAX_TOKEN).then_some(Self { token, last: None })
     }
 
-    /// The notification as this caller gets it; `None`: it is none, or not more than the one before.
+    /// The notification for this caller; `None`: it is none, or its progress does not rise.
     pub fn told(&mut self, params: &str) -> Option<String> {
         let Members(members) = serde_json::from_str(params).ok()?;
         let progress = members.iter().find(|(name, _)| name == "progress")?.1;

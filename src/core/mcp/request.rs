@@ -8,21 +8,23 @@ use super::revision::{self, MODERN};
 use super::{CALL_ID, FENCING_TOKEN, KEY};
 use super::{progress, round};
 
-/// What a server is told of a call in `_meta`, beside the arguments.
+/// The members of `_meta` for the server.
 #[derive(Debug, Clone, Copy)]
 pub struct Told<'a> {
     pub key: Option<&'a str>,
     pub call_id: Option<&'a str>,
     pub fencing_token: Option<u64>,
     pub traceparent: Option<&'a str>,
-    /// The caller wants to hear of its progress.
+    /// The caller wants progress notifications.
     pub with_progress: bool,
-    /// What the caller can answer.
+    /// The questions that the caller can answer.
     pub can_answer: &'a Map<String, Value>,
 }
 
-/// A `tools/call`. The arguments are one JSON object, and stay byte for byte what they are; only of a call that answers a
-/// round, the answers become parameters of their own.
+/// A `tools/call`.
+///
+/// The arguments are one JSON object, and stay byte for byte the same. Only the answers of a round
+/// become parameters of their own.
 pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) -> Bytes {
     let mut meta = meta(is_modern, told.can_answer);
     for (name, text) in [
@@ -55,7 +57,9 @@ pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) 
     [before.as_bytes(), &args, b"}}"].concat().into()
 }
 
-/// A request that executes nothing, with the parameters of another client; of its `_meta` only what it can answer.
+/// A request that executes nothing, with the parameters of another client.
+///
+/// Its `_meta` says only which questions the client can answer.
 pub fn forward(id: &str, method: &str, params: &Members<'_>, is_modern: bool) -> Bytes {
     let mut written = String::from("{");
     let mut can_answer = Map::new();
@@ -72,7 +76,7 @@ pub fn forward(id: &str, method: &str, params: &Members<'_>, is_modern: bool) ->
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{written}\"_meta\":{meta}}}}}").into()
 }
 
-/// Asks a server of 2026-07-28 what it is.
+/// Asks a server of 2026-07-28 for its capabilities.
 pub fn discover(id: &str) -> Bytes {
     request(
         id,
@@ -102,7 +106,7 @@ fn request(id: &str, method: &str, params: Value) -> Bytes {
     message.to_string().into()
 }
 
-/// Since 2026-07-28 each request says which revision it speaks, and who sends it.
+/// Since 2026-07-28 each request names its revision and its sender.
 fn meta(is_modern: bool, can_answer: &Map<String, Value>) -> Map<String, Value> {
     if !is_modern {
         return Map::new();

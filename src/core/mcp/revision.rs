@@ -1,4 +1,4 @@
-//! Which revision of MCP a request speaks, and whether its headers say what its body says.
+//! The revision of MCP that a request speaks; its headers must agree with its body.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,7 +11,7 @@ pub const MODERN: &str = "2026-07-28";
 /// Not 2025-03-26 and before: their clients may send batches.
 pub const LEGACY: [&str; 2] = ["2025-11-25", "2025-06-18"];
 
-/// Of a request in `_meta`.
+/// The member of `_meta` with a request's revision.
 pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
@@ -35,7 +35,7 @@ pub enum Malformed {
     Params(String),
 }
 
-/// What the headers of a request say. `Err`: the header is there more than once, or is no text.
+/// The headers of a request. `Err`: the header is there more than once, or is no text.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
     pub version: Option<Result<String, ()>>,
@@ -43,7 +43,7 @@ pub struct Headers {
     pub name: Option<Result<String, ()>>,
 }
 
-/// What the body of a request says.
+/// The parts of a request's body that headers repeat.
 #[derive(Debug, Clone, Copy)]
 pub struct Said<'a> {
     pub method: &'a str,
@@ -52,12 +52,12 @@ pub struct Said<'a> {
     pub meta: &'a Map<String, Value>,
 }
 
-/// The revisions that are spoken here, for those who ask for another.
+/// The revisions that the gateway speaks, for an error message.
 pub fn supported() -> Vec<&'static str> {
     [&[MODERN], &LEGACY[..]].concat()
 }
 
-/// The revision that `initialize` is answered with.
+/// The revision in the answer to `initialize`.
 pub fn negotiated(wanted: &str) -> &'static str {
     LEGACY
         .into_iter()
@@ -65,7 +65,7 @@ pub fn negotiated(wanted: &str) -> &'static str {
         .unwrap_or(LEGACY[0])
 }
 
-/// The era of a request whose headers say what its body says.
+/// The era of a request whose headers agree with its body.
 ///
 /// # Errors
 /// They do not, or the request is of a revision that is not spoken here.
@@ -129,8 +129,9 @@ pub fn era(headers: &Headers, said: Said<'_>) -> Result<Era, Malformed> {
     Ok(Era::Modern)
 }
 
-/// The headers that say what a message says, for one that came without any: over standard input, or none at all if it
-/// names no revision.
+/// Headers for a message that came without any, over standard input.
+///
+/// None at all if it names no revision.
 pub fn headers_of(message: &Value) -> Vec<(&'static str, String)> {
     let params = &message["params"];
     let Some(version) = params["_meta"][VERSION].as_str() else {
@@ -159,7 +160,7 @@ pub fn encode(text: &str) -> String {
     format!("=?base64?{}?=", BASE64.encode(text))
 }
 
-/// What a header value stands for: itself, or a text in `=?base64?…?=`. `None`: that cannot be decoded.
+/// Decodes a header value: itself, or a text in `=?base64?…?=`. `None`: it cannot be decoded.
 pub fn decode(value: &str) -> Option<String> {
     let encoded = value
         .strip_prefix("=?base64?")

@@ -13,35 +13,35 @@ use uuid::Uuid;
 use super::members::Members;
 use crate::core::record::{CallId, Content, Record, State};
 
-/// The member of a call's arguments that says which round it answers, and how. Callers bring none.
+/// The member of a call's arguments with the round that it answers. Callers may not bring it.
 pub const MEMBER: &str = "dev.oncegate/round";
 /// How long the text of an id is.
 const ID: usize = 36;
-/// What a client can answer.
+/// The kinds of questions that a client can answer.
 const ANSWERS: [&str; 3] = ["elicitation", "roots", "sampling"];
-/// The longest description of what a client can answer, in bytes.
+/// The longest description of a client's abilities, in bytes.
 const MAX_ANSWERS: usize = 4 << 10;
 
-/// The result of a round that asks.
+/// A result that asks questions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What the server wants to see again.
+    /// The state that the server wants back.
     pub state: Option<String>,
 }
 
-/// What a request says of the round that it answers.
+/// The answer to a round, as a request has it.
 #[derive(Debug)]
 pub struct Answer {
     /// The call that asked.
     pub asked_by: CallId,
     /// The server's state.
     pub state: Option<String>,
-    /// One object.
+    /// The answers, as one object.
     pub responses: Option<Box<RawValue>>,
 }
 
 impl Answer {
-    /// `None`: the state is none that the gateway gave.
+    /// `None`: the gateway did not give this state.
     pub fn read(state: &str, responses: Option<&RawValue>) -> Option<Self> {
         let (id, rest) = state.split_at_checked(ID)?;
         let state = match rest {
@@ -55,7 +55,7 @@ impl Answer {
         })
     }
 
-    /// These arguments with the answers as one more member.
+    /// The arguments with the answers as one more member.
     pub fn added_to(&self, args: &str) -> String {
         let mut member = json!({ "call": self.asked_by.to_string() });
         if let Some(state) = &self.state {
@@ -70,7 +70,7 @@ impl Answer {
     }
 }
 
-/// Arguments with this member.
+/// The arguments with this member.
 fn with(args: &str, member: &str) -> String {
     let args = args.trim_end();
     let args = args.strip_suffix('}').unwrap_or(args).trim_end();
@@ -78,7 +78,7 @@ fn with(args: &str, member: &str) -> String {
     format!("{args}{comma}{}:{member}}}", json!(MEMBER))
 }
 
-/// The state by which a client answers a round.
+/// The state that a client sends back to answer a round.
 pub fn state(asked_by: &str, theirs: Option<&str>) -> String {
     match theirs {
         None => asked_by.to_owned(),
@@ -86,7 +86,7 @@ pub fn state(asked_by: &str, theirs: Option<&str>) -> String {
     }
 }
 
-/// Reads a result that asks; `None`: it does not.
+/// Reads a result that asks questions; `None`: it asks none.
 pub fn asked(result: &[u8]) -> Option<Asked> {
     #[derive(Deserialize)]
     struct Head<'a> {
@@ -108,7 +108,7 @@ pub fn asked(result: &[u8]) -> Option<Asked> {
         .then_some(Asked { state: head.state })
 }
 
-/// What a call asked; `None`: it did not, or that is not kept.
+/// The questions of a call; `None`: it asked none, or they are not kept.
 pub fn asked_by(record: &Record) -> Option<Asked> {
     match &record.state {
         State::Succeeded(Content::Kept(json)) => asked(json),
@@ -122,7 +122,7 @@ pub fn answered_by(args: &Value) -> Option<CallId> {
     Uuid::try_parse(id).ok().map(CallId)
 }
 
-/// These arguments as the server got them with the first round, and with the answers that a later one brought.
+/// The arguments of the first round, with the answers of a later one.
 ///
 /// `before`: the arguments of a call that asked.
 pub fn as_asked(args: &str, before: &[u8]) -> String {
@@ -132,7 +132,7 @@ pub fn as_asked(args: &str, before: &[u8]) -> String {
     }
 }
 
-/// The same arguments without the member.
+/// The arguments without the member of the round.
 pub fn without(mut args: Value) -> Value {
     if let Some(members) = args.as_object_mut() {
         members.remove(MEMBER);
@@ -146,7 +146,7 @@ fn member_of(args: &[u8]) -> Option<&RawValue> {
     member.map(|(_, value)| value)
 }
 
-/// What of a call's arguments a server gets as parameters of its own.
+/// The parts of a call's arguments that a server gets as parameters.
 #[derive(Default, Deserialize)]
 pub(super) struct Parts<'a> {
     #[serde(borrow)]
@@ -155,7 +155,7 @@ pub(super) struct Parts<'a> {
     pub(super) responses: Option<&'a RawValue>,
 }
 
-/// The arguments as the server gets them, and what a call that answers a round says beside them.
+/// Splits arguments into the server's arguments and the answers of a round.
 pub(super) fn split(args: &[u8]) -> (Cow<'_, [u8]>, Option<Parts<'_>>) {
     let Some(member) = member_of(args) else {
         return (Cow::Borrowed(args), None);
@@ -177,7 +177,7 @@ pub fn is_answer(args: &[u8]) -> bool {
     member_of(args).is_some()
 }
 
-/// Of what a client says of itself: what it can answer. A server asks nothing else.
+/// Of a client's capabilities, the questions that it can answer. A server asks nothing else.
 pub fn can_answer(capabilities: Option<&Value>) -> Map<String, Value> {
     let Some(Value::Object(all)) = capabilities else {
         return Map::new();

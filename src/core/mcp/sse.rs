@@ -1,4 +1,4 @@
-//! Reads a stream of server-sent events (HTML Living Standard, section 9.2) piece by piece.
+//! Reads server-sent events (HTML Living Standard, section 9.2) piece by piece.
 
 use std::mem;
 
@@ -10,12 +10,12 @@ pub struct Decoder {
     line: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// A line ended with a carriage return; a line feed after it belongs to the same end.
+    /// A line ended with a carriage return; a line feed right after it is the same end.
     after_return: bool,
 }
 
 impl Decoder {
-    /// Takes the next piece; answers with the data of the events that end in it.
+    /// Takes the next piece; answers with the data of the events that it ends.
     pub fn push(&mut self, piece: &[u8]) -> Vec<Vec<u8>> {
         let mut events = Vec::new();
         for &byte in piece {
@@ -32,7 +32,7 @@ impl Decoder {
         events
     }
 
-    /// How much is held of an event that has not ended, in bytes.
+    /// Bytes that are held of an unfinished event.
     pub fn held(&self) -> usize {
         self.line.len() + self.data.len()
     }

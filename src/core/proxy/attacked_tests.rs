@@ -1,21 +1,15 @@
-//! What servers, callers and persons may do to deceive a proxy.
+//! Attempts of servers, callers and persons to deceive a proxy.
 
 use serde_json::{Value, json};
 
 use super::image::{message, place};
 use super::reply::Reply;
-use super::tests::{FORM, at, post};
+use super::tests::{FORM, at, post, rule};
 use super::view::{places, view, with_headers};
 use super::*;
 
 #[test]
 fn what_is_stricter_counts_where_servers_differ() {
-    let rule = |methods: &[&str], path: &str, does| Rule {
-        methods: methods.iter().map(|&one| one.to_owned()).collect(),
-        path: path.into(),
-        does,
-        unkeyed: None,
-    };
     let policy = Policy {
         rules: vec![
             rule(&["DELETE"], "/v1", Does::Deny),

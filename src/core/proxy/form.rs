@@ -1,4 +1,4 @@
-//! The names and values of a form, `a[b]=c`, and which of them a JSON Pointer means.
+//! Names and values of a form, `a[b]=c`, and the JSON Pointers to them.
 
 use percent_encoding::percent_decode_str;
 
@@ -13,7 +13,7 @@ pub(super) fn media_type(written: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-/// Names and values in their order; `None`: this is no text.
+/// Names and values in their order; `None`: the bytes are no text.
 pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts
@@ -38,7 +38,9 @@ pub(super) fn is_at(name: &str, pointer: &Pointer) -> bool {
         .all(|step| steps.next() == Some(step.as_str()))
 }
 
-/// `a[b][c]` as `a`, `b`, `c`. What has no such form is one step. No two names have the same steps.
+/// Splits `a[b][c]` into `a`, `b`, `c`.
+///
+/// A name of another form is one step. No two names have the same steps.
 pub(super) fn steps(name: &str) -> impl Iterator<Item = String> {
     let steps = match name.split_once('[') {
         Some((first, rest)) if rest.ends_with(']') => {

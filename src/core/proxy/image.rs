@@ -1,5 +1,6 @@
-//! A request as the ledger has it: one JSON object, from which it can be sent again byte by byte unless something of it is
-//! masked.
+//! A request as the ledger keeps it: one JSON object.
+//!
+//! The same bytes can be sent again from it, unless a part is masked.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -14,7 +15,7 @@ use crate::core::json;
 use crate::core::key::Pointer;
 use crate::core::redact::{self, MASK};
 
-/// Bytes as part of a JSON object: JSON as it stands, else a text, else base64.
+/// A body within a JSON object: JSON as it stands, else a text, else base64.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     pub(super) json: Option<Box<RawValue>>,
@@ -66,7 +67,9 @@ impl Body {
         })
     }
 
-    /// Without what is secret: as it came, if nothing of it is. What has no places is masked as a whole.
+    /// The body with its secrets masked.
+    ///
+    /// A body without secrets stays as it came; one without places is masked as a whole.
     fn masked(self, policy: &Policy, kind: &str) -> Self {
         let whole = || Self::of_text(MASK);
         match &self {
@@ -107,10 +110,12 @@ impl Body {
     }
 }
 
-/// How deep JSON may be that stands in other JSON: readers stop at 128.
+/// How deep JSON within JSON may be: readers stop at 128.
 const MAX_DEPTH: usize = 100;
 
-/// JSON that every reader takes as it stands. `null` is a text, because nothing is read as null, too.
+/// JSON that every reader takes as it stands.
+///
+/// `null` is kept as a text, because readers take null for an absent value.
 fn bare_json(bytes: &[u8]) -> Option<Box<RawValue>> {
     // White space around it would be lost.
     if bytes.trim_ascii().len() != bytes.len() {
@@ -138,12 +143,12 @@ fn is_odd(c: char) -> bool {
     c.is_ascii_control() && !matches!(c, '\n' | '\r' | '\t')
 }
 
-/// Whether a name of a form or a query is secret; what cannot be read may be.
+/// Whether a name of a form or a query is secret. An unreadable one may be.
 fn has_secret(form: &str, is_secret: impl Fn(&str) -> bool) -> bool {
     pairs(form).is_none_or(|pairs| pairs.iter().any(|(name, _)| is_secret(name)))
 }
 
-/// A request as it is kept.
+/// The image of a request.
 #[derive(Serialize, Deserialize)]
 struct Image {
     method: String,
@@ -161,7 +166,9 @@ struct Image {
 }
 
 impl Policy {
-    /// What is kept of a request: headers with secrets are masked, and what the operator calls secret.
+    /// Makes the image of a request.
+    ///
+    /// Headers with secrets are masked, and parts that the operator calls secret.
     pub fn image(&self, message: &Message) -> Bytes {
         let kind = media_type(message.header("content-type").unwrap_or_default());
         let body = Body::of(&message.body);
@@ -194,7 +201,7 @@ impl Policy {
     }
 }
 
-/// The request that an image is of. `None`: it is none, or something of it is masked.
+/// The request of an image. `None`: it is no image, or a part is masked.
 pub fn message(image: &[u8]) -> Option<Message> {
     if !redact::is_whole(image) {
         return None;
@@ -214,14 +221,14 @@ pub fn message(image: &[u8]) -> Option<Message> {
     })
 }
 
-/// Method and path of the request that an image is of, masked or not.
+/// Method and path of an image's request.
 #[derive(Deserialize)]
 pub struct Place {
     pub method: String,
     pub path: String,
 }
 
-/// Whatever else stands in the image. `None`: it is none.
+/// Reads method and path, whatever else the image holds. `None`: it is no image.
 pub fn place(image: &[u8]) -> Option<Place> {
     serde_json::from_slice(image).ok()
 }

@@ -1,4 +1,6 @@
-//! An answer as it is kept: status, headers and body, as one JSON text from which it is sent again byte by byte.
+//! An answer of an API as it is kept: status, headers and body in one JSON text.
+//!
+//! The same bytes are sent again from it.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -8,7 +10,7 @@ use super::image::Body;
 use super::{Policy, is_of_connection, is_secret};
 use crate::core::redact::MASK;
 
-/// Cookies are the session of one client, and are neither kept nor told to another one.
+/// Headers of one client's session: they are neither kept nor passed to another client.
 const OF_ONE_CLIENT: [&str; 2] = ["set-cookie", "set-cookie2"];
 
 /// An answer of an API.
@@ -33,7 +35,7 @@ struct Stored {
 }
 
 impl Reply {
-    /// As one JSON text.
+    /// Keeps the answer as one JSON text.
     pub fn keep(&self) -> Bytes {
         let is_kept = |(name, _): &&(String, String)| !OF_ONE_CLIENT.contains(&name.as_str());
         let Body { json, text, base64 } = Body::of(&self.body);
@@ -47,7 +49,7 @@ impl Reply {
         serde_json::to_vec(&stored).unwrap_or_default().into()
     }
 
-    /// `None`: this is no answer that was kept, or that a person has given.
+    /// `None`: this is no kept answer, or a person has given it.
     pub fn read(json: &[u8]) -> Option<Self> {
         let mut stored: Stored = serde_json::from_slice(json).ok()?;
         let is_told = |name: &str| !is_of_connection(name, &[]) && !OF_ONE_CLIENT.contains(&name);
@@ -71,7 +73,7 @@ impl Reply {
 }
 
 impl Policy {
-    /// An answer that was kept, without headers that may be secrets. What is none is as it is.
+    /// A kept answer without headers that may be secrets. Any other text stays as it is.
     pub fn shown(&self, json: &[u8]) -> Bytes {
         let Ok(mut stored) = serde_json::from_slice::<Stored>(json) else {
             return Bytes::copy_from_slice(json);

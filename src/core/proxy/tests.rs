@@ -20,6 +20,15 @@ pub(super) fn post(kind: &str, body: &str) -> Message {
     }
 }
 
+pub(super) fn rule(methods: &[&str], path: &str, does: Does) -> Rule {
+    Rule {
+        methods: methods.iter().map(|&one| one.to_owned()).collect(),
+        path: path.into(),
+        does,
+        unkeyed: None,
+    }
+}
+
 pub(super) const FORM: &str = "application/x-www-form-urlencoded";
 
 #[test]
@@ -70,12 +79,6 @@ fn a_request_that_names_another_method_is_no_read() {
 
 #[test]
 fn the_first_rule_that_fits_counts_however_the_path_is_written() {
-    let rule = |methods: &[&str], path: &str, does| Rule {
-        methods: methods.iter().map(|&one| one.to_owned()).collect(),
-        path: path.into(),
-        does,
-        unkeyed: None,
-    };
     let policy = Policy {
         rules: vec![
             rule(&["POST"], "/v1/search", Does::Read),

@@ -1,4 +1,4 @@
-//! What a request asks for: the value that its key and its fingerprint are made of.
+//! The view of a request: the value from which its key and fingerprint are made.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -9,11 +9,15 @@ use super::image::is_deeper;
 use crate::core::json;
 use crate::core::key::Pointer;
 
-/// The member that holds the caller's own credentials. The fingerprint covers it, and no key is made of it: a call that is
-/// repeated with another credential meets its call, and is not the same.
+/// The member with the caller's own credentials.
+///
+/// The fingerprint covers it, and no key does: a repetition with another credential meets its call,
+/// and is not the same.
 pub const CREDENTIAL: &str = "oncegate:credential";
 
-/// One object: method, path, query, headers and body. `credential`: the caller's own, where they go through.
+/// Makes the view: method, path, query, headers and body.
+///
+/// `credential`: the caller's own, where they go through.
 pub fn view(message: &Message, credential: &str) -> Value {
     let mut headers = Map::new();
     for (name, value) in &message.headers {
@@ -41,7 +45,7 @@ pub fn view(message: &Message, credential: &str) -> Value {
     view
 }
 
-/// The same with these headers alone; one that is missing is there without a value.
+/// The view with these headers alone; a missing one is there without a value.
 pub fn with_headers(mut view: Value, counted: &[String]) -> Value {
     let counted: Map<String, Value> = counted
         .iter()
@@ -53,7 +57,7 @@ pub fn with_headers(mut view: Value, counted: &[String]) -> Value {
     view
 }
 
-/// Where a view has what an operator means by `/query/name` or `/body/member`. Empty: it means neither.
+/// The places in a view that `/query/name` or `/body/member` mean. Empty: it is neither.
 pub fn places(pointer: &Pointer) -> Vec<Pointer> {
     let steps: Vec<String> = pointer.steps().collect();
     let in_tree = |root: &str, inner: &[String]| {
@@ -102,14 +106,16 @@ fn body(message: &Message) -> Value {
 
 /// How deep JSON is looked into.
 const MAX_DEPTH: usize = 100;
-/// How many steps a name of a form is taken apart into.
+/// How many steps a form's name is split into.
 const MAX_STEPS: usize = 32;
 
 fn digest(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// A form, or a query. Where names have a place that is counted, the order tells which values belong together.
+/// A form or a query.
+///
+/// Where the places of names count, the order tells which values belong together.
 fn form(pairs: Vec<(String, String)>) -> Value {
     let is_counted = |(name, _): &(String, String)| {
         let places = name.matches("[]").count();
@@ -119,7 +125,9 @@ fn form(pairs: Vec<(String, String)>) -> Value {
     json!({ "form": tree(pairs), "pairs": counted })
 }
 
-/// A form by the steps of its names. Each place has a list: the values that stand there, and what is below it.
+/// A form by the steps of its names.
+///
+/// Each place has the list of its values, and the places below it.
 fn tree(pairs: Vec<(String, String)>) -> Value {
     let mut root = json!([[], {}]);
     for (name, value) in pairs {
@@ -153,7 +161,9 @@ fn boundary(kind: &str) -> Option<&str> {
     boundary.filter(|boundary| !boundary.is_empty())
 }
 
-/// The parts of a multipart body, each after its length, without the lines between them (RFC 2046, section 5.1.1).
+/// The parts of a multipart body, without their delimiters (RFC 2046, section 5.1.1).
+///
+/// Each comes after its length.
 fn without(body: &[u8], boundary: &str) -> Vec<u8> {
     let between = [b"--", boundary.as_bytes()].concat();
     let (mut parts, mut from) = (Vec::new(), 0);

@@ -1,20 +1,23 @@
-//! Where the arguments of a request differ from those of the call that stands under its key. Only places are told.
+//! Where the arguments of a request differ from those of the stored call.
+//!
+//! Only places are told, and no values.
 
 use serde_json::Value;
 
 use super::Recipe;
 use crate::core::{json, redact, replay};
 
-/// Places that are told at the most.
+/// Most places that are told.
 pub const MAX_PLACES: usize = 8;
-/// The longest place, in bytes. Of a longer one the nearest parent that fits is told.
+/// The longest place, in bytes. For a longer one the nearest parent that fits is told.
 const MAX_PLACE: usize = 200;
 /// The longest arguments that are compared, in bytes.
 const MAX_ARGS: usize = 64 * 1024;
 
 impl Recipe {
-    /// The JSON Pointers at which arguments differ from stored ones, as far as they count. None where anything of the
-    /// tool's arguments is redacted, or what is stored is not whole.
+    /// JSON Pointers at which arguments differ from stored ones, as far as they count.
+    ///
+    /// None where any argument of the tool is redacted, or the stored arguments are not whole.
     pub fn differing(&self, stored: &[u8], args: &[u8]) -> Vec<String> {
         if !self.redacted.is_empty()
             || !redact::is_whole(stored)

@@ -12,49 +12,51 @@ use crate::core::mcp::round;
 use crate::core::proxy::view;
 use crate::core::secret::Secrets;
 
-/// A request, as far as it decides which call it is.
+/// The parts of a request that decide which call it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Asking<'a> {
     pub tenant: &'a str,
     pub user_id: &'a str,
     /// The key that the caller's runtime brought.
     pub runtime: Option<&'a Key>,
-    /// As they came: one object, with the model's key.
+    /// The arguments as they came: one object, with the model's key.
     pub args: &'a Value,
-    /// The store's.
+    /// The secrets of the store.
     pub secrets: &'a Secrets,
 }
 
-/// Which recipe gives a name; the first counts before the others.
+/// Which recipe gives a name. Lower values count first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The key by today's recipe: what stands under it is in the way.
+    /// The key by today's recipe. Any call under it blocks the arrival.
     Today,
-    /// By today's recipe the runtime's key, where the business fields make the key: it counts only where they find
-    /// nothing.
+    /// The runtime's key, where the business fields make the key.
+    ///
+    /// It counts only where the fields find nothing.
     Second,
-    /// A key by an earlier recipe: what stands under it is only in the way if it is the same intent.
+    /// A key by an earlier recipe. A call under it blocks the arrival only if it is the same
+    /// intent.
     Earlier,
 }
 
-/// A name that an arrival goes by.
+/// A name of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Name {
     pub lookup: Lookup,
     pub part: Part,
-    /// It is the key that the caller's runtime brought.
+    /// Whether the name is the key that the caller's runtime brought.
     pub is_runtime: bool,
 }
 
 /// Which call a request is, by today's recipe and by every earlier one.
 #[derive(Debug)]
 pub struct Identity {
-    /// By today's recipe.
+    /// The key by today's recipe.
     pub key: Result<Chosen, Refused>,
     pub fingerprint: Fingerprint,
-    /// The arguments that count by today's recipe; `None`: as they came.
+    /// The arguments that count by today's recipe; `None`: all of them.
     pub counted: Option<Value>,
-    /// No name twice, today's first. Where a recipe gives no key it gives no name.
+    /// The names, today's first and none twice. A recipe that gives no key gives no name.
     pub names: Vec<Name>,
     /// The keys behind the names.
     pub keys: Vec<Chosen>,
@@ -106,14 +108,15 @@ pub fn identify(
 }
 
 impl Recipe {
-    /// A key that arguments make. Where some of them are not to be kept, it reveals nothing
-    /// about them without the secret.
+    /// The key that arguments make.
+    ///
+    /// Where some of them are redacted, it reveals nothing about them without the secret.
     fn derive(&self, asking: &Asking<'_>, user_id: &str, args: &Value) -> Key {
         let secret = (!self.redacted.is_empty()).then_some(&asking.secrets.today);
         key::derive(&self.tool, user_id, args, secret)
     }
 
-    /// The key of a call, by the first source that has one. `counted` is without the model's key.
+    /// The key of a call, from the first source that has one. `counted` lacks the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
         // Whatever key comes with it: a round is answered once.
         if let Some(asked_by) = round::answered_by(asking.args) {
@@ -193,8 +196,9 @@ impl Recipe {
         })
     }
 
-    /// The names that a request has by this recipe: the keys under every secret, and the runtime's key. `as_key`: what
-    /// the keys count for.
+    /// The names of a request by this recipe: the keys under every secret, and the runtime's key.
+    ///
+    /// `as_key`: the part of the keys.
     fn names(
         &self,
         asking: &Asking<'_>,

@@ -17,7 +17,7 @@ use std::time::Duration;
 static SECRET: Secret = Secret::new([7; 32]);
 static SECRETS: Secrets = Secrets::one(Secret::new([7; 32]));
 
-/// The key and the fingerprint by a tool's recipe.
+/// The key and the fingerprint of a request by a tool's recipe.
 fn read(
     tool: &Tool,
     runtime: Option<&Key>,
@@ -245,7 +245,7 @@ fn stored(by: &Tool, args: &Value) -> Record {
     }
 }
 
-/// How an arrival by today's recipe compares with a call that was made by another one.
+/// How an arrival by today's recipe compares with a call by another recipe.
 fn compare(today: &Tool, arrives: &Value, by: &Tool, there: &Value, is_known: bool) -> Sameness {
     let (today, other) = (Arc::new(Recipe::of(today)), Arc::new(Recipe::of(by)));
     let earlier: Vec<_> = is_known.then(|| (other.id(), other)).into_iter().collect();
@@ -367,8 +367,9 @@ fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept(
 }
 
 proptest! {
-    /// Whatever the two configurations are: the same bytes are the same call, or it is said that this is unclear;
-    /// and if the recipe of the stored call is known, they are the same.
+    /// For any two configurations the same bytes are the same call, or unclear.
+    ///
+    /// If the recipe of the stored call is known, they are the same.
     #[test]
     fn the_same_arguments_are_never_another_call(
         today in 0..6_usize, by in 0..6_usize, id in 0..3, note in ".{0,4}", model in any::<bool>(), is_known in any::<bool>(),
@@ -385,7 +386,9 @@ proptest! {
         }
     }
 
-    /// No name twice, today's key first, and an arrival that today's configuration refuses has the names of the others.
+    /// No name is there twice, and today's key is the first.
+    ///
+    /// An arrival that today's configuration refuses has the names of the others.
     #[test]
     fn names_are_those_of_every_recipe_once(today in 0..6_usize, earlier in proptest::collection::vec(0..6_usize, 0..4), has_id in any::<bool>()) {
         let all = tools();

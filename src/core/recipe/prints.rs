@@ -1,4 +1,4 @@
-//! Whether a request asks for what a stored call has asked for.
+//! Whether a request asks for the same as a stored call.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::core::record::{Alias, Intent, Record};
 use crate::core::secret::{Secret, Secrets};
 use crate::core::{json, redact};
 
-/// Whether an arrival asks for what a stored call has asked for.
+/// Whether an arrival asks for the same as a stored call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sameness {
     Same,
     Other,
-    /// By one of the two recipes it cannot be said: that recipe is not known, or the stored arguments are not whole.
+    /// Unclear: a recipe is not known, or the stored arguments are not whole.
     Unclear,
 }
 
-/// An arrival's fingerprints by the earlier recipes. By today's it has its own.
+/// An arrival's fingerprints by earlier recipes. Its intent has the one by today's.
 #[derive(Debug, Clone, Default)]
 pub struct Prints {
     today: Option<(Arc<Recipe>, Secret)>,
     earlier: Vec<Print>,
-    /// The same under each earlier secret, with the fingerprint by today's recipe.
+    /// The fingerprints under each earlier secret, with the one by today's recipe.
     older: Vec<(Fingerprint, Prints)>,
 }
 
@@ -35,7 +35,7 @@ pub struct Prints {
 struct Print {
     recipe: RecipeId,
     fingerprint: Fingerprint,
-    /// That recipe makes fingerprints as today's does: what differs by the one differs by the other.
+    /// Whether that recipe makes the same fingerprints as today's.
     is_as_today: bool,
 }
 
@@ -52,7 +52,7 @@ impl Print {
 }
 
 impl Prints {
-    /// Of arguments that are read by today's recipe and by earlier ones.
+    /// The fingerprints of arguments by today's recipe and by earlier ones.
     pub fn of(
         today: &Arc<Recipe>,
         earlier: &[(RecipeId, Arc<Recipe>)],
@@ -78,12 +78,12 @@ impl Prints {
         }
     }
 
-    /// Whether a call that was made with this recipe can be compared.
+    /// Whether a call by this recipe can be compared.
     pub fn covers(&self, intent: &Intent, recipe: RecipeId) -> bool {
         recipe == intent.recipe || self.earlier.iter().any(|print| print.recipe == recipe)
     }
 
-    /// The same with one more recipe, of which the arguments as they came have been read.
+    /// The same with one more recipe, applied to the arguments as they came.
     #[must_use]
     pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
         let mut prints = self.clone();
@@ -101,8 +101,10 @@ impl Prints {
         prints
     }
 
-    /// The same if equal by the stored call's recipe or by today's. Where the arrival has the key of an alias
-    /// it counts what that one has asked for.
+    /// Compares an arrival with a stored call.
+    ///
+    /// They are the same if equal by the stored call's recipe or by today's. Where the arrival has
+    /// the key of an alias, it is compared with the alias.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
         let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);
         let aliases = record
@@ -121,7 +123,7 @@ impl Prints {
             .unwrap_or(Sameness::Other)
     }
 
-    /// The arguments of an alias are not kept.
+    /// Compares an arrival with an alias, whose arguments are not kept.
     fn compare_alias(&self, intent: &Intent, alias: &Alias) -> Sameness {
         let same = |fingerprint| {
             if fingerprint == alias.fingerprint {
@@ -147,8 +149,9 @@ impl Prints {
         }
     }
 
-    /// The arrival's fingerprints, the second one by today's recipe, under the secret of a stored one. `None`: that
-    /// secret is not known.
+    /// The arrival's fingerprints under the secret of a stored one, the second by today's recipe.
+    ///
+    /// `None`: that secret is not known.
     fn under_secret_of<'a>(
         &'a self,
         intent: &'a Intent,
@@ -197,7 +200,8 @@ impl Prints {
         }
     }
 
-    /// What is stored, by today's recipe; `None` if not all of it is kept, or it cannot be read.
+    /// The stored fingerprint by today's recipe; `None`: the arguments are not whole, or not
+    /// readable.
     fn by_today(&self, args: &[u8]) -> Option<Fingerprint> {
         let (today, secret) = self.today.as_ref()?;
         if !redact::is_whole(args) {

@@ -1,4 +1,4 @@
-//! How an arrival compares with calls and aliases that other recipes and other secrets have made.
+//! How an arrival compares with calls and aliases of other recipes and secrets.
 
 use serde_json::json;
 
@@ -24,7 +24,7 @@ fn plain() -> (RecipeId, Arc<Recipe>) {
     recipe(|_| {})
 }
 
-/// Another one, which makes the same fingerprints.
+/// Another recipe, which makes the same fingerprints.
 fn requiring() -> (RecipeId, Arc<Recipe>) {
     recipe(|tool| tool.key.required = true)
 }
@@ -42,7 +42,7 @@ fn name(key: &str) -> Lookup {
     Lookup::new("shop", "act", key)
 }
 
-/// Under this name, by today's recipe.
+/// An arrival under this name, by today's recipe.
 fn arrival(key: &str, args: &Value) -> Intent {
     let (recipe, today) = plain();
     let there = record(&tool("act"), Source::Runtime, &[]);
@@ -54,7 +54,7 @@ fn arrival(key: &str, args: &Value) -> Intent {
     }
 }
 
-/// A call under this name, made of these arguments by a recipe and with a secret.
+/// A call under this name, with these arguments, recipe and secret.
 fn call(key: &str, by: &(RecipeId, Arc<Recipe>), secret: &Secret, args: &Value) -> Record {
     let intent = Intent {
         recipe: by.0,

@@ -1,4 +1,4 @@
-//! A recipe as a document, and for how long it is remembered.
+//! A recipe as a document, and how long it is remembered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,30 +11,32 @@ use super::{Recipe, RecipeId};
 use crate::core::document::{Document, Kind};
 use crate::core::time::{after, between, signed};
 
-/// How often a gateway that serves by a recipe says so.
+/// How often a gateway that uses a recipe says so.
 const RENEWED_EVERY: SignedDuration = SignedDuration::from_mins(10);
-/// How much longer a recipe is remembered than it has to be: a gateway may have said late that it serves by it.
+/// How much longer than needed a recipe is remembered.
+///
+/// A gateway may have said late that it uses the recipe.
 const GRACE: SignedDuration = SignedDuration::from_hours(2);
 
 const KEPT: &str = "kept";
 const FORGOTTEN: &str = "forgotten";
 
-/// A recipe that calls were made with, or may be.
+/// A recipe that stored calls may have been made with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
     pub id: RecipeId,
     pub recipe: Arc<Recipe>,
     pub version: u64,
     pub created_at: Timestamp,
-    /// Since when every gateway that reads the store finds it there.
+    /// Since when every gateway that reads the store finds the recipe.
     pub known_since: Timestamp,
-    /// When a gateway has last said that it serves by it.
+    /// When a gateway last said that it uses the recipe.
     pub used_at: Timestamp,
-    /// The longest that a call was to be kept since.
+    /// The longest retention of its calls since.
     pub keep: SignedDuration,
 }
 
-/// What a document does not have itself.
+/// The members of a recipe that its document has no place for.
 #[derive(Serialize, Deserialize)]
 struct Body {
     recipe: Value,
@@ -44,7 +46,7 @@ struct Body {
     keep_ms: i64,
 }
 
-/// What a recipe's document is called.
+/// The name of a recipe's document.
 pub fn name_of(tool: &str, id: RecipeId) -> String {
     format!("{tool} {id}")
 }
@@ -55,7 +57,7 @@ pub fn tool_of(name: &str) -> Option<&str> {
 }
 
 impl Remembered {
-    /// A recipe that was never served by. `keep`: how long the tool's calls are kept.
+    /// A recipe that no gateway has used. `keep`: how long the tool's calls are kept.
     pub fn new(id: RecipeId, recipe: Arc<Recipe>, keep: Duration, now: Timestamp) -> Self {
         Self {
             id,
@@ -68,7 +70,7 @@ impl Remembered {
         }
     }
 
-    /// The next version, if it is time to say that the recipe is still served by.
+    /// The next version, if its use has to be said again.
     pub fn renewed(&self, keep: Duration, now: Timestamp) -> Option<Self> {
         let keep = self.keep.max(signed(keep));
         let is_fresh = now.duration_since(self.used_at) < RENEWED_EVERY;
@@ -80,20 +82,21 @@ impl Remembered {
         })
     }
 
-    /// How long until every gateway claims names by this recipe, too; `None`: all do. `max_age`: how old what
-    /// they have read of recipes is at most when they claim a call.
+    /// How long until every gateway claims names by this recipe, too; `None`: all do.
+    ///
+    /// `max_age`: the greatest age of the list of recipes by which they claim.
     pub fn settles_in(&self, max_age: Duration, now: Timestamp) -> Option<Duration> {
         // Twice as long: their clocks differ a little, and it was written a little later.
         let left = between(now, after(self.known_since, max_age * 2));
         (!left.is_zero()).then_some(left)
     }
 
-    /// Calls of it were made before this time.
+    /// No call was made by this recipe after this time.
     pub fn made_until(&self) -> Timestamp {
         after(self.used_at, GRACE)
     }
 
-    /// From when on there should be no call of it any more, and it is worth looking whether there is one.
+    /// Whether all calls of this recipe should be gone, so that it is worth looking.
     pub fn is_overdue(&self, now: Timestamp) -> bool {
         self.made_until()
             .checked_add(self.keep)
@@ -104,7 +107,7 @@ impl Remembered {
         self.document(KEPT, None)
     }
 
-    /// The next version, by which it is forgotten.
+    /// The next version, which says that the recipe is forgotten.
     pub fn forgotten(&self, now: Timestamp) -> Document {
         Self {
             version: self.version + 1,
@@ -133,7 +136,7 @@ impl Remembered {
         }
     }
 
-    /// `None`: this version cannot read it.
+    /// `None`: this version cannot read the document.
     pub fn from_document(document: &Document) -> Option<Self> {
         let body: Body = serde_json::from_slice(&document.body).ok()?;
         let recipe = Recipe::from_json(body.recipe)?;

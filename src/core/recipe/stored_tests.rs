@@ -1,4 +1,4 @@
-//! For how long a recipe is remembered, and how its documents follow each other.
+//! How long a recipe is remembered, and how its documents follow each other.
 
 use super::*;
 use crate::core::tool::tests::tool;

@@ -1,4 +1,4 @@
-//! An anomaly as it is kept and worked on, and what happens to it.
+//! An anomaly as a stored case, and its states.
 //!
 //! Each is a document, and gateways compete for it like for any other [`Work`].
 
@@ -15,23 +15,23 @@ use crate::core::record::CallId;
 use crate::core::time::after;
 use crate::core::work::{self, Blocked, Blocker, Due, Work};
 
-/// How often undoing something is tried, and how far apart.
+/// How many tries to undo, and the waits between them.
 const TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
-/// What an operator wants done about anomalies of a kind.
+/// The configured action for anomalies of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// They are shown, counted and logged.
+    /// Show, count and log it.
     Report,
-    /// The call, or the surplus effect, is undone.
+    /// Undo the call, or the surplus effect.
     Compensate,
-    /// The webhook is told.
+    /// Tell the webhook.
     Webhook,
 }
 
-/// What is done about one anomaly.
+/// The act for one anomaly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Act {
@@ -52,11 +52,11 @@ impl Act {
     }
 }
 
-/// How far it is.
+/// The state of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nothing is done about it.
+    /// Nothing is to be done.
     Reported,
     /// Something is to be done.
     Open,
@@ -92,20 +92,20 @@ impl State {
 /// One anomaly in a report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Its name, whenever it is found.
+    /// Its name, the same in every run.
     pub id: String,
     pub kind: Kind,
     pub source: String,
     pub key: String,
     pub call_id: Option<String>,
-    /// What names the effect at the source, or the call.
+    /// The id of the effect at the source, or of the call.
     pub effect: String,
     pub detail: String,
     pub action: Act,
     pub state: State,
-    /// Why it is not done yet.
+    /// Why the act is not done yet.
     pub error: Option<String>,
-    /// No run had found it before.
+    /// Whether no run had found it before.
     pub new: bool,
 }
 
@@ -126,13 +126,15 @@ impl Listed {
         }
     }
 
-    /// The call that it is about.
+    /// The call of the anomaly.
     pub fn call(&self) -> Option<CallId> {
         self.call_id.as_ref()?.parse().ok().map(CallId)
     }
 }
 
-/// What names and makes a call that undoes an effect. Another one would undo it again.
+/// The key and the id of a compensation for an effect.
+///
+/// A compensation with another key would undo the effect again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Undoing {
     pub tool: String,
@@ -144,27 +146,29 @@ pub struct Undoing {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
     pub reconciliation: String,
-    /// The run that has found it.
+    /// The run that found it.
     pub run: String,
     pub listed: Listed,
-    /// What the source has, as far as it is needed. Of a call to be settled: its result.
+    /// The item of the source, as far as it is needed. Of a call to be settled: its result.
     pub effect: Option<Value>,
-    /// The call that undoes the effect: decided once, before anything is sent.
+    /// The compensation of the effect: decided once, before anything is sent.
     pub undoing: Option<Undoing>,
-    /// When the run that wants it done has found it.
+    /// When the run that asks for the act found it.
     pub found_at: Timestamp,
-    /// False in what was written before calls that undo effects were decided on so.
+    /// Whether the compensation is decided before it is sent. False in older documents.
     pub decides: bool,
     pub error: Option<String>,
     pub state: State,
     pub work: Work,
-    /// Rises by one with every change: what compare-and-swap compares.
+    /// Rises by one with every change, for compare-and-swap. The first is 1.
     pub version: u64,
     pub created_at: Timestamp,
     pub retain_until: Option<Timestamp>,
 }
 
-/// What a document does not have itself. Times are microseconds since 1970 in UTC.
+/// The members of a case that its document has no place for.
+///
+/// Times are microseconds since 1970 in UTC.
 #[derive(Serialize, Deserialize)]
 struct Body {
     reconciliation: String,
@@ -185,19 +189,21 @@ struct Body {
     is_taken: bool,
 }
 
-/// What happens to a case.
+/// An event of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A run has found it again, and would keep it so. `by_person`: an operator has asked for that run.
+    /// A run has found the anomaly again.
+    ///
+    /// `again` is the case as it would be made now. `by_person`: an operator asked for that run.
     Found { again: Box<Case>, by_person: bool },
-    /// A gateway works on it. `undoing`: what undoes the effect, where that can be decided now.
+    /// A gateway begins to work on it. `undoing`: the compensation, if it can be decided now.
     Taken {
         until: Timestamp,
         undoing: Option<Undoing>,
     },
-    /// The gateway that worked on it has ended, and no other can be at it.
+    /// The gateway that worked on it has ended, and no other works on it.
     Freed,
-    /// It was worked on. `jitter` is random, of 0..1.
+    /// The work on it ended. `jitter` is random, of 0..1.
     Ended {
         end: Result<End, Blocked>,
         jitter: f64,
@@ -208,14 +214,14 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Done,
-    /// The configuration does not want it done any more.
+    /// The configuration does not ask for the act any more.
     Unwanted,
 }
 
 /// An event that does not fit the state. Changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Illegal {
-    /// It stays as it is.
+    /// The case stays as it is.
     Kept,
     NotDue,
 }
@@ -226,7 +232,9 @@ impl From<work::NotDue> for Illegal {
     }
 }
 
-/// Decides what an event does to a case. `retention`: for how long it is worked on, and then kept.
+/// Decides what an event does to a case.
+///
+/// `retention`: how long it is worked on, and then kept.
 ///
 /// # Errors
 /// The event does not fit the state; nothing changes.
@@ -336,7 +344,7 @@ fn is_reopened(state: State, again: &Listed, by_person: bool) -> bool {
 }
 
 impl Case {
-    /// A new case, with what is to be done about an anomaly.
+    /// A new case with the act for an anomaly.
     ///
     /// `wanted`: what the operator wants done about its kind. `result`: where an item has the result of its call.
     pub fn new(
@@ -394,7 +402,7 @@ impl Case {
         }
     }
 
-    /// The call that undoes the effect, if it may be made as it would be made now.
+    /// The stored compensation, if it is the one that would be made now.
     ///
     /// # Errors
     /// What blocks that.
@@ -415,7 +423,7 @@ impl Case {
         Ok(decided)
     }
 
-    /// As a store keeps it.
+    /// The case as a document.
     pub fn to_document(&self) -> Document {
         let (due_at, is_taken) = self.work.due.to_parts();
         let body = Body {
@@ -444,7 +452,7 @@ impl Case {
         }
     }
 
-    /// `None`: this version cannot read it.
+    /// `None`: this version cannot read the document.
     pub fn from_document(document: &Document) -> Option<Self> {
         let body: Body = serde_json::from_slice(&document.body).ok()?;
         let found_at = body.found_at.map(Timestamp::from_microsecond);

@@ -1,4 +1,4 @@
-//! What must hold of every anomaly, whatever happens to it.
+//! Properties of every anomaly, whatever its events.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn ended(case: &Case, end: Result<End, Blocked>, second: i64) -> Case {
     .expect("it can end")
 }
 
-/// A case in each of its states, and in the middle of work.
+/// A case in each of its states, and one under way.
 fn cases() -> Vec<(&'static str, Case)> {
     let open = case(Action::Compensate);
     let worked = taken(&open, 1);

@@ -1,4 +1,4 @@
-//! The items of one source and their calls, put together: which belongs to which, and what is left.
+//! Pairs the items of one source with their calls, and keeps the rest.
 
 mod judge; // what is left when each has what belongs to it
 
@@ -14,18 +14,18 @@ use crate::core::record::{CallId, Content, Record, State};
 use crate::core::time::before;
 use crate::core::{json, redact};
 
-/// What a call is worth as the reason of an item.
+/// How likely a call is the reason of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
-    /// It succeeded within the window: the source must have it.
+    /// It succeeded within the window: the source must have its effect.
     Judged,
-    /// It succeeded, and the source may have it.
+    /// It succeeded, and the source may have its effect.
     Succeeded,
     Unknown,
     Running,
-    /// It is compensated, or about to be.
+    /// It is compensated, or is to be.
     Undone,
-    /// Surely without an effect.
+    /// It surely has no effect.
     Failed,
 }
 
@@ -35,13 +35,13 @@ struct Call {
     created_at: Timestamp,
     call_id: CallId,
     fields: Vec<Option<Value>>,
-    /// Items that its result names.
+    /// Items that the call's result names.
     named: Vec<usize>,
-    /// Tenant, tool and key of one that is unknown: others may have had them before.
+    /// Tenant, tool and key of an unknown call: earlier calls may have had them, too.
     name: Option<Name>,
 }
 
-/// Tenant, tool and key: what calls are the same by.
+/// Tenant, tool and key, which repetitions have in common.
 pub type Name = (String, String, String);
 
 #[derive(Debug, Default)]
@@ -57,21 +57,23 @@ pub struct Pairing<'a> {
     items: Vec<Item>,
     groups: BTreeMap<String, Group>,
     seen: HashSet<CallId>,
-    /// The calls that items name themselves; and those of them that exist, whatever their tools.
+    /// Calls that items name, and those of them that exist, whatever their tools.
     named: HashSet<CallId>,
     known: HashSet<CallId>,
-    /// Keys of items that calls of other tools have.
+    /// Keys of items that are also keys of other tools' calls.
     claimed: HashSet<String>,
     /// Keys of items of which every call is known, however old.
     read: HashSet<String>,
     undecided: u64,
-    /// There are calls that may have made any of the items.
+    /// Whether there are calls that may have made any of the items.
     is_blind: bool,
 }
 
 impl<'a> Pairing<'a> {
-    /// Of an item that the source has said twice, because a list moved on between two pages, the later counts: it is
-    /// still one effect.
+    /// Takes the items of a source, each id once.
+    ///
+    /// A list that moved on between two pages says an item twice. The later one counts: it is still
+    /// one effect.
     pub fn new(rules: &'a Rules, window: Window, said: Vec<Item>) -> Self {
         let (mut items, mut places) = (Vec::<Item>::with_capacity(said.len()), HashMap::new());
         for item in said {
@@ -106,7 +108,9 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// Takes note that a call exists, whatever its tool: an item that names it, or has its key, belongs to a call.
+    /// Adds a call of the source's tool.
+    ///
+    /// One that has no item and needs none is dropped at once.
     pub fn mark_known(&mut self, record: &Record) {
         if self.named.contains(&record.intent.call_id) {
             self.known.insert(record.intent.call_id);
@@ -119,7 +123,9 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// Takes note of a call of the source's tool; what has no item and needs none is forgotten at once.
+    /// Adds a call of the source's tool.
+    ///
+    /// One that has no item and needs none is dropped at once.
     pub fn add(&mut self, record: &Record) {
         self.mark_known(record);
         let standing = match (&record.state, self.is_judged(record)) {
@@ -199,7 +205,9 @@ impl<'a> Pairing<'a> {
         });
     }
 
-    /// The keys of unknown calls that the source has, by which older calls of theirs are found; each with the item's.
+    /// Keys of unknown calls that the source has, each with the item's.
+    ///
+    /// They lead to older calls of the same key.
     pub fn keys_to_read(&self) -> Vec<(String, Name)> {
         let strange = self
             .groups
@@ -212,12 +220,12 @@ impl<'a> Pairing<'a> {
         strange.filter_map(named).collect()
     }
 
-    /// From now on every call that had this item's key is known.
+    /// From now on every call with this item's key is known.
     pub fn has_read(&mut self, key: String) {
         self.read.insert(key);
     }
 
-    /// Whether the effect of a call that succeeded came within the window; `None`: it may have come long before.
+    /// Whether a call's effect came within the window; `None`: it may be older.
     fn is_judged(&self, record: &Record) -> Option<bool> {
         let attempt = &record.attempt;
         // It may have been an earlier run of it that was executed.
@@ -232,26 +240,26 @@ impl<'a> Pairing<'a> {
         (!is_within || begin >= before(self.window.since, self.window.margin)).then_some(is_within)
     }
 
-    /// Whether there are items that may have been made by a call that is not known yet.
+    /// Whether items may have been made by a call that is not known yet.
     pub fn has_strangers(&self) -> bool {
         self.groups
             .iter()
             .any(|(key, group)| self.is_strange(key, group))
     }
 
-    /// Whether there are items with a key that no call has, of any tool.
+    /// Whether items have a key that no call of any tool has.
     pub fn has_unclaimed_items(&self) -> bool {
-        let mut of_nobody = self
+        let mut without_calls = self
             .groups
             .iter()
             .filter(|(_, group)| group.calls.is_empty());
         let is_join = self.rules.join == Join::Key;
         is_join
-            && of_nobody
+            && without_calls
                 .any(|(key, group)| !self.claimed.contains(key) && self.is_strange(key, group))
     }
 
-    /// The calls that items name themselves and that are not known yet.
+    /// Calls that items name and that are not known yet.
     pub fn names_to_look_for(&self) -> Vec<CallId> {
         let named = self
             .items
@@ -264,7 +272,9 @@ impl<'a> Pairing<'a> {
         unknown.into_iter().collect()
     }
 
-    /// Whether it has more effects than calls that have surely had one: an older one may have run again.
+    /// Whether a key has more effects than calls that surely had one.
+    ///
+    /// An older call may have run again.
     fn is_strange(&self, key: &str, group: &Group) -> bool {
         if self.read.contains(key) {
             return false;
@@ -287,7 +297,7 @@ impl<'a> Pairing<'a> {
     }
 }
 
-/// Whether a result names this somewhere.
+/// Whether a result names this id somewhere.
 pub(super) fn names(result: &Value, id: &str) -> bool {
     match result {
         Value::Array(items) => items.iter().any(|item| names(item, id)),

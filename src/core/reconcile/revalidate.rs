@@ -1,4 +1,4 @@
-//! Whether an anomaly still holds when it is acted on: it was found a while ago.
+//! Whether an anomaly still holds when a worker acts on it.
 
 use super::Kind;
 use super::pairing::names;
@@ -6,7 +6,7 @@ use crate::core::record::{Content, Record, State};
 use crate::core::unknown::Finding;
 use crate::core::work::Blocked;
 
-/// Whether an effect is still too much; `None`: no call of it is known.
+/// Whether an effect is still too much; `None`: none of its calls is known.
 ///
 /// # Errors
 /// It is not, or that cannot be said yet.
@@ -40,7 +40,7 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
     }
 }
 
-/// Whether a call that was unknown is settled, now that it is not unknown.
+/// Whether a call that is not unknown any more agrees with the source.
 ///
 /// Whatever else it is by now, the source has no more to say.
 ///
@@ -56,7 +56,7 @@ pub fn unsettled(call: Option<&Record>) -> Result<(), Blocked> {
     }
 }
 
-/// Whether the effect of a call is still missing, now that its tool was asked for it by key.
+/// Whether a call's effect is still missing, after a probe by key.
 ///
 /// # Errors
 /// It is not, or the tool does not say.

@@ -115,7 +115,7 @@ fn write_list(
     Ok(())
 }
 
-/// A name with brackets would be read as that of another place.
+/// Refuses a name with brackets: it would be read as another place.
 fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.contains(['[', ']']) {
         return Err("a name in a query or a form is not empty and has no brackets");

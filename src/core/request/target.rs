@@ -7,18 +7,18 @@ use super::pairs::{Lists, encode, text, write_pair};
 use super::{Mistakes, Pointer};
 use crate::core::redact::holds_mask;
 
-/// The longest URL that is sent, in bytes: servers refuse longer ones, each in a way of its own.
+/// The longest URL, in bytes: servers refuse longer ones, each in its own way.
 pub const MAX_URL: usize = 8 << 10;
 
-/// What stands for an argument where a URL is looked at without any.
+/// The text for an argument in an example of a URL.
 const EXAMPLE: &str = "0";
 
 #[derive(Debug, Clone, PartialEq)]
 enum Piece {
-    /// As it stands.
+    /// A fixed text.
     Given(String),
     Argument(Pointer),
-    /// The key that the tool gets.
+    /// The key for the tool.
     Key,
 }
 
@@ -26,7 +26,7 @@ enum Piece {
 #[derive(Debug, Clone)]
 pub struct Target {
     pieces: Vec<Piece>,
-    /// Names in the query, and the arguments that are their values. One that is missing is left out.
+    /// Query names, and the arguments for their values. A missing one is left out.
     query: Vec<(String, Pointer)>,
     lists: Lists,
 }
@@ -75,7 +75,7 @@ impl Target {
         })
     }
 
-    /// With arguments as values in the query.
+    /// The same, with arguments as values in the query.
     pub fn with_query(self, query: Vec<(String, Pointer)>, lists: Lists) -> Self {
         Self {
             query,
@@ -84,7 +84,7 @@ impl Target {
         }
     }
 
-    /// The URL of a call that there is none of: for what is the same in every call.
+    /// An example of the URL, for the parts that every call shares.
     pub fn example(&self) -> String {
         let text = |piece: &Piece| match piece {
             Piece::Given(text) => text.clone(),
@@ -93,7 +93,7 @@ impl Target {
         self.pieces.iter().map(text).collect()
     }
 
-    /// The arguments without which there is no URL.
+    /// The arguments that every URL needs.
     pub fn needed(&self) -> impl Iterator<Item = &Pointer> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Argument(pointer) => Some(pointer),
@@ -101,18 +101,18 @@ impl Target {
         })
     }
 
-    /// The arguments that it uses.
+    /// The arguments that the URL uses.
     pub fn used(&self) -> impl Iterator<Item = &Pointer> {
         let query = self.query.iter().map(|(_, pointer)| pointer);
         self.needed().chain(query)
     }
 
-    /// Whether it is the same for every call.
+    /// Whether the URL is the same for every call.
     pub(super) fn is_fixed(&self) -> bool {
         self.pieces.len() == 1 && self.query.is_empty()
     }
 
-    /// Whether the key stands in it.
+    /// Whether the URL has a place for the key.
     pub fn has_key(&self) -> bool {
         self.pieces.contains(&Piece::Key)
     }
@@ -175,7 +175,7 @@ fn piece(place: &str) -> Result<Piece, String> {
     }
 }
 
-/// What stands in the path for an argument, not yet encoded.
+/// The text of an argument in the path, not yet encoded.
 fn segment(value: Option<&Value>) -> Result<String, &'static str> {
     let value = value.ok_or("the URL of the request needs it")?;
     let text = text(value).ok_or("the URL of the request takes a string, number or boolean")?;
@@ -198,7 +198,7 @@ fn is_cut(text: &str) -> bool {
     text.as_bytes()[last_two..].contains(&b'%')
 }
 
-/// A piece as it stands, or a plain character in its place.
+/// A fixed piece, or a plain character in the place of an argument.
 fn given(piece: &Piece) -> &str {
     match piece {
         Piece::Given(text) => text,
@@ -206,7 +206,9 @@ fn given(piece: &Piece) -> &str {
     }
 }
 
-/// Whether a path has steps, however often it is decoded: arguments beside them would be dropped.
+/// Whether a path has `.` or `..` steps, however often it is decoded.
+///
+/// A server would drop the arguments beside them.
 fn leads_away(path: &str) -> bool {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let once = percent_decode_str(path).decode_utf8_lossy();

@@ -1,55 +1,55 @@
-//! What may happen to a saga.
+//! The events of a saga.
 
 use jiff::Timestamp;
 
 use super::{State, Trouble};
 use crate::core::work::{self, Blocker};
 
-/// What happens to a saga. `by` is a token or a gateway.
+/// An event of a saga. `by` is a token or a gateway.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The plan has come to its end.
+    /// A caller completes it: nothing is undone any more.
     Complete { by: String, reason: String },
-    /// The plan is abandoned. `after_loss`: also if data was lost while the saga was open.
+    /// A caller aborts it. `after_loss`: also if data was lost while it was open.
     Abort {
         by: String,
         reason: String,
         after_loss: bool,
     },
-    /// Its time is over, and it is still open.
+    /// Its deadline passed while it was open.
     Overdue { by: String },
-    /// A gateway works on it, and others leave it alone until then.
+    /// A gateway takes it until then; others leave it alone.
     Taken { until: Timestamp },
-    /// The gateway that worked on it has ended, and no other can be at it.
+    /// The gateway that worked on it has ended, and no other works on it.
     Freed,
-    /// Something is sent for it now; its gateway needs until then.
+    /// A request is being sent for it; its gateway needs until then.
     Prolonged { until: Timestamp },
-    /// An operator is about to settle what it is stuck with: a gateway that has read it before gives way.
+    /// An operator is about to settle its trouble: a gateway that read it before gives way.
     Held { until: Timestamp },
-    /// All of its calls have come to rest. From now on none of them is sent again.
+    /// All of its calls are at rest. From now on none of them is sent again.
     Rested,
-    /// A call of it was found that it may not know of, although it has come to its end.
+    /// A call was found that joined it unseen, although the saga has ended.
     CallFound,
-    /// The store has lost its newest writes, and an operator accepts that.
+    /// An operator accepts that the store has lost its newest writes.
     StoreLost { by: String, reason: String },
-    /// It cannot go on now. `jitter` is random, of 0..1.
+    /// Something blocks it now. `jitter` is random, of 0..1.
     Blocked {
         by: String,
         trouble: Trouble,
         blocker: Blocker,
         jitter: f64,
     },
-    /// A call has been undone, or what blocked it does not any more.
+    /// A call was undone, or the blocker is gone.
     Advanced,
     /// All of its calls are undone.
     Undone { by: String },
-    /// What was kept for it need not be any longer. `false`: some of its calls are not at rest yet.
+    /// Its calls were let go, so that cleanup may delete them. `false`: some are not at rest yet.
     Released { all: bool },
-    /// An operator was told of its trouble; `false`: or could not be reached.
+    /// An operator was told of its trouble; `false`: could not be reached.
     Told { delivered: bool },
-    /// An operator wants what is stuck to be tried again.
+    /// An operator wants it tried again.
     Retry { by: String, reason: String },
-    /// An operator has settled the call with which it was stuck.
+    /// An operator has settled the call in trouble.
     Settled { by: String, reason: String },
 }
 

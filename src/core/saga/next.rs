@@ -7,7 +7,7 @@ use crate::core::retry;
 use crate::core::time::{between, later};
 use crate::core::work::{self, Blocker, Due};
 
-/// Tries to tell an operator of one trouble.
+/// Most tries to tell an operator of one trouble.
 const TELLINGS: u32 = 12;
 
 /// Decides what an event does to a saga.
@@ -151,7 +151,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
     })
 }
 
-/// The saga with its work as an event leaves it, and whether that is given up.
+/// The saga with its work after an event, and whether that is given up.
 fn worked(
     saga: Saga,
     event: work::Event,
@@ -241,7 +241,7 @@ fn undoing(
     })
 }
 
-/// After so many tries to tell an operator.
+/// The saga after a try to tell an operator.
 fn told(saga: Saga, tellings: u32, delivered: bool, policy: &Policy, now: Timestamp) -> Saga {
     let is_over = delivered || tellings >= TELLINGS;
     let wait = retry::delay(&policy.retry, tellings, 1.0, None);

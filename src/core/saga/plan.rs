@@ -1,4 +1,4 @@
-//! What is to be done next about a saga that is being undone.
+//! The next step for a saga that is being undone.
 
 use jiff::Timestamp;
 
@@ -10,28 +10,29 @@ use crate::core::record::{Record, State as CallState};
 use crate::core::tool::{Effect, OnUnknown, Tool};
 use crate::core::work::Blocker;
 
-/// What is to be done next about a saga that is being undone.
+/// The next step for a saga that is being undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// All calls are at rest: that is written down, and they are looked at once more, before the first is marked.
+    /// All calls are at rest.
+    ///
+    /// That is written down, and the calls are looked at once more, before the first is marked.
     Rest,
-    /// Nothing is undone before this one is at rest.
+    /// This call must come to rest before anything is undone.
     Wait(&'a Record, Blocker, &'static str),
-    /// It is to be written down of this call that it is to be undone, before anything is.
+    /// Mark this call as one to be undone, before anything is undone.
     Mark(&'a Record),
-    /// This one is undone next.
+    /// Undo this call.
     Undo(&'a Record),
-    /// It is this one's turn, and it cannot be undone without a person.
+    /// This call is next, and cannot be undone without a person.
     Stuck(&'a Record),
     /// Nothing is left to be undone.
     Done,
 }
 
-/// Decides what is done next about the calls of a saga that is being undone, each with its tool.
+/// Decides the next step from the saga's calls, each with its tool.
 ///
-/// Before anything is undone every call has come to rest, and it is written down of each that it is to be
-/// undone: no call of the saga has an effect after that. Then the newest is undone first, and none before
-/// those that are newer.
+/// Before anything is undone every call has come to rest and is marked: no call of the saga has an
+/// effect after that. Then the newest is undone first, and none before the calls that are newer.
 pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) -> Step<'a> {
     let at_rest = matches!(
         saga.phase,
@@ -130,8 +131,10 @@ pub fn plan<'a>(saga: &Saga, members: &[(&'a Record, &Tool)], now: Timestamp) ->
     }
 }
 
-/// The call that was begun last. In a session that is told by the tokens, whatever the clocks say, unless a caller
-/// has brought the same one with several; those of two sessions say nothing of each other.
+/// The call that was begun last.
+///
+/// Within a session the tokens decide, whatever the clocks say, unless a caller has brought the
+/// same token with several calls. The tokens of two sessions say nothing about each other.
 fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
     let by_token = |(record, tool): &(&Record, &Tool)| {
         (record.fencing, begun_at(record, tool), Position::of(record))
@@ -148,8 +151,10 @@ fn newest<'a>(left: &[&(&'a Record, &Tool)]) -> Option<&'a Record> {
         .map(|(record, _)| *record)
 }
 
-/// When a call was begun. What is sent again because its outcome is unknown, which only some tools allow, is still
-/// the same as before; what runs again after it surely had not been executed begins anew.
+/// When a call was begun.
+///
+/// A call that is sent again because its outcome is unknown, which only some tools allow, keeps its
+/// time. One that runs again after it surely had not been executed begins anew.
 fn begun_at(record: &Record, tool: &Tool) -> Timestamp {
     let may_be_sent_again = record.earlier_attempt_may_have_run && tool.unknown == OnUnknown::Retry;
     let is_sent_again = may_be_sent_again && record.attempts > record.attempt.number;

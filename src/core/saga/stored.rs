@@ -9,7 +9,9 @@ use crate::core::document::{Document, Kind};
 use crate::core::record::{CallId, Entry};
 use crate::core::work::{Due, Work};
 
-/// What a document does not have itself. Times are microseconds since 1970 in UTC.
+/// The members of a saga that its document has no place for.
+///
+/// Times are microseconds since 1970 in UTC.
 #[derive(Serialize, Deserialize)]
 struct Body {
     begun_by: String,
@@ -41,7 +43,7 @@ struct Line {
 }
 
 impl Saga {
-    /// As a store keeps it.
+    /// The saga as a document.
     pub fn to_document(&self) -> Document {
         let line = |entry: &Entry| Line {
             at: entry.at.as_microsecond(),
@@ -92,7 +94,7 @@ impl Saga {
         }
     }
 
-    /// As it was kept.
+    /// Reads a saga from its document.
     ///
     /// # Errors
     /// This was never written; it is never taken for an absent one.

@@ -1,4 +1,4 @@
-//! How many effects a few answers speak of: by the ids in them, and by a count.
+//! How many effects the answers show, by the ids in them and by a count.
 
 use serde_json::Value;
 
@@ -10,18 +10,18 @@ use crate::core::replay;
 
 /// The longest id that is shown, in characters.
 const MAX_SHOWN: usize = 80;
-/// Places that are named in a sentence.
+/// Most places that a sentence names.
 const MAX_PLACES: usize = 6;
-/// What was sent stands in an id by no chance, or the other way round, if it is so long, in letters and digits.
+/// How many letters and digits of the request in an id are no chance.
 const LONG: usize = 8;
-/// The same of one part of an id. A shorter one may be a time.
+/// How many letters and digits of a part of an id are no chance. A shorter one may be a time.
 const LONG_PART: usize = 12;
 
-/// What speaks for one effect or for several.
+/// Whether a sign shows one effect or several.
 enum Sign {
     One(String),
     Several(String),
-    /// It says nothing, and why.
+    /// It shows nothing, and why.
     Silent(String),
 }
 
@@ -41,7 +41,7 @@ impl Naming {
     }
 }
 
-/// The answers of a trial, and how their effects are told apart.
+/// The answers of a trial, and how to tell their effects apart.
 pub(super) struct Effects<'a> {
     pub(super) naming: &'a Naming,
     /// The requests under each key, the first one's first.
@@ -87,7 +87,8 @@ impl Effects<'_> {
         join(self.by_id(&answers), counted)
     }
 
-    /// What was not refused for its key, or has not come there, shows nothing by having no effect.
+    /// A request that did not arrive, or was refused for other reasons, shows nothing without an
+    /// effect.
     fn unless_unheard(&self, counted: &str, step: &Step, at_least: usize) -> Sign {
         let others = self.of_keys.iter().skip(1).flat_map(|step| &step.seen);
         let others_are_executed = others.clone().any(Seen::is_executed);
@@ -187,7 +188,7 @@ impl Effects<'_> {
         ))
     }
 
-    /// What whole answers say, in which no place is known to name the effect.
+    /// Compares whole answers, where no place is known to name the effect.
     fn compare_bodies(&self, answers: &[&Seen]) -> String {
         let results: Vec<Value> = answers.iter().filter_map(|seen| seen.result()).collect();
         let [one, others @ ..] = results.as_slice() else {
@@ -226,7 +227,7 @@ impl Effects<'_> {
         replay::differences(one.as_bytes(), other.as_bytes(), &self.naming.ignore)
     }
 
-    /// The ids of all effects that were answered, each once.
+    /// The ids of all effects in the answers, each once.
     pub(super) fn known(&self) -> Vec<String> {
         let Some(id) = &self.naming.id else {
             return Vec::new();
@@ -245,7 +246,7 @@ impl Effects<'_> {
     }
 }
 
-/// Whether an id has what was sent, or a part of it, whatever stands between their letters and digits.
+/// Whether an id holds a text of the request, whatever stands between letters and digits.
 fn repeats(id: &Value, sent: &str) -> bool {
     let id = id.as_str().map_or_else(|| id.to_string(), str::to_owned);
     let plain = |text: &str| -> String {
@@ -262,7 +263,7 @@ fn repeats(id: &Value, sent: &str) -> bool {
         || sent_whole.len() >= LONG && whole.contains(&sent_whole)
 }
 
-/// Both signs together. Several effects weigh more than one: a tool may say the same twice.
+/// Joins both signs. Several effects weigh more than one: a tool may say the same twice.
 fn join(by_id: Sign, counted: Sign) -> (Verdict, String) {
     let both = |one: String, other: String| {
         let texts = [one, other].into_iter().filter(|text| !text.is_empty());

@@ -6,7 +6,7 @@ use super::{Claim, Finding, Trial, Verdict};
 use crate::core::compensation::Policy;
 use crate::core::tool::{Dedup, OnUnknown, Tool};
 
-/// A setting that says something of the tool.
+/// A setting that makes a claim about the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
@@ -19,18 +19,18 @@ pub enum Setting {
     Compensation,
 }
 
-/// A setting, and what the trial says of it.
+/// A setting, and the trial's verdict on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
     pub setting: Setting,
     pub verdict: Verdict,
-    /// Whether the configuration has it.
+    /// Whether the configuration has the setting.
     pub is_declared: bool,
     /// The claims that decided it, with their reasons.
     pub why: Vec<String>,
 }
 
-/// What a trial says of the settings of its tool.
+/// The trial's verdicts on the tool's settings.
 pub fn lines(tool: &Tool, has_probe: bool, trial: &Trial, findings: &[Finding]) -> Vec<Line> {
     let line = |setting, is_declared, claims: &[Claim]| {
         let of = |claim: &Claim| findings.iter().find(|finding| finding.claim == *claim);
@@ -64,7 +64,7 @@ pub fn lines(tool: &Tool, has_probe: bool, trial: &Trial, findings: &[Finding]) 
     .collect()
 }
 
-/// To send an unknown call again, as far as its other settings allow that.
+/// The verdict on `unknown = "retry"`, as far as other settings allow it.
 fn retry_line(tool: &Tool, trial: &Trial, dedup: &Line) -> Option<Line> {
     if tool.is_exclusive() || !tool.redact.args.is_empty() {
         return None;
@@ -89,15 +89,15 @@ fn retry_line(tool: &Tool, trial: &Trial, dedup: &Line) -> Option<Line> {
 /// How the command ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All that is declared was proved.
+    /// Every declared setting was proved.
     Proved,
-    /// Something is declared that was refuted.
+    /// A declared setting was refuted.
     Refuted,
-    /// Something is declared that was neither proved nor refuted.
+    /// A declared setting was neither proved nor refuted.
     NotShown,
 }
 
-/// What the trial says of all that is declared.
+/// The trial's verdict on all declared settings together.
 pub fn end(lines: &[Line]) -> End {
     let declared = lines.iter().filter(|line| line.is_declared);
     match declared.map(|line| line.verdict).max() {

@@ -1,4 +1,4 @@
-//! What was observed of a tool: answers, and how their effects are told apart.
+//! Observations of a tool: answers, and how to tell their effects apart.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::core::key::Pointer;
 use crate::core::outcome::Outcome;
 use crate::core::record::{Content, FailureKind};
 
-/// What a trial says of a claim.
+/// The verdict of a trial on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -28,19 +28,19 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a tool said to one request.
+/// The tool's answer to one request.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Texts of the request that a tool may repeat: key, id of the call, and what was made for this key alone.
+    /// Texts of the request that a tool may repeat: key, call id, and texts made for this key.
     pub sent: Vec<String>,
     pub status: Option<u16>,
     pub outcome: Outcome,
-    /// What was observed, in a sentence.
+    /// The observation, in a sentence.
     pub why: String,
 }
 
 impl Seen {
-    /// Whether it is taken as executed.
+    /// Whether the request counts as executed.
     pub fn is_executed(&self) -> bool {
         matches!(self.outcome, Outcome::Executed(_))
     }
@@ -57,12 +57,12 @@ impl Seen {
         self.status.is_some() && matches!(self.outcome, Outcome::NotExecuted(_))
     }
 
-    /// Whether the same request may get a result when an earlier one has ended.
+    /// Whether the same request may get a result once an earlier one has ended.
     pub fn is_refused_for_now(&self) -> bool {
         self.is_refused() && matches!(self.status, Some(409 | 425 | 429))
     }
 
-    /// What it answered, if that can be looked into.
+    /// The result, if it can be read.
     pub fn result(&self) -> Option<Value> {
         match &self.outcome {
             Outcome::Executed(Content::Kept(json)) => serde_json::from_slice(json).ok(),
@@ -75,17 +75,17 @@ impl Seen {
 #[derive(Debug, Clone)]
 pub struct Step {
     pub seen: Vec<Seen>,
-    /// By how much the operator's count has changed meanwhile.
+    /// How much the operator's count changed meanwhile.
     pub change: Option<i64>,
 }
 
 /// How effects are told apart.
 #[derive(Debug, Clone, Default)]
 pub struct Naming {
-    /// Where a result has the id of its effect.
+    /// The pointer to the id of the effect in a result.
     pub id: Option<Pointer>,
-    /// What of results differs by itself.
+    /// Parts of results that differ by themselves.
     pub ignore: Vec<Pointer>,
-    /// What of results is not shown.
+    /// Parts of results that are not shown.
     pub hidden: Vec<Pointer>,
 }

@@ -1,4 +1,4 @@
-//! What is agreed with an MCP server before it is asked: the revision, a session, and what there is.
+//! The agreement with an MCP server: revision, session and capabilities.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::core::mcp::revision::{LEGACY, MODERN};
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// What was agreed with a server.
+/// The revision that was agreed, and its session.
 #[derive(Debug)]
 pub(in crate::downstream) enum Spoken {
     Modern,
@@ -20,7 +20,7 @@ pub(in crate::downstream) enum Spoken {
     },
 }
 
-/// What a server has said of itself, as it answered `server/discover` or `initialize`.
+/// An MCP server's answer to `server/discover` or `initialize`.
 #[derive(Debug, Clone)]
 pub(in crate::downstream) struct Agreement {
     pub(super) spoken: Arc<Spoken>,
@@ -28,7 +28,7 @@ pub(in crate::downstream) struct Agreement {
 }
 
 impl Agreement {
-    /// By the answer to `server/discover`; `None`: the server does not speak 2026-07-28.
+    /// Reads the answer to `server/discover`; `None`: the server does not speak 2026-07-28.
     pub(super) fn modern(answer: &Value) -> Option<Self> {
         let versions = answer["result"]["supportedVersions"].as_array()?;
         let is_modern = versions.iter().any(|version| version == MODERN);
@@ -38,7 +38,7 @@ impl Agreement {
         })
     }
 
-    /// By the answer to `initialize`.
+    /// Reads the answer to `initialize`.
     ///
     /// # Errors
     /// It names no revision that is spoken here.
@@ -61,15 +61,15 @@ impl Agreement {
     }
 }
 
-/// What clients of a server are told of it.
+/// What clients of a server learn about it.
 #[derive(Debug, Clone, Default)]
 pub struct About {
-    /// Of its capabilities, those that are passed on.
+    /// The capabilities that the gateway passes on.
     pub capabilities: Vec<&'static str>,
     pub instructions: String,
 }
 
-/// What the gateway passes on beside the calls of tools.
+/// Capabilities that the gateway passes on, besides calls of tools.
 const PASSED_ON: [&str; 4] = ["tools", "resources", "prompts", "completions"];
 /// The longest instructions that are kept, in bytes.
 const MAX_INSTRUCTIONS: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! An MCP server over streamable HTTP: one POST for one request. There is no stream to resume.
+//! An MCP server over streamable HTTP: one POST for one request. No stream is resumed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +22,18 @@ use crate::core::outcome::Body;
 
 /// How long the end of a session may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// The longest answer to a question that executes nothing, in bytes.
+/// The longest answer to a request that executes nothing, in bytes.
 const MAX_SMALL: usize = 1 << 20;
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Why a body is broken that belongs to another request on the same connection.
+/// Why a body is unreadable: it answers another request of the connection.
 pub(in crate::downstream) const ANOTHER: &str = "the server answered another request";
 
-/// What was agreed on the connections of one pool; its lock is held while it is agreed.
+/// The agreement on the connections of one pool. Its lock is held while it is made.
 pub(in crate::downstream) type Agreed = Mutex<Option<Agreement>>;
 
-/// By which settings a server is asked.
+/// The settings by which a server is asked.
 #[derive(Clone, PartialEq)]
 pub(in crate::downstream) struct Settings {
     pub(in crate::downstream) url: Url,
@@ -50,7 +50,7 @@ pub(in crate::downstream) struct Http {
 }
 
 impl Http {
-    /// What is agreed with the server; if nothing is, it is asked.
+    /// The agreement with the server, made if there is none.
     ///
     /// # Errors
     /// There is no answer.
@@ -62,8 +62,9 @@ impl Http {
         }
     }
 
-    /// Sends one request, and reads until the response to the message with this id. Meanwhile the client hears of its
-    /// progress.
+    /// Sends one request, and reads until the response with this id.
+    ///
+    /// Meanwhile the client hears of its progress.
     ///
     /// # Errors
     /// There is no answer; whether the request was sent says the gate of its body.
@@ -88,7 +89,7 @@ impl Http {
         Ok(answer)
     }
 
-    /// Ends the session, if there is one. A server that does not answer ends it by itself at some time.
+    /// Ends the session, if there is one. A server that does not answer ends it at some time.
     pub(in crate::downstream) async fn end(self) {
         let agreement = self.agreed.lock().await.take();
         let Some(agreement) = agreement.filter(|with| with.spoken.has_session()) else {
@@ -100,8 +101,9 @@ impl Http {
         timeout(LAST_WORDS, ending).await.ok();
     }
 
-    /// Another server may stand there by now, or one that has lost its sessions: what was agreed is agreed on again,
-    /// unless another request has done so meanwhile.
+    /// Drops an agreement that the server refuses, unless another request has renewed it.
+    ///
+    /// Another server may stand there by now, or one that has lost its sessions.
     fn forget_if_refused(&self, with: &Arc<Spoken>, answer: &McpAnswer) {
         if !ends_agreement(answer) {
             return;
@@ -128,7 +130,9 @@ impl Http {
         self.initialize().await
     }
 
-    /// Asks for what a server of 2026-07-28 says. One that does not know the question speaks an earlier revision.
+    /// Asks a server with `server/discover`.
+    ///
+    /// One that does not know it speaks an earlier revision.
     async fn discover(&self) -> Result<Option<Agreement>, String> {
         let id = "oncegate-discover";
         let headers = Spoken::Modern.headers("server/discover");
@@ -148,8 +152,10 @@ impl Http {
         Ok(agreement)
     }
 
-    /// Asks what executes nothing. Answers with the head and the message, which is null if the server does not know
-    /// the question, or has nothing to say.
+    /// Sends a request that executes nothing.
+    ///
+    /// Answers with the head and the message, which is null if the server does not know the method,
+    /// or has nothing to say.
     ///
     /// # Errors
     /// It cannot be reached, refuses this gateway, or is not well.
@@ -224,7 +230,9 @@ async fn response_body(
     }
 }
 
-/// Of the other messages only progress is passed on. The rest are the server's own: logs, and what it asks of clients that can do more.
+/// Handles another message: only progress is passed on.
+///
+/// The rest are the server's own: logs, and questions to clients that can do more.
 async fn event(
     mut response: reqwest::Response,
     (id, waiting): (&str, &Client),

@@ -1,4 +1,4 @@
-//! Messages to a program, a line each, and its answers, which come in any order.
+//! Messages to and from a program, a line each. Answers come in any order.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,15 +21,15 @@ use crate::core::mcp::progress;
 const QUEUE: usize = 64;
 /// How long a program may take to read one message.
 const STUCK: Duration = Duration::from_secs(60);
-/// What is read at once, in bytes.
+/// Bytes of one read.
 const PIECE: usize = 64 << 10;
 
 /// A message to write.
 pub(super) struct Message {
     line: Vec<u8>,
-    /// Of a call: it is asked right before the first byte.
+    /// The gate of a call, asked right before the first byte.
     gate: Option<(Gate, Deadline)>,
-    /// Of a request.
+    /// The id, if it is a request.
     id: Option<String>,
 }
 
@@ -46,7 +46,7 @@ struct Waiters {
     ended: Option<String>,
 }
 
-/// A request that waits, until this is dropped.
+/// One waiting request, until this is dropped.
 struct Waits<'a> {
     waiting: &'a Waiting,
     id: &'a str,
@@ -78,7 +78,7 @@ impl Waiting {
         Ok((Waits { waiting: self, id }, is_answered))
     }
 
-    /// Answers a request. One that waits no longer loses its answer.
+    /// Hands an answer to its request. It is lost if the request does not wait any more.
     fn answer(&self, id: &str, answer: Answer) {
         if let Some((waits, _)) = self.lock().by_id.remove(id) {
             waits.send(answer).ok();
@@ -94,7 +94,7 @@ impl Waiting {
         }
     }
 
-    /// Tells every request that no answer will come. What was sent of them may have been executed.
+    /// Tells every request that no answer will come. Sent ones may have been executed.
     pub(super) fn end(&self, why: &str) {
         let mut waiters = self.lock();
         waiters.ended.get_or_insert_with(|| why.to_owned());
@@ -103,7 +103,7 @@ impl Waiting {
         }
     }
 
-    /// Those whose ids stand in what cannot be read: it may be their answer.
+    /// The requests whose ids stand in unreadable text: it may be their answer.
     fn named_in(&self, line: &[u8]) -> Vec<String> {
         let text = String::from_utf8_lossy(line);
         let waiters = self.lock();
@@ -124,7 +124,7 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    /// Also answers what reads, and what writes; they end when the program closes their end.
+    /// Also returns the tasks that read and write; they end when the program closes its end.
     pub(super) fn new(
         name: String,
         input: impl AsyncWrite + Unpin + Send + 'static,
@@ -181,7 +181,7 @@ impl Pipe {
             .unwrap_or_else(|_| Err("the request was not answered".into()))
     }
 
-    /// Writes what has no answer.
+    /// Writes a message that has no answer.
     ///
     /// # Errors
     /// The program reads no more.
@@ -200,7 +200,9 @@ impl Pipe {
     }
 }
 
-/// Writes what is to be written, each message whole, until nothing can come any more or the program reads no more.
+/// Writes the queued messages, each whole.
+///
+/// It ends when no more can come, or the program reads no more.
 async fn write(
     mut input: impl AsyncWrite + Unpin,
     mut messages: mpsc::Receiver<Message>,
@@ -226,7 +228,7 @@ async fn write(
     }
 }
 
-/// Reads answers until the program says no more.
+/// Reads answers until the program's output ends.
 async fn read(
     name: String,
     mut output: impl AsyncRead + Unpin,
@@ -284,7 +286,7 @@ fn take(name: &str, line: Line, waiting: &Waiting, messages: &mpsc::WeakSender<M
     }
 }
 
-/// What cannot be read may be the answer to a request whose id stands in it. That one may have been executed.
+/// Ends the requests whose ids stand in unreadable text. They may have been executed.
 fn broken(name: &str, line: &[u8], why: &str, waiting: &Waiting) {
     tracing::debug!(upstream = name, why, "the server's output");
     for id in waiting.named_in(line) {
@@ -292,7 +294,9 @@ fn broken(name: &str, line: &[u8], why: &str, waiting: &Waiting) {
     }
 }
 
-/// The server was told that this client can do nothing for it but answer `ping`.
+/// The answer to a server's request.
+///
+/// The server was told that this client can do nothing but answer `ping`.
 fn answer_to(id: &RawValue, method: &str) -> Vec<u8> {
     let answer = if method == "ping" {
         "\"result\":{}"

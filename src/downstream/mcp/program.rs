@@ -1,5 +1,7 @@
-//! An MCP server that is a program of this machine: it is started when it is needed first, asked over its standard
-//! input, started again after it has ended, and stopped.
+//! An MCP server that is a program on this machine.
+//!
+//! It is started when it is first needed, asked over its standard input, started again after it has
+//! ended, and stopped.
 //!
 //! There is one process of it for all callers. No request is sent to two of them.
 
@@ -24,29 +26,28 @@ use crate::core::evidence::Body;
 use crate::core::mcp::request;
 use crate::core::mcp::revision::Era;
 
-/// How long a program may take until it has said which revision it speaks; it may be fetched from a network first.
+/// How long a program may take to agree on a revision; it may be fetched first.
 const START: Duration = Duration::from_secs(120);
-/// How long to wait for what a program of 2026-07-28 says, before it is asked as one of an earlier revision, too.
+/// How long to wait for `server/discover` before `initialize` is sent, too.
 const DISCOVER: Duration = Duration::from_secs(10);
-/// After a first end, and at most, until it is started again.
+/// The wait before a program is started again: after the first end, and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
-/// A program that has run for this long is no failure when it ends.
-/// Longer than [`START`].
+/// A program that has run for this long did not fail. Longer than [`START`].
 const LIVED: Duration = Duration::from_secs(180);
-/// How long a program that was told to end may take, before it is told more firmly.
+/// How long a program may take to end, before the next, firmer signal.
 const LAST_WORDS: Duration = Duration::from_millis(700);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How long the last answers of a process that has ended are read.
+/// How long the last answers of an ended process are read.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// What to start.
+/// The program of an MCP server, and its settings.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Program {
     /// The program, found by PATH if it has no slash, and its arguments.
     pub command: Vec<String>,
-    /// All that it sees of the environment.
+    /// The whole environment of the program.
     pub environment: Vec<(String, String)>,
-    /// Whether its standard error is that of the gateway. Else it is discarded.
+    /// Whether its standard error goes to that of the gateway. Otherwise it is discarded.
     pub shows_errors: bool,
 }
 
@@ -57,10 +58,10 @@ impl fmt::Debug for Program {
     }
 }
 
-/// What a program is started by.
+/// How to start a program.
 #[derive(Clone, PartialEq)]
 pub(in crate::downstream) struct Start {
-    /// That of its section.
+    /// The name of its section.
     pub(in crate::downstream) name: String,
     pub(in crate::downstream) program: Arc<Program>,
     pub(in crate::downstream) era: Option<Era>,
@@ -68,7 +69,7 @@ pub(in crate::downstream) struct Start {
     pub(in crate::downstream) max_line: usize,
 }
 
-/// A process that has said which revision it speaks.
+/// A process with an agreed revision.
 pub(in crate::downstream) struct Running {
     pub(super) pipe: Pipe,
     pub(super) agreement: Agreement,
@@ -78,11 +79,11 @@ pub(in crate::downstream) struct Running {
 enum Status {
     Starting,
     Ready(Arc<Running>),
-    /// It is not started again before this time.
+    /// The program failed; it is not started again before this time.
     Down(String, Instant),
 }
 
-/// A program, whether it runs or not. When this is dropped, the program ends after its last answer.
+/// A program, whether it runs or not. When dropped, the program ends after its last answer.
 pub(in crate::downstream) struct Server {
     pub(in crate::downstream) start: Start,
     status: watch::Receiver<Status>,
@@ -190,7 +191,7 @@ impl Keeper {
         self.retired.is_cancelled() || self.at_once.is_cancelled()
     }
 
-    /// Agrees with a process on a revision, and waits for its end. Answers why it has ended.
+    /// Agrees with a process on a revision, and waits for its end. Returns why it ended.
     async fn attend(&self, mut process: Process, discovers: &mut bool) -> String {
         let pipe = process.pipe.take();
         let pipe = async { pipe.ok_or("the server's program has no input".to_owned()) };
@@ -238,10 +239,10 @@ impl Keeper {
     }
 }
 
-/// A process, and what reads and writes.
+/// A process, and the tasks that read and write.
 struct Process {
     child: tokio::process::Child,
-    /// It and those that it has started.
+    /// The process group: it and those that it has started.
     group: Option<Pid>,
     pipe: Option<Pipe>,
     waiting: Arc<Waiting>,
@@ -304,7 +305,8 @@ impl Process {
         })
     }
 
-    /// Waits until it has ended, closed its output, or reads no more. Its last answers are read.
+    /// Waits until the process has ended, closed its output, or reads no more. Reads its last
+    /// answers.
     async fn ended(&mut self) -> String {
         let ended = tokio::select! {
             status = self.child.wait() => match status {
@@ -318,7 +320,7 @@ impl Process {
         ended
     }
 
-    /// Ends it: its input ends, then its group gets SIGTERM, then SIGKILL.
+    /// Ends the process: its input ends, then its group gets SIGTERM, then SIGKILL.
     ///
     /// The group may outlive the process that was started: a shell, or a launcher of packages.
     async fn stop(mut self) {
@@ -339,7 +341,9 @@ impl Process {
     }
 }
 
-/// Agrees on a revision. A server of an earlier one may leave a question that it does not know unanswered.
+/// Agrees on a revision.
+///
+/// A server of an earlier one may leave an unknown question unanswered.
 async fn agree(pipe: &Pipe, era: Option<Era>, discovers: bool) -> Result<Agreement, String> {
     if era == Some(Era::Legacy) || (era.is_none() && !discovers) {
         return initialize(pipe).await;

@@ -1,4 +1,4 @@
-//! The programs that are asked: one process for each section, for all callers.
+//! The programs of MCP servers: one process for each section, for all callers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,14 +8,14 @@ use tokio::task::JoinSet;
 
 use super::program::{Server, Start};
 
-/// The programs that may be asked, and those that were.
+/// The programs that may be asked, and earlier ones.
 #[derive(Default)]
 pub(in crate::downstream) struct Programs(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     wanted: Vec<Start>,
-    /// By the names of their sections.
+    /// By the name of the section.
     servers: HashMap<String, Arc<Server>>,
 }
 
@@ -45,7 +45,7 @@ impl Programs {
         Ok(server)
     }
 
-    /// From now on these may be asked. The others end after their last answer.
+    /// Sets the programs that may be asked from now on. Others end after their last answer.
     pub(in crate::downstream) fn keep(&self, wanted: Vec<Start>) {
         let mut known = self.lock();
         known
@@ -54,7 +54,7 @@ impl Programs {
         known.wanted = wanted;
     }
 
-    /// Ends all, and waits until they have ended. None is started any more.
+    /// Ends all programs, and waits for them. None is started after that.
     pub(in crate::downstream) async fn stop(&self) {
         let known = std::mem::take(&mut *self.lock());
         let servers = known.servers.into_values();

@@ -1,4 +1,4 @@
-//! What a caller is told: how long it waits, and what a stored record answers.
+//! The answers for callers: how long a caller waits, and what a stored record says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::gateway::error::ErrorKind;
 use crate::gateway::tools::ToolAt;
 use crate::metrics::ArrivalKind;
 
-/// How long a caller waits for the claim, however short it wants to wait for the result.
+/// The shortest wait of a caller for the claim.
 const CLAIM_WAIT: Duration = Duration::from_secs(10);
-/// How long a caller waits for an outcome that the store will not take.
+/// How long a caller waits for an outcome that cannot be written.
 const UNWRITTEN_WAIT: Duration = Duration::from_secs(1);
 
-/// What a caller gets.
+/// The answer to a caller.
 #[derive(Debug, Clone)]
 pub enum Answer {
     Result(Stored),
@@ -33,7 +33,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// As it is told to a request with these names.
+    /// The answer for a request with these names.
     pub(in crate::gateway) fn for_names(self, names: &[Name]) -> Self {
         match self {
             Self::Result(stored) => {
@@ -56,13 +56,13 @@ pub struct Stored {
     pub record: Arc<Record>,
     /// One JSON text, as the tool sent it.
     pub json: Bytes,
-    /// Of a replay: how long ago the call was asked for first.
+    /// In a replay: how long ago the call was first asked for.
     pub replayed_age_ms: Option<u64>,
-    /// The request has another key than the call, and looks like it.
+    /// Whether the request has another key than the call, and looks like it.
     pub is_similar: bool,
 }
 
-/// Waits for a run until it is over or the caller will not wait any longer. Returns how far it was then.
+/// Waits until a run is over, or for the caller's patience. Returns the progress then.
 pub(in crate::gateway) async fn follow(
     mut updates: watch::Receiver<Progress>,
     patience: Patience,
@@ -106,7 +106,7 @@ pub(in crate::gateway) async fn follow(
     }
 }
 
-/// What a caller is told when a run is this far. `first`: its request began the run.
+/// What a caller is told at this progress of a run. `first`: its request began the run.
 pub(in crate::gateway) fn tell(
     progress: &Progress,
     patience: Patience,
@@ -152,7 +152,9 @@ pub(in crate::gateway) fn tell(
     }
 }
 
-/// Keeps questions from a caller that cannot be asked: it would take them for the tool's result.
+/// Keeps a server's questions from callers that cannot answer.
+///
+/// They would take the questions for the tool's result.
 pub(in crate::gateway) fn unless_it_asks(
     answer: Answer,
     at: &ToolAt,
@@ -169,7 +171,7 @@ pub(in crate::gateway) fn unless_it_asks(
     }
 }
 
-/// What a stored record answers.
+/// What a caller is told from a stored record.
 pub(in crate::gateway) fn read(
     record: &Arc<Record>,
     replayed: bool,
@@ -220,7 +222,7 @@ pub(in crate::gateway) fn read(
     }
 }
 
-/// What became of a request that did not run the call itself.
+/// How a request that did not run the call itself was answered.
 pub(in crate::gateway) fn arrival_of(progress: &Progress) -> ArrivalKind {
     match progress {
         Progress::Ended { record: Err(_), .. } => ArrivalKind::Refused,

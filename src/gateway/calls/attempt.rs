@@ -25,16 +25,18 @@ use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::trace::new_span_id;
 
-/// What came of one dispatch.
+/// The result of one dispatch.
 pub(in crate::gateway) struct Attempted {
     pub(in crate::gateway) evidence: Evidence,
-    /// What the evidence proves.
+    /// The outcome that the evidence proves.
     pub(in crate::gateway) outcome: Outcome,
     /// The exchange, if it is still under way.
     pub(in crate::gateway) silent: Option<Exchange>,
 }
 
-/// What a probe of an API finds is not what the API would have answered, and is told apart from that.
+/// Marks a probe's finding of an API as such.
+///
+/// It is not the answer that the API would have given.
 fn as_kept(at: &ToolAt, finding: Finding) -> Finding {
     match finding {
         Finding::Found(Content::Kept(json)) if at.tool.proxy.is_some() => {
@@ -45,7 +47,7 @@ fn as_kept(at: &ToolAt, finding: Finding) -> Finding {
     }
 }
 
-/// An attempt of which no byte left.
+/// The result of an attempt of which no byte left.
 fn not_sent(tool: &Tool, record: &Record, why: String) -> Attempted {
     let evidence = Evidence::NotSent { why };
     let (outcome, _) = judge(tool, record, &evidence);
@@ -149,8 +151,9 @@ impl Sender {
         }
     }
 
-    /// Whether the call may be sent to its tool now. A frozen session and an open breaker stop it like a new
-    /// call.
+    /// Whether a call may be sent to its tool now.
+    ///
+    /// A frozen session and an open breaker stop it like a new call.
     pub(in crate::gateway) async fn may_send(
         &self,
         at: &ToolAt,
@@ -174,7 +177,7 @@ impl Sender {
         }
     }
 
-    /// What the tool says, and how long it asks to wait.
+    /// Probes a call. Answers with the finding, and how long the tool asks to wait.
     pub(in crate::gateway) async fn probe(
         &self,
         at: &ToolAt,
@@ -205,7 +208,7 @@ impl Sender {
 }
 
 impl Sender {
-    /// What another tool says, which only reads.
+    /// Probes a call by another tool, which only reads.
     async fn probe_by_tool(
         &self,
         asks: &Asks,

@@ -1,4 +1,4 @@
-//! Claiming a key, or finding out who has it.
+//! Claims a key, or finds the call that has it.
 //!
 //! A claim whose answer is lost is asked again; one that is never confirmed is not run.
 
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
 use super::prepared::PreparedCall;
 use super::refusal::{expired, refusal};
@@ -32,7 +33,7 @@ use crate::gateway::throttle::{NewKey, Throttle};
 use crate::gateway::transition::{self, Begin, Begun, ROUNDS};
 use crate::store;
 
-/// How often the store must say that there is none.
+/// How often the store must say that there is no such call.
 const CLAIM_LOOKS: usize = 10;
 
 /// A call's place in the line of a session.
@@ -50,13 +51,13 @@ impl LinePlace {
     }
 }
 
-/// What came of trying to claim a key.
+/// The result of trying to claim a key.
 pub(in crate::gateway) enum ClaimOutcome {
-    /// Ours to run.
+    /// This process runs it.
     Ours(Record, Permit),
     /// Another process runs it.
     Theirs(Record),
-    /// It is settled, and the record answers.
+    /// It is settled, and its record is the answer.
     Settled(Record),
     /// The key is free, but the session does not let the call begin.
     Denied(Denied, LinePlace),
@@ -84,6 +85,12 @@ impl Claimer {
         )
     }
 
+    /// An arrival that is only to be answered: its attempt is never made.
+    pub(in crate::gateway) fn repetition(&self, call: &PreparedCall) -> Event {
+        let none = AttemptId(Uuid::nil());
+        self.arrival_as(call, call.intent.clone(), call.prints.clone(), none)
+    }
+
     fn arrival_as(
         &self,
         call: &PreparedCall,
@@ -100,7 +107,7 @@ impl Claimer {
         })
     }
 
-    /// The calls that hold the names of a request, and what it is by the recipe of each of them.
+    /// The calls that hold the names of a request.
     pub(in crate::gateway) async fn look_up(
         &self,
         call: &PreparedCall,
@@ -110,7 +117,7 @@ impl Claimer {
         found.map_err(|_| ErrorKind::StoreUnavailable)
     }
 
-    /// What a request is by the recipes of these calls, too.
+    /// The request's fingerprints, with those by the recipes of these calls.
     pub(in crate::gateway) async fn compared(
         &self,
         call: &PreparedCall,
@@ -138,8 +145,9 @@ impl Claimer {
         Ok(Arc::new(met.iter().fold((*prints).clone(), with)))
     }
 
-    /// The calls that a request meets, after one of them was in the way of its claim. That one alone is enough
-    /// if it is the same, or if there is no other name.
+    /// The calls that a request meets, after one of them blocked its claim.
+    ///
+    /// That call alone is enough if it is the same, or if there is no other name.
     async fn met(
         &self,
         call: &PreparedCall,
@@ -170,7 +178,7 @@ impl Claimer {
         self.look_up(call).await
     }
 
-    /// The request with its names by the recipes and secrets that are known now, if there are others than when it came.
+    /// The request by recipes and secrets that came after it; `None`: there are none.
     fn with_newer_names(&self, call: &PreparedCall) -> Option<PreparedCall> {
         let (read_by, secrets) = (call.read_by.as_ref()?, self.secrets.current());
         if self.recipes.are_earlier(&call.at, &read_by.recipes) && secrets == read_by.secrets {
@@ -179,7 +187,7 @@ impl Claimer {
         call.read_again(&self.recipes.earlier(&call.at), secrets)
     }
 
-    /// Why nothing of a request may begin, whatever is there.
+    /// Why a request cannot begin a run, whatever the store has.
     async fn why_nothing_begins(&self, call: &PreparedCall, has_place: bool) -> Option<ErrorKind> {
         let pauses = self.pauses.know_pauses().await;
         if let Some(complaint) = &call.complaint {
@@ -195,11 +203,12 @@ impl Claimer {
         is_unsure.then_some(ErrorKind::StoreUnavailable)
     }
 
-    /// Claims the key, or finds out who has it. Without a place to run nothing is claimed, but what is there is
-    /// still found.
+    /// Claims the key, or finds the call that has it.
     ///
-    /// `new_key` is the right to claim one, where new keys are bounded: taken when it is needed, and kept
-    /// while the session lets the call wait.
+    /// Without a place to run nothing is claimed, but a stored call is still found.
+    ///
+    /// `new_key` is the right to claim one, where new keys are bounded: taken when it is needed,
+    /// and kept while the session lets the call wait.
     pub(in crate::gateway) async fn claim<'a>(
         self: &'a Arc<Self>,
         came: &PreparedCall,
@@ -315,7 +324,7 @@ impl Claimer {
         Err(ErrorKind::StoreUnavailable)
     }
 
-    /// Looks for the calls that hold the names of a request, before it is refused.
+    /// Looks for the calls that hold a request's names, before it is refused.
     async fn look_up_refused(&self, call: &PreparedCall) -> Result<Vec<Holder>, ErrorKind> {
         match (self.look_up(call).await, &call.complaint) {
             // What a read has done is never in doubt.
@@ -326,13 +335,13 @@ impl Claimer {
         }
     }
 
-    /// Whether all names of a request are known, so that nothing that it repeats is missed.
+    /// Whether all names of a request are known, so that no repetition is missed.
     async fn knows_names(&self, call: &PreparedCall) -> bool {
         let is_harmless = call.at.tool.effect == Effect::Read && call.complaint.is_some();
         is_harmless || call.may_claim && self.recipes.has_recent_recipes(&call.at).await
     }
 
-    /// Which of the calls that hold its names a request is, and what it would claim.
+    /// Which stored call a request is, and the intent that it would claim.
     fn meet(
         &self,
         call: &PreparedCall,
@@ -367,7 +376,7 @@ impl Claimer {
         Ok(meeting)
     }
 
-    /// Begins a run. One that was never confirmed is looked for in the background.
+    /// Begins a run. An unconfirmed one is looked for in the background.
     async fn begin(
         self: &Arc<Self>,
         call: &PreparedCall,
@@ -388,8 +397,7 @@ impl Claimer {
         Ok(begun)
     }
 
-    /// Looks for a run that was never confirmed to have begun. If the store has it after all, it is
-    /// ended: nothing was sent.
+    /// Looks for an unconfirmed run. If the store has it after all, it is ended: nothing was sent.
     async fn disown(self: Arc<Self>, call: PreparedCall, begun: Record) {
         let tool = &call.at.tool;
         let until = Instant::now() + tool.lease();
@@ -441,13 +449,13 @@ impl Claimer {
     }
 }
 
-/// What a request meets.
+/// Which stored call a request meets.
 struct Meeting {
     /// The call that it repeats.
     met: Option<Record>,
     /// Calls past their window, whose names it takes.
     gives_up: Vec<Record>,
-    /// As it would be claimed.
+    /// The intent as it would be claimed.
     intent: Arc<Intent>,
 }
 

@@ -1,5 +1,6 @@
-//! Duplicates are counted in memory and written down a moment later, many at once: a replay costs the store no
-//! write of its own.
+//! Counts duplicates in memory, and writes them down a moment later, many at once.
+//!
+//! A replay costs the store no write of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +12,12 @@ use crate::core::record::CallId;
 use crate::gateway::base::Base;
 use crate::store;
 
-/// Calls whose duplicates wait to be written down at once; those of further calls are not counted.
+/// Most calls whose duplicates wait to be written; those of further calls are not counted.
 const MAX_PENDING: usize = 10_000;
 /// Calls that are written at the same time.
 const AT_ONCE: usize = 64;
 
-/// What has not been written down yet.
+/// Duplicates that are not written down yet.
 pub struct Duplicates {
     base: Arc<Base>,
     pending: Mutex<HashMap<CallId, ledger::Duplicates>>,
@@ -30,7 +31,7 @@ impl Duplicates {
         }
     }
 
-    /// Takes note of a request for a call that did not run it.
+    /// Notes a request for a call that did not run it.
     pub(in crate::gateway) fn note_duplicate(&self, call_id: CallId, duplicate: Duplicate) {
         let one = ledger::Duplicates {
             count: 1,
@@ -41,8 +42,10 @@ impl Duplicates {
         }
     }
 
-    /// Writes down the duplicates that have come since the last time. What the store refuses waits for the
-    /// next time; what it may have written is not written again.
+    /// Writes down the duplicates since the last time.
+    ///
+    /// Those that the store refuses wait for the next time; those that it may have written are not
+    /// written again.
     pub async fn write_duplicates(&self) {
         let mut pending = self.take().into_iter();
         loop {
@@ -71,7 +74,7 @@ impl Duplicates {
         }
     }
 
-    /// Takes note of duplicates. False if there is no room.
+    /// Notes duplicates. False if there is no room.
     fn note(&self, call_id: CallId, later: &ledger::Duplicates) -> bool {
         let mut pending = self.pending();
         if pending.len() >= MAX_PENDING && !pending.contains_key(&call_id) {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::answer::{Answer, arrival_of, follow, tell, unless_it_asks};
+use super::answer::{Answer, arrival_of, tell, unless_it_asks};
 use super::claim::{ClaimOutcome, Claimer};
 use super::duplicates::Duplicates;
 use super::large::LargeRequests;
@@ -39,7 +39,7 @@ use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
 use crate::metrics::ArrivalKind;
 
-/// Runs calls, and answers with what is known of them.
+/// Runs calls, and answers from stored ones.
 pub struct Engine {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) prepare: Preparer,
@@ -57,7 +57,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Runs a call, or answers with what is known of it.
+    /// Runs a call, or answers from the stored one.
     ///
     /// Dropping the future does not stop a call that was begun.
     ///
@@ -89,9 +89,15 @@ impl Engine {
         })?;
         let (key, names) = (call.told_key.clone(), call.names.clone());
         let came = Instant::now();
-        let (progress, is_first) = self.join_or_begin(call, began);
-        drop(let_in);
-        let progress = self.wait(caller, &at, progress, patience, is_first).await;
+        let (progress, is_first) = match self.replayed_at_once(&call) {
+            Some(progress) => (progress, false),
+            None => {
+                let (progress, is_first) = self.join_or_begin(call, began);
+                drop(let_in);
+                let waited = self.wait(caller, &at, progress, patience, is_first);
+                (waited.await, is_first)
+            }
+        };
         let progress = self
             .wait_until_known(caller, progress, patience, came)
             .await;
@@ -141,31 +147,7 @@ impl Engine {
         (progress, is_first)
     }
 
-    /// Waits for a run, for as long as its caller likes. A request that joined a run needs a place for that.
-    async fn wait(
-        &self,
-        caller: &Caller,
-        at: &ToolAt,
-        progress: watch::Receiver<Progress>,
-        patience: Patience,
-        is_first: bool,
-    ) -> Progress {
-        let session_wait = at.tool.session.wait;
-        if is_first {
-            return follow(progress, patience, at.tool.longest(), session_wait).await;
-        }
-        let Some(_place) = self.waiting.take(Owner::of_caller(caller)) else {
-            let at_once = Patience {
-                wait: None,
-                ..patience
-            };
-            return follow(progress, at_once, Duration::ZERO, session_wait).await;
-        };
-        let join_wait = patience.longest.unwrap_or(self.base.limits.join_wait);
-        follow(progress, patience, join_wait, session_wait).await
-    }
-
-    /// Waits until an unknown call is settled, if its caller likes: by a late answer, a probe or a person.
+    /// Waits until a late answer, a probe or a person settles an unknown call.
     async fn wait_until_known(
         &self,
         caller: &Caller,
@@ -241,7 +223,7 @@ impl Engine {
         gaps.with_label_values(&[&at.tool.name]).observe(gap_s);
     }
 
-    /// How soon to ask again for a call that is this far.
+    /// How soon to ask again for a call, by its progress.
     fn retry_after(&self, at: &ToolAt, progress: &Progress) -> Duration {
         match progress.record() {
             Some(record) => at.retry_after_of(record, self.base.now()),
@@ -249,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// The whole life of a call in this process: claim the key, join the saga, run, tell all who wait.
+    /// The life of a call in this process: claim the key, join the saga, run, tell all waiters.
     async fn drive(self: Arc<Self>, mut call: PreparedCall, run: RunHandle, began: Instant) {
         call.trace.begin_call(&call.intent);
         let Turn {
@@ -302,7 +284,7 @@ impl Engine {
         }
     }
 
-    /// Claims the key when the session lets it; then the arguments as they came are not needed any more.
+    /// Claims the key when the session lets it, and drops the arguments as they came.
     async fn claim(&self, call: &mut PreparedCall, run: &RunHandle) -> Turn {
         let span = call.trace.claim(&call.intent);
         let is_exclusive = call.at.tool.is_exclusive();
@@ -320,7 +302,7 @@ impl Engine {
         turn
     }
 
-    /// Runs a claimed call and tells all who wait. Returns its exchange if it is unknown and may still be answered.
+    /// Runs a claimed call and tells all waiters. Returns its exchange if an answer may still come.
     async fn run(
         &self,
         call: &PreparedCall,
@@ -353,7 +335,7 @@ impl Engine {
             .map(|exchange| (record, exchange))
     }
 
-    /// An answer to an attempt that was given up as unknown still settles the call.
+    /// Waits for a late answer, which still settles an unknown call.
     async fn listen_late(
         &self,
         call: &PreparedCall,
@@ -383,13 +365,13 @@ impl Engine {
         );
     }
 
-    /// Follows a call that another process runs, until it is settled or no caller here waits. A notification only
-    /// says when to look.
+    /// Follows a call of another process, until it is settled or no caller here waits.
     async fn watch(&self, mut record: Record, run: RunHandle, asks: Owner) {
         let (call_id, version) = (record.intent.call_id, record.version);
         let Some(_place) = self.waiting.take(asks) else {
             return run.end(Ok(Arc::new(record)), false);
         };
+        // A notification only says when to look.
         let listener = self.base.store.listen(call_id);
         run.say(Progress::Running {
             record: Arc::new(record.clone()),
@@ -427,7 +409,7 @@ impl Engine {
         }
     }
 
-    /// Ends a call that was claimed and is not sent, because of its saga.
+    /// Ends a claimed call that its saga does not let be sent.
     async fn turn_away(
         &self,
         call: &PreparedCall,
@@ -460,7 +442,7 @@ impl Engine {
         );
     }
 
-    /// Runs a read without a store: it has no effect that could be doubled.
+    /// Runs a read without a store: a repetition has no effect.
     async fn pass_through(
         &self,
         call: &PreparedCall,

@@ -1,4 +1,4 @@
-//! Calls that the gateway makes itself, to undo what others have done. They go the way of every call.
+//! Calls that the gateway makes itself: compensations. They go the way of every call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use crate::gateway::trace::Trace;
 pub(in crate::gateway) struct InternalCall {
     pub(in crate::gateway) tenant: String,
     pub(in crate::gateway) tool: String,
-    /// Begins with [`key::COMPENSATION`], so that no caller can bring it.
+    /// The key. It begins with [`key::COMPENSATION`], so that no caller can bring it.
     pub(in crate::gateway) key: String,
     pub(in crate::gateway) args: serde_json::Value,
-    /// The id it gets, if that is decided already.
+    /// The id, if it is decided already.
     pub(in crate::gateway) call_id: Option<CallId>,
     pub(in crate::gateway) user_id: String,
     pub(in crate::gateway) session_id: String,
@@ -37,8 +37,10 @@ pub(in crate::gateway) struct InternalCall {
 }
 
 impl Engine {
-    /// Makes a call of the gateway's own, by the same way as any other: it is claimed, kept in the ledger,
-    /// retried, and held when its outcome is unknown. Asked again it is the same call.
+    /// Runs a call of the gateway's own, in the way of any other.
+    ///
+    /// It is claimed, kept in the ledger, retried, and held when its outcome is unknown. A
+    /// repetition is the same call.
     ///
     /// # Errors
     /// Why nothing was sent; or that it is not known yet how it ended.

@@ -1,4 +1,4 @@
-//! Large requests are read off the runtime's workers: what takes long must not hold up everything else.
+//! Reads large requests apart from the runtime's workers, so that they hold up nothing else.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
-/// From this size on, in bytes, reading a request takes longer than a worker may be kept busy.
+/// The size from which reading a request keeps a worker busy for too long.
 const LARGE: usize = 64 * 1024;
 
-/// How long a request for whose result there is no memory waits to be looked up.
+/// How long a request without memory for its result waits to be looked up.
 const WITHOUT_ROOM: Duration = Duration::from_secs(1);
 
-/// Places for requests that take much at once.
+/// Bounds how many large requests are read or looked up at once.
 pub struct LargeRequests {
     reading: Semaphore,
-    /// Places for requests that are looked up although there is no memory for their results.
+    /// Places for lookups without memory for the result.
     without_room: Semaphore,
 }
 
@@ -28,13 +28,14 @@ impl LargeRequests {
         }
     }
 
-    /// A place to be looked up without memory for the result; `None`: the store is slow, and others have them all.
+    /// A place to look up a request without memory for its result; `None`: the store is slow, and
+    /// all places are taken.
     pub(in crate::gateway) async fn without_room(&self) -> Option<SemaphorePermit<'_>> {
         let place = timeout(WITHOUT_ROOM, self.without_room.acquire()).await;
         place.ok()?.ok()
     }
 
-    /// Reads a request of so many bytes. Of large ones only a few are read at the same time.
+    /// Reads a request of so many bytes. Only a few large ones are read at the same time.
     pub async fn read_off_workers<T>(&self, bytes: usize, read: impl FnOnce() -> T) -> T {
         if bytes < LARGE {
             return read();

@@ -13,6 +13,7 @@ mod prepared; // a request as it came in, and as it is known to be good
 mod preview; // what a request would meet
 mod queue; // wait for an exclusive session
 mod refusal; // what a request met, and begins nothing
+mod replay; // a result that is remembered
 mod result_memory; // memory for results, kept before their calls are claimed
 mod rounds; // requests that answer what a server asked
 mod run; // attempts until core says enough; settle

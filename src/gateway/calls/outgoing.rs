@@ -1,4 +1,4 @@
-//! The request that an attempt sends: what the call's arguments become, and what the gateway says about the call.
+//! The request of an attempt: the call's arguments, and headers about the call.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::core::tool::{Effect, Tool};
 use crate::downstream::{Deadline, Endpoint, Party, Request};
 use crate::gateway::tools::ToolAt;
 
-/// The request that a call is to its tool. Further headers may say more about the call.
+/// A call as its tool gets it. Further headers may say more about the call.
 pub struct ToolRequest<'a> {
     pub endpoint: Cow<'a, Endpoint>,
-    /// With the key and the call's id.
+    /// The headers, with the key and the call's id.
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
 impl<'a> ToolRequest<'a> {
-    /// What these arguments are to a tool under a key.
+    /// The request of these arguments under a key.
     ///
     /// # Errors
     /// By today's configuration they make no request.
@@ -57,7 +57,7 @@ impl<'a> ToolRequest<'a> {
     }
 }
 
-/// Where an attempt goes, and what it sends. `trace` are headers.
+/// The endpoint and the request of an attempt. `trace` are headers.
 ///
 /// # Errors
 /// By today's configuration the arguments make no request.
@@ -104,7 +104,7 @@ pub(super) fn outgoing<'a>(
     Ok((made.endpoint, request))
 }
 
-/// The request of a caller to an API, as it came but for the key.
+/// A caller's request to an API, as it came but for the key.
 ///
 /// # Errors
 /// It is not there any more, and what is kept of it is not whole.
@@ -126,7 +126,7 @@ fn passed_on<'a>(
     })
 }
 
-/// Where the tool is asked whether it knows a call, by what is kept of its arguments.
+/// The URL of a probe, from the stored arguments.
 ///
 /// # Errors
 /// It cannot be asked, or they make no URL.
@@ -161,7 +161,7 @@ fn add(headers: &mut HeaderMap, sent: &Sent) -> Result<(), String> {
     Ok(())
 }
 
-/// What the gateway says to the tool about a call. Nothing of the caller's own headers.
+/// The gateway's headers about a call. None of the caller's own are among them.
 fn about(key: &str, key_header: &str, call_id: CallId) -> HeaderMap {
     let mut headers = HeaderMap::new();
     say(&mut headers, key_header, key);
@@ -169,7 +169,7 @@ fn about(key: &str, key_header: &str, call_id: CallId) -> HeaderMap {
     headers
 }
 
-/// Values were checked when they came in; one that fits no header is left out.
+/// Adds a header. Values were checked when they came in; one that fits no header is left out.
 fn say(headers: &mut HeaderMap, name: &str, value: &str) {
     let value = HeaderValue::from_bytes(value.as_bytes());
     if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value) {

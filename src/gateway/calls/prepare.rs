@@ -54,7 +54,7 @@ impl Preparer {
             .ok_or_else(|| ErrorKind::UnknownTool.alone())
     }
 
-    /// The tool that a request is for: a request of HTTP to an API, or arguments to a tool.
+    /// The tool of a request: an API with an HTTP request, or a tool with arguments.
     pub(in crate::gateway) fn at_for(
         &self,
         caller: &Caller,
@@ -70,7 +70,7 @@ impl Preparer {
         }
     }
 
-    /// Reads a request by the recipe of today and by all that are remembered.
+    /// Reads a request by today's recipe and by all remembered ones.
     ///
     /// # Errors
     /// It cannot be read, or gives no name to look for; or the recipes are not known.
@@ -98,8 +98,9 @@ impl Preparer {
     }
 }
 
-/// The key of a request, by the configuration of today; of a tool that does not redact arguments. Nothing is claimed, and
-/// nothing is looked up.
+/// The key of a request by today's configuration, for a tool without `redact.args`.
+///
+/// Nothing is claimed, and nothing is looked up.
 ///
 /// # Errors
 /// The request cannot be read, does not fit the tool's schema, or has no good key.
@@ -127,11 +128,11 @@ struct Read {
     identity: identity::Identity,
     /// The arguments that count today.
     value: Value,
-    /// What the tool will get: the caller's own bytes, unless the model's key had to be taken out.
+    /// The arguments for the tool: the caller's own bytes, or a copy without the model's key.
     args: Bytes,
     /// The arguments as they came.
     raw: Bytes,
-    /// Why it is no call by the configuration of today.
+    /// Why it is no call by today's configuration.
     complaint: Option<ErrorKind>,
     /// The key that the caller's runtime brought.
     runtime: Option<key::Key>,
@@ -196,7 +197,7 @@ fn read_request(
     })
 }
 
-/// Why a request is no call by the configuration of today.
+/// Why a request is no call by today's configuration.
 fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Option<ErrorKind> {
     let refused = identity.key.as_ref().err();
     let is_bad_key = matches!(
@@ -217,13 +218,13 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
     }
 }
 
-/// Why the arguments make no request to the tool.
+/// The mistakes for which the arguments make no request to the tool.
 pub(super) fn no_request(tool: &Tool, args: &Value) -> Option<Mistakes> {
     let mistakes = tool.request.as_ref()?.mistakes(args);
     (!mistakes.is_empty()).then_some(mistakes)
 }
 
-/// What a request is read by beside today's recipe.
+/// The recipes and secrets that read a request, beside today's recipe.
 struct ReadBy<'a> {
     earlier: &'a [(RecipeId, Arc<Recipe>)],
     secrets: &'a Arc<Secrets>,

@@ -1,4 +1,4 @@
-//! A request for a call, as it came in and as it is known to be good.
+//! A request for a call: as it came, and with its key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +24,11 @@ use crate::gateway::tools::ToolAt;
 use crate::gateway::trace::{RequestSpan, Trace};
 use crate::metrics::Door;
 
-/// One request for a call, as it came in.
+/// One request for a call, as it came.
 #[derive(Debug, Default)]
 pub struct Request {
     pub tool: String,
-    /// JSON, as the caller wrote it.
+    /// The arguments as JSON, as the caller wrote them.
     pub args: String,
     /// Empty if the caller named none; so is `session_id`.
     pub user_id: String,
@@ -36,7 +36,7 @@ pub struct Request {
     /// Empty if the call belongs to no saga.
     pub saga_id: String,
     pub trace_id: Option<String>,
-    /// The request as a span.
+    /// The span of the request.
     pub span: RequestSpan,
     /// The value of the `Idempotency-Key` header line.
     pub key_header: Option<Bytes>,
@@ -45,12 +45,12 @@ pub struct Request {
     pub brought: Brought,
     pub patience: Patience,
     pub door: Door,
-    /// Who waits for it, if that is a client of MCP.
+    /// The MCP client that waits for the call, if there is one.
     pub client: Client,
     pub answers: Answers,
-    /// The request of HTTP that it is, to an API that callers use as it is. Its arguments are what that asks for.
+    /// The HTTP request, for an API that callers use as it is. Its view is the arguments.
     pub passed: Option<Passed>,
-    /// What the client calls it, one JSON object; empty: nothing is known of that.
+    /// The client's names of the request, one JSON object; empty if there are none.
     pub client_ids: String,
 }
 
@@ -58,29 +58,29 @@ pub struct Request {
 #[derive(Debug, Clone)]
 pub struct Passed {
     pub message: Arc<Message>,
-    /// What is kept of it.
+    /// The image of it that is kept.
     pub image: Bytes,
 }
 
-/// Whether a request answers what a server asked.
+/// Whether a request answers a server's questions.
 #[derive(Debug, Default)]
 pub enum Answers {
     #[default]
     Nothing,
-    /// It says so.
+    /// It answers this round.
     Round(Answer),
-    /// It does, and its arguments have the answers.
+    /// It answers a round, and its arguments hold the answers.
     InArgs,
 }
 
 /// How long a caller waits (RFC 7240).
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Patience {
-    /// `wait`: at the most this long.
+    /// `wait`: the longest wait.
     pub wait: Option<Duration>,
     /// `respond-async`: a running call is answered as accepted rather than waited for.
     pub respond_async: bool,
-    /// Where it does not say how long: the longest that its protocol has it wait.
+    /// The longest wait of the protocol, for callers that give none.
     pub longest: Option<Duration>,
 }
 
@@ -89,47 +89,50 @@ pub struct Patience {
 pub(in crate::gateway) struct PreparedCall {
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
-    /// What it may be found by, today's key first. Of a stored call that is sent once more: none.
+    /// The names by which it may be found, today's key first. Of a stored call that is sent once
+    /// more: none.
     pub names: Arc<[Name]>,
-    /// What it is by earlier recipes.
+    /// Its fingerprints by earlier recipes.
     pub prints: Arc<Prints>,
-    /// What its names follow from. `None`: from nothing that changes.
+    /// The recipes and secrets of its names. `None`: they never change.
     pub read_by: Option<ReadWith>,
     /// The key that the caller's runtime brought.
     pub runtime: Option<key::Key>,
     /// The arguments as they came, until it is known which call it is.
     pub raw: Bytes,
-    /// Why it is no call by the configuration of today. It is told if no call is found that is the same.
+    /// Why it is no call by today's configuration.
+    ///
+    /// The caller is told only if no stored call is the same.
     pub complaint: Option<ErrorKind>,
-    /// The recipes of keys are written down, so that it may be claimed.
+    /// Whether the recipes of keys are written down, so that it may be claimed.
     pub may_claim: bool,
-    /// The key that the caller is told where it gets no result.
+    /// The key in an answer without a result.
     pub told_key: Option<String>,
-    /// What the tool gets. Of the intent's own arguments some may be masked.
+    /// The arguments for the tool. Some of the intent's own may be masked.
     pub args: Bytes,
-    /// What an API gets that callers use as it is.
+    /// The HTTP request, for an API that callers use as it is.
     pub message: Option<Arc<Message>>,
     pub brought: Brought,
-    /// How many calls may be in line for its session before it.
+    /// Most calls that may be in line for its session before it.
     pub longest_line: u32,
     /// The bound on new keys of its caller.
     pub new_keys: Option<Arc<NewKeys>>,
-    /// Who waits for it, if that is a client of MCP.
+    /// The MCP client that waits for the call, if there is one.
     pub client: Client,
-    /// Where what is done for it belongs.
+    /// The trace of its spans.
     pub trace: Trace,
 }
 
-/// What a request was read with beside today's recipe.
+/// The recipes and secrets that read a request, beside today's recipe.
 #[derive(Clone)]
 pub(in crate::gateway) struct ReadWith {
-    /// The earlier ones.
+    /// The earlier recipes.
     pub recipes: Arc<[RecipeId]>,
     pub secrets: Arc<Secrets>,
 }
 
 impl PreparedCall {
-    /// A stored call, to be sent once more, for no caller.
+    /// A stored call that is to be sent once more, without a caller.
     pub(in crate::gateway) fn again(at: Arc<ToolAt>, record: &Record, trace: Trace) -> Self {
         let (intent, args) = (record.intent.clone(), record.intent.args.clone());
         Self {
@@ -153,7 +156,7 @@ impl PreparedCall {
         }
     }
 
-    /// The same request, read by other earlier recipes or secrets. `None`: its arguments are not there any more.
+    /// The same request by other earlier recipes or secrets. `None`: its arguments are gone.
     pub(in crate::gateway) fn read_again(
         &self,
         earlier: &[(RecipeId, Arc<Recipe>)],
@@ -196,7 +199,9 @@ impl PreparedCall {
     }
 }
 
-/// Where calls that look like this one are found. A call that answers a round looks like the one that asked.
+/// The near-duplicate group of these arguments.
+///
+/// A call that answers a round has that of the call which asked.
 pub(in crate::gateway) fn similar_group(
     tool: &Tool,
     tenant: &str,

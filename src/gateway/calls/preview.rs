@@ -1,5 +1,5 @@
-//! What a request would meet if it were sent now, and which tools there are. Nothing is claimed and
-//! nothing is counted.
+//! Previews: what a request would meet if it were sent now. Nothing is claimed and nothing is
+//! counted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,19 @@ use crate::gateway::error::{Error, ErrorKind};
 use crate::gateway::trace::RequestSpan;
 use crate::gateway::transition;
 
-/// Which call a request is, and what would become of it.
+/// Which call a request is, and how it would be answered.
 #[derive(Debug)]
 pub struct Preview {
-    /// What the call would be stored as; its id is of no meaning.
+    /// The intent as it would be stored; its call id has no meaning.
     pub intent: Arc<Intent>,
     pub would: Would,
     /// The call that holds the key now, if the caller may read it.
     pub meets: Option<Record>,
 }
 
-/// What would become of a request, as far as its key decides it. Whether its session, its tool and the
-/// store let it begin is not asked.
+/// The answer to a request, as far as its key decides it.
+///
+/// Session, tool and store are not asked whether the call may begin.
 #[derive(Debug)]
 pub enum Would {
     Run,
@@ -34,12 +35,12 @@ pub enum Would {
     Wait,
     /// The stored result would be answered.
     Replay,
-    /// This would be answered instead, and nothing would run.
+    /// This failure would be answered, and nothing would run.
     Refuse(ErrorKind),
 }
 
 impl Engine {
-    /// Reads a request as a call does, and looks once what is there under its key.
+    /// Reads a request as a call does, and looks once for a stored call.
     ///
     /// # Errors
     /// Why the request would be refused whatever is there, or the store does not answer.

@@ -1,4 +1,4 @@
-//! Waiting for one's turn in a session. The rules are in `core::session`.
+//! Waiting in the line of a session. The rules are in `core::session`.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::gateway::places::{Owner, Place, Places};
 use crate::gateway::recovery::LostCalls;
 use crate::store::{Due, Listener};
 
-/// What a call has when it is its turn.
+/// A call whose turn in the session has come.
 pub(in crate::gateway) struct Turn {
     pub(in crate::gateway) claimed: Result<ClaimOutcome, ErrorKind>,
     /// A place to run.
     pub(in crate::gateway) place: Option<Place>,
-    /// Room for its result.
+    /// Memory for its result.
     pub(in crate::gateway) room: Option<Charge>,
     /// Nothing is sent after this.
     pub(in crate::gateway) deadline: Deadline,
@@ -45,8 +45,10 @@ pub(in crate::gateway) struct SessionQueue {
 }
 
 impl SessionQueue {
-    /// Gets hold of the key when its session lets it: waits in the session's line for as long as the
-    /// tool allows. While it waits nothing is claimed.
+    /// Claims the key when the session lets it.
+    ///
+    /// Waits in the session's line for as long as the tool allows. While it waits nothing is
+    /// claimed.
     pub(in crate::gateway) async fn claim_in_session_order(
         &self,
         call: &PreparedCall,
@@ -179,8 +181,9 @@ impl SessionQueue {
         turn
     }
 
-    /// Gives a lock free whose call will not do it: that one's gateway is gone, or the configuration has
-    /// changed since. Whether anything has changed.
+    /// Frees a lock that its holder will not free; returns whether anything has changed.
+    ///
+    /// The holder's gateway is gone, or the configuration has changed since.
     async fn clear_left_over(&self, id: &SessionId, lock: &Lock) -> bool {
         let now = self.base.now();
         if now < lock.lease_until {

@@ -1,4 +1,4 @@
-//! Why a request begins nothing: what it meets stands for something else.
+//! Why a request begins nothing: a stored call blocks it.
 
 use super::prepared::PreparedCall;
 use crate::core::call::Action;
@@ -8,7 +8,7 @@ use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{Intent, Record};
 use crate::gateway::error::{Differs, ErrorKind, Reused};
 
-/// Why nothing of a request begins, as core has decided.
+/// The failure for a refusal that core has decided.
 pub(in crate::gateway) fn refusal(
     action: Action,
     call: &PreparedCall,
@@ -30,7 +30,7 @@ pub(in crate::gateway) fn refusal(
     }
 }
 
-/// What is told of a key that stands for another call, or may.
+/// The failure for a key that stands for another call, or may.
 pub(in crate::gateway) fn reused(
     call: &PreparedCall,
     there: &Record,
@@ -71,7 +71,9 @@ pub(in crate::gateway) fn reused(
     }
 }
 
-/// What is told of a key whose call is past its window. What cannot be compared may be a repetition.
+/// The failure for a key whose call is past its window.
+///
+/// A request that cannot be compared may be a repetition.
 pub(in crate::gateway) fn expired(
     intent: &Intent,
     prints: &Prints,

@@ -1,6 +1,8 @@
-//! Memory for results: kept before a call is claimed, so that no result is lost for want of it.
+//! Memory for results: reserved before a call is claimed, so that no result is lost for want of it.
 
-use crate::budget::{Budget, Charge};
+use std::sync::Arc;
+
+use crate::budget::{Budget, Charge, attach};
 use crate::core::record::Record;
 use crate::gateway::error::ErrorKind;
 
@@ -12,8 +14,9 @@ pub struct ResultMemory {
 }
 
 impl ResultMemory {
-    /// Room for the longest result of a call and for its arguments, if there is any. `longest`: of a tool that has another
-    /// bound than all tools.
+    /// Reserves memory for a call's longest result and its arguments, if there is any.
+    ///
+    /// `longest`: for a tool with a bound of its own.
     pub(in crate::gateway) fn reserve(
         &self,
         tenant: &str,
@@ -24,16 +27,30 @@ impl ResultMemory {
         self.budget.charge(tenant, longest + 2 * args).ok()
     }
 
-    /// A record that was loaded, with room for its result.
+    /// A loaded record, with memory for its result.
     pub(in crate::gateway) fn with_room(&self, mut record: Record) -> Result<Record, ErrorKind> {
         let bytes = record.state.kept_mut().map_or(0, |json| json.len());
         let room = self.budget.charge(&record.intent.tenant, bytes);
         move_in(&mut record, &mut Some(room.map_err(|_| ErrorKind::NoRoom)?));
         Ok(record)
     }
+
+    /// The same of a record that is remembered, without a copy of its result.
+    pub(in crate::gateway) fn with_room_beside(
+        &self,
+        record: &Record,
+    ) -> Result<Record, ErrorKind> {
+        let mut record = record.clone();
+        if let Some(json) = record.state.kept_mut() {
+            let room = self.budget.charge(&record.intent.tenant, json.len());
+            let room = room.map_err(|_| ErrorKind::NoRoom)?;
+            *json = attach(json.clone(), &Arc::new(room));
+        }
+        Ok(record)
+    }
 }
 
-/// From now on the result holds the room that was kept for it, as long as a copy of it is anywhere.
+/// Ties the reserved memory to the result, until its last copy is dropped.
 pub(in crate::gateway) fn move_in(record: &mut Record, room: &mut Option<Charge>) {
     if let Some(json) = record.state.kept_mut()
         && let Some(room) = room.take()

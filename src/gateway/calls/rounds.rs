@@ -1,4 +1,4 @@
-//! Requests that answer what a server asked.
+//! Requests that answer a server's questions.
 
 use std::sync::Arc;
 
@@ -13,11 +13,10 @@ use crate::gateway::error::{Error, ErrorKind, unavailable};
 use crate::gateway::tools::ToolAt;
 
 impl Engine {
-    /// A request with the answers that it brings among its arguments, if it answers a call that asked, with the
-    /// arguments of that call.
+    /// Adds a round's answers to the arguments of the first call.
     ///
     /// # Errors
-    /// It does not, or that cannot be looked up. Nothing was run.
+    /// The request does not answer the round, or the call cannot be looked up. Nothing was run.
     pub(super) async fn with_answers(
         &self,
         at: &Arc<ToolAt>,

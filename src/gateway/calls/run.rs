@@ -1,6 +1,7 @@
-//! Attempts of a call: dispatch, and write down what came of it.
+//! The attempts of a call: dispatch, and write down the outcome.
 //!
-//! The claim is durable before the first byte leaves, and an outcome is told only when it is durable.
+//! The claim is durable before the first byte leaves, and an outcome is told only when it is
+//! durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::gateway::pauses::Pauses;
 use crate::gateway::transition;
 use crate::metrics::{ArrivalKind, Door};
 
-/// Whether what comes of a run is written down.
+/// Whether the outcome of a run is written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::gateway) enum Keep {
     Stored,
@@ -31,7 +32,7 @@ pub(in crate::gateway) enum Keep {
 /// A run that has begun.
 pub(in crate::gateway) struct Begun {
     pub(in crate::gateway) record: Record,
-    /// What its tool's breaker has let it through with.
+    /// The permit of the tool's circuit breaker.
     pub(in crate::gateway) permit: Permit,
     /// Nothing is sent after this.
     pub(in crate::gateway) deadline: Deadline,
@@ -45,8 +46,9 @@ pub(in crate::gateway) struct Runner {
 }
 
 impl Runner {
-    /// Attempt after attempt, until one settles the call. Answers with the stored record, and with
-    /// the exchange if it was left without an answer.
+    /// Makes attempts, until one settles the call.
+    ///
+    /// Returns the stored record, and the exchange if it was left without an answer.
     pub(in crate::gateway) async fn run_attempts(
         &self,
         call: &PreparedCall,
@@ -118,8 +120,9 @@ impl Runner {
         }
     }
 
-    /// Applies how an attempt ended to the record and writes it. Answers with the record as stored,
-    /// and how long to wait if another attempt is to be made.
+    /// Applies the end of an attempt to the record and writes it.
+    ///
+    /// Returns the stored record, and how long to wait if another attempt is to be made.
     async fn settle(
         &self,
         call: &PreparedCall,
@@ -147,7 +150,7 @@ impl Runner {
         (record, wait)
     }
 
-    /// The same where no request waits for it.
+    /// Applies the end of an attempt where no request waits for it.
     pub(in crate::gateway) async fn settle_alone(
         &self,
         call: &PreparedCall,
@@ -248,7 +251,7 @@ impl Runner {
     }
 }
 
-/// Why the first arrival gets no result, in one word.
+/// Why the first arrival gets no result, as a label.
 fn failure_of(record: &Record) -> Option<&'static str> {
     match &record.state {
         State::Failed(failure) => Some(failure.kind.as_str()),

@@ -1,7 +1,7 @@
-//! One run of a call in this process, shared by all requests that wait for it.
+//! One run of a call in this process, shared by all its waiters.
 //!
-//! It must not know how a call runs. The store's claim is the authority; sharing only spares the store the
-//! questions of requests that arrive together.
+//! It must not know how a call runs. The store's claim is the authority; sharing only spares the
+//! store the questions of requests that arrive together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,28 +15,29 @@ use crate::gateway::error::ErrorKind;
 use crate::gateway::throttle::NewKeys;
 use crate::store::Listener;
 
-/// What requests must have in common to share a run.
+/// The values that requests must share to share a run.
 ///
 /// The bound on new keys is part of it, so that no request is refused because another token was too fast.
 pub(in crate::gateway) type RunKey = (Lookup, Fingerprint, Brought, String, Option<Arc<NewKeys>>);
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Clone)]
 pub(in crate::gateway) enum Progress {
     Claiming,
-    /// Another call of the session is at it; nothing is claimed.
+    /// It waits for another call of the session; nothing is claimed.
     Queued,
     /// The claim is durable. `ours`: this run sends the call; otherwise another process does.
     Running {
         record: Arc<Record>,
         ours: bool,
     },
-    /// The outcome is known here, and the store has not taken it: it must not be told yet.
+    /// The outcome is known here, but not written yet: it must not be told.
     Unwritten {
         record: Arc<Record>,
     },
-    /// The store knows the end; or why there is none. `ours`: this run sent the call; otherwise it
-    /// found it so.
+    /// The run is over, and the store has its end; or why there is none.
+    ///
+    /// `ours`: this run sent the call; otherwise it found the end.
     Ended {
         record: Result<Arc<Record>, ErrorKind>,
         ours: bool,
@@ -75,7 +76,7 @@ impl Progress {
 pub(in crate::gateway) struct SharedRuns(Mutex<HashMap<RunKey, watch::Sender<Progress>>>);
 
 impl SharedRuns {
-    /// Joins the run of this key, or begins one: then there is a handle, with which it is driven.
+    /// Joins the run of this key, or begins one. A new run has a handle that drives it.
     pub(in crate::gateway) fn join_or_begin(
         self: &Arc<Self>,
         id: RunKey,
@@ -96,7 +97,7 @@ impl SharedRuns {
         )
     }
 
-    /// Whether a call runs here. Its run may have been found by another name than its first.
+    /// Whether a call runs here. Its run may have begun under another of its names.
     pub(in crate::gateway) fn runs(&self, call_id: CallId) -> bool {
         let runs = self.lock();
         runs.values().any(|progress| match &*progress.borrow() {
@@ -124,12 +125,14 @@ impl RunHandle {
         self.progress.send_replace(progress);
     }
 
-    /// Says the end. Who arrives from now on asks the store.
+    /// Ends the run. Later requests ask the store.
     pub(in crate::gateway) fn end(self, record: Result<Arc<Record>, ErrorKind>, ours: bool) {
         self.say(Progress::Ended { record, ours });
     }
 
-    /// Ends the run if no request waits for it any more. In one step, so that none joins in between.
+    /// Ends the run if no request waits for it any more.
+    ///
+    /// In one step, so that none joins in between.
     pub(in crate::gateway) fn leave_if_alone(&self) -> bool {
         let mut runs = self.runs.lock();
         let alone = self.progress.receiver_count() == 0;

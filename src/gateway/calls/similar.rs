@@ -1,4 +1,4 @@
-//! A request whose key is new, but that looks like an earlier call. The rule is in `core::call`.
+//! A request with a new key that looks like an earlier call. The rule is in `core::call`.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::gateway::error::ErrorKind;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store::Error;
 
-/// How often the store is asked to make a key a name of the call. Each time that it says no another writer was
-/// faster, and of those that add a key there are only so many.
+/// How often the store is asked to add a key to a call.
+///
+/// Each refusal means that another writer was faster, and only so many writers add a key.
 const TRIES: usize = 2 * MAX_ALIASES;
 
-/// What a request gets that looks like a call.
+/// The answer to a request that looks like a call.
 pub(in crate::gateway) enum Alike {
-    /// The result of that call; the request's key is a name of it.
+    /// The result of that call, which has the request's key as a name now.
     Settled(Box<Record>),
     /// The key has been claimed meanwhile, or that call is gone: look again.
     Again,
@@ -34,7 +35,7 @@ pub(in crate::gateway) fn replays(call: &PreparedCall) -> bool {
         .is_some_and(|similar| similar.action == OnSimilar::Replay)
 }
 
-/// Answers a request with the result of a call that it looks like, once its key is a name of that call.
+/// Answers a request from a similar call, whose name its key becomes.
 ///
 /// # Errors
 /// Why it is not answered so. Nothing was run.

@@ -1,5 +1,4 @@
-//! What a duplicate would get, and whether the tool would still say the same. The rules are in
-//! `core::call::verify`.
+//! Acts of persons on calls: settle, replay, verify. The rules are in `core::call::verify`.
 
 use std::sync::Arc;
 
@@ -25,18 +24,18 @@ use crate::gateway::status::Status;
 use crate::gateway::trace::Trace;
 use crate::gateway::transition::{self, Moved, OnConflict};
 
-/// A stored result, and what the tool says today if it was asked.
+/// A stored result and, if the tool was asked, a fresh one.
 #[derive(Debug, Clone)]
 pub struct Replay {
     pub call_id: CallId,
-    /// One JSON text, as a duplicate gets it.
+    /// The stored result as one JSON text, as a duplicate gets it.
     pub stored: Bytes,
     pub fresh: Option<Bytes>,
     /// JSON Pointers to where the two differ.
     pub differences: Vec<String>,
 }
 
-/// What persons do about single calls.
+/// The acts of persons on single calls.
 pub struct Operator {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) pauses: Arc<Pauses>,
@@ -47,10 +46,10 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// A person says what became of an unknown call. Its duplicates get that from now on.
+    /// Settles an unknown call. Its duplicates get the new outcome.
     ///
     /// # Errors
-    /// Who asks is no administrator, the call is not unknown, or it is to count as failed while its request
+    /// The caller is no administrator, the call is not unknown, or it is to count as failed while its request
     /// may still be under way.
     pub async fn resolve(
         &self,
@@ -103,10 +102,10 @@ impl Operator {
         }
     }
 
-    /// What a duplicate of the call gets. Nothing is sent.
+    /// The result as a duplicate gets it. Nothing is sent.
     ///
     /// # Errors
-    /// Who asks is no administrator, or the call has no result.
+    /// The caller is no administrator, or the call has no result.
     pub async fn replay_stored(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
         let record = self.to_replay(caller, call_id).await?;
         match &record.state {
@@ -123,11 +122,12 @@ impl Operator {
         }
     }
 
-    /// Sends the same request once more, where that has no effect, and compares. What the call has
-    /// answered stays its result.
+    /// Sends the same request once more, where that has no effect, and compares.
+    ///
+    /// The stored result stays.
     ///
     /// # Errors
-    /// Who asks is no administrator, the call has no result, to send it again would not be safe, nothing
+    /// The caller is no administrator, the call has no result, to send it again would not be safe, nothing
     /// may be sent at present, or the tool gave nothing to compare.
     pub async fn replay_verified(
         self: &Arc<Self>,
@@ -227,7 +227,7 @@ impl Operator {
         }
     }
 
-    /// A result of the call's tool without what is secret in it.
+    /// A result without the tool's secrets.
     fn shown(&self, record: &Record, json: &Bytes) -> Bytes {
         let at = self.base.tool_at(&record.intent.tool);
         at.map_or_else(hidden, |at| at.shown(json))
@@ -240,7 +240,9 @@ impl Operator {
         record.ok_or_else(|| ErrorKind::UnknownCall.alone())
     }
 
-    /// The entry that the request was sent is there already; what came of it may be missing.
+    /// Notes the result of a verified replay.
+    ///
+    /// The entry that the request was sent is there already; if this one fails, it stays alone.
     async fn note_verified(&self, record: Record, caller: &Caller, found: &Fresh) {
         let event = Event::Verified {
             by: caller.name.clone(),
@@ -265,7 +267,7 @@ fn blocked_by(blocker: CheckBlocker) -> ErrorKind {
     }
 }
 
-/// A result to compare with, or why there is none.
+/// A result to compare, or why there is none.
 fn fresh_result(call: &PreparedCall, record: &Record, evidence: Evidence) -> Result<Bytes, String> {
     match (
         classify(&call.at.tool, &evidence, Sent::of(record)),

@@ -1,4 +1,4 @@
-//! What is known of calls.
+//! Questions about calls.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,15 +12,15 @@ use crate::core::redact;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, unavailable};
 
-/// The most entries of a call's history that one answer holds: the newest.
+/// Most entries of a call's history in one answer: the newest.
 pub(in crate::gateway) const MAX_ENTRIES: u32 = 500;
-/// How often a store is asked for one page: what few calls match takes several pages.
+/// Most pages of the store for one answer: a filter with few matches takes several.
 const ROUNDS: usize = 4;
 
-/// How many may read everything at once: of a tenant, and in all.
+/// How many exports may run at once: for a tenant, and in all.
 const MAX_EXPORTS: (usize, usize) = (2, 16);
 
-/// A place among those who read everything; dropped, it is free again.
+/// A place for an export; dropped, it is free again.
 pub struct ExportPlace {
     tenant: String,
     taken: Arc<Mutex<Vec<String>>>,
@@ -35,16 +35,18 @@ impl Drop for ExportPlace {
     }
 }
 
-/// In place of a result whose tool this gateway does not have in its configuration: what in it is secret is not
-/// known.
+/// The text in place of a result whose tool is not configured here.
+///
+/// Which parts of it are secret is not known.
 pub(in crate::gateway) fn hidden() -> Bytes {
     Bytes::from_static(b"\"[hidden: the tool is not configured]\"")
 }
 
-/// What is asked of the ledger.
+/// A question to the ledger.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// Whose calls; if none is named, the caller's own, or for an administrator everyone's.
+    /// The tenant of the calls; if none is named, the caller's own, or for an administrator every
+    /// tenant.
     pub tenant: Option<String>,
     pub filter: Filter,
     /// Only calls before this.
@@ -55,7 +57,7 @@ pub struct Query {
 /// Answers questions about calls.
 pub struct Ledger {
     base: Arc<Base>,
-    /// The tenants of those who read everything now.
+    /// The tenants of the running exports.
     exports: Arc<Mutex<Vec<String>>>,
 }
 
@@ -85,7 +87,7 @@ impl Ledger {
         Ok(history)
     }
 
-    /// Takes out of a record what is not to be shown.
+    /// Takes secrets out of a record.
     pub(in crate::gateway) fn mask(&self, record: &mut Record) {
         let at = self.base.tool_at(&record.intent.tool);
         let mask = |json: &Bytes| at.as_ref().map_or_else(hidden, |at| at.shown(json));
@@ -103,8 +105,10 @@ impl Ledger {
         }
     }
 
-    /// The calls that pass a filter, newest first. A page may hold fewer than there are, even none, and
-    /// says from where on to ask for the next: the work for one page is bounded.
+    /// The calls that pass a filter, newest first.
+    ///
+    /// The work for one page is bounded. So a page may hold fewer calls than there are, even none;
+    /// it says where the next one begins.
     ///
     /// # Errors
     /// The caller may not read these calls, or the store does not answer.
@@ -167,8 +171,10 @@ impl Ledger {
         tenants.map_err(unavailable)
     }
 
-    /// A place for a caller that reads everything: there are few, so that calls are not held up, and a
-    /// tenant that reads slowly leaves some to the others.
+    /// A place for an export.
+    ///
+    /// There are few, so that calls are not held up; and a tenant that reads slowly leaves some to
+    /// the others.
     ///
     /// # Errors
     /// All of them are taken.

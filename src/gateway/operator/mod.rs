@@ -1,4 +1,4 @@
-//! What persons ask and do.
+//! Questions and acts of persons.
 
 mod calls; // resolve, replay, verify
 mod ledger; // what is known of calls

@@ -1,4 +1,4 @@
-//! What persons do to a session. The rules are in `core::session`.
+//! Acts of persons on sessions. The rules are in `core::session`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, unavailable};
 use crate::gateway::transition::{self, Moved, OnConflict};
 
-/// What persons do to sessions.
+/// The acts of persons on sessions.
 pub struct Sessions {
     base: Arc<Base>,
 }
@@ -21,7 +21,7 @@ impl Sessions {
         Self { base }
     }
 
-    /// What a session is like.
+    /// The state of a session.
     ///
     /// # Errors
     /// The caller may not read this tenant's calls, or the store does not answer.
@@ -33,11 +33,12 @@ impl Sessions {
         found.map_err(unavailable)
     }
 
-    /// Breaks a session's lock: the next call runs, whatever the one that has the lock still does. Both
-    /// the session and that call have an event that says so.
+    /// Breaks a session's lock: the next call runs, whatever the holder still does.
+    ///
+    /// Both the session and the holder get an event.
     ///
     /// # Errors
-    /// Who asks is no administrator, or the lock is free.
+    /// The caller is no administrator, or the lock is free.
     pub async fn unlock_session(
         &self,
         caller: &Caller,
@@ -71,8 +72,9 @@ impl Sessions {
         Ok(lock)
     }
 
-    /// Writes into a call's history that its lock was taken away. What it does goes on. Answers with the call, if
-    /// it is still the one that had the lock.
+    /// Writes into a call's history that its lock was taken away.
+    ///
+    /// The call goes on. Returns it, if it is still the one that had the lock.
     async fn tell_unlocked(&self, lock: &Lock, caller: &Caller, reason: &str) -> Option<Record> {
         let event = Event::Unlocked {
             by: caller.name.clone(),
@@ -91,11 +93,12 @@ impl Sessions {
         }
     }
 
-    /// Stops a session: no write of it begins until it is thawed. What runs goes on, and what has ended
-    /// is replayed.
+    /// Freezes a session: none of its writes begins until it is thawed.
+    ///
+    /// Running calls go on, and stored answers are replayed.
     ///
     /// # Errors
-    /// Who asks is no administrator, or it is frozen already.
+    /// The caller is no administrator, or it is frozen already.
     pub async fn freeze_session(
         &self,
         caller: &Caller,
@@ -106,7 +109,7 @@ impl Sessions {
     }
 
     /// # Errors
-    /// Who asks is no administrator, or it is not frozen.
+    /// The caller is no administrator, or it is not frozen.
     pub async fn thaw_session(
         &self,
         caller: &Caller,
@@ -149,7 +152,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// The session, for a person who wants to act on it.
+    /// A session, for an act of a person.
     async fn session_of(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
         self.base.admit_person(caller).await?;
         self.find_session(caller, id).await

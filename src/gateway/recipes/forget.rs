@@ -1,4 +1,4 @@
-//! Forgetting recipes by which no kept call was made.
+//! Forgets recipes of which no call is kept.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -13,16 +13,15 @@ use crate::core::recipe::RecipeId;
 use crate::core::recipe::stored::Remembered;
 use crate::store::{self, Put};
 
-/// Calls that are read in one go.
+/// Calls that one search reads.
 const PAGE: u32 = 500;
-/// How often a recipe whose time is over is looked for among the calls again, if one was found.
+/// How soon to look again for calls of an overdue recipe, if one was found.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
-/// Pages of old calls that such a look reads at the most.
+/// Most pages of old calls that one look reads.
 const PAGES: usize = 20;
 
 impl Recipes {
-    /// Says that the recipes of this gateway are served by, reads those of others, and forgets those by which
-    /// no kept call was made.
+    /// Says that this gateway uses its recipes, reads others, and forgets those without calls.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
@@ -72,7 +71,7 @@ impl Recipes {
         is_time
     }
 
-    /// Whether a call that was made by a recipe is kept; so it is if that cannot be said.
+    /// Whether a call of a recipe is kept. Counts as yes if the store cannot say.
     async fn has_calls_of(&self, one: &Remembered) -> Result<bool, store::Error> {
         let filter = Filter {
             tool: Some(one.recipe.tool.clone()),

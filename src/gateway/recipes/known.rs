@@ -1,4 +1,4 @@
-//! What a gateway knows of recipes.
+//! The recipes that a gateway knows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex as Guard};
@@ -18,29 +18,29 @@ use crate::gateway::secret::KnownSecrets;
 use crate::gateway::tools::ToolAt;
 use crate::store;
 
-/// What is known of recipes.
+/// The recipes that a gateway knows.
 pub struct Recipes {
     pub(super) base: Arc<Base>,
     pub(super) secrets: Arc<KnownSecrets>,
     pub(super) known: ArcSwap<KnownRecipes>,
-    /// One reads for all.
+    /// Held by the one request that reads recipes for all.
     pub(super) learning: Mutex<()>,
     pub(super) failed_at: Guard<Option<Instant>>,
-    /// When recipes whose time is over were last looked for among the calls.
+    /// When overdue recipes were last looked for among the calls.
     pub(super) looked_for: Guard<HashMap<RecipeId, Timestamp>>,
 }
 
 #[derive(Default, Clone)]
 pub(super) struct KnownRecipes {
-    /// By tool, the newest first.
+    /// Recipes by tool, the newest first.
     pub(super) all: BTreeMap<String, Vec<Remembered>>,
-    /// Those that are written down, with all others read after that.
+    /// Recipes that are written down, with all others read after that.
     pub(super) served: BTreeSet<RecipeId>,
-    /// When what was read last began to be read.
+    /// When the newest read began.
     pub(super) read_at: Option<Instant>,
-    /// Tools of which a stored recipe cannot be read: nothing of them is claimed.
+    /// Tools with an unreadable recipe: none of their calls is claimed.
     pub(super) unreadable: BTreeSet<String>,
-    /// A stored recipe of which not even the tool can be read: nothing of any tool is claimed.
+    /// Whether an unreadable recipe names no tool: then nothing is claimed.
     pub(super) is_any_unreadable: bool,
 }
 
@@ -73,12 +73,12 @@ impl Recipes {
         }
     }
 
-    /// The tools of which a recipe is stored: only of them calls can be.
+    /// The tools with a stored recipe: no other tool has calls.
     pub(in crate::gateway) fn tools(&self) -> Vec<String> {
         self.known.load().all.keys().cloned().collect()
     }
 
-    /// The recipes of a tool but today's, the newest first.
+    /// A tool's recipes but today's, the newest first.
     pub(in crate::gateway) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
         let known = self.known.load();
         let of_tool = known.all.get(&at.tool.name).into_iter().flatten();
@@ -88,13 +88,13 @@ impl Recipes {
             .collect()
     }
 
-    /// Whether these are the recipes of a tool but today's.
+    /// Whether these are a tool's recipes but today's.
     pub(in crate::gateway) fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
         let earlier = self.earlier(at);
         earlier.iter().map(|(id, _)| id).eq(ids)
     }
 
-    /// Whether what is known was read within this time.
+    /// Whether the recipes were read within this time.
     pub(super) fn is_younger(&self, max_age: Duration) -> bool {
         self.known
             .load()
@@ -115,9 +115,10 @@ impl Recipes {
         });
     }
 
-    /// How long until every gateway claims names by the tool's recipe of today, too; `None`: all do. Until then no
-    /// name by an earlier recipe may be left out of a claim: it is all that a gateway which does not know today's
-    /// looks for.
+    /// How long until every gateway claims names by the tool's recipe of today; `None`: all do.
+    ///
+    /// Until then no name by an earlier recipe may be left out of a claim: a gateway that does not
+    /// know today's recipe looks for no other name.
     pub(in crate::gateway) fn names_settle_in(
         &self,
         at: &ToolAt,
@@ -133,8 +134,9 @@ impl Recipes {
             .map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
 
-    /// Loads the recipes of calls that were met, as far as they are not known. One that is not there stays
-    /// unknown.
+    /// Loads the unknown recipes of calls that a request met.
+    ///
+    /// A recipe that the store lacks stays unknown.
     ///
     /// # Errors
     /// The store did not answer.

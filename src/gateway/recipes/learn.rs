@@ -1,4 +1,4 @@
-//! Learning recipes: this gateway's are written down, then those of others are read.
+//! Learning recipes: this gateway's are written down, then others are read.
 
 use std::sync::{Arc, PoisonError};
 
@@ -16,10 +16,10 @@ use crate::gateway::tools::ToolAt;
 use crate::gateway::transition::ROUNDS;
 use crate::store::{self, Put};
 
-/// Documents that are read in one go.
+/// Documents that one search reads.
 const PAGE: u32 = 500;
 
-/// Why a gateway does not serve by its recipes.
+/// Why a gateway cannot use its recipes.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -49,7 +49,7 @@ impl Recipes {
         }
     }
 
-    /// Reads the recipes again unless enough is known. Answers whether it is then.
+    /// Reads the recipes again unless enough are known. Returns whether enough are known then.
     async fn learn_until(&self, at: &ToolAt, is_known: impl Fn() -> bool) -> bool {
         if is_known() {
             return true;
@@ -77,8 +77,9 @@ impl Recipes {
         is_known()
     }
 
-    /// Whether another request has read the recipes since this one asked, those of this tool among them; and of a tool
-    /// that is closed because one of them cannot be read, whether that was a moment ago.
+    /// Whether another request has read this tool's recipes since this one asked.
+    ///
+    /// Of a tool that is closed because one of them cannot be read: whether that was a moment ago.
     fn is_just_read(&self, at: &ToolAt, asked: Instant) -> bool {
         let known = self.known.load();
         let is_closed = known.is_unreadable(&at.tool.name);
@@ -90,13 +91,15 @@ impl Recipes {
         })
     }
 
-    /// Whether the list of recipes is young enough to claim by: other gateways may have added to it.
+    /// Whether the list of recipes is young enough to claim by.
+    ///
+    /// Other gateways may have added to it.
     pub(in crate::gateway) async fn has_recent_recipes(&self, at: &ToolAt) -> bool {
         let max_age = self.base.limits.pace.recipes_max_age;
         !self.base.store.is_shared() || self.learn_until(at, || self.is_younger(max_age)).await
     }
 
-    /// Says which tools take no new calls because of their recipes.
+    /// Adds the tools that take no new calls because of their recipes.
     pub(in crate::gateway) async fn look_at_recipes(&self, readiness: &mut store::Readiness) {
         let (mut is_unwritten, mut closed) = (false, Vec::new());
         for at in self.base.tools().values() {
@@ -133,7 +136,7 @@ impl Recipes {
         }
     }
 
-    /// Writes down the recipes of the tools as they are now, and reads those of others.
+    /// Writes down the recipes of the tools, and reads all others.
     ///
     /// # Errors
     /// The store failed, or there are too many; what was known stays so.
@@ -143,7 +146,7 @@ impl Recipes {
         self.learn(tools.values().map(Arc::as_ref)).await
     }
 
-    /// The same for tools that are about to be served.
+    /// Learns the recipes of tools that are about to be served.
     ///
     /// # Errors
     /// They must not be served.
@@ -152,7 +155,7 @@ impl Recipes {
         self.learn(tools.iter()).await
     }
 
-    /// The caller has the lock.
+    /// Learns the recipes of these tools. The caller has the lock.
     async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
         let now = self.base.now();
         let began = Instant::now();
@@ -176,7 +179,7 @@ impl Recipes {
         Ok(())
     }
 
-    /// Writes down that a tool is served by its recipe. Whether that was not known before.
+    /// Writes down that a tool uses its recipe. Returns whether that was not known before.
     async fn write_recipe(&self, at: &ToolAt, now: Timestamp) -> Result<bool, Error> {
         let known = self.known.load_full();
         let keep = at.tool.retention;
@@ -203,7 +206,7 @@ impl Recipes {
         Ok(true)
     }
 
-    /// Writes a recipe, whatever version of its document is there. `is_new`: it is known from now on.
+    /// Writes a recipe, over any version of its document. `is_new`: it is known from now on.
     async fn put_recipe(&self, recipe: &Remembered, mut is_new: bool) -> Result<(), Error> {
         let mut recipe = recipe.clone();
         for _ in 0..ROUNDS {
@@ -241,8 +244,10 @@ impl Recipes {
         Err(store::Error::Refused("a recipe is written by many at once".into()).into())
     }
 
-    /// Reads what is stored. What this gateway knows and the store has lost is written again. `began`: before the
-    /// secret was read, too.
+    /// Reads the stored recipes.
+    ///
+    /// A recipe that this gateway knows and the store has lost is written again. `began`: before
+    /// the secret was read, too.
     async fn read_recipes(&self, now: Timestamp, began: Instant) -> Result<(), Error> {
         let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
         let mut before: Option<Position> = None;

@@ -1,6 +1,8 @@
-//! The recipes by which keys are made. Those of this gateway are written down before it serves by them, and those
-//! of every other gateway are read after that: of two gateways that share a store at least one knows both, so
-//! that their claims of one call meet. The rules are in `core::recipe`.
+//! The recipes by which keys are made.
+//!
+//! A gateway writes its own down before it uses them, and reads all others after that. So of two
+//! gateways that share a store at least one knows both recipes, and their claims of one call meet.
+//! The rules are in `core::recipe`.
 
 mod forget; // those by which no kept call was made
 mod known; // what a gateway knows of them

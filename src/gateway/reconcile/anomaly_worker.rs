@@ -1,4 +1,4 @@
-//! Works on anomalies that are due.
+//! The worker for due anomalies.
 //!
 //! Gateways compete for each by compare-and-swap: one works on it at a time, again if that fails, and again after
 //! a crash.
@@ -24,15 +24,17 @@ use crate::gateway::sagas::{SagaRegistry, Sagas};
 use crate::gateway::webhook::Notifier;
 use crate::store::{self, Put};
 
-/// Anomalies that are taken up in one go.
+/// Anomalies that one round takes.
 const BATCH: u32 = 32;
-/// Before what is not configured here is looked at again; another gateway may have it.
+/// How soon to look again at an anomaly that is not configured here.
+///
+/// Another gateway may have it.
 const ELSEWHERE: SignedDuration = SignedDuration::from_mins(10);
 
 /// Documents that are read or written at once.
 pub(super) const AT_ONCE: usize = 16;
 
-/// Works on anomalies.
+/// The worker for anomalies.
 pub struct AnomalyWorker {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) downstream: Arc<Downstream>,
@@ -45,7 +47,8 @@ pub struct AnomalyWorker {
 }
 
 impl AnomalyWorker {
-    /// Writes down an anomaly; one that was found before may be worked on again. Answers whether it is new.
+    /// Writes an anomaly down; one that was found before may be reopened. Returns whether it is
+    /// new.
     pub(super) async fn write_anomaly(
         &self,
         of: &Reconciliation,
@@ -72,7 +75,7 @@ impl AnomalyWorker {
         Ok(false)
     }
 
-    /// Works at once on what a run has found.
+    /// Works at once on the anomalies of a run.
     pub(super) async fn work_on_anomalies_of(&self, anomalies: &[Listed]) {
         let open = anomalies
             .iter()
@@ -86,7 +89,7 @@ impl AnomalyWorker {
         all_of(work.collect::<Vec<_>>()).await;
     }
 
-    /// Works on a bounded number of anomalies that are due. Answers how many.
+    /// Works on a bounded number of due anomalies. Returns how many.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
@@ -115,7 +118,7 @@ impl AnomalyWorker {
         store.document(DocumentKind::Anomaly, "", &listed.id).await
     }
 
-    /// Makes due what the last run of this gateway has left in the middle.
+    /// Frees the anomalies on which the last run of this gateway was working.
     ///
     /// Only where no other gateway can be at it. What cannot be freed now is due when its lease is over.
     pub async fn free_anomalies(&self) {
@@ -190,7 +193,7 @@ impl AnomalyWorker {
         drop(self.base.store.put_document(&case.to_document()).await);
     }
 
-    /// What cannot be worked on here keeps no other back.
+    /// Postpones an anomaly that cannot be worked on here.
     async fn put_aside(&self, document: Document) {
         let later = Document {
             version: document.version + 1,
@@ -218,13 +221,13 @@ impl AnomalyWorker {
         Ok(End::Done)
     }
 
-    /// Whether calls may be missing by now that were known then; `None`: that cannot be seen.
+    /// Whether calls may be missing that were known then; `None`: the store cannot say.
     async fn has_lost_since(&self, then: Timestamp) -> Option<bool> {
         let whole_since = self.base.store.readiness().await.whole_since?;
         Some(then < whole_since)
     }
 
-    /// How long it may take to work on it.
+    /// How long work on an anomaly may take.
     fn time_for(&self, of: &Reconciliation, case: &Case) -> Duration {
         let work = match case.listed.action {
             Act::Webhook => {
@@ -250,7 +253,7 @@ impl AnomalyWorker {
     }
 }
 
-/// Does some work at once, and waits for all of it.
+/// Runs some work at once, and waits for all of it.
 async fn all_of(work: Vec<impl Future<Output = ()>>) {
     let work = stream::iter(work).buffer_unordered(AT_ONCE);
     work.collect::<Vec<()>>().await;

@@ -1,5 +1,7 @@
-//! What the sources have, held against the ledger. Everything is bounded, and what cannot be had as a whole
-//! fails: a part of the truth would look like an anomaly.
+//! Compares the sources with the ledger.
+//!
+//! Everything is bounded, and a part that cannot be read fails the run: half of the truth would
+//! look like an anomaly.
 
 use std::collections::BTreeSet;
 
@@ -15,21 +17,21 @@ use crate::core::record::Record;
 use crate::downstream::outside::Room;
 use crate::gateway::base::Base;
 
-/// Calls that are read at once.
+/// Calls that one search reads.
 const AT_ONCE: u32 = 500;
-/// Calls of the window, for each item that may be read.
+/// Calls of the window per item, at most.
 const CALLS_PER_ITEM: usize = 10;
-/// Older calls that are looked through for the one that has made an item.
+/// Older calls that are searched for the one that made an item, at most.
 const MAX_OLDER: usize = 200_000;
 
-/// What was found, by source.
+/// The findings of a run, by source.
 pub(super) struct Collected {
     pub(super) found: Vec<Comparison>,
     pub(super) items: u64,
     pub(super) calls: u64,
 }
 
-/// Items of one source, waiting for the calls of its tool.
+/// Items of one source that wait for the calls of its tool.
 struct Waiting<'a> {
     at: &'a SourceAt,
     pairing: Pairing<'a>,
@@ -100,8 +102,10 @@ impl Reconciler {
         })
     }
 
-    /// Looks for the calls of items that seem to belong to no call: a call of long ago may have run again, and a call of
-    /// another tool may have made them. Answers what makes it doubtful that all were found.
+    /// Looks for calls of items that seem to have none.
+    ///
+    /// A call of long ago may have run again, and a call of another tool may have made them.
+    /// Returns why it is in doubt that all were found.
     async fn look_further(
         &self,
         of: &Reconciliation,
@@ -159,7 +163,7 @@ impl Reconciler {
         Ok(Vec::new())
     }
 
-    /// Reads every call that had this key. Answers whether all of them could be read.
+    /// Reads every call of this key. Returns whether all of them could be read.
     async fn read_all_of(
         &self,
         all: &mut [Waiting<'_>],
@@ -193,7 +197,9 @@ impl Reconciler {
     }
 }
 
-/// What cannot be read would be missing, and what it has made would seem to be no call's.
+/// Fails if calls of a page cannot be read.
+///
+/// Their effects would seem to have no call.
 fn whole(page: Page<Listed>) -> Result<Vec<Listed>, String> {
     match page.unreadable {
         0 => Ok(page.found),
@@ -201,10 +207,10 @@ fn whole(page: Page<Listed>) -> Result<Vec<Listed>, String> {
     }
 }
 
-/// The calls of some tools that were made in some time, page after page.
+/// The calls of some tools in some time, page after page.
 struct Calls<'a> {
     base: &'a Base,
-    /// Tenants with tools that are still to be read.
+    /// Tenants, with tools that are still to be read.
     places: Vec<(String, Option<String>)>,
     since: Option<Timestamp>,
     until: Option<Timestamp>,

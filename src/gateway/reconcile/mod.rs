@@ -1,5 +1,6 @@
-//! Reconciliation: the ledger is held against the systems behind the tools. What they disagree on is decided
-//! by `core::reconcile`; here it is collected, written down and acted on.
+//! Reconciliation: the ledger is compared with the systems behind the tools.
+//!
+//! `core::reconcile` decides what disagrees; here it is collected, written down and settled.
 //!
 //! The source is asked first and the ledger after it: what the source has by then was claimed before, so
 //! no call that runs meanwhile is missed. Everything that is found has a name that follows from what

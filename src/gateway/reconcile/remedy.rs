@@ -1,4 +1,4 @@
-//! How a call is settled, and a call or an effect undone, because of an anomaly.
+//! Remedies of anomalies: settle a call, or undo a call or an effect.
 //!
 //! Nothing has a second effect: a call is undone and settled once, and what undoes a surplus effect is a call
 //! with a key that follows from the effect.
@@ -21,7 +21,7 @@ use crate::gateway::calls::InternalCall;
 use crate::gateway::error::ErrorKind;
 
 impl AnomalyWorker {
-    /// How an effect at a source is undone.
+    /// The template by which an effect at a source is undone.
     pub(super) fn template_for(&self, of: &Reconciliation, listed: &Listed) -> Option<Template> {
         let tool = of.source(&listed.source)?.tool.as_ref()?;
         match &self.base.tool_at(tool)?.tool.compensation {
@@ -30,7 +30,9 @@ impl AnomalyWorker {
         }
     }
 
-    /// An unknown call was executed, as the source shows; its duplicates get what the source has.
+    /// Settles an unknown call that the source shows as executed.
+    ///
+    /// Its duplicates get the source's item.
     pub(super) async fn settle_unknown(
         &self,
         of: &Reconciliation,
@@ -89,7 +91,7 @@ impl AnomalyWorker {
         })
     }
 
-    /// The call that undoes an effect, as it is to be made now, if the effect is still too much.
+    /// The compensation of an effect that is still too much, as it is to be made now.
     pub(super) async fn undoing(
         &self,
         of: &Reconciliation,
@@ -123,7 +125,7 @@ impl AnomalyWorker {
         found.map_err(|error| Blocked::busy(error.to_string()))
     }
 
-    /// The call that an anomaly is about, if there is one and it is kept.
+    /// The stored call of an anomaly, if there is one.
     async fn known_call_of(&self, case: &Case) -> Result<Option<Record>, Blocked> {
         match case.listed.call() {
             Some(call_id) => self.load(call_id).await,
@@ -131,7 +133,7 @@ impl AnomalyWorker {
         }
     }
 
-    /// Undoes one effect at a source, by the compensation of the tool that has made it.
+    /// Undoes one effect at a source, with the compensation of its tool.
     async fn undo_surplus(&self, of: &Reconciliation, case: &Case) -> Result<(), Blocked> {
         let now = self.undoing(of, case).await?;
         let undoing = case.undoing(&now)?;

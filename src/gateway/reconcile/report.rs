@@ -1,4 +1,4 @@
-//! What is kept of a run, and shown.
+//! The report of a run.
 
 use std::collections::BTreeMap;
 
@@ -18,19 +18,19 @@ use crate::core::time::after;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::store::{self, Put};
 
-/// Anomalies that are listed of a run that has found too many.
+/// Anomalies that are listed if a run has found too many.
 const SOME: usize = 20;
-/// What asks for a run that is due.
+/// The actor of a scheduled run.
 pub(super) const SCHEDULE: &str = "schedule";
 
-/// How far a run is.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
     /// It is under way, or its gateway has ended in the middle.
     Running,
     Done,
-    /// Not all could be looked at; nothing was done about the rest.
+    /// Not all could be compared; nothing was done about the rest.
     Failed,
 }
 
@@ -44,7 +44,7 @@ impl RunState {
     }
 }
 
-/// What one run has found. Times are microseconds since 1970 in UTC.
+/// The findings of one run. Times are microseconds since 1970 in UTC.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     pub name: String,
@@ -56,14 +56,14 @@ pub struct Report {
     pub until: i64,
     pub started_at: i64,
     pub finished_at: Option<i64>,
-    /// Calls that source and ledger agree on.
+    /// Calls on which source and ledger agree.
     pub matched: u64,
-    /// Calls of which it cannot be told whether the source should have them.
+    /// Calls that the source may or may not have.
     pub undecided: u64,
-    /// What was looked at.
+    /// Items of the sources in the run.
     pub items: u64,
     pub calls: u64,
-    /// How many of each kind, and how many of them no run had found before.
+    /// The number of each kind, and of those that no run had found before.
     pub counts: BTreeMap<String, u64>,
     pub new: BTreeMap<String, u64>,
     #[serde(deserialize_with = "readable")]
@@ -84,17 +84,17 @@ pub struct Overview {
     pub name: String,
     pub every: Option<std::time::Duration>,
     pub next_run_at: Option<Timestamp>,
-    /// Up to when its scheduled runs have looked.
+    /// The end of the last window of its scheduled runs.
     pub looked_until: Option<Timestamp>,
     pub last: Option<Report>,
 }
 
-/// What is kept of a reconciliation between its runs, beside when it is due.
+/// The progress of a reconciliation between its runs.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Progress {
-    /// Up to when it has looked.
+    /// The end of the last window.
     pub(super) until: Option<i64>,
-    /// The run that was begun last.
+    /// The newest run.
     pub(super) run: String,
 }
 
@@ -146,7 +146,7 @@ impl Report {
         }
     }
 
-    /// Lists the first of too many: nothing is done about them.
+    /// Lists the first few of too many anomalies: nothing is done about them.
     pub(super) fn list_some(&mut self, found: &[Anomaly]) {
         let some = found.iter().take(SOME);
         self.anomalies = some
@@ -156,8 +156,9 @@ impl Report {
 }
 
 impl Reconciler {
-    /// Writes down what was found: first the report, then each anomaly with what is to be done about it. From
-    /// then on it is done, also if this gateway ends.
+    /// Writes down first the report, then each anomaly with its act.
+    ///
+    /// From then on the act is done, also if this gateway ends.
     pub(super) async fn write_down(
         &self,
         of: &Reconciliation,
@@ -244,7 +245,7 @@ impl Reconciler {
     /// A report: that of this run, or the last one.
     ///
     /// # Errors
-    /// Who asks is no administrator, or there is none.
+    /// The caller is no administrator, or there is none.
     pub async fn find_report(
         &self,
         caller: &Caller,
@@ -269,7 +270,7 @@ impl Reconciler {
         report.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }
 
-    /// Brings what a report says of these anomalies up to date.
+    /// Updates the listed anomalies of a report to their present states.
     ///
     /// # Errors
     /// The store does not answer.
@@ -294,7 +295,7 @@ impl Reconciler {
     /// All reconciliations by their names.
     ///
     /// # Errors
-    /// Who asks is no administrator, or the store does not answer.
+    /// The caller is no administrator, or the store does not answer.
     pub async fn list_reconciliations(&self, caller: &Caller) -> Result<Vec<Overview>, Error> {
         must_be_admin(caller)?;
         let mut all = Vec::new();

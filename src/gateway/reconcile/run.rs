@@ -22,9 +22,9 @@ use crate::store::{self, Put};
 
 /// How long one run may take.
 const RUN_TIME: Duration = Duration::from_secs(600);
-/// How long others leave a scheduled run alone that another gateway has begun.
+/// How long other gateways leave a scheduled run alone that one has begun.
 const TAKEN: SignedDuration = SignedDuration::from_secs(660);
-/// The time that an operator wants a run to look at.
+/// The time that an operator's run looks at.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Period {
     pub since: Option<Timestamp>,
@@ -32,8 +32,10 @@ pub struct Period {
 }
 
 impl Reconciler {
-    /// Makes every scheduled run whose time has come, and works on what is to be done about anomalies. Many
-    /// gateways may do it at once: each run is made by one of them. Answers how many were made here.
+    /// Makes every scheduled run that is due, and works on due anomalies.
+    ///
+    /// Many gateways may do it at once: each run is made by one of them. Returns how many were made
+    /// here.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
@@ -156,7 +158,7 @@ impl Reconciler {
         of.margin(self.tools_of(of).iter().map(|at| &at.tool))
     }
 
-    /// From when on every call is kept.
+    /// The time from which every call is kept.
     fn oldest(&self, of: &Reconciliation, now: Timestamp) -> Timestamp {
         let tools = self.tools_of(of);
         let kept = tools.iter().map(|at| at.tool.retention).min();
@@ -170,7 +172,7 @@ impl Reconciler {
     /// Makes a run that an operator asks for.
     ///
     /// # Errors
-    /// Who asks is no administrator, there is no such reconciliation, or no such time to look at.
+    /// The caller is no administrator, there is no such reconciliation, or no such time to look at.
     pub async fn reconcile_now(
         self: &Arc<Self>,
         caller: &Caller,
@@ -211,7 +213,7 @@ impl Reconciler {
         report.ok_or_else(|| unavailable(()))
     }
 
-    /// Looks, writes down what was found, and acts on it.
+    /// Compares, writes the report down, and works on its anomalies.
     async fn reconcile(
         self: &Arc<Self>,
         of: &Reconciliation,

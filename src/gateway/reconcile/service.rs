@@ -1,4 +1,4 @@
-//! What a reconciliation works with.
+//! The reconciler and its parts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::downstream::Downstream;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
 
-/// Runs that one gateway makes at once: each holds its items in memory.
+/// Runs of one gateway at once: each holds its items in memory.
 const AT_ONCE: usize = 2;
 
-/// Holds the ledger against the systems behind the tools.
+/// Compares the ledger with the systems behind the tools.
 pub struct Reconciler {
     pub(super) base: Arc<Base>,
     pub(super) downstream: Arc<Downstream>,

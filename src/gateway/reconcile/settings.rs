@@ -1,4 +1,4 @@
-//! Reconciliations as they are configured.
+//! The configured reconciliations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,41 +12,44 @@ use crate::core::time::signed;
 use crate::core::tool::{OnUnknown, Tool};
 use crate::downstream::outside::Source;
 
-/// One reconciliation, as it is configured.
+/// One configured reconciliation.
 #[derive(Debug, Clone)]
 pub struct Reconciliation {
     pub name: String,
-    /// How often it runs; `None`: by request only.
+    /// The interval between runs; `None`: by request only.
     pub every: Option<Duration>,
-    /// How far behind the clock its window ends: sources may be late.
+    /// How far behind the clock a window ends: sources may be late.
     pub lag: SignedDuration,
-    /// How much time one run looks at, at the most.
+    /// The longest window of one run.
     pub window: SignedDuration,
     /// How long reports are kept.
     pub retention: SignedDuration,
-    /// Of one source, in one run.
+    /// Most items of one source in one run.
     pub max_items: usize,
-    /// More than this is a mistake of the configuration, or a catastrophe: nothing is acted on then.
+    /// Most anomalies of one run.
+    ///
+    /// More are a mistake of the configuration, or a catastrophe: nothing is done then.
     pub max_anomalies: usize,
     pub tools: Vec<String>,
     pub sources: Vec<SourceAt>,
     pub on: BTreeMap<Kind, Action>,
 }
 
-/// A source, and how it is read.
+/// A source, and how to read it.
 #[derive(Debug, Clone)]
 pub struct SourceAt {
     pub rules: Rules,
     pub source: Source,
-    /// The tool whose effects it has; `None`: those of all.
+    /// The tool of its effects; `None`: all tools.
     pub tool: Option<String>,
-    /// Where an item has what a duplicate of a settled call gets; `None`: the whole item.
+    /// The pointer to the result for duplicates of a settled call; `None`: the whole item.
     pub result: Option<Pointer>,
 }
 
 impl Reconciliation {
-    /// By how much more than its window a source is asked for: an effect lies within a lease of the end of
-    /// its call, and clocks differ.
+    /// How much wider than its window a source is asked.
+    ///
+    /// An effect lies within a lease of the end of its call, and clocks differ.
     pub fn margin<'a>(&self, tools: impl Iterator<Item = &'a Tool>) -> SignedDuration {
         let time = |tool: &Tool| match tool.unknown {
             OnUnknown::Retry => tool.lease() + tool.recheck.give_up_after,
@@ -56,7 +59,7 @@ impl Reconciliation {
         self.lag.saturating_add(signed(longest))
     }
 
-    /// Whether what is of this kind is undone.
+    /// Whether anomalies of this kind are undone.
     pub(super) fn compensates(&self, kind: Kind) -> bool {
         self.on.get(&kind) == Some(&Action::Compensate)
     }

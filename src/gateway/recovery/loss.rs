@@ -1,4 +1,4 @@
-//! A store that has lost data opens again only when a person accepts it.
+//! Accepting a loss of data: only a person opens the store again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,16 +17,18 @@ use crate::gateway::secret::KnownSecrets;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store::{self, Reason};
 
-/// What a person is told who has accepted a loss.
+/// The notice for a person who has accepted a loss.
 pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
                               unlocked and at tools that were paused, and freeze and pause them again";
 
-/// Calls that are looked up at once, and calls of them that are marked at once.
+/// Calls of one page, and how many of them are marked at once.
 const PAGE: u32 = 500;
 const AT_ONCE: usize = 32;
 
-/// One acceptance that is under way. It is counted until this is dropped, also after a panic; then the store is no
-/// longer prepared for it.
+/// One acceptance under way.
+///
+/// It is counted until this is dropped, also after a panic; then the store is no longer prepared
+/// for it.
 struct Acceptance<'a>(&'a LossAcceptance);
 
 impl<'a> Acceptance<'a> {
@@ -45,7 +47,7 @@ impl Drop for Acceptance<'_> {
     }
 }
 
-/// Opens a store again that has lost data, when a person accepts it.
+/// Opens a store that has lost data, when a person accepts the loss.
 pub struct LossAcceptance {
     base: Arc<Base>,
     secrets: Arc<KnownSecrets>,
@@ -74,7 +76,7 @@ impl LossAcceptance {
     /// Answers how many calls became unknown. What the store has forgotten altogether cannot be marked.
     ///
     /// # Errors
-    /// Who asks is no administrator, nothing is lost, or the store cannot be written.
+    /// The caller is no administrator, nothing is lost, or the store cannot be written.
     pub async fn accept_loss(
         self: &Arc<Self>,
         caller: Caller,
@@ -116,7 +118,7 @@ impl LossAcceptance {
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
             let page = self.base.store.calls_at_risk_after_loss(&here, PAGE).await;
-            let (calls, next) = page.map_err(unavailable)?;
+            let (calls, next) = page.map_err(of_store)?;
             let marking = calls
                 .into_iter()
                 .map(|call_id| self.mark_lost(call_id, caller, reason));
@@ -162,7 +164,8 @@ impl LossAcceptance {
         Ok(marked)
     }
 
-    /// Makes a call unknown about which the store may be wrong. Answers whether it was not unknown before.
+    /// Makes a call unknown that the store may have wrong. Returns whether it was not unknown
+    /// before.
     async fn mark_lost(
         &self,
         call_id: CallId,

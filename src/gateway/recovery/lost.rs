@@ -1,4 +1,4 @@
-//! Calls whose owner is gone: what they did is not known, so they become unknown.
+//! Calls whose owner is gone: their outcome is unknown.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::transition::{self, OnConflict};
 use crate::store::{self, Due};
 
-/// Calls in one go, so that live traffic is not held up.
+/// Most calls of one batch, so that live traffic is not held up.
 const BATCH: u32 = 100;
 
-/// Calls in one go where those before them do not move.
+/// Largest batch when the head of the queue is blocked.
 const MOST: u32 = 3_200;
 
-/// What one run did.
+/// The result of one recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Calls that were found without an owner.
+    /// Calls without an owner.
     pub due: usize,
-    /// Calls that were moved on.
+    /// Calls that were settled.
     pub settled: usize,
 }
 
@@ -35,8 +35,9 @@ pub struct LostCalls {
 }
 
 impl LostCalls {
-    /// Settles a bounded number of calls that have lost their owner. Doing it twice, or on two
-    /// gateways at once, has the effect of once.
+    /// Settles a bounded number of calls that have lost their owner.
+    ///
+    /// Doing it twice, or on two gateways at once, has the effect of once.
     ///
     /// # Errors
     /// The store failed; what was settled so far stays so.
@@ -60,7 +61,7 @@ impl LostCalls {
         Ok(report)
     }
 
-    /// Settles every such call, and answers how many there were.
+    /// Settles every call without an owner, and returns how many there were.
     ///
     /// # Errors
     /// The store failed; what was settled so far stays so.
@@ -80,7 +81,7 @@ impl LostCalls {
         }
     }
 
-    /// Whether it was this run that settled it.
+    /// Settles one call. Returns whether this gateway did it.
     pub(in crate::gateway) async fn settle_lost(
         &self,
         lost: Due,

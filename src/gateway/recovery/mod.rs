@@ -1,4 +1,4 @@
-//! What is left over: lost owners, unknown calls, lost data, and what is kept no longer.
+//! Recovery: lost owners, unknown calls, lost data, and cleanup.
 
 mod loss; // a store that has lost data
 mod lost; // calls whose owner is gone

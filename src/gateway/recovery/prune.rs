@@ -1,14 +1,16 @@
-//! What is kept no longer is deleted.
+//! Cleanup: deletes records whose retention is over.
 
 use crate::gateway::base::Base;
 use crate::gateway::clock;
 use crate::gateway::status::Status;
 use crate::store::{self, NO_ROOM};
 
-/// Calls in one go, so that live traffic is not held up.
+/// Most calls of one batch, so that live traffic is not held up.
 const BATCH: u32 = 100;
 
-/// Calls of a shared store that are deleted in one go. The store does that in smaller steps between live traffic.
+/// Calls of a shared store in one batch.
+///
+/// The store deletes them in smaller steps between live traffic.
 const SHARED_BATCH: u32 = 1_000;
 
 /// Deletes every record whose retention is over, in small steps between live traffic.

@@ -1,5 +1,6 @@
-//! Unknown calls come to rest: the tool is asked, or gets the same key again, or a person says what
-//! became of them. The rules are in `core::unknown`.
+//! The worker that checks unknown calls.
+//!
+//! It asks the tool, or sends the same key again. The rules are in `core::unknown`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +24,21 @@ use crate::gateway::trace::Trace;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
 
-/// Calls of one tool that are taken up in one go.
+/// Calls of one tool that one round takes.
 const BATCH: u32 = 32;
-/// Calls that are taken up at a start although they had no time.
+/// Calls without a check that a start takes up.
 const TAKEN_UP: u32 = 1_000;
 
-/// What one round did.
+/// The result of one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rested {
-    /// Calls whose time had come.
+    /// Calls whose check was due.
     pub due: usize,
-    /// Calls that are not unknown any more.
+    /// Calls that were settled.
     pub settled: usize,
 }
 
-/// Works on unknown calls.
+/// The worker that checks unknown calls.
 pub struct Rechecks {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) pauses: Arc<Pauses>,
@@ -46,8 +47,9 @@ pub struct Rechecks {
 }
 
 impl Rechecks {
-    /// Works on a bounded number of unknown calls whose time has come, as their tools' policies say. Many
-    /// gateways may do it at once: each call is worked on by one of them.
+    /// Checks a bounded number of due unknown calls, as their tools' policies say.
+    ///
+    /// Many gateways may do it at once: each call is checked by one of them.
     ///
     /// # Errors
     /// The store failed; what was settled so far stays so.
@@ -63,8 +65,9 @@ impl Rechecks {
         Ok(rested)
     }
 
-    /// The same, but does not wait for what it has begun: a tool that is slow keeps no other waiting. Each
-    /// answers whether its call is not unknown any more, and goes on if its handle is dropped.
+    /// Begins the due checks without waiting for them: a slow tool keeps no other waiting.
+    ///
+    /// Each handle returns whether its call was settled. A check goes on if its handle is dropped.
     ///
     /// # Errors
     /// The store failed; nothing was begun.
@@ -91,8 +94,10 @@ impl Rechecks {
         Ok(due.into_iter().map(begin).collect())
     }
 
-    /// Takes up unknown calls without a next check although their tool has a policy: what was held has one
-    /// since the configuration changed. Once after a start; a bounded number of calls.
+    /// Plans checks for unknown calls that have none, although their tool has a policy.
+    ///
+    /// They were held before the configuration changed. Once after a start; a bounded number of
+    /// calls.
     ///
     /// # Errors
     /// The store failed; what was taken up stays so.
@@ -126,7 +131,7 @@ impl Rechecks {
         Ok(taken_up)
     }
 
-    /// Whether the call is not unknown any more.
+    /// Checks one call. Returns whether it was settled.
     async fn recheck(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
         let Some(at) = self.base.tool_of(&record) else {
             if self.base.tool_at(&record.intent.tool).is_some() {
@@ -214,7 +219,7 @@ impl Rechecks {
         !matches!(record.state, State::Unknown(_) | State::Running)
     }
 
-    /// Nothing is sent; the call is looked at again later. Never settles it.
+    /// Postpones a check. Sends nothing, and never settles the call.
     async fn postpone(&self, record: &Record, blocker: CheckBlocker, now: Timestamp) -> bool {
         let event = Event::CheckPostponed {
             by: self.base.instance,
@@ -238,8 +243,9 @@ impl Rechecks {
         );
     }
 
-    /// Writes down what a probe has found, also if another gateway has begun to ask meanwhile. If it cannot
-    /// be written, the next one finds it.
+    /// Writes down a probe's finding, also if another gateway has begun a check meanwhile.
+    ///
+    /// If it cannot be written, the next check finds it.
     async fn note_finding(
         &self,
         record: Record,

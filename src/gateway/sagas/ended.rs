@@ -1,4 +1,4 @@
-//! A saga is completed or aborted, and what persons do about one that is stuck.
+//! Completes and aborts sagas, and lets persons settle stuck ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, of_store, unavailable};
 use crate::store;
 
-/// Sagas that are asked for.
+/// A query for sagas.
 #[derive(Debug, Clone)]
 pub struct SagaQuery {
-    /// `None`: the caller's own, or everyone's for an administrator.
+    /// `None`: the caller's own tenant, or every tenant for an administrator.
     pub tenant: Option<String>,
     pub state: Option<saga::State>,
     pub before: Option<Position>,
     pub limit: u32,
 }
 
-/// What persons and callers do about sagas.
+/// The acts of callers and persons on sagas.
 pub struct Sagas {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) registry: Arc<SagaRegistry>,
@@ -60,7 +60,7 @@ impl Sagas {
         caller.may_end(&at.saga, self.registry.saga_tools(at).as_ref())
     }
 
-    /// Sagas without their calls, newest first, and where to go on.
+    /// Sagas without their calls, newest first, and the position of the next page.
     ///
     /// # Errors
     /// The caller may not read this tenant's calls, or the store does not answer.
@@ -87,7 +87,7 @@ impl Sagas {
         Ok((sagas.collect(), next))
     }
 
-    /// The plan has come to its end: nothing of it is undone any more.
+    /// Completes a saga: none of its calls is undone any more.
     ///
     /// # Errors
     /// The caller may not, there is no such saga, or it is not open.
@@ -104,7 +104,7 @@ impl Sagas {
         self.end_saga(caller, id, &event).await
     }
 
-    /// The plan is abandoned: what its calls have done is undone from now on.
+    /// Aborts a saga: its calls are undone from now on.
     ///
     /// # Errors
     /// As [`complete_saga`](Self::complete_saga).
@@ -151,10 +151,10 @@ impl Sagas {
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
     }
 
-    /// A person wants a saga that is stuck to be tried again.
+    /// A person has a stuck saga tried again.
     ///
     /// # Errors
-    /// Who asks is no administrator, there is no such saga, or it is not stuck.
+    /// The caller is no administrator, there is no such saga, or it is not stuck.
     pub async fn retry_saga(
         &self,
         caller: &Caller,
@@ -200,10 +200,10 @@ impl Sagas {
         self.registry.with_calls(saga).await
     }
 
-    /// A person decides that the call with which a saga is stuck is not undone; the saga goes on with the others.
+    /// A person skips the call in trouble: it is not undone, and the saga goes on.
     ///
     /// # Errors
-    /// Who asks is no administrator, there is no such saga, or it is not stuck.
+    /// The caller is no administrator, there is no such saga, or it is not stuck.
     pub async fn skip_stuck(
         &self,
         caller: &Caller,
@@ -248,7 +248,7 @@ impl Sagas {
         self.registry.with_calls(saga).await
     }
 
-    /// What there is of the call that undoes another one.
+    /// The stored compensation of a call.
     async fn compensation_of(&self, call_id: CallId) -> Result<Option<Record>, store::Error> {
         let undone = self.base.store.load(call_id).await?;
         match undone.as_ref().and_then(Record::compensation) {
@@ -257,7 +257,7 @@ impl Sagas {
         }
     }
 
-    /// A person has settled a call that was stuck: the sagas that waited for that go on.
+    /// Frees the sagas that waited for a stuck call, which a person has settled.
     pub(in crate::gateway) async fn go_on_after(&self, record: &Record, by: &str, reason: &str) {
         let intent = &record.intent;
         for id in [intent.saga_id.clone(), undo::key_of(intent.call_id)] {
@@ -273,7 +273,7 @@ impl Sagas {
         }
     }
 
-    /// A saga that a person may have tried again, or go on without one of its calls.
+    /// A stuck saga, for an act of a person.
     async fn stuck_saga(&self, caller: &Caller, id: &SagaId) -> Result<Saga, Error> {
         self.base.admit_person(caller).await?;
         let saga = self.registry.known_saga(id).await?;
@@ -291,7 +291,7 @@ impl Sagas {
     /// A person undoes one call, whatever saga it belongs to.
     ///
     /// # Errors
-    /// Who asks is no administrator, there is no such call, or it cannot be undone.
+    /// The caller is no administrator, there is no such call, or it cannot be undone.
     pub async fn compensate(
         &self,
         caller: &Caller,
@@ -303,7 +303,7 @@ impl Sagas {
         self.registry.with_calls(saga).await
     }
 
-    /// Undoes one call, whatever saga it belongs to. Asked again it is the same undoing.
+    /// Undoes one call, whatever saga it belongs to. A repetition is the same undoing.
     ///
     /// # Errors
     /// There is no such call, or it cannot be undone.

@@ -9,8 +9,10 @@ use crate::gateway::error::ErrorKind;
 use crate::store;
 
 impl SagaRegistry {
-    /// Whether a call that was just claimed may be sent, as far as its saga goes; the first that names a saga
-    /// begins it. Nothing is sent before this has answered: what closes the saga after that finds the call.
+    /// Whether the saga of a call that was just claimed lets it be sent.
+    ///
+    /// The first call that names a saga begins it. Nothing is sent before this has answered: an
+    /// abort after that finds the call.
     ///
     /// # Errors
     /// Why it is not sent.
@@ -38,7 +40,7 @@ impl SagaRegistry {
         )))
     }
 
-    /// Whether a call that the gateway makes itself is still to be sent.
+    /// Whether a compensation is still to be sent.
     async fn is_wanted(&self, intent: &Intent) -> Result<bool, store::Error> {
         let Some(undone) = undo::undone_by(&intent.key) else {
             return Ok(true);
@@ -47,7 +49,7 @@ impl SagaRegistry {
         Ok(undo::is_wanted(intent.call_id, undone.as_ref()))
     }
 
-    /// Whether an unknown call may be sent again, as far as its saga goes.
+    /// Whether the saga of an unknown call lets it be sent again.
     pub(in crate::gateway) async fn is_wanted_again(
         &self,
         intent: &Intent,
@@ -62,7 +64,9 @@ impl SagaRegistry {
         Ok(saga.is_none_or(|saga| saga.may_send_again()))
     }
 
-    /// A call has lost its owner. Its saga may not have begun, or may have come to its end without it.
+    /// Makes sure that the saga of a call without an owner exists.
+    ///
+    /// It may not have begun, or may have ended without the call.
     ///
     /// # Errors
     /// The saga cannot be read or written; it was said.

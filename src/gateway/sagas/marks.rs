@@ -1,4 +1,4 @@
-//! The marks on the calls of sagas: that they are to be undone, and by which calls.
+//! The marks on the calls of sagas: that they are to be undone, and by which compensation.
 
 use super::registry::SagaRegistry;
 use crate::core::call::{Event, Illegal};
@@ -10,20 +10,21 @@ use crate::gateway::ids::new_call_id;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
 
-/// What came of deciding that a call is undone.
+/// The result of marking a call.
 pub(in crate::gateway) enum Marked {
     Done(Box<Record>),
-    /// Another writer has changed it meanwhile.
+    /// Another writer has changed the call meanwhile.
     Changed,
-    /// The store did not take it. It was said.
+    /// The store did not take the mark. That was logged.
     Unwritten,
     Illegal(Illegal),
 }
 
 impl SagaRegistry {
-    /// The same call with the compensation that its tool has by now, if that is another one than was decided on
-    /// and the old one surely was not executed. Only of a call that is stuck: as long as it is, nothing is sent
-    /// for it, so the old one does not run either.
+    /// The stuck call with its tool's present compensation, if that differs from the mark.
+    ///
+    /// Only if the old compensation surely was not executed. As long as the call is stuck nothing
+    /// is sent for it, so the old one does not run either.
     pub(super) async fn decide_anew(&self, record: Record) -> Record {
         let Policy::By(template) = self.base.policy_of(&record).compensation else {
             return record;
@@ -59,7 +60,7 @@ impl SagaRegistry {
         }
     }
 
-    /// Decides by which call another one is undone, and writes that down.
+    /// Marks a call with its compensation, and writes the mark.
     pub(in crate::gateway) async fn to_compensate(
         &self,
         record: &Record,
@@ -94,7 +95,7 @@ impl SagaRegistry {
         }
     }
 
-    /// A call after an event that leads to nothing else; `None`: there is no such call.
+    /// The call after an event; `None`: there is no such call.
     pub(in crate::gateway) async fn apply(
         &self,
         call_id: CallId,
@@ -123,7 +124,7 @@ impl SagaRegistry {
     }
 }
 
-/// The lookup key of the call that undoes this one.
+/// The lookup key of a call's compensation.
 fn lookup_of(record: &Record, by: &Template) -> Lookup {
     let intent = &record.intent;
     Lookup::new(&intent.tenant, &by.tool, &undo::key_of(intent.call_id))

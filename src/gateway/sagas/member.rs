@@ -1,10 +1,10 @@
-//! A call of a saga as it is looked at: only what decides, without what callers and tools have said.
+//! A call of a saga, without the texts of callers and tools.
 
 use crate::core::key;
 use crate::core::record::Record;
 use crate::store;
 
-/// A call of a saga, without its arguments and its result: to be looked at, and never to be written.
+/// A call of a saga, without its arguments and its result. Must never be written.
 #[derive(Debug, Clone)]
 pub(in crate::gateway) struct Member(Record);
 
@@ -22,11 +22,11 @@ impl Member {
     }
 }
 
-/// Why it is not known which calls a saga has.
+/// Why the calls of a saga are not known.
 pub(in crate::gateway) enum Unlisted {
-    /// The store did not answer. It was said.
+    /// The store did not answer. That was logged.
     Store,
-    /// That would not change by asking again.
+    /// Asking again would not help; says why.
     Broken(String),
 }
 

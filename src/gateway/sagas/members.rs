@@ -1,5 +1,7 @@
-//! Which calls a saga has. Of each only what decides is kept in memory, without what callers and tools have said:
-//! a call is loaded whole before it is changed. What is done about them is decided by `core::saga`.
+//! The calls of a saga.
+//!
+//! Memory holds only what decides about each, without the texts of callers and tools: a call is
+//! loaded whole before it is changed. `core::saga` decides about them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,17 +16,17 @@ use crate::core::saga::Saga;
 use crate::gateway::error::{Error, unavailable};
 use crate::store;
 
-/// Calls of one saga, those that undo others not counted. One that is larger is stuck when it is aborted.
+/// Most calls of one saga, compensations not counted. A larger one is stuck when it is aborted.
 const MAX_CALLS: usize = 2_000;
 
-/// A saga with its calls, those that undo others apart.
+/// A saga with its calls, and their compensations apart.
 #[derive(Debug, Clone)]
 pub struct SagaAt {
     pub saga: Saga,
-    /// In the order in which they were made, without what was said in them; so are the others.
+    /// The calls in the order in which they were made, without texts; so are the others.
     pub(super) calls: Vec<Member>,
     pub(super) compensations: HashMap<CallId, Member>,
-    /// There are more than are shown, or some of them cannot be read.
+    /// Whether there are more calls, or unreadable ones.
     pub is_cut: bool,
 }
 
@@ -33,7 +35,9 @@ impl SagaAt {
         self.calls.iter().map(Member::record)
     }
 
-    /// The same for one caller. Without the scope `read` a caller sees only the state and its own calls.
+    /// The saga for one caller.
+    ///
+    /// Without the scope `read` a caller sees only the state and its own calls.
     pub(in crate::gateway) fn for_caller(mut self, caller: &Caller) -> Self {
         if caller.may_read(&self.saga.id.tenant) {
             return self;
@@ -53,7 +57,7 @@ impl SagaAt {
         self
     }
 
-    /// What there is of the call that undoes this one.
+    /// The stored compensation of a call.
     pub fn compensation_of(&self, record: &Record) -> Option<&Record> {
         let decided = record.compensation()?;
         self.compensations.get(&decided.call_id).map(Member::record)
@@ -61,8 +65,7 @@ impl SagaAt {
 }
 
 impl SagaRegistry {
-    /// Some of the calls that name a saga, newest first, without what was said in them: to be looked at, and never to
-    /// be written.
+    /// A page of the calls that name a saga, newest first, without texts. Must never be written.
     pub(in crate::gateway) async fn page_of(
         &self,
         saga: &Saga,
@@ -85,8 +88,9 @@ impl SagaRegistry {
         })
     }
 
-    /// Every call that names a saga, and the one that a saga of its own is about, but not those that undo
-    /// others; in no order.
+    /// Every call of a saga but compensations, in no order.
+    ///
+    /// The calls that name it, or the one call that it undoes.
     pub(in crate::gateway) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Member>, Unlisted> {
         let (mut calls, mut before) = (Vec::new(), None);
         if let Some(only) = saga.only {
@@ -114,7 +118,7 @@ impl SagaRegistry {
         }
     }
 
-    /// A saga with its calls, as far as they can be shown.
+    /// A saga with its calls, as many as can be shown.
     pub(super) async fn with_calls(&self, saga: Saga) -> Result<SagaAt, Error> {
         let (mut calls, mut compensations, mut before) = (Vec::new(), HashMap::new(), None);
         let mut is_cut = false;
@@ -163,8 +167,9 @@ impl SagaRegistry {
         })
     }
 
-    /// The tools of a saga's calls and of what undoes them, as it was decided or is configured now. `None` if not all of
-    /// its calls are known.
+    /// The tools of a saga's calls and of their compensations, as decided or configured now.
+    ///
+    /// `None` if not all of its calls are known.
     pub(super) fn saga_tools(&self, at: &SagaAt) -> Option<BTreeSet<String>> {
         let mut tools = BTreeSet::new();
         for record in at.calls() {

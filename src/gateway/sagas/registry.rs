@@ -13,10 +13,10 @@ use crate::gateway::error::{Error, ErrorKind, of_store};
 use crate::gateway::transition::ROUNDS;
 use crate::store::{self, Put};
 
-/// What is stored of sagas: their documents, and the marks on their calls.
+/// The stored sagas: their documents, and the marks on their calls.
 pub(in crate::gateway) struct SagaRegistry {
     pub(super) base: Arc<Base>,
-    /// How many persons accept a loss of data here just now.
+    /// Acceptances of a loss of data that are under way here.
     pub(in crate::gateway) acceptances: AtomicUsize,
 }
 
@@ -28,7 +28,7 @@ impl SagaRegistry {
         }
     }
 
-    /// The saga of this name; it begins now, with a call of this token, if there is none.
+    /// The saga of this name. If there is none, it begins now, with a call of this token.
     pub(super) async fn ensure_saga(
         &self,
         id: &SagaId,
@@ -49,7 +49,7 @@ impl SagaRegistry {
         }
     }
 
-    /// What is known of a saga. One that cannot be read is an error, and not an absent one.
+    /// A stored saga. One that cannot be read is an error, and not an absent one.
     pub(in crate::gateway) async fn saga(&self, id: &SagaId) -> Result<Option<Saga>, store::Error> {
         let store = &self.base.store;
         let found = store.document(Kind::Saga, &id.tenant, &id.id).await?;
@@ -62,7 +62,7 @@ impl SagaRegistry {
         saga.ok_or_else(|| ErrorKind::UnknownSaga.alone())
     }
 
-    /// Writes a saga, unless another writer has changed it since: then answers with that one.
+    /// Writes a saga, unless another writer has changed it; then returns the newer one.
     pub(in crate::gateway) async fn put_saga(
         &self,
         saga: &Saga,
@@ -109,7 +109,7 @@ impl SagaRegistry {
         Err(store::Error::Refused("a saga changes too fast".into()))
     }
 
-    /// The saga after an event; `None`: it does not fit, or another writer has changed the saga.
+    /// The saga after an event; `None`: the event does not fit, or another writer was faster.
     pub(super) async fn move_on(&self, saga: &Saga, event: &Event, now: Timestamp) -> Option<Saga> {
         let now = now.max(self.base.now());
         let changed = saga::next(saga, event, &self.base.limits.sagas, now).ok()?;
@@ -125,7 +125,7 @@ impl SagaRegistry {
         Some(changed)
     }
 
-    /// The sagas that are stopped when a loss is accepted.
+    /// The sagas that accepting a loss stops.
     ///
     /// # Errors
     /// The store failed, or some of them cannot be read: those would go on as soon as they can be read again.
@@ -156,8 +156,10 @@ impl SagaRegistry {
         Ok(sagas)
     }
 
-    /// The store has lost data: no saga goes on, nor is one undone when its deadline is over, before a person has
-    /// looked. What was completed or undone since may be forgotten.
+    /// Stops sagas after a loss of data, until a person has looked.
+    ///
+    /// None goes on, and none is undone when its deadline is over: that it was completed or undone
+    /// may be forgotten.
     pub(in crate::gateway) async fn stop_sagas(
         &self,
         by: &str,
@@ -174,7 +176,7 @@ impl SagaRegistry {
         Ok(())
     }
 
-    /// Takes up the sagas that the last run of this gateway has left in the middle.
+    /// Frees the sagas on which the last run of this gateway was working.
     ///
     /// Only where no other gateway can be at them. What cannot be freed now is due when its time is over.
     ///

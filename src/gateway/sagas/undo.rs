@@ -1,4 +1,4 @@
-//! What a saga has done is undone, call by call.
+//! Undoes the calls of a saga, one by one.
 //!
 //! What is done next is decided by `core::saga`.
 
@@ -24,11 +24,11 @@ use crate::gateway::calls::{Engine, InternalCall};
 use crate::gateway::ids::jitter;
 use crate::gateway::transition;
 
-/// What came of one call's turn to be undone.
+/// The result of one call's turn to be undone.
 enum Undone {
-    /// It is undone: the saga, and the call as it is now.
+    /// It is undone: the saga and the call as they are now.
     Further(Box<Saga>, Box<Record>),
-    /// It is not: the saga, if there is more to do about it at once.
+    /// It is blocked: the saga, if there is a further step at once.
     Blocked(Option<Box<Saga>>),
 }
 
@@ -40,7 +40,9 @@ pub(in crate::gateway) struct Undoer {
 }
 
 impl Undoer {
-    /// Does what is next about a saga that is being undone. Answers with the saga if there is more to do at once.
+    /// Carries out the next step for a saga that is being undone.
+    ///
+    /// Returns the saga if there is a further step at once.
     pub(super) async fn undo_next(&self, saga: &Saga) -> Option<Saga> {
         let mut calls = match self.registry.calls_of(saga).await {
             Ok(calls) => calls,
@@ -108,8 +110,10 @@ impl Undoer {
         Actor::Gateway(self.base.instance).to_string()
     }
 
-    /// The calls of a saga could not be listed. A store that is not ready is waited for; one that is ready and fails
-    /// again and again needs a person.
+    /// Handles a saga whose calls could not be listed.
+    ///
+    /// It waits for a store that is not ready; if a ready one fails again and again, it needs a
+    /// person.
     async fn not_listed(&self, saga: &Saga) -> Option<Saga> {
         if !self.base.store.readiness().await.reasons.is_empty() {
             return None;
@@ -118,7 +122,7 @@ impl Undoer {
         self.block(saga, None, why).await
     }
 
-    /// The rules of each of their tools.
+    /// The rules of each call's tool.
     fn policies_of(&self, calls: &[Member]) -> HashMap<String, Tool> {
         let mut tools = HashMap::new();
         for record in calls.iter().map(Member::record) {
@@ -128,8 +132,8 @@ impl Undoer {
         tools
     }
 
-    /// Writes down that a call is to be undone, and by which. If it could not: the saga, if there is more to do
-    /// about it at once.
+    /// Marks a call with its compensation. If it cannot: the saga, if there is a further step at
+    /// once.
     async fn mark(&self, saga: &Saga, record: &Record) -> Result<Record, Option<Box<Saga>>> {
         match self
             .registry
@@ -153,7 +157,7 @@ impl Undoer {
         }
     }
 
-    /// Undoes one call, or writes down what blocks that.
+    /// Undoes one call, or writes down the blocker.
     async fn undo(&self, saga: &Saga, record: &Record) -> Undone {
         let (saga, tried) = match self.look_at_compensation(record).await {
             Some(tried) => (saga.clone(), tried),
@@ -227,14 +231,14 @@ impl Undoer {
         }
     }
 
-    /// How long the call that undoes another one may take.
+    /// How long a compensation may take.
     fn time_of_compensation(&self, record: &Record) -> Duration {
         let compensation = record.compensation();
         let at = compensation.and_then(|compensation| self.base.tool_at(&compensation.tool));
         at.map_or(Duration::ZERO, |at| at.tool.longest())
     }
 
-    /// Writes down what blocks a saga. Answers with the saga if an operator is to be told of it.
+    /// Writes down a saga's blocker. Returns the saga if an operator is to be told of it.
     ///
     /// A call that is given up is marked before its saga is, so that no saga goes past it.
     async fn block(&self, saga: &Saga, record: Option<&Record>, blocked: Blocked) -> Option<Saga> {
@@ -274,7 +278,7 @@ impl Undoer {
         ahead.telling.is_some().then_some(ahead)
     }
 
-    /// What has come of the call that undoes another one; `None`: it is to be sent.
+    /// The end of a call's compensation; `None`: it is still to be sent.
     async fn look_at_compensation(&self, record: &Record) -> Option<Result<(), Blocked>> {
         let Some(compensation) = record.compensation() else {
             return Some(Err(Blocked::for_good("its tool declares no compensation")));
@@ -287,7 +291,7 @@ impl Undoer {
         }
     }
 
-    /// Sends what undoes a call.
+    /// Sends a call's compensation.
     async fn try_to_undo(&self, saga: &Saga, record: &Record) -> Result<(), Blocked> {
         let policy = self.base.policy_of(record).compensation;
         let (by, template) = match (record.compensation(), &policy) {

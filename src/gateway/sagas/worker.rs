@@ -1,4 +1,4 @@
-//! Sagas that are due: deadlines, and what is to be undone, on any gateway.
+//! The worker for due sagas: deadlines, and compensations, on any gateway.
 //!
 //! Each step is written down before the next, so that another gateway can go on there.
 
@@ -24,30 +24,30 @@ use crate::gateway::transition;
 use crate::gateway::webhook::Notifier;
 use crate::store;
 
-/// Sagas that are taken up in one go.
+/// Sagas that one round takes.
 const BATCH: u32 = 32;
 /// Sagas that one gateway works on at once.
 const AT_ONCE: usize = 16;
 
-/// How much longer others leave a saga alone whose calls are let go, however many they are.
+/// How much longer other gateways leave a saga alone whose calls are let go.
 const LETTING_GO: Duration = Duration::from_mins(1);
 
-/// What one round did.
+/// The result of one round.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Worked {
-    /// Sagas whose time had come.
+    /// Sagas that were due.
     pub due: usize,
-    /// Sagas on which this gateway has worked.
+    /// Sagas that this gateway worked on.
     pub worked: usize,
 }
 
-/// Works on sagas that are due: deadlines, and what is to be undone.
+/// The worker for due sagas: deadlines, and compensations.
 pub struct SagaWorker {
     base: Arc<Base>,
     registry: Arc<SagaRegistry>,
     undoer: Undoer,
     notifier: Arc<Notifier>,
-    /// Places for sagas that are worked on.
+    /// Places for sagas that are being worked on.
     places: Arc<Semaphore>,
 }
 
@@ -62,8 +62,9 @@ impl SagaWorker {
         }
     }
 
-    /// Works on a bounded number of sagas whose time has come: deadlines, and what is to be undone. Many
-    /// gateways may do it at once: each saga is worked on by one of them.
+    /// Works on a bounded number of due sagas.
+    ///
+    /// Many gateways may do it at once: each saga is worked on by one of them.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
@@ -82,7 +83,7 @@ impl SagaWorker {
         Ok(worked)
     }
 
-    /// The same, but does not wait for what it has begun.
+    /// Begins to work on due sagas, and does not wait.
     ///
     /// # Errors
     /// The store failed; nothing was begun.
@@ -118,19 +119,19 @@ impl SagaWorker {
         }))
     }
 
-    /// Begins to undo what can be undone of a saga at once. If there is no place for it, the next round does it.
+    /// Begins at once to undo a saga's calls. If there is no place for it, the next round does it.
     pub(super) fn begin_undoing(self: &Arc<Self>, id: &SagaId) {
         drop(self.begin(id.clone(), self.base.now()));
     }
 
-    /// Takes up the sagas that the last run of this gateway has left in the middle.
+    /// Frees the sagas on which the last run of this gateway was working.
     pub async fn free_sagas(&self) {
         if !self.base.store.is_shared() {
             drop(self.registry.free_sagas().await);
         }
     }
 
-    /// A saga that cannot be read keeps no other back.
+    /// Postpones a saga that cannot be read, so that it holds up no other.
     async fn put_aside(&self, document: Document, why: &str, now: Timestamp) {
         tracing::error!(
             saga = document.id,
@@ -145,7 +146,9 @@ impl SagaWorker {
         drop(self.base.store.put_document(&put_aside).await);
     }
 
-    /// Whether this gateway has worked on it. Errors are said where they happen; the next round goes on.
+    /// Works on one saga. Returns whether this gateway did.
+    ///
+    /// Errors are logged where they happen; the next round goes on.
     async fn work_on_saga(self: &Arc<Self>, id: &SagaId, now: Timestamp) -> bool {
         if self.base.is_out_of_time() || self.base.draining.is_cancelled() {
             return false;
@@ -178,7 +181,7 @@ impl SagaWorker {
         true
     }
 
-    /// Does the next thing about a saga. Answers with the saga if there is more to do at once.
+    /// Makes the next step for a saga. Returns the saga if there is a further step at once.
     async fn work_a_step(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
         if let Some(tellings) = saga.telling {
             let told = self.tell(saga, tellings).await?;
@@ -212,7 +215,7 @@ impl SagaWorker {
         }
     }
 
-    /// Tells an operator that a saga needs one. Answers with the saga after that.
+    /// Tells an operator of a saga in trouble. Returns the saga after that.
     async fn tell(&self, saga: &Saga, tellings: u32) -> Option<Saga> {
         let trouble = saga.trouble.as_ref();
         let why = trouble.map_or("it is overdue", |trouble| trouble.why.as_str());
@@ -257,7 +260,8 @@ impl SagaWorker {
             .await
     }
 
-    /// Lets go of what was kept for a saga that has come to its end. Answers whether that was all.
+    /// Lets the calls of a finished saga go, so that cleanup may delete them. Returns whether that
+    /// was all.
     async fn release(&self, saga: &Saga) -> Result<bool, store::Error> {
         let mut all = true;
         let let_go = async |record: &Record| {

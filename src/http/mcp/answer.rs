@@ -1,4 +1,4 @@
-//! What a model is told of a call: its result, or in a result with `isError` why there is none.
+//! The answer to a call for a model: its result, or why there is none.
 
 use std::time::Duration;
 
@@ -21,18 +21,18 @@ use crate::core::mcp::{self, revision::Era};
 use crate::core::record::{Record, State};
 use crate::gateway::{Answer, Error, ErrorKind, Stored};
 
-/// Names who answers, in `_meta` of a result.
+/// The member of a result's `_meta` that names the server.
 pub(super) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// How soon to ask again for a call that runs, where nothing better is known.
+/// How soon to ask again for a running call, if nothing better is known.
 const RETRY_RUNNING: Duration = Duration::from_secs(1);
 
 /// An answer to `tools/call`.
 pub(super) struct Told {
     pub(super) body: Parts,
-    /// Of its bytes, those that the gateway has made room for.
+    /// How many of its bytes have memory reserved already.
     shared: usize,
-    /// Why there is no result.
+    /// The problem, if there is no result.
     problem: Option<Slug>,
 }
 
@@ -47,7 +47,7 @@ impl IntoResponse for Told {
     }
 }
 
-/// What came of a call.
+/// The answer for this end of a call.
 ///
 /// `is_passed`: the tool is one of an MCP server, whose results are passed on as they are.
 pub(super) fn told(
@@ -83,7 +83,7 @@ pub(super) fn told(
     failed(id, &problem, era, now)
 }
 
-/// The result of an MCP server; `None`: it is none, because the tool was another one then.
+/// The result of an MCP server; `None`: the tool was of another kind when it was stored.
 fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<Told> {
     let mut notes = notes(stored);
     let call_id = stored.record.intent.call_id.to_string();
@@ -102,7 +102,9 @@ fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<Told> {
     })
 }
 
-/// A stored result. The tool's JSON is written twice, as text and as structured content, and kept once.
+/// A stored result.
+///
+/// The tool's JSON is written twice, as text and as structured content, and kept once.
 fn result(id: &RawValue, stored: &Stored, era: Era) -> Told {
     let json = &stored.json;
     let is_object = json.trim_ascii_start().starts_with(b"{");
@@ -134,7 +136,7 @@ fn result(id: &RawValue, stored: &Stored, era: Era) -> Told {
     }
 }
 
-/// What a model should know of a result beside it.
+/// Notes for a model beside a result.
 fn notes(stored: &Stored) -> Vec<String> {
     let mut notes = Vec::new();
     let record = &stored.record;
@@ -194,13 +196,13 @@ fn about(stored: &Stored) -> Map<String, Value> {
     about
 }
 
-/// Who answers, as each result says it.
+/// The server's name and version, as in each result.
 pub(super) fn server_info() -> Map<String, Value> {
     let info = json!({ "name": "oncegate", "version": env!("CARGO_PKG_VERSION") });
     Map::from_iter([(SERVER_INFO.to_owned(), info)])
 }
 
-/// Since 2026-07-28 a result says that it is whole.
+/// The type of a result, which is complete. Since 2026-07-28.
 fn kind(era: Era) -> &'static str {
     match era {
         Era::Modern => "\"resultType\":\"complete\",",
@@ -208,7 +210,7 @@ fn kind(era: Era) -> &'static str {
     }
 }
 
-/// A result that says why there is none.
+/// A result with `isError` that says why there is none.
 fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> Told {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -253,7 +255,7 @@ fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> Told {
     }
 }
 
-/// The error for a request whose state is not the gateway's. Nothing was run, and the request could be read.
+/// The error for a state that the gateway did not give. Nothing was run.
 fn refused(id: &RawValue, problem: &Problem) -> Told {
     let why = format!("Invalid params: {}", problem.detail());
     let error = RpcError::new(INVALID_PARAMS, why);
@@ -264,7 +266,7 @@ fn refused(id: &RawValue, problem: &Problem) -> Told {
     }
 }
 
-/// The error for a call of a tool that does not exist. Its status is 200, because the request itself could be read.
+/// The error for a call of an unknown tool. Its status is 200: the request could be read.
 fn no_such_tool(id: &RawValue) -> Told {
     let error = RpcError::params("there is no such tool");
     Told {

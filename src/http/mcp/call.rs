@@ -1,4 +1,4 @@
-//! `tools/call`: a request becomes a call like any other, and its answer a result or a stream that ends in one.
+//! `tools/call`: a call like any other, answered by a result or by a stream that ends in one.
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -29,8 +29,8 @@ use crate::core::tool::Effect;
 use crate::core::trace::Context;
 use crate::gateway::{Answers, Client, Door, Patience, Request, RequestSpan};
 
-/// What a request says.
-pub(super) struct Asked<'a> {
+/// The parameters of `tools/call`, and the headers beside them.
+pub(super) struct CallParams<'a> {
     pub(super) tool: String,
     pub(super) args: &'a str,
     pub(super) meta: &'a Map<String, Value>,
@@ -38,13 +38,13 @@ pub(super) struct Asked<'a> {
     pub(super) answer: Option<Answer>,
 }
 
-/// A request for a call, and what is heard of its progress, if its caller wants to.
+/// A request for a call, and its progress, if the caller asks for it.
 pub(super) struct Call {
     request: Request,
     progress: Option<Heard>,
 }
 
-/// Notifications of progress that wait to be sent to a caller.
+/// Progress notifications that wait to be sent to a caller.
 const NOTES: usize = 16;
 
 /// The round that a request answers.
@@ -67,23 +67,23 @@ pub(super) fn answer(
     state.map(read).transpose()
 }
 
-/// A request for a call. Its user, session and key stand where `[mcp]` says.
+/// Reads a request for a call. Its user, session and key stand where `[mcp]` says.
 ///
 /// # Errors
 /// What is wrong with it; nothing was run.
 pub(super) fn read(
     http: &Http,
     caller: &Caller,
-    asked: Asked<'_>,
+    params: CallParams<'_>,
     era: Era,
 ) -> Result<Call, RpcError> {
-    let Asked {
+    let CallParams {
         tool,
         args,
         meta,
         headers,
         answer,
-    } = asked;
+    } = params;
     let is_modern = era == Era::Modern;
 
     let refuse = |problem: Problem| RpcError::params(problem.detail());
@@ -168,7 +168,7 @@ pub(super) fn read(
     Ok(Call { request, progress })
 }
 
-/// What the caller says of its trace in `_meta`.
+/// The trace context in `_meta`.
 fn context_of(meta: &Map<String, Value>) -> Option<Context> {
     let text = |name: &str| meta.get(name).and_then(Value::as_str);
     Context::parse(text("traceparent")?, text("tracestate").unwrap_or_default())
@@ -187,7 +187,7 @@ fn fencing_token(meta: &Map<String, Value>) -> Result<Option<u64>, RpcError> {
     }
 }
 
-/// Arguments that the tool's schema has repeated in headers must be the same there.
+/// Checks arguments against the headers that repeat them.
 ///
 /// Not for those that may not call the tool: they would learn that it exists.
 fn check_mirrored(
@@ -212,7 +212,9 @@ fn check_mirrored(
         .map_err(|why| Malformed::Header(why).into())
 }
 
-/// Runs a call. What takes longer is answered as a stream, if the caller takes one.
+/// Runs a call.
+///
+/// If it takes long, the answer is a stream, if the caller takes one.
 ///
 /// A caller that hangs up ends its own wait, and not the call.
 pub(super) async fn run(

@@ -15,19 +15,21 @@ use tokio::time::sleep;
 use super::super::parts::Parts;
 use crate::core::mcp::progress::Asked;
 
-/// How often a stream that waits says something, so that nothing between takes the connection for dead.
+/// How often a waiting stream sends a comment, so that no proxy closes the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
-/// How much of an answer is looked at for line ends, and perhaps copied, at once.
+/// How many bytes are searched for line ends, and perhaps copied, at once.
 const AT_ONCE: usize = 16 << 10;
 
-/// What a caller hears of the progress of its call.
+/// The progress of a call for its caller.
 pub(super) struct Heard {
     pub(super) asked: Asked,
     pub(super) notes: mpsc::Receiver<String>,
 }
 
-/// The next notification of progress. For a caller that did not ask, or if there will be no more, it never comes.
+/// The next progress notification.
+///
+/// It never comes for a caller that did not ask, or if there will be no more.
 pub(super) async fn heard(heard: &mut Option<Heard>) -> String {
     while let Some(Heard { asked, notes }) = heard {
         match notes.recv().await {
@@ -42,17 +44,17 @@ pub(super) async fn heard(heard: &mut Option<Heard>) -> String {
     std::future::pending().await
 }
 
-/// How far a stream of one answer is.
+/// The state of a stream with one answer.
 enum Sending<F> {
-    /// A notification that is sent at once.
+    /// A notification is being sent.
     Note(String, Pin<Box<F>>, Option<Heard>),
     Waiting(Pin<Box<F>>, Option<Heard>),
-    /// What is left of one part, and the parts that follow.
+    /// The rest of one part, and the parts after it.
     Body(Bytes, Parts),
     Ended,
 }
 
-/// A stream that waits, tells of progress meanwhile, and ends with one answer: what comes is sent piece by piece.
+/// A stream that tells of progress and ends with one answer, sent piece by piece.
 pub(super) fn one(
     coming: impl Future<Output = Parts> + Send + 'static,
     note: Option<String>,
@@ -124,8 +126,9 @@ fn response(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     response
 }
 
-/// JSON without line ends, which would end the event. They stand between its values only: in its strings they are
-/// escaped.
+/// JSON without line ends, which would end the event.
+///
+/// They stand between its values only: in its strings they are escaped.
 fn one_line(bytes: Bytes) -> Bytes {
     let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
     if !bytes.iter().any(is_end) {

@@ -1,4 +1,4 @@
-//! What is asked of one MCP server beside calls, passed on member for member.
+//! Requests to one MCP server beside calls, passed on member for member.
 
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
@@ -18,7 +18,7 @@ use crate::core::mcp::members::Members;
 use crate::core::mcp::revision::{Era, negotiated, supported};
 use crate::gateway::{ErrorKind, Question};
 
-/// The methods that are passed on, and whether their results may be kept by clients.
+/// The methods that are passed on, and whether clients may cache the results.
 const METHODS: [(&str, bool); 7] = [
     ("tools/list", true),
     ("resources/list", true),
@@ -90,7 +90,7 @@ pub(super) async fn forward(
     Ok(message::json(message::response(id, written)).into_response())
 }
 
-/// A result, with the members of the envelope that the caller's era has.
+/// A result, with the members of the envelope in the caller's era.
 fn written(
     result: &Bytes,
     era: Era,
@@ -126,7 +126,7 @@ fn written(
     written.end()
 }
 
-/// `initialize` and `server/discover`: what the server says of itself, and what holds here.
+/// `initialize` and `server/discover`: the server's description, as the gateway changes it.
 pub(super) async fn about(
     http: &Http,
     caller: &Caller,

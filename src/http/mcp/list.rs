@@ -1,4 +1,4 @@
-//! What is here: `initialize`, `server/discover`, `ping` and `tools/list`.
+//! The gateway's own description: `initialize`, `server/discover`, `ping` and `tools/list`.
 
 use axum::response::{IntoResponse, Response};
 use serde_json::value::RawValue;
@@ -13,10 +13,10 @@ use crate::core::caller::Caller;
 use crate::core::mcp::revision::{Era, negotiated, supported};
 use crate::core::tool_schema_export::Keys;
 
-/// How long a client may take a list for fresh, in milliseconds. A change is told to those who listen.
+/// How long a client may cache a list, in milliseconds. Listening clients are told of changes.
 const FRESH_MS: u64 = 60_000;
 
-/// What a model is told of all tools here.
+/// Instructions for models about all tools.
 pub(super) const INSTRUCTIONS: &str = "Each call of a tool here takes effect at most once. To repeat a call, after a timeout or an error or to ask how it ended, soon send exactly the same arguments again, the idempotency_key among them: the stored result comes back, and nothing is executed twice. A call that ended longer ago than its tool remembers (mostly a day, and an hour if it had no idempotency_key) may be taken for a new one: later look up what became of it, or ask a person. Choose a new idempotency_key only for a new intent. If an answer says that it may have happened, never try with other arguments or another tool.";
 
 /// `initialize`, for clients of 2025-11-25 and before. There is no session.

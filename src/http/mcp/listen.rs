@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: a stream that says when the caller's list of tools has changed.
+//! `subscriptions/listen`: a stream of changes of the caller's list of tools.
 
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -41,7 +41,7 @@ pub(super) fn listen(
     Ok(events::many(stream::unfold(listening, Listening::next)))
 }
 
-/// What a stream says next.
+/// The next event of a stream.
 enum Next {
     Acknowledged,
     Changed,
@@ -55,7 +55,7 @@ struct Listening {
     changes: ToolChanges,
     /// SHA-256 of the caller's bearer token.
     token: Option<[u8; 32]>,
-    /// SHA-256 of the list that the client is to know.
+    /// SHA-256 of the list that the client knows.
     list: [u8; 32],
     next: Next,
 }
@@ -85,7 +85,7 @@ impl Listening {
         Some((event, self))
     }
 
-    /// What was asked for and is here.
+    /// The acknowledged subscriptions.
     fn acknowledged(&self) -> String {
         let told = if self.tools {
             r#"{"toolsListChanged":true}"#
@@ -98,7 +98,7 @@ impl Listening {
         )
     }
 
-    /// That the caller's own list has changed, if it has and that was asked for.
+    /// The notification that the caller's own list has changed, if it has.
     fn changed(&mut self, caller: &Caller) -> Option<String> {
         if !self.tools {
             return None;
@@ -115,7 +115,7 @@ impl Listening {
         )
     }
 
-    /// The result, with which the stream ends. The client may ask again.
+    /// The result that ends the stream. The client may ask again.
     fn last(&self) -> String {
         let (id, server) = (&self.id, &server_info()[SERVER_INFO]);
         format!(

@@ -23,7 +23,7 @@ const UNSUPPORTED_VERSION: i32 = -32_022;
 
 /// The longest id that is echoed, in bytes.
 const MAX_ID: usize = 1_024;
-/// The longest text of a caller that an error quotes, in bytes.
+/// The longest text of a caller in an error, in bytes.
 const MAX_QUOTED: usize = 200;
 
 /// One message of JSON-RPC.
@@ -42,12 +42,12 @@ pub(in crate::http) struct Message<'a> {
     pub(super) params: Option<&'a RawValue>,
 }
 
-/// Tells an id of null, which is refused, from none.
+/// Reads an id, and tells null, which is refused, from none.
 fn present<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(de).map(Some)
 }
 
-/// Why a message gets an error instead of a result.
+/// Why a message is answered with an error.
 #[derive(Debug)]
 pub(super) struct RpcError {
     code: i32,
@@ -94,8 +94,9 @@ impl RpcError {
         }
     }
 
-    /// The status it travels with. Before 2026-07-28 an error is an answer like others, and 404 says that a session
-    /// has ended.
+    /// The HTTP status.
+    ///
+    /// Before 2026-07-28 an error is an answer like others, and 404 says that a session has ended.
     fn status(&self, era: Era) -> StatusCode {
         match (era, self.code) {
             (_, PARSE_ERROR | INVALID_REQUEST | HEADER_MISMATCH | UNSUPPORTED_VERSION)
@@ -153,12 +154,12 @@ impl From<Malformed> for RpcError {
     }
 }
 
-/// The beginning of what a caller wrote.
+/// The beginning of a caller's text.
 fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_QUOTED)]
 }
 
-/// The id of what is no message, so that its sender knows which one the error is about.
+/// The id in a malformed message, for the error.
 pub(super) fn readable_id(bytes: &[u8]) -> Option<&RawValue> {
     #[derive(Deserialize)]
     struct Identified<'a> {
@@ -209,7 +210,7 @@ fn is_id(raw: &str) -> bool {
     raw.len() <= MAX_ID && (raw.starts_with('"') || is_whole())
 }
 
-/// A response whose result is written in parts, so that what a tool said is not copied.
+/// A response with a result in parts, so that a tool's answer is not copied.
 pub(super) fn response(id: &RawValue, result: Vec<Part>) -> Parts {
     let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":", id.get());
     let before = Part::Plain(before.into());
@@ -217,7 +218,7 @@ pub(super) fn response(id: &RawValue, result: Vec<Part>) -> Parts {
     Parts::of([before].into_iter().chain(result).chain([after]))
 }
 
-/// A whole answer of JSON.
+/// A whole answer as JSON.
 pub(super) fn json(body: Parts) -> Response {
     let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     (kind, Body::new(body)).into_response()

@@ -11,10 +11,10 @@ use crate::core::mcp::members::Members;
 use crate::core::mcp::revision::Era;
 use crate::core::mcp::round;
 
-/// What begins the names of the gateway's own members of `_meta`.
+/// The prefix of the gateway's own members of `_meta`.
 const OWN: &str = "dev.oncegate/";
 
-/// A response with a server's result. `None`: the result is none of a server's.
+/// A response with a server's result. `None`: the result is not a server's.
 ///
 /// Only the envelope differs: `resultType` by the era of the caller, the gateway's members of `_meta`, at the end of
 /// `content` what a model should know, and of questions the state, which names the call that asked.
@@ -66,7 +66,7 @@ pub(super) fn response(
     Some(message::response(id, result.end()))
 }
 
-/// An object that is written. Values are parts of what is kept, and are not copied.
+/// An object as it is written. Values are parts of the stored bytes, and are not copied.
 pub(super) struct Written<'a> {
     kept: &'a Bytes,
     parts: Vec<Part>,
@@ -96,7 +96,7 @@ impl<'a> Written<'a> {
         self.plain(text);
     }
 
-    /// The blocks, and after them one for each note.
+    /// The content blocks, and after them one for each note.
     fn content(&mut self, blocks: &RawValue, notes: &[String]) {
         self.name("content");
         let blocks = blocks.get().trim_end();
@@ -122,7 +122,7 @@ impl<'a> Written<'a> {
         self.parts.push(Part::Plain(text.into()));
     }
 
-    /// A list of some of the values that are kept.
+    /// A list of some of the stored values.
     pub(super) fn list<'v>(&mut self, name: &str, values: impl Iterator<Item = &'v RawValue>) {
         self.name(name);
         let mut before = "[";

@@ -8,7 +8,7 @@ use crate::core::mcp;
 use crate::core::record::CallId;
 use crate::core::time::elapsed_ms;
 
-/// A key is remembered for a while only.
+/// The reminder that a key is remembered for a while only.
 const SOON: &str = " Do that soon: a call that ended longer ago than its tool remembers may be taken for a new one; later look up what became of it, or ask a person.";
 
 pub(super) fn text(problem: &Problem, now: Timestamp) -> String {
@@ -69,7 +69,9 @@ fn ask_person(call_id: impl std::fmt::Display) -> String {
     )
 }
 
-/// An earlier call asked for the same under another key. A model cannot confirm both: `_meta` is its runtime's.
+/// The text for a similar call under another key.
+///
+/// A model cannot confirm both: `_meta` is its runtime's.
 fn possible_duplicate(problem: &Problem, now: Timestamp, again: &str) -> String {
     let Some(call_id) = problem.similar_to() else {
         return problem.detail().to_owned();
@@ -94,7 +96,7 @@ fn possible_duplicate(problem: &Problem, now: Timestamp, again: &str) -> String 
     )
 }
 
-/// How long ago a call was made.
+/// How long ago a call was made, in words.
 fn since(call_id: CallId, now: Timestamp) -> String {
     match call_id.made_at() {
         Some(made_at) => format!("{} s ago", elapsed_ms(made_at, now).div_ceil(1_000)),
@@ -102,7 +104,7 @@ fn since(call_id: CallId, now: Timestamp) -> String {
     }
 }
 
-/// The key stands for a call with other arguments.
+/// The text for a key that stands for a call with other arguments.
 fn key_reused(problem: &Problem) -> String {
     let Some(call_id) = problem.call_id() else {
         return problem.detail().to_owned();

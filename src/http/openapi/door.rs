@@ -1,4 +1,4 @@
-//! How the document of the doors is put together: what a door takes, and what it answers.
+//! How the OpenAPI document describes a route: its request and its answers.
 
 use std::collections::BTreeMap;
 
@@ -24,16 +24,16 @@ use crate::http::listing;
 use crate::http::problem::{self, Slug};
 use crate::http::tools::title;
 
-/// Problems that any guarded door may answer with.
+/// Problems that any guarded route may answer with.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
-/// What is said of a request's body.
+/// Problems of a request's body.
 const OF_A_BODY: [Slug; 3] = [
     Slug::InvalidRequest,
     Slug::RequestTimeout,
     Slug::BodyTooLarge,
 ];
 
-/// One door: what it takes, and what it answers.
+/// One route: its request and its answers.
 pub(super) struct Door {
     path: String,
     method: HttpMethod,
@@ -43,11 +43,11 @@ pub(super) struct Door {
     speaks_json_rpc: bool,
 }
 
-/// Statuses by which errors of JSON-RPC come, too.
+/// Statuses with which JSON-RPC errors come, too.
 const RPC_ERRORS: [u16; 2] = [400, 404];
 
 impl Door {
-    /// The document of these doors.
+    /// The document of these routes.
     pub(super) fn document(doors: impl IntoIterator<Item = Self>) -> OpenApi {
         let (mut paths, mut components) = (Paths::default(), Components::default());
         for door in doors {
@@ -78,12 +78,12 @@ impl Door {
         document
     }
 
-    /// A door to read at, guarded if tokens are configured.
+    /// A GET route, guarded if tokens are configured.
     pub(super) fn get(path: &str, id: &str, summary: &str) -> Self {
         Self::open(path, id, summary).guarded()
     }
 
-    /// A door to act at, guarded if tokens are configured.
+    /// A POST route, guarded if tokens are configured.
     pub(super) fn post(path: &str, id: &str, summary: &str) -> Self {
         let door = Self::open(path, id, summary).guarded();
         Self {
@@ -92,7 +92,7 @@ impl Door {
         }
     }
 
-    /// A door to read at without a token.
+    /// A GET route without a token.
     pub(super) fn open(path: &str, id: &str, summary: &str) -> Self {
         let operation = OperationBuilder::new()
             .operation_id(Some(id))
@@ -236,7 +236,7 @@ impl Door {
         self
     }
 
-    /// Messages of JSON-RPC come and go.
+    /// Request and answer are JSON-RPC messages.
     pub(super) fn json_rpc(mut self, description: &str) -> Self {
         self.speaks_json_rpc = true;
         for status in RPC_ERRORS {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{Mistake, Problem, Slug};
 use crate::http::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 
-/// The largest number that every reader of JSON takes for itself.
+/// The largest integer that every reader of JSON holds exactly.
 const MOST: u64 = (1 << 53) - 1;
 
 /// Why there is no result. What is not known is null; the last five members are there where they apply.
@@ -36,14 +36,14 @@ pub(in crate::http) struct Body<'a> {
     key_action: &'static str,
     #[schema(required)]
     retry_after_ms: Option<u64>,
-    /// What does not fit the tool's schema.
+    /// The mistakes by the tool's schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<Mistake>, nullable = false)]
     errors: Option<&'a [Mistake]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     tool_status: Option<u16>,
-    /// What the tool answered.
+    /// The tool's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     tool_body: Option<&'a RawValue>,

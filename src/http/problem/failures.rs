@@ -1,4 +1,4 @@
-//! What each failure of the gateway tells: `detail` is written for a model that decides what to do next.
+//! The text of each failure: `detail` is written for a model that decides what to do next.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::core::record::Failure;
 use crate::core::session::Refusal;
 use crate::gateway::{Differs, Error, ErrorKind, Reused};
 
-/// When to ask again after the gateway or its store has recovered.
+/// When to ask again, after the gateway or its store has recovered.
 const RETRY_GATEWAY: Duration = Duration::from_secs(2);
-/// When to try a tool again that a person has paused.
+/// When to try a paused tool again.
 const RETRY_PAUSED: Duration = Duration::from_secs(30);
 /// When to try a tool again that named no time itself.
 const RETRY_TOOL: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ impl From<Error> for Problem {
 }
 
 impl From<ErrorKind> for Problem {
-    /// What each failure says. `detail` is written for a model that has to decide what to do next.
+    /// The problem of each failure. `detail` is written for a model that decides what to do next.
     fn from(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::InvalidRequest(why) => Self::invalid_request(&why),
@@ -215,7 +215,7 @@ impl From<ErrorKind> for Problem {
     }
 }
 
-/// A call that its session does not let begin.
+/// The problem of a call that its session does not let begin.
 fn refused(refusal: &Refusal) -> Problem {
     match refusal {
         Refusal::Frozen => Problem::new(
@@ -269,7 +269,7 @@ fn refused(refusal: &Refusal) -> Problem {
     }
 }
 
-/// Where the arguments differ, as part of a sentence.
+/// The places where arguments differ, as part of a sentence.
 fn named(differs: &Differs) -> String {
     if differs.places.is_empty() {
         String::new()

@@ -1,4 +1,4 @@
-//! What each problem tells, as one snapshot: read it as a model would.
+//! The text of each problem, as one snapshot: read it as a model would.
 
 use uuid::Uuid;
 

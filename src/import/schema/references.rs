@@ -1,4 +1,4 @@
-//! Which references stand more than once in a schema, or lead back to themselves.
+//! The references of a schema that are used more than once, or lead back to themselves.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::import::document::{Document, reference};
 
-/// How many values are looked at, and how deep.
+/// How many values are read, and how deep.
 const MAX_VALUES: usize = 20_000;
 const MAX_DEPTH: usize = 100;
 
@@ -14,12 +14,12 @@ const MAX_DEPTH: usize = 100;
 #[derive(Default)]
 pub(in crate::import) struct Shared {
     places: BTreeSet<String>,
-    /// Not all could be looked at, so each one is taken for shared.
+    /// Whether not all could be read, so that each one counts as shared.
     all: bool,
 }
 
 impl Shared {
-    /// Of everything that these schemas lead to.
+    /// The shared references of these schemas.
     pub(in crate::import) fn of<'s>(
         document: &Document,
         schemas: impl Iterator<Item = &'s Value>,

@@ -1,11 +1,11 @@
-//! What a schema of a description becomes.
+//! Schemas of a description, converted.
 
 use serde_json::{Value, json};
 
 use super::{MAX_BYTES, Shared, fit};
 use crate::import::document::Document;
 
-/// A schema of a document with these, and what is told of it.
+/// The schema of a document with these definitions, and what is told of it.
 fn converted(version: &str, schema: Value, schemas: &Value) -> (Value, Vec<String>) {
     let text = json!({ "openapi": version, "components": { "schemas": schemas } }).to_string();
     let document = Document::read(&text).expect("a description");
@@ -120,7 +120,7 @@ fn words_beside_a_reference_count_in_3_1_only() {
     );
 }
 
-/// A choice of one may have several that fit, when less is asked of each.
+/// A `oneOf` may have several that fit, when each asks for less.
 #[test]
 fn a_schema_that_lets_more_through_never_refuses_what_fitted() {
     let hidden = json!({ "properties": { "id": { "readOnly": true } }, "required": ["id"] });

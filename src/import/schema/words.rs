@@ -13,14 +13,14 @@ const TYPES: [&str; 7] = [
     "array", "boolean", "integer", "null", "number", "object", "string",
 ];
 
-/// How deep the values of an `enum` may lie in each other.
+/// How deep the values of an `enum` may nest.
 const MAX_NESTED: usize = 6;
 
 /// The longest text that is kept as a default.
 const MAX_DEFAULT: usize = 100;
 
 impl Schemas<'_> {
-    /// A keyword as JSON Schema has it; `None` if it says nothing, is said elsewhere, or cannot be read.
+    /// A keyword in JSON Schema; `None` if it means nothing there, or cannot be read.
     pub(super) fn word(
         &mut self,
         word: &str,
@@ -185,7 +185,7 @@ impl Schemas<'_> {
         }
     }
 
-    /// What 3.0 says with `nullable`.
+    /// Adds null for OpenAPI 3.0's `nullable`.
     pub(super) fn allow_null(
         &self,
         words: Option<&Map<String, Value>>,
@@ -204,7 +204,9 @@ impl Schemas<'_> {
         out.insert("type".into(), kinds.into());
     }
 
-    /// The words that list what fits, and null among them. TOML has no null, so it is named by its type.
+    /// The `enum` or `const` of a schema, with null among them.
+    ///
+    /// TOML has no null, so it is named by its type.
     pub(super) fn choices(
         &mut self,
         words: &Map<String, Value>,
@@ -296,7 +298,9 @@ fn is_short(value: &Value) -> bool {
     }
 }
 
-/// TOML has no null, and readers of it bound how deep values lie in each other.
+/// Whether a value fits into TOML.
+///
+/// TOML has no null, and its readers bound how deep values nest.
 fn fits_toml(value: &Value, depth: usize) -> bool {
     match value {
         Value::Null => false,

@@ -1,14 +1,14 @@
-//! Answers of scripts and commands, read.
+//! Reads the answers of scripts and commands.
 
 use std::str::FromStr;
 
 use redis::{FromRedisValue, Value};
 
 use super::record;
-use crate::core::record::{CallId, Record};
+use crate::core::record::Record;
 use crate::store::Error;
 
-/// What a script answers: a word and what follows it.
+/// The answer of a script: a word and values behind it.
 pub(super) struct Answer {
     pub(super) word: String,
     rest: Vec<Value>,
@@ -52,26 +52,24 @@ impl Answer {
     }
 
     /// The record at the end.
-    pub(super) fn record(self) -> Result<Option<Record>, Error> {
-        record::read(self.fields()?).map_err(unreadable)
+    pub(super) fn record(mut self) -> Result<Option<Record>, Error> {
+        stored_in(self.rest.pop().unwrap_or(Value::Nil))
     }
 
-    /// The error where this word makes no sense.
+    /// The error for a word that makes no sense here.
     pub(super) fn no_sense(&self) -> Error {
         unreadable(format!("{:?} is no word of this script", self.word))
     }
 }
 
-pub(super) fn call_id(text: &str) -> Option<CallId> {
-    text.parse().ok().map(CallId)
+pub(super) fn stored_in(text: Value) -> Result<Option<Record>, Error> {
+    let text = record::text(text).map_err(unreadable)?;
+    text.map(|text| record::read(&text))
+        .transpose()
+        .map_err(unreadable)
 }
 
-pub(super) fn stored_in(fields: Value) -> Result<Option<Record>, Error> {
-    let fields = Vec::from_redis_value(fields).map_err(unreadable)?;
-    record::read(fields).map_err(unreadable)
-}
-
-/// An answer that makes no sense proves nothing.
+/// The error for an unreadable answer, which proves nothing.
 pub(super) fn unreadable(why: impl ToString) -> Error {
     Error::Ambiguous(format!(
         "an answer of Redis cannot be read: {}",

@@ -1,4 +1,4 @@
-//! Waits until replicas have what was written: `WAIT`, on a connection of its own because it blocks.
+//! Waits until replicas have a write: `WAIT`, on a connection of its own because it blocks.
 //!
 //! Replication is one ordered stream. So a small write of our own, sent after the answer to the write
 //! that matters, covers it as soon as the replicas have that one; and one such barrier covers all who
@@ -11,26 +11,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use redis::{FromRedisValue, Script, Value};
 use tokio::sync::{mpsc, oneshot};
 
+use super::answer::unreadable;
 use super::keys::Partition;
 use super::link::{Link, deaf};
+use super::marks::Marks;
 use super::memory::Memory;
+use super::scripts::Run;
 use crate::core::time::after;
 use crate::store::Error;
 use crate::store::lock::lock;
 
 /// How long replicas may take.
 const WAIT: Duration = Duration::from_millis(500);
-/// How many may wait for one barrier.
+/// Most waiters of one barrier.
 const WAITERS: usize = 4_096;
-/// By how much the clocks of two gateways may differ.
+/// How far the clocks of two gateways may differ.
 const CLOCKS: SignedDuration = SignedDuration::from_secs(10);
 
 /// A waiter for a barrier.
 struct Waiter {
     partition: Partition,
-    /// The writes of this gateway that must be on the same server.
+    /// The gateway's writes that must be on the same server.
     writes: u64,
     passed: oneshot::Sender<Result<(), Error>>,
 }
@@ -40,13 +44,15 @@ pub(super) struct Barrier {
     lanes: Vec<mpsc::Sender<Waiter>>,
     replicas: Arc<AtomicU32>,
     memory: Arc<Memory>,
-    /// Per lane: what was written before this is on replicas.
+    /// For each lane: replicas have every write before this time.
     covered: Mutex<Vec<Timestamp>>,
 }
 
 impl Barrier {
-    /// Connects when it is needed first.
-    pub(super) fn new(link: &Link, lanes: usize, memory: Arc<Memory>) -> Self {
+    /// Connects when it is first needed.
+    ///
+    /// `barrier`: the script that writes one.
+    pub(super) fn new(link: &Link, barrier: &Script, lanes: usize, memory: Arc<Memory>) -> Self {
         let link = Arc::new(link.beside(WAIT * 2));
         let replicas = Arc::<AtomicU32>::default();
         let covered = Mutex::new(vec![Timestamp::MIN; lanes]);
@@ -55,6 +61,7 @@ impl Barrier {
                 let (waiters, waiting) = mpsc::channel(WAITERS);
                 tokio::spawn(serve(
                     link.clone(),
+                    barrier.clone(),
                     waiting,
                     replicas.clone(),
                     memory.gateway(),
@@ -70,12 +77,12 @@ impl Barrier {
         }
     }
 
-    /// From now on this many replicas must have a write; 0: none.
+    /// Sets how many replicas must have a write; 0: none.
     pub(super) fn demand(&self, replicas: u32) {
         self.replicas.store(replicas, Ordering::Relaxed);
     }
 
-    /// Returns when replicas have everything that was written to this partition before.
+    /// Returns when replicas have every earlier write to this partition.
     pub(super) async fn pass(&self, partition: Partition) -> Result<(), Error> {
         if self.replicas.load(Ordering::Relaxed) == 0 {
             return Ok(());
@@ -94,7 +101,9 @@ impl Barrier {
         answer.await.map_err(|_| ended())?
     }
 
-    /// The same for what any gateway wrote at this time, unless a barrier since then has covered it.
+    /// Waits until replicas have any gateway's writes up to this time.
+    ///
+    /// Not if a barrier since then has covered them.
     pub(super) async fn cover(
         &self,
         partition: Partition,
@@ -117,16 +126,18 @@ impl Barrier {
     }
 }
 
-/// One barrier after the other, each for all who have come until then.
+/// Runs one barrier after the other, each for all waiters so far.
 async fn serve(
     link: Arc<Link>,
+    barrier: Script,
     mut waiting: mpsc::Receiver<Waiter>,
     replicas: Arc<AtomicU32>,
     gateway: String,
 ) {
     let mut waiters = Vec::new();
     while waiting.recv_many(&mut waiters, WAITERS).await > 0 {
-        let passed = raise(&link, &waiters, replicas.load(Ordering::Relaxed), &gateway).await;
+        let replicas = replicas.load(Ordering::Relaxed);
+        let passed = raise(&link, &barrier, &waiters, replicas, &gateway).await;
         if passed.is_err() {
             link.disconnect();
         }
@@ -137,7 +148,13 @@ async fn serve(
     }
 }
 
-async fn raise(link: &Link, waiters: &[Waiter], replicas: u32, gateway: &str) -> Result<(), Error> {
+async fn raise(
+    link: &Link,
+    barrier: &Script,
+    waiters: &[Waiter],
+    replicas: u32,
+    gateway: &str,
+) -> Result<(), Error> {
     if !link.is_connected() {
         let connected = link.connect(deaf).await;
         connected.map_err(|error| {
@@ -156,23 +173,25 @@ async fn raise(link: &Link, waiters: &[Waiter], replicas: u32, gateway: &str) ->
     };
     let mut commands = redis::pipe();
     for (partition, _) in least.values() {
-        commands.cmd("HGET").arg(partition.writes()).arg(gateway);
+        commands.cmd("GET").arg(partition.marks());
     }
-    commands
-        .cmd("SET")
-        .arg(first.key("barrier"))
-        .arg("")
-        .ignore();
+    // A plain SET is refused when memory is full, and what was written then could never be confirmed.
+    let mut write = Run::new(barrier);
+    commands.add_command(write.key(first.key("barrier")).command());
+    commands.ignore();
     commands
         .cmd("WAIT")
         .arg(replicas)
         .arg(WAIT.as_millis() as u64);
-    let mut answers: Vec<Option<u64>> = link.ask_in_turn(&commands).await.map_err(unsure)?;
-    let acknowledged = answers.pop().flatten().unwrap_or(0);
-    let is_there = least
-        .values()
-        .zip(&answers)
-        .all(|((_, writes), have)| have.unwrap_or(0) >= *writes);
+    let answers = link.ask_in_turn(&commands, barrier).await;
+    let mut answers: Vec<Value> = answers.map_err(unsure)?;
+    let acknowledged = answers.pop().unwrap_or(Value::Nil);
+    let acknowledged = u64::from_redis_value(acknowledged).map_err(unreadable)?;
+    let marks = answers.into_iter().map(Option::<Vec<u8>>::from_redis_value);
+    let marks: Vec<Option<Vec<u8>>> = marks.collect::<Result<_, _>>().map_err(unreadable)?;
+    let is_there = least.values().zip(&marks).all(|((_, writes), marks)| {
+        Marks::read(marks.as_deref().unwrap_or_default()).of(gateway) >= *writes
+    });
     if !is_there {
         return Err(Error::Ambiguous(
             "written, but not to the server that is the master now".into(),
@@ -186,7 +205,7 @@ async fn raise(link: &Link, waiters: &[Waiter], replicas: u32, gateway: &str) ->
     Ok(())
 }
 
-/// What was written before stays written, whatever the barrier says.
+/// Notes that a write was acknowledged, whatever the barrier says.
 fn unsure(error: Error) -> Error {
     Error::Ambiguous(format!(
         "written, but whether replicas have it is not known: {error}"

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+use super::find::SEARCHED;
 use super::keys::Partition;
 use super::record::NEVER;
 use super::scripts::command;
@@ -13,10 +14,10 @@ use super::store::Redis;
 use crate::core::call::Change;
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, Holder, Record};
-use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced};
+use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE};
 
-/// Calls of an index that are looked at in one go.
-const SEARCHED: usize = 256;
+/// Most unknown calls that are looked at for those of some tools; this is done once after a start.
+const LOOKED_AT: usize = 10_000;
 
 #[async_trait]
 impl Calls for Redis {
@@ -64,7 +65,9 @@ impl Calls for Redis {
         let (limit, times) = (limit as usize, 0..=now.as_microsecond());
         let over = self
             .server
-            .search("running", times, limit, limit.max(SEARCHED), |_| true)
+            .search("running", times, limit, limit + UNREADABLE as usize, |_| {
+                true
+            })
             .await?
             .0;
         Ok(over.map(|record| Due {
@@ -118,7 +121,7 @@ impl Calls for Redis {
                 "unknown",
                 NEVER..=NEVER,
                 limit as usize,
-                SEARCHED,
+                LOOKED_AT,
                 is_asked_for,
             )
             .await?

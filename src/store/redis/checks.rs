@@ -1,5 +1,6 @@
-//! What is looked at at the start, on every trouble with the connection, and every second: whether
-//! the Redis is there, what it is worth, whether its scripts work, and whether it has lost data.
+//! The inspection of a Redis: reachable, durable, permissions, and loss of data.
+//!
+//! At the start, on every trouble with the connection, and every second.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -23,28 +24,28 @@ use crate::core::pace::Pace;
 use crate::store::lock::lock;
 use crate::store::{Durability, Error, Readiness, Reason};
 
-/// How often it is tried to reach a Redis that is not reached.
+/// How often it tries to reach a Redis that does not answer.
 const TRY_EVERY: Duration = Duration::from_millis(250);
-/// Trouble is looked at at once, but not more often than this.
+/// The shortest time between two inspections after trouble.
 const PAUSE: Duration = Duration::from_millis(50);
-/// After so many looks in a row that failed, the connection is made anew.
+/// Failed inspections in a row, until the connection is made anew.
 const PATIENCE: u32 = 3;
 
-/// Looks at a Redis, all of it each time.
+/// Inspects a Redis, all of it each time.
 pub(super) struct Watch {
     server: Arc<Server>,
     epochs: Arc<Epochs>,
     ears: Arc<Ears>,
-    /// What must hold, or nothing is claimed.
+    /// The least durability; below it nothing is claimed.
     durability: Durability,
-    /// What holds where it cannot be seen.
+    /// The declared durability, where CONFIG is not allowed.
     declared: Option<Durability>,
     pace: Pace,
-    /// Since when other servers are there than before.
+    /// Since when there are other servers than before.
     met_at: Mutex<Option<Instant>>,
 }
 
-/// Looks as long as a handle of the store is open.
+/// Inspects as long as a handle of the store is open.
 pub(super) async fn keep_looking(store: Weak<Watch>) {
     let mut failures: u32 = 0;
     loop {
@@ -91,7 +92,7 @@ impl Watch {
         }
     }
 
-    /// One look at everything. Whether the Redis was reached.
+    /// One inspection of everything. Returns whether the Redis was reached.
     pub(super) async fn look_after(&self) -> bool {
         let closings = self.server.status.closings();
         let looked = self.look().await;
@@ -196,9 +197,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Where the masters' clocks are, seen from this machine's, to half of a round trip. What is decided by time
-    /// goes by the one that is furthest behind: a clock that is ahead ends nothing too early. Answers with the
-    /// offset that is furthest off.
+    /// Compares the masters' clocks with this machine's, to half of a round trip.
+    ///
+    /// The clock that is furthest behind decides: a clock that is ahead ends nothing too early.
+    /// Answers with the offset that is furthest off.
     async fn compare_clocks(&self) -> Result<i64, Error> {
         let asked = Instant::now();
         let answers = self.server.link.ask_masters(redis::cmd("TIME")).await?;
@@ -248,7 +250,7 @@ impl Watch {
         nodes.collect()
     }
 
-    /// Whether a failover may happen without an operator. `answered`: how many masters did.
+    /// Whether a failover may happen without an operator. `answered`: how many masters answered.
     async fn fails_over(&self, answered: usize) -> Result<bool, Error> {
         if !self.server.link.target.is_cluster() {
             return Ok(self.server.link.target.fails_over());
@@ -274,8 +276,9 @@ impl Watch {
         Ok(nodes.iter().any(|node| has_flag(&node, "slave")))
     }
 
-    /// A server that was started anew, or is another than before, may have lost what another gateway
-    /// wrote, which only that one can see: it gets the time to look and to say so.
+    /// Waits, after a restart or exchange of the server, until other gateways have looked.
+    ///
+    /// It may have lost writes that only their gateway can miss.
     fn let_others_look(&self, servers: &str) -> Option<Reason> {
         let mut since = lock(&self.met_at);
         if self.server.memory.meet(servers) != servers {
@@ -291,7 +294,7 @@ impl Watch {
         })
     }
 
-    /// A user who may do everything can lose everything.
+    /// The warning about a user with all permissions.
     async fn who_are_we(&self) -> Option<Reason> {
         let who: Result<String, Error> = self
             .server

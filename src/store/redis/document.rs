@@ -18,10 +18,10 @@ use crate::core::position::Position;
 use crate::store::{Documents, Error, Found, Put, UNREADABLE};
 
 const PARTITION: Partition = Partition::FIRST;
-/// The fields of a document, as `read` reads them.
+/// The fields of a document, in the order of `read`.
 const FIELDS: [&str; 4] = ["version", "state", "rest", "body"];
 
-/// What scripts need not look at.
+/// The members of a document that scripts need not look at.
 #[derive(Serialize, Deserialize)]
 struct Rest {
     tenant: String,
@@ -139,8 +139,10 @@ impl Documents for Redis {
 }
 
 impl Redis {
-    /// `epoch`: of the data that it is written to; empty for whatever is there. `is_looked_at`: also to a server that
-    /// was started anew.
+    /// Writes a document.
+    ///
+    /// `epoch`: of the data that it is written to; empty for any data. `is_looked_at`: also to a
+    /// server that was started anew.
     async fn write_document(
         &self,
         document: &Document,
@@ -199,7 +201,7 @@ impl Redis {
 }
 
 impl Redis {
-    /// Deletes documents that are kept no longer, and answers how many.
+    /// Deletes documents past their retention, and answers how many.
     pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         let mut forgotten = 0;
         for kind in Kind::ALL {
@@ -211,7 +213,7 @@ impl Redis {
                 let mut run =
                     self.server
                         .writing(script, "", PARTITION, self.server.memory.epoch());
-                run.key(&names(&document, "")[..10]);
+                run.key(&names(&document, "")[..9]);
                 let place = Position::of_document(&document);
                 run.arg((&place.id.as_bytes()[..], &place.to_bytes()[..]));
                 run.arg((now.as_microsecond(), &document.state));
@@ -222,7 +224,7 @@ impl Redis {
         Ok(forgotten)
     }
 
-    /// The digests of an index whose time has come, the earliest first.
+    /// The digests of due documents of an index, the earliest first.
     async fn in_order(
         &self,
         index: String,
@@ -234,7 +236,7 @@ impl Redis {
         self.server.link.ask(&command("ZRANGEBYSCORE", ask)).await
     }
 
-    /// One that was deleted meanwhile is left out.
+    /// Reads documents. One that was deleted meanwhile is left out.
     async fn read_documents(
         &self,
         kind: Kind,
@@ -268,7 +270,7 @@ impl Redis {
     }
 }
 
-/// What a script about a document may touch, in the order in which scripts name it.
+/// The keys of a script about a document, in the order of the scripts.
 fn names(document: &Document, before: &str) -> Vec<String> {
     let Document {
         kind,
@@ -286,8 +288,7 @@ fn names(document: &Document, before: &str) -> Vec<String> {
     let mut names = vec![
         keys::document(digest(*kind, tenant, id)),
         keys::documents_by("due", *kind),
-        PARTITION.epoch(),
-        PARTITION.writes(),
+        PARTITION.marks(),
         keys::documents_by("retained", *kind),
         keys::documents_by("count", *kind),
         keys::documents(*kind, None, None),
@@ -309,7 +310,7 @@ fn rest(document: &Document) -> Result<String, Error> {
     serde_json::to_string(&rest).map_err(|error| Error::Refused(error.to_string()))
 }
 
-/// The id of a document, as far as that can be read.
+/// The id of a document, as far as it can be read.
 fn id_of(fields: &[Value]) -> Option<String> {
     let rest = fields
         .get(2)

@@ -1,51 +1,54 @@
-//! What a Redis is worth: its role, memory policy and fsync, against what was asked for. Pure.
+//! The durability of a Redis, by its role, memory policy and fsync. Pure.
 
 use std::collections::HashMap;
 
 use crate::store::{Durability, Reason};
 
-/// Redis before this has no flags for scripts and no permissions for keys.
+/// The oldest Redis: before it scripts have no flags and keys no permissions.
 const OLDEST: (u32, u32) = (7, 0);
-/// From this share of the memory limit on nothing new is taken: outcomes still need room.
+/// The share of the memory limit from which on nothing is claimed.
+///
+/// Outcomes still need room.
 const FULL_PERCENT: u64 = 80;
 /// How far the server's clock may be from this machine's, in microseconds.
 const CLOCK_SLACK_US: u64 = 2_000_000;
 
-/// What one master says of itself.
+/// The state of one master.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     /// The fields of INFO.
     pub(super) info: HashMap<String, String>,
     /// The answer to CONFIG GET; `None` if that is not allowed.
     pub(super) config: Option<HashMap<String, String>>,
-    /// The sentinels, or the cluster, may make a replica the master, whether it is connected or not.
+    /// Whether sentinels or the cluster may make a replica the master, connected or not.
     pub(super) fails_over: bool,
 }
 
-/// What was asked for, and what is known from elsewhere.
+/// The demanded durability, and facts from elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
-    /// What must hold.
+    /// The least durability.
     pub(super) durability: Durability,
-    /// What the operator says of a Redis that does not let itself be looked at.
+    /// The operator's declaration about a Redis that cannot be inspected.
     pub(super) declared: Option<Durability>,
-    /// From this machine's clock to the server's, in microseconds; of several masters the one furthest off.
+    /// From this machine's clock to the server's, in microseconds; of several masters the furthest
+    /// off.
     pub(super) clock_offset_us: i64,
 }
 
-/// What was found.
+/// The result of an inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) durability: Durability,
     /// Why nothing may be claimed.
     pub(super) reasons: Vec<Reason>,
-    /// What is tolerated because less was asked for.
+    /// Weaknesses that the demanded durability allows.
     pub(super) warnings: Vec<Reason>,
     /// How many replicas must have a write before it is acknowledged.
     pub(super) wait_for: u32,
 }
 
-/// Judges the masters, which together are as good as the worst of them.
+/// Judges the masters, which together are as durable as the weakest of them.
 pub(super) fn judge(nodes: &[Node], demand: Demand) -> Verdict {
     let verdicts = nodes.iter().map(|node| judge_one(node, demand));
     let whole = verdicts.reduce(|one, other| Verdict {
@@ -96,7 +99,7 @@ fn judge_one(node: &Node, demand: Demand) -> Verdict {
     }
 }
 
-/// What no demand makes good.
+/// Reasons that no demanded durability allows.
 fn fatal(node: &Node) -> Vec<Reason> {
     let mut reasons = Vec::new();
     let mut because = |code, text: String| reasons.push(Reason::new(code, text));
@@ -150,7 +153,7 @@ fn fatal(node: &Node) -> Vec<Reason> {
     reasons
 }
 
-/// What keeps it from a class, with the best class that it still allows.
+/// The weaknesses of a master, each with the best class that it allows.
 fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
     use Durability::{Bounded, Relaxed, Strict};
     let mut weak = Vec::new();
@@ -329,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weakness_is_a_reason_for_whoever_asks_for_more_and_a_warning_for_the_rest() {
+    fn a_weakness_is_a_reason_for_a_class_that_asks_for_more_and_a_warning_for_the_rest() {
         let set = |setting: &str, value: &str| {
             let mut node = strict();
             node.config
@@ -422,7 +425,7 @@ mod tests {
         assert_eq!(
             (alone.durability, alone.wait_for),
             (Durability::Strict, 0),
-            "nobody fails over behind our back"
+            "no failover behind our back"
         );
         // The replica that is away just now may be promoted all the same.
         for connected in ["0", "1"] {

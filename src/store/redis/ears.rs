@@ -1,4 +1,4 @@
-//! The connection on which the ends of other gateways' calls are heard.
+//! Listens for the ends of other gateways' calls, on a connection of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,9 +7,8 @@ use std::time::Duration;
 use redis::{ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError};
 use tokio::time::timeout;
 
-use super::keys::Partition;
+use super::keys::{self, Partition};
 use super::link::{Link, Wire};
-use crate::core::record::CallId;
 use crate::store::Endings;
 
 /// How long a subscription may take.
@@ -17,15 +16,17 @@ const HEARD: Duration = Duration::from_secs(1);
 /// How long all subscriptions together may take, with their connection.
 const SUBSCRIBED: Duration = Duration::from_secs(2);
 
-/// Hears the ends of calls that other gateways run.
+/// Listens for the ends of calls that other gateways run.
 pub(super) struct Ears {
-    /// A connection of its own: a server closes one with subscriptions as soon as the answers on it are many megabytes
+    /// A connection of its own.
+    ///
+    /// A server closes one with subscriptions as soon as the answers on it are many megabytes
     /// behind.
     link: Arc<Link>,
     pub(super) endings: Arc<Endings>,
-    /// The next look subscribes anew.
+    /// Whether the next look subscribes anew.
     is_deaf: Arc<AtomicBool>,
-    /// Connections on which the ends of calls were heard.
+    /// How many connections have subscribed.
     hearings: Arc<AtomicU64>,
 }
 
@@ -39,12 +40,12 @@ impl Ears {
         }
     }
 
-    /// The next look subscribes anew.
+    /// Makes the next look subscribe anew.
     pub(super) fn is_cut_off(&self) {
         self.is_deaf.store(true, Ordering::SeqCst);
     }
 
-    /// Subscribes to the ends of calls, if that is not done already.
+    /// Subscribes to the ends of calls, if needed.
     pub(super) async fn hear_endings(&self) {
         if !self.is_deaf.swap(false, Ordering::SeqCst) {
             return;
@@ -62,9 +63,9 @@ impl Ears {
                     .data
                     .into_iter()
                     .nth(1)
-                    .and_then(|id| String::from_redis_value(id).ok());
-                if let Some(id) = id.and_then(|id| id.parse().ok()) {
-                    endings.say(CallId(id));
+                    .and_then(|id| Vec::<u8>::from_redis_value(id).ok());
+                if let Some(call_id) = id.and_then(|id| keys::call_id(&id)) {
+                    endings.say(call_id);
                 }
             }
             PushKind::Disconnection if hearings.load(Ordering::SeqCst) == number => {

@@ -1,25 +1,23 @@
-//! The acts behind `loss`: begin an epoch, notice that it is gone, and begin the next one when an operator
-//! accepts what is missing.
+//! Epochs: begin one, notice its loss, and begin the next one when an operator accepts the loss.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::try_join_all;
-use redis::Value;
 
 use super::answer::unreadable;
 use super::gateways::Gateways;
 use super::keys::{self, Partition};
 use super::loss::{self, Finding, Manifest, Sight};
+use super::marks::Marks;
 use super::put_back::Restorer;
 use super::scripts::{Run, command};
 use super::server::Server;
 use crate::store::lock::lock;
 use crate::store::{Error, LOST_DATA, Reason};
 
-/// How often a look begins again because another gateway has written the manifest meanwhile.
+/// How often a look begins again after another gateway has written the manifest.
 const LOOKS: usize = 3;
 const NOT_ALONE: &str =
     "another person accepts it at the same time, or more was lost meanwhile: look again";
@@ -32,19 +30,19 @@ enum Warned {
     TooLate,
 }
 
-/// The epochs of a store's data, and whether it still has what was written to it.
+/// The epochs of a store's data, and whether data is missing.
 pub(super) struct Epochs {
     server: Arc<Server>,
     restorer: Restorer,
     gateways: Gateways,
     pub(super) lost_writes: AtomicU64,
-    /// This process has found its own data here.
+    /// Whether this process has found its own data here.
     was_whole: AtomicBool,
-    /// Since when every call is known, in microseconds; 0: that was not seen yet.
+    /// Since when every call is known, in microseconds; 0: not seen yet.
     pub(super) whole_since_us: AtomicI64,
-    /// What is remembered has been put back since the loss was noticed.
+    /// Whether the remembered writes were put back since the loss was noticed.
     is_mended: AtomicBool,
-    /// The epoch of a prepared acceptance; until it is accepted it closes the store for all gateways.
+    /// The manifest of a prepared acceptance, which closes the store for all gateways.
     prepared: Mutex<Option<Manifest>>,
 }
 
@@ -62,8 +60,7 @@ impl Epochs {
         }
     }
 
-    /// Compares what is there with what is remembered, puts back what was lost and is still known, and
-    /// says what is missing.
+    /// Compares the store with memory, puts lost writes back, and says which are missing.
     pub(super) async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
         for _ in 0..LOOKS {
             if let ControlFlow::Break(seen) = self.compare_once().await? {
@@ -77,8 +74,9 @@ impl Epochs {
         )))
     }
 
-    /// Goes on (to the next try) if the manifest has changed meanwhile: an acceptance that has just ended must not be taken back by a look
-    /// that began before it.
+    /// Compares once; `Continue`: the manifest has changed meanwhile.
+    ///
+    /// An acceptance that has just ended must not be taken back by a look that began before it.
     async fn compare_once(&self) -> Result<ControlFlow<Option<Reason>>, Error> {
         let (epoch, known) = (self.server.memory.epoch(), self.server.memory.all_writes());
         let mut sight = self.sight().await?;
@@ -150,9 +148,11 @@ impl Epochs {
         }
     }
 
-    /// Closes the store for the other gateways, too, also for those that have begun to use what is left of it: they
-    /// may not know what is missing. The manifest comes first: it says which epoch an acceptance has to follow.
-    /// `before` is the manifest from which the loss was judged.
+    /// Closes the store for all gateways, by the manifest and then by the epochs.
+    ///
+    /// Also for gateways that have begun to use the rest of the data: they may not know what is
+    /// missing. The manifest comes first: it says which epoch an acceptance has to follow. `before`
+    /// is the manifest from which the loss was judged.
     async fn warn_others(
         &self,
         before: Option<&Manifest>,
@@ -186,8 +186,10 @@ impl Epochs {
         }
     }
 
-    /// Makes every claim be refused until a loss is accepted. Answers whether the manifest says so after that, too: if
-    /// not, the store was emptied once more, or another gateway has begun with it or accepts the loss.
+    /// Makes every claim be refused until a loss is accepted.
+    ///
+    /// Answers whether the manifest says so after that, too: if not, the store was emptied once
+    /// more, or another gateway has begun with it or accepts the loss.
     ///
     /// An acceptance that begins meanwhile is not undone: it writes the manifest first, and then an epoch that was not
     /// there when the partition was read. `epoch`: a gateway without one has no manifest to write.
@@ -196,15 +198,12 @@ impl Epochs {
             manifest.map_or(epoch.is_empty(), |manifest| !manifest.lost.is_empty())
         };
         for _ in 0..LOOKS {
-            let epochs = |partition: Partition| command("GET", partition.epoch());
-            let epochs: Vec<Option<Vec<u8>>> = self.server.link.ask_each(epochs).await?;
+            let epochs = self.marks().await?.into_iter().map(|marks| marks.epoch);
             if !is_closed(self.manifest().await?) {
                 return Ok(false);
             }
-            let close = async |(partition, epoch): (Partition, Option<Vec<u8>>)| {
-                let mut run = Run::new(&self.server.scripts.swap);
-                run.key(partition.epoch()).arg(epoch.unwrap_or_default());
-                Ok::<_, Error>(self.server.run(run.arg("lost")).await?.word == "done")
+            let close = async |(partition, epoch): (Partition, String)| {
+                self.mark(partition, &epoch, "lost").await
             };
             let closed = try_join_all(Partition::all().zip(epochs).map(close)).await?;
             if closed.into_iter().all(|is_done| is_done) {
@@ -214,8 +213,9 @@ impl Epochs {
         Ok(false)
     }
 
-    /// Lets the other gateways know up to where this one gives tokens: they remember it in case that the
-    /// store and this gateway are lost together.
+    /// Publishes up to where this gateway gives tokens.
+    ///
+    /// Other gateways remember it, in case the store and this gateway are lost together.
     async fn publish_token(&self, sight: &Sight) {
         let (gateway, token) = (
             self.server.memory.gateway(),
@@ -237,8 +237,10 @@ impl Epochs {
         );
     }
 
-    /// Reads from the manifest since when every call is known, and the highest accepted token. An older store gets now; where that
-    /// cannot be written, it is not known yet, and nothing is undone on a guess.
+    /// Reads from the manifest since when every call is known, and the highest accepted token.
+    ///
+    /// An older store gets the present time. Where that cannot be written, it is not known yet, and
+    /// nothing is undone on a guess.
     async fn know_since(&self, sight: &Sight) {
         let Some(manifest) = &sight.manifest else {
             return;
@@ -255,7 +257,7 @@ impl Epochs {
         }
     }
 
-    /// `None`: another gateway has just written another manifest.
+    /// Writes since when every call is known. `None`: another gateway has just written a manifest.
     async fn say_since(&self, manifest: &Manifest) -> Result<Option<i64>, Error> {
         let since = self.server.now().as_microsecond();
         let next = Manifest {
@@ -266,20 +268,16 @@ impl Epochs {
         Ok(is_said.then_some(since))
     }
 
-    /// An acceptance that broke off here is another's affair by now, or over.
+    /// Drops a prepared acceptance, which is another gateway's by now, or over.
     pub(super) fn forget_acceptance(&self) {
         lock(&self.prepared).take();
     }
 
     async fn sight(&self) -> Result<Sight, Error> {
         let manifest = self.manifest().await?;
-        let epochs = |partition: Partition| command("GET", partition.epoch());
-        let epochs: Vec<Option<String>> = self.server.link.ask_each(epochs).await?;
-        let writes = |partition: Partition| command("HGETALL", partition.writes());
-        let writes: Vec<HashMap<String, u64>> = self.server.link.ask_each(writes).await?;
+        let marks = self.marks().await?;
         let mut sight = Sight {
             manifest,
-            epochs: epochs.into_iter().map(Option::unwrap_or_default).collect(),
             tokens: self
                 .server
                 .link
@@ -287,10 +285,11 @@ impl Epochs {
                 .await?,
             ..Sight::default()
         };
-        for (partition, counts) in Partition::all().zip(writes) {
-            for (gateway, count) in counts {
+        for (partition, marks) in Partition::all().zip(marks) {
+            for (gateway, count) in marks.writes {
                 sight.writes.count(&gateway, partition, count);
             }
+            sight.epochs.push(marks.epoch);
         }
         sight.forgotten = self
             .gateways
@@ -299,7 +298,7 @@ impl Epochs {
         Ok(sight)
     }
 
-    /// Sets up a Redis that was not used before. Several gateways may do it at once.
+    /// Sets up a new Redis. Several gateways may do it at once.
     async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
         let key = manifest_key();
         let manifest = Manifest {
@@ -315,8 +314,7 @@ impl Epochs {
         let Some(chosen) = self.manifest().await? else {
             return Ok(());
         };
-        let set = |partition: Partition| command("SET", (partition.epoch(), &chosen.epoch, "NX"));
-        self.server.link.ask_each::<Value>(set).await?;
+        self.mark_all("", &chosen.epoch).await?;
         // Unless another gateway has found a loss in the meantime. An acceptance is completed only by its own gateway.
         if !chosen.complete && chosen.follows.is_empty() {
             let complete = Manifest {
@@ -328,8 +326,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// An operator accepts what is missing: a new epoch begins, which gateways that remember the old one know
-    /// as its successor.
+    /// Accepts a loss: begins a new epoch, as the successor of the old one.
     pub(super) async fn accept(&self, reason: &str) -> Result<(), Error> {
         let prepared = lock(&self.prepared).take();
         let mut manifest = match prepared {
@@ -352,15 +349,14 @@ impl Epochs {
         Ok(())
     }
 
-    /// Begins the new epoch, but no gateway goes by it as long as its manifest is not complete.
+    /// Prepares the new epoch, which counts only once its manifest is complete.
     pub(super) async fn prepare(&self, reason: &str) -> Result<Manifest, Error> {
         self.restorer.put_all_back().await?;
         let sight = self.sight().await?;
         let remembered = self.server.memory.epoch();
         let before = sight.manifest.as_ref();
         if remembered.is_empty() && before.is_none() {
-            let why =
-                "nobody here has ever met this store: run it where a gateway's watermarks are";
+            let why = "no gateway has met this store with these watermarks: run it where a gateway's watermarks are";
             return Err(Error::Refused(why.into()));
         }
         let mut epochs: Vec<&str> = Vec::new();
@@ -383,19 +379,38 @@ impl Epochs {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
         let epoch = manifest.epoch.clone();
-        self.server
-            .link
-            .ask_each::<Value>(|partition| command("SET", (partition.epoch(), &epoch)))
-            .await?;
+        self.mark_all("*", &epoch).await?;
         self.whole_since_us.store(now, Ordering::SeqCst);
         self.server.memory.adopt(&epoch, self.sight().await?);
         *lock(&self.prepared) = Some(manifest.clone());
         Ok(manifest)
     }
 
-    /// Whether an operator is about to accept a loss here: until that is done this process may change documents.
+    /// Whether an operator is about to accept a loss here.
+    ///
+    /// Until that is done this process may change documents.
     pub(super) fn is_accepting(&self) -> bool {
         lock(&self.prepared).is_some()
+    }
+
+    /// The marks of all partitions.
+    async fn marks(&self) -> Result<Vec<Marks>, Error> {
+        let names = Partition::all().map(Partition::marks).collect();
+        let marks = self.server.link.get_all(names).await?;
+        let read = |marks: Option<Vec<u8>>| Marks::read(&marks.unwrap_or_default());
+        Ok(marks.into_iter().map(read).collect())
+    }
+
+    /// Writes a partition's epoch, if it has not changed. Answers whether it did.
+    async fn mark(&self, partition: Partition, seen: &str, epoch: &str) -> Result<bool, Error> {
+        let mut run = Run::new(&self.server.scripts.mark);
+        run.key(partition.marks()).arg((seen, epoch));
+        Ok(self.server.run(&run).await?.word == "done")
+    }
+
+    async fn mark_all(&self, seen: &str, epoch: &str) -> Result<(), Error> {
+        let mark = |partition| self.mark(partition, seen, epoch);
+        try_join_all(Partition::all().map(mark)).await.map(drop)
     }
 
     async fn manifest(&self) -> Result<Option<Manifest>, Error> {

@@ -1,17 +1,62 @@
-//! Finding calls: by their names, by their ids, and by when they need work.
+//! Finding calls: by names, by ids, and by due times.
 
 use std::ops::RangeInclusive;
 
+use bytes::Bytes;
 use redis::{FromRedisValue, Value};
 
-use super::answer::{call_id, stored_in, unreadable};
+use super::answer::{stored_in, unreadable};
 use super::keys::{self, Partition};
-use super::record;
+use super::link::Link;
+use super::record::{self, Corrupt};
 use super::scripts::{Run, command};
 use super::server::Server;
 use crate::core::key::Lookup;
+use crate::core::position::Position;
 use crate::core::record::{CallId, Holder, Record, State};
 use crate::store::{Error, Found};
+
+/// Calls that are read in one go.
+pub(super) const READ_AT_ONCE: usize = 32;
+/// Bytes of calls of one read; one call at least.
+const READ_BYTES: usize = 4 << 20;
+/// Bytes of a call that are read without its arguments and its result.
+const BRIEF: usize = 2_048;
+/// How often the beginning of a call is asked for that grows meanwhile.
+const ASKS: usize = 3;
+/// Calls of an index that a search reads before it asks for those behind them.
+pub(super) const SEARCHED: usize = 256;
+
+impl Link {
+    /// The beginnings of calls, up to the texts of callers and tools.
+    pub(super) async fn beginnings(&self, ids: &[CallId]) -> Result<Vec<Option<Bytes>>, Error> {
+        let ask = |call_id: &CallId, most: usize| {
+            command("GETRANGE", (keys::call(*call_id), 0, most - 1))
+        };
+        let asks = ids.iter().map(|call_id| ask(call_id, BRIEF));
+        let found: Vec<Bytes> = self.ask_many(asks.collect()).await?;
+        let mut beginnings = Vec::with_capacity(found.len());
+        for (call_id, mut text) in ids.iter().zip(found) {
+            // Few have a long history or many names; it may have grown since its head was read.
+            for _ in 0..ASKS {
+                match record::brief(&text) {
+                    Ok(whole) if whole > text.len() && text.len() >= BRIEF => {
+                        text = self.ask(&ask(call_id, whole)).await?;
+                    }
+                    _ => break,
+                }
+            }
+            beginnings.push(Some(text).filter(|text: &Bytes| !text.is_empty()));
+        }
+        Ok(beginnings)
+    }
+
+    /// How many bytes the calls at these places have.
+    pub(super) async fn sizes(&self, places: &[Position]) -> Result<Vec<usize>, Error> {
+        let ask = |place: &Position| command("STRLEN", keys::call(place.call_id()));
+        self.ask_many(places.iter().map(ask).collect()).await
+    }
+}
 
 impl Server {
     /// The calls that hold these names, whether or not replicas have them.
@@ -39,11 +84,20 @@ impl Server {
     }
 
     pub(super) async fn fields_of(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        let ask = command("HMGET", (keys::call(call_id), &record::FIELDS));
-        stored_in(self.link.ask(&ask).await?)
+        stored_in(self.link.ask(&command("GET", keys::call(call_id))).await?)
     }
 
-    /// A record, when replicas have it too, if they have to. One that runs is not shown to callers.
+    /// Calls without the texts of callers and tools; `None` for one that is gone.
+    pub(super) async fn briefs(
+        &self,
+        ids: &[CallId],
+    ) -> Result<Vec<Result<Option<Record>, Corrupt>>, Error> {
+        let beginnings = self.link.beginnings(ids).await?.into_iter();
+        let read = |text: Option<Bytes>| text.map(|text| record::read_brief(&text)).transpose();
+        Ok(beginnings.map(read).collect())
+    }
+
+    /// A record that replicas have, if they must. A running one is not shown to callers.
     pub(super) async fn settled(&self, record: Record) -> Result<Record, Error> {
         if !matches!(record.state, State::Running) {
             let partition = Partition::of(&record.intent.lookup);
@@ -54,8 +108,10 @@ impl Server {
         Ok(record)
     }
 
-    /// The wanted calls of an index whose time is within these bounds, the oldest first, at most `limit` of the
-    /// `searched` first; and up to when it was looked through, if there was no end to it. What points to no call is taken away.
+    /// The calls of an index within time bounds, at most `limit` of the first `searched`.
+    ///
+    /// Oldest first, as long as few partitions have many. Also up to when the index was searched, if
+    /// it had more. Entries without a call are removed.
     pub(super) async fn search(
         &self,
         index: &str,
@@ -69,43 +125,130 @@ impl Server {
         if self.status.is_in_doubt() {
             return Ok((found, None));
         }
-        let mut over: Vec<(CallId, i64)> = Vec::new();
-        let listed = self.link.ask_each(|partition| {
-            let times = (*times.start(), *times.end(), "WITHSCORES");
-            command(
-                "ZRANGEBYSCORE",
-                (partition.key(index), times, "LIMIT", 0, searched),
-            )
-        });
-        let listed: Vec<Vec<(String, f64)>> = listed.await?;
-        for (id, time) in listed.into_iter().flatten() {
-            over.extend(call_id(&id).map(|call_id| (call_id, time as i64)));
-        }
-        over.sort_by_key(|(_, time)| *time);
-        let mut last = over.get(searched - 1).map(|(_, time)| *time);
-        for (call_id, _) in over.into_iter().take(searched) {
+        let names = Partition::all().map(|partition| partition.key(index));
+        let names = self.link.existing(names.collect()).await?;
+        let mut looked = 0;
+        for from in (0..searched).step_by(SEARCHED) {
+            let (mut over, is_all) = self.listed(&names, &times, from).await?;
+            over.truncate(searched - looked);
+            looked += over.len();
+            for some in over.chunks(READ_AT_ONCE) {
+                if found.calls.len() >= limit {
+                    return Ok((found, None));
+                }
+                self.read_wanted(index, some, limit, &mut is_wanted, &mut found)
+                    .await?;
+            }
             if found.calls.len() >= limit {
-                last = None;
+                return Ok((found, None));
+            }
+            if looked >= searched {
+                return Ok((found, over.last().map(|(_, time)| *time)));
+            }
+            if is_all {
                 break;
             }
-            let ask = command("HMGET", (keys::call(call_id), &record::FIELDS));
-            match stored_in(self.link.ask(&ask).await?) {
-                Ok(Some(record)) if is_wanted(&record) => found.calls.push(record),
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    let index = Partition::of_call(call_id).key(index);
-                    let take_away = command("ZREM", (index, call_id.to_string()));
-                    self.link.ask::<()>(&take_away).await?;
-                }
-                Err(error) => found
-                    .unreadable
-                    .push((call_id.to_string(), error.to_string())),
-            }
         }
-        Ok((found, last))
+        Ok((found, None))
     }
 
-    /// One page of the calls about which a store that has lost data may be wrong. `from`: index, partition and cursor.
+    /// The next entries of indexes within time bounds, behind so many of each; and whether that is all.
+    async fn listed(
+        &self,
+        indexes: &[String],
+        times: &RangeInclusive<i64>,
+        from: usize,
+    ) -> Result<(Vec<(Position, i64)>, bool), Error> {
+        let ask = |name: &String| {
+            let times = (*times.start(), *times.end(), "WITHSCORES");
+            command("ZRANGEBYSCORE", (name, times, "LIMIT", from, SEARCHED))
+        };
+        let asks = indexes.iter().map(ask).collect();
+        let listed: Vec<Vec<(Vec<u8>, f64)>> = self.link.ask_many(asks).await?;
+        let is_all = listed.iter().all(|some| some.len() < SEARCHED);
+        let mut over: Vec<(Position, i64)> = Vec::new();
+        for (place, time) in listed.into_iter().flatten() {
+            over.extend(Position::from_bytes(&place).map(|place| (place, time as i64)));
+        }
+        over.sort_by_key(|(_, time)| *time);
+        Ok((over, is_all))
+    }
+
+    /// Adds those of these calls that are wanted, up to `limit`.
+    ///
+    /// Their beginnings say which they are.
+    async fn read_wanted(
+        &self,
+        index: &str,
+        places: &[(Position, i64)],
+        limit: usize,
+        mut is_wanted: impl FnMut(&Record) -> bool,
+        found: &mut Found<Record>,
+    ) -> Result<(), Error> {
+        let ids: Vec<CallId> = places.iter().map(|(place, _)| place.call_id()).collect();
+        let mut wanted = Vec::new();
+        for ((place, _), brief) in places.iter().zip(self.briefs(&ids).await?) {
+            match brief {
+                Ok(Some(record)) if found.calls.len() + wanted.len() < limit => {
+                    if is_wanted(&record) {
+                        wanted.push(*place);
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => self.take_out_of(index, place).await?,
+                Err(error) => found
+                    .unreadable
+                    .push((place.call_id().to_string(), error.to_string())),
+            }
+        }
+        self.read_whole(&wanted, found).await
+    }
+
+    /// Adds the calls at these places, read in portions: one large read would delay all other commands.
+    async fn read_whole(
+        &self,
+        places: &[Position],
+        found: &mut Found<Record>,
+    ) -> Result<(), Error> {
+        let sizes = self.link.sizes(places).await?;
+        for some in portions(places, &sizes) {
+            let ask = |place: &Position| command("GET", keys::call(place.call_id()));
+            let texts: Vec<Value> = self.link.ask_many(some.iter().map(ask).collect()).await?;
+            for (place, text) in some.iter().zip(texts) {
+                match stored_in(text) {
+                    Ok(record) => found.calls.extend(record),
+                    Err(error) => found
+                        .unreadable
+                        .push((place.call_id().to_string(), error.to_string())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a place from an index, if it points to no call.
+    pub(super) async fn take_out_of(&self, index: &str, place: &Position) -> Result<(), Error> {
+        let index = Partition::of_call(place.call_id()).key(index);
+        self.take_out_of_list(index, place).await
+    }
+
+    /// The same for any list of its partition.
+    pub(super) async fn take_out_of_list(
+        &self,
+        list: String,
+        place: &Position,
+    ) -> Result<(), Error> {
+        let mut run = Run::new(&self.scripts.take_out);
+        run.key((keys::call(place.call_id()), list));
+        self.link
+            .run(run.arg(&place.to_bytes()[..]))
+            .await
+            .map(drop)
+    }
+
+    /// One page of the calls that a loss of data puts at risk.
+    ///
+    /// `from`: index, partition and cursor.
     pub(super) async fn at_risk_after_loss(
         &self,
         from: &str,
@@ -115,20 +258,35 @@ impl Server {
         const INDEXES: [&str; 3] = ["unknown", "failed", "running"];
         let mut parts = from.split(':').map(|part| part.parse::<u64>().unwrap_or(0));
         let mut next = || parts.next().unwrap_or(0);
-        let (index, partition, mut cursor) = (next(), next(), next());
+        let (index, partition, cursor) = (next(), next(), next());
         let places = (0_u64..).zip(INDEXES).flat_map(|(number, name)| {
             (0_u64..)
                 .zip(Partition::all())
                 .map(move |(at, partition)| (number, at, partition.key(name)))
         });
-        for (number, at, key) in
-            places.skip_while(|(number, at, _)| (*number, *at) < (index, partition))
-        {
+        let places: Vec<(u64, u64, String)> = places
+            .skip_while(|(number, at, _)| (*number, *at) < (index, partition))
+            .collect();
+        let exist = |(_, _, key): &(u64, u64, String)| command("EXISTS", key);
+        let exist: Vec<bool> = self
+            .link
+            .ask_many(places.iter().map(exist).collect())
+            .await?;
+        for ((number, at, key), _) in places.into_iter().zip(exist).filter(|(_, exists)| *exists) {
+            // A cursor is of one index only, which may have vanished since.
+            let mut cursor = if (number, at) == (index, partition) {
+                cursor
+            } else {
+                0
+            };
             loop {
                 let ask = command("ZSCAN", (&key, cursor, "COUNT", limit));
-                let (next, found): (u64, Vec<(String, f64)>) = self.link.ask(&ask).await?;
+                let (next, found): (u64, Vec<(Vec<u8>, f64)>) = self.link.ask(&ask).await?;
                 cursor = next;
-                let calls: Vec<CallId> = found.iter().filter_map(|(id, _)| call_id(id)).collect();
+                let places = found
+                    .iter()
+                    .filter_map(|(place, _)| Position::from_bytes(place));
+                let calls: Vec<CallId> = places.map(|place| place.call_id()).collect();
                 // Cursor 0 ends one index; the one after it begins with 0, too.
                 let (number, at) = if cursor == 0 {
                     (number, at + 1)
@@ -144,5 +302,51 @@ impl Server {
             }
         }
         Ok((Vec::new(), None))
+    }
+}
+
+/// Portions of items of these sizes.
+///
+/// Each is at most [`READ_AT_ONCE`] and [`READ_BYTES`], or a single item.
+pub(super) fn portions<'a, T>(mut items: &'a [T], sizes: &[usize]) -> Vec<&'a [T]> {
+    let (mut portions, mut sizes) = (Vec::new(), sizes.iter());
+    while !items.is_empty() {
+        let mut bytes = sizes.next().copied().unwrap_or(0);
+        let more = sizes.as_slice().iter().take_while(|size| {
+            bytes += **size;
+            bytes <= READ_BYTES
+        });
+        let more = more.count().min(READ_AT_ONCE - 1);
+        sizes = sizes.as_slice()[more..].iter();
+        let (portion, rest) = items.split_at((more + 1).min(items.len()));
+        portions.push(portion);
+        items = rest;
+    }
+    portions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portions_are_as_large_as_they_may_be_and_none_is_empty() {
+        let lengths = |sizes: &[usize]| {
+            let items: Vec<usize> = (0..sizes.len()).collect();
+            let portions = portions(&items, sizes);
+            assert_eq!(portions.concat(), items, "each once, in their order");
+            portions
+                .iter()
+                .map(|portion| portion.len())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&[]), [0_usize; 0]);
+        assert_eq!(lengths(&[1; 70]), [32, 32, 6]);
+        let third = READ_BYTES / 3;
+        assert_eq!(lengths(&[third; 7]), [3, 3, 1]);
+        assert_eq!(
+            lengths(&[2 * READ_BYTES, 1, 1, 2 * READ_BYTES, READ_BYTES]),
+            [1, 2, 1, 1]
+        );
     }
 }

@@ -1,14 +1,14 @@
-//! Gateways that are gone are forgotten, so that thousands of past ones leave no trace in what each look reads. Why that
-//! hides no loss is said in `loss`.
+//! Forgets gateways that are gone, so that each look stays small.
+//!
+//! `loss` says why that hides no loss.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::Value;
 use tokio::time::Instant;
 
-use super::answer::{Answer, unreadable};
+use super::answer::Answer;
 use super::keys::{self, Partition};
 use super::loss::{Sight, Writes};
 use super::scripts::command;
@@ -16,23 +16,25 @@ use super::server::Server;
 use crate::store::Error;
 use crate::store::lock::lock;
 
-/// How often a gateway says that it is there.
+/// How often a gateway announces itself.
 const SAY_EVERY: Duration = Duration::from_secs(60);
-/// A gateway that was not there for this long is forgotten.
+/// How long a gateway is silent before it is watched.
 const GONE_AFTER_US: i64 = 3_600 * 1_000_000;
-/// Gateways that are forgotten in one go. One script about so many takes a few milliseconds.
+/// Most gateways that are forgotten at once.
+///
+/// One script about so many takes a few milliseconds.
 const AT_ONCE: usize = 100;
-/// Among the tokens: the highest of all forgotten gateways.
+/// The field of the highest token of all forgotten gateways.
 pub(super) const FORGOTTEN: &str = "forgotten";
 
 /// Forgets gateways that are gone.
 pub(super) struct Gateways {
     server: Arc<Server>,
-    /// For how long a gateway that seems to be gone is watched.
+    /// How long a gateway that seems gone is watched.
     patience: Duration,
-    /// When this gateway last said that it is there.
+    /// When this gateway last announced itself.
     said_hello: Mutex<Option<Instant>>,
-    /// Gateways that seem to be gone: when they were there last, and since when that is watched.
+    /// Gateways that seem gone: their last time, and since when they are watched.
     watched: Mutex<HashMap<String, (f64, Instant)>>,
 }
 
@@ -46,8 +48,9 @@ impl Gateways {
         }
     }
 
-    /// Says that this gateway is there, and forgets those that have not been for long. Nothing is missing in what it is
-    /// shown. What fails is tried again with the next look.
+    /// Announces this gateway, and forgets others that have been silent for long.
+    ///
+    /// The given sight must lack nothing. A failed step is tried again with the next look.
     pub(super) async fn forget_gone(&self, sight: &Sight) {
         let forgotten = async {
             self.say_hello(sight).await?;
@@ -74,7 +77,7 @@ impl Gateways {
         }
     }
 
-    /// Gateways that were silent for the whole time in which this one watched them.
+    /// Gateways that were silent as long as this one watched them.
     ///
     /// A clock that was set makes all of them seem to be gone at once; those that are there say so in that time.
     fn still_gone(&self, overdue: Vec<(String, f64)>) -> Vec<String> {
@@ -91,7 +94,9 @@ impl Gateways {
         gone.map(|(gateway, _)| gateway.clone()).collect()
     }
 
-    /// Once a minute, and if this gateway was forgotten. A gateway of which it was never written when it was there counts as there now.
+    /// Announces this gateway, once a minute or if it was forgotten.
+    ///
+    /// A gateway that was never announced counts as announced now.
     async fn say_hello(&self, sight: &Sight) -> Result<(), Error> {
         let is_said = |said: Option<Instant>| said.is_some_and(|said| said.elapsed() < SAY_EVERY);
         let was_forgotten = sight
@@ -117,20 +122,23 @@ impl Gateways {
         Ok(())
     }
 
-    /// If this gateway was forgotten while it was away, it goes on from its last counts.
+    /// Goes on from this gateway's last counts, if it was forgotten.
     async fn come_back(&self, sight: &Sight) -> Result<(), Error> {
         let gateway = self.server.memory.gateway();
         for partition in Partition::all() {
-            let last = sight.forgotten.of(&gateway, partition);
-            if last > 0 && sight.writes.of(&gateway, partition) == 0 {
-                let set = command("HSETNX", (partition.writes(), &gateway, last));
-                self.server.link.ask_quietly::<()>(&set).await?;
+            let was_forgotten = sight.forgotten.of(&gateway, partition) > 0;
+            if was_forgotten && sight.writes.of(&gateway, partition) == 0 {
+                let names = [partition.marks(), partition.marks()];
+                let script = &self.server.scripts.come_back;
+                let mut run = self.server.writing_to(script, partition, names);
+                run.key(&partition.last_counts(&self.server.memory.epoch())[..]);
+                self.server.run(&run).await?;
             }
         }
         Ok(())
     }
 
-    /// Takes out those that are still counted; what was said of those that are not is deleted.
+    /// Takes counted gateways out of the counters; others' last traces are deleted.
     async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<(), Error> {
         let own = self.server.memory.gateway();
         let counted: BTreeSet<&str> = sight
@@ -151,7 +159,6 @@ impl Gateways {
         }
         let some = &there[..there.len().min(AT_ONCE)];
         if !some.is_empty() {
-            // Begins with the first one, where the last counts are written down.
             for partition in Partition::all() {
                 if !self.take_out(some, partition, sight).await? {
                     break;
@@ -161,8 +168,10 @@ impl Gateways {
         Ok(())
     }
 
-    /// Takes gateways out of a partition's counters, as far as these have not changed. False if the script is not loaded
-    /// yet, or finds that data is missing, which the next look does, too.
+    /// Takes gateways out of a partition's counters, unless these have changed.
+    ///
+    /// False if the script is not loaded yet, or finds that data is missing, which the next look
+    /// does, too.
     async fn take_out(
         &self,
         gone: &[&String],
@@ -170,27 +179,27 @@ impl Gateways {
         sight: &Sight,
     ) -> Result<bool, Error> {
         let is_first = partition == Partition::FIRST;
+        let counted = gone
+            .iter()
+            .map(|gateway| (*gateway, sight.writes.of(gateway, partition)));
+        // The tokens of all of them are in the first one.
+        let counted: Vec<(&String, u64)> = counted
+            .filter(|(_, count)| is_first || *count > 0)
+            .collect();
+        if counted.is_empty() {
+            return Ok(true);
+        }
         let tokens = if is_first {
             keys::tokens()
         } else {
-            partition.writes()
+            partition.marks()
         };
         let names = [tokens.clone(), tokens];
         let mut run =
             self.server
                 .writing_to(&self.server.scripts.forget_gateways, partition, names);
-        run.arg(if is_first { FORGOTTEN } else { "" });
-        for gateway in gone {
-            run.arg(*gateway).arg(sight.writes.of(gateway, partition));
-            if is_first {
-                let last =
-                    serde_json::to_string(&sight.writes.all_of(gateway)).map_err(unreadable)?;
-                run.key(keys::last_counts(&self.server.memory.epoch(), gateway))
-                    .arg(last);
-            } else {
-                run.arg("");
-            }
-        }
+        run.key(&partition.last_counts(&self.server.memory.epoch())[..]);
+        run.arg(if is_first { FORGOTTEN } else { "" }).arg(counted);
         let Some(answer) = self.server.link.run_if_loaded(&run).await? else {
             return Ok(false);
         };
@@ -199,25 +208,26 @@ impl Gateways {
         Ok(answer.word == "done")
     }
 
-    /// What was written down of these gateways when they were forgotten in the epoch that this one knows.
+    /// The last counts of these gateways in the present epoch.
+    ///
+    /// Read after the counts: a gateway that is not counted any more has its last counts by then.
     pub(super) async fn last_counts(&self, gateways: Vec<String>) -> Result<Writes, Error> {
         let mut last = Writes::default();
         if gateways.is_empty() {
             return Ok(last);
         }
         let epoch = self.server.memory.epoch();
-        let ask = |gateway: &String| command("GET", keys::last_counts(&epoch, gateway));
-        let found: Vec<Value> = self
-            .server
-            .link
-            .ask_many(gateways.iter().map(ask).collect())
-            .await?;
-        for (gateway, text) in gateways.iter().zip(found) {
-            let text: Option<Vec<u8>> = redis::from_redis_value(text).map_err(unreadable)?;
-            let Some(text) = text else { continue };
-            let counts: Vec<u64> = serde_json::from_slice(&text).map_err(unreadable)?;
-            for (partition, count) in Partition::all().zip(counts) {
-                last.count(gateway, partition, count);
+        // Those of before come second: what moves there meanwhile was read already.
+        for generation in [0, 1] {
+            let ask = |partition: Partition| {
+                let key = &partition.last_counts(&epoch)[generation];
+                command("HMGET", (key, &gateways))
+            };
+            let found: Vec<Vec<Option<u64>>> = self.server.link.ask_each(ask).await?;
+            for (partition, counts) in Partition::all().zip(found) {
+                for (gateway, count) in gateways.iter().zip(counts) {
+                    last.count(gateway, partition, count.unwrap_or(0));
+                }
             }
         }
         Ok(last)

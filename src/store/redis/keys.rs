@@ -1,17 +1,24 @@
-//! Names of keys. All keys of one call share the hash tag of its partition, so that one script may
-//! touch them on Redis Cluster; so do those of a session, whose partition may be another one.
+//! Names of keys.
+//!
+//! A tenant is a partition: the keys of its calls and sessions share one hash tag, so that one
+//! script may touch them on Redis Cluster.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use uuid::Uuid;
 
 use crate::core::document::Kind;
 use crate::core::key::GroupKey;
 use crate::core::key::{self, Lookup};
-use crate::core::ledger::{self, Index};
-use crate::core::record::{CallId, Record};
+use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::SessionId;
 
-/// In how many parts the keys are split. Part of the format: with another number nothing is found.
+/// The number of partitions.
+///
+/// Part of the format: with another number nothing is found.
 pub(super) const PARTITIONS: u8 = 64;
 
-/// One part of the store; on Redis Cluster it is on one master as a whole.
+/// A partition; on Redis Cluster all of it is on one master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Partition(u8);
 
@@ -23,15 +30,15 @@ impl Partition {
     }
 
     pub(super) fn of(lookup: &Lookup) -> Self {
-        Self(lookup.0[31] % PARTITIONS)
+        Self(lookup.partition() % PARTITIONS)
     }
 
-    /// Where all calls of a tenant are.
+    /// The partition of a tenant's calls and sessions.
     pub(super) fn of_tenant(tenant: &str) -> Self {
         Self(Lookup::partition_of(tenant) % PARTITIONS)
     }
 
-    /// The same as that of its lookup key: see [`CallId::new`].
+    /// The partition of a call, the same as that of its lookup key: see [`CallId::new`].
     pub(super) fn of_call(call_id: CallId) -> Self {
         Self(call_id.0.as_bytes()[15] % PARTITIONS)
     }
@@ -40,7 +47,7 @@ impl Partition {
         self.0.into()
     }
 
-    /// What stands before the name of each of its keys.
+    /// The prefix of its keys.
     pub(super) fn prefix(self) -> String {
         format!("oncegate:{{p{:03}}}:", self.0)
     }
@@ -49,24 +56,33 @@ impl Partition {
         format!("{}{name}", self.prefix())
     }
 
-    /// The call that has this lookup key: its id.
+    /// The id of the call that holds this lookup key.
     pub(super) fn holder(self, lookup: &Lookup) -> String {
-        self.key(&format!("key:{}", hex::encode(lookup.0)))
+        self.key(&format!("key:{}", short(&lookup.0)))
     }
 
-    /// How many writes each gateway has made: a hash, by gateway.
-    pub(super) fn writes(self) -> String {
-        self.key("writes")
+    /// The marks of a partition: its epoch and each gateway's writes, see `marks.lua`.
+    ///
+    /// Lost data does not have the epoch that its gateways remember.
+    pub(super) fn marks(self) -> String {
+        self.key("marks")
     }
 
-    /// Which run of data this is. Lost data does not have the epoch that its gateways remember.
-    pub(super) fn epoch(self) -> String {
-        self.key("epoch")
+    /// Two hashes, the newest first: the last counts of forgotten gateways in this partition.
+    ///
+    /// Those of another epoch say nothing: after an accepted loss the store's own counts hold.
+    pub(super) fn last_counts(self, epoch: &str) -> [String; 2] {
+        ["last_counts", "last_counts_before"].map(|name| self.key(&format!("{name}:{epoch}")))
     }
 
-    /// The finished calls, by when they may be deleted.
+    /// The finished calls, by the time when they may be deleted.
     pub(super) fn retained(self) -> String {
         self.key("retained")
+    }
+
+    /// The key of the earliest of these times.
+    pub(super) fn earliest(self) -> String {
+        self.key("earliest")
     }
 
     /// All tenants with a call.
@@ -74,82 +90,150 @@ impl Partition {
         self.key("tenants")
     }
 
-    /// The calls of a tenant that one property finds, in the order of their positions. Hashed: what
-    /// callers write never gets into a name.
-    pub(super) fn list(self, tenant: &str, index: Index<'_>) -> String {
-        let (name, value) = match index {
-            Index::All => ("all", ""),
-            Index::Key(key) => ("key", key),
-            Index::Trace(trace) => ("trace", trace),
-            Index::Session(session) => ("session", session),
-            Index::User(user) => ("user", user),
-            Index::Saga(saga) => ("saga", saga),
-            Index::State(state) => ("state", state),
-            Index::Tool(tool) => ("tool", tool),
-        };
-        let digest = key::digest(["list", tenant, name, value]);
-        self.key(&format!("list:{}", hex::encode(&digest[..16])))
+    /// The tools that a tenant has called.
+    pub(super) fn tools(self, tenant: &str) -> String {
+        let digest = key::digest(["tools", tenant]);
+        self.key(&format!("tools:{}", short(&digest[..16])))
     }
 
-    /// What a script about a call may touch, in the order in which scripts name it. `rooms`: of its
-    /// session, where that is written with the call.
-    pub(super) fn of_script(self, record: &Record, rooms: Option<[String; 5]>) -> Vec<String> {
+    /// The list of a tenant's calls with one property, by position.
+    ///
+    /// Hashed: text of callers never gets into a name.
+    pub(super) fn list(self, tenant: &str, list: List<'_>) -> String {
+        let (name, value) = match list {
+            List::Key(key) => ("key", key),
+            List::Trace(trace) => ("trace", trace),
+            List::Session(session) => ("session", session),
+            List::User(user) => ("user", user),
+            List::Saga(saga) => ("saga", saga),
+            List::State(state) => ("state", state),
+            List::Tool(tool) => ("tool", tool),
+        };
+        let digest = key::digest(["list", tenant, name, value]);
+        self.key(&format!("list:{}", short(&digest[..16])))
+    }
+
+    /// The keys of a script about a call, in the order of the scripts.
+    ///
+    /// `rooms`: of its session, if the script reads or writes them.
+    pub(super) fn of_script(
+        self,
+        record: &Record,
+        rooms: Option<[String; 5]>,
+        lists: &[List<'_>],
+        instead_of: &[Record],
+    ) -> Vec<String> {
         let intent = &record.intent;
-        let (lookup, call) = (&intent.lookup, call(intent.call_id));
-        let [census, running, unknown, failed] =
-            ["census", "running", "unknown", "failed"].map(|name| self.key(name));
+        let call = call(intent.call_id);
         let rooms = rooms.unwrap_or_else(|| std::array::from_fn(|_| call.clone()));
         let mut keys = vec![
-            self.holder(lookup),
+            self.holder(&intent.lookup),
             call,
-            self.epoch(),
-            self.writes(),
-            census,
-            running,
-            unknown,
-            failed,
+            self.marks(),
+            self.earliest(),
+            self.key("census"),
         ];
+        keys.extend(["running", "unknown", "failed"].map(|name| self.key(name)));
         keys.extend(rooms);
         keys.extend([self.retained(), self.stream(), self.tenants()]);
-        let list = |index| self.list(&intent.tenant, index);
-        keys.extend(["running", "unknown", "failed"].map(|state| list(Index::State(state))));
-        keys.extend(ledger::indexes(record).into_iter().map(list));
+        keys.push(self.tools(&intent.tenant));
+        let list = |list| self.list(&intent.tenant, list);
+        keys.extend(LISTED.map(List::State).map(list));
+        keys.extend(lists.iter().copied().map(list));
+        keys.extend(instead_of.iter().map(|giver| {
+            let giver = &giver.intent;
+            self.list(&giver.tenant, List::Key(&giver.key))
+        }));
         keys.extend(record.all_names().skip(1).map(|name| self.holder(name)));
         keys
     }
 
-    /// What happens to the calls of this part, for others to follow.
+    /// The stream of its calls' events.
     pub(super) fn stream(self) -> String {
         self.key("stream")
     }
 
-    /// Where the end of a call is announced.
+    /// The channel for the end of a call.
     pub(super) fn endings(self) -> String {
         self.key("endings")
     }
 }
 
-/// A call's record with its history: a hash.
+/// The states with a list for each tenant.
+const LISTED: [&str; 2] = ["unknown", "failed"];
+
+/// A list of a tenant's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum List<'a> {
+    /// Calls that have lost their key to another call, or are not found by it.
+    Key(&'a str),
+    Trace(&'a str),
+    Session(&'a str),
+    User(&'a str),
+    Saga(&'a str),
+    /// One of [`LISTED`].
+    State(&'a str),
+    Tool(&'a str),
+}
+
+/// The lists that have a call from its claim on.
+pub(super) fn lists(intent: &Intent) -> Vec<List<'_>> {
+    let mut lists = Vec::with_capacity(5);
+    if intent.lookup != Lookup::new(&intent.tenant, &intent.tool, &intent.key) {
+        lists.push(List::Key(&intent.key));
+    }
+    lists.extend([List::Tool(&intent.tool), List::Trace(&intent.trace_id)]);
+    let named = [
+        (&intent.session_id, List::Session(&intent.session_id)),
+        (&intent.user_id, List::User(&intent.user_id)),
+        (&intent.saga_id, List::Saga(&intent.saga_id)),
+    ];
+    let is_named = |(name, _): &(&String, _)| !name.is_empty();
+    lists.extend(named.into_iter().filter(is_named).map(|(_, list)| list));
+    lists
+}
+
+/// A short printable name of 16 bytes.
+///
+/// Redis gives the key of a call no more memory than that.
+fn short(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The id of a call in the arguments of scripts.
+pub(super) fn id(call_id: CallId) -> String {
+    short(call_id.0.as_bytes())
+}
+
+/// `None`: this is no id of a call.
+pub(super) fn call_id(text: &[u8]) -> Option<CallId> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+    Uuid::from_slice(&bytes).ok().map(CallId)
+}
+
+/// A call's record with its history: see `common.lua`.
 pub(super) fn call(call_id: CallId) -> String {
-    Partition::of_call(call_id).key(&format!("call:{call_id}"))
+    Partition::of_call(call_id).key(&format!("call:{}", id(call_id)))
 }
 
-/// Where a session is kept, so that its changes are counted there.
+/// The duplicates of a call: see `arrived.lua`.
+pub(super) fn duplicates(call_id: CallId) -> String {
+    Partition::of_call(call_id).key(&format!("again:{}", id(call_id)))
+}
+
+/// The partition of a session, where its changes are counted.
 pub(super) fn partition_of(id: &SessionId) -> Partition {
-    Partition::of(&lookup_of(id))
+    Partition::of_tenant(&id.tenant)
 }
 
-fn lookup_of(id: &SessionId) -> Lookup {
-    Lookup::new(&id.tenant, "session", &id.id)
-}
-
-/// What is kept of a session: its newest token, its lock, whether it is frozen; the line for the lock;
-/// who in it is alive. Hashed: what callers write never gets into a name.
+/// The parts of a session: its token and lock, its line, and which waiters are alive.
+///
+/// Hashed: text of callers never gets into a name.
 pub(super) fn session(id: &SessionId) -> [String; 3] {
     ["session", "line", "alive"].map(|name| of_session(id, name))
 }
 
-/// What operators have done to a session.
+/// The acts of operators on a session.
 pub(super) fn session_events(id: &SessionId) -> String {
     of_session(id, "session_events")
 }
@@ -159,23 +243,17 @@ pub(super) fn paused() -> String {
     Partition::FIRST.key("paused")
 }
 
-/// What operators have done to a tool.
+/// The acts of operators on a tool.
 pub(super) fn tool_events(tool: &str) -> String {
     Partition::FIRST.key(&format!("tool_events:{tool}"))
 }
 
-/// When each gateway was there last: sorted by that time.
+/// When each gateway last announced itself: sorted by that time.
 pub(super) fn seen() -> String {
     Partition::FIRST.key("seen")
 }
 
-/// How many writes a gateway that was forgotten had made in each partition. Those of another epoch say nothing: after an
-/// accepted loss the store's own counts hold.
-pub(super) fn last_counts(epoch: &str, gateway: &str) -> String {
-    Partition::FIRST.key(&format!("last_counts:{epoch}:{gateway}"))
-}
-
-/// Up to where each gateway gives tokens: a hash.
+/// A hash: up to where each gateway gives tokens.
 pub(super) fn tokens() -> String {
     Partition::FIRST.key("tokens")
 }
@@ -185,13 +263,17 @@ pub(super) fn document(digest: [u8; 16]) -> String {
     Partition::FIRST.key(&format!("document:{}", hex::encode(digest)))
 }
 
-/// What is kept of the documents of a kind: `due` and `retained` by when they may be worked on and deleted, and the `count`
-/// of each state, a hash.
+/// An index of the documents of a kind.
+///
+/// `due` and `retained` by the times when they may be worked on and deleted, and the `count` of
+/// each state, a hash.
 pub(super) fn documents_by(index: &str, kind: Kind) -> String {
     Partition::FIRST.key(&format!("documents_{index}:{}", kind.as_str()))
 }
 
-/// The documents of a kind, of one tenant or of all, in one state or in any, in the order of their places.
+/// The list of a kind's documents, by position.
+///
+/// Of one tenant or of all, and in one state or in any.
 pub(super) fn documents(kind: Kind, tenant: Option<&str>, state: Option<&str>) -> String {
     let of = if tenant.is_some() { "of" } else { "all" };
     let in_state = if state.is_some() { "in" } else { "any" };
@@ -210,10 +292,11 @@ pub(super) fn documents(kind: Kind, tenant: Option<&str>, state: Option<&str>) -
 }
 
 fn of_session(id: &SessionId, name: &str) -> String {
-    partition_of(id).key(&format!("{name}:{}", lookup_of(id).for_tool()))
+    let digest = key::digest(["session", &id.tenant, &id.id]);
+    partition_of(id).key(&format!("{name}:{}", hex::encode(&digest[..16])))
 }
 
-/// The calls that have a place in a room.
-pub(super) fn room(room: GroupKey) -> String {
-    format!("oncegate:{{r{}}}:places", hex::encode(&room.0[..16]))
+/// The calls of a tenant that have a place in a room.
+pub(super) fn room(tenant: &str, room: GroupKey) -> String {
+    Partition::of_tenant(tenant).key(&format!("room:{}", hex::encode(&room.0[..16])))
 }

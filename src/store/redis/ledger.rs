@@ -1,70 +1,57 @@
-//! The ledger: listing calls, their duplicates, forgetting them. Must not decide anything.
+//! The ledger: listing calls, and their duplicates. Must not decide anything.
 //!
-//! Each tenant has lists of its calls, by each property that calls are found by: sorted sets of positions in
-//! the tenant's partition, written in the same step as the call.
-
-use std::collections::BTreeMap;
+//! Each tenant has lists of its calls, by properties that calls are found by: sorted sets of positions in the tenant's
+//! partition, written in the same step as the call. All calls of a tenant are those of its tools; a call is found by its
+//! key under its name, as long as it holds that, and in a list after it.
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::Timestamp;
-use redis::{FromRedisValue, Value};
 
-use super::answer::{call_id, unreadable};
-use super::keys::{self, Partition};
+use super::answer::unreadable;
+use super::find::{READ_AT_ONCE, portions};
+use super::keys::{self, List, Partition};
 use super::record;
 use super::scripts::{Run, command};
 use super::store::Redis;
+use crate::core::key::Lookup;
 use crate::core::ledger::{
-    self, Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker, PAGE_BYTES, Page,
+    Duplicates, Filter, History, Index, LISTED_DUPLICATES, Listed, Maker, PAGE_BYTES, Page,
 };
 use crate::core::position::Position;
-use crate::core::record::{CallId, Record};
-use crate::store::{Error, Ledger, duplicates};
+use crate::core::record::CallId;
+use crate::store::{Error, Ledger, codec};
 
-/// Calls that one script deletes: it keeps all others waiting for some milliseconds.
-const FORGOTTEN_AT_ONCE: usize = 100;
-const DAY_US: i64 = 24 * 3_600 * 1_000_000;
-/// Calls that one page looks at: one that finds little is shorter, rather than slower.
+/// Most calls that one page looks at: with few matches it ends early.
 const LOOKS: usize = 2_000;
-/// Calls that are looked at in one round.
+/// Calls of one round.
 const LOOKS_AT_ONCE: usize = 64;
-/// Calls, and bytes of their arguments and results, that are read in one go; one call at least.
-const READ_AT_ONCE: usize = 32;
-const READ_BYTES: usize = 4 << 20;
 
 #[async_trait]
 impl Ledger for Redis {
     async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
-        let ask = command("HGET", (keys::call(call_id), "intent"));
-        let intent: Option<Vec<u8>> = self.server.link.ask(&ask).await?;
-        let maker = intent.map(|intent| record::maker(&intent)).transpose();
+        let beginning = self
+            .server
+            .link
+            .beginnings(&[call_id])
+            .await?
+            .pop()
+            .flatten();
+        let maker = beginning.map(|text| record::maker(&text)).transpose();
         maker.map_err(unreadable)
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
-        let Some(mut fields) = self
-            .fields_of_many(&[call_id], &record::FIELDS)
-            .await?
-            .pop()
-        else {
+        let Some([text, duplicates]) = self.texts(&[call_id]).await?.pop() else {
             return Ok(None);
         };
-        let duplicates = read_duplicates(fields.split_off(record::FIELDS.len()));
-        let Some(record) = record::read(fields).map_err(unreadable)? else {
-            return Ok(None);
-        };
-        let record = self.server.settled(record).await?;
-        // Each version has one entry.
-        let oldest = record.version.saturating_sub(u64::from(limit)) + 1;
-        let entries: Vec<String> = (oldest..=record.version).map(record::entry_field).collect();
-        let ask = command("HMGET", (keys::call(call_id), entries));
-        let texts: Vec<Option<Vec<u8>>> = self.server.link.ask(&ask).await?;
-        let entries = texts.iter().flatten().map(|text| record::read_entry(text));
-        let entries = entries.collect::<Result<_, _>>().map_err(unreadable)?;
+        let Some(text) = text else { return Ok(None) };
+        let record = record::read(&text).map_err(unreadable)?;
+        let entries = record::entries(&text, &record, limit).map_err(unreadable)?;
         Ok(Some(History {
-            record,
+            record: self.server.settled(record).await?,
             entries,
-            duplicates,
+            duplicates: read_duplicates(duplicates),
         }))
     }
 
@@ -90,12 +77,15 @@ impl Ledger for Redis {
             next: before,
             unreadable: 0,
         };
-        let (mut looked, mut bytes) = (0, 0);
+        let (mut looked, mut bytes, mut unplaced) = (0, 0, 0);
         loop {
             // Of those that are looked at few may pass: not one round for each that is missing.
             let wanted = (limit - page.found.len()).max(LOOKS_AT_ONCE);
             let places = self.positions(tenant, filter, page.next, wanted).await?;
             looked += places.found.len();
+            // Each round meets the same ones.
+            page.unreadable += places.unreadable.saturating_sub(unplaced);
+            unplaced = places.unreadable.max(unplaced);
             for some in self.portions(filter, &places.found).await? {
                 let (listed, unreadable) = self.read_listed(tenant, filter, some).await?;
                 page.unreadable += unreadable;
@@ -118,44 +108,22 @@ impl Ledger for Redis {
 
     async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
         let mut run = Run::new(&self.server.scripts.arrived);
-        run.key(keys::call(call_id))
+        run.key((keys::call(call_id), keys::duplicates(call_id)))
             .arg(later.count)
             .arg(LISTED_DUPLICATES);
         for one in later.last.iter().take(LISTED_DUPLICATES) {
-            run.arg(serde_json::to_string(&duplicates::stored(one)).map_err(unreadable)?);
+            run.arg(codec::duplicate(one));
         }
         self.server.link.run(&run).await.map(drop)
     }
 
-    /// Deletes finished calls and documents whose retention is over, with all that leads to them.
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
-        // What was lost is put back before anything is deleted.
-        if self.server.status.is_in_doubt() {
-            return Ok(0);
-        }
-        let mut forgotten = self.forget_documents(now, limit).await?;
-        let now = now.as_microsecond();
-        let over = |partition: Partition| command("ZCOUNT", (partition.retained(), "-inf", now));
-        let over: Vec<usize> = self.server.link.ask_each(over).await?;
-        let mut left = limit as usize;
-        for (partition, mut over) in Partition::all().zip(over) {
-            while over > 0 && left > 0 {
-                let most = left.min(FORGOTTEN_AT_ONCE);
-                let found = self.forget_some(partition, now, most).await?;
-                if found == 0 {
-                    break;
-                }
-                forgotten += found as u64;
-                left -= found;
-                over = over.saturating_sub(found);
-            }
-        }
-        Ok(forgotten)
+        self.forget_all(now, limit).await
     }
 }
 
 impl Redis {
-    /// Where the next calls are that the filter's index finds.
+    /// The positions of the next calls in the filter's index.
     async fn positions(
         &self,
         tenant: &str,
@@ -163,6 +131,42 @@ impl Redis {
         before: Option<Position>,
         limit: usize,
     ) -> Result<Page<Position>, Error> {
+        let mut unreadable = 0;
+        let found = match filter.index() {
+            Index::All => {
+                let tools = self.tools(tenant).await?;
+                let lists = tools.iter().map(|tool| List::Tool(tool)).collect();
+                self.in_lists(tenant, lists, filter, before, limit).await?
+            }
+            Index::Key(key) => {
+                let lists = vec![List::Key(key)];
+                let mut found = self.in_lists(tenant, lists, filter, before, limit).await?;
+                let (held, unplaced) = self.under_key(tenant, key).await?;
+                found.extend(held);
+                unreadable = unplaced;
+                found
+            }
+            Index::State("running") => self.running(tenant).await?,
+            index => {
+                let lists = vec![list(index)];
+                self.in_lists(tenant, lists, filter, before, limit).await?
+            }
+        };
+        Ok(Page {
+            unreadable,
+            ..newest(found, filter, before, limit)
+        })
+    }
+
+    /// The next positions of each of these lists.
+    async fn in_lists(
+        &self,
+        tenant: &str,
+        lists: Vec<List<'_>>,
+        filter: &Filter,
+        before: Option<Position>,
+        limit: usize,
+    ) -> Result<Vec<Position>, Error> {
         let below = |bytes: &[u8]| [&b"("[..], bytes].concat();
         let until = filter
             .until
@@ -175,26 +179,100 @@ impl Redis {
             .map_or_else(|| b"+".to_vec(), |to| below(&to));
         let since = filter.since.map(Position::time_bytes);
         let oldest = since.map_or_else(|| b"-".to_vec(), |since| [&b"["[..], &since].concat());
-        let list = Partition::of_tenant(tenant).list(tenant, filter.index());
-        let ask = command(
-            "ZRANGE",
-            (list, newest, oldest, "BYLEX", "REV", "LIMIT", 0, limit),
-        );
-        let found: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
+        let partition = Partition::of_tenant(tenant);
+        let ask = |list| {
+            let names = (partition.list(tenant, list), &newest, &oldest);
+            command("ZRANGE", (names, "BYLEX", "REV", "LIMIT", 0, limit))
+        };
+        let found: Vec<Vec<Vec<u8>>> = self
+            .server
+            .link
+            .ask_many(lists.into_iter().map(ask).collect())
+            .await?;
         let found: Option<Vec<Position>> = found
             .iter()
+            .flatten()
             .map(|bytes| Position::from_bytes(bytes))
             .collect();
-        let found = found.ok_or_else(|| unreadable("this is no position"))?;
-        let next = found.last().copied().filter(|_| found.len() >= limit);
-        Ok(Page {
-            found,
-            next,
-            unreadable: 0,
-        })
+        found.ok_or_else(|| unreadable("this is no position"))
     }
 
-    /// The same calls in portions that are small enough to be read in one go.
+    /// The tools that a tenant has called.
+    async fn tools(&self, tenant: &str) -> Result<Vec<String>, Error> {
+        let tools = Partition::of_tenant(tenant).tools(tenant);
+        self.server.link.ask(&command("SMEMBERS", tools)).await
+    }
+
+    /// The calls that hold this key at each tool of the tenant.
+    ///
+    /// Also how many of them cannot be read: only the call says where it stands.
+    async fn under_key(&self, tenant: &str, key: &str) -> Result<(Vec<Position>, u64), Error> {
+        let partition = Partition::of_tenant(tenant);
+        let tools = self.tools(tenant).await?;
+        let names = tools
+            .iter()
+            .map(|tool| partition.holder(&Lookup::new(tenant, tool, key)));
+        let holders = self.server.link.get_all(names.collect()).await?;
+        let ids: Vec<CallId> = holders
+            .iter()
+            .flatten()
+            .filter_map(|id| keys::call_id(id))
+            .collect();
+        let (mut found, mut unreadable) = (Vec::new(), 0);
+        unreadable += (holders.iter().flatten().count() - ids.len()) as u64;
+        for (call_id, call) in ids.iter().zip(self.server.briefs(&ids).await?) {
+            match call {
+                Ok(record) => found.extend(record.as_ref().map(Position::of)),
+                Err(error) => {
+                    tracing::error!(%call_id, %error, "the call that holds a key cannot be read");
+                    unreadable += 1;
+                }
+            }
+        }
+        Ok((found, unreadable))
+    }
+
+    /// The running calls of a tenant: there are few in a partition.
+    async fn running(&self, tenant: &str) -> Result<Vec<Position>, Error> {
+        let index = Partition::of_tenant(tenant).key("running");
+        let all: Vec<Vec<u8>> = self
+            .server
+            .link
+            .ask(&command("ZRANGE", (index, 0, -1)))
+            .await?;
+        let all: Vec<Position> = all
+            .iter()
+            .filter_map(|bytes| Position::from_bytes(bytes))
+            .collect();
+        let mut of_tenant = Vec::new();
+        for some in all.chunks(LOOKS) {
+            let ids: Vec<CallId> = some.iter().map(|place| place.call_id()).collect();
+            let calls = self.server.briefs(&ids).await?;
+            for (place, call) in some.iter().zip(calls) {
+                let is_its_own = match call {
+                    Ok(Some(record)) => record.intent.tenant == tenant,
+                    Ok(None) => false,
+                    // It is reported when it is read; its tenant's lists know it.
+                    Err(_) => self.is_listed(tenant, place).await?,
+                };
+                of_tenant.extend(is_its_own.then_some(*place));
+            }
+        }
+        Ok(of_tenant)
+    }
+
+    /// Whether a call stands in the list of one of the tenant's tools.
+    async fn is_listed(&self, tenant: &str, place: &Position) -> Result<bool, Error> {
+        let tools = self.tools(tenant).await?;
+        let ask = |tool: &String| {
+            let list = Partition::of_tenant(tenant).list(tenant, List::Tool(tool));
+            command("ZSCORE", (list, &place.to_bytes()[..]))
+        };
+        let scores = self.server.link.ask_many(tools.iter().map(ask).collect());
+        Ok(scores.await?.iter().any(Option::<f64>::is_some))
+    }
+
+    /// Splits calls into portions that are small enough for one read.
     async fn portions<'a>(
         &self,
         filter: &Filter,
@@ -203,21 +281,13 @@ impl Redis {
         if filter.is_brief || positions.is_empty() {
             return Ok(positions.chunks(READ_AT_ONCE).collect());
         }
-        let ask = |position: &Position| {
-            let name = keys::call(position.call_id());
-            ["args", "result"].map(|field| command("HSTRLEN", (&name, field)))
-        };
-        let sizes: Vec<usize> = self
-            .server
-            .link
-            .ask_many(positions.iter().flat_map(ask).collect())
-            .await?;
-        let sizes: Vec<usize> = sizes.chunks(2).map(|sizes| sizes.iter().sum()).collect();
+        let sizes = self.server.link.sizes(positions).await?;
         Ok(portions(positions, &sizes))
     }
 
-    /// The calls at these positions; `None` for one that has gone, or that cannot be read. And how many of these
-    /// there were.
+    /// The calls at these positions; `None` for one that is gone or unreadable.
+    ///
+    /// Also how many of them there were.
     async fn read_listed(
         &self,
         tenant: &str,
@@ -229,21 +299,20 @@ impl Redis {
             .map(|position| position.call_id())
             .collect();
         let (mut found, mut unreadable) = (Vec::new(), 0);
-        let names = if filter.is_brief {
-            &record::BRIEF[..]
+        let read = if filter.is_brief {
+            let duplicates = ids.iter().map(|call_id| keys::duplicates(*call_id));
+            let duplicates = self.server.link.get_all(duplicates.collect()).await?;
+            let briefs = self.server.briefs(&ids).await?;
+            briefs.into_iter().zip(duplicates).collect::<Vec<_>>()
         } else {
-            &record::FIELDS[..]
-        };
-        for (position, mut fields) in positions
-            .iter()
-            .zip(self.fields_of_many(&ids, names).await?)
-        {
-            let duplicates = read_duplicates(fields.split_off(names.len()));
-            let read = if filter.is_brief {
-                record::read_brief(fields)
-            } else {
-                record::read(fields)
+            let read = |[text, duplicates]: [Option<Bytes>; 2]| {
+                let record = text.map(|text| record::read(&text)).transpose();
+                (record, duplicates.map(Vec::from))
             };
+            self.texts(&ids).await?.into_iter().map(read).collect()
+        };
+        for (position, (read, duplicates)) in positions.iter().zip(read) {
+            let duplicates = read_duplicates(duplicates.map(Bytes::from));
             let listed = match read {
                 // What a replica does not have yet is as it is shown a moment later, or is lost.
                 Ok(Some(record)) => Some(Listed {
@@ -265,7 +334,7 @@ impl Redis {
         Ok((found, unreadable))
     }
 
-    /// Takes a call out of a list that has gone by itself, because no gateway was there for long.
+    /// Removes a call from a list, if the call itself is gone.
     async fn unlist(
         &self,
         tenant: &str,
@@ -275,178 +344,84 @@ impl Redis {
         if self.server.status.is_in_doubt() {
             return Ok(());
         }
-        let list = Partition::of_call(position.call_id()).list(tenant, filter.index());
-        self.server
-            .link
-            .ask(&command("ZREM", (list, &position.to_bytes()[..])))
-            .await
-    }
-
-    /// The fields of calls, and of their duplicates.
-    async fn fields_of_many(
-        &self,
-        ids: &[CallId],
-        names: &[&str],
-    ) -> Result<Vec<Vec<Value>>, Error> {
-        let ask = |call_id: &CallId| command("HMGET", (keys::call(*call_id), names, &DUPLICATES));
-        self.server
-            .link
-            .ask_many(ids.iter().map(ask).collect())
-            .await
-    }
-
-    /// Deletes the next calls of a partition whose time is over, in one step. Answers how many it has looked at.
-    async fn forget_some(
-        &self,
-        partition: Partition,
-        now: i64,
-        most: usize,
-    ) -> Result<usize, Error> {
-        let ask = command(
-            "ZRANGEBYSCORE",
-            (partition.retained(), "-inf", now, "LIMIT", 0, most),
-        );
-        let ids: Vec<String> = self.server.link.ask(&ask).await?;
-        let ids: Vec<CallId> = ids.iter().filter_map(|id| call_id(id)).collect();
-        // Another gateway was faster.
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        let brief = |id: &CallId| command("HMGET", (keys::call(*id), &record::BRIEF));
-        let all: Vec<Vec<Value>> = self
-            .server
-            .link
-            .ask_many(ids.iter().map(brief).collect())
-            .await?;
-        let mut over = Vec::new();
-        for (id, fields) in ids.iter().zip(all) {
-            match record::read_brief(fields) {
-                Ok(Some(record)) => over.push(record),
-                Ok(None) => {
-                    for index in [partition.retained(), partition.key("failed")] {
-                        let gone = command("ZREM", (index, id.to_string()));
-                        self.server.link.ask::<()>(&gone).await?;
-                    }
-                }
-                // A newer gateway may read it. Until then it is not in the way of the others.
-                Err(error) => {
-                    tracing::error!(call_id = %id, %error, "a call cannot be deleted; it is tried again in a day");
-                    let later = (partition.retained(), "XX", now + DAY_US, id.to_string());
-                    let later = command("ZADD", later);
-                    self.server.link.ask::<()>(&later).await?;
-                }
-            }
-        }
-        if !over.is_empty() {
-            self.forget(partition, &over, now).await?;
-        }
-        Ok(ids.len())
-    }
-
-    async fn forget(&self, partition: Partition, over: &[Record], now: i64) -> Result<(), Error> {
-        let mut lists = BTreeMap::<String, String>::new();
-        for (number, record) in (1..).zip(over) {
-            let state = Index::State(record.state.as_str());
-            for index in ledger::indexes(record).into_iter().chain([state]) {
-                let calls = lists
-                    .entry(partition.list(&record.intent.tenant, index))
-                    .or_default();
-                calls.push_str(&format!("{number} "));
-            }
-        }
-        let holders: Vec<(usize, String)> = (1..)
-            .zip(over)
-            .flat_map(|(number, record)| {
-                record
-                    .all_names()
-                    .map(move |name| (number, partition.holder(name)))
-            })
-            .collect();
-        let names = [partition.retained(), partition.key("failed")];
-        let mut run = self
-            .server
-            .writing_to(&self.server.scripts.forget, partition, names);
-        run.arg((now, over.len(), holders.len()));
-        for record in over {
-            let call_id = record.intent.call_id;
-            run.key(keys::call(call_id)).arg(call_id.to_string());
-        }
-        for record in over {
-            run.arg(&Position::of(record).to_bytes()[..]);
-        }
-        for (number, holder) in holders {
-            run.key(holder).arg(number);
-        }
-        for (list, calls) in lists {
-            run.key(list).arg(calls);
-        }
-        self.server.run_deleting(&run).await.map(drop)
-    }
-}
-
-/// Portions of items of these sizes, each at most [`READ_AT_ONCE`] and [`READ_BYTES`], or a single item.
-fn portions<'a, T>(mut items: &'a [T], sizes: &[usize]) -> Vec<&'a [T]> {
-    let (mut portions, mut sizes) = (Vec::new(), sizes.iter());
-    while !items.is_empty() {
-        let mut bytes = sizes.next().copied().unwrap_or(0);
-        let more = sizes.as_slice().iter().take_while(|size| {
-            bytes += **size;
-            bytes <= READ_BYTES
-        });
-        let more = more.count().min(READ_AT_ONCE - 1);
-        sizes = sizes.as_slice()[more..].iter();
-        let (portion, rest) = items.split_at((more + 1).min(items.len()));
-        portions.push(portion);
-        items = rest;
-    }
-    portions
-}
-
-/// The fields of a call's duplicates.
-const DUPLICATES: [&str; 2] = ["duplicates", "arrived"];
-
-/// What cannot be read of the newest ones is not shown; the count stands beside it.
-fn read_duplicates(fields: Vec<Value>) -> Duplicates {
-    let mut fields = fields
-        .into_iter()
-        .map(|field| Option::<String>::from_redis_value(field).ok().flatten());
-    let count = fields
-        .next()
-        .flatten()
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(0);
-    let lines = fields.next().flatten().unwrap_or_default();
-    let last = lines
-        .lines()
-        .filter_map(|line| duplicates::read(serde_json::from_str(line).ok()?));
-    Duplicates {
-        count,
-        last: last.collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn portions_are_as_large_as_they_may_be_and_none_is_empty() {
-        let lengths = |sizes: &[usize]| {
-            let items: Vec<usize> = (0..sizes.len()).collect();
-            let portions = portions(&items, sizes);
-            assert_eq!(portions.concat(), items, "each once, in their order");
-            portions
-                .iter()
-                .map(|portion| portion.len())
-                .collect::<Vec<_>>()
+        let tools = self.tools(tenant).await?;
+        let lists: Vec<List<'_>> = match filter.index() {
+            Index::All => tools.iter().map(|tool| List::Tool(tool)).collect(),
+            Index::State("running") => return Ok(()),
+            index => vec![list(index)],
         };
-        assert_eq!(lengths(&[]), [0_usize; 0]);
-        assert_eq!(lengths(&[1; 70]), [32, 32, 6]);
-        let third = READ_BYTES / 3;
-        assert_eq!(lengths(&[third; 7]), [3, 3, 1]);
-        assert_eq!(
-            lengths(&[2 * READ_BYTES, 1, 1, 2 * READ_BYTES, READ_BYTES]),
-            [1, 2, 1, 1]
-        );
+        for list in lists {
+            let list = Partition::of_call(position.call_id()).list(tenant, list);
+            self.server.take_out_of_list(list, position).await?;
+        }
+        Ok(())
+    }
+
+    /// The texts of calls and of their duplicates.
+    async fn texts(&self, ids: &[CallId]) -> Result<Vec<[Option<Bytes>; 2]>, Error> {
+        let ask = |call_id: &CallId| {
+            [keys::call(*call_id), keys::duplicates(*call_id)].map(|key| command("GET", key))
+        };
+        let asks = ids.iter().flat_map(ask).collect();
+        let texts: Vec<Option<Bytes>> = self.server.link.ask_many(asks).await?;
+        Ok(texts.as_chunks().0.to_vec())
+    }
+}
+
+/// The one list of an index.
+fn list(index: Index<'_>) -> List<'_> {
+    match index {
+        Index::Key(key) => List::Key(key),
+        Index::Trace(trace) => List::Trace(trace),
+        Index::Session(session) => List::Session(session),
+        Index::User(user) => List::User(user),
+        Index::Saga(saga) => List::Saga(saga),
+        Index::State(state) => List::State(state),
+        // All calls of a tenant are those of its tools.
+        Index::Tool(tool) => List::Tool(tool),
+        Index::All => List::Tool(""),
+    }
+}
+
+/// The newest of these positions that pass the filter.
+fn newest(
+    mut found: Vec<Position>,
+    filter: &Filter,
+    before: Option<Position>,
+    limit: usize,
+) -> Page<Position> {
+    found.retain(|position| {
+        before.is_none_or(|before| *position < before)
+            && filter
+                .since
+                .is_none_or(|since| position.created_at >= since)
+            && filter.until.is_none_or(|until| position.created_at < until)
+    });
+    found.sort_unstable_by(|one, other| other.cmp(one));
+    found.dedup();
+    found.truncate(limit);
+    Page {
+        next: found.last().copied().filter(|_| found.len() >= limit),
+        found,
+        unreadable: 0,
+    }
+}
+
+/// Reads the newest duplicates. Unreadable ones are left out; the count stands before them.
+fn read_duplicates(text: Option<Bytes>) -> Duplicates {
+    let text = text.unwrap_or_default();
+    let Some((count, mut rest)) = text.split_first_chunk() else {
+        return Duplicates::default();
+    };
+    let mut last = Vec::new();
+    while let Some((length, more)) = rest.split_first_chunk() {
+        let length = u32::from_be_bytes(*length) as usize;
+        let (one, more) = more.split_at(length.min(more.len()));
+        last.extend(codec::read_duplicate(one));
+        rest = more;
+    }
+    Duplicates {
+        count: u64::from_be_bytes(*count),
+        last,
     }
 }

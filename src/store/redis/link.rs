@@ -1,7 +1,7 @@
-//! The connection: scripts and commands, and what their failures prove.
+//! The connection: scripts and commands, and the evidence in their failures.
 //!
 //! Nothing is ever sent again by itself, with one exception: what a server said it has not run
-//! (`MOVED`, `TRYAGAIN`).
+//! (`MOVED`, `ASK`, `TRYAGAIN`).
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -10,25 +10,27 @@ use futures_util::future::try_join_all;
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
-use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture,
-    RedisResult, ServerErrorKind, TlsCertificates, Value,
+    RedisResult, Script, ServerErrorKind, TlsCertificates, Value,
 };
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::keys::Partition;
-use super::scripts::Run;
+use super::scripts::{Run, command};
 use super::target::{Kind, Target};
 use crate::store::Error;
 use crate::store::lock::{read, write};
 
-/// How long a command may take. Longer than a slow fsync.
+/// The time limit of a command. Longer than a slow fsync.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often something that a server has not run is sent again.
+/// Keys of which one command asks whether any of them exists.
+const EXIST_AT_ONCE: usize = 8;
+/// How often a command that a server has not run is sent again.
 const RESENDS: usize = 5;
 
 /// One connection, shared by all requests.
@@ -66,14 +68,14 @@ impl ConnectionLike for Wire {
     }
 }
 
-/// The way to a Redis. Connects only when told to.
+/// The connection to a Redis. Connects only when told to.
 pub(super) struct Link {
     pub(super) target: Target,
     tls: Option<TlsCertificates>,
-    /// What waits for a command to be answered may wait this long.
+    /// How long a command waits for its answer.
     response_timeout: Duration,
     wire: RwLock<Option<Wire>>,
-    /// Something went wrong that is worth a look.
+    /// Notified when a look is needed.
     pub(super) trouble: Arc<Notify>,
 }
 
@@ -93,7 +95,7 @@ impl Link {
         }
     }
 
-    /// A link of its own to the same place, for commands that block and for subscriptions.
+    /// A second link to the same Redis, for blocking commands and subscriptions.
     pub(super) fn beside(&self, response_timeout: Duration) -> Self {
         Self {
             target: self.target.clone(),
@@ -113,7 +115,7 @@ impl Link {
         write(&self.wire).take();
     }
 
-    /// Connects, asking sentinels anew where the master is. `hear` gets what the server pushes.
+    /// Connects, and asks sentinels where the master is. `hear` gets the server's pushes.
     pub(super) async fn connect<F>(&self, hear: F) -> RedisResult<Wire>
     where
         F: Fn(PushInfo) + Send + Sync + 'static,
@@ -208,12 +210,18 @@ impl Link {
             .map_err(|error| self.judge(&error))
     }
 
-    /// Sends one command, and once more what a server said that it has not run.
+    /// Sends one command, and again if a server says that it has not run it.
     async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<RedisResult<T>, Error> {
         let mut wire = self.wire()?;
         let mut resends = RESENDS;
         loop {
-            match command.query_async(&mut wire).await {
+            let mut answer = command.query_async(&mut wire).await;
+            if let (Wire::Cluster(cluster), Err(error)) = (&mut wire, &answer)
+                && let Some(to) = asks_elsewhere(error)
+            {
+                answer = ask_there(cluster, command, to).await;
+            }
+            match answer {
                 Err(error) if has_not_run(&error) && resends > 0 => {
                     resends -= 1;
                     sleep(Duration::from_millis(20)).await;
@@ -237,17 +245,18 @@ impl Link {
         answer.ok_or_else(|| Error::Refused("the server forgets its scripts".into()))
     }
 
-    /// Runs one script; `None` if the server does not have it. A server that has been started anew has
-    /// none, so this cannot write to data that was not looked at since.
+    /// Runs one script; `None` if the server does not have it.
+    ///
+    /// A server that was started anew has none, so this cannot write to data without a look since.
     pub(super) async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Value>, Error> {
         match self.send(&run.command()).await? {
             Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => Ok(None),
+            Err(error) if lacks_script(&error) => Ok(None),
             Err(error) => Err(self.judge(&error)),
         }
     }
 
-    /// Asks every master the same.
+    /// Sends every master the same command.
     pub(super) async fn ask_masters(&self, command: Cmd) -> Result<Vec<Value>, Error> {
         match self.wire()? {
             Wire::One(mut manager) => {
@@ -276,7 +285,7 @@ impl Link {
             .map_err(|error: RedisError| Error::Refused(error.to_string()))
     }
 
-    /// Asks each partition for something.
+    /// Sends each partition a command.
     pub(super) async fn ask_each<T: FromRedisValue>(
         &self,
         command: impl Fn(Partition) -> Cmd,
@@ -284,11 +293,14 @@ impl Link {
         self.ask_many(Partition::all().map(command).collect()).await
     }
 
-    /// Asks for many things, each by itself; where all are on one server, in one go.
+    /// Sends many commands, each by itself; in one go where all are on one server.
     pub(super) async fn ask_many<T: FromRedisValue>(
         &self,
         commands: Vec<Cmd>,
     ) -> Result<Vec<T>, Error> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
         match self.wire()? {
             Wire::One(mut manager) => {
                 let mut all = redis::pipe();
@@ -305,7 +317,36 @@ impl Link {
         }
     }
 
-    /// The same, but `None` where the command is not allowed, or there is none of this name.
+    /// The texts at these keys; by one command where all are on one server.
+    pub(super) async fn get_all(&self, keys: Vec<String>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.wire()? {
+            Wire::One(_) => self.ask(&command("MGET", keys)).await,
+            Wire::Cluster(_) => {
+                self.ask_many(keys.into_iter().map(|key| command("GET", key)).collect())
+                    .await
+            }
+        }
+    }
+
+    /// Those of these keys under which there may be something: where all are on one server, by one command if there is
+    /// nothing, and by few if there is little.
+    pub(super) async fn existing(&self, mut keys: Vec<String>) -> Result<Vec<String>, Error> {
+        if matches!(self.wire()?, Wire::One(_)) {
+            for at_once in [keys.len().max(1), EXIST_AT_ONCE] {
+                let some: Vec<&[String]> = keys.chunks(at_once).collect();
+                let asks = some.iter().map(|some| command("EXISTS", *some)).collect();
+                let there: Vec<u64> = self.ask_many(asks).await?;
+                let there = some.into_iter().zip(there).filter(|(_, there)| *there > 0);
+                keys = there.flat_map(|(some, _)| some.to_vec()).collect();
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The same; `None` where the command is not allowed, or unknown.
     pub(super) async fn ask_masters_if_allowed(
         &self,
         command: Cmd,
@@ -327,19 +368,25 @@ impl Link {
         }
     }
 
-    /// Runs commands one after the other, all of them where the keys of the first one are.
+    /// Runs commands one after the other, all of them at the keys of the first.
+    ///
+    /// All of them again if the server has loaded the script only then.
     pub(super) async fn ask_in_turn<T: FromRedisValue>(
         &self,
         commands: &Pipeline,
+        script: &Script,
     ) -> Result<T, Error> {
         let mut wire = self.wire()?;
-        commands
-            .query_async(&mut wire)
-            .await
-            .map_err(|error: RedisError| self.judge(&error))
+        let mut answer = commands.query_async(&mut wire).await;
+        if answer.as_ref().is_err_and(lacks_script) {
+            let loaded = script.load_async(&mut wire).await;
+            loaded.map_err(|error| self.judge(&error))?;
+            answer = commands.query_async(&mut wire).await;
+        }
+        answer.map_err(|error| self.judge(&error))
     }
 
-    /// What a failure proves. Nothing was changed only if there is evidence for it.
+    /// The evidence of a failure. Only with evidence it counts as refused.
     fn judge(&self, error: &RedisError) -> Error {
         let refused = match error.kind() {
             ErrorKind::Server(kind) => matches!(
@@ -375,14 +422,45 @@ impl Link {
     }
 }
 
-/// The server, or the want of one, says that the command was not run, and it may be in a moment.
+fn lacks_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// The address to which a server redirects this command, while its slot moves.
+///
+/// The keys of this command have moved, and others of their slot have not yet.
+fn asks_elsewhere(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
+    if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
+        return None;
+    }
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    Some(SingleNodeRoutingInfo::ByAddress {
+        host: host.to_owned(),
+        port: port.parse().ok()?,
+    })
+}
+
+async fn ask_there<T: FromRedisValue>(
+    cluster: &mut ClusterConnection,
+    command: &Cmd,
+    to: SingleNodeRoutingInfo,
+) -> RedisResult<T> {
+    let mut asking = redis::pipe();
+    asking.cmd("ASKING").ignore().add_command(command.clone());
+    let answers = cluster.route_pipeline(asking, 1, 1, to).await?;
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    Ok(T::from_redis_value(answer.extract_error()?)?)
+}
+
+/// Whether the command surely was not run, and may be in a moment.
 fn has_not_run(error: &RedisError) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::TryAgain)
-            | ErrorKind::ClusterConnectionNotFound
+        ErrorKind::Server(
+            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain
+        ) | ErrorKind::ClusterConnectionNotFound
     )
 }
 
-/// For what has no use for the server's pushes.
+/// For links that need no pushes.
 pub(super) fn deaf(_: PushInfo) {}

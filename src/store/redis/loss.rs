@@ -5,15 +5,19 @@
 //! compares them in its own atomic step. Where they do not fit nothing may be claimed until an operator
 //! accepts the loss, which begins a new epoch.
 //!
-//! A gateway that has not been seen for long is *forgotten*: another one writes down its counts as its *last counts*,
-//! and takes it out of each partition's counters. That hides no loss from those that are left:
-//! * A gateway that remembers a count of a forgotten one compares it with the last counts. They were written before the
-//!   counter was deleted, and the counter is deleted only if it still is what they say. So a count that was lost before
-//!   that is too low in both.
+//! A gateway that was killed begins to count under another name: what it wrote last may not be in its file, and if that is
+//! lost it must not count up to it again. Its old name is one of a gateway that is gone.
+//!
+//! A gateway that has not been seen for long is *forgotten*: another one takes it out of each partition's counters, and keeps
+//! its *last count* there in the same step. That hides no loss from those that are left:
+//! * A gateway that remembers a count of a forgotten one compares it with the last count, which is in the same partition. So
+//!   whatever older state the partition is set back to, it has the count in one of the two places, or lacks those writes.
 //! * A gateway that has dropped the forgotten one has seen its counter missing in every partition. Taking it out is counted as a
-//!   write of the gateway that does it, in the same step and hash. So one that saw the partition without the other
+//!   write of the gateway that does it, in the same step and text. So one that saw the partition without the other
 //!   knows of that write: an older state of the partition, in which the gateway's writes may be missing, lacks it.
 //! * A gateway that comes back finds its own last counts, compares them, and goes on from them.
+//!
+//! `loss_model` goes through all states of a model of this.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,10 +26,10 @@ use uuid::Uuid;
 
 use super::keys::{PARTITIONS, Partition};
 
-/// The layout of the keys and of what is in them. Another one is never touched.
-pub(super) const FORMAT: u32 = 2;
+/// The version of the keys and values. Data of another version is never touched.
+pub(super) const FORMAT: u32 = 5;
 
-/// What is written once for all partitions: which epoch holds, and which ones it followed.
+/// The manifest of all partitions: which epoch holds, and which ones it followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: u32,
@@ -37,13 +41,13 @@ pub(super) struct Manifest {
     pub(super) complete: bool,
     /// Why an operator began this epoch; empty for the first.
     pub(super) reason: String,
-    /// What a gateway has found to be missing; empty if nothing is. Closes the store for everyone.
+    /// The data that a gateway has found missing; empty if none. Closes the store for all.
     #[serde(default)]
     pub(super) lost: String,
-    /// No fencing token above this was given before the epoch began, as far as any gateway remembered.
+    /// The highest fencing token before the epoch, as far as gateways remembered.
     #[serde(default)]
     pub(super) token: u64,
-    /// Since when every call is known, in microseconds: since the store was empty, or a loss was accepted.
+    /// Since when every call is known, in microseconds: a new store, or an accepted loss.
     #[serde(default)]
     pub(super) whole_since_us: Option<i64>,
 }
@@ -62,7 +66,7 @@ impl Writes {
             .unwrap_or(0)
     }
 
-    /// Takes note of a count, unless a higher one is known.
+    /// Notes a count, unless a higher one is known.
     pub(super) fn count(&mut self, gateway: &str, partition: Partition, writes: u64) {
         let counts = self.0.entry(gateway.to_owned()).or_default();
         counts.resize(PARTITIONS.into(), 0);
@@ -78,8 +82,8 @@ impl Writes {
         }
     }
 
-    /// How many of these are not counted there. Last counts stand in only for counters that are absent: a counter that
-    /// is there and too low belongs to a server that was set back.
+    /// How many of these writes are not counted there. Last counts stand in only for counters that
+    /// are absent: a counter that is there and too low belongs to a server that was set back.
     fn missing_in(&self, there: &Self, forgotten: &Self) -> u64 {
         let missing = self.0.iter().flat_map(|(gateway, counts)| {
             let found = move |at| match there.of(gateway, at) {
@@ -93,7 +97,7 @@ impl Writes {
         missing.sum()
     }
 
-    /// The gateways that have written anything.
+    /// The gateways with any writes.
     pub(super) fn gateways(&self) -> impl Iterator<Item = &str> {
         self.0
             .iter()
@@ -101,7 +105,7 @@ impl Writes {
             .map(|(gateway, _)| &**gateway)
     }
 
-    /// The gateways that have written to a partition in which `there` does not know them.
+    /// The gateways that have written to a partition which does not know them in `there`.
     pub(super) fn absent_from(&self, there: &Self) -> Vec<String> {
         let is_absent = |(gateway, counts): &(&String, &Vec<u64>)| {
             Partition::all()
@@ -115,12 +119,7 @@ impl Writes {
             .collect()
     }
 
-    /// Of one gateway, in the order of the partitions.
-    pub(super) fn all_of(&self, gateway: &str) -> Vec<u64> {
-        Partition::all().map(|at| self.of(gateway, at)).collect()
-    }
-
-    /// Drops every gateway that `there` knows in no partition, but for this one.
+    /// Drops every gateway that `there` does not know at all, except this one.
     pub(super) fn forget_absent(&mut self, there: &Self, own: &str) {
         let known: BTreeSet<&str> = there.gateways().collect();
         self.0
@@ -129,7 +128,7 @@ impl Writes {
 }
 
 impl Manifest {
-    /// Epochs that are remembered to have been accepted.
+    /// Most accepted epochs that are remembered.
     const MAX_FOLLOWED: usize = 32;
 
     pub(super) fn first() -> Self {
@@ -160,26 +159,26 @@ impl Manifest {
     }
 }
 
-/// What a look at the store has shown.
+/// The store's data for the loss check, as one look saw it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sight {
     pub(super) manifest: Option<Manifest>,
-    /// Per partition; empty if there is none.
+    /// The epoch of each partition; empty if there is none.
     pub(super) epochs: Vec<String>,
     pub(super) writes: Writes,
-    /// The last counts of forgotten gateways, as far as this gateway remembers them.
+    /// The last counts of forgotten gateways that this one remembers.
     pub(super) forgotten: Writes,
-    /// Per gateway: no token above this was ever given by it.
+    /// For each gateway the highest token that it may have given.
     pub(super) tokens: BTreeMap<String, u64>,
 }
 
 impl Sight {
-    /// No token above this was given before an operator accepted a loss.
+    /// The highest token before an accepted loss.
     pub(super) fn accepted_token(&self) -> u64 {
         self.manifest.as_ref().map_or(0, |manifest| manifest.token)
     }
 
-    /// No token above this was ever given, as far as the store knows.
+    /// The highest token, as far as the store knows.
     pub(super) fn token(&self) -> u64 {
         self.tokens
             .values()
@@ -188,22 +187,22 @@ impl Sight {
     }
 }
 
-/// What to do about it.
+/// The finding of a look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// Everything is there.
+    /// No data is missing.
     Whole,
-    /// This Redis was not used before, or its set-up was interrupted: begin.
+    /// This Redis is new, or its set-up was interrupted: begin.
     Fresh(Manifest),
-    /// An operator has accepted a loss, or this gateway is new here: go by what the store says.
+    /// An operator has accepted a loss, or this gateway is new here: take over the store's epoch.
     Adopt(String),
-    /// This is not for this version of the gateway: nothing is written to it.
+    /// The data has another version: nothing is written to it.
     Foreign(String),
-    /// Data is missing, and how many writes at least.
+    /// Data is missing, and at least so many writes.
     Lost { what: String, writes: u64 },
 }
 
-/// Compares what the store shows with what this gateway remembers. Pure.
+/// Compares the store with this gateway's memory. Pure.
 pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
     let lost = |what: String, writes| Finding::Lost { what, writes };
     let missing = known.missing_in(&sight.writes, &sight.forgotten);
@@ -307,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Of two gateways, in every partition.
+    /// The counts of two gateways, in every partition.
     fn known(writes: u64) -> Writes {
         let mut known = Writes::default();
         for partition in Partition::all() {
@@ -354,7 +353,7 @@ mod tests {
         assert_eq!(
             missing(compare(&sight, "e", &known(5))),
             Some(5 * 64),
-            "nobody has written down why"
+            "no last counts were written"
         );
         for (last, lost) in [(5, None), (7, None), (4, Some(64))] {
             sight.forgotten = Writes::default();

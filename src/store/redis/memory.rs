@@ -1,5 +1,6 @@
-//! What a gateway remembers of a store: its epoch, how much everyone has written, the newest token, and
-//! the writes of the last seconds. All but the last is kept in a small file, for the next start.
+//! The gateway's memory of a store: epoch, counts, newest token, and the last seconds' writes.
+//!
+//! All but the last is kept in a small file, for the next start.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, TryLockError};
@@ -25,31 +26,38 @@ use crate::store::{Reason, private};
 
 /// How long a write is remembered to be put back.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// How many writes, and how many bytes of them, are remembered at the most.
+/// Most writes, and most bytes of them, that are remembered.
 const MAX_REMEMBERED: (usize, usize) = (20_000, 64 << 20);
-/// Tokens up to this far ahead of the newest are covered by what is in the file.
+/// How far ahead of the newest token the file covers tokens.
 const TOKENS_AHEAD_US: u64 = 10_000_000;
-/// A token this far ahead of the clock is a fault, not a clock that was set.
+/// How far ahead of the clock a token is a fault, and no clock that was set.
 pub(super) const TOKEN_LIMIT_US: u64 = 24 * 3_600 * 1_000_000;
 
 /// The file, as JSON. Belongs to one gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Watermarks {
-    /// Under which this gateway's writes are counted.
+    /// The name under which its writes are counted. Another one after each end that was no stop.
     gateway: String,
-    /// Empty until the store was met.
+    /// The name under which its scripts are known.
+    #[serde(default)]
+    scripts: String,
+    /// Whether the last run has stopped, and nothing was written after this.
+    #[serde(default)]
+    is_complete: bool,
+    /// Empty until the gateway has met the store.
     epoch: String,
     writes: Writes,
-    /// The servers that it met last.
+    /// The servers at the last meeting.
     #[serde(default)]
     servers: String,
-    /// No token above this was ever given by it.
+    /// The highest token that it may have given.
     token: u64,
-    /// No token above this was ever given by any other gateway, as far as it has heard, or brought by a
-    /// caller.
+    /// The highest token of other gateways and callers, as far as it has heard.
     #[serde(default)]
     others_token: u64,
-    /// A copy of the store's secret, sealed where there are keys, in hex digits; empty if there is none yet.
+    /// A copy of the store's secret in hex digits; empty if there is none yet.
+    ///
+    /// Encrypted where there are keys.
     #[serde(default)]
     secret: String,
 }
@@ -65,10 +73,10 @@ pub enum WatermarksError {
     Damaged(PathBuf, serde_json::Error),
 }
 
-/// What this gateway remembers of a store.
+/// The gateway's memory of a store.
 pub(super) struct Memory {
     path: PathBuf,
-    /// Held as long as this process may write the file; `None` if it only looks.
+    /// Held as long as this process may write the file; `None` if it only reads.
     lock: Option<File>,
     state: Mutex<State>,
     saving: Mutex<()>,
@@ -77,9 +85,9 @@ pub(super) struct Memory {
 /// When the file has to be written.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
-    /// Nothing is drawn any more: the tokens in it need not run ahead.
+    /// No token is drawn any more: the tokens in it need not run ahead.
     Last,
-    /// If it is behind what is remembered, or its tokens are about to be reached.
+    /// If it is behind memory, or its tokens are nearly used up.
     IfOld,
     /// If this token is above those in it.
     Token(u64),
@@ -88,11 +96,11 @@ pub(super) enum Need {
 #[derive(Default)]
 struct State {
     marks: Watermarks,
-    /// What the file holds.
+    /// The content of the file.
     saved: Watermarks,
     /// The newest token of this run; 0 before the first.
     drawn: u64,
-    /// Calls that run here. They are remembered until they end.
+    /// Calls that run here, remembered until they end.
     running: HashMap<CallId, Remembered>,
     recent: VecDeque<Remembered>,
     recent_bytes: usize,
@@ -104,7 +112,7 @@ pub(super) struct Remembered {
     at: Instant,
     pub(super) record: Record,
     pub(super) entry: Entry,
-    /// Whether its run has its session's lock.
+    /// Whether its run holds its session's lock.
     pub(super) is_locked: bool,
 }
 
@@ -114,14 +122,12 @@ impl Remembered {
     }
 
     fn size(&self) -> usize {
-        self.record.intent.args.len()
-            + super::record::result(&self.record).map_or(0, Bytes::len)
-            + 1_024
+        self.record.intent.args.len() + super::record::result(&self.record).len() + 1_024
     }
 }
 
 impl State {
-    /// Forgets writes that are older than this, and those that are too many.
+    /// Forgets writes that are too old or too many.
     fn forget_old(&mut self, age: Duration) {
         while let Some(oldest) = self.recent.front() {
             let (count, bytes) = MAX_REMEMBERED;
@@ -137,6 +143,9 @@ impl State {
 
 impl Memory {
     /// Reads the file, or begins one. With `looks` it is neither locked nor written.
+    ///
+    /// A gateway that was killed may have made writes that are not in the file. If the store loses them, too, it must not
+    /// count up to them again: other gateways that know of them would not notice. So it counts under another name.
     pub(super) fn open(path: &Path, looks: bool) -> Result<Self, WatermarksError> {
         let io = |error| WatermarksError::Io(path.to_owned(), error);
         let lock = if looks { None } else { Some(lock_file(path)?) };
@@ -147,7 +156,7 @@ impl Memory {
                 why,
             )));
         }
-        let marks = match fs::read(path) {
+        let mut marks: Watermarks = match fs::read(path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map_err(|error| WatermarksError::Damaged(path.to_owned(), error))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Watermarks {
@@ -156,6 +165,16 @@ impl Memory {
             },
             Err(error) => return Err(io(error)),
         };
+        if marks.scripts.is_empty() {
+            marks.scripts.clone_from(&marks.gateway);
+        }
+        // So does a visitor, also beside the gateway that runs: the file does not say which it is.
+        if !marks.is_complete && !marks.epoch.is_empty() {
+            marks.gateway = Uuid::new_v4().simple().to_string();
+        }
+        if lock.is_some() {
+            marks.is_complete = false;
+        }
         let state = State {
             saved: marks.clone(),
             marks,
@@ -178,7 +197,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// That other users may read or write the file, if they may.
+    /// The warning that other users may read or write the file.
     pub(super) fn exposed(&self) -> Option<Reason> {
         private::exposed([self.path.as_path()].into_iter())
     }
@@ -187,10 +206,12 @@ impl Memory {
         self.state().marks.gateway.clone()
     }
 
-    /// Names this process' scripts. What a visitor loads is no sign that the gateway has looked.
+    /// The name of this process' scripts.
+    ///
+    /// A visitor's scripts are no sign that the gateway has looked.
     pub(super) fn name(&self) -> String {
         if self.lock.is_some() {
-            self.gateway()
+            self.state().marks.scripts.clone()
         } else {
             format!("visitor {}", Uuid::new_v4())
         }
@@ -208,24 +229,25 @@ impl Memory {
         self.save(Need::IfOld)
     }
 
-    /// Empty if the store was never met.
+    /// The epoch; empty if the store was never met.
     pub(super) fn epoch(&self) -> String {
         self.state().marks.epoch.clone()
     }
 
-    /// How many of its own writes the gateway knows of in a partition.
+    /// How many of its own writes in a partition the gateway knows.
     pub(super) fn writes(&self, partition: Partition) -> u64 {
         let state = self.state();
         state.marks.writes.of(&state.marks.gateway, partition)
     }
 
-    /// How many writes of each gateway it knows of.
+    /// How many writes of each gateway it knows.
     pub(super) fn all_writes(&self) -> Writes {
         self.state().marks.writes.clone()
     }
 
-    /// A look has found this, and nothing missing: what was written a while ago need not be put back, and gateways
-    /// that were forgotten need not be remembered.
+    /// Notes a look that found everything.
+    ///
+    /// Older writes need not be put back, and forgotten gateways need not be remembered.
     pub(super) fn saw_all(&self, sight: &Sight) {
         let mut state = self.state();
         let marks = &mut state.marks;
@@ -235,17 +257,17 @@ impl Memory {
         state.forget_old(REMEMBERED);
     }
 
-    /// The newest token that it ever saw; tokens in the file are counted as seen.
+    /// The newest token so far; tokens in the file count.
     pub(super) fn token(&self) -> u64 {
         self.state().marks.token
     }
 
-    /// What covers every token that it gives until the file is written again.
+    /// The token that covers all tokens until the next save.
     pub(super) fn covered_token(&self) -> u64 {
         self.state().saved.token
     }
 
-    /// What no token may be below once a loss is accepted: every one that any gateway is known to have given.
+    /// The highest token of any known gateway, below which none may be after a loss.
     pub(super) fn highest_token(&self) -> u64 {
         let state = self.state();
         state
@@ -255,19 +277,19 @@ impl Memory {
             .max(state.marks.others_token)
     }
 
-    /// These servers are there now. Answers with those that were there before.
+    /// Notes the present servers. Answers with the earlier ones.
     pub(super) fn meet(&self, servers: &str) -> String {
         std::mem::replace(&mut self.state().marks.servers, servers.to_owned())
     }
 
-    /// The store has counted this many.
+    /// Notes the store's count.
     pub(super) fn saw_writes(&self, partition: Partition, writes: u64) {
         let mut state = self.state();
         let gateway = state.marks.gateway.clone();
         state.marks.writes.count(&gateway, partition, writes);
     }
 
-    /// A token was drawn. True if it is not covered by the file yet: save before it is used.
+    /// Notes a drawn token. True if the file does not cover it yet: save before it is used.
     pub(super) fn saw_token(&self, token: u64) -> bool {
         let mut state = self.state();
         state.marks.token = token.max(state.marks.token);
@@ -275,14 +297,16 @@ impl Memory {
         token > state.saved.token
     }
 
-    /// A caller brought a token that was ahead of those that are drawn here.
+    /// Notes a caller's token that is ahead of those drawn here.
     pub(super) fn saw_brought(&self, token: u64) {
         let mut state = self.state();
         state.marks.others_token = token.max(state.marks.others_token);
     }
 
-    /// From now on this epoch counts, with the store's own counts. If it follows a loss, no token may be
-    /// below what any gateway has given. A newcomer goes by what was accepted: the sessions are there.
+    /// Takes over an epoch, with the store's own counts.
+    ///
+    /// If it follows a loss, no token may be below what any gateway has given. A newcomer goes by
+    /// the accepted token: the sessions are there.
     pub(super) fn adopt(&self, epoch: &str, sight: Sight) {
         let is_new = self.epoch().is_empty();
         let floor = if is_new {
@@ -321,7 +345,7 @@ impl Memory {
         state.forget_old(Duration::MAX);
     }
 
-    /// Whether a call that runs here has its session's lock.
+    /// Whether a call that runs here holds its session's lock.
     pub(super) fn is_locked(&self, call_id: CallId) -> bool {
         self.state()
             .running
@@ -329,13 +353,14 @@ impl Memory {
             .is_some_and(|remembered| remembered.is_locked)
     }
 
-    /// Another gateway has written the call since.
+    /// Forgets a call that another gateway has written since.
     pub(super) fn forget(&self, call_id: CallId) {
         self.state().running.remove(&call_id);
     }
 
-    /// What runs here and the writes of the last seconds, in the order in which it can be put back: calls by when
-    /// their newest runs began, and of one call the older versions first.
+    /// The remembered writes, in the order in which they can be put back.
+    ///
+    /// Calls by when their newest runs began, and of one call the older versions first.
     ///
     /// When a run begins its call holds all of its names, so they stay with the call that is put back last.
     pub(super) fn recent(&self) -> Vec<Remembered> {
@@ -360,7 +385,7 @@ impl Memory {
         recent
     }
 
-    /// Writes the file, if there is need to. Blocks.
+    /// Writes the file, if it needs to be. Blocks.
     ///
     /// The tokens in it run ahead of those that were given, as in a timestamp oracle, so that not every
     /// token has to wait for the disk.
@@ -388,6 +413,7 @@ impl Memory {
                 return Ok(());
             }
             let mut marks = marks.clone();
+            marks.is_complete = matches!(need, Need::Last);
             // A start that draws nothing takes the tokens no further.
             if !matches!(need, Need::Last) {
                 let ahead = match state.drawn {
@@ -424,7 +450,7 @@ impl Memory {
     }
 }
 
-/// The lock is a file beside it: the file itself is replaced at each save.
+/// The lock file beside it: the file itself is replaced at each save.
 fn lock_file(path: &Path) -> Result<File, WatermarksError> {
     let io = |error| WatermarksError::Io(path.to_owned(), error);
     let file = private::open(&beside(path, "lock")).map_err(io)?;

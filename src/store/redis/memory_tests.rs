@@ -125,11 +125,8 @@ fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
     let gateway = memory.gateway();
     drop(memory);
     let again = Memory::open(&path, false).expect("a memory");
-    assert_eq!((again.gateway(), again.epoch()), (gateway, "e".into()));
-    assert_eq!(
-        (again.writes(Partition::FIRST), again.writes(partition(1))),
-        (9, 0)
-    );
+    assert_eq!(again.epoch(), "e");
+    assert_eq!(again.all_writes().of(&gateway, Partition::FIRST), 9);
     assert_eq!(again.all_writes().of("other", partition(1)), 4);
     assert!(again.token() >= 1_001, "no token is given twice");
     let covered = again.covered_token();
@@ -153,4 +150,52 @@ fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
         Memory::open(&path, true),
         Err(WatermarksError::Damaged(..))
     ));
+}
+
+/// One that was killed may have made more writes than are in the file.
+#[test]
+fn a_gateway_that_was_killed_counts_under_another_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("watermarks");
+    let open = || Memory::open(&path, false).expect("a memory");
+    let new = open();
+    let (name, scripts) = (new.gateway(), new.name());
+    drop(new);
+    let memory = open();
+    assert_eq!(memory.gateway(), name, "the store was never met");
+    memory.adopt("e", Sight::default());
+    memory.saw_writes(Partition::FIRST, 9);
+    memory.save(Need::Last).expect("saved");
+    drop(memory);
+    let memory = open();
+    assert_eq!(
+        (memory.gateway(), memory.writes(Partition::FIRST)),
+        (name.clone(), 9),
+        "it was stopped"
+    );
+    memory.save(Need::IfOld).expect("saved");
+    drop(memory);
+    let text = fs::read(&path).expect("a file");
+    let visitor = Memory::open(&path, true).expect("a memory");
+    assert_ne!(visitor.gateway(), name, "nor does a visitor count under it");
+    assert_eq!(visitor.writes(Partition::FIRST), 0);
+    assert!(
+        fs::read(&path).expect("a file") == text,
+        "a visitor changes nothing"
+    );
+    let memory = open();
+    assert_ne!(memory.gateway(), name, "it was killed");
+    assert_eq!(memory.name(), scripts, "a server has its scripts once");
+    assert_eq!(
+        (
+            memory.writes(Partition::FIRST),
+            memory.all_writes().of(&name, Partition::FIRST)
+        ),
+        (0, 9)
+    );
+    memory.save(Need::Last).expect("saved");
+    memory.saw_writes(Partition::FIRST, 1);
+    memory.save(Need::IfOld).expect("saved");
+    drop(memory);
+    assert_eq!(open().writes(Partition::FIRST), 0, "it went on after that");
 }

@@ -1,5 +1,6 @@
-//! Paused tools, and what operators have done to a tool: in the first partition, for all gateways.
-//! Must not know what that means.
+//! Paused tools, and the acts of operators on a tool: in the first partition, for all gateways.
+//!
+//! Must not know what they mean.
 
 use async_trait::async_trait;
 

@@ -1,16 +1,13 @@
-//! Putting back what a Redis has lost and this gateway still remembers.
+//! Puts writes back that a Redis has lost and this gateway remembers.
 
 use std::sync::Arc;
 
-use super::answer::call_id;
-use super::keys::Partition;
+use super::keys::{self, List, Partition};
 use super::memory::Remembered;
 use super::record::{self, retain_until, score};
-use super::scripts::Run;
-use super::server::Server;
-use crate::core::position::Position;
+use super::server::{Server, givers};
 use crate::core::record::{CallId, Entry, Record, State};
-use crate::store::Error;
+use crate::store::{Error, codec};
 
 /// Puts back writes that a Redis has lost.
 #[derive(Clone)]
@@ -19,7 +16,7 @@ pub(super) struct Restorer {
 }
 
 impl Restorer {
-    /// Puts back every write that is remembered, unless it is there.
+    /// Puts back every remembered write that the store lacks.
     pub(super) async fn put_all_back(&self) -> Result<(), Error> {
         let mut all = Ok(());
         let recent = self.server.memory.recent();
@@ -47,7 +44,7 @@ impl Restorer {
         all
     }
 
-    /// Puts a record back that the store has lost, and tells which calls hold names of it by now.
+    /// Puts a lost record back, and reports calls that hold its names by now.
     pub(super) async fn put_back(
         &self,
         record: &Record,
@@ -84,7 +81,7 @@ impl Restorer {
         self.try_put_back(record, entry, is_locked, &over).await
     }
 
-    /// Logs the holders of a call's names, except those that began after its time was over.
+    /// Logs the holders of a call's names, except those that began after its window.
     async fn tell_holders(&self, record: &Record, holders: Vec<CallId>) -> Result<(), Error> {
         let intent = &record.intent;
         for holder in holders {
@@ -116,34 +113,24 @@ impl Restorer {
         instead_of: &[Record],
     ) -> Result<Vec<CallId>, Error> {
         let intent = &record.intent;
-        let partition = Partition::of(&intent.lookup);
-        let result = record::result(record);
-        let mut run = Run::new(&self.server.scripts.assert);
+        let mut lists = keys::lists(intent);
+        // It may not get its key back.
+        if !matches!(lists[..], [List::Key(_), ..]) {
+            lists.insert(0, List::Key(&intent.key));
+        }
+        let counts = [lists.len(), instead_of.len()];
+        let script = &self.server.scripts.assert;
+        let mut run = self
+            .server
+            .about_call(script, record, String::new(), counts);
         let rooms = is_locked.then(|| super::session::rooms_of(intent));
-        run.key(&partition.of_script(record, rooms)[..]);
-        run.arg((partition.prefix(), self.server.memory.gateway(), "", 0));
-        run.arg((
-            intent.call_id.to_string(),
-            record.version,
-            record::cas(record),
-        ));
-        run.arg((record::intent(intent), &intent.args[..]));
-        run.arg((record::progress(record), record::fencing(record)));
-        run.arg((
-            u8::from(result.is_some()),
-            result.map_or(&[][..], AsRef::as_ref),
-        ));
-        run.arg((
-            &intent.tool,
-            record.state.as_str(),
-            score(record),
-            retain_until(record),
-        ));
-        run.arg((
-            record::entry_field(record.version),
-            record::entry(entry),
-            record::gives_up(instead_of),
-        ));
+        run.key(Partition::of(&intent.lookup).of_script(record, rooms, &lists, instead_of));
+        run.arg((record.version, &record::cas(record)[..]));
+        run.arg((codec::intent(intent), &intent.args[..]));
+        run.arg((codec::progress(record), record::fencing(record)));
+        run.arg((record::result(record), record.state.as_str()));
+        run.arg((record::letter(record), score(record), retain_until(record)));
+        run.arg((codec::entry(entry, intent), self.server.told_of(entry)));
         run.arg(record::similar_to(record));
         let lease = record.attempt.lease_until.as_microsecond().to_string();
         let lock = match (&record.state, is_locked) {
@@ -152,20 +139,20 @@ impl Restorer {
             (State::Unknown(_), true) => [lease.as_str(), lease.as_str()],
             _ => ["", ""],
         };
-        run.arg((
-            &lock[..],
-            &Position::of(record).to_bytes()[..],
-            &intent.tenant,
-        ));
+        run.arg((&lock[..], &intent.tenant));
+        givers(&mut run, instead_of);
         let answer = self.server.run(&run).await?;
         Ok(match answer.word.as_str() {
-            "conflict" => answer.texts().filter_map(|id| call_id(&id)).collect(),
+            "conflict" => answer
+                .texts()
+                .filter_map(|id| keys::call_id(id.as_bytes()))
+                .collect(),
             _ => Vec::new(),
         })
     }
 }
 
-/// Whether the time of a call was over when the run of another began, which claimed its names.
+/// Whether a call was past its window when another began, which claimed its names.
 ///
 /// A request may have waited for its session: its key was claimed when its run began.
 fn is_over(earlier: &Record, later: &Record) -> bool {

@@ -1,43 +1,56 @@
-//! The scripts, and what they are told.
+//! The scripts and their arguments.
 
 use redis::{Cmd, Script, ToRedisArgs};
 
 /// One script per verb.
 pub(super) struct Scripts {
     pub(super) claim: Script,
-    /// A change after which something is sent.
+    /// A change after which a request may be sent.
     pub(super) begin: Script,
     /// A change after which nothing is sent; works when memory is full.
     pub(super) finish: Script,
     pub(super) assert: Script,
     pub(super) holders: Script,
-    pub(super) enter: Script,
     pub(super) leave: Script,
     pub(super) act: Script,
     pub(super) look: Script,
     pub(super) forget: Script,
     pub(super) forget_gateways: Script,
+    pub(super) come_back: Script,
     pub(super) arrived: Script,
     pub(super) pause: Script,
-    /// Works when memory is full.
+    /// Works when memory is full; so does `swap`.
+    pub(super) mark: Script,
     pub(super) swap: Script,
+    /// Works when memory is full: what was stored then is confirmed, too.
+    pub(super) barrier: Script,
     pub(super) create_document: Script,
     /// Works when memory is full.
     pub(super) change_document: Script,
     pub(super) forget_document: Script,
+    pub(super) take_out: Script,
+    /// Works when memory is full.
+    pub(super) postpone: Script,
     /// All of them, to be loaded.
     pub(super) texts: Vec<String>,
 }
 
 impl Scripts {
-    /// The scripts after which something may be sent, and those that delete, are this gateway's own: a server that was started
-    /// anew has them only since this gateway has looked at its data, whatever others have loaded.
+    /// Loads the scripts.
+    ///
+    /// Those after which something may be sent, and those that delete, are this gateway's own: a
+    /// server that was started anew has them only since this gateway has looked at its data,
+    /// whatever others have loaded.
     pub(super) fn new(gateway: &str) -> Self {
+        const MARKS: &str = include_str!("lua/marks.lua");
         const SESSION: &str = include_str!("lua/session.lua");
-        const COMMON: &str = include_str!("lua/common.lua");
+        // What scripts have in common, as far as they need it.
+        let [alone, counted] = ["", MARKS];
+        let of_session = [MARKS, SESSION].concat();
+        let of_call = [MARKS, SESSION, include_str!("lua/common.lua")].concat();
         let mut texts = Vec::new();
-        let mut script = |flags: &str, text: &str| {
-            let text = format!("#!lua{flags}\n{SESSION}{COMMON}{text}");
+        let mut script = |flags: &str, common: &str, text: &str| {
+            let text = format!("#!lua{flags}\n{common}{text}");
             let script = Script::new(&text);
             texts.push(text);
             script
@@ -52,29 +65,45 @@ impl Scripts {
             of_its_own(include_str!("lua/put_document.lua")),
         );
         Self {
-            claim: script("", &of_its_own(include_str!("lua/claim.lua"))),
-            begin: script("", &of_its_own(replace)),
-            finish: script(ALWAYS, replace),
-            assert: script(ALWAYS, include_str!("lua/assert.lua")),
-            holders: script(READS, include_str!("lua/holders.lua")),
-            enter: script("", &of_its_own(include_str!("lua/enter.lua"))),
-            leave: script(ALWAYS, include_str!("lua/leave.lua")),
-            act: script(ALWAYS, &of_its_own(include_str!("lua/act.lua"))),
-            look: script(READS, include_str!("lua/look.lua")),
-            forget: script(ALWAYS, &of_its_own(include_str!("lua/forget.lua"))),
-            forget_gateways: script(ALWAYS, &of_its_own(include_str!("lua/forget_gateways.lua"))),
-            arrived: script(ALWAYS, include_str!("lua/arrived.lua")),
-            pause: script(ALWAYS, include_str!("lua/pause.lua")),
-            swap: script(ALWAYS, include_str!("lua/swap.lua")),
-            create_document: script("", &document),
-            change_document: script(ALWAYS, &document),
-            forget_document: script(ALWAYS, &of_its_own(include_str!("lua/forget_document.lua"))),
+            claim: script("", &of_call, &of_its_own(include_str!("lua/claim.lua"))),
+            begin: script("", &of_call, &of_its_own(replace)),
+            finish: script(ALWAYS, &of_call, replace),
+            assert: script(ALWAYS, &of_call, include_str!("lua/assert.lua")),
+            holders: script(READS, alone, include_str!("lua/holders.lua")),
+            leave: script(ALWAYS, alone, include_str!("lua/leave.lua")),
+            act: script(
+                ALWAYS,
+                &of_session,
+                &of_its_own(include_str!("lua/act.lua")),
+            ),
+            look: script(READS, alone, include_str!("lua/look.lua")),
+            forget: script(ALWAYS, counted, &of_its_own(include_str!("lua/forget.lua"))),
+            forget_gateways: script(
+                ALWAYS,
+                counted,
+                &of_its_own(include_str!("lua/forget_gateways.lua")),
+            ),
+            come_back: script(ALWAYS, counted, include_str!("lua/come_back.lua")),
+            arrived: script(ALWAYS, alone, include_str!("lua/arrived.lua")),
+            pause: script(ALWAYS, counted, include_str!("lua/pause.lua")),
+            mark: script(ALWAYS, alone, include_str!("lua/mark.lua")),
+            swap: script(ALWAYS, alone, include_str!("lua/swap.lua")),
+            barrier: script(ALWAYS, alone, include_str!("lua/barrier.lua")),
+            take_out: script(ALWAYS, alone, include_str!("lua/take_out.lua")),
+            postpone: script(ALWAYS, alone, include_str!("lua/postpone.lua")),
+            create_document: script("", counted, &document),
+            change_document: script(ALWAYS, counted, &document),
+            forget_document: script(
+                ALWAYS,
+                counted,
+                &of_its_own(include_str!("lua/forget_document.lua")),
+            ),
             texts,
         }
     }
 }
 
-/// A script with what it is told.
+/// A script with its keys and arguments.
 pub(super) struct Run<'a> {
     pub(super) script: &'a Script,
     keys: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! The Redis as this gateway knows it: its connection, its scripts, what is remembered of it, and whether it may be used.
+//! The Redis of this gateway: connection, scripts, memory, and whether it may be used.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -11,19 +11,22 @@ use tokio::time::timeout;
 
 use super::answer::Answer;
 use super::barrier::Barrier;
-use super::keys::{PARTITIONS, Partition};
+use super::keys::{self, PARTITIONS, Partition};
+use super::known::Known;
 use super::link::Link;
 use super::memory::{Memory, Need};
+use super::record;
 use super::scripts::{Run, Scripts, command};
 use super::status::Status;
-use crate::core::record::CallId;
+use crate::core::position::Position;
+use crate::core::record::{CallId, Entry, Record};
 use crate::store::lock::write;
 use crate::store::{Error, Reason};
 
 /// How long a call waits for a look at a server that was started anew.
 const LOOK_TIME: Duration = Duration::from_secs(2);
 
-/// A Redis and what this gateway knows of it.
+/// A Redis, and this gateway's knowledge of it.
 pub(super) struct Server {
     pub(super) link: Arc<Link>,
     pub(super) barrier: Barrier,
@@ -32,25 +35,29 @@ pub(super) struct Server {
     pub(super) status: Arc<Status>,
     /// From this machine's clock to the store's, in microseconds; of several masters the smallest.
     pub(super) clock_offset_us: AtomicI64,
-    /// No fencing token above this was given before the last loss of data that was accepted.
+    /// The highest fencing token before the last accepted loss.
     pub(super) accepted_token: AtomicU64,
     /// The servers that the scripts were tried on.
     pub(super) tried_on: RwLock<String>,
-    /// How often everything has been looked at.
+    /// How many looks there were.
     pub(super) looks: watch::Sender<u64>,
+    pub(super) known: Known,
+    /// Whether the streams of changes are written.
+    pub(super) tells: bool,
 }
 
 impl Server {
-    pub(super) fn new(link: Link, memory: Memory) -> Self {
+    pub(super) fn new(link: Link, memory: Memory, tells: bool) -> Self {
         let (link, memory) = (Arc::new(link), Arc::new(memory));
         let lanes = if link.target.is_cluster() {
             PARTITIONS.into()
         } else {
             1
         };
+        let scripts = Scripts::new(&memory.name());
         Self {
-            barrier: Barrier::new(&link, lanes, memory.clone()),
-            scripts: Scripts::new(&memory.name()),
+            barrier: Barrier::new(&link, &scripts.barrier, lanes, memory.clone()),
+            scripts,
             link,
             memory,
             status: Arc::new(Status::new()),
@@ -58,11 +65,9 @@ impl Server {
             accepted_token: 0.into(),
             tried_on: RwLock::default(),
             looks: watch::Sender::new(0),
+            known: Known::default(),
+            tells,
         }
-    }
-
-    pub(super) fn is_cluster(&self) -> bool {
-        self.link.target.is_cluster()
     }
 
     /// How far the store's clock is ahead of this machine's.
@@ -76,7 +81,7 @@ impl Server {
         wall.checked_add(self.clock_offset()).unwrap_or(wall)
     }
 
-    /// A run of a script that writes, with the arguments that each of these begins with.
+    /// A run of a script that writes, with its usual first arguments.
     ///
     /// `epoch` is of the data that it may write to; empty for any.
     pub(super) fn writing<'a>(
@@ -92,21 +97,57 @@ impl Server {
         run
     }
 
-    /// The same of a script about two keys, to the data that this gateway knows.
+    /// The same for a script about a call.
+    ///
+    /// `counts`: in how many lists it stands, and how many calls give up names.
+    pub(super) fn about_call<'a>(
+        &self,
+        script: &'a Script,
+        record: &Record,
+        epoch: String,
+        counts: [usize; 2],
+    ) -> Run<'a> {
+        let intent = &record.intent;
+        let partition = Partition::of(&intent.lookup);
+        let mut run = self.writing(script, &partition.prefix(), partition, epoch);
+        run.arg(&counts[..]).arg(keys::id(intent.call_id));
+        run.arg((&Position::of(record).to_bytes()[..], &intent.tool));
+        run
+    }
+
+    /// The same for a script about two keys beside a partition's marks. `epoch`: as in `writing`.
+    pub(super) fn about_two<'a>(
+        &self,
+        script: &'a Script,
+        partition: Partition,
+        names: [String; 2],
+        epoch: String,
+    ) -> Run<'a> {
+        let mut run = self.writing(script, "", partition, epoch);
+        run.key(&names[..]).key(partition.marks());
+        run
+    }
+
+    /// The same, on the data that this gateway knows.
     pub(super) fn writing_to<'a>(
         &self,
         script: &'a Script,
         partition: Partition,
         names: [String; 2],
     ) -> Run<'a> {
-        let mut run = self.writing(script, "", partition, self.memory.epoch());
-        run.key(&names[..])
-            .key(partition.epoch())
-            .key(partition.writes());
-        run
+        self.about_two(script, partition, names, self.memory.epoch())
     }
 
-    /// What a script has answered; an error if it is that data is missing.
+    /// The entry for the stream of changes; empty if there is none.
+    pub(super) fn told_of(&self, entry: &Entry) -> String {
+        if self.tells {
+            record::entry(entry)
+        } else {
+            String::new()
+        }
+    }
+
+    /// The answer of a script; an error if data is missing.
     fn told(&self, answer: Value) -> Result<Answer, Error> {
         let answer = Answer::read(answer)?;
         if answer.word == "lost" {
@@ -120,8 +161,9 @@ impl Server {
         self.told(self.link.run(run).await?)
     }
 
-    /// Runs a script after which something may be sent. If the server does not have it, it has been
-    /// started anew: then what it holds is looked at first.
+    /// Runs a script after which a request may be sent.
+    ///
+    /// If the server lacks it, the server was started anew: then its data is looked at first.
     pub(super) async fn run_guarded(&self, run: &Run<'_>) -> Result<Answer, Error> {
         if let Some(answer) = self.link.run_if_loaded(run).await? {
             return self.told(answer);
@@ -144,8 +186,10 @@ impl Server {
         ))
     }
 
-    /// Runs a script that deletes. If the server does not have it, it has been started anew: the script is loaded when
-    /// looks since then have found no data in doubt, also where the memory is full and nothing else may run.
+    /// Runs a script that deletes.
+    ///
+    /// If the server lacks it, the server was started anew: the script is loaded when looks since
+    /// then have found no data in doubt, also where the memory is full and nothing else may run.
     pub(super) async fn run_deleting(&self, run: &Run<'_>) -> Result<Answer, Error> {
         if let Some(answer) = self.link.run_if_loaded(run).await? {
             return self.told(answer);
@@ -163,14 +207,14 @@ impl Server {
         self.run(run).await
     }
 
-    /// Takes note of how many writes a script has counted.
+    /// Notes how many writes a script has counted.
     pub(super) fn saw_count(&self, partition: Partition, answer: &Answer, at: usize) {
         if let Some(writes) = answer.number(at) {
             self.memory.saw_writes(partition, writes);
         }
     }
 
-    /// Takes note of a count, and returns when replicas have what was written.
+    /// Notes a count, and returns when replicas have the write.
     pub(super) async fn counted(
         &self,
         partition: Partition,
@@ -181,7 +225,7 @@ impl Server {
         self.barrier.pass(partition).await
     }
 
-    /// A script has found that the store is not what this gateway knows: from now on nothing is claimed.
+    /// Claims nothing from now on: a script has found other data than this gateway knows.
     pub(super) fn has_lost(&self, what: &str) -> Error {
         let text = format!("the store has lost data: its {what} is not what it was");
         self.status
@@ -204,20 +248,28 @@ impl Server {
     }
 
     pub(super) fn announcement(&self, begins: bool) -> &'static str {
-        match (begins, self.is_cluster()) {
+        match (begins, self.link.target.is_cluster()) {
             (true, _) => "",
             (false, false) => "PUBLISH",
             (false, true) => "SPUBLISH",
         }
     }
 
-    /// Wakes those who wait for a call, also on other gateways. Only a hint.
+    /// Wakes the waiters for a call, also on other gateways. Only a hint.
     pub(super) async fn announce(&self, call_id: CallId) {
-        let say = (Partition::of_call(call_id).endings(), call_id.to_string());
+        let say = (Partition::of_call(call_id).endings(), keys::id(call_id));
         self.link
             .ask::<()>(&command(self.announcement(false), say))
             .await
             .ok();
+    }
+}
+
+/// The calls that give up their names, if they have not changed, for a script.
+pub(super) fn givers(run: &mut Run<'_>, seen: &[Record]) {
+    for record in seen {
+        run.arg((keys::id(record.intent.call_id), &record::cas(record)[..]));
+        run.arg(&Position::of(record).to_bytes()[..]);
     }
 }
 

@@ -1,91 +1,39 @@
-//! The conditions of a claim as scripts are told them. Must not decide anything.
-//!
-//! On one master the conditions of a call are compared in the same step as its claim. On a cluster its session
-//! is in another slot: there only the fencing token is looked after, before the claim, and tools that need
-//! more are refused by the configuration.
+//! The conditions of a claim for scripts, and the values that follow. Must not decide anything.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
-use redis::Script;
 use serde::Serialize;
-use uuid::Uuid;
 
-use super::answer::{Answer, call_id, unreadable};
+use super::answer::{Answer, unreadable};
 use super::keys;
 use super::memory::TOKEN_LIMIT_US;
-use super::record;
-use super::scripts::Run;
 use super::server::Server;
 use crate::core::call::Change;
-use crate::core::record::{CallId, Intent, Record};
-use crate::core::session::{Admission, Denied, LINE_PLACE, Line, Lock, SessionId, Token};
+use crate::core::record::{CallId, Intent};
+use crate::core::session::{Denied, LINE_PLACE, Line, Lock, SessionId, Token};
 use crate::store::Error;
 
-/// How the conditions of a change are met.
-pub(super) enum Met {
-    /// There are none.
-    NotAsked,
-    /// By the script that writes the change; these are they.
-    InTheSameStep(String),
-    /// On a cluster, before it.
-    Before(Entered),
-}
-
-impl Met {
-    /// What the script is told.
-    pub(super) fn admission(&self) -> &str {
-        match self {
-            Self::InTheSameStep(admission) => admission,
-            Self::NotAsked | Self::Before(_) => "",
-        }
-    }
-
-    /// Token and similar call, where they are known before the script runs.
-    pub(super) fn entered(&self) -> Option<[&str; 2]> {
-        match self {
-            Self::Before(entered) => Some([&entered.token, &entered.similar_to]),
-            Self::NotAsked | Self::InTheSameStep(_) => None,
-        }
-    }
-
-    /// The keys that the script needs for them.
-    pub(super) fn rooms(&self, change: &Change) -> Option<[String; 5]> {
-        matches!(self, Self::InTheSameStep(_)).then(|| rooms(change))
-    }
-}
-
-/// What follows from conditions that hold; empty texts for none.
+/// The values of a claim whose conditions hold; empty texts for none.
 pub(super) struct Entered {
     pub(super) token: String,
     pub(super) similar_to: String,
-    /// The session's newest token before, if this one was drawn ahead of the claim.
-    pub(super) before: Option<String>,
 }
 
 impl Entered {
-    /// What a stored record says.
-    pub(super) fn of(stored: &Record) -> Self {
-        Self {
-            token: record::fencing(stored),
-            similar_to: record::similar_to(stored),
-            before: None,
-        }
-    }
-
     pub(super) fn read(&self) -> Result<(Option<u64>, Option<CallId>), Error> {
         let token = Some(&self.token)
             .filter(|token| !token.is_empty())
             .map(|token| token.parse());
         Ok((
             token.transpose().map_err(unreadable)?,
-            call_id(&self.similar_to),
+            keys::call_id(self.similar_to.as_bytes()),
         ))
     }
 }
 
-/// The conditions as `session.lua` reads them. What is left out is not asked.
+/// The conditions as `session.lua` reads them. Absent ones are not compared.
 #[derive(Serialize)]
 struct Conditions {
     call: String,
@@ -117,21 +65,24 @@ struct SimilarCondition {
     confirmed: Option<String>,
 }
 
-/// Meets the conditions of calls, and gives back what follows from them.
+/// Makes the conditions of calls.
 #[derive(Clone)]
 pub(super) struct Admissions {
     pub(super) server: Arc<Server>,
 }
 
 impl Admissions {
-    /// The conditions as a script is told them.
-    pub(super) fn asked(&self, change: &Change, admission: &Admission) -> Result<String, Error> {
+    /// The conditions of a change for a script; empty if there are none.
+    pub(super) fn asked(&self, change: &Change) -> Result<String, Error> {
+        let Some(admission) = &change.admission else {
+            return Ok(String::new());
+        };
         let longest = match admission.lock {
             Some(Line::Waits { longest }) => Some(longest),
             Some(Line::Leaves) | None => None,
         };
         let asked = Conditions {
-            call: change.record.intent.call_id.to_string(),
+            call: keys::id(change.record.intent.call_id),
             token: match admission.token {
                 Token::Next => "next".to_owned(),
                 Token::This(token) => token.to_string(),
@@ -154,75 +105,13 @@ impl Admissions {
             similar: admission.similar.map(|likeness| SimilarCondition {
                 window_us: micros(likeness.window),
                 refuses: likeness.refuses,
-                confirmed: likeness.confirmed.map(|call_id| call_id.to_string()),
+                confirmed: likeness.confirmed.map(keys::id),
             }),
         };
         serde_json::to_string(&asked).map_err(|error| Error::Refused(error.to_string()))
     }
 
-    /// On a cluster: meets the conditions where the session is, which can only be its token. If the claim comes
-    /// to nothing, what was drawn is taken back.
-    pub(super) async fn enter(
-        &self,
-        change: &Change,
-        admission: &Admission,
-    ) -> Result<Result<Entered, Denied>, Error> {
-        if admission.lock.is_some() || admission.budget.is_some() || admission.similar.is_some() {
-            let why =
-                "on a cluster a session and a call are on different masters: there is no lock";
-            return Err(Error::Refused(why.into()));
-        }
-        let id = SessionId::of(&change.record.intent);
-        let mut run = self.about_session(&self.server.scripts.enter, &id);
-        run.arg(self.asked(change, admission)?);
-        let answer = self.server.run_guarded(&run).await?;
-        match answer.word.as_str() {
-            "done" => {
-                self.server
-                    .counted(keys::partition_of(&id), &answer, 2)
-                    .await?;
-                Ok(Ok(Entered {
-                    token: answer.text(0).unwrap_or_default(),
-                    similar_to: String::new(),
-                    before: answer.text(1),
-                }))
-            }
-            "denied" => Ok(Err(denied(&answer)?)),
-            _ => Err(answer.no_sense()),
-        }
-    }
-
-    /// A script about a session, with the keys and the arguments that such scripts begin with.
-    fn about_session<'a>(&self, script: &'a Script, id: &SessionId) -> Run<'a> {
-        let (partition, keys) = (keys::partition_of(id), keys::session(id));
-        let names = [keys[0].clone(), keys[0].clone()];
-        let mut run = self.server.writing_to(script, partition, names);
-        run.key(&of_session(&keys)[..]);
-        run
-    }
-
-    /// Takes back what was entered for a call that does not begin. Its token was not handed out.
-    pub(super) async fn take_back(&self, change: &Change, entered: &Entered) {
-        let is_drawn = change
-            .admission
-            .as_ref()
-            .is_some_and(|admission| admission.token == Token::Next);
-        if let (Some(before), true) = (&entered.before, is_drawn) {
-            let intent = &change.record.intent;
-            let id = SessionId::of(intent);
-            let left = self.leave(&id, intent.call_id, "", [&entered.token, before]);
-            drop(left.await);
-        }
-    }
-
-    /// The keys that a change needs beside the call's own.
-    pub(super) fn rooms_of_replace(&self, change: &Change, met: &Met) -> Option<[String; 5]> {
-        let gives_back = change.release.lock_from.is_some() || change.release.similar.is_some();
-        met.rooms(change)
-            .or_else(|| (gives_back && !self.server.is_cluster()).then(|| rooms(change)))
-    }
-
-    /// What no token may be below: the clock, and every token that this gateway has seen.
+    /// The lowest token: the clock, and every token that this gateway has seen.
     fn floor(&self) -> Result<u64, Error> {
         let now = self.server.now().as_microsecond().unsigned_abs();
         let floor = now.max(self.server.memory.token() + 1);
@@ -233,23 +122,9 @@ impl Admissions {
         }
         Ok(floor)
     }
-
-    pub(super) async fn leave(
-        &self,
-        id: &SessionId,
-        call_id: CallId,
-        line: &str,
-        token_and_before: [&str; 2],
-    ) -> Result<(), Error> {
-        let mut run = self.about_session(&self.server.scripts.leave, id);
-        run.arg((call_id.to_string(), line, &token_and_before[..]));
-        let answer = self.server.run(&run).await?;
-        self.server.saw_count(keys::partition_of(id), &answer, 0);
-        Ok(())
-    }
 }
 
-/// What is in the way, as a script says it after the word "denied".
+/// Reads the denial behind a script's word "denied".
 pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
     let text = |at| answer.text(at).unwrap_or_default();
     Ok(match text(0).as_str() {
@@ -274,7 +149,7 @@ pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
     })
 }
 
-/// Call, token, lease and from when on it is free; empty texts for none.
+/// Call, token, lease and free time of a lock; empty texts for none.
 pub(super) fn lock([call_id, token, lease, free_from]: [&str; 4]) -> Result<Option<Lock>, Error> {
     if call_id.is_empty() {
         return Ok(None);
@@ -290,8 +165,8 @@ pub(super) fn lock([call_id, token, lease, free_from]: [&str; 4]) -> Result<Opti
     }))
 }
 
-fn identity(text: &str) -> Result<CallId, Error> {
-    text.parse::<Uuid>().map(CallId).map_err(unreadable)
+pub(super) fn identity(text: &str) -> Result<CallId, Error> {
+    keys::call_id(text.as_bytes()).ok_or_else(|| unreadable(format!("{text:?} is no id of a call")))
 }
 
 fn time(microseconds: &str) -> Result<Timestamp, Error> {
@@ -299,7 +174,7 @@ fn time(microseconds: &str) -> Result<Timestamp, Error> {
     Timestamp::from_microsecond(microseconds as i64).map_err(unreadable)
 }
 
-/// From when on the lock is free, 'now' or ''; and '1' if the place among what looks alike is given up.
+/// When the lock is free, 'now' or ''; and '1' if the near-duplicate group is left.
 pub(super) fn released(change: &Change) -> [String; 2] {
     let from = change.release.lock_from.map(|from| {
         if from <= change.record.updated_at {
@@ -312,32 +187,30 @@ pub(super) fn released(change: &Change) -> [String; 2] {
     [from.unwrap_or_default(), similar.unwrap_or_default()]
 }
 
-/// The keys of a change's session, budget and what looks alike. Those that are not asked for are named,
-/// too, and never touched.
-fn rooms(change: &Change) -> [String; 5] {
-    let [session, line, alive] = keys::session(&SessionId::of(&change.record.intent));
-    let admission = change.admission.as_ref();
+/// The keys of a change's session, budget and near-duplicate group, if it uses one of them.
+///
+/// Unused ones are named, too, and never touched.
+pub(super) fn rooms(change: &Change) -> Option<[String; 5]> {
+    let (admission, release) = (change.admission.as_ref(), &change.release);
+    if admission.is_none() && release.lock_from.is_none() && release.similar.is_none() {
+        return None;
+    }
+    let intent = &change.record.intent;
+    let [session, line, alive] = keys::session(&SessionId::of(intent));
     let budget = admission.and_then(|admission| admission.budget.map(|spending| spending.group));
     let similar = admission.and_then(|admission| admission.similar.map(|likeness| likeness.group));
-    let similar = similar.or(change.release.similar);
-    let room = |room: Option<_>| room.map_or_else(|| session.clone(), keys::room);
-    [session.clone(), line, alive, room(budget), room(similar)]
+    let room = |room: Option<_>| {
+        room.map_or_else(|| session.clone(), |room| keys::room(&intent.tenant, room))
+    };
+    let (budget, similar) = (room(budget), room(similar.or(release.similar)));
+    Some([session, line, alive, budget, similar])
 }
 
-/// The keys of a call for whose session alone something is written.
+/// The keys of a call for a write about its session alone.
 pub(super) fn rooms_of(intent: &Intent) -> [String; 5] {
-    of_session(&keys::session(&SessionId::of(intent)))
-}
-
-/// Where only the session is asked for.
-fn of_session([session, line, alive]: &[String; 3]) -> [String; 5] {
-    [
-        session.clone(),
-        line.clone(),
-        alive.clone(),
-        session.clone(),
-        session.clone(),
-    ]
+    let [session, line, alive] = keys::session(&SessionId::of(intent));
+    let none = session.clone();
+    [session, line, alive, none.clone(), none]
 }
 
 fn micros(time: std::time::Duration) -> u64 {

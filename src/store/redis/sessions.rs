@@ -1,4 +1,4 @@
-//! Sessions as operators see them, and what they do to them. Must not decide anything.
+//! Sessions for operators, and their acts. Must not decide anything.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use super::answer::unreadable;
 use super::keys;
 use super::record;
 use super::scripts::Run;
-use super::session::lock;
+use super::session::{identity, lock};
 use super::store::Redis;
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
@@ -25,9 +25,8 @@ impl Sessions for Redis {
             Found::from_redis_value(self.server.link.run(&run).await?).map_err(unreadable)?;
         let field = |at: usize| fields.get(at).cloned().flatten().unwrap_or_default();
         let waiting = line.into_iter().map(|(id, came_at)| {
-            let id = id.parse().map(CallId).map_err(unreadable)?;
             Ok((
-                id,
+                identity(&id)?,
                 Timestamp::from_microsecond(came_at as i64).map_err(unreadable)?,
             ))
         });
@@ -59,18 +58,19 @@ impl Sessions for Redis {
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        self.writer
-            .admissions
-            .leave(id, call_id, "1", ["", ""])
-            .await?;
+        let mut run = Run::new(&self.server.scripts.leave);
+        let [_, line, alive] = keys::session(id);
+        run.key(line).key(alive).arg(keys::id(call_id));
+        self.server.run(&run).await?;
         self.server.announce(call_id).await;
         Ok(())
     }
 }
 
 impl Redis {
-    /// Applies an operator's act to a session; answers whether it changed it. Refused where the script finds that
-    /// data is missing, and while that is not known.
+    /// Applies an operator's act to a session; answers whether it changed it.
+    ///
+    /// Refused where the script finds that data is missing, and while that is not known.
     async fn act(
         &self,
         id: &SessionId,
@@ -87,7 +87,7 @@ impl Redis {
             .server
             .writing_to(&self.server.scripts.act, partition, names);
         run.arg((what, record::entry(entry)));
-        let lock = lock.map(|lock| [lock.call_id.to_string(), lock.token.to_string()]);
+        let lock = lock.map(|lock| [keys::id(lock.call_id), lock.token.to_string()]);
         run.arg(&lock.unwrap_or_default()[..]);
         let answer = self.server.run_guarded(&run).await?;
         self.server.counted(partition, &answer, 0).await?;

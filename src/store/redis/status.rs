@@ -1,4 +1,4 @@
-//! Whether anything may be claimed: what the last look found, and what has closed the store since.
+//! Whether calls may be claimed: the last look, and later closings.
 
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use super::target::Target;
 use crate::store::lock::{read, write};
 use crate::store::{Durability, Error, LOST_DATA, Readiness, Reason, SETTLING};
 
-/// What is known of a Redis, and whether anything may be claimed.
+/// The state of a Redis, and whether calls may be claimed.
 pub(super) struct Status {
     seen: RwLock<Readiness>,
     /// How often the store was closed between looks.
     closings: AtomicU64,
 }
 
-/// What a look has found.
+/// The readiness that a look has found.
 pub(super) fn readiness(
     durability: Option<Durability>,
     reasons: Vec<Reason>,
@@ -29,7 +29,7 @@ pub(super) fn readiness(
     }
 }
 
-/// Nothing is known, because the Redis is not reached.
+/// The readiness of a Redis that is not reached.
 pub(super) fn unreachable(why: String) -> Readiness {
     readiness(None, vec![Reason::new("unreachable", why)], Vec::new())
 }
@@ -72,7 +72,7 @@ impl Status {
         }
     }
 
-    /// From now on nothing is claimed, until a look that begins after this finds everything well.
+    /// Claims nothing, until a look that begins after this finds everything well.
     pub(super) fn close_for(&self, reason: &Reason) {
         self.closings.fetch_add(1, Ordering::SeqCst);
         let mut status = write(&self.seen);
@@ -85,7 +85,7 @@ impl Status {
         }
     }
 
-    /// Makes known what was seen, and says it when it has changed.
+    /// Publishes a look's readiness, and logs changes.
     pub(super) fn publish(&self, seen: Readiness, store: &Target) {
         let codes =
             |reasons: &[Reason]| reasons.iter().map(|reason| reason.code).collect::<Vec<_>>();

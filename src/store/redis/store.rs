@@ -27,7 +27,7 @@ use crate::store::{Error, Health, Listener, LossRecovery, Readiness, Secrets};
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 
-/// Why a Redis store cannot be opened. That it is not reached is no reason: it may come.
+/// Why a Redis store cannot be opened. An unreachable Redis is no reason: it may come.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
@@ -44,13 +44,14 @@ pub struct Redis {
     pub(super) epochs: Arc<Epochs>,
     ears: Arc<Ears>,
     watch: Arc<Watch>,
-    /// Up to which time unknown calls were looked through, where there are too many for one round.
+    /// Up to which time unknown calls were searched, if one round did not suffice.
     pub(super) checked_until: Arc<AtomicI64>,
 }
 
 impl Redis {
-    /// Opens a store and looks at it. If it is not reached, or is not as it should be, nothing can be
-    /// claimed until it is.
+    /// Opens a store and looks at it.
+    ///
+    /// If it is not reached, or is not as it should be, nothing can be claimed until it is.
     ///
     /// # Errors
     /// The file of watermarks or the certificate authority cannot be had.
@@ -59,7 +60,7 @@ impl Redis {
         Self::over(settings, memory).await
     }
 
-    /// Opens a store for one act of an operator, beside the gateway that the watermarks belong to.
+    /// Opens a store for one act of an operator, beside the gateway of the same watermarks.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -76,7 +77,7 @@ impl Redis {
             None => None,
         };
         let link = Link::new(settings.target.clone(), ca);
-        let server = Arc::new(Server::new(link, memory));
+        let server = Arc::new(Server::new(link, memory, settings.stream));
         let ears = Arc::new(Ears::new(&server.link));
         let restorer = Restorer {
             server: server.clone(),

@@ -1,4 +1,4 @@
-//! Which Redis, how it is reached, and what is asked of it.
+//! The address of a Redis, and the demands on it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,23 +9,25 @@ use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use crate::core::pace::Pace;
 use crate::store::Durability;
 
-/// What an operator says about a Redis.
+/// The settings of a Redis.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub target: Target,
-    /// What must hold, or nothing is claimed.
+    /// The least durability; below it nothing is claimed.
     pub durability: Durability,
-    /// What holds where it cannot be seen, because CONFIG is not allowed.
+    /// The declared durability, where CONFIG is not allowed.
     pub declared: Option<Durability>,
     /// A certificate authority to trust instead of the system's, in PEM.
     pub ca: Option<PathBuf>,
-    /// Where this gateway keeps what it must remember about the store.
+    /// The gateway's file of watermarks.
     pub watermarks: PathBuf,
+    /// Whether the streams of changes are written.
+    pub stream: bool,
     /// Not set by operators.
     pub pace: Pace,
 }
 
-/// Where a Redis is. Printed without its password.
+/// The address of a Redis. Printed without its password.
 #[derive(Clone)]
 pub struct Target {
     pub(super) kind: Kind,
@@ -35,9 +37,9 @@ pub struct Target {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One master at a fixed place.
+    /// One master at a fixed address.
     One,
-    /// The master of this name, wherever the sentinels say that it is.
+    /// The master of this name, at the address that sentinels give.
     Sentinel {
         name: String,
         db: i64,
@@ -46,8 +48,10 @@ pub(super) enum Kind {
 }
 
 impl Target {
-    /// Reads `redis://`, `redis+sentinel://` and `redis+cluster://` URLs, and the same with `rediss`
-    /// for TLS: `redis[+KIND]://[USER:PASSWORD@]HOST[:PORT][,HOST…][/NAME][/DB]`.
+    /// Reads a URL `redis://`, `redis+sentinel://` or `redis+cluster://`, or the same with `rediss`
+    /// for TLS.
+    ///
+    /// `redis[+KIND]://[USER:PASSWORD@]HOST[:PORT][,HOST…][/NAME][/DB]`.
     ///
     /// # Errors
     /// A sentence that does not repeat the URL, for it may hold a password.

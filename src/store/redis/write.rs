@@ -1,21 +1,19 @@
-//! Claims, and changes of calls. One script each; on a cluster the conditions of a call are met before it,
-//! where its session lives.
+//! Claims, and changes of calls. One script each.
 
 use std::sync::Arc;
 
 use super::answer::Answer;
-use super::keys::Partition;
+use super::keys::{self, Partition};
 use super::memory::Need;
 use super::put_back::Restorer;
 use super::record::{self, retain_until, score};
-use super::server::Server;
-use super::session::{Admissions, Entered, Met, denied, released};
+use super::server::{Server, givers};
+use super::session::{Admissions, Entered, denied, released, rooms};
 use crate::core::call::Change;
 use crate::core::key::Lookup;
-use crate::core::position::Position;
 use crate::core::record::{Record, State};
 use crate::core::session::{Admission, Token};
-use crate::store::{Claimed, Error, Replaced, is_seen};
+use crate::store::{Claimed, Error, Replaced, codec, is_seen};
 
 /// Writes claims and changes of calls.
 #[derive(Clone)]
@@ -26,7 +24,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// The first call that holds a name of this one and does not give it up.
+    /// The first call that holds one of these names and does not give it up.
     pub(super) async fn in_the_way(
         &self,
         change: &Change,
@@ -46,64 +44,29 @@ impl Writer {
         instead_of: &[Record],
     ) -> Result<Claimed, Error> {
         self.server.status.must_be_open()?;
-        let met = match &change.admission {
-            None => Met::NotAsked,
-            Some(admission) if !self.server.is_cluster() => {
-                Met::InTheSameStep(self.admissions.asked(change, admission)?)
-            }
-            // No token is drawn for a key that is held.
-            Some(admission) => match self.in_the_way(change, instead_of).await? {
-                Some(holder) if holder.intent.call_id == change.record.intent.call_id => {
-                    Met::Before(Entered::of(&holder))
-                }
-                Some(holder) => return Ok(Claimed::Existing(holder)),
-                None => match self.admissions.enter(change, admission).await? {
-                    Ok(entered) => Met::Before(entered),
-                    Err(denied) => return Ok(Claimed::Denied(denied)),
-                },
-            },
-        };
-        let claimed = self.claim_with(change, instead_of, &met).await;
-        if let (Met::Before(entered), Ok(Claimed::Existing(_)) | Err(Error::Refused(_))) =
-            (&met, &claimed)
-        {
-            self.admissions.take_back(change, entered).await;
-        }
-        claimed
-    }
-
-    async fn claim_with(
-        &self,
-        change: &Change,
-        instead_of: &[Record],
-        met: &Met,
-    ) -> Result<Claimed, Error> {
-        let intent = &change.record.intent;
-        let partition = Partition::of(&intent.lookup);
-        let (server, prefix) = (&self.server, partition.prefix());
-        let mut run = server.writing(
-            &server.scripts.claim,
-            &prefix,
-            partition,
-            server.memory.epoch(),
-        );
-        run.key(partition.of_script(&change.record, met.rooms(change)));
-        run.arg((intent.call_id.to_string(), record::gives_up(instead_of)));
+        let (intent, record) = (&change.record.intent, &change.record);
+        let (server, lists) = (&self.server, keys::lists(intent));
+        let epoch = server.memory.epoch();
+        let is_known = server.known.has(&epoch, &intent.tenant, &intent.tool);
+        let counts = [lists.len(), instead_of.len()];
+        let mut run = server.about_call(&server.scripts.claim, record, epoch.clone(), counts);
+        run.key(Partition::of(&intent.lookup).of_script(record, rooms(change), &lists, instead_of));
+        run.arg((&record::cas(record)[..], codec::intent(intent)));
+        run.arg((&intent.args[..], codec::progress(record)));
         run.arg((
-            record::cas(&change.record),
-            record::intent(intent),
-            &intent.args[..],
+            codec::entry(&change.entry, intent),
+            server.told_of(&change.entry),
         ));
-        run.arg((
-            record::progress(&change.record),
-            record::entry(&change.entry),
-        ));
-        run.arg((&intent.tool, score(&change.record), met.admission()));
-        run.arg(&met.entered().unwrap_or(["", ""])[..]);
-        run.arg((&Position::of(&change.record).to_bytes()[..], &intent.tenant));
+        run.arg((score(record), self.admissions.asked(change)?));
+        run.arg(if is_known { "" } else { &intent.tenant });
+        givers(&mut run, instead_of);
         let answer = server.run_guarded(&run).await?;
         match answer.word.as_str() {
-            "done" => Ok(Claimed::Yours(self.written(change, &answer).await?)),
+            "done" => {
+                let record = self.written(change, &answer).await?;
+                server.known.learn(&epoch, &intent.tenant, &intent.tool);
+                Ok(Claimed::Yours(record))
+            }
             "held" => {
                 let missing = || Error::Refused("the record behind a key is missing".into());
                 Ok(Claimed::Existing(answer.record()?.ok_or_else(missing)?))
@@ -118,40 +81,6 @@ impl Writer {
         change: &Change,
         expected: &Record,
     ) -> Result<Replaced, Error> {
-        let met = match &change.admission {
-            None => Met::NotAsked,
-            Some(admission) if !self.server.is_cluster() => {
-                Met::InTheSameStep(self.admissions.asked(change, admission)?)
-            }
-            Some(admission) => match self.server.fields_of(expected.intent.call_id).await? {
-                // Asked again: it has its token.
-                Some(stored) if record::cas(&stored) == record::cas(&change.record) => {
-                    Met::Before(Entered::of(&stored))
-                }
-                Some(stored) if !is_seen(&stored, std::slice::from_ref(expected)) => {
-                    return Ok(Replaced::Lost(Some(stored)));
-                }
-                _ => match self.admissions.enter(change, admission).await? {
-                    Ok(entered) => Met::Before(entered),
-                    Err(denied) => return Ok(Replaced::Denied(denied)),
-                },
-            },
-        };
-        let replaced = self.replace_with(change, expected, &met).await;
-        if let (Met::Before(entered), Ok(Replaced::Lost(_)) | Err(Error::Refused(_))) =
-            (&met, &replaced)
-        {
-            self.admissions.take_back(change, entered).await;
-        }
-        replaced
-    }
-
-    async fn replace_with(
-        &self,
-        change: &Change,
-        expected: &Record,
-        met: &Met,
-    ) -> Result<Replaced, Error> {
         // Where something is to be sent next, the store must be as it should be.
         let runs = matches!(change.record.state, State::Running);
         // So must it where names are claimed.
@@ -162,50 +91,30 @@ impl Writer {
         } else {
             (String::new(), &self.server.scripts.finish)
         };
-        let intent = &change.record.intent;
-        let partition = Partition::of(&intent.lookup);
+        let (intent, record) = (&change.record.intent, &change.record);
+        let instead_of = &change.takes.instead_of;
         let mut run = self
             .server
-            .writing(script, &partition.prefix(), partition, epoch);
-        run.key(partition.of_script(
-            &change.record,
-            self.admissions.rooms_of_replace(change, met),
-        ));
-        let result = record::result(&change.record);
+            .about_call(script, record, epoch, [0, instead_of.len()]);
+        run.key(Partition::of(&intent.lookup).of_script(record, rooms(change), &[], instead_of));
+        run.arg((&record::cas(expected)[..], record::fencing(expected)));
+        run.arg((&record::cas(record)[..], codec::progress(record)));
         run.arg((
-            intent.call_id.to_string(),
-            record::cas(expected),
-            record::fencing(expected),
+            record::result(record),
+            codec::entry(&change.entry, intent),
+            self.server.told_of(&change.entry),
         ));
-        run.arg((
-            record::cas(&change.record),
-            record::progress(&change.record),
-        ));
-        run.arg((
-            u8::from(result.is_some()),
-            result.map_or(&[][..], AsRef::as_ref),
-        ));
-        run.arg((
-            record::entry_field(change.record.version),
-            record::entry(&change.entry),
-        ));
-        run.arg((
-            &intent.tool,
-            change.record.state.as_str(),
-            score(&change.record),
-        ));
-        run.arg((retain_until(&change.record), met.admission()));
-        run.arg(&met.entered().unwrap_or(["keep", ""])[..]);
+        run.arg((record.state.as_str(), record::letter(record), score(record)));
+        run.arg((retain_until(record), self.admissions.asked(change)?));
         run.arg((&released(change)[..], self.server.announcement(begins)));
         run.arg(if change.release.retakes_lock { "1" } else { "" });
-        run.arg(&Position::of(&change.record).to_bytes()[..]);
-        run.arg((
-            change.takes.names.len(),
-            record::gives_up(&change.takes.instead_of),
-        ));
+        run.arg(change.takes.names.len());
         if runs {
-            run.arg((record::intent(intent), &intent.args[..]));
+            run.arg(("1", codec::intent(intent), &intent.args[..]));
+        } else {
+            run.arg(("", "", ""));
         }
+        givers(&mut run, instead_of);
         let answer = if begins {
             self.server.run_guarded(&run).await?
         } else {
@@ -234,14 +143,14 @@ impl Writer {
         }
     }
 
-    /// The record as a script has written it, when replicas have it. Takes note of its token, of the count of this
-    /// gateway's writes and of what would have to be put back.
+    /// The record as a script has written it, when replicas have it.
+    ///
+    /// Notes its token, the count of this gateway's writes, and the write to be put back.
     async fn written(&self, change: &Change, answer: &Answer) -> Result<Record, Error> {
         let (mut record, memory) = (change.record.clone(), &self.server.memory);
         let written = Entered {
             token: answer.text(0).unwrap_or_default(),
             similar_to: answer.text(2).unwrap_or_default(),
-            before: None,
         };
         (record.fencing, record.similar_to) = written.read()?;
         let partition = Partition::of(&record.intent.lookup);
@@ -268,8 +177,9 @@ impl Writer {
         Ok(record)
     }
 
-    /// Writes how a call ended that the store has lost, or of which it has an older version only:
-    /// nothing unfinished is ever deleted. What is known of it goes back as a whole.
+    /// Writes the end of a call that the store lacks, or has in an older version.
+    ///
+    /// Nothing unfinished is ever deleted. The known record goes back as a whole.
     async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
         let is_locked = self.server.memory.is_locked(change.record.intent.call_id);
         self.restorer

@@ -69,7 +69,7 @@ impl Documents for Sqlite {
         let find = move |connection: &Connection| {
             let sql = select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest");
             let due = params![kind.as_str(), now.as_microsecond()];
-            let (found, _) = readable(connection, sql, due, limit, |row| read(kind, row))?;
+            let (found, _) = readable(connection, sql, due, limit, id, |row| read(kind, row))?;
             Ok(found)
         };
         self.readers.due.read(find).await
@@ -109,7 +109,8 @@ impl Documents for Sqlite {
         });
         let list = move |connection: &Connection| {
             let listed = params![kind.as_str(), tenant, state, time, below];
-            let (found, is_cut) = readable(connection, sql, listed, limit, |row| read(kind, row))?;
+            let (found, is_cut) =
+                readable(connection, sql, listed, limit, id, |row| read(kind, row))?;
             let next = found
                 .calls
                 .last()
@@ -143,7 +144,7 @@ fn by_id(
     })
 }
 
-/// Writes a document if what is stored has still the version before it.
+/// Writes a document if its previous version is stored.
 fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
     let stored = by_id(connection, document.kind, &document.tenant, &document.id)?;
     if stored.as_ref() == Some(document) {
@@ -171,11 +172,16 @@ fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
     Ok(Put::Done)
 }
 
-/// Deletes documents that are kept no longer, and answers how many.
+/// Deletes documents past their retention, and answers how many.
 pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
     let sql = "DELETE FROM documents WHERE digest IN
             (SELECT digest FROM documents WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2)";
     execute(connection, sql, params![now, limit])
+}
+
+/// The id of a document, which is the first column.
+fn id(row: &Row<'_>) -> String {
+    row.get(0).unwrap_or_default()
 }
 
 fn read(kind: Kind, row: &Row<'_>) -> rusqlite::Result<Document> {

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// The layout of the tables: `user_version` of every file that is served from. It rises with each change of the schema, and where
-/// an older gateway would misread a document.
-pub(super) const LAYOUT: i64 = 12;
+/// The version of the tables: `user_version` of every file that is served from.
+///
+/// It rises with each change of the schema, and where an older gateway would misread a document.
+pub(super) const LAYOUT: i64 = 15;
 
 /// Why the file is not served from.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +63,9 @@ pub(super) fn io(path: &Path, error: std::io::Error) -> OpenError {
     }
 }
 
-/// A page that cannot be read may be met before the whole file is checked.
+/// The error for an unreadable page.
+///
+/// A start may meet one before it checks the whole file.
 pub(super) fn database(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),

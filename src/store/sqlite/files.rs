@@ -1,4 +1,4 @@
-//! The files of a database: locked while it is open, and still those that were opened.
+//! The files of a database: locked while it is open, and compared with their names.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -8,20 +8,22 @@ use std::sync::OnceLock;
 use super::error::{OpenError, io};
 use crate::store::{Reason, private};
 
-/// Held for as long as the database is open.
+/// The lock and the opened files, for as long as the database is open.
 pub(super) struct Files {
     database: PathBuf,
     log: PathBuf,
     opened: Identity,
-    /// Of the write-ahead log, once it is there.
+    /// The write-ahead log, once it is there.
     opened_log: OnceLock<Identity>,
-    /// The locked database, by any of its names. To close a descriptor of it drops the locks that SQLite has on it, so
-    /// it is closed after the last connection, and no other one is ever opened.
+    /// The locked database.
+    ///
+    /// Closing a descriptor of it drops SQLite's locks on it, so this one is closed after the last
+    /// connection, and no other one is ever opened.
     _database: File,
     _lock: File,
 }
 
-/// What the names of all files of a database end with.
+/// The endings of the names of a database's files.
 const ENDINGS: [&str; 6] = ["", "-wal", "-shm", ".lock", ".reserve", ".watermarks"];
 
 /// Device and inode.
@@ -63,21 +65,23 @@ impl Files {
         })
     }
 
-    /// That other users may read some of the files, if they may.
+    /// The warning that other users may read some of the files.
     pub(super) fn exposed(&self) -> Option<Reason> {
         let all = ENDINGS.map(|ending| beside(&self.database, ending));
         private::exposed(all.iter().map(PathBuf::as_path))
     }
 
-    /// The write-ahead log is there from now on.
+    /// Remembers the write-ahead log, which is there from now on.
     pub(super) fn remember_log(&self) {
         if let Some(there) = identity_of(&self.log) {
             self.opened_log.get_or_init(|| there);
         }
     }
 
-    /// Whether the names of database and log still stand for the files that were opened. Those that were deleted
-    /// or replaced take writes without a complaint, and they are gone at the next start.
+    /// Whether the names of database and log still stand for the opened files.
+    ///
+    /// Files that were deleted or replaced take writes without an error, and lose them at the next
+    /// start.
     pub(super) fn are_those_opened(&self) -> bool {
         let log = self.opened_log.get();
         identity_of(&self.database) == Some(self.opened)

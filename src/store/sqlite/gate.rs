@@ -1,4 +1,4 @@
-//! Whether anything may be written now: not on a full disk, and not while data is missing.
+//! Refuses writes on a full disk, and while data is missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use super::watermarks::Watermarks;
 
 #[derive(Clone)]
 pub(super) struct Gate {
-    /// The disk is full and the reserve in use.
+    /// Whether the disk is full and the reserve in use.
     pub(super) short_of_space: Arc<AtomicBool>,
     pub(super) watermarks: Arc<Watermarks>,
 }
@@ -23,7 +23,7 @@ impl Gate {
         self.watermarks.is_lost()
     }
 
-    /// Refuses what begins: a claim, or the first version of a document.
+    /// Refuses a claim, or the first version of a document.
     pub(super) fn may_begin(&self) -> rusqlite::Result<()> {
         self.must_be_whole()?;
         if self.is_short_of_space() {

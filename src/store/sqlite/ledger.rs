@@ -1,46 +1,35 @@
 //! The ledger: listing calls, their duplicates, forgetting them. Must not decide anything.
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use jiff::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
+use uuid::Uuid;
 
-use super::query::{all, execute, first};
+use super::lists::{self, Place, Walk};
+use super::query::{all, blob, corrupt, execute, first};
+use super::row::{self, select};
 use super::worker::Need;
-use super::{Sqlite, calls, document, row, sessions};
+use super::{Sqlite, calls, document, history, sessions};
+use crate::core::key::Lookup;
 use crate::core::ledger::{Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page};
 use crate::core::position::Position;
-use crate::core::record::CallId;
-use crate::store::{Error, Ledger, duplicates};
+use crate::core::record::{CallId, Intent, Record};
+use crate::store::codec::{self, Unreadable};
+use crate::store::{Error, Ledger};
 
-/// Calls that one page looks at: one that finds little is shorter, rather than slower.
+/// Most calls that one page looks at: with few matches it ends early.
 const LOOKS: usize = 2_000;
-
-/// The calls that one index finds, newest first, from a position on.
-macro_rules! listing {
-    ($index:literal, $condition:literal) => {
-        concat!(
-            row::columns!(),
-            " FROM calls INDEXED BY ",
-            $index,
-            " WHERE tenant = ?1 AND ",
-            $condition,
-            " AND created_at BETWEEN ?3 AND ?4 AND (created_at < ?4 OR call_id < ?5)
-              ORDER BY created_at DESC, call_id DESC"
-        )
-    };
-}
+/// After so many seconds cleanup tries an unreadable call again.
+const DAY_S: i64 = 24 * 3_600;
 
 #[async_trait]
 impl Ledger for Sqlite {
     async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
         let read = move |connection: &Connection| {
-            let sql = "SELECT tenant, tool, made_by FROM calls WHERE call_id = ?1";
-            first(connection, sql, [call_id.to_string()], |row| {
-                Ok(Maker {
-                    tenant: row.get(0)?,
-                    tool: row.get(1)?,
-                    token: row.get(2)?,
-                })
+            let sql = "SELECT i.intent FROM ids LEFT JOIN intents i ON i.seq = ids.seq WHERE ids.call_id = ?1";
+            first(connection, sql, [call_id.0.into_bytes()], |row| {
+                codec::read_maker(blob(row, 0, "intent")?).map_err(corrupt)
             })
         };
         self.readers.ledger.read(read).await
@@ -48,13 +37,15 @@ impl Ledger for Sqlite {
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
         let read = move |connection: &Connection| {
-            let Some(record) = calls::by_id(connection, call_id)? else {
+            let Some((seq, record)) = calls::by_id(connection, call_id)? else {
                 return Ok(None);
             };
+            let duplicates = duplicates(connection, seq)?;
+            let entries = history::newest(connection, seq, &record.intent, limit)?;
             Ok(Some(History {
                 record,
-                entries: row::entries(connection, call_id, limit)?,
-                duplicates: duplicates_of(connection, call_id)?,
+                entries,
+                duplicates,
             }))
         };
         self.readers.ledger.read(read).await
@@ -87,16 +78,11 @@ impl Ledger for Sqlite {
         if self.gate.has_lost_data() {
             return Ok(0);
         }
-        let now = now.as_microsecond();
         let prune = move |connection: &Connection| {
-            let sql =
-                "SELECT call_id FROM calls WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2";
-            let over: Vec<String> = all(connection, sql, params![now, limit], |row| row.get(0))?;
-            for call_id in &over {
-                forget(connection, call_id)?;
-            }
+            let calls = prune(connection, now.as_second(), limit)?;
+            let now = now.as_microsecond();
             let documents = document::prune(connection, now, limit)?;
-            Ok((over.len() + sessions::prune(connection, now, limit)? + documents) as u64)
+            Ok((calls + sessions::prune(connection, now, limit)? + documents) as u64)
         };
         self.writer.run(Need::Plain, prune).await
     }
@@ -110,135 +96,264 @@ fn list(
     before: Option<Position>,
     limit: u32,
 ) -> rusqlite::Result<Page<Listed>> {
-    let (sql, value) = match filter.index() {
-        Index::All => (listing!("ledger_all", "?2 = ''"), ""),
-        Index::Key(key) => (listing!("ledger_key", "key = ?2"), key),
-        Index::Trace(trace) => (listing!("ledger_trace", "trace_id = ?2"), trace),
-        Index::Tool(tool) => (listing!("ledger_tool", "tool = ?2"), tool),
-        Index::Session(session) => (
-            listing!("ledger_session", "session_id = ?2 AND session_id <> ''"),
-            session,
-        ),
-        Index::User(user) => (
-            listing!("ledger_user", "user_id = ?2 AND user_id <> ''"),
-            user,
-        ),
-        Index::Saga(saga) => (
-            listing!("ledger_saga", "saga_id = ?2 AND saga_id <> ''"),
-            saga,
-        ),
-        Index::State(state) => (
-            listing!("ledger_state", "state = ?2 AND state <> 'succeeded'"),
-            state,
-        ),
-    };
-    let since = filter.since.map_or(i64::MIN, Timestamp::as_microsecond);
-    // The last microsecond of what is asked for, and in it only ids below this one.
-    let until = filter
-        .until
-        .map(|until| (until.as_microsecond().saturating_sub(1), "g".to_owned()));
-    let before = before.map(|before| {
-        (
-            before.created_at.as_microsecond(),
-            before.call_id().to_string(),
-        )
+    // Of what is made at that time no id comes before this one.
+    let until = filter.until.map(|created_at| Position {
+        created_at,
+        id: Uuid::nil(),
     });
-    let (until, below) = until
-        .into_iter()
-        .chain(before)
-        .min()
-        .unwrap_or((i64::MAX, "g".to_owned()));
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(params![tenant, value, since, until, below])?;
+    let before = until.into_iter().chain(before).min();
+    let mut unreadable = Skipped::default();
+    let mut walk = walk(connection, tenant, filter, before, &mut unreadable)?;
     let mut page = Page {
         found: Vec::new(),
         next: None,
-        unreadable: 0,
+        unreadable: unreadable.0,
     };
     let (mut looked, mut bytes) = (0, 0);
-    while let Some(row) = rows.next()? {
-        looked += 1;
-        let record = match row::record(row) {
-            Ok(record) if filter.is_brief => record.without_texts(),
-            Ok(record) => record,
-            // One that cannot be read keeps no other back.
-            Err(error) => {
-                tracing::error!(%error, "a call in the ledger cannot be read");
-                page.unreadable += 1;
-                continue;
+    loop {
+        let Some((time, numbers)) = walk.next()? else {
+            return Ok(page);
+        };
+        let mut together = Vec::new();
+        for seq in numbers {
+            let listed = read_listed(connection, seq, filter.is_brief);
+            match unreadable.or_skip(listed) {
+                Some(listed) => together.push(listed),
+                None => (looked, page.unreadable) = (looked + 1, unreadable.0),
             }
-        };
-        let position = Position::of(&record);
-        let mut listed = Listed {
-            record,
-            duplicates: Duplicates::default(),
-        };
-        bytes += listed.size();
-        if filter.matches(&listed.record) {
-            listed.duplicates = duplicates_of(connection, listed.record.intent.call_id)?;
-            page.found.push(listed);
         }
-        if looked >= LOOKS || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {
-            page.next = Some(position);
-            break;
+        let position = |listed: &Listed| Position::of(&listed.record);
+        together.retain(|listed| before.is_none_or(|before| position(listed) < before));
+        together.sort_by_key(|listed| std::cmp::Reverse(position(listed)));
+        for listed in together {
+            let position = position(&listed);
+            looked += 1;
+            bytes += listed.size();
+            if listed.record.intent.tenant == tenant && filter.matches(&listed.record) {
+                page.found.push(listed);
+            }
+            if looked >= LOOKS || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {
+                page.next = Some(position);
+                return Ok(page);
+            }
+        }
+        // All calls of this time were looked at, so the next page begins before it.
+        if looked >= LOOKS
+            && let Ok(created_at) = Timestamp::from_microsecond(time.saturating_sub(1))
+        {
+            let id = Uuid::max();
+            page.next = Some(Position { created_at, id });
+            return Ok(page);
         }
     }
-    Ok(page)
+}
+
+/// How many unreadable calls were skipped.
+#[derive(Default)]
+struct Skipped(u64);
+
+impl Skipped {
+    /// What was read. An unreadable call is logged and counted, and keeps no other back.
+    fn or_skip<T>(&mut self, read: rusqlite::Result<T>) -> Option<T> {
+        read.inspect_err(|error| {
+            tracing::error!(%error, "a call in the ledger cannot be read");
+            self.0 += 1;
+        })
+        .ok()
+    }
+}
+
+/// The calls of the filter's index, newest first; some may not pass the filter.
+fn walk<'a>(
+    connection: &'a Connection,
+    tenant: &str,
+    filter: &Filter,
+    before: Option<Position>,
+    unreadable: &mut Skipped,
+) -> rusqlite::Result<Walk<'a>> {
+    let since = filter.since.map_or(i64::MIN, Timestamp::as_microsecond);
+    let until = before.map_or(i64::MAX, |before| before.created_at.as_microsecond());
+    let mut walk = Walk::new(connection, since);
+    let tools = || match &filter.tool {
+        Some(tool) => Ok(vec![tool.clone()]),
+        None => lists::tools(connection, tenant),
+    };
+    match filter.index() {
+        Index::All => {
+            for tool in tools()? {
+                walk.add_list(lists::by_tool(tenant, &tool), until);
+            }
+        }
+        Index::Key(key) => {
+            walk.add_list(lists::by_key(tenant, key), until);
+            let names = tools()?
+                .into_iter()
+                .map(|tool| Lookup::new(tenant, &tool, key));
+            let found = names.filter_map(|name| unreadable.or_skip(named(connection, &name)));
+            walk.add_calls(found.flatten().collect(), until);
+        }
+        index => match lists::list(tenant, index) {
+            Some(list) => walk.add_list(list, until),
+            None => walk.add_calls(running(connection, tenant, unreadable)?, until),
+        },
+    }
+    Ok(walk)
+}
+
+/// The call that holds a name, if its own key is that name.
+fn named(connection: &Connection, name: &Lookup) -> rusqlite::Result<Option<Place>> {
+    let sql = "SELECT i.intent, n.seq FROM names n LEFT JOIN intents i ON i.seq = n.seq WHERE n.lookup = ?1";
+    let found = first(connection, sql, [name.0], |row| {
+        let intent = intent(row)?;
+        let place = (intent.created_at.as_microsecond(), row.get(1)?);
+        Ok((intent.lookup == *name).then_some(place))
+    })?;
+    Ok(found.flatten())
+}
+
+/// The intent in the first column, without its arguments.
+fn intent(row: &Row<'_>) -> rusqlite::Result<Intent> {
+    codec::read_intent(blob(row, 0, "intent")?, Bytes::new()).map_err(corrupt)
+}
+
+/// The running calls of a tenant.
+///
+/// It reads all running calls: there are no more than gateways run at once. The tenant of an unreadable one is not known:
+/// every tenant counts it.
+fn running(
+    connection: &Connection,
+    tenant: &str,
+    unreadable: &mut Skipped,
+) -> rusqlite::Result<Vec<Place>> {
+    let sql = "SELECT i.intent, c.seq FROM calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.state = 0";
+    let found = all(connection, sql, [], |row| Ok((intent(row), row.get(1)?)))?;
+    let found = found.into_iter().filter_map(|(intent, seq)| {
+        let intent = unreadable.or_skip(intent)?;
+        let place = (intent.created_at.as_microsecond(), seq);
+        (intent.tenant == tenant).then_some(place)
+    });
+    Ok(found.collect())
+}
+
+/// A call of this number as the ledger shows it. A missing one is an error: a list has led to it.
+fn read_listed(connection: &Connection, seq: i64, is_brief: bool) -> rusqlite::Result<Listed> {
+    let sql = if is_brief {
+        select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.seq = ?1")
+    } else {
+        select!("calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.seq = ?1")
+    };
+    let record = first(connection, sql, [seq], row::record)?;
+    let record = record.ok_or_else(|| corrupt(Unreadable::Missing("progress")))?;
+    Ok(Listed {
+        record: if is_brief {
+            record.without_texts()
+        } else {
+            record
+        },
+        duplicates: duplicates(connection, seq)?,
+    })
+}
+
+/// The duplicates of a call. Unreadable ones are logged and count as none: the call is shown without them.
+fn duplicates(connection: &Connection, seq: i64) -> rusqlite::Result<Duplicates> {
+    let sql = "SELECT duplicates FROM duplicates WHERE seq = ?1";
+    let found = first(connection, sql, [seq], |row| {
+        Ok(codec::read_duplicates(row.get_ref(0)?.as_blob()?))
+    })?;
+    Ok(match found {
+        Some(Ok(known)) => known,
+        Some(Err(error)) => {
+            tracing::error!(number = seq, %error, "the duplicates of a call cannot be read");
+            Duplicates::default()
+        }
+        None => Duplicates::default(),
+    })
 }
 
 /// All tenants with a call.
 fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut tenants: Vec<String> = Vec::new();
-    let sql = "SELECT tenant FROM calls ORDER BY tenant, created_at LIMIT 1";
-    let mut last: Option<String> = first(connection, sql, [], |row| row.get(0))?;
-    // From one to the next in the index, without looking at what lies between.
-    let sql = "SELECT tenant FROM calls WHERE tenant > ?1 ORDER BY tenant, created_at LIMIT 1";
-    while let Some(tenant) = last {
-        last = first(connection, sql, [&tenant], |row| row.get(0))?;
-        tenants.push(tenant);
-    }
-    Ok(tenants)
-}
-
-fn duplicates_of(connection: &Connection, call_id: CallId) -> rusqlite::Result<Duplicates> {
-    let sql = "SELECT count, last FROM duplicates WHERE call_id = ?1";
-    let found = first(connection, sql, [call_id.to_string()], |row| {
-        let last: Vec<duplicates::Stored> =
-            serde_json::from_str(&row.get::<_, String>(1)?).unwrap_or_default();
-        Ok(Duplicates {
-            count: row.get::<_, i64>(0)?.unsigned_abs(),
-            // What cannot be read is not shown; the count stands beside it.
-            last: last.into_iter().filter_map(duplicates::read).collect(),
-        })
-    });
-    Ok(found?.unwrap_or_default())
+    all(connection, "SELECT DISTINCT tenant FROM tools", [], |row| {
+        row.get(0)
+    })
 }
 
 /// Adds to the duplicates of a call, if it is still kept.
 fn count(connection: &Connection, call_id: CallId, later: &Duplicates) -> rusqlite::Result<()> {
-    let mut all = duplicates_of(connection, call_id)?;
+    let sql = "SELECT ids.seq, d.duplicates FROM ids LEFT JOIN duplicates d ON d.seq = ids.seq WHERE ids.call_id = ?1";
+    let found = first(connection, sql, [call_id.0.into_bytes()], |row| {
+        let known = row.get_ref(1)?.as_blob_or_null()?;
+        let known = known.map(codec::read_duplicates).transpose();
+        // What cannot be read is counted anew.
+        Ok((row.get::<_, i64>(0)?, known.ok().flatten()))
+    })?;
+    let Some((seq, known)) = found else {
+        return Ok(());
+    };
+    let mut all = known.unwrap_or_default();
     all.add(later);
-    let sql = "INSERT OR REPLACE INTO duplicates (call_id, count, last)
-         SELECT call_id, ?2, ?3 FROM calls WHERE call_id = ?1";
-    let last: Vec<_> = all.last.iter().map(duplicates::stored).collect();
-    let last = serde_json::to_string(&last).unwrap_or_default();
-    execute(
-        connection,
-        sql,
-        params![call_id.to_string(), row::integer(all.count), last],
-    )
-    .map(drop)
+    let sql = "INSERT OR REPLACE INTO duplicates (seq, duplicates) VALUES (?1, ?2)";
+    execute(connection, sql, params![seq, codec::duplicates(&all)]).map(drop)
 }
 
-/// Forgets a call that is kept no longer.
-fn forget(connection: &Connection, call_id: &str) -> rusqlite::Result<()> {
-    row::free_names(connection, call_id)?;
+/// Deletes calls past their retention, with names and list entries; answers how many it looked at.
+fn prune(connection: &Connection, now_s: i64, limit: u32) -> rusqlite::Result<usize> {
+    let sql = select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq
+         WHERE c.retain_until <= ?1 ORDER BY c.retain_until LIMIT ?2");
+    let over = all(connection, sql, params![now_s, limit], |row| {
+        Ok((row::seq(row)?, row::id(row), row::record(row)))
+    })?;
+    let mut tools = Vec::new();
+    for (seq, id, record) in &over {
+        match record {
+            Ok(record) => {
+                forget(connection, *seq, record)?;
+                let tool = (&record.intent.tenant, &record.intent.tool);
+                if !tools.contains(&tool) {
+                    tools.push(tool);
+                }
+            }
+            // What leads to it is not known. It stays for another day, and is not in the way of others.
+            Err(error) => {
+                tracing::error!(call_id = id, %error, "a call cannot be read, and is not deleted");
+                let sql = "UPDATE calls SET retain_until = ?2 WHERE seq = ?1";
+                execute(connection, sql, params![seq, now_s.saturating_add(DAY_S)])?;
+            }
+        }
+    }
+    for (tenant, tool) in tools {
+        lists::remove_tool_if_unused(connection, tenant, tool)?;
+    }
+    Ok(over.len())
+}
+
+/// Deletes a call.
+fn forget(connection: &Connection, seq: i64, record: &Record) -> rusqlite::Result<()> {
+    let intent = &record.intent;
+    let created_at = intent.created_at.as_microsecond();
+    let mut is_found_by_key = false;
+    for name in record.all_names() {
+        let sql = "DELETE FROM names WHERE lookup = ?1 AND seq = ?2";
+        let was_its_own = execute(connection, sql, params![name.0, seq])? > 0;
+        is_found_by_key |= was_its_own && *name == intent.lookup;
+    }
+    is_found_by_key &= intent.lookup == Lookup::new(&intent.tenant, &intent.tool, &intent.key);
+    if !is_found_by_key {
+        let list = lists::by_key(&intent.tenant, &intent.key);
+        lists::remove(connection, list, created_at, seq)?;
+    }
+    let by_state = lists::by_state(&intent.tenant, record.state.as_str());
+    for list in lists::of(record).into_iter().chain(by_state) {
+        lists::remove(connection, list, created_at, seq)?;
+    }
+    let sql = "DELETE FROM ids WHERE call_id = ?1";
+    execute(connection, sql, [intent.call_id.0.into_bytes()])?;
     for sql in [
-        "DELETE FROM events WHERE call_id = ?1",
-        "DELETE FROM duplicates WHERE call_id = ?1",
-        "DELETE FROM calls WHERE call_id = ?1",
+        "DELETE FROM older WHERE seq = ?1",
+        "DELETE FROM duplicates WHERE seq = ?1",
+        "DELETE FROM intents WHERE seq = ?1",
+        "DELETE FROM calls WHERE seq = ?1",
     ] {
-        execute(connection, sql, [call_id])?;
+        execute(connection, sql, [seq])?;
     }
     Ok(())
 }

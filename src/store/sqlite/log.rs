@@ -1,7 +1,7 @@
-//! The write-ahead log, and when it is moved into the file.
+//! The write-ahead log, and when its pages are moved into the file.
 //!
-//! SQLite would do that by itself; it is done here, so that each transaction can say how much the file has. A log is
-//! begun anew only by a commit after all of it was moved.
+//! SQLite would do that by itself. It is done here, so that each transaction can say how many
+//! commits the file has. A log is begun anew only by a commit after all of it was moved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,18 +10,18 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::watermarks::Marks;
 
-/// Pages in the log after which it is moved.
+/// How many pages a long log has.
 const LONG: i32 = 1_000;
 
 pub(super) struct Log {
-    /// How many pages there were after the last commit.
+    /// Pages in the log after the last commit.
     pages: Arc<AtomicI32>,
-    /// Commits that are in the file, if the whole log was moved.
+    /// Commits in the file, if the whole log was moved.
     moved: Option<u64>,
 }
 
 impl Log {
-    /// Replaces SQLite's checkpoint hook; moves what is in the log.
+    /// Replaces SQLite's checkpoint hook, and moves the present log.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -40,13 +40,13 @@ impl Log {
         }
     }
 
-    /// Commits that are known to be in the file; to be written with each commit.
+    /// Commits that are known to be in the file; each commit stores the number.
     pub(super) fn moved(&self) -> Option<u64> {
         self.moved
     }
 
     /// # Errors
-    /// The file could not be written. What was not moved is still in the log.
+    /// The file could not be written. The rest is still in the log.
     pub(super) fn move_if_long(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         if self.pages.load(Ordering::Relaxed) < LONG {
             Ok(())

@@ -1,4 +1,4 @@
-//! Paused tools, and what operators have done to a tool. Must not know what that means.
+//! Paused tools, and the acts of operators on a tool. Must not know what they mean.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
@@ -10,7 +10,7 @@ use super::worker::Need;
 use crate::core::record::Entry;
 use crate::store::{Error, Pauses};
 
-/// The newest entries of a tool that are kept.
+/// Most entries of a tool that are kept, the newest.
 const MAX_EVENTS: u32 = 100;
 
 #[async_trait]

@@ -1,7 +1,9 @@
-//! Statements, each prepared once for a connection.
+//! Statements, each prepared once for a connection, and values of the codec in their rows.
 
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 
+use crate::store::codec::Unreadable;
 use crate::store::{Found, UNREADABLE};
 
 /// Runs a statement that writes; answers how many rows it has changed.
@@ -35,13 +37,15 @@ pub(super) fn all<T>(
         .collect()
 }
 
-/// At most `limit` rows of a query that begins with an id, and whether there may be more. Rows that cannot be read are
-/// passed over.
+/// At most `limit` rows, and whether there may be more.
+///
+/// Unreadable rows are skipped, each with its id.
 pub(super) fn readable<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
     limit: u32,
+    id: impl Fn(&Row<'_>) -> String,
     mut read: impl FnMut(&Row<'_>) -> Result<T>,
 ) -> Result<(Found<T>, bool)> {
     let mut query = connection.prepare_cached(sql)?;
@@ -53,11 +57,21 @@ pub(super) fn readable<T>(
         };
         match read(row) {
             Ok(one) => found.calls.push(one),
-            Err(error) => {
-                let id = row.get::<_, String>(0).unwrap_or_default();
-                found.unreadable.push((id, error.to_string()));
-            }
+            Err(error) => found.unreadable.push((id(row), error.to_string())),
         }
     }
     Ok((found, true))
+}
+
+/// A value of the codec.
+///
+/// In an outer join it is NULL if the row is missing: then the call is unreadable, and never absent.
+pub(super) fn blob<'a>(row: &'a Row<'_>, column: usize, what: &'static str) -> Result<&'a [u8]> {
+    let bytes = row.get_ref(column)?.as_blob_or_null()?;
+    bytes.ok_or_else(|| corrupt(Unreadable::Missing(what)))
+}
+
+/// The error for an unreadable value of the codec.
+pub(super) fn corrupt(why: Unreadable) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, Box::new(why))
 }

@@ -1,4 +1,4 @@
-//! Disk space kept back so that a full disk never loses an outcome.
+//! Reserved disk space, so that a full disk never loses an outcome.
 //!
 //! A file of fixed size beside the database. When the disk is full it is deleted, and outcomes are
 //! written into the room it leaves; claims are refused until it could be made again.
@@ -17,7 +17,7 @@ use crate::store::private;
 /// Sixteen outcomes of the largest size, or thousands of usual ones.
 const SIZE: usize = 16 << 20;
 
-/// How often a released reserve is tried for again.
+/// How often it tries to take a released reserve back.
 const RETRY: Duration = Duration::from_secs(2);
 
 pub(super) struct Reserve {
@@ -28,7 +28,7 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Where there is no room for it, it counts as released.
+    /// Without room for it, the reserve counts as released.
     ///
     /// # Errors
     /// It cannot be made, and not for want of room.
@@ -54,7 +54,7 @@ impl Reserve {
         })
     }
 
-    /// Gives the space free. False if there is none left to give.
+    /// Frees the space. False if there is none left.
     pub(super) fn release(&mut self) -> bool {
         if self.released.swap(true, Ordering::SeqCst) {
             return false;
@@ -82,7 +82,9 @@ impl Reserve {
     }
 }
 
-/// Writes real blocks: a sparse file would keep nothing back. Another size means an interrupted write.
+/// Writes real blocks: a sparse file would reserve nothing.
+///
+/// Another size means an interrupted write.
 fn fill(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|file| file.is_file() && file.len() == SIZE as u64) {
         return Ok(());

@@ -1,24 +1,59 @@
-//! The conditions of a claim, and what follows from them, in its transaction. Must not decide anything: it
-//! compares and writes what it is told.
+//! Compares the conditions of a claim, and writes tokens, locks and places, in its transaction.
+//!
+//! Must not decide anything: it compares and writes what the change says.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::types::ToSqlOutput;
+use rusqlite::{Connection, ToSql, params};
 
 use super::query::{all, execute, first};
 use super::row::{Columns, Identity, integer};
 use crate::core::call::Change;
-use crate::core::key::GroupKey;
+use crate::core::key::{GroupKey, digest};
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::{
     self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, SessionId, Token,
 };
 use crate::core::time::after;
 
-/// Calls of a near-duplicate group that are kept; only the newest counts.
+/// Most calls of a near-duplicate group; only the newest counts.
 const MAX_ALIKE: u32 = 16;
 
-/// The record as it is to be stored, if the change's conditions hold; and what follows from them is written.
-/// If they do not, nothing is but a place in the line.
+/// The key of a session: a digest of its tenant and its id.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionKey([u8; 16]);
+
+impl SessionKey {
+    pub(super) fn of(tenant: &str, session_id: &str) -> Self {
+        Self(short(digest(["session", tenant, session_id])))
+    }
+}
+
+impl ToSql for SessionKey {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        self.0.to_sql()
+    }
+}
+
+/// The key of a group of calls.
+fn room(group: GroupKey) -> [u8; 16] {
+    short(group.0)
+}
+
+fn short(digest: [u8; 32]) -> [u8; 16] {
+    let mut short = [0; 16];
+    short.copy_from_slice(&digest[..16]);
+    short
+}
+
+fn bytes(call_id: CallId) -> [u8; 16] {
+    call_id.0.into_bytes()
+}
+
+/// Compares a change's conditions; if they hold, writes token, lock and places.
+///
+/// Returns the record as it is to be stored. If a condition does not hold, only a place in the line
+/// is written.
 pub(super) fn enter(
     connection: &Connection,
     change: &Change,
@@ -46,7 +81,7 @@ pub(super) fn enter(
         take_place(connection, group, &record, after(now, likeness.window))?;
         let sql = "DELETE FROM places WHERE room = ?1 AND call_id NOT IN
              (SELECT call_id FROM places WHERE room = ?1 ORDER BY place_until DESC, call_id DESC LIMIT ?2)";
-        execute(connection, sql, params![group.0, MAX_ALIKE])?;
+        execute(connection, sql, params![room(group), MAX_ALIKE])?;
     }
     if admission.lock.is_some() {
         take_lock(connection, &record)?;
@@ -54,7 +89,9 @@ pub(super) fn enter(
     Ok(Ok(record))
 }
 
-/// The first of the conditions that does not hold. The lock comes last: no call waits for it in vain.
+/// The first condition that does not hold.
+///
+/// The lock comes last, so that no call waits for it in vain.
 fn denied(
     connection: &Connection,
     admission: &Admission,
@@ -62,7 +99,10 @@ fn denied(
     now: Timestamp,
 ) -> rusqlite::Result<Option<Denied>> {
     let intent = &record.intent;
-    let newest = newest(connection, &intent.tenant, &intent.session_id)?;
+    let newest = newest(
+        connection,
+        SessionKey::of(&intent.tenant, &intent.session_id),
+    )?;
     if newest.is_some_and(|(_, frozen)| frozen) {
         return Ok(Some(Denied::Frozen));
     }
@@ -94,7 +134,7 @@ fn denied(
     }
 }
 
-/// When there is room again for a call that has no place yet; `None`: there is.
+/// When there is room again for a call without a place; `None`: there is room now.
 fn is_spent(
     connection: &Connection,
     spending: &BudgetRule,
@@ -105,9 +145,9 @@ fn is_spent(
     let sql = "SELECT place_until FROM places WHERE room = ?1 AND place_until > ?2
             AND NOT EXISTS (SELECT 1 FROM places WHERE room = ?1 AND call_id = ?3 AND place_until > ?2)
          ORDER BY place_until DESC LIMIT 1 OFFSET ?4";
-    let call_id = record.intent.call_id.to_string();
+    let call_id = bytes(record.intent.call_id);
     let most = spending.max.saturating_sub(1);
-    let place = params![spending.group.0, now.as_microsecond(), call_id, most];
+    let place = params![room(spending.group), now.as_microsecond(), call_id, most];
     first(connection, sql, place, |row| Columns::of(row).time())
 }
 
@@ -121,9 +161,9 @@ fn newest_alike(
     let sql = "SELECT call_id FROM places WHERE room = ?1 AND place_until > ?2 AND call_id <> ?3
              ORDER BY place_until DESC, call_id DESC LIMIT 1";
     let others = params![
-        group.0,
+        room(group),
         now.as_microsecond(),
-        record.intent.call_id.to_string()
+        bytes(record.intent.call_id)
     ];
     first(connection, sql, others, |row| {
         row.get::<_, Identity>(0).map(|id| CallId(id.0))
@@ -133,16 +173,17 @@ fn newest_alike(
 /// The newest token of a session, and whether it is frozen.
 pub(super) fn newest(
     connection: &Connection,
-    tenant: &str,
-    session_id: &str,
+    session: SessionKey,
 ) -> rusqlite::Result<Option<(u64, bool)>> {
-    let sql = "SELECT token, frozen FROM sessions WHERE tenant = ?1 AND session_id = ?2";
-    first(connection, sql, [tenant, session_id], |row| {
+    let sql = "SELECT token, frozen FROM sessions WHERE session = ?1";
+    first(connection, sql, [session], |row| {
         Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?))
     })
 }
 
-/// The holder or waiter before this call; then it has a place in the line, if it waits and there is room.
+/// The holder or waiter before this call.
+///
+/// A call that waits also gets a place in the line, if there is room.
 fn is_busy(
     connection: &Connection,
     line: Line,
@@ -150,19 +191,15 @@ fn is_busy(
     now: Timestamp,
 ) -> rusqlite::Result<Option<Denied>> {
     let intent = &record.intent;
-    let session = (&intent.tenant, &intent.session_id);
+    let session = SessionKey::of(&intent.tenant, &intent.session_id);
     // A call that was not heard of is not waited for.
-    let sql = "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND place_until <= ?3";
-    execute(
-        connection,
-        sql,
-        params![session.0, session.1, now.as_microsecond()],
-    )?;
+    let sql = "DELETE FROM line WHERE session = ?1 AND place_until <= ?2";
+    execute(connection, sql, params![session, now.as_microsecond()])?;
     let is_free = |lock: &Lock| {
         lock.call_id == intent.call_id || lock.free_from.is_some_and(|free_from| free_from <= now)
     };
-    let lock = lock_of(connection, session.0, session.1)?.filter(|lock| !is_free(lock));
-    let waiting = line_of(connection, session.0, session.1)?;
+    let lock = lock_of(connection, session)?.filter(|lock| !is_free(lock));
+    let waiting = line_of(connection, session)?;
     let place = waiting
         .iter()
         .position(|(call_id, _)| *call_id == intent.call_id);
@@ -182,12 +219,11 @@ fn is_busy(
     let came_at = waiting.last().map_or(now, |(_, last)| {
         now.max(after(*last, std::time::Duration::from_micros(1)))
     });
-    let sql = "INSERT INTO line (tenant, session_id, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4, ?5)
+    let sql = "INSERT INTO line (session, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT DO UPDATE SET place_until = excluded.place_until";
     let place = params![
-        session.0,
-        session.1,
-        intent.call_id.to_string(),
+        session,
+        bytes(intent.call_id),
         came_at.as_microsecond(),
         after(now, LINE_PLACE).as_microsecond(),
     ];
@@ -198,7 +234,7 @@ fn is_busy(
     }))
 }
 
-/// The call's fencing token, which is the session's newest from now on.
+/// Draws the call's fencing token, which becomes the session's newest.
 fn draw(
     connection: &Connection,
     intent: &Intent,
@@ -211,10 +247,11 @@ fn draw(
         Token::Next => (now.as_microsecond(), 1),
         Token::This(token) => (integer(token), 0),
     };
-    let sql = "INSERT INTO sessions (tenant, session_id, token)
-             VALUES (?1, ?2, max(?3, iif(?4 = 1, (SELECT token + 1 FROM ledger), 0)))
-             ON CONFLICT DO UPDATE SET token = max(token + ?4, excluded.token) RETURNING token";
-    let drawn = params![intent.tenant, intent.session_id, least, step];
+    let sql = "INSERT INTO sessions (session, token)
+             VALUES (?1, max(?2, iif(?3 = 1, (SELECT token + 1 FROM ledger), 0)))
+             ON CONFLICT DO UPDATE SET token = max(token + ?3, excluded.token) RETURNING token";
+    let session = SessionKey::of(&intent.tenant, &intent.session_id);
+    let drawn = params![session, least, step];
     let token = first(connection, sql, drawn, |row| row.get::<_, i64>(0))?;
     Ok(token
         .ok_or(rusqlite::Error::QueryReturnedNoRows)?
@@ -229,26 +266,23 @@ fn take_place(
 ) -> rusqlite::Result<()> {
     let sql = "INSERT INTO places (room, call_id, place_until) VALUES (?1, ?2, ?3)
              ON CONFLICT DO UPDATE SET place_until = excluded.place_until WHERE place_until <= ?4";
-    let (call_id, now) = (
-        record.intent.call_id.to_string(),
-        record.updated_at.as_microsecond(),
-    );
-    execute(
-        connection,
-        sql,
-        params![group.0, call_id, until.as_microsecond(), now],
-    )
-    .map(drop)
+    let (call_id, now) = (bytes(record.intent.call_id), record.updated_at);
+    let place = params![
+        room(group),
+        call_id,
+        until.as_microsecond(),
+        now.as_microsecond()
+    ];
+    execute(connection, sql, place).map(drop)
 }
 
 fn take_lock(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     let intent = &record.intent;
-    let sql = "UPDATE sessions SET lock_call = ?3, lock_token = ?4, lock_lease = ?5, lock_free_from = NULL
-             WHERE tenant = ?1 AND session_id = ?2";
+    let sql = "UPDATE sessions SET lock_call = ?2, lock_token = ?3, lock_lease = ?4, lock_free_from = NULL
+             WHERE session = ?1";
     let lock = params![
-        intent.tenant,
-        intent.session_id,
-        intent.call_id.to_string(),
+        SessionKey::of(&intent.tenant, &intent.session_id),
+        bytes(intent.call_id),
         record.fencing.map(integer),
         record.attempt.lease_until.as_microsecond(),
     ];
@@ -256,17 +290,16 @@ fn take_lock(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
     leave_line(connection, &SessionId::of(intent), intent.call_id)
 }
 
-/// Gives back what the change says, if this run of the call has it.
+/// Frees lock and place of a change, if this run of the call has them.
 pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
     let intent = &change.record.intent;
-    let call_id = intent.call_id.to_string();
+    let call_id = bytes(intent.call_id);
     if let Some(free_from) = change.release.lock_from {
         let is_free = free_from <= change.record.updated_at;
-        let sql = "UPDATE sessions SET lock_call = iif(?4, NULL, lock_call), lock_free_from = iif(?4, NULL, ?5)
-                 WHERE tenant = ?1 AND session_id = ?2 AND lock_call = ?3 AND lock_token IS ?6";
+        let sql = "UPDATE sessions SET lock_call = iif(?3, NULL, lock_call), lock_free_from = iif(?3, NULL, ?4)
+                 WHERE session = ?1 AND lock_call = ?2 AND lock_token IS ?5";
         let lock = params![
-            intent.tenant,
-            intent.session_id,
+            SessionKey::of(&intent.tenant, &intent.session_id),
             call_id,
             is_free,
             free_from.as_microsecond(),
@@ -276,19 +309,18 @@ pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Res
     }
     if let Some(group) = change.release.similar {
         let sql = "DELETE FROM places WHERE room = ?1 AND call_id = ?2";
-        execute(connection, sql, params![group.0, call_id])?;
+        execute(connection, sql, params![room(group), call_id])?;
     }
     Ok(())
 }
 
 pub(super) fn lock_of(
     connection: &Connection,
-    tenant: &str,
-    session_id: &str,
+    session: SessionKey,
 ) -> rusqlite::Result<Option<Lock>> {
     let sql = "SELECT lock_call, lock_token, lock_lease, lock_free_from FROM sessions
-             WHERE tenant = ?1 AND session_id = ?2 AND lock_call IS NOT NULL";
-    first(connection, sql, [tenant, session_id], |row| {
+             WHERE session = ?1 AND lock_call IS NOT NULL";
+    first(connection, sql, [session], |row| {
         let mut columns = Columns::of(row);
         Ok(Lock {
             call_id: CallId(columns.read::<Identity>()?.0),
@@ -301,12 +333,10 @@ pub(super) fn lock_of(
 
 pub(super) fn line_of(
     connection: &Connection,
-    tenant: &str,
-    session_id: &str,
+    session: SessionKey,
 ) -> rusqlite::Result<Vec<(CallId, Timestamp)>> {
-    let sql =
-        "SELECT call_id, came_at FROM line WHERE tenant = ?1 AND session_id = ?2 ORDER BY came_at";
-    all(connection, sql, [tenant, session_id], |row| {
+    let sql = "SELECT call_id, came_at FROM line WHERE session = ?1 ORDER BY came_at";
+    all(connection, sql, [session], |row| {
         let mut columns = Columns::of(row);
         Ok((CallId(columns.read::<Identity>()?.0), columns.time()?))
     })
@@ -317,6 +347,7 @@ pub(super) fn leave_line(
     id: &SessionId,
     call_id: CallId,
 ) -> rusqlite::Result<()> {
-    let sql = "DELETE FROM line WHERE tenant = ?1 AND session_id = ?2 AND call_id = ?3";
-    execute(connection, sql, [&id.tenant, &id.id, &call_id.to_string()]).map(drop)
+    let sql = "DELETE FROM line WHERE session = ?1 AND call_id = ?2";
+    let session = SessionKey::of(&id.tenant, &id.id);
+    execute(connection, sql, params![session, bytes(call_id)]).map(drop)
 }

@@ -10,29 +10,29 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use uuid::Uuid;
 
-/// What a file says by itself.
+/// The state of a file without its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Alone {
     /// No tables yet: every commit may still be in the log.
     Nothing,
-    /// It has so many commits of this epoch.
+    /// So many commits of this epoch.
     Commits { epoch: Uuid, commits: u64 },
     /// A crash may have interrupted moving pages into it.
     Unreadable,
 }
 
-/// What the file and the log say together.
+/// The state of file and log together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Together {
     pub(super) epoch: Uuid,
     /// The epoch before a loss was accepted; the file may still be of that one.
     pub(super) former: Uuid,
     pub(super) commits: u64,
-    /// What the file has at least.
+    /// The least number of commits in the file.
     pub(super) in_file: u64,
 }
 
-/// Reads the file without its log. To be done before anything else has it open.
+/// Reads the file without its log. Must be done before anything else has it open.
 pub(super) fn read_alone(path: &Path) -> Alone {
     if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
         return Alone::Nothing;
@@ -66,7 +66,7 @@ fn read_file(path: &Path) -> rusqlite::Result<Alone> {
     })
 }
 
-/// A path in a URI.
+/// Escapes a path for a URI.
 fn escaped(path: &Path) -> String {
     let mut text = String::new();
     for byte in path.as_os_str().as_bytes() {
@@ -79,7 +79,7 @@ fn escaped(path: &Path) -> String {
     text
 }
 
-/// Why the two do not belong together.
+/// Why file and log do not belong together.
 pub(super) fn compare(alone: Alone, together: Together) -> Option<String> {
     let Together {
         epoch,

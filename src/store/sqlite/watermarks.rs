@@ -1,9 +1,10 @@
-//! Whether the file still has what was written to it.
+//! Whether the file has lost data, by watermarks beside it.
 //!
-//! The database has a random *epoch* and counts its transactions. Both are also written to a small file beside it,
-//! after the commit and before anything is answered, without an fsync of its own. At the start that file may be
-//! behind the database, after a loss of power; if it is ahead, or of another epoch, the database was deleted,
-//! exchanged or put back. Then the store is closed until an operator accepts the loss, which begins another epoch.
+//! The database has a random *epoch* and counts its transactions. Both are also written to a small
+//! file beside it, after the commit and before anything is answered, without an fsync of its own.
+//! At the start that file may be behind the database, after a loss of power; if it is ahead, or of
+//! another epoch, the database was deleted, exchanged or put back. Then the store is closed until
+//! an operator accepts the loss, which begins another epoch.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -26,12 +27,12 @@ use crate::store::private;
 const TITLE: &str = "oncegate-watermarks 1";
 /// The second line: a copy of the store's secret.
 const SECRET: &str = "secret";
-/// How long the first line is.
+/// The length of the first line.
 const LINE: usize = 112;
-/// A token that is this far ahead of the clock is a fault, and takes no other sessions along.
+/// How far ahead of the clock a token is a fault, which raises no other session's.
 const TOKEN_LIMIT_US: i64 = 24 * 3_600 * 1_000_000;
 
-/// How far the data has come.
+/// The epoch, the commits and the token of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marks {
     epoch: Uuid,
@@ -42,7 +43,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// As one line. The length is always the same.
+    /// The watermarks as one line, always of the same length.
     fn line(&self) -> String {
         let marks = format!(
             "{TITLE} {} {:020} {:020}",
@@ -54,7 +55,7 @@ impl Marks {
         format!("{marks} {}\n", hex::encode(&sum[..7]))
     }
 
-    /// `None`: this was never written.
+    /// `None`: this line was never written.
     fn parse(line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(line).ok()?;
         let mut words = text.strip_prefix(TITLE)?.split_ascii_whitespace();
@@ -67,8 +68,9 @@ impl Marks {
         (marks.line() == text).then_some(marks)
     }
 
-    /// Counts the transaction in which this is called. `moved`: as many commits are in the file, and not only in the
-    /// log.
+    /// Counts the transaction in which this is called.
+    ///
+    /// `moved`: as many commits are in the file, and not only in the log.
     pub(super) fn count(connection: &Connection, moved: Option<u64>) -> rusqlite::Result<Self> {
         let count = "UPDATE ledger SET commits = commits + 1, in_file = coalesce(?1, in_file)";
         execute(connection, count, [moved.map(integer)])?;
@@ -100,26 +102,26 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Marks> {
     })
 }
 
-/// What the file beside the database says.
+/// The watermarks in the file beside the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     /// There is no file, or it is empty.
     Nothing,
-    /// It was damaged.
+    /// The file is damaged.
     Unreadable,
     Marks(Marks),
 }
 
-/// Data that was there and is not any more.
+/// A loss of data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) what: String,
-    /// Transactions that are missing, as far as they can be counted.
+    /// Missing transactions, as far as they can be counted.
     pub(super) commits: u64,
     remembered: Option<Marks>,
 }
 
-/// What the database has lost, if it has.
+/// The loss of the database, if there is one.
 fn compare(beside: Beside, data: Marks) -> Option<Lost> {
     let lost = |what: String, commits, remembered| {
         Some(Lost {
@@ -160,22 +162,22 @@ fn compare(beside: Beside, data: Marks) -> Option<Lost> {
     }
 }
 
-/// The file of watermarks, and what was found by it.
+/// The file of watermarks, and the loss that it shows.
 pub(super) struct Watermarks {
     path: PathBuf,
     file: Mutex<Option<File>>,
-    /// The line with the copy of the store's secret. A damaged one is kept as it is.
+    /// The line with the copy of the store's secret. A damaged line is kept as it is.
     secret: Mutex<Vec<u8>>,
     lost: Mutex<Option<Lost>>,
     is_lost: AtomicBool,
-    /// An operator is about to accept the loss: documents may be written.
+    /// Whether an operator is about to accept the loss: documents may be written.
     is_accepting: AtomicBool,
-    /// The last write of the file failed, and that was said.
+    /// Whether the last write of the file failed, and was logged.
     is_failing: AtomicBool,
 }
 
 impl Watermarks {
-    /// Compares the file with the database, and brings it up to date if nothing is lost.
+    /// Compares the file with the database, and updates it if nothing is lost.
     ///
     /// # Errors
     /// The database cannot be read, or the file.
@@ -215,7 +217,7 @@ impl Watermarks {
         Ok(watermarks)
     }
 
-    /// What was lost and not accepted yet.
+    /// The loss that is not accepted yet.
     pub(super) fn lost(&self) -> MutexGuard<'_, Option<Lost>> {
         lock(&self.lost)
     }
@@ -230,20 +232,22 @@ impl Watermarks {
         !self.is_lost() || self.is_accepting.load(Ordering::SeqCst)
     }
 
-    /// An operator is about to accept the loss. False: nothing is lost.
+    /// Prepares to accept the loss. False: nothing is lost.
     pub(super) fn prepare(&self) -> bool {
         let is_lost = self.is_lost();
         self.is_accepting.store(is_lost, Ordering::SeqCst);
         is_lost
     }
 
-    /// The acceptance was not completed: documents may not be written any more.
+    /// Ends an acceptance that was not completed: documents may not be written any more.
     pub(super) fn break_off(&self) {
         self.is_accepting.store(false, Ordering::SeqCst);
     }
 
-    /// Begins another epoch, in the transaction in which this is called. The file comes first: if the transaction
-    /// is not committed, the database is of another epoch than the file, and the store stays closed.
+    /// Begins another epoch, in the transaction in which this is called.
+    ///
+    /// The file comes first: if the transaction is not committed, the database is of another epoch
+    /// than the file, and the store stays closed.
     pub(super) fn begin_epoch(&self, connection: &Connection) -> rusqlite::Result<()> {
         let data = Marks::count(connection, None)?;
         let remembered = self
@@ -273,7 +277,7 @@ impl Watermarks {
         .map(drop)
     }
 
-    /// The loss is accepted: what is there is whole from now on.
+    /// Marks the data as whole from now on, after the loss was accepted.
     pub(super) fn accepted(&self) {
         *self.lost() = None;
         self.is_accepting.store(false, Ordering::SeqCst);
@@ -288,7 +292,7 @@ impl Watermarks {
         parse_secret(&lock(&self.secret))
     }
 
-    /// Keeps a copy of the store's secret. Where there is no file yet it is written with that.
+    /// Keeps a copy of the store's secret. Without a file yet, it is written with the file.
     pub(super) fn remember_secret(&self, secret: &Bytes) {
         let line = secret_line(secret).into_bytes();
         lock(&self.secret).clone_from(&line);
@@ -303,8 +307,9 @@ impl Watermarks {
         }
     }
 
-    /// Writes the file. A file that cannot be written falls behind, which is noticed as no loss; so that is only
-    /// said.
+    /// Writes the file.
+    ///
+    /// A file that cannot be written falls behind, which counts as no loss; so that is only logged.
     pub(super) fn write(&self, marks: &Marks, durably: bool) {
         let written = self.try_write(marks, durably);
         let failed = written.is_err();
@@ -344,7 +349,7 @@ impl Watermarks {
         Ok(())
     }
 
-    /// Writes the file once more, durably. To be called last.
+    /// Writes the file a last time, durably.
     pub(super) fn end(&self, connection: &Connection) {
         if let Ok(marks) = Marks::of(connection)
             && !self.is_lost()
@@ -354,7 +359,7 @@ impl Watermarks {
     }
 }
 
-/// Why the watermarks are not known.
+/// Why the watermarks cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     #[error(transparent)]
@@ -370,7 +375,7 @@ fn read_file(file: &File) -> io::Result<(Beside, Vec<u8>)> {
     Ok((parse_file(marks), secret.to_vec()))
 }
 
-/// An empty secret is none, and has no line.
+/// The line of the secret; an empty secret has none.
 fn secret_line(secret: &[u8]) -> String {
     if secret.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! What the file of watermarks says, and what is taken for lost by it.
+//! Watermarks, and the losses that they show.
 
 use super::*;
 

@@ -1,5 +1,7 @@
-//! Threads with a connection each. One writes and commits in groups: every job that waits goes into one
-//! transaction, and each is answered after the commit. The others read.
+//! Threads with a connection each: one writes, the others read.
+//!
+//! The one that writes commits in groups: every job that waits goes into one transaction, and each
+//! is answered after the commit.
 //!
 //! Must not know what the jobs do.
 
@@ -18,23 +20,23 @@ use super::watermarks::{Marks, Watermarks};
 use crate::store::Error;
 use crate::store::lock::lock;
 
-/// Jobs that may wait before callers do: enough to fill several commits.
+/// Most jobs in the queue: enough to fill several commits.
 const QUEUE: usize = 4096;
-/// Jobs in one commit: bounds the time that the first one waits for the last.
+/// Most jobs in one commit, so that the first does not wait long for the last.
 pub(super) const BATCH: usize = 512;
 
-/// What a job may do when the disk is full.
+/// The treatment of a job when the disk is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// It is refused.
     Plain,
-    /// An outcome: it gets the space that was kept back for it.
+    /// An outcome: it gets the reserved space.
     Reserve,
 }
 
 pub(super) trait Job: Send {
     fn need(&self) -> Need;
-    /// May be run again if the transaction it ran in was rolled back.
+    /// Runs the job. Runs again if its transaction was rolled back.
     fn run(&mut self, connection: &Connection) -> rusqlite::Result<()>;
     fn answer(self: Box<Self>, committed: Result<(), Error>);
 }
@@ -71,8 +73,10 @@ where
 
 pub(super) enum Message {
     Job(Box<dyn Job>),
-    /// The last one: `closed` is dropped when the connection is closed. By `wake` the thread wakes those that share
-    /// its messages.
+    /// The last message.
+    ///
+    /// `closed` is dropped when the connection is closed. `wake` wakes the other threads of these
+    /// messages.
     Stop {
         closed: oneshot::Sender<()>,
         wake: mpsc::Sender<Message>,
@@ -92,7 +96,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// The next ones, at most so many. False: there will be none.
+    /// Receives the next messages, at most so many. False: there will be none.
     fn receive(&self, messages: &mut Vec<Message>, most: usize) -> bool {
         // The thread that waits holds the lock; the others wait for that.
         let mut waiting = lock(&self.waiting);
@@ -100,28 +104,29 @@ impl Messages {
     }
 }
 
-/// What every thread has.
+/// The members that every thread has.
 pub(super) struct Thread {
     pub(super) name: &'static str,
     pub(super) connection: Connection,
-    /// Jobs in one transaction, at most.
+    /// Most jobs in one transaction.
     pub(super) batch: usize,
-    /// Of the one that writes.
+    /// The members of the thread that writes.
     pub(super) writing: Option<Writing>,
-    /// Held until the connection is closed, which may be after the last handle has gone.
+    /// Held until the connection is closed, which may be after the last handle is dropped.
     pub(super) files: Arc<Files>,
-    /// Is cancelled, and the thread ends, when the file can no longer be trusted: a failed fsync must not be tried
-    /// again.
+    /// Cancelled when the file can no longer be trusted; then the thread ends.
+    ///
+    /// A failed fsync must not be tried again.
     pub(super) fatal: CancellationToken,
 }
 
-/// What only the thread has that writes.
+/// The members of the thread that writes.
 pub(super) struct Writing {
-    /// What a job with [`Need::Reserve`] falls back to.
+    /// The reserve, for a job with [`Need::Reserve`].
     pub(super) reserve: Reserve,
     pub(super) watermarks: Arc<Watermarks>,
     pub(super) log: Log,
-    /// They close their connections first: only the last one to close can leave a single file behind.
+    /// Threads that close their connections first: the last one to close leaves a single file.
     pub(super) readers: Vec<JoinHandle<()>>,
 }
 
@@ -135,8 +140,9 @@ impl Worker {
         (Self { messages }, Arc::new(waiting))
     }
 
-    /// Runs `work` in a transaction and answers when it is committed. `work` may be run twice, the
-    /// first time for nothing.
+    /// Runs `work` in a transaction and answers when it is committed.
+    ///
+    /// `work` may be run twice, the first time for nothing.
     pub(super) async fn run<T, F>(&self, need: Need, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -166,8 +172,9 @@ impl Worker {
         self.run(Need::Plain, work).await
     }
 
-    /// Nothing is done any more after what waits already. Answers when the first of the threads has closed its
-    /// connection.
+    /// Stops after the jobs in the queue.
+    ///
+    /// Answers when the first of the threads has closed its connection.
     pub(super) async fn stop(&self) {
         let (closed, is_closed) = oneshot::channel();
         if self
@@ -230,7 +237,9 @@ impl Thread {
         drop(stop);
     }
 
-    /// Closes the connection. The one that writes comes last and leaves a single file with everything in it.
+    /// Closes the connection.
+    ///
+    /// The one that writes comes last and leaves a single file with everything in it.
     fn end(self) {
         let Self {
             connection,
@@ -259,7 +268,7 @@ impl Thread {
         drop(files);
     }
 
-    /// Whether the thread may go on.
+    /// Commits a batch. Returns whether the thread may go on.
     fn commit_all(&mut self, batch: &mut Vec<Box<dyn Job>>) -> bool {
         if batch.is_empty() {
             return true;
@@ -291,7 +300,7 @@ impl Thread {
         self.move_log()
     }
 
-    /// Moves the log into the file when it has become long. Whether the thread may go on.
+    /// Moves a long log into the file. Returns whether the thread may go on.
     fn move_log(&mut self) -> bool {
         let Some(writing) = &mut self.writing else {
             return true;
@@ -307,8 +316,10 @@ impl Thread {
         }
     }
 
-    /// A failed fsync leaves it open what is on the disk, and a file that was deleted or replaced under
-    /// us keeps nothing. Only a start over with recovery finds out.
+    /// Gives up a file in an unknown state.
+    ///
+    /// After a failed fsync nothing shows what is on the disk, and a deleted or replaced file keeps
+    /// nothing. Only a new start with recovery finds out.
     fn give_up(&self, batch: &mut Vec<Box<dyn Job>>) -> bool {
         tracing::error!("the database file cannot be trusted any more; the gateway stops");
         self.fatal.cancel();
@@ -331,7 +342,7 @@ impl Thread {
         }
     }
 
-    /// All of them, or none.
+    /// Runs all jobs in one transaction, or none.
     fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
         // One that begins as a reader may find that it cannot become a writer.
         let begin = match self.writing {
@@ -373,7 +384,7 @@ enum Failed {
     /// It could not begin.
     #[error("{0}")]
     Begin(rusqlite::Error),
-    /// A job, or the commit.
+    /// A job failed, or the commit.
     #[error("{0}")]
     Work(#[from] rusqlite::Error),
 }

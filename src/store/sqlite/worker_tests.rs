@@ -1,4 +1,4 @@
-//! Questions take as long as they like, and what is not committed is not acknowledged.
+//! Long questions hold up no call, and an uncommitted job is not acknowledged.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn a_long_question_to_the_ledger_holds_up_no_call() {
     let looks = async {
         let now = jiff::Timestamp::UNIX_EPOCH;
         assert_eq!(
-            store.holders(&[Lookup([1; 32])]).await.expect("an answer"),
+            store.holders(&[Lookup([1; 16])]).await.expect("an answer"),
             []
         );
         assert_eq!(
@@ -110,6 +110,9 @@ async fn what_is_to_be_checked_is_found_by_an_index() {
         .expect("a plan");
     assert_eq!(
         plan,
-        ["SEARCH calls USING INDEX calls_to_check (tool=? AND check_at<?)"]
+        [
+            "SEARCH c USING INDEX calls_to_check (tool=? AND due_at<?)",
+            "SEARCH i USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"
+        ]
     );
 }

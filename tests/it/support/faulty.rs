@@ -31,6 +31,8 @@ pub enum Fault {
     ExecuteLate(Duration),
     /// Carried out twice in a row; the second answer is given.
     Duplicate,
+    /// Never answered, and nothing is done.
+    Hang,
 }
 
 impl Fault {
@@ -40,6 +42,7 @@ impl Fault {
             Self::ExecuteThenTimeout => 1,
             Self::ExecuteLate(_) => 2,
             Self::Duplicate => 3,
+            Self::Hang => 4,
         }
     }
 }
@@ -51,6 +54,7 @@ pub enum Verb {
     Replace,
     List,
     PutDocument,
+    Prune,
     CallsAtRiskAfterLoss,
 }
 
@@ -62,6 +66,7 @@ impl Verb {
             Self::Replace => "replace",
             Self::List => "list",
             Self::PutDocument => "put_document",
+            Self::Prune => "prune",
             Self::CallsAtRiskAfterLoss => "doubtful",
         }
     }
@@ -69,7 +74,7 @@ impl Verb {
 
 /// Verbs without faults.
 const LOSS_RECOVERY: [&str; 3] = ["doubtful", "prepare_acceptance", "accept_loss"];
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 /// How often each fault comes, in percent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -335,6 +340,7 @@ impl FaultStore {
                 drop(run().await);
                 run().await
             }
+            Some(Fault::Hang) => std::future::pending().await,
         };
         pass(back).await;
         answer

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use oncegate::app::{self, App, Reloader};
 use oncegate::config::{Config, Environment};
+use oncegate::core::ledger::STATES;
 use oncegate::core::pace::Pace;
 use oncegate::core::record::InstanceId;
 use oncegate::downstream::Downstream;
@@ -271,7 +272,7 @@ impl Gateway {
         }
         store_is_free(self.folder.path()).await;
         assert_eq!(
-            count(&self.folder.path().join("oncegate.db"), "state = 'running'"),
+            count(&self.folder.path().join("oncegate.db"), "running"),
             0,
             "a call was left running"
         );
@@ -414,13 +415,23 @@ fn read_over(store: &str, folder: &Path, config: &str) -> Config {
     config.at_pace(brisk())
 }
 
-/// How many calls of a store are so.
-pub fn count(database: &Path, condition: &str) -> u64 {
+/// How many calls of a store are in this state.
+pub fn count(database: &Path, state: &str) -> u64 {
+    let place = STATES
+        .iter()
+        .position(|one| *one == state)
+        .expect("a state");
+    count_where(database, &format!("calls WHERE state = {place}"))
+}
+
+/// How many rows of a store are so.
+pub fn count_where(database: &Path, rows: &str) -> u64 {
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
     let connection = rusqlite::Connection::open_with_flags(database, flags).expect("a store");
-    let sql = format!("SELECT count(*) FROM calls WHERE {condition}");
     connection
-        .query_row(&sql, [], |row| row.get::<_, i64>(0))
+        .query_row(&format!("SELECT count(*) FROM {rows}"), [], |row| {
+            row.get::<_, i64>(0)
+        })
         .expect("a count")
         .unsigned_abs()
 }

@@ -130,6 +130,30 @@ impl Redis {
         calls.filter(|(_, calls)| *calls > 0).collect()
     }
 
+    /// How many writes each gateway has made in a partition.
+    pub async fn counts(&self, partition: usize) -> BTreeMap<String, u64> {
+        let marks = self.ask(&["GET", &marks_of(partition)]).await;
+        let marks: Option<String> = redis::from_redis_value(marks).expect("marks");
+        let lines = marks.unwrap_or_default();
+        let lines = lines.lines().skip(1).map(|line| {
+            let (gateway, writes) = line.rsplit_once('=').expect("a count");
+            (gateway.to_owned(), writes.parse().expect("a number"))
+        });
+        lines.collect()
+    }
+
+    /// Writes these counts in the place of those that are there.
+    pub async fn set_counts(&self, partition: usize, counts: &BTreeMap<String, u64>) {
+        let marks = self.ask(&["GET", &marks_of(partition)]).await;
+        let marks: Option<String> = redis::from_redis_value(marks).expect("marks");
+        let mut marks = marks.unwrap_or_default();
+        marks.truncate(marks.find('\n').unwrap_or(marks.len()));
+        for (gateway, writes) in counts {
+            marks += &format!("\n{gateway}={writes:015}");
+        }
+        self.ask(&["SET", &marks_of(partition), &marks]).await;
+    }
+
     /// `kill -9`. Its data stays.
     pub fn kill(&mut self) {
         self.child.kill().expect("it could be killed");
@@ -259,6 +283,19 @@ impl Drop for Redis {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+fn marks_of(partition: usize) -> String {
+    format!("oncegate:{{p{partition:03}}}:marks")
+}
+
+/// Where the progress of a stored call begins, if it has a fencing token and is similar to none.
+pub const PROGRESS: &str = "64";
+
+/// 16 bytes as they stand in the names of keys.
+pub fn short(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
 }
 
 fn owned(settings: &[(&str, &str)]) -> Vec<(String, String)> {

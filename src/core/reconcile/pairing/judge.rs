@@ -1,4 +1,4 @@
-//! What is said about items and calls: which belongs to which, and what is left over.
+//! Judges items and calls: which belong together, and which are left over.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::core::reconcile::{Anomaly, Comparison, Doubt, Item, Join, Kind};
 use crate::core::record::CallId;
 
 impl Pairing<'_> {
-    /// What came of it; and what makes it doubtful that every call is known.
+    /// The comparison, and the reasons to doubt that every call is known.
     pub fn finish(self, doubts: &[Doubt]) -> Comparison {
         let mut found = Comparison {
             undecided: self.undecided,
@@ -53,7 +53,7 @@ impl<'a> Judge<'a> {
         &self.all.items[n]
     }
 
-    /// How many of these are effects.
+    /// How many of these items are effects.
     fn count(&self, items: &[usize]) -> u64 {
         items.iter().filter(|n| self.item(**n).counts).count() as u64
     }
@@ -132,7 +132,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Where they differ, if the item is surely the call's.
+    /// The values in which item and call differ, if the item is surely the call's.
     fn mismatch(&self, call: &Call, item: &Item) -> Option<Anomaly> {
         let is_its_own = match call.standing {
             Standing::Judged | Standing::Succeeded => item.counts,
@@ -146,8 +146,10 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Each call's item. Who names one, or is named by one, gets that; the others take what is left, those first of
-    /// whom most is known.
+    /// Gives each call its item.
+    ///
+    /// A call that names an item, or is named by one, gets that one. The others take the rest, the
+    /// best known calls first.
     fn pair(&self, calls: &[&Call], free: &mut Vec<usize>) -> Vec<Option<usize>> {
         let names_it = |call: &Call, n: usize| self.item(n).call_id == Some(call.call_id);
         let may_be_of = |call: &Call, n: usize| {
@@ -195,7 +197,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether the item shows that just this call was executed. One key may have been that of many calls.
+    /// Whether the item shows that this very call was executed. One key may have had many calls.
     fn is_proof(&self, call: &Call, item: &Item) -> bool {
         let is_read = self.all.read.contains(self.key) || !self.doubts.contains(&Doubt::Unread);
         let is_its_own = match item.call_id {
@@ -205,7 +207,7 @@ impl<'a> Judge<'a> {
         is_its_own && item.counts
     }
 
-    /// What the call does not have is not compared.
+    /// Compares item and call. A value that the call lacks is not compared.
     fn differences(&self, call: &Call, item: &Item) -> String {
         let compared = self.all.rules.compare.iter().zip(&call.fields);
         let differing = compared
@@ -244,7 +246,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// One that is named by its call, and not in doubt.
+    /// An anomaly of an item that its call names, without doubt.
     fn anomaly(
         &self,
         kind: Kind,
@@ -268,7 +270,9 @@ impl<'a> Judge<'a> {
 /// Whether an item belongs to a call.
 type Belongs<'a> = &'a dyn Fn(&Call, usize) -> bool;
 
-/// To each call that has none yet the first item that belongs to it by the first of these that finds one.
+/// Gives each call without an item the first one that belongs to it.
+///
+/// The first rule that finds an item counts.
 fn give(calls: &[&Call], free: &mut Vec<usize>, pairs: &mut [Option<usize>], by: &[Belongs<'_>]) {
     for (call, pair) in calls.iter().zip(pairs).filter(|(_, pair)| pair.is_none()) {
         let find = |belongs: &Belongs<'_>| free.iter().position(|n| belongs(call, *n));

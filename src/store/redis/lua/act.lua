@@ -1,25 +1,29 @@
 -- What an operator does to a session: takes the lock away from one run of a call, or freezes or thaws it;
 -- and an entry that says so, if it was not so before. Counted, so that its loss is noticed.
 --
--- KEYS: 1 session, 2 its events, 3 epoch, 4 everyone's writes
+-- KEYS: 1 session, 2 its events, 3 marks
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 'unlock', 'freeze' or 'thaw', 6 entry,
 --       7 and 8 the call that has the lock, and its token
+read_marks(redis.call('GET', KEYS[3]))
 local why = missing()
 if why then return { 'lost', why } end
-local session = redis.call('HMGET', KEYS[1], 'lock', 'lock_token', 'frozen')
+local session = look_at(KEYS[1])
 if ARGV[5] == 'unlock' then
-  if session[1] ~= ARGV[7] or session[2] ~= ARGV[8] then return { 'same', written() } end
+  if session.lock ~= ARGV[7] or session.lock_token ~= ARGV[8] then return { 'same', written() } end
   redis.call('HDEL', KEYS[1], 'lock', 'lock_token', 'lock_lease', 'lock_from')
+  session.lock = nil
 elseif ARGV[5] == 'freeze' then
-  if session[3] then return { 'same', written() } end
+  if session.frozen then return { 'same', written() } end
   redis.call('HSET', KEYS[1], 'frozen', '1')
+  session.frozen = '1'
 else
-  if not session[3] then return { 'same', written() } end
+  if not session.frozen then return { 'same', written() } end
   redis.call('HDEL', KEYS[1], 'frozen')
+  session.frozen = nil
 end
 redis.call('LPUSH', KEYS[2], ARGV[6])
 redis.call('LTRIM', KEYS[2], 0, 99)
 -- As long as a finished call is kept by default.
 redis.call('PEXPIRE', KEYS[2], 2592000000)
-remember(KEYS[1])
+remember(KEYS[1], session)
 return { 'done', count() }

@@ -1,95 +1,118 @@
--- Common to the scripts that write. Scripts hold no rules: they compare, and write what they are told.
+-- Common to the scripts about calls. Scripts hold no rules: they compare, and write what they are told.
 -- Each one checks first and writes last, because what a script wrote before it broke off stays. All keys
 -- that it writes are declared, so that a slot on the move is refused before anything runs.
 --
--- KEYS: 1 the key's holder, 2 the call, 3 epoch, 4 everyone's writes, 5 census, 6 running, 7 unknown, 8 failed,
---       9 to 13 session, line, its live waiters, budget, what looks alike; or again the call
---       14 finished calls by when they may be deleted, 15 stream, 16 tenants,
---       17 to 19 the tenant's lists of running, unknown and failed calls,
---       20 and more: the other lists in which the call stands,
---       and last the holders of its further names
--- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes
+-- KEYS: 1 the key's holder, 2 the call, 3 marks, 4 the earliest time at which a call may be deleted, 5 census,
+--       6 running, 7 unknown, 8 failed, 9 to 13 session, line, its live waiters, budget, what looks alike; or again the
+--       call; 14 finished calls by when they may be deleted, 15 stream, 16 tenants, 17 the tenant's tools,
+--       18 and 19 the tenant's lists of unknown and failed calls,
+--       20 and more: the other lists in which the call stands; of each call that gives up names the list of those with
+--       its key; the holders of the call's further names
+-- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes, 5 in how many lists it stands, 6 how many calls give up names,
+--       7 call id, 8 position, 9 tool; at the end: of each call that gives up names its id, cas and position
 
-local INDEXES = { running = KEYS[6], unknown = KEYS[7], failed = KEYS[8] }
-local LISTS = { running = KEYS[17], unknown = KEYS[18], failed = KEYS[19] }
+local INDEXES = { r = KEYS[6], u = KEYS[7], f = KEYS[8] }
+local LISTS = { u = KEYS[18], f = KEYS[19] }
+local COUNTED = { r = 'running:', u = 'unknown:' }
 -- About how many entries a stream has.
 local FOLLOWED = 1000
+-- Where the lists of those that give up names begin, and where the further names do.
+local givers = 20 + (tonumber(ARGV[5]) or 0)
+local further = givers + (tonumber(ARGV[6]) or 0)
 
--- Where the further names begin: they are the last keys, and no list is named like one.
-local further = #KEYS + 1
-while further > 20 and string.find(KEYS[further - 1], ':key:', 1, true) do further = further - 1 end
+-- A call is one text: the lengths of its parts, the letter of its state, whether it stands among those that may be
+-- deleted, and its parts. The gateway reads it as it is written here.
+local FORM = '>I1I1I4I4I4I4I4c1c1c24'
+local PARTS = { 'token', 'other', 'progress', 'intent', 'entries', 'args', 'result' }
 
--- Calls `act` with the key of each of the call's names, until it answers with something.
-local function each_name(act)
-  local answer = act(KEYS[1])
-  for n = further, #KEYS do
-    if answer then break end
-    answer = act(KEYS[n])
+local function unpack_call(text)
+  if not text then return nil end
+  local call, lengths, at = {}, {}, 0
+  lengths[1], lengths[2], lengths[3], lengths[4], lengths[5], lengths[6], lengths[7], call.state, call.kept, call.cas, at =
+    struct.unpack(FORM, text)
+  for n, part in ipairs(PARTS) do
+    call[part] = string.sub(text, at, at + lengths[n] - 1)
+    at = at + lengths[n]
   end
-  return answer
+  return call
 end
 
--- The fields of a call, as the gateway reads them.
-local function fields(call)
-  return redis.call('HMGET', call, 'intent', 'args', 'progress', 'fencing', 'result', 'similar_to')
+local function pack_call(call)
+  return struct.pack(FORM, #call.token, #call.other, #call.progress, #call.intent, #call.entries, #call.args, #call.result,
+    call.state, call.kept, call.cas) .. call.token .. call.other .. call.progress .. call.intent .. call.entries
+    .. call.args .. call.result
 end
 
-local function written()
-  return tonumber(redis.call('HGET', KEYS[4], ARGV[2]) or '0')
+-- Of a call only this is looked at, if nothing else is asked.
+local function cas_of(call)
+  local head = redis.call('GETRANGE', call, 0, 47)
+  return #head == 48 and string.sub(head, 25, 48) or nil
 end
 
--- Why nothing that leads to an effect may be written: this is not the data that the gateway knows.
--- A gateway that knows of more writes than there are has lost some.
-local function missing()
-  if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 'epoch' end
-  if written() < tonumber(ARGV[4]) then return 'writes' end
-  return nil
-end
-
--- Counts a write of this gateway, unless it knows of more than there are: that must not heal itself.
-local function count()
-  local writes = written()
-  if writes < tonumber(ARGV[4]) then return writes end
-  return redis.call('HINCRBY', KEYS[4], ARGV[2], 1)
-end
-
--- Puts a call into the index and the list of its state, and out of every other; the census follows.
-local function move(call_id, tool, state, score, position)
-  for name, index in pairs(INDEXES) do
-    local was = redis.call('ZREM', index, call_id)
-    local is = 0
-    if name == state then is = redis.call('ZADD', index, score, call_id) end
-    if name ~= 'failed' and is ~= was then
-      redis.call('HINCRBY', KEYS[5], name .. ':' .. tool, is - was)
-    end
+-- The calls that give up names.
+local function gives_up()
+  local calls, first = {}, #ARGV - 3 * (further - givers)
+  for n = 0, further - givers - 1 do
+    calls[ARGV[first + 3 * n + 1]] = { cas = ARGV[first + 3 * n + 2], position = ARGV[first + 3 * n + 3], list = KEYS[givers + n] }
   end
-  for name, list in pairs(LISTS) do
-    if name == state then
-      redis.call('ZADD', list, 0, position)
-    else
-      redis.call('ZREM', list, position)
-    end
+  return calls
+end
+
+-- The keys of all names of the call; and who holds them, `false` where there is none.
+local function names()
+  local keys = { KEYS[1] }
+  for n = further, #KEYS do keys[#keys + 1] = KEYS[n] end
+  return keys, redis.call('MGET', unpack(keys))
+end
+
+-- Gives these names to the call. A call that has lost its key is found by it in a list from then on.
+local function take(keys, givers_of)
+  if #keys == 0 then return end
+  local pairs_of = {}
+  for _, key in ipairs(keys) do
+    pairs_of[#pairs_of + 1] = key
+    pairs_of[#pairs_of + 1] = ARGV[7]
+  end
+  redis.call('MSET', unpack(pairs_of))
+  for _, giver in pairs(givers_of) do redis.call('ZADD', giver.list, 0, giver.position) end
+end
+
+-- Puts a call into the index and the list of its state, and out of those of the state before it; the census follows.
+local function move(before, state, score)
+  if before ~= state and INDEXES[before] then
+    local was = redis.call('ZREM', INDEXES[before], ARGV[8])
+    if COUNTED[before] and was == 1 then redis.call('HINCRBY', KEYS[5], COUNTED[before] .. ARGV[9], -1) end
+    if LISTS[before] then redis.call('ZREM', LISTS[before], ARGV[8]) end
+  end
+  if INDEXES[state] then
+    local is = redis.call('ZADD', INDEXES[state], score, ARGV[8])
+    if COUNTED[state] and is == 1 then redis.call('HINCRBY', KEYS[5], COUNTED[state] .. ARGV[9], 1) end
+    if LISTS[state] then redis.call('ZADD', LISTS[state], 0, ARGV[8]) end
   end
 end
 
--- Puts a call into the lists of all that it can be found by.
-local function enlist(position, tenant)
-  redis.call('SADD', KEYS[16], tenant)
-  for n = 20, further - 1 do redis.call('ZADD', KEYS[n], 0, position) end
+-- Puts a call into the lists of all that it can be found by. A tenant that is not known yet is given.
+local function enlist(tenant)
+  for n = 20, givers - 1 do redis.call('ZADD', KEYS[n], 0, ARGV[8]) end
+  if tenant ~= '' then
+    redis.call('SADD', KEYS[16], tenant)
+    redis.call('SADD', KEYS[17], ARGV[9])
+  end
 end
 
--- Appends what happened to a call to the stream of changes.
-local function tell(call_id, tool, state, entry)
-  redis.call('XADD', KEYS[15], 'MAXLEN', '~', FOLLOWED, '*', 'call_id', call_id, 'tool', tool, 'state', state,
-    'entry', entry)
+-- Appends what happened to a call to the stream of changes, if that is written.
+local function tell(call_id, state, entry)
+  if entry == '' then return end
+  redis.call('XADD', KEYS[15], 'MAXLEN', '~', FOLLOWED, '*', 'call_id', call_id, 'tool', ARGV[9], 'state', state, 'entry', entry)
 end
 
 -- From when on a finished call may be deleted, or '' for never. No call has a time to live of its own: its
 -- deletion takes it out of its lists in the same step.
-local function retain(call_id, until_when)
-  if until_when == '' then
-    redis.call('ZREM', KEYS[14], call_id)
-  else
-    redis.call('ZADD', KEYS[14], until_when, call_id)
+local function retain(is_kept, until_when, earliest)
+  if until_when ~= '' then
+    redis.call('ZADD', KEYS[14], until_when, ARGV[8])
+    if not earliest or tonumber(until_when) < tonumber(earliest) then redis.call('SET', KEYS[4], until_when) end
+  elseif is_kept then
+    redis.call('ZREM', KEYS[14], ARGV[8])
   end
 end

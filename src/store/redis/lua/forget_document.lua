@@ -1,16 +1,17 @@
 -- Deletes a document that is kept no longer, and takes it out of every index and list. Nothing is deleted in data that
 -- the gateway does not know. Answers whether it did.
 --
--- KEYS: as in put_document, up to 10
+-- KEYS: as in put_document, up to 9
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 digest, 6 place, 7 now, 8 state
+read_marks(redis.call('GET', KEYS[3]))
 local why = missing()
 if why then return { 'lost', why } end
-local until_when = tonumber(redis.call('ZSCORE', KEYS[5], ARGV[5]) or '')
+local until_when = tonumber(redis.call('ZSCORE', KEYS[4], ARGV[5]) or '')
 if not until_when or until_when > tonumber(ARGV[7]) then return { 'kept' } end
 if redis.call('HGET', KEYS[1], 'state') ~= ARGV[8] then return { 'kept' } end
 redis.call('ZREM', KEYS[2], ARGV[5])
-redis.call('ZREM', KEYS[5], ARGV[5])
-for n = 7, 10 do redis.call('ZREM', KEYS[n], ARGV[6]) end
-redis.call('HINCRBY', KEYS[6], ARGV[8], -1)
+redis.call('ZREM', KEYS[4], ARGV[5])
+for n = 6, 9 do redis.call('ZREM', KEYS[n], ARGV[6]) end
+redis.call('HINCRBY', KEYS[5], ARGV[8], -1)
 redis.call('DEL', KEYS[1])
 return { 'done' }

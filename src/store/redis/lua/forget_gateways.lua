@@ -1,24 +1,16 @@
--- Takes gateways that are gone out of the counters of a partition, those whose count is still the one that was seen.
--- In the first partition it begins with writing down their last counts in all of them. Counted as a write of the one
--- who does it, so that a gateway that sees the counters without them knows of it.
+-- Takes gateways that are gone out of the marks of a partition, those whose count is still the one that was seen. It is
+-- kept as their last count, in the same partition: whatever older state the partition is set back to has the count in one of
+-- the two places, or was there before those writes. Counted as a write of the gateway that does it, so that one that sees the
+-- marks without them knows of it.
 --
--- KEYS: 1 and 2 the tokens in the first partition, or again the writes, 3 epoch, 4 everyone's writes, then, in the first
---       partition, the last counts of each gateway in this epoch
+-- KEYS: 1 and 2 the tokens in the first partition, or again the marks, 3 marks, 4 the last counts in this epoch, 5 those before
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 in the first partition: where the highest token of forgotten gateways is
---       kept, or '', then of each gateway its name, its count, and in the first partition its counts in all of them
+--       kept, or '', then of each gateway its name and its count
+read_marks(redis.call('GET', KEYS[3]))
 local why = missing()
 if why then return { 'lost', why } end
-local is_first = ARGV[5] ~= ''
-local taken = is_first
-
--- What was written down before by who did not come to its end is not made smaller. Kept for 400 days.
-local function write_down(key, counts)
-  local last, before = cjson.decode(counts), redis.call('GET', key)
-  if before then
-    for n, count in ipairs(cjson.decode(before)) do last[n] = math.max(last[n] or 0, count) end
-  end
-  redis.call('SET', key, cjson.encode(last), 'PX', 34560000000)
-end
+-- Of how many gateways last counts are kept; and of as many before them.
+local MOST = 1000
 
 local function move_token(gateway)
   local token = redis.call('HGET', KEYS[1], gateway)
@@ -29,14 +21,26 @@ local function move_token(gateway)
   redis.call('HDEL', KEYS[1], gateway)
 end
 
-for n = 6, #ARGV, 3 do
-  if is_first then
-    write_down(KEYS[4 + (n - 3) / 3], ARGV[n + 2])
-    move_token(ARGV[n])
-  end
-  if redis.call('HGET', KEYS[4], ARGV[n]) == ARGV[n + 1] then
-    redis.call('HDEL', KEYS[4], ARGV[n])
-    taken = true
+local seen = {}
+for n = 6, #ARGV, 2 do
+  if ARGV[5] ~= '' then move_token(ARGV[n]) end
+  seen[ARGV[n]] = tonumber(ARGV[n + 1])
+end
+local left, last = { (string.match(marks.text, '^[^\n]*')) }, {}
+for gateway, writes in string.gmatch(marks.text, '\n([^\n]*)=(%d+)') do
+  if seen[gateway] == tonumber(writes) then
+    last[#last + 1] = gateway
+    last[#last + 1] = writes
+  else
+    left[#left + 1] = '\n' .. gateway .. '=' .. writes
   end
 end
-return { 'done', taken and count() or written() }
+if #last == 0 then return { 'done', written() } end
+if redis.call('HLEN', KEYS[4]) >= MOST then redis.call('RENAME', KEYS[4], KEYS[5]) end
+redis.call('HSET', KEYS[4], unpack(last))
+-- 400 days.
+redis.call('PEXPIRE', KEYS[4], 34560000000)
+local text = table.concat(left)
+redis.call('SET', KEYS[3], text)
+read_marks(text)
+return { 'done', count() }

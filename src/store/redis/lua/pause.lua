@@ -1,8 +1,9 @@
 -- What an operator does to a tool: pauses or resumes it; and an entry that says so, if it was not so before.
 -- Counted, so that its loss is noticed; written also to a store that has lost data, to put a pause back.
 --
--- KEYS: 1 the paused tools, 2 the tool's events, 3 epoch, 4 everyone's writes
+-- KEYS: 1 the paused tools, 2 the tool's events, 3 marks
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 'pause' or 'resume', 6 tool, 7 entry
+read_marks(redis.call('GET', KEYS[3]))
 local paused = redis.call('HGET', KEYS[1], ARGV[6])
 if ARGV[5] == 'pause' then
   if paused then return { 'same', written() } end

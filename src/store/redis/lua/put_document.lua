@@ -1,7 +1,7 @@
 -- Writes a document, if what is stored has still the version and the state before it. Asked again, it is done.
 --
--- KEYS: 1 the document, 2 what is due, 3 epoch, 4 everyone's writes, 5 what may be deleted, 6 counts by state,
---       7 and 8 the list of all and of the tenant's, 9 and 10 those of its state, 11 and 12 of the state before
+-- KEYS: 1 the document, 2 what is due, 3 marks, 4 what may be deleted, 5 counts by state,
+--       6 and 7 the list of all and of the tenant's, 8 and 9 those of its state, 10 and 11 of the state before
 -- ARGV: 2 gateway, 3 epoch or '' for whatever is there, 4 known writes, 5 digest, 6 place, 7 and 8 version and state before or '',
 --       9 version, 10 state, 11 the rest of it but 12 body, 13 when it is due or '',
 --       14 from when on it may be deleted or ''
@@ -10,12 +10,13 @@ local is_there = true
 for n = 1, 4 do is_there = is_there and stored[n] == ARGV[8 + n] end
 local is_before = (stored[1] or '') == ARGV[7] and (stored[2] or '') == ARGV[8]
 if not is_there and not is_before then return { 'changed', stored } end
+read_marks(redis.call('GET', KEYS[3]))
 local why = ARGV[3] ~= '' and missing()
 if why then return { 'lost', why } end
 if is_there then return { 'done', written() } end
 
 redis.call('HSET', KEYS[1], 'version', ARGV[9], 'state', ARGV[10], 'rest', ARGV[11], 'body', ARGV[12])
-for n, score in pairs({ [2] = ARGV[13], [5] = ARGV[14] }) do
+for n, score in pairs({ [2] = ARGV[13], [4] = ARGV[14] }) do
   if score == '' then
     redis.call('ZREM', KEYS[n], ARGV[5])
   else
@@ -23,9 +24,9 @@ for n, score in pairs({ [2] = ARGV[13], [5] = ARGV[14] }) do
   end
 end
 if not stored[1] or ARGV[8] ~= ARGV[10] then
-  for n = 11, 12 do redis.call('ZREM', KEYS[n], ARGV[6]) end
-  if stored[1] then redis.call('HINCRBY', KEYS[6], ARGV[8], -1) end
-  redis.call('HINCRBY', KEYS[6], ARGV[10], 1)
+  for n = 10, 11 do redis.call('ZREM', KEYS[n], ARGV[6]) end
+  if stored[1] then redis.call('HINCRBY', KEYS[5], ARGV[8], -1) end
+  redis.call('HINCRBY', KEYS[5], ARGV[10], 1)
 end
-for n = 7, 10 do redis.call('ZADD', KEYS[n], 0, ARGV[6]) end
+for n = 6, 9 do redis.call('ZADD', KEYS[n], 0, ARGV[6]) end
 return { 'done', count() }

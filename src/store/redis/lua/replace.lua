@@ -2,64 +2,63 @@
 -- after it or names are taken, only while the call holds its names and no data is missing. Asked again, it is done.
 --
 -- KEYS: as in common
--- ARGV: 3 is '' if nothing is to be sent after it and no name is taken; 5 call id, 6 expected cas, 7 expected fencing token,
---       8 cas, 9 progress, 10 '1' if there is a result, 11 result, 12 entry's field, 13 entry, 14 tool,
---       15 state, 16 score, 17 from when on it may be deleted or '', 18 conditions or '', 19 and 20 'keep', or fencing token and
---       similar call, where the conditions were met before; 21 from when on the session's lock is free, 'now' or
---       '', 22 '1' if nothing shall look like it any more, 23 'PUBLISH', 'SPUBLISH' or '', 24 '1' if the call
---       retakes the lock when no call has it, 25 position, 26 how many of the last keys are names that the call
---       takes, 27 the calls that give these up, as JSON: { id: cas }, 28 and 29 intent and args, if something is
---       to be sent after it
+-- ARGV: 3 is '' if nothing is to be sent after it and no name is taken; 10 expected cas, 11 expected fencing token,
+--       12 cas, 13 progress, 14 result, 15 entry, 16 the same for the stream or '', 17 state, 18 its letter, 19 score,
+--       20 from when on it may be deleted or '', 21 conditions or '', 22 from when on the session's lock is free, 'now' or
+--       '', 23 '1' if nothing shall look like it any more, 24 'PUBLISH', 'SPUBLISH' or '', 25 '1' if the call
+--       retakes the lock when no call has it, 26 how many of the last keys are names that the call takes,
+--       27 '1' if something is to be sent after it, then 28 intent and 29 args
 local begins = ARGV[3] ~= ''
-local takes = {}
-for n = #KEYS - tonumber(ARGV[26]) + 1, #KEYS do takes[KEYS[n]] = true end
-local stored = redis.call('HMGET', KEYS[2], 'cas', 'fencing', 'progress', 'similar_to')
-if not stored[1] then return { 'gone' } end
-local again = stored[1] == ARGV[8] and stored[3] == ARGV[9]
-if not again and (stored[1] ~= ARGV[6] or stored[2] ~= ARGV[7]) then
-  return { 'changed', fields(KEYS[2]) }
+local stored = unpack_call(redis.call('GET', KEYS[2]))
+if not stored then return { 'gone' } end
+local again = stored.cas == ARGV[12] and stored.progress == ARGV[13]
+if not again and (stored.cas ~= ARGV[10] or stored.token ~= ARGV[11]) then
+  return { 'changed', redis.call('GET', KEYS[2]) }
 end
+local earliest
+local taken, giving = {}, gives_up()
 if begins then
-  local gives_up = cjson.decode(ARGV[27])
-  local other = each_name(function(name)
-    local holder = redis.call('GET', name)
-    if holder == ARGV[5] then return nil end
-    local call = holder and ARGV[1] .. 'call:' .. holder
-    if takes[name] and (not holder or gives_up[holder] and redis.call('HGET', call, 'cas') == gives_up[holder]) then
-      return nil
+  local keys, holders = names()
+  for n, holder in ipairs(holders) do
+    if holder ~= ARGV[7] then
+      local call = holder and ARGV[1] .. 'call:' .. holder
+      local is_given = not holder or giving[holder] and cas_of(call) == giving[holder].cas
+      if not is_given or n <= #keys - tonumber(ARGV[26]) then
+        return { 'changed', holder and redis.call('GET', call) or '' }
+      end
+      taken[#taken + 1] = keys[n]
     end
-    return { 'changed', holder and fields(call) or {} }
-  end)
-  if other then return other end
+  end
+  read_marks(redis.call('GET', KEYS[3]))
   local why = missing()
   if why then return { 'lost', why } end
-end
-
-local token, other = stored[2], stored[4] or ''
-if not again then
-  local admission, now = ARGV[18] ~= '' and cjson.decode(ARGV[18]), clock()
-  if admission then
-    local denied = denial(rooms(9), admission, now)
-    if denied then return denied end
-    token, other = enter(rooms(9), admission, now)
-  elseif ARGV[19] ~= 'keep' then
-    token, other = ARGV[19], ARGV[20]
-  end
-  redis.call('HSET', KEYS[2], 'cas', ARGV[8], 'progress', ARGV[9], 'fencing', token, 'similar_to', other,
-    ARGV[12], ARGV[13])
-  if ARGV[28] then redis.call('HSET', KEYS[2], 'intent', ARGV[28], 'args', ARGV[29]) end
-  for name in pairs(takes) do redis.call('SET', name, ARGV[5]) end
-end
-if ARGV[10] == '1' then
-  redis.call('HSET', KEYS[2], 'result', ARGV[11])
 else
-  redis.call('HDEL', KEYS[2], 'result')
+  local found = redis.call('MGET', KEYS[3], KEYS[4])
+  read_marks(found[1])
+  earliest = found[2]
 end
-move(ARGV[5], ARGV[14], ARGV[15], ARGV[16], ARGV[25])
-retain(ARGV[5], ARGV[17])
-if not again then tell(ARGV[5], ARGV[14], ARGV[15], ARGV[13]) end
-if ARGV[21] ~= '' then release(KEYS[9], ARGV[5], token, ARGV[21], ARGV[24] == '1') end
-if ARGV[22] == '1' then redis.call('ZREM', KEYS[13], ARGV[5]) end
+if ARGV[20] ~= '' and begins then earliest = redis.call('GET', KEYS[4]) end
+
+local before, was_kept = stored.state, stored.kept == 'k'
+if not again then
+  if ARGV[21] ~= '' then
+    local admission, now = cjson.decode(ARGV[21]), clock()
+    local denied, seen = denial(rooms(9), admission, now)
+    if denied then return denied end
+    stored.token, stored.other = enter(rooms(9), admission, now, seen)
+  end
+  stored.cas, stored.progress, stored.result = ARGV[12], ARGV[13], ARGV[14]
+  stored.entries = stored.entries .. ARGV[15]
+  stored.state, stored.kept = ARGV[18], ARGV[20] ~= '' and 'k' or '-'
+  if ARGV[27] == '1' then stored.intent, stored.args = ARGV[28], ARGV[29] end
+  redis.call('SET', KEYS[2], pack_call(stored))
+end
+take(taken, giving)
+move(before, ARGV[18], ARGV[19])
+retain(was_kept, ARGV[20], earliest)
+if not again then tell(ARGV[7], ARGV[17], ARGV[16]) end
+if ARGV[22] ~= '' then release(KEYS[9], ARGV[7], stored.token, ARGV[22], ARGV[25] == '1') end
+if ARGV[23] == '1' then redis.call('ZREM', KEYS[13], ARGV[7]) end
 local writes = again and written() or count()
-if ARGV[23] ~= '' then redis.call(ARGV[23], ARGV[1] .. 'endings', ARGV[5]) end
-return { 'done', token, writes, other }
+if ARGV[24] ~= '' then redis.call(ARGV[24], ARGV[1] .. 'endings', ARGV[7]) end
+return { 'done', stored.token, writes, stored.other }

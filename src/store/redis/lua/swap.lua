@@ -1,4 +1,4 @@
--- Writes the manifest or a partition's epoch if it still is what was seen. Not counted: it belongs to no gateway.
+-- Writes the manifest if it still is what was seen. Not counted: it belongs to no gateway.
 --
 -- KEYS: 1 what is written
 -- ARGV: 1 what was seen, or '', 2 the next one

@@ -155,6 +155,40 @@ impl Cluster {
         }
     }
 
+    /// Moves the slot of this hash tag to another master, a few keys at a time, as `redis-cli --cluster reshard` does.
+    pub async fn move_slot_of(&self, tag: &str) {
+        let slot = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", tag]).await;
+        let slot: u16 = redis::from_redis_value(slot).expect("a slot");
+        // In the order of the nodes.
+        let owner = usize::from(slot > 5_460) + usize::from(slot > 10_922);
+        let slot = slot.to_string();
+        let (from, to) = (&self.nodes[owner], &self.nodes[(owner + 1) % 3]);
+        let id = async |node: &Redis| text(&node.ask(&["CLUSTER", "MYID"]).await);
+        let (from_id, to_id) = (id(from).await, id(to).await);
+        to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id])
+            .await;
+        from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id])
+            .await;
+        let port = to.port.to_string();
+        loop {
+            let names = from.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "20"]).await;
+            let names: Vec<Vec<u8>> = redis::from_redis_value(names).expect("names");
+            if names.is_empty() {
+                break;
+            }
+            let mut command = redis::cmd("MIGRATE");
+            command.arg(("127.0.0.1", &port, "", 0, 5_000, "KEYS", names));
+            let mut connection = connect(&from.url()).await;
+            let () = command.query_async(&mut connection).await.expect("moved");
+            // Others ask meanwhile.
+            sleep(Duration::from_millis(5)).await;
+        }
+        for node in [to, from, &self.nodes[(owner + 2) % 3]] {
+            node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id])
+                .await;
+        }
+    }
+
     pub fn url(&self) -> String {
         let places = self
             .nodes

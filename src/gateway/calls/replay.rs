@@ -1,0 +1,60 @@
+//! What a request gets that does not run its call: a result that is remembered, or what the run of the call says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::answer::follow;
+use super::engine::Engine;
+use super::prepared::{Patience, PreparedCall};
+use super::shared_run::Progress;
+use crate::core::call::Action;
+use crate::core::caller::Caller;
+use crate::gateway::places::Owner;
+use crate::gateway::tools::ToolAt;
+use crate::gateway::transition;
+
+impl Engine {
+    /// The result of a succeeded call, where it is remembered and `core` lets it answer. Nothing is asked of the store.
+    ///
+    /// Only the call that has the first of the request's names: of several calls that are the same the first one counts.
+    pub(in crate::gateway) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
+        let record = self.base.finished.as_ref()?.get(&call.intent.lookup)?;
+        let now = self.base.now();
+        // The store may have deleted it by now, and its name may be free.
+        if record.retain_until.is_some_and(|until| until <= now) {
+            return None;
+        }
+        let event = self.claims.repetition(call);
+        let next = transition::ask(&call.at.tool, Some(&record), &event, now).ok()?;
+        (next.action == Action::Answer).then(|| Progress::Ended {
+            record: self.memory.with_room_beside(&record).map(Arc::new),
+            ours: false,
+        })
+    }
+
+    /// Waits for a run, for as long as its caller likes. A request that joined needs a place.
+    pub(super) async fn wait(
+        &self,
+        caller: &Caller,
+        at: &ToolAt,
+        progress: watch::Receiver<Progress>,
+        patience: Patience,
+        is_first: bool,
+    ) -> Progress {
+        let session_wait = at.tool.session.wait;
+        if is_first {
+            return follow(progress, patience, at.tool.longest(), session_wait).await;
+        }
+        let Some(_place) = self.waiting.take(Owner::of_caller(caller)) else {
+            let at_once = Patience {
+                wait: None,
+                ..patience
+            };
+            return follow(progress, at_once, Duration::ZERO, session_wait).await;
+        };
+        let join_wait = patience.longest.unwrap_or(self.base.limits.join_wait);
+        follow(progress, patience, join_wait, session_wait).await
+    }
+}

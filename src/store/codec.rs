@@ -1,0 +1,498 @@
+//! The codec: a call and its history as bytes, the same in both stores. Must not decide anything.
+//!
+//! A call is kept as two values: its *intent*, and its *progress*, which each change replaces. Arguments, result, fencing
+//! token and similar call are kept beside them, as they are. Its history is one *entry* after the other.
+//!
+//! Each value is a byte that says its version, and then its fields in their order in the format of [`postcard`]
+//! (<https://postcard.jamesmunns.com/wire-format>): numbers take as many bytes as they need, and times are microseconds
+//! since the call was made. What is to be encrypted has been, before it comes here.
+
+mod state; // the state of a call
+mod text; // texts, shorter where their form is known
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use self::state::{StoredState, code, decoded};
+use self::text::Text;
+use crate::core::key::{Fingerprint, GroupKey, Lookup, Source};
+use crate::core::ledger::{Duplicate, Duplicates, Maker};
+use crate::core::recipe::RecipeId;
+use crate::core::record::{
+    Alias, Attempt, AttemptId, CallId, Check, Compensation, Content, Entry, InstanceId, Intent,
+    Record, State, Undo,
+};
+
+/// The version, as the first byte of each value. No other version is read.
+const VERSION: u8 = 1;
+
+/// Why a stored value cannot be read. Such a call never counts as absent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreadable {
+    #[error("it was written by another version of oncegate (version {0} of its bytes)")]
+    OtherVersion(u8),
+    #[error("its {0} is damaged")]
+    Damaged(&'static str),
+    #[error("its {0} is missing")]
+    Missing(&'static str),
+}
+
+/// A stored call, decoded.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept<'a> {
+    pub(super) intent: &'a [u8],
+    pub(super) progress: &'a [u8],
+    pub(super) args: Bytes,
+    /// The result, or the body of a rejection.
+    pub(super) result: Option<Bytes>,
+    pub(super) fencing: Option<u64>,
+    pub(super) similar_to: Option<CallId>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredIntent<'a> {
+    call_id: Id,
+    created_at: i64,
+    #[serde(borrow)]
+    tenant: Text<'a>,
+    #[serde(borrow)]
+    tool: Text<'a>,
+    #[serde(borrow)]
+    made_by: Text<'a>,
+    /// `None`: it follows from tenant, tool and key, as nearly always.
+    lookup: Option<Id>,
+    names: Vec<Id>,
+    recipe: Id,
+    #[serde(borrow)]
+    key: Text<'a>,
+    key_source: u8,
+    fingerprint: Fingerprint,
+    #[serde(borrow)]
+    user_id: Text<'a>,
+    #[serde(borrow)]
+    session_id: Text<'a>,
+    #[serde(borrow)]
+    saga_id: Text<'a>,
+    #[serde(borrow)]
+    trace_id: Text<'a>,
+    #[serde(borrow)]
+    client_ids: Text<'a>,
+    similar: Option<[u8; 32]>,
+}
+
+/// 16 bytes: a UUID or a name.
+type Id = [u8; 16];
+
+/// Times are in microseconds since the call was made.
+#[derive(Serialize, Deserialize)]
+struct Progress<'a> {
+    version: u64,
+    #[serde(borrow)]
+    state: StoredState<'a>,
+    attempt: Id,
+    owner: Id,
+    attempt_number: u32,
+    run_started_at: i64,
+    lease_until: i64,
+    attempts: u32,
+    doubted: bool,
+    /// Its check: when the next one is, since when the call is unknown, how many there were.
+    check: Option<(Option<i64>, i64, u32)>,
+    #[serde(borrow)]
+    undo: Option<StoredUndo<'a>>,
+    /// Of each alias its names, its fingerprint and its recipe.
+    aliases: Vec<(Vec<Id>, Fingerprint, Id)>,
+    latency_ms: Option<u64>,
+    updated_at: i64,
+    expires_at: Option<i64>,
+    retain_until: Option<i64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredUndo<'a> {
+    /// The tool and the id of the compensation.
+    #[serde(borrow)]
+    compensation: Option<(Text<'a>, Id)>,
+    skipped: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredEntry<'a> {
+    at: i64,
+    #[serde(borrow)]
+    event: Text<'a>,
+    attempt: Attempted,
+    #[serde(borrow)]
+    outcome: Option<Text<'a>>,
+    /// `None`: the same as of the entry before.
+    #[serde(borrow)]
+    by: Option<Text<'a>>,
+    #[serde(borrow)]
+    detail: Text<'a>,
+}
+
+/// The attempt that an entry is about.
+#[derive(Serialize, Deserialize)]
+enum Attempted {
+    None,
+    This(Id),
+    /// The same as of the entry before.
+    Same,
+}
+
+impl<'a> StoredEntry<'a> {
+    fn of(entry: &'a Entry, intent: &Intent) -> Self {
+        let attempt = entry.attempt.map(|attempt| attempt.0.into_bytes());
+        Self {
+            at: since(intent, entry.at),
+            event: Text::of(&entry.event),
+            attempt: attempt.map_or(Attempted::None, Attempted::This),
+            outcome: entry.outcome.as_deref().map(Text::of),
+            by: Some(Text::of(&entry.by)),
+            detail: Text::of(&entry.detail),
+        }
+    }
+
+    /// Its attempt, and whose doing it was; `None`: there is no entry before it.
+    fn about(&self, before: Option<About<'a>>) -> Option<About<'a>> {
+        let attempt = match self.attempt {
+            Attempted::None => None,
+            Attempted::This(attempt) => Some(attempt),
+            Attempted::Same => before?.0,
+        };
+        let by = match self.by {
+            Some(by) => by,
+            None => before?.1,
+        };
+        Some((attempt, by))
+    }
+}
+
+/// The attempt that an entry is about, and whose doing it was.
+type About<'a> = (Option<Id>, Text<'a>);
+
+/// The intent, without the arguments.
+pub(super) fn intent(intent: &Intent) -> Vec<u8> {
+    write(&StoredIntent {
+        call_id: intent.call_id.0.into_bytes(),
+        created_at: intent.created_at.as_microsecond(),
+        tenant: Text::of(&intent.tenant),
+        tool: Text::of(&intent.tool),
+        made_by: Text::of(&intent.made_by),
+        lookup: Some(intent.lookup)
+            .filter(|lookup| *lookup != Lookup::new(&intent.tenant, &intent.tool, &intent.key))
+            .map(|lookup| lookup.0),
+        names: intent.names.iter().map(|name| name.0).collect(),
+        recipe: intent.recipe.0,
+        key: Text::of(&intent.key),
+        key_source: code(&Source::ALL, intent.key_source),
+        fingerprint: intent.fingerprint,
+        user_id: Text::of(&intent.user_id),
+        session_id: Text::of(&intent.session_id),
+        saga_id: Text::of(&intent.saga_id),
+        trace_id: Text::of(&intent.trace_id),
+        client_ids: Text::of(&intent.client_ids),
+        similar: intent.similar.map(|group| group.0),
+    })
+}
+
+/// The members of a call that change, without fencing token, similar call and result.
+pub(super) fn progress(record: &Record) -> Vec<u8> {
+    let since = |time: Timestamp| since(&record.intent, time);
+    write(&Progress {
+        version: record.version,
+        state: StoredState::of(&record.state),
+        attempt: record.attempt.id.0.into_bytes(),
+        owner: record.attempt.owner.0.into_bytes(),
+        attempt_number: record.attempt.number,
+        run_started_at: since(record.attempt.run_started_at),
+        lease_until: since(record.attempt.lease_until),
+        attempts: record.attempts,
+        doubted: record.earlier_attempt_may_have_run,
+        check: record
+            .check
+            .map(|check| (check.at.map(since), since(check.since), check.number)),
+        undo: record.undo.as_ref().map(StoredUndo::of),
+        aliases: record.aliases.iter().map(stored_alias).collect(),
+        latency_ms: record.latency_ms,
+        updated_at: since(record.updated_at),
+        expires_at: record.expires_at.map(since),
+        retain_until: record.retain_until.map(since),
+    })
+}
+
+/// The result, or the body of a rejection.
+pub(super) fn result(record: &Record) -> Option<&Bytes> {
+    match &record.state {
+        State::Failed(failure) => failure.body.as_ref(),
+        state => match state.content() {
+            Some(Content::Kept(json)) => Some(json),
+            Some(Content::Unavailable(_)) | None => None,
+        },
+    }
+}
+
+/// One entry; a call's history is its entries in a row.
+pub(super) fn entry(entry: &Entry, of: &Intent) -> Vec<u8> {
+    write(&StoredEntry::of(entry, of))
+}
+
+/// Adds an entry to a history, without what is the same as of the entry before.
+pub(super) fn append(history: &mut Vec<u8>, entry: &Entry, of: &Intent) {
+    let mut stored = StoredEntry::of(entry, of);
+    // Behind what cannot be read it stands in full.
+    if let Some((_, (attempt, by))) = entries(history).ok().and_then(|mut all| all.pop()) {
+        if entry.attempt.is_some() && attempt == entry.attempt.map(|id| id.0.into_bytes()) {
+            stored.attempt = Attempted::Same;
+        }
+        stored.by = stored.by.filter(|one| *one != by);
+    }
+    let written = write(&stored);
+    history.extend_from_slice(&written);
+}
+
+/// One duplicate of a call.
+pub(super) fn duplicate(duplicate: &Duplicate) -> Vec<u8> {
+    write(&(
+        duplicate.at.as_microsecond(),
+        Text::of(&duplicate.by),
+        Text::of(&duplicate.kind),
+    ))
+}
+
+/// A call.
+pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
+    let damaged = Unreadable::Damaged("progress");
+    let intent = read_intent(kept.intent, kept.args)?;
+    let progress: Progress<'_> = read_whole(kept.progress, "progress")?;
+    let time = |since| time(intent.created_at, since, "progress");
+    let check = |(at, since, number): (Option<i64>, _, _)| {
+        let (at, since) = (at.map(time).transpose()?, time(since)?);
+        Ok(Check { since, at, number })
+    };
+    Ok(Record {
+        version: progress.version,
+        state: progress.state.read(kept.result).ok_or(damaged)?,
+        attempt: Attempt {
+            id: AttemptId(Uuid::from_bytes(progress.attempt)),
+            owner: InstanceId(Uuid::from_bytes(progress.owner)),
+            number: progress.attempt_number,
+            run_started_at: time(progress.run_started_at)?,
+            lease_until: time(progress.lease_until)?,
+        },
+        attempts: progress.attempts,
+        earlier_attempt_may_have_run: progress.doubted,
+        fencing: kept.fencing,
+        similar_to: kept.similar_to,
+        check: progress.check.map(check).transpose()?,
+        undo: progress.undo.map(StoredUndo::read),
+        aliases: progress.aliases.into_iter().map(read_alias).collect(),
+        latency_ms: progress.latency_ms,
+        updated_at: time(progress.updated_at)?,
+        expires_at: progress.expires_at.map(time).transpose()?,
+        retain_until: progress.retain_until.map(time).transpose()?,
+        intent: Arc::new(intent),
+    })
+}
+
+/// An intent with these arguments.
+pub(super) fn read_intent(bytes: &[u8], args: Bytes) -> Result<Intent, Unreadable> {
+    let stored: StoredIntent<'_> = read_whole(bytes, "intent")?;
+    let damaged = Unreadable::Damaged("intent");
+    let (tenant, tool) = (stored.tenant.read(), stored.tool.read());
+    let key = stored.key.read();
+    let of_key = || Lookup::new(&tenant, &tool, &key);
+    Ok(Intent {
+        call_id: CallId(Uuid::from_bytes(stored.call_id)),
+        lookup: stored.lookup.map_or_else(of_key, Lookup),
+        tenant,
+        tool,
+        names: stored.names.into_iter().map(Lookup).collect(),
+        recipe: RecipeId(stored.recipe),
+        key,
+        key_source: decoded(&Source::ALL, stored.key_source).ok_or(damaged.clone())?,
+        fingerprint: stored.fingerprint,
+        user_id: stored.user_id.read(),
+        session_id: stored.session_id.read(),
+        saga_id: stored.saga_id.read(),
+        trace_id: stored.trace_id.read(),
+        made_by: stored.made_by.read(),
+        client_ids: stored.client_ids.read(),
+        similar: stored.similar.map(GroupKey),
+        args,
+        created_at: Timestamp::from_microsecond(stored.created_at).map_err(|_| damaged)?,
+    })
+}
+
+/// The maker of a call, from its intent.
+pub(super) fn read_maker(bytes: &[u8]) -> Result<Maker, Unreadable> {
+    let stored: StoredIntent<'_> = read_whole(bytes, "intent")?;
+    Ok(Maker {
+        tenant: stored.tenant.read(),
+        tool: stored.tool.read(),
+        token: stored.made_by.read(),
+    })
+}
+
+/// The id of a call, of its intent: also of one that is damaged behind it, or of another version.
+pub(super) fn call_id(intent: &[u8]) -> Option<CallId> {
+    let (id, _) = intent.get(1..)?.split_first_chunk()?;
+    Some(CallId(Uuid::from_bytes(*id)))
+}
+
+/// The version and the attempt of a call's progress.
+///
+/// Compare-and-swap compares them, beside the fencing token.
+pub(super) fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
+    let progress: Progress<'_> = read_whole(bytes, "progress")?;
+    let attempt = AttemptId(Uuid::from_bytes(progress.attempt));
+    Ok((progress.version, attempt))
+}
+
+/// The newest entries of a call's history, at most `limit`, oldest first.
+pub(super) fn read_entries(
+    history: &[u8],
+    of: &Intent,
+    limit: u32,
+) -> Result<Vec<Entry>, Unreadable> {
+    let entries = entries(history)?;
+    let older = entries.len().saturating_sub(limit as usize);
+    let read = |(stored, (attempt, by)): (StoredEntry<'_>, About<'_>)| {
+        Ok(Entry {
+            at: time(of.created_at, stored.at, "history")?,
+            event: stored.event.read_word(),
+            attempt: attempt.map(|id| AttemptId(Uuid::from_bytes(id))),
+            outcome: stored.outcome.map(Text::read_word),
+            by: by.read(),
+            detail: stored.detail.read(),
+        })
+    };
+    entries.into_iter().skip(older).map(read).collect()
+}
+
+/// All entries of a history, oldest first.
+fn entries(mut history: &[u8]) -> Result<Vec<(StoredEntry<'_>, About<'_>)>, Unreadable> {
+    let (mut all, mut before) = (Vec::new(), None);
+    while !history.is_empty() {
+        let (stored, rest) = read_first::<StoredEntry<'_>>(history, "history")?;
+        let about = stored.about(before);
+        let about = about.ok_or(Unreadable::Damaged("history"))?;
+        (history, before) = (rest, Some(about));
+        all.push((stored, about));
+    }
+    Ok(all)
+}
+
+pub(super) fn read_duplicate(bytes: &[u8]) -> Result<Duplicate, Unreadable> {
+    let (at, by, kind): (i64, Text<'_>, Text<'_>) = read_whole(bytes, "duplicates")?;
+    Ok(Duplicate {
+        at: Timestamp::from_microsecond(at).map_err(|_| Unreadable::Damaged("duplicates"))?,
+        by: by.read(),
+        kind: kind.read(),
+    })
+}
+
+/// All that is known of the duplicates of a call.
+pub(super) fn duplicates(duplicates: &Duplicates) -> Vec<u8> {
+    let last = duplicates.last.iter().map(|one| {
+        let (at, by, kind) = (one.at.as_microsecond(), &one.by, &one.kind);
+        (at, Text::of(by), Text::of(kind))
+    });
+    write(&(duplicates.count, last.collect::<Vec<_>>()))
+}
+
+pub(super) fn read_duplicates(bytes: &[u8]) -> Result<Duplicates, Unreadable> {
+    let (count, last): (u64, Vec<(i64, Text<'_>, Text<'_>)>) = read_whole(bytes, "duplicates")?;
+    let one = |(at, by, kind): (i64, Text<'_>, Text<'_>)| {
+        Some(Duplicate {
+            at: Timestamp::from_microsecond(at).ok()?,
+            by: by.read(),
+            kind: kind.read(),
+        })
+    };
+    let last = last.into_iter().map(one).collect::<Option<_>>();
+    let last = last.ok_or(Unreadable::Damaged("duplicates"))?;
+    Ok(Duplicates { count, last })
+}
+
+impl<'a> StoredUndo<'a> {
+    fn of(undo: &'a Undo) -> Self {
+        let call = undo.compensation.as_ref();
+        Self {
+            compensation: call.map(|call| (Text::of(&call.tool), call.call_id.0.into_bytes())),
+            skipped: undo.skipped,
+        }
+    }
+
+    fn read(self) -> Undo {
+        let compensation = self.compensation.map(|(tool, call_id)| Compensation {
+            tool: tool.read(),
+            call_id: CallId(Uuid::from_bytes(call_id)),
+        });
+        Undo {
+            compensation,
+            skipped: self.skipped,
+        }
+    }
+}
+
+fn stored_alias(alias: &Alias) -> (Vec<Id>, Fingerprint, Id) {
+    let names = alias.names.iter().map(|name| name.0).collect();
+    (names, alias.fingerprint, alias.recipe.0)
+}
+
+fn read_alias((names, fingerprint, recipe): (Vec<Id>, Fingerprint, Id)) -> Alias {
+    Alias {
+        names: names.into_iter().map(Lookup).collect(),
+        fingerprint,
+        recipe: RecipeId(recipe),
+    }
+}
+
+/// Microseconds from when the call was made up to this time.
+fn since(intent: &Intent, time: Timestamp) -> i64 {
+    time.as_microsecond() - intent.created_at.as_microsecond()
+}
+
+fn time(created_at: Timestamp, since: i64, of: &'static str) -> Result<Timestamp, Unreadable> {
+    let time = created_at.as_microsecond().checked_add(since);
+    let time = time.and_then(|time| Timestamp::from_microsecond(time).ok());
+    time.ok_or(Unreadable::Damaged(of))
+}
+
+#[expect(clippy::expect_used, reason = "plain values always encode")]
+fn write(value: &impl Serialize) -> Vec<u8> {
+    postcard::to_extend(value, vec![VERSION]).expect("plain values")
+}
+
+/// The value at the beginning of `bytes`, and what follows it.
+fn read_first<'a, T: Deserialize<'a>>(
+    bytes: &'a [u8],
+    what: &'static str,
+) -> Result<(T, &'a [u8]), Unreadable> {
+    let damaged = Unreadable::Damaged(what);
+    match bytes.split_first() {
+        Some((&VERSION, value)) => postcard::take_from_bytes(value).map_err(|_| damaged),
+        Some((other, _)) => Err(Unreadable::OtherVersion(*other)),
+        None => Err(damaged),
+    }
+}
+
+/// The one value that `bytes` are.
+fn read_whole<'a, T: Deserialize<'a>>(
+    bytes: &'a [u8],
+    what: &'static str,
+) -> Result<T, Unreadable> {
+    match read_first(bytes, what)? {
+        (value, []) => Ok(value),
+        _ => Err(Unreadable::Damaged(what)),
+    }
+}
+
+#[cfg(test)]
+#[path = "codec_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,115 @@
+//! The state of a call as it is stored.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::text::Text;
+use crate::core::record::{Content, Failure, FailureKind, State};
+
+/// The order is part of the format.
+#[derive(Serialize, Deserialize)]
+pub(super) enum StoredState<'a> {
+    Running,
+    Succeeded(#[serde(borrow)] StoredContent<'a>),
+    Failed {
+        kind: u8,
+        status: Option<u16>,
+        has_body: bool,
+        retry_after_ms: Option<u64>,
+        #[serde(borrow)]
+        why: Text<'a>,
+    },
+    Unknown(#[serde(borrow)] Text<'a>),
+    Compensating(#[serde(borrow)] Option<StoredContent<'a>>),
+    Compensated(#[serde(borrow)] Option<StoredContent<'a>>),
+    Stuck(#[serde(borrow)] Option<StoredContent<'a>>),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) enum StoredContent<'a> {
+    /// The result is stored beside this.
+    Kept,
+    Unavailable(#[serde(borrow)] Text<'a>),
+}
+
+impl<'a> StoredState<'a> {
+    pub(super) fn of(state: &'a State) -> Self {
+        let content = |content: &'a Option<Content>| content.as_ref().map(StoredContent::of);
+        match state {
+            State::Running => Self::Running,
+            State::Succeeded(content) => Self::Succeeded(StoredContent::of(content)),
+            State::Failed(failure) => Self::Failed {
+                kind: code(&FailureKind::ALL, failure.kind),
+                status: failure.status,
+                has_body: failure.body.is_some(),
+                retry_after_ms: failure
+                    .retry_after
+                    .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                why: Text::of(&failure.why),
+            },
+            State::Unknown(why) => Self::Unknown(Text::of(why)),
+            State::Compensating(kept) => Self::Compensating(content(kept)),
+            State::Compensated(kept) => Self::Compensated(content(kept)),
+            State::Stuck(kept) => Self::Stuck(content(kept)),
+        }
+    }
+
+    /// `None`: a value that is stored beside it is missing, or its code was never written.
+    pub(super) fn read(self, result: Option<Bytes>) -> Option<State> {
+        let content = |content: Option<StoredContent<'_>>| match content {
+            None => Some(None),
+            Some(content) => content.read(result.clone()).map(Some),
+        };
+        Some(match self {
+            Self::Running => State::Running,
+            Self::Succeeded(content) => State::Succeeded(content.read(result)?),
+            Self::Failed {
+                kind,
+                status,
+                has_body,
+                retry_after_ms,
+                why,
+            } => State::Failed(Failure {
+                kind: decoded(&FailureKind::ALL, kind)?,
+                status,
+                body: if has_body { Some(result?) } else { None },
+                retry_after: retry_after_ms.map(Duration::from_millis),
+                why: why.read(),
+            }),
+            Self::Unknown(why) => State::Unknown(why.read()),
+            Self::Compensating(kept) => State::Compensating(content(kept)?),
+            Self::Compensated(kept) => State::Compensated(content(kept)?),
+            Self::Stuck(kept) => State::Stuck(content(kept)?),
+        })
+    }
+}
+
+impl<'a> StoredContent<'a> {
+    pub(super) fn of(content: &'a Content) -> Self {
+        match content {
+            Content::Kept(_) => Self::Kept,
+            Content::Unavailable(why) => Self::Unavailable(Text::of(why)),
+        }
+    }
+
+    pub(super) fn read(self, result: Option<Bytes>) -> Option<Content> {
+        match self {
+            Self::Kept => result.map(Content::Kept),
+            Self::Unavailable(why) => Some(Content::Unavailable(why.read())),
+        }
+    }
+}
+
+/// The code of a value: its place among all of its kind, which is part of the format.
+pub(super) fn code<T: PartialEq>(all: &[T], one: T) -> u8 {
+    let place = all.iter().position(|other| *other == one);
+    place
+        .and_then(|place| place.try_into().ok())
+        .unwrap_or(u8::MAX)
+}
+
+pub(super) fn decoded<T: Copy>(all: &[T], code: u8) -> Option<T> {
+    all.get(usize::from(code)).copied()
+}

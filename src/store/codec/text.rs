@@ -1,0 +1,149 @@
+//! Texts in fewer bytes where their form is known: words of the ledger, ids in hex digits.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A text. The order is part of the format.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) enum Text<'a> {
+    Plain(#[serde(borrow)] &'a str),
+    Word(Word),
+    /// 32 hex digits.
+    Simple([u8; 16]),
+    /// A UUID with hyphens.
+    Hyphenated([u8; 16]),
+    /// A gateway as the ledger names it.
+    Gateway([u8; 16]),
+    /// What a tool has answered: its status, and how many bytes.
+    Answered(u16, u64),
+}
+
+/// One of [`WORDS`], by its place.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub(super) struct Word(u8);
+
+impl Word {
+    fn of(text: &str) -> Option<Self> {
+        let place = WORDS.iter().position(|word| *word == text)?;
+        u8::try_from(place).ok().map(Self)
+    }
+
+    fn text(self) -> &'static str {
+        WORDS.get(usize::from(self.0)).copied().unwrap_or_default()
+    }
+}
+
+impl TryFrom<u8> for Word {
+    type Error = &'static str;
+
+    fn try_from(place: u8) -> Result<Self, Self::Error> {
+        if usize::from(place) < WORDS.len() {
+            Ok(Self(place))
+        } else {
+            Err("no such word")
+        }
+    }
+}
+
+impl From<Word> for u8 {
+    fn from(word: Word) -> Self {
+        word.0
+    }
+}
+
+/// Words of the ledger. Only ever add at the end: a text stands for its place.
+pub(super) const WORDS: [&str; 24] = [
+    "",
+    "default",
+    "claimed",
+    "ended",
+    "retried",
+    "run_again",
+    "ended_late",
+    "sent_again",
+    "resolved",
+    "probed",
+    "compensating",
+    "compensated",
+    "stuck",
+    "skipped",
+    "executed",
+    "not_executed",
+    "unknown",
+    "replayed",
+    "joined",
+    "suppressed",
+    "refused",
+    "open",
+    "token open",
+    "the key was free",
+];
+
+/// The prefix of gateways in the ledger.
+const GATEWAY: &str = "gateway ";
+
+impl<'a> Text<'a> {
+    pub(super) fn of(text: &'a str) -> Self {
+        if let Some(word) = Word::of(text) {
+            return Self::Word(word);
+        }
+        // Others than the lower-case forms that are written here would come back as these.
+        if let Some(id) = text.strip_prefix(GATEWAY).and_then(simple) {
+            return Self::Gateway(id);
+        }
+        if let Some(id) = simple(text) {
+            return Self::Simple(id);
+        }
+        if let Some((status, bytes)) = answered(text) {
+            return Self::Answered(status, bytes);
+        }
+        let is_same = |id: &Uuid| id.hyphenated().to_string() == text;
+        match Uuid::try_parse(text).ok().filter(is_same) {
+            Some(id) => Self::Hyphenated(id.into_bytes()),
+            None => Self::Plain(text),
+        }
+    }
+
+    pub(super) fn read(self) -> String {
+        self.read_word().into_owned()
+    }
+
+    /// The text, without a copy if it is a word.
+    pub(super) fn read_word(self) -> Cow<'static, str> {
+        let simple = |id| Uuid::from_bytes(id).simple().to_string();
+        match self {
+            Self::Plain(text) => Cow::Owned(text.to_owned()),
+            Self::Word(word) => Cow::Borrowed(word.text()),
+            Self::Simple(id) => Cow::Owned(simple(id)),
+            Self::Hyphenated(id) => Cow::Owned(Uuid::from_bytes(id).hyphenated().to_string()),
+            Self::Gateway(id) => Cow::Owned(format!("{GATEWAY}{}", simple(id))),
+            Self::Answered(status, bytes) => Cow::Owned(sentence(status, bytes)),
+        }
+    }
+}
+
+/// The id of these 32 hex digits in lower case.
+fn simple(text: &str) -> Option<[u8; 16]> {
+    let mut id = [0; 16];
+    let is_lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    (is_lower && hex::decode_to_slice(text, &mut id).is_ok()).then_some(id)
+}
+
+/// What the ledger says of an attempt that was answered.
+fn sentence(status: u16, bytes: u64) -> String {
+    format!("the tool answered {status} with {bytes} bytes")
+}
+
+/// Status and length in such a sentence.
+fn answered(text: &str) -> Option<(u16, u64)> {
+    let (status, rest) = text
+        .strip_prefix("the tool answered ")?
+        .split_once(" with ")?;
+    let bytes = rest.strip_suffix(" bytes")?;
+    let (status, bytes) = (status.parse().ok()?, bytes.parse().ok()?);
+    // Other digits than those that are written here would come back as these.
+    (sentence(status, bytes) == text).then_some((status, bytes))
+}

@@ -1,0 +1,127 @@
+//! What is remembered is what the store has, whatever comes between.
+
+use super::*;
+use crate::core::record::Content;
+use crate::store::codec::tests::record;
+
+fn succeeded(result: &'static str) -> Record {
+    record(State::Succeeded(Content::Kept(Bytes::from(result))))
+}
+
+fn name() -> Lookup {
+    succeeded("1").intent.lookup
+}
+
+/// As a call that surely holds its name.
+fn keep(finished: &Finished, result: &'static str, seen: &[Seen]) {
+    let call = succeeded(result);
+    finished.remember(&call, call.intent.all_names(), seen);
+}
+
+/// The result that is remembered.
+fn remembered(finished: &Finished) -> Option<Bytes> {
+    finished.get(&name()).as_deref().and_then(result).cloned()
+}
+
+#[test]
+fn what_was_read_or_written_last_is_remembered() {
+    let finished = Finished::new(1 << 20);
+    let looked = finished.look(&[name()]);
+    keep(&finished, "1", &looked);
+    assert_eq!(remembered(&finished), Some("1".into()));
+    let begun = finished.begin([&name()].into_iter());
+    assert_eq!(remembered(&finished), None, "it may change at any moment");
+    finished.end(&begun);
+    keep(&finished, "2", &begun);
+    assert_eq!(remembered(&finished), Some("2".into()));
+    finished.clear();
+    assert_eq!((remembered(&finished), finished.bytes()), (None, 0));
+}
+
+#[test]
+fn what_was_read_before_a_write_is_not_remembered_after_it() {
+    let finished = Finished::new(1 << 20);
+    let looked = finished.look(&[name()]);
+    let begun = finished.begin([&name()].into_iter());
+    keep(&finished, "old", &looked);
+    assert_eq!(remembered(&finished), None, "while it is written");
+    let meanwhile = finished.look(&[name()]);
+    keep(&finished, "old", &meanwhile);
+    assert_eq!(remembered(&finished), None, "read while it is written");
+    finished.end(&begun);
+    keep(&finished, "old", &meanwhile);
+    assert_eq!(remembered(&finished), None, "read while it was written");
+    keep(&finished, "old", &looked);
+    assert_eq!(remembered(&finished), None, "read before");
+}
+
+#[test]
+fn of_two_writes_at_once_none_is_remembered() {
+    let finished = Finished::new(1 << 20);
+    let first = finished.begin([&name()].into_iter());
+    let second = finished.begin([&name()].into_iter());
+    finished.end(&second);
+    keep(&finished, "second", &second);
+    assert_eq!(
+        remembered(&finished),
+        None,
+        "the first may still be written"
+    );
+    finished.end(&first);
+    keep(&finished, "first", &first);
+    assert_eq!(remembered(&finished), None, "the first is older");
+    // The one that began last may be made first.
+    let first = finished.begin([&name()].into_iter());
+    let second = finished.begin([&name()].into_iter());
+    finished.end(&first);
+    finished.end(&second);
+    keep(&finished, "second", &second);
+    assert_eq!(
+        remembered(&finished),
+        None,
+        "the first may have come after it"
+    );
+}
+
+#[test]
+fn a_write_that_may_have_been_made_keeps_its_name_out_for_ever() {
+    let finished = Finished::new(1 << 20);
+    drop(finished.begin([&name()].into_iter()));
+    let looked = finished.look(&[name()]);
+    keep(&finished, "1", &looked);
+    assert_eq!(remembered(&finished), None);
+}
+
+#[test]
+fn only_succeeded_calls_are_remembered_and_only_under_names_that_they_have() {
+    let finished = Finished::new(1 << 20);
+    let other = Lookup([9; 16]);
+    let looked = finished.look(&[name(), other]);
+    keep(&finished, "1", &looked);
+    assert!(finished.get(&other).is_none());
+    for state in [
+        State::Running,
+        State::Unknown("why".into()),
+        State::Compensating(Some(Content::Kept(Bytes::from("1")))),
+    ] {
+        let finished = Finished::new(1 << 20);
+        let looked = finished.look(&[name()]);
+        let call = record(state);
+        finished.remember(&call, call.intent.all_names(), &looked);
+        assert_eq!(finished.bytes(), 0);
+    }
+}
+
+#[test]
+fn it_holds_no_more_than_it_may() {
+    let finished = Finished::new(100 * FIXED);
+    for number in 0..1_000_u32 {
+        let mut lookup = [0; 16];
+        lookup[..4].copy_from_slice(&number.to_be_bytes());
+        let mut call = succeeded("1");
+        Arc::make_mut(&mut call.intent).lookup = Lookup(lookup);
+        let looked = finished.look(&[Lookup(lookup)]);
+        finished.remember(&call, call.intent.all_names(), &looked);
+    }
+    assert!((1..=100 * FIXED).contains(&finished.bytes()));
+}

@@ -1,0 +1,52 @@
+//! Tenants and tools that are known to be listed, so that not every claim lists them again.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use crate::store::lock::lock;
+
+/// Most that are known at once; above that all are forgotten, and listed again.
+const MOST: usize = 10_000;
+
+/// The listed tenants, each with a tool, in the data of one epoch.
+#[derive(Default)]
+pub(super) struct Known(Mutex<(String, HashSet<(String, String)>)>);
+
+impl Known {
+    pub(super) fn has(&self, epoch: &str, tenant: &str, tool: &str) -> bool {
+        let known = lock(&self.0);
+        // Without this nothing of a call would be looked for where the lists were lost.
+        known.0 == epoch && known.1.contains(&(tenant.to_owned(), tool.to_owned()))
+    }
+
+    /// Notes that a claim in this epoch's data has listed them.
+    pub(super) fn learn(&self, epoch: &str, tenant: &str, tool: &str) {
+        let mut known = lock(&self.0);
+        if known.0 != epoch || known.1.len() >= MOST {
+            *known = (epoch.to_owned(), HashSet::new());
+        }
+        known.1.insert((tenant.to_owned(), tool.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_listed_in_other_data_is_not_known() {
+        let known = Known::default();
+        assert!(!known.has("", "a", "t"));
+        known.learn("e", "a", "t");
+        assert!(known.has("e", "a", "t"));
+        assert!(
+            !known.has("e", "a", "u") && !known.has("e", "b", "t") && !known.has("f", "a", "t")
+        );
+        known.learn("f", "b", "t");
+        assert!(!known.has("f", "a", "t") && !known.has("e", "a", "t"));
+        for n in 0..=MOST {
+            known.learn("f", &n.to_string(), "t");
+        }
+        assert!(lock(&known.0).1.len() <= MOST);
+    }
+}

@@ -1,0 +1,207 @@
+//! A model of the loss check, of which all states are gone through, within small bounds.
+//!
+//! There are three gateways, a store of two partitions, on one server or on two, an older copy of it, and all that may
+//! happen to them in any order. What gateways compare and remember is done by the real rules of `loss`. What scripts do is
+//! written here once more, beside the name of the script.
+//!
+//! **The promise.** A gateway *knows* of an acknowledged write that is counted if it made it, or has found everything whole
+//! in a look that read the partition with the write in it. After a crash it knows what it knew when its file of watermarks
+//! was written; after an accepted loss, what it found then. If a write is not in the store any more, and no person has
+//! given it up, each gateway that knows of it finds a loss at its next look, also after a restart, and claims nothing before.
+//! And where nothing was lost no gateway finds a loss.
+//!
+//! Time plays no part: a gateway may be forgotten at any moment, also while it works. One that is gone for ever is one that
+//! never starts again. A claim is one step with the question whether the store is open.
+
+mod judge; // by the real rules
+mod scene; // what may happen
+mod state; // what there is
+mod steps; // one after the other
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use self::judge::Break;
+use self::scene::{Scene, Step};
+use self::state::{Left, State};
+use self::steps::Model;
+
+/// How many states there are, and the shortest way to break the promise.
+fn explore(scene: Scene, broken: Break) -> (usize, Option<(Vec<Step>, String)>) {
+    let (mut model, first) = (Model::new(scene, broken), State::first(scene.left));
+    let steps = model.steps();
+    // Its hash stands for a state: of a million states two have the same once in ten million runs.
+    let hasher = RandomState::new();
+    let mut met = HashSet::from([hasher.hash_one(first)]);
+    let mut trail: Vec<(usize, Option<Step>)> = vec![(0, None)];
+    let mut waiting = VecDeque::from([(first, 0)]);
+    while let Some((state, at)) = waiting.pop_front() {
+        if state.is_settled() {
+            continue;
+        }
+        for step in &steps {
+            match model.after(state, *step) {
+                None => {}
+                Some(Ok(next)) => {
+                    let next = next.plain();
+                    if met.insert(hasher.hash_one(next)) {
+                        waiting.push_back((next, trail.len()));
+                        trail.push((at, Some(*step)));
+                    }
+                }
+                Some(Err(why)) => return (met.len(), Some((way_to(&trail, at, *step), why))),
+            }
+        }
+    }
+    (met.len(), None)
+}
+
+fn way_to(trail: &[(usize, Option<Step>)], mut at: usize, last: Step) -> Vec<Step> {
+    let mut way = vec![last];
+    while let (before, Some(step)) = trail[at] {
+        way.push(step);
+        at = before;
+    }
+    way.reverse();
+    way
+}
+
+/// Writes, copies, losses, ends, forgets and acceptances.
+const fn at_most([writes, copies, losses, ends, forgets, accepts]: [u8; 6]) -> Left {
+    Left {
+        writes,
+        copies,
+        losses,
+        ends,
+        forgets,
+        accepts,
+    }
+}
+
+/// A gateway is killed or stopped, and comes back or does not.
+const ENDS: Scene = Scene {
+    left: at_most([2, 1, 1, 1, 0, 0]),
+    is_cluster: false,
+    is_split: false,
+    ends_calls: false,
+    gateways: 3,
+    writers: &[0],
+    forgetters: &[1],
+};
+/// A gateway is forgotten, and goes on.
+const FORGETS: Scene = Scene {
+    left: at_most([2, 1, 1, 0, 1, 0]),
+    ..ENDS
+};
+/// A gateway is forgotten, and any of them may end.
+const FORGETS_AND_ENDS: Scene = Scene {
+    left: at_most([1, 1, 1, 1, 1, 0]),
+    ..ENDS
+};
+/// The one that forgets is forgotten, too.
+const FORGETS_TWICE: Scene = Scene {
+    left: at_most([1, 0, 1, 0, 2, 0]),
+    forgetters: &[1, 2],
+    ..ENDS
+};
+/// Another gateway does something between the steps of a look.
+const BETWEEN: Scene = Scene {
+    left: at_most([1, 0, 1, 0, 1, 0]),
+    is_split: true,
+    gateways: 2,
+    ..ENDS
+};
+/// A person accepts a loss, and the store may lose more.
+const ACCEPTS: Scene = Scene {
+    left: at_most([2, 1, 2, 0, 0, 1]),
+    gateways: 2,
+    ..ENDS
+};
+/// Outcomes are written also while nothing may be claimed.
+const OUTCOMES: Scene = Scene {
+    left: at_most([2, 1, 1, 0, 1, 0]),
+    ends_calls: true,
+    gateways: 2,
+    ..ENDS
+};
+
+fn on_cluster(scene: Scene) -> Scene {
+    Scene {
+        is_cluster: true,
+        ..scene
+    }
+}
+
+fn holds(scenes: &[Scene]) {
+    for scene in scenes {
+        let (states, broken) = explore(*scene, Break::None);
+        assert_eq!(broken, None);
+        assert!(states > 1_000, "{states} states: hardly anything happens");
+    }
+}
+
+#[test]
+fn a_gateway_that_ends_hides_no_loss() {
+    holds(&[ENDS, on_cluster(ENDS)]);
+}
+
+#[test]
+fn a_gateway_that_is_forgotten_hides_no_loss() {
+    holds(&[FORGETS, FORGETS_AND_ENDS, FORGETS_TWICE, OUTCOMES]);
+}
+
+#[test]
+fn a_gateway_that_is_forgotten_on_a_cluster_hides_no_loss() {
+    holds(&[on_cluster(FORGETS_AND_ENDS), on_cluster(FORGETS_TWICE)]);
+}
+
+#[test]
+fn what_happens_during_a_look_hides_no_loss() {
+    holds(&[BETWEEN, on_cluster(BETWEEN)]);
+}
+
+#[test]
+fn an_accepted_loss_hides_no_later_one() {
+    holds(&[ACCEPTS]);
+}
+
+/// Without one of the rules the promise is broken: the shortest ways.
+#[test]
+fn each_rule_is_needed() {
+    let mut ways = String::new();
+    for (broken, scene) in [
+        (Break::LastCountsAreNotKept, FORGETS),
+        (Break::LastCountsAreReadFirst, BETWEEN),
+        (Break::LastCountsAreWhatWasRead, FORGETS),
+        (Break::CountsHealThemselves, OUTCOMES),
+        (Break::TakingOutIsNotCounted, FORGETS),
+        (Break::AbsentOnesAreDroppedEarly, ENDS),
+        (Break::AKilledGatewayGoesOnCounting, ENDS),
+        (Break::AComebackTakesWhatItHasRead, BETWEEN),
+        (Break::NoLookAfterALoss, ENDS),
+    ] {
+        let found = explore(scene, broken).1;
+        let (way, why) = found.unwrap_or_else(|| panic!("{broken:?} is not found"));
+        ways += &format!("{broken:?}: {why}\n  {way:?}\n");
+    }
+    insta::assert_snapshot!(ways, @"
+    LastCountsAreNotKept: a loss is found where there was none
+      [Claim(0, 0), LookToForget(1, 0), Act(1), Look(0)]
+    LastCountsAreReadFirst: a loss is found where there was none
+      [Claim(0, 0), Look(0), Look(1), Look(1), Look(1), LookToForget(1, 0), Act(1), Look(0), Look(0), Look(0)]
+    LastCountsAreWhatWasRead: a look finds Whole, and a write that is known is not there
+      [Claim(0, 0), LookToForget(1, 0), SwitchBack(0), Act(1), Look(0)]
+    CountsHealThemselves: a look finds Whole, and a write that is known is not there
+      [Claim(0, 0), SetBack(0), End(0, 0), Look(0)]
+    TakingOutIsNotCounted: a look finds Whole, and a write that is known is not there
+      [Claim(0, 0), LookToForget(1, 0), Act(1), Look(2), SetBack(0), Look(2)]
+    AbsentOnesAreDroppedEarly: a look finds Whole, and a write that is known is not there
+      [Claim(0, 1), Look(1), SetBack(0), Look(1)]
+    AKilledGatewayGoesOnCounting: a look finds Whole, and a write that is known is not there
+      [Claim(0, 0), Crash(0), Start(0), Look(1), SetBack(0), Look(0), Claim(0, 0), Look(1)]
+    AComebackTakesWhatItHasRead: a look finds Whole, and a write that is known is not there
+      [Look(0), Look(0), Claim(0, 0), Look(0), Look(1), Look(1), Look(1), LookToForget(1, 0), Act(1), Look(0), SetBack(0), Act(0), Act(0), Rest(0), Look(0), Look(0), Look(0), Look(0)]
+    NoLookAfterALoss: a claim goes through, and a write that is known is not there
+      [Claim(0, 0), Crash(0), Start(0), Look(0), SwitchBack(0), Claim(0, 0)]
+    ");
+}

@@ -1,0 +1,220 @@
+//! What gateways, their files and the store's servers hold.
+
+pub(super) const GATEWAYS: usize = 3;
+pub(super) const PARTS: usize = 2;
+/// Names under which writes are counted: those of the gateways, and one for a gateway that was killed.
+pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "again"];
+/// In a partition instead of an epoch: a gateway has found a loss.
+pub(super) const CLOSED: u8 = 8;
+
+/// By name.
+pub(super) type Counts = [u8; NAMES.len()];
+/// By partition and name.
+pub(super) type AllCounts = [Counts; PARTS];
+/// By partition.
+pub(super) type Counted = [u8; PARTS];
+/// A bit for each write.
+pub(super) type Data = u16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Part {
+    pub(super) epoch: u8,
+    pub(super) counts: Counts,
+    /// Of forgotten gateways, in this epoch.
+    pub(super) last: (u8, Counts),
+    pub(super) data: Data,
+}
+
+/// The manifest; without an epoch there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Head {
+    pub(super) epoch: u8,
+    /// A bit for each epoch.
+    pub(super) follows: u8,
+    pub(super) is_complete: bool,
+    pub(super) is_lost: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Store {
+    pub(super) head: Head,
+    pub(super) parts: [Part; PARTS],
+}
+
+/// What a gateway remembers, and what its file holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Memory {
+    pub(super) name: u8,
+    pub(super) epoch: u8,
+    pub(super) writes: AllCounts,
+    /// The writes that these counts stand for. No gateway has this; it is what the promise is about.
+    pub(super) knows: Data,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Gateway {
+    pub(super) is_up: bool,
+    /// The newest look has found everything whole, and the connection was not lost since.
+    pub(super) is_open: bool,
+    pub(super) is_lost: bool,
+    pub(super) was_whole: bool,
+    pub(super) was_stopped: bool,
+    /// The connection was lost since the look began.
+    pub(super) is_cut: bool,
+    /// Whether the server of a partition has this gateway's scripts.
+    pub(super) has_scripts: [bool; PARTS],
+    pub(super) memory: Memory,
+    pub(super) file: Memory,
+    pub(super) look: Look,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) enum Look {
+    #[default]
+    None,
+    /// Manifest and epochs are read, and the counts of so many partitions. It knew these counts when it began.
+    Reads(usize, Store, AllCounts),
+    /// Everything is whole.
+    Acts(Acts),
+}
+
+/// What a gateway does after it has found everything whole.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Acts {
+    /// It was forgotten, and comes back in one partition after the other; then it forgets another one in each.
+    pub(super) next: usize,
+    /// Its own last counts; 0: it is counted.
+    pub(super) own: Counted,
+    pub(super) forgets: Option<usize>,
+    /// What it has read of that one.
+    pub(super) gone: Counted,
+}
+
+/// How often something may still happen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Left {
+    pub(super) writes: u8,
+    pub(super) copies: u8,
+    pub(super) losses: u8,
+    pub(super) ends: u8,
+    pub(super) forgets: u8,
+    pub(super) accepts: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct State {
+    pub(super) store: Store,
+    /// Of each server: a snapshot, or a replica that lags.
+    pub(super) copy: Store,
+    pub(super) gateways: [Gateway; GATEWAYS],
+    /// All that were acknowledged, and those that a person has given up.
+    pub(super) written: Data,
+    pub(super) given_up: Data,
+    pub(super) epochs: u8,
+    pub(super) names: u8,
+    /// Who accepts a loss.
+    pub(super) accepting: Option<usize>,
+    pub(super) had_loss: bool,
+    pub(super) left: Left,
+}
+
+impl State {
+    /// All gateways are there and have met the store, in which nothing was written yet.
+    pub(super) fn first(left: Left) -> Self {
+        let head = Head {
+            epoch: 1,
+            is_complete: true,
+            ..Head::default()
+        };
+        let part = Part {
+            epoch: 1,
+            ..Part::default()
+        };
+        let store = Store {
+            head,
+            parts: [part; PARTS],
+        };
+        let gateway = |name| {
+            let memory = Memory {
+                name,
+                epoch: 1,
+                ..Memory::default()
+            };
+            Gateway {
+                is_up: true,
+                is_open: true,
+                was_whole: true,
+                has_scripts: [true; PARTS],
+                memory,
+                file: memory,
+                ..Gateway::default()
+            }
+        };
+        Self {
+            store,
+            copy: store,
+            gateways: [0, 1, 2].map(gateway),
+            written: 0,
+            given_up: 0,
+            epochs: 1,
+            names: 3,
+            accepting: None,
+            had_loss: false,
+            left,
+        }
+    }
+
+    /// Whether no step can break the promise any more.
+    pub(super) fn is_settled(&self) -> bool {
+        let missing = self.written & !self.store.data() & !self.given_up;
+        let know = |gateway: &Gateway| {
+            gateway.memory.knows & missing != 0 || gateway.file.knows & missing != 0
+        };
+        let is_noticed = self.store.head.is_lost && self.left.accepts == 0;
+        self.had_loss && self.left.losses == 0 && (is_noticed || !self.gateways.iter().any(know))
+    }
+
+    /// The same without what does not matter any more.
+    pub(super) fn plain(mut self) -> Self {
+        if self.left.losses == 0 {
+            (self.copy, self.left.copies) = (Store::default(), 0);
+        }
+        self
+    }
+
+    pub(super) fn new_epoch(&mut self) -> u8 {
+        self.epochs += 1;
+        self.epochs
+    }
+}
+
+impl Store {
+    pub(super) fn data(&self) -> Data {
+        self.parts[0].data | self.parts[1].data
+    }
+
+    pub(super) fn counts(&self) -> AllCounts {
+        self.parts.map(|part| part.counts)
+    }
+}
+
+impl Part {
+    /// `missing` in common.lua.
+    pub(super) fn is_missing_to(&self, memory: &Memory, at: usize) -> bool {
+        let name = usize::from(memory.name);
+        self.epoch != memory.epoch || self.counts[name] < memory.writes[at][name]
+    }
+}
+
+pub(super) fn bit(epoch: u8) -> u8 {
+    if epoch == 0 || epoch == CLOSED {
+        0
+    } else {
+        1 << epoch
+    }
+}
+
+/// Up to eight writes of each partition.
+pub(super) fn of_part(at: usize) -> Data {
+    0xff << (8 * at)
+}

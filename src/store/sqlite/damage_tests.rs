@@ -1,0 +1,375 @@
+//! Damaged rows: a call is never absent because a part of it is, and it keeps no other back.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::Params;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::*;
+use crate::core::call::{Arrival, Change, Event, next};
+use crate::core::key::{Lookup, Source};
+use crate::core::ledger::{Duplicate, Duplicates, Filter};
+use crate::core::outcome::Evidence;
+use crate::core::recipe::RecipeId;
+use crate::core::record::{AttemptId, Intent, Record};
+use crate::core::session::Brought;
+use crate::core::tool::Tool;
+use crate::store::{Calls as _, Claimed, Ledger as _, Replaced};
+
+const ME: InstanceId = InstanceId(Uuid::from_u128(1));
+
+/// A store, and a second connection that damages its file.
+pub(super) struct Damaged {
+    pub(super) store: Sqlite,
+    pub(super) file: Connection,
+    _folder: tempfile::TempDir,
+}
+
+impl Damaged {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path: &Path = &folder.path().join("oncegate.db");
+        Self {
+            store: Sqlite::open(path, ME, &CancellationToken::new()).expect("a store"),
+            file: Connection::open(path).expect("opened"),
+            _folder: folder,
+        }
+    }
+
+    fn damage(&self, sql: &str, params: impl Params) {
+        assert_eq!(self.file.execute(sql, params), Ok(1), "{sql}");
+    }
+
+    pub(super) async fn claimed(&self, key: &str) -> Record {
+        match self.store.claim(&arrival(key), &[]).await {
+            Ok(Claimed::Yours(record)) => record,
+            other => panic!("not claimed: {other:?}"),
+        }
+    }
+
+    /// An unknown call. Its next check is due at this second, if at all.
+    pub(super) async fn unknown(&self, key: &str, due: Option<i64>) -> Record {
+        let running = self.claimed(key).await;
+        let event = Event::Ended {
+            attempt: running.attempt.id,
+            fencing: running.fencing,
+            evidence: Evidence::NoAnswer {
+                why: "timed out".into(),
+            },
+            retry: None,
+        };
+        let change = next(&Tool::new("t"), Some(&running), &event, at(1));
+        let change = change.expect("an end").change.expect("a change");
+        let unknown = match self.store.replace(&change, &running).await {
+            Ok(Replaced::Done(record)) => record,
+            other => panic!("not replaced: {other:?}"),
+        };
+        let due = due.map(|second| at(second).as_microsecond());
+        self.damage(
+            "UPDATE calls SET due_at = ?2 WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)",
+            (id(&unknown), due),
+        );
+        unknown
+    }
+
+    /// Damages one column of the table that has the rest of a call.
+    fn spoil(&self, record: &Record, column: &str) {
+        let table = match column {
+            "intent" => "intents",
+            "duplicates" => "duplicates",
+            _ => "calls",
+        };
+        let sql = format!(
+            "UPDATE {table} SET {column} = x'ff' WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)"
+        );
+        self.damage(&sql, [id(record)]);
+    }
+
+    /// Loses a call's row in this table.
+    fn lose(&self, record: &Record, table: &str) {
+        let sql =
+            format!("DELETE FROM {table} WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)");
+        self.damage(&sql, [id(record)]);
+    }
+
+    /// The keys on a page of the ledger, and how many calls on it are unreadable.
+    async fn listed(&self, filter: Filter) -> (Vec<String>, u64) {
+        let page = self
+            .store
+            .list("shop", &filter, None, 10)
+            .await
+            .expect("a page");
+        let keys = page
+            .found
+            .into_iter()
+            .map(|listed| listed.record.intent.key.clone());
+        (keys.collect(), page.unreadable)
+    }
+}
+
+pub(super) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).expect("a time")
+}
+
+fn id(record: &Record) -> [u8; 16] {
+    record.intent.call_id.0.into_bytes()
+}
+
+fn arrival(key: &str) -> Change {
+    let lookup = Lookup::new("shop", "t", key);
+    let intent = Intent {
+        call_id: CallId::new(Uuid::new_v4(), &lookup),
+        tenant: "shop".into(),
+        tool: "t".into(),
+        lookup,
+        names: Vec::new(),
+        recipe: RecipeId::default(),
+        key: key.into(),
+        key_source: Source::Runtime,
+        fingerprint: [1; 32],
+        user_id: String::new(),
+        session_id: String::new(),
+        saga_id: String::new(),
+        trace_id: "trace".into(),
+        made_by: "agent".into(),
+        client_ids: String::new(),
+        similar: None,
+        args: "{}".into(),
+        created_at: at(0),
+    };
+    let event = Event::Arrived(Arrival {
+        intent: Arc::new(intent),
+        prints: Arc::default(),
+        brought: Brought::default(),
+        attempt: AttemptId(Uuid::new_v4()),
+        owner: ME,
+    });
+    let next = next(&Tool::new("t"), None, &event, at(0)).expect("a claim");
+    next.change.expect("a change")
+}
+
+fn by_key(key: &str) -> Filter {
+    Filter {
+        key: Some(key.into()),
+        ..Filter::default()
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_not_free_because_a_row_of_its_call_is_lost() {
+    for table in ["intents", "calls"] {
+        let damaged = Damaged::new();
+        let call = damaged.claimed("k").await;
+        damaged.lose(&call, table);
+        let again = arrival("k");
+        let (store, call_id) = (&damaged.store, call.intent.call_id);
+        assert!(store.claim(&again, &[]).await.is_err(), "{table}");
+        let names = [call.intent.lookup];
+        assert!(store.holders(&names).await.is_err(), "{table}");
+        assert!(store.load(call_id).await.is_err(), "{table}");
+        assert!(store.history(call_id, 9).await.is_err(), "{table}");
+        assert!(store.replace(&again, &call).await.is_err(), "{table}");
+        let maker = store.maker(call_id).await;
+        assert_eq!(maker.is_err(), table == "intents", "{table}");
+        assert_eq!(damaged.listed(by_key("k")).await, (vec![], 1), "{table}");
+        assert_eq!(
+            damaged.listed(Filter::default()).await,
+            (vec![], 1),
+            "{table}"
+        );
+        if table == "intents" {
+            let due = store.due(at(1_000_000), 9).await.expect("an answer");
+            assert_eq!((due.calls, due.unreadable.len()), (vec![], 1));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_or_an_id_that_leads_to_another_call_is_an_error() {
+    let damaged = Damaged::new();
+    let (one, other) = (damaged.claimed("one").await, damaged.claimed("other").await);
+    let seq = "(SELECT seq FROM names WHERE lookup = ?2)";
+    let sql = format!("UPDATE names SET seq = {seq} WHERE lookup = ?1");
+    damaged.damage(&sql, (one.intent.lookup.0, other.intent.lookup.0));
+    let names = [one.intent.lookup];
+    assert!(damaged.store.holders(&names).await.is_err());
+    assert!(damaged.store.claim(&arrival("one"), &[]).await.is_err());
+    let sql = format!("UPDATE ids SET seq = {seq} WHERE call_id = ?1");
+    damaged.damage(&sql, (id(&one), other.intent.lookup.0));
+    assert!(damaged.store.load(one.intent.call_id).await.is_err());
+    let known = damaged.store.load(other.intent.call_id).await;
+    assert_eq!(known.expect("an answer"), Some(other));
+}
+
+#[tokio::test]
+async fn a_damaged_intent_keeps_no_call_out_of_a_list() {
+    let damaged = Damaged::new();
+    let (bad, _) = (damaged.claimed("bad").await, damaged.claimed("good").await);
+    damaged.spoil(&bad, "intent");
+    assert_eq!(damaged.listed(by_key("bad")).await, (vec![], 1));
+    assert_eq!(
+        damaged.listed(by_key("good")).await,
+        (vec!["good".into()], 0)
+    );
+    let running = Filter {
+        state: Some("running".into()),
+        ..Filter::default()
+    };
+    assert_eq!(damaged.listed(running).await, (vec!["good".into()], 1));
+}
+
+#[tokio::test]
+async fn damaged_duplicates_hide_no_call() {
+    let damaged = Damaged::new();
+    let call = damaged.claimed("k").await;
+    let (store, call_id) = (&damaged.store, call.intent.call_id);
+    let later = Duplicates {
+        count: 1,
+        last: vec![Duplicate {
+            at: at(2),
+            by: "agent".into(),
+            kind: "joined".into(),
+        }],
+    };
+    store
+        .count_duplicates(call_id, &later)
+        .await
+        .expect("counted");
+    let counted = async || {
+        let history = store.history(call_id, 9).await.expect("an answer");
+        history.expect("a call").duplicates.count
+    };
+    assert_eq!(counted().await, 1);
+    damaged.spoil(&call, "duplicates");
+    assert_eq!(counted().await, 0);
+    assert_eq!(
+        damaged.listed(Filter::default()).await,
+        (vec!["k".into()], 0)
+    );
+    store
+        .count_duplicates(call_id, &later)
+        .await
+        .expect("counted");
+    assert_eq!(counted().await, 1, "it is counted anew");
+}
+
+/// Each is due before the good one, and each page is smaller than they are.
+#[tokio::test]
+async fn damaged_calls_keep_no_other_from_its_check() {
+    let damaged = Damaged::new();
+    for (due, keys) in [(Some(2), ["a", "b", "c"]), (None, ["d", "e", "f"])] {
+        for key in keys {
+            let bad = damaged.unknown(key, due).await;
+            damaged.spoil(&bad, "progress");
+        }
+    }
+    let due = damaged.unknown("due", Some(3)).await;
+    let unscheduled = damaged.unknown("unscheduled", None).await;
+    let tools = ["t".to_owned()];
+    let found = damaged.store.due_rechecks(at(9), &tools, 1).await;
+    let found = found.expect("an answer");
+    assert_eq!((found.calls, found.unreadable.len()), (vec![due], 3));
+    let found = damaged.store.unscheduled_unknown(&tools, 1).await;
+    let found = found.expect("an answer");
+    assert_eq!(
+        (found.calls, found.unreadable.len()),
+        (vec![unscheduled], 3)
+    );
+}
+
+#[tokio::test]
+async fn no_call_at_risk_is_skipped_because_it_cannot_be_read() {
+    for table in ["intents", "ids", "spoiled"] {
+        let damaged = Damaged::new();
+        let (bad, good) = (damaged.claimed("bad").await, damaged.claimed("good").await);
+        let at_risk = async |from: &str| damaged.store.calls_at_risk_after_loss(from, 1).await;
+        let (found, next) = at_risk("").await.expect("a page");
+        assert_eq!(found, [bad.intent.call_id]);
+        match table {
+            "spoiled" => damaged.spoil(&bad, "intent"),
+            table => damaged.lose(&bad, table),
+        }
+        let Err(Error::Unreadable(why)) = at_risk("").await else {
+            panic!("{table}: it was skipped");
+        };
+        assert!(why.contains("the loss cannot be accepted"), "{why}");
+        let (found, _) = at_risk(&next.expect("more")).await.expect("a page");
+        assert_eq!(found, [good.intent.call_id]);
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_unreadable_calls_comes_to_an_end() {
+    let damaged = Damaged::new();
+    damaged.claimed("good").await;
+    // Entries that lead nowhere, all of them newer.
+    let fill = |connection: &Connection| {
+        let list = lists::by_tool("shop", "t");
+        for n in 1..=2_500 {
+            lists::insert(connection, list, at(n).as_microsecond(), 1_000_000 + n)?;
+        }
+        Ok(())
+    };
+    damaged
+        .store
+        .writer
+        .run(Need::Plain, fill)
+        .await
+        .expect("filled");
+    let (filter, mut before, mut pages) = (Filter::default(), None, Vec::new());
+    loop {
+        let page = damaged
+            .store
+            .list("shop", &filter, before, 10)
+            .await
+            .expect("a page");
+        pages.push((page.found.len(), page.unreadable));
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [(0, 2_000), (1, 500)]);
+}
+
+#[tokio::test]
+async fn cleanup_tries_an_unreadable_call_again_after_a_day() {
+    let damaged = Damaged::new();
+    let call = damaged.claimed("k").await;
+    damaged.damage("UPDATE calls SET retain_until = 1", []);
+    let sql = "SELECT progress FROM calls";
+    let whole: Vec<u8> = damaged
+        .file
+        .query_row(sql, [], |row| row.get(0))
+        .expect("a row");
+    damaged.spoil(&call, "progress");
+    let prune = async |second| damaged.store.prune(at(second), 9).await.expect("pruned");
+    assert_eq!(prune(0).await, 1, "it was looked at");
+    damaged.damage("UPDATE calls SET progress = ?1", [whole]);
+    let load = async || damaged.store.load(call.intent.call_id).await;
+    assert_eq!(prune(86_399).await, 0);
+    assert_eq!(load().await.expect("an answer"), Some(call.clone()));
+    assert_eq!(prune(86_400).await, 1);
+    assert_eq!(load().await.expect("an answer"), None);
+}
+
+#[tokio::test]
+async fn to_count_a_duplicate_does_not_write_the_result_again() {
+    let damaged = Damaged::new();
+    let call = damaged.claimed("k").await;
+    let result = vec![b' '; 1 << 20];
+    damaged.damage("UPDATE calls SET result = ?1", [result]);
+    let log = damaged.file.path().expect("a path").to_owned() + "-wal";
+    let length = || std::fs::metadata(&log).expect("a log").len();
+    let before = length();
+    let later = Duplicates {
+        count: 1,
+        last: Vec::new(),
+    };
+    let counted = damaged.store.count_duplicates(call.intent.call_id, &later);
+    counted.await.expect("counted");
+    let written = length() - before;
+    assert!((1..100_000).contains(&written), "{written} bytes");
+}

@@ -1,0 +1,229 @@
+//! The lists of the ledger: calls of a tenant with a common property, in order of creation.
+//!
+//! Must not decide anything.
+
+use std::collections::VecDeque;
+
+use rusqlite::{Connection, params};
+
+use super::query::{all, execute};
+use crate::core::key::digest;
+use crate::core::ledger::{self, Index};
+use crate::core::record::Record;
+
+/// Entries of one read: of all lists together, and of each at least.
+const CHUNKS: (usize, usize) = (64, 4);
+
+/// The lists that have a call as long as it is kept.
+///
+/// All calls of a tenant are those of its tools, and a call is found by its key through its name: there are no lists
+/// of these.
+pub(super) fn of(record: &Record) -> Vec<i64> {
+    let tenant = &record.intent.tenant;
+    let listed = |index: &Index<'_>| !matches!(index, Index::All | Index::Key(_));
+    let indexes = ledger::indexes(record).into_iter().filter(listed);
+    indexes.filter_map(|index| list(tenant, index)).collect()
+}
+
+/// Calls of this key that the name of their key does not find.
+pub(super) fn by_key(tenant: &str, key: &str) -> i64 {
+    number(tenant, "key", key)
+}
+
+/// Calls of a tool.
+pub(super) fn by_tool(tenant: &str, tool: &str) -> i64 {
+    number(tenant, "tool", tool)
+}
+
+/// Calls in a state, if few calls are and stay in it.
+pub(super) fn by_state(tenant: &str, state: &str) -> Option<i64> {
+    ledger::is_listed(state).then(|| number(tenant, "state", state))
+}
+
+/// The list of an index; `None`: another query finds its calls.
+pub(super) fn list(tenant: &str, index: Index<'_>) -> Option<i64> {
+    let (property, value) = match index {
+        Index::All | Index::Key(_) => return None,
+        Index::Trace(trace) => ("trace", trace),
+        Index::Session(session) => ("session", session),
+        Index::User(user) => ("user", user),
+        Index::Saga(saga) => ("saga", saga),
+        Index::State(state) => return by_state(tenant, state),
+        Index::Tool(tool) => return Some(by_tool(tenant, tool)),
+    };
+    Some(number(tenant, property, value))
+}
+
+/// The number of a list. Two lists may share one, so readers check each call.
+fn number(tenant: &str, property: &str, value: &str) -> i64 {
+    let digest = digest(["list", tenant, property, value]);
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    i64::from_be_bytes(first)
+}
+
+/// The beginning of 2026, from which the times in lists are counted: up to the middle of 2030 they take two bytes
+/// less than those since 1970.
+const BEGINNING: i64 = 1_767_225_600_000_000;
+
+pub(super) fn insert(
+    connection: &Connection,
+    list: i64,
+    created_at: i64,
+    seq: i64,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT OR IGNORE INTO lists (list, created_at, seq) VALUES (?1, ?2, ?3)";
+    execute(connection, sql, params![list, created_at - BEGINNING, seq]).map(drop)
+}
+
+pub(super) fn remove(
+    connection: &Connection,
+    list: i64,
+    created_at: i64,
+    seq: i64,
+) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM lists WHERE list = ?1 AND created_at = ?2 AND seq = ?3";
+    execute(connection, sql, params![list, created_at - BEGINNING, seq]).map(drop)
+}
+
+/// Notes a tool that a tenant has called.
+pub(super) fn insert_tool(
+    connection: &Connection,
+    tenant: &str,
+    tool: &str,
+) -> rusqlite::Result<()> {
+    let sql = "INSERT OR IGNORE INTO tools (tenant, tool) VALUES (?1, ?2)";
+    execute(connection, sql, [tenant, tool]).map(drop)
+}
+
+/// Forgets a tool of which a tenant has no calls.
+pub(super) fn remove_tool_if_unused(
+    connection: &Connection,
+    tenant: &str,
+    tool: &str,
+) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM tools WHERE tenant = ?1 AND tool = ?2
+         AND NOT EXISTS (SELECT 1 FROM lists WHERE list = ?3)";
+    let tool = params![tenant, tool, by_tool(tenant, tool)];
+    execute(connection, sql, tool).map(drop)
+}
+
+/// The tools that a tenant has called.
+pub(super) fn tools(connection: &Connection, tenant: &str) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT tool FROM tools WHERE tenant = ?1";
+    all(connection, sql, [tenant], |row| row.get(0))
+}
+
+/// The time and the number of a call.
+pub(super) type Place = (i64, i64);
+
+/// The calls of several lists, newest first.
+pub(super) struct Walk<'a> {
+    connection: &'a Connection,
+    /// The oldest time.
+    since: i64,
+    heads: Vec<Head>,
+}
+
+/// One list, as far as it was read.
+struct Head {
+    /// `None`: all entries were read.
+    list: Option<i64>,
+    entries: VecDeque<Place>,
+    /// Where reading goes on: before this place.
+    before: Place,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk without lists.
+    pub(super) fn new(connection: &'a Connection, since: i64) -> Self {
+        Self {
+            connection,
+            since,
+            heads: Vec::new(),
+        }
+    }
+
+    /// Adds a list, for calls up to and at this time.
+    pub(super) fn add_list(&mut self, list: i64, until: i64) {
+        self.heads.push(Head {
+            list: Some(list),
+            entries: VecDeque::new(),
+            before: (until, i64::MAX),
+        });
+    }
+
+    /// Adds calls of another query, up to and at this time.
+    pub(super) fn add_calls(&mut self, mut calls: Vec<Place>, until: i64) {
+        calls.retain(|(created_at, _)| (self.since..=until).contains(created_at));
+        calls.sort_unstable();
+        self.heads.push(Head {
+            list: None,
+            entries: calls.into_iter().rev().collect(),
+            before: (i64::MIN, 0),
+        });
+    }
+
+    /// The next newest time, and all calls of it; `None`: there are no more.
+    pub(super) fn next(&mut self) -> rusqlite::Result<Option<(i64, Vec<i64>)>> {
+        let Self {
+            connection,
+            since,
+            heads,
+        } = self;
+        let (all, each) = CHUNKS;
+        let chunk = (all / heads.len().max(1)).max(each);
+        let mut newest = None;
+        for head in &mut *heads {
+            let first = head.first(connection, *since, chunk)?;
+            newest = newest.max(first.map(|(time, _)| time));
+        }
+        let Some(newest) = newest else {
+            return Ok(None);
+        };
+        let mut calls = Vec::new();
+        for head in heads {
+            while let Some((time, seq)) = head.first(connection, *since, chunk)?
+                && time == newest
+            {
+                calls.push(seq);
+                head.entries.pop_front();
+            }
+        }
+        // Two lists of one number have the same calls.
+        calls.sort_unstable();
+        calls.dedup();
+        Ok(Some((newest, calls)))
+    }
+}
+
+impl Head {
+    fn first(
+        &mut self,
+        connection: &Connection,
+        since: i64,
+        chunk: usize,
+    ) -> rusqlite::Result<Option<Place>> {
+        if let (true, Some(list)) = (self.entries.is_empty(), self.list) {
+            let sql = "SELECT created_at, seq FROM lists
+                 WHERE list = ?1 AND created_at >= ?2 AND (created_at, seq) < (?3, ?4)
+                 ORDER BY created_at DESC, seq DESC LIMIT ?5";
+            let (time, seq) = self.before;
+            let most = i64::try_from(chunk).unwrap_or(i64::MAX);
+            let (since, time) = (
+                since.saturating_sub(BEGINNING),
+                time.saturating_sub(BEGINNING),
+            );
+            let part = params![list, since, time, seq, most];
+            let found = all(connection, sql, part, |row| {
+                Ok((row.get::<_, i64>(0)? + BEGINNING, row.get(1)?))
+            })?;
+            match found.last() {
+                Some(last) if found.len() == chunk => self.before = *last,
+                _ => self.list = None,
+            }
+            self.entries = found.into();
+        }
+        Ok(self.entries.front().copied())
+    }
+}

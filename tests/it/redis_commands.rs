@@ -1,0 +1,121 @@
+//! How many commands a gateway asks of a Redis: for each call, and while nothing happens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncegate::core::pace::Pace;
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::support::gateway::one_tool;
+use crate::support::redis::{Redis, short};
+use crate::support::{Act, Gateway, Tool};
+
+const CALLS: usize = 1_000;
+const CALLERS: usize = 8;
+
+/// All commands since the last `CONFIG RESETSTAT`, those of scripts included.
+async fn commands(redis: &Redis) -> u64 {
+    redis.commands().await.values().sum()
+}
+
+/// At the pace of operators.
+async fn operated(redis: &Redis, tool: &Tool) -> Gateway {
+    let gateway = Gateway::at_pace(Pace::default(), &redis.url(), &one_tool(tool, "")).await;
+    gateway.until_ready().await;
+    gateway
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_arrival_takes_at_most_forty_commands_of_a_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = Arc::new(operated(&redis, &tool).await);
+    redis.ask(&["CONFIG", "RESETSTAT"]).await;
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let gateway = gateway.clone();
+        callers.spawn(async move {
+            for n in (0..CALLS).filter(|n| n % CALLERS == caller) {
+                let body = json!({ "args": { "n": n }, "user_id": "U", "session_id": format!("S{caller}") });
+                gateway.post("act", &body, &[]).await.expect_ok();
+            }
+        });
+    }
+    callers.join_all().await;
+    let all = redis.commands().await;
+    assert_eq!(tool.effects(), CALLS);
+    assert_eq!(
+        all.get("evalsha").map(|scripts| scripts / CALLS as u64),
+        Some(2)
+    );
+    let of_a_call = all.values().sum::<u64>() as f64 / CALLS as f64;
+    assert!(of_a_call <= 40.0, "{of_a_call} commands a call: {all:?}");
+    assert!(
+        !all.contains_key("xadd"),
+        "a stream that was not asked for is not written"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_gateway_asks_at_most_twenty_commands_a_second_of_a_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = operated(&redis, &tool).await;
+    // It has had work, and will have more.
+    for n in 0..10 {
+        gateway.call(json!({ "n": n })).await.expect_ok();
+    }
+    sleep(Duration::from_secs(2)).await;
+    redis.ask(&["CONFIG", "RESETSTAT"]).await;
+    let began = Instant::now();
+    sleep(Duration::from_secs(10)).await;
+    let of_a_second = commands(&redis).await as f64 / began.elapsed().as_secs_f64();
+    let all = redis.commands().await;
+    assert!(
+        of_a_second <= 20.0,
+        "{of_a_second} commands a second: {all:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_stream_of_changes_is_written_to_a_redis_where_it_is_asked_for() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let config = format!("[store]\nstream = true\n{}", one_tool(&tool, ""));
+    let gateway = Gateway::sharing(&redis.url(), &config).await;
+    gateway.until_ready().await;
+    let done = gateway.call(json!({ "n": 1 })).await.expect_ok();
+    let streams = redis.ask(&["KEYS", "oncegate:*:stream"]).await;
+    let streams: Vec<String> = ::redis::from_redis_value(streams).expect("names");
+    let told = redis.ask(&["XRANGE", &streams[0], "-", "+"]).await;
+    type Told = Vec<(String, std::collections::HashMap<String, String>)>;
+    let told: Told = ::redis::from_redis_value(told).expect("entries");
+    let id: uuid::Uuid = done.id().parse().expect("an id");
+    let states: Vec<&str> = told.iter().map(|(_, entry)| &*entry["state"]).collect();
+    assert_eq!(states, ["running", "succeeded"]);
+    for (_, entry) in &told {
+        assert_eq!(
+            (&*entry["call_id"], &*entry["tool"]),
+            (&*short(id.as_bytes()), "act")
+        );
+    }
+    let entry: serde_json::Value = serde_json::from_str(&told[1].1["entry"]).expect("JSON");
+    assert_eq!(entry["event"], "ended");
+}
+
+/// One unknown call that waits for a person must not cost a question to each of 64 partitions a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_stays_unknown_costs_few_commands_of_a_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = operated(&redis, &tool).await;
+    tool.then(Act::ExecuteThenDrop);
+    gateway
+        .call(json!({ "n": 1 }))
+        .await
+        .expect_problem("outcome-unknown");
+    sleep(Duration::from_secs(1)).await;
+    redis.ask(&["CONFIG", "RESETSTAT"]).await;
+    let began = Instant::now();
+    sleep(Duration::from_secs(5)).await;
+    let of_a_second = commands(&redis).await as f64 / began.elapsed().as_secs_f64();
+    assert!(of_a_second <= 40.0, "{of_a_second} commands a second");
+}
