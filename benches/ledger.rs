@@ -1,15 +1,22 @@
-//! What the ledger costs when it is large: how long a question takes, and how much room a call.
+//! What a store costs when it is large: claims, replays, pages, cleanup, and how much room a call takes.
 //!
-//! `cargo bench --bench ledger`. Fills a fresh SQLite file, and a Redis if there is a `redis-server`, with
-//! calls that are spread over 15 days, users, sessions and traces, and asks for the first page and for one
-//! from the middle. `ONCEGATE_BENCH_CALLS` says how many calls; a million takes a quarter of an hour.
+//! `cargo bench --bench ledger`. Fills a fresh SQLite file, and a Redis if there is a `redis-server`, with calls of 300
+//! bytes of arguments and 100 of results that are spread over 15 days, users, sessions and traces, and measures
+//! at each of the sizes in `ONCEGATE_BENCH_CALLS` (10,000 and 100,000 if it is not set). Behind each figure stands how many
+//! times as much it costs as at the smallest size. `ONCEGATE_BENCH_REDIS` says up to which size Redis is measured.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "a program of its own, without the gateway's rooms"
 )]
 
-use std::error::Error;
+#[path = "ledger/calls.rs"]
+mod calls; // what a store is filled with
+#[path = "ledger/copies.rs"]
+mod copies; // a file is made larger
+#[path = "ledger/table.rs"]
+mod table; // what is printed
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,32 +24,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use oncegate::core::call::{Arrival, Change, Event, next};
-use oncegate::core::key::{Lookup, Source};
+use oncegate::core::key::Lookup;
 use oncegate::core::ledger::Filter;
-use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::position::Position;
-use oncegate::core::recipe::RecipeId;
-use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent};
-use oncegate::core::session::Brought;
-use oncegate::core::tool::Tool;
 use oncegate::store::redis::{Redis, Settings, Target};
 use oncegate::store::sqlite::Sqlite;
-use oncegate::store::{Claimed, Durability, Replaced, Store};
+use oncegate::store::{Durability, Store};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Who writes at the same time.
-const WRITERS: usize = 64;
-/// Over which the calls are spread.
-const DAYS: i64 = 15;
-/// How often a question is asked; the median counts.
-const ROUNDS: usize = 21;
-const ME: InstanceId = InstanceId(Uuid::from_u128(1));
+use self::calls::{Fallible, ME, TOOLS, fill, key_of, now, session_of, time_of, trace_of, user_of};
+use self::copies::multiply;
+use self::table::{Table, median, processor_time, say};
 
-type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
+/// Who asks or writes at the same time, where that is measured, and where a store is only filled.
+const WRITERS: usize = 64;
+const FILLERS: usize = 512;
+/// How often a thing is measured; the median counts.
+const ROUNDS: usize = 21;
+/// Calls in one measure, and those of them that are made anew: few, so that a small store stays small.
+const BURST: usize = 2_000;
+const MADE: usize = 200;
+/// Calls that are made one by one; a larger file is made of copies.
+const COPIED: usize = 1_000_000;
+/// Calls that are deleted at a size, at the most.
+const CLEANED: usize = 20_000;
 
 fn main() -> Fallible<()> {
     tokio::runtime::Builder::new_multi_thread()
@@ -52,20 +60,47 @@ fn main() -> Fallible<()> {
 }
 
 async fn run() -> Fallible<()> {
-    let calls: usize =
-        std::env::var("ONCEGATE_BENCH_CALLS").map_or(Ok(100_000), |text| text.parse())?;
+    let sizes = numbers("ONCEGATE_BENCH_CALLS", &[10_000, 100_000])?;
+    let most = numbers("ONCEGATE_BENCH_REDIS", &[1_000_000])?[0];
     // Not in memory, as /tmp may be.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let file = folder.path().join("oncegate.db");
-    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&file, ME, &CancellationToken::new())?);
-    let before = size_of(&file)?;
-    measure(
-        "SQLite",
-        store,
-        calls,
-        async || Ok(size_of(&file)? - before),
-    )
-    .await?;
+    let open = || -> Fallible<Arc<dyn Store>> {
+        Ok(Arc::new(Sqlite::open(
+            &file,
+            ME,
+            &CancellationToken::new(),
+        )?))
+    };
+    let mut growing = Growing::new(open()?, used_of_file(&file)?, &sizes);
+    for &size in &sizes {
+        if size <= COPIED {
+            growing.grow(size).await?;
+        } else {
+            growing.store.close().await;
+            let began = Instant::now();
+            multiply(&file, size / growing.made)?;
+            let copied = began.elapsed().as_secs_f64();
+            // The thread that closes it may be a moment behind.
+            growing.store = loop {
+                match open() {
+                    Ok(store) => break store,
+                    Err(_) if began.elapsed() < Duration::from_secs(900) => {
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                    Err(error) => return Err(error),
+                }
+            };
+            let opened = began.elapsed().as_secs_f64() - copied;
+            say(&format!(
+                "{size} calls: copied in {copied:.0} s, opened in {opened:.0} s"
+            ));
+        }
+        growing.measure(size, used_of_file(&file)?).await?;
+    }
+    growing.table.print("SQLite", &sizes);
+    growing.store.close().await;
+    drop(growing);
 
     let Ok(server) = Server::start(folder.path()) else {
         say("no redis-server, so no figures for Redis");
@@ -78,6 +113,7 @@ async fn run() -> Fallible<()> {
         declared: None,
         ca: None,
         watermarks: folder.path().join("watermarks"),
+        stream: false,
         pace: oncegate::core::pace::Pace::default(),
     };
     let store: Arc<dyn Store> = Arc::new(Redis::open(settings).await?);
@@ -96,269 +132,264 @@ async fn run() -> Fallible<()> {
             .find_map(|line| line.strip_prefix("used_memory:"));
         Ok(used.ok_or("no used_memory")?.trim().parse()?)
     };
-    let before = used(&mut connection).await?;
-    measure("Redis", store, calls, async || {
-        Ok(used(&mut connection.clone()).await? - before)
-    })
-    .await
+    let sizes: Vec<usize> = sizes.into_iter().filter(|size| *size <= most).collect();
+    let mut growing = Growing::new(store, used(&mut connection).await?, &sizes);
+    for &size in &sizes {
+        growing.grow(size).await?;
+        growing.measure(size, used(&mut connection).await?).await?;
+    }
+    growing.table.print("Redis", &sizes);
+    Ok(())
 }
 
-async fn measure(
-    name: &str,
-    store: Arc<dyn Store>,
-    calls: usize,
-    room: impl AsyncFn() -> Fallible<u64>,
-) -> Fallible<()> {
-    let began = Instant::now();
-    fill(&store, calls).await?;
-    let took = began.elapsed().as_secs_f64();
-    let bytes = room().await? / calls as u64;
-    say(&format!(
-        "\n{name}: {calls} calls in {took:.0} s ({:.0} claims with their outcome a second), {bytes} bytes a call",
-        calls as f64 / took
-    ));
-    say("filter                              first page   middle page   calls");
-    let middle = Position {
-        created_at: time_of(calls / 2, calls),
-        id: Uuid::max(),
+fn numbers(name: &str, usual: &[usize]) -> Fallible<Vec<usize>> {
+    let Ok(text) = std::env::var(name) else {
+        return Ok(usual.to_vec());
     };
-    let text = |text: &str| Some(text.to_owned());
-    let none = Filter::default;
-    let filters = [
-        ("none", none()),
+    let numbers = text.split(',').map(|number| number.trim().parse());
+    Ok(numbers.collect::<Result<_, _>>()?)
+}
+
+/// A store while it grows.
+struct Growing {
+    store: Arc<dyn Store>,
+    /// Bytes that it took before any call.
+    empty: u64,
+    /// Calls that were made, of how many that will be, and how many of them were deleted.
+    made: usize,
+    most: usize,
+    deleted: usize,
+    table: Table,
+}
+
+impl Growing {
+    fn new(store: Arc<dyn Store>, empty: u64, sizes: &[usize]) -> Self {
+        Self {
+            store,
+            empty,
+            made: 0,
+            most: sizes
+                .iter()
+                .copied()
+                .filter(|size| *size <= COPIED)
+                .max()
+                .unwrap_or(1),
+            deleted: 0,
+            table: Table::default(),
+        }
+    }
+
+    /// Makes calls until there are so many.
+    async fn grow(&mut self, size: usize) -> Fallible<()> {
+        let (began, most) = (Instant::now(), self.most);
+        fill(&self.store, self.made..size, FILLERS, move |n| {
+            time_of(n, most)
+        })
+        .await?;
+        let took = began.elapsed().as_secs_f64();
+        say(&format!("{} calls in {took:.0} s", size - self.made));
+        self.made = size;
+        Ok(())
+    }
+
+    /// Measures a store of this size, which takes so many bytes.
+    async fn measure(&mut self, size: usize, used: u64) -> Fallible<()> {
+        let Self {
+            store,
+            table,
+            made,
+            most,
+            ..
+        } = self;
+        let (made, most) = (*made, *most);
+        table.add("bytes a call", "", (used - self.empty) as f64 / size as f64);
+        replays(store, made, table).await?;
+        let middle = Position {
+            created_at: time_of(made / 2, most),
+            id: Uuid::max(),
+        };
+        for (filter, asked) in filters(made, most) {
+            let first = ask(&**store, &asked, None).await?;
+            table.add(&format!("first page, {filter}"), "ms", first);
+            let then = ask(&**store, &asked, Some(middle)).await?;
+            table.add(&format!("middle page, {filter}"), "ms", then);
+        }
+        first_arrivals(store, size, table).await?;
+        self.deleted += CLEANED.min(made / 20);
+        cleanup(&**store, time_of(self.deleted, most), table).await
+    }
+}
+
+/// Calls that are made beside those that are there, many at once: each claim with its outcome.
+async fn first_arrivals(store: &Arc<dyn Store>, size: usize, table: &mut Table) -> Fallible<()> {
+    let (mut rates, before) = (Vec::new(), processor_time());
+    for round in 0..ROUNDS {
+        // Numbers that no other call has.
+        let from = (size * 100 + round) * 1_000_000 + 1;
+        let began = Instant::now();
+        let at = |n: usize| {
+            now() + SignedDuration::from_micros(i64::try_from(n % 1_000_000_000_000).unwrap_or(0))
+        };
+        fill(store, from..from + MADE, WRITERS, at).await?;
+        rates.push(MADE as f64 / began.elapsed().as_secs_f64());
+    }
+    let used = (processor_time() - before) / (ROUNDS * MADE) as f64;
+    table.add("first arrivals, 64 at once", "/s", median(rates));
+    table.add("first arrival, processor", "µs", used);
+    Ok(())
+}
+
+/// Looks for calls by their names.
+async fn replays(store: &Arc<dyn Store>, size: usize, table: &mut Table) -> Fallible<()> {
+    let name = move |n: usize| {
+        // All over the store, in no order.
+        let n = n.wrapping_mul(2_654_435_761) % (size - size / 10) + size / 10;
+        Lookup::new("shop", TOOLS[n % 4], &key_of(n))
+    };
+    let mut times = Vec::new();
+    for n in 0..BURST {
+        let began = Instant::now();
+        let found = store.holders(&[name(n)]).await?;
+        times.push(began.elapsed().as_secs_f64() * 1_000_000.0);
+        if found.len() != 1 {
+            return Err(format!("call {n} is not found").into());
+        }
+    }
+    table.add("replay, alone", "µs", median(times));
+    let (mut rates, before) = (Vec::new(), processor_time());
+    for round in 0..ROUNDS {
+        let mut readers = JoinSet::new();
+        let began = Instant::now();
+        for reader in 0..WRITERS {
+            let store = store.clone();
+            readers.spawn(async move {
+                for n in (reader..BURST).step_by(WRITERS) {
+                    store.holders(&[name(n + (round + 1) * BURST)]).await?;
+                }
+                Fallible::Ok(())
+            });
+        }
+        readers
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<Fallible<()>>()?;
+        rates.push(BURST as f64 / began.elapsed().as_secs_f64());
+    }
+    let used = (processor_time() - before) / (ROUNDS * BURST) as f64;
+    table.add("replays, 64 at once", "/s", median(rates));
+    table.add("replay, processor", "µs", used);
+    Ok(())
+}
+
+/// Deletes the calls that were made up to this time.
+async fn cleanup(store: &dyn Store, over: Timestamp, table: &mut Table) -> Fallible<()> {
+    let now = over + SignedDuration::from_hours(24 * 30);
+    let (mut deleted, mut times, before) = (0, Vec::new(), processor_time());
+    // As a gateway does.
+    let batch = if store.is_shared() { 1_000 } else { 100 };
+    loop {
+        let began = Instant::now();
+        let some = store.prune(now, batch).await?;
+        times.push(began.elapsed().as_secs_f64());
+        deleted += some;
+        if some < u64::from(batch) {
+            break;
+        }
+    }
+    let took: f64 = times.iter().sum();
+    let used = (processor_time() - before) / deleted as f64;
+    table.add("deletion of a call, processor", "µs", used);
+    table.add("cleanup", "/s", deleted as f64 / took);
+    times.sort_by(f64::total_cmp);
+    let late = times[times.len() * 99 / 100] * 1_000.0;
+    table.add("cleanup, a batch", "ms", times[times.len() / 2] * 1_000.0);
+    table.add("cleanup, p99 of a batch", "ms", late);
+    Ok(())
+}
+
+fn filters(calls: usize, most: usize) -> Vec<(&'static str, Filter)> {
+    let text = |text: String| Some(text);
+    let (none, one) = (Filter::default, calls / 3);
+    vec![
+        ("no filter", none()),
         (
-            "trace_id",
+            "trace",
             Filter {
-                trace_id: text("trace-1000"),
+                trace_id: text(trace_of(one)),
                 ..none()
             },
         ),
         (
-            "session_id",
+            "session",
             Filter {
-                session_id: text("session-7"),
+                session_id: text(session_of(one)),
                 ..none()
             },
         ),
         (
-            "user_id",
+            "user",
             Filter {
-                user_id: text("user-7"),
+                user_id: text(user_of(one)),
                 ..none()
             },
         ),
         (
             "tool",
             Filter {
-                tool: text("ship"),
+                tool: text("ship".into()),
                 ..none()
             },
         ),
         (
             "key",
             Filter {
-                key: text("key-1000"),
-                ..none()
-            },
-        ),
-        (
-            "state=succeeded",
-            Filter {
-                state: text("succeeded"),
+                key: text(key_of(one)),
                 ..none()
             },
         ),
         (
             "state=failed",
             Filter {
-                state: text("failed"),
-                ..none()
-            },
-        ),
-        (
-            "state=unknown",
-            Filter {
-                state: text("unknown"),
+                state: text("failed".into()),
                 ..none()
             },
         ),
         (
             "state=running",
             Filter {
-                state: text("running"),
-                ..none()
-            },
-        ),
-        (
-            "until",
-            Filter {
-                until: Some(time_of(calls / 3, calls)),
+                state: text("running".into()),
                 ..none()
             },
         ),
         (
             "since",
             Filter {
-                since: Some(time_of(calls / 3, calls)),
+                since: Some(time_of(one, most)),
                 ..none()
             },
         ),
-        (
-            "tool, user_id, state",
-            Filter {
-                tool: text("ship"),
-                user_id: text("user-8"),
-                state: text("succeeded"),
-                ..none()
-            },
-        ),
-    ];
-    for (name, filter) in filters {
-        let (first, found) = ask(&*store, &filter, None).await?;
-        let (then, _) = ask(&*store, &filter, Some(middle)).await?;
-        say(&format!(
-            "{name:34} {first:9.2} ms  {then:9.2} ms   {found:5}"
-        ));
-    }
-    Ok(())
+    ]
 }
 
-/// The median time of a question for 50 calls, in milliseconds, and how many were found.
-async fn ask(
-    store: &dyn Store,
-    filter: &Filter,
-    before: Option<Position>,
-) -> Fallible<(f64, usize)> {
-    let (mut times, mut found) = (Vec::new(), 0);
+/// The median time of a question for 50 calls, in milliseconds.
+async fn ask(store: &dyn Store, filter: &Filter, before: Option<Position>) -> Fallible<f64> {
+    let mut times = Vec::new();
     for _ in 0..ROUNDS {
         let began = Instant::now();
-        found = store.list("shop", filter, before, 50).await?.found.len();
+        store.list("shop", filter, before, 50).await?;
         times.push(began.elapsed().as_secs_f64() * 1_000.0);
     }
-    times.sort_by(f64::total_cmp);
-    Ok((times[ROUNDS / 2], found))
+    Ok(median(times))
 }
 
-async fn fill(store: &Arc<dyn Store>, calls: usize) -> Fallible<()> {
-    let mut writers = JoinSet::new();
-    for writer in 0..WRITERS {
-        let store = store.clone();
-        writers.spawn(async move {
-            let tool = Tool::new("act");
-            for n in (writer..calls).step_by(WRITERS) {
-                write(&*store, &tool, n, calls).await?;
-            }
-            Fallible::Ok(())
-        });
-    }
-    writers.join_all().await.into_iter().collect()
-}
-
-async fn write(store: &dyn Store, tool: &Tool, n: usize, calls: usize) -> Fallible<()> {
-    // What a busy machine did not answer in time is asked again; both verbs know their own.
-    let claim = arrival(tool, n, calls)?;
-    let record = loop {
-        match store.claim(&claim, &[]).await {
-            Ok(Claimed::Yours(record)) => break record,
-            Ok(other) => return Err(format!("not claimed: {other:?}").into()),
-            Err(_) => sleep(Duration::from_millis(500)).await,
-        }
-    };
-    // Nearly all succeed.
-    let status = match n % 1_000 {
-        0 => return Ok(()),
-        1..=5 => 500,
-        6..=25 => 422,
-        _ => 200,
-    };
-    let json = format!(
-        "{{\"order_id\":\"ord_{n}\",\"status\":\"created\",\"total\":1999,\"note\":\"{:100}\"}}",
-        ""
-    );
-    let body = Body::Whole(json.into());
-    let evidence = Evidence::Answer {
-        status,
-        body,
-        retry_after: None,
-        newest_token: None,
-    };
-    let event = Event::Ended {
-        attempt: record.attempt.id,
-        fencing: record.fencing,
-        evidence,
-        retry: None,
-    };
-    let change = next(
-        tool,
-        Some(&record),
-        &event,
-        time_of(n, calls) + SignedDuration::from_millis(80),
-    );
-    let change = change
-        .map_err(|error| format!("{error:?}"))?
-        .change
-        .ok_or("nothing to write")?;
-    loop {
-        match store.replace(&change, &record).await {
-            Ok(Replaced::Done(_)) => return Ok(()),
-            Ok(other) => return Err(format!("not written: {other:?}").into()),
-            Err(_) => sleep(Duration::from_millis(500)).await,
-        }
-    }
-}
-
-fn arrival(tool: &Tool, n: usize, calls: usize) -> Fallible<Change> {
-    let (name, key) = (["pay", "ship", "mail", "book"][n % 4], format!("key-{n}"));
-    let lookup = Lookup::new("shop", name, &key);
-    let created_at = time_of(n, calls);
-    let intent = Intent {
-        call_id: CallId::new(Uuid::now_v7(), &lookup),
-        tenant: "shop".into(),
-        tool: name.into(),
-        lookup,
-        names: Vec::new(),
-        recipe: RecipeId::default(),
-        key,
-        key_source: Source::Runtime,
-        fingerprint: [7; 32],
-        user_id: format!("user-{}", n % 10_000),
-        session_id: format!("session-{}", n / 50),
-        saga_id: String::new(),
-        trace_id: format!("trace-{}", n / 8),
-        made_by: "agent".into(),
-        client_ids: String::new(),
-        similar: None,
-        args: format!(
-            "{{\"business_id\":\"B-{n}\",\"sku\":\"widget-7\",\"quantity\":2,\"amount_cents\":1999}}"
-        )
-        .into(),
-        created_at,
-    };
-    let (intent, brought) = (Arc::new(intent), Brought::default());
-    let event = Event::Arrived(Arrival {
-        intent,
-        prints: Arc::default(),
-        brought,
-        attempt: AttemptId(Uuid::new_v4()),
-        owner: ME,
-    });
-    let change = next(tool, None, &event, created_at).map_err(|error| format!("{error:?}"))?;
-    change.change.ok_or_else(|| "nothing to write".into())
-}
-
-/// When the n-th call was made.
-fn time_of(n: usize, calls: usize) -> Timestamp {
-    static NOW: std::sync::OnceLock<Timestamp> = std::sync::OnceLock::new();
-    let span = SignedDuration::from_hours(24 * DAYS);
-    let part =
-        span / i32::try_from(calls).unwrap_or(i32::MAX) * i32::try_from(n).unwrap_or(i32::MAX);
-    *NOW.get_or_init(Timestamp::now) - span + part
-}
-
-/// Of a database with its log.
-fn size_of(file: &Path) -> Fallible<u64> {
-    let log = file.with_extension("db-wal");
-    Ok(std::fs::metadata(file)?.len() + std::fs::metadata(log).map_or(0, |log| log.len()))
+/// Bytes of a database that are in use.
+fn used_of_file(file: &Path) -> Fallible<u64> {
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let connection = rusqlite::Connection::open_with_flags(file, flags)?;
+    let pragma = |name: &str| connection.query_row(name, [], |row| row.get::<_, i64>(0));
+    let pages = pragma("PRAGMA page_count")? - pragma("PRAGMA freelist_count")?;
+    Ok((pages * pragma("PRAGMA page_size")?).unsigned_abs())
 }
 
 struct Server {
@@ -399,9 +430,4 @@ impl Drop for Server {
         drop(self.process.kill());
         drop(self.process.wait());
     }
-}
-
-#[expect(clippy::print_stdout, reason = "that is what it is for")]
-fn say(line: &str) {
-    println!("{line}");
 }

@@ -1,0 +1,160 @@
+//! The figures as a table, as ratios, as JSON and as a picture.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use serde_json::json;
+
+use super::Fallible;
+use super::memory::Held;
+use super::rows::{Row, report_folder};
+
+pub(super) const HEAD: &str =
+    "connections  row                  requests/s   p50 ms   p99 ms   CPU us  Redis us  memory MiB";
+
+pub(super) fn line(row: &Row) -> String {
+    let figures = &row.figures;
+    let maybe = |figure: Option<f64>, digits: usize| {
+        figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.digits$}"))
+    };
+    format!(
+        "{:>11}  {:<20} {:>10.0} {:>8.3} {:>8.3} {:>8} {:>9} {:>11}",
+        row.connections,
+        row.name,
+        figures.per_second,
+        figures.p50,
+        figures.p99,
+        maybe(figures.cpu_us, 1),
+        maybe(figures.redis_us, 1),
+        maybe(figures.memory_mib, 1),
+    )
+}
+
+pub(super) fn held(held: &Held) -> String {
+    let kilobytes = |bytes: f64| bytes / 1024.0;
+    format!(
+        "an idle connection holds {:.1} KiB; a running call with its connections {:.1}; a waiting duplicate with its \
+         connection {:.1}",
+        kilobytes(held.idle_connection),
+        kilobytes(held.running_call),
+        kilobytes(held.waiting_duplicate)
+    )
+}
+
+/// What is aimed at, and what was reached.
+pub(super) struct Ratio {
+    what: String,
+    goal: f64,
+    reached: f64,
+}
+
+/// The goals that these rows can show.
+pub(super) fn ratios(rows: &[Row]) -> Vec<Ratio> {
+    let at = |name: &str, connections: usize| {
+        let is_it = |row: &&Row| row.name == name && row.connections == connections;
+        rows.iter().find(is_it).map(|row| &row.figures)
+    };
+    let cpu = |name: &str| at(name, 16).and_then(|row| row.cpu_us);
+    let mut ratios = Vec::new();
+    let mut add = |what: String, goal: Option<f64>, reached: Option<f64>| {
+        let both = goal.zip(reached);
+        ratios.extend(both.map(|(goal, reached)| Ratio {
+            what,
+            goal,
+            reached,
+        }));
+    };
+    for store in ["SQLite", "Redis"] {
+        let (replay, first) = (format!("replay, {store}"), format!("first, {store}"));
+        let hop = cpu("nginx").zip(cpu("null"));
+        let goal = hop.map(|(nginx, null)| (1.3 * nginx).max(null + 15.0) / nginx);
+        let reached = cpu(&replay).zip(cpu("nginx"));
+        add(
+            format!("CPU of a {replay}, in nginx hops"),
+            goal,
+            reached.map(|(replay, nginx)| replay / nginx),
+        );
+        let goal = if store == "SQLite" { 2.0 } else { 1.5 };
+        let reached = cpu(&first).zip(cpu("bare first"));
+        add(
+            format!("CPU of a {first}, in bare first arrivals"),
+            Some(goal),
+            reached.map(|(first, bare)| first / bare),
+        );
+        let added = |name: &str| Some(at(name, 1)?.p50 - at("direct", 1)?.p50);
+        add(
+            format!("ms that a {replay} adds to a direct call, alone"),
+            Some(0.06),
+            added(&replay),
+        );
+        let busy = at(&format!("busy {replay}"), 16).zip(at(&replay, 16));
+        add(
+            format!("p99 of a {replay} while new calls keep the store busy, to that alone"),
+            Some(2.0),
+            busy.map(|(busy, alone)| busy.p99 / alone.p99),
+        );
+    }
+    for what in ["replay", "first"] {
+        let reached = cpu(&format!("{what} by MCP")).zip(cpu(&format!("{what}, SQLite")));
+        add(
+            format!("CPU of a {what} by MCP, to that by HTTP"),
+            Some(1.3),
+            reached.map(|(mcp, http)| mcp / http),
+        );
+    }
+    ratios
+}
+
+pub(super) fn ratio_line(ratio: &Ratio) -> String {
+    let Ratio {
+        what,
+        goal,
+        reached,
+    } = ratio;
+    format!("{reached:>7.2}  (goal {goal:.2})  {what}")
+}
+
+/// Writes `speed.json` and `speed.svg`; answers where.
+pub(super) fn write(rows: &[Row], ratios: &[Ratio], held: Option<&Held>) -> Fallible<String> {
+    let folder = report_folder();
+    fs::create_dir_all(&folder)?;
+    let ratio =
+        |ratio: &Ratio| json!({ "what": ratio.what, "goal": ratio.goal, "reached": ratio.reached });
+    let ratios: Vec<_> = ratios.iter().map(ratio).collect();
+    let all = json!({ "rows": rows, "ratios": ratios, "memory": held });
+    fs::write(folder.join("speed.json"), serde_json::to_vec_pretty(&all)?)?;
+    fs::write(folder.join("speed.svg"), picture(rows)?)?;
+    Ok(folder.display().to_string())
+}
+
+/// Bars: the processor time of each row at 16 connections.
+fn picture(rows: &[Row]) -> Result<String, std::fmt::Error> {
+    let shown: Vec<(&str, f64)> = rows
+        .iter()
+        .filter(|row| row.connections == 16)
+        .filter_map(|row| Some((row.name, row.figures.cpu_us?)))
+        .collect();
+    let most = shown.iter().map(|(_, cpu)| *cpu).fold(1.0, f64::max);
+    let (left, width, step) = (150.0, 420.0, 24.0);
+    let height = step * shown.len() as f64 + 40.0;
+    let mut svg = String::new();
+    writeln!(
+        svg,
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {height}" font-family="sans-serif" font-size="13">
+<rect width="640" height="{height}" fill="#fff"/>
+<text x="8" y="20">CPU microseconds of the process per request, 16 connections</text>"##
+    )?;
+    for (at, (name, cpu)) in shown.into_iter().enumerate() {
+        let top = 32.0 + step * at as f64;
+        let bar = cpu / most * width;
+        let is_ours = name.contains("SQLite") || name.contains("Redis") || name.contains("MCP");
+        let color = if is_ours { "#2563eb" } else { "#94a3b8" };
+        let (text, end) = (top + 14.0, left + bar + 6.0);
+        writeln!(
+            svg,
+            r#"<text x="8" y="{text}">{name}</text><rect x="{left}" y="{top}" width="{bar:.1}" height="18" fill="{color}"/><text x="{end:.1}" y="{text}">{cpu:.0}</text>"#
+        )?;
+    }
+    svg.push_str("</svg>\n");
+    Ok(svg)
+}

@@ -1,0 +1,313 @@
+//! What is measured, and how: each row in several rounds, in turn with the others.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::Fallible;
+use super::client::{Ask, Client, Serials};
+use super::processes::{self, Keeps, Process};
+
+/// Nothing takes longer on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const ROUNDS: usize = 3;
+/// One per connection: arrivals of one key at the same time would share their question to the store.
+const REPLAY_KEYS: usize = 64;
+/// New calls that are made at once while replays are measured.
+const BUSY: usize = 64;
+
+/// Which process is asked.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Of {
+    Tool,
+    Null,
+    Nginx,
+    Forward,
+    Bare,
+    Sqlite,
+    Redis,
+}
+
+/// In the order in which they are measured and printed.
+const ROWS: [(&str, Of, Ask); 12] = [
+    ("direct", Of::Tool, Ask::Do),
+    ("null", Of::Null, Ask::Do),
+    ("nginx", Of::Nginx, Ask::Do),
+    ("forward", Of::Forward, Ask::Do),
+    ("bare replay", Of::Bare, Ask::Replay),
+    ("bare first", Of::Bare, Ask::First),
+    ("replay, SQLite", Of::Sqlite, Ask::Replay),
+    ("replay by MCP", Of::Sqlite, Ask::McpReplay),
+    ("first, SQLite", Of::Sqlite, Ask::First),
+    ("first by MCP", Of::Sqlite, Ask::McpFirst),
+    ("replay, Redis", Of::Redis, Ask::Replay),
+    ("first, Redis", Of::Redis, Ask::First),
+];
+
+/// The same, of replays while new calls keep the store busy.
+const BUSY_ROWS: [(&str, Of, Ask); 2] = [
+    ("busy replay, SQLite", Of::Sqlite, Ask::Replay),
+    ("busy replay, Redis", Of::Redis, Ask::Replay),
+];
+
+/// The figures of one row.
+#[derive(Clone, Serialize)]
+pub(super) struct Figures {
+    pub(super) per_second: f64,
+    /// Milliseconds.
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    /// Processor time of the process that was asked, in microseconds a request.
+    pub(super) cpu_us: Option<f64>,
+    /// The same of its Redis.
+    pub(super) redis_us: Option<f64>,
+    /// Of the process that was asked.
+    pub(super) memory_mib: Option<f64>,
+}
+
+/// A row at so many connections.
+#[derive(Clone, Serialize)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) connections: usize,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+}
+
+/// A process and, if it has one, its Redis.
+struct Subject {
+    of: Of,
+    process: Process,
+    redis: Option<Process>,
+}
+
+pub(super) struct Bench {
+    subjects: Vec<Subject>,
+    /// The tool of all gateways that claim: it is to execute each new key once.
+    tool: Process,
+    serials: Arc<Serials>,
+    time: Duration,
+    folder: TempDir,
+}
+
+impl Bench {
+    pub(super) async fn start(time: Duration) -> Fallible<Self> {
+        // Not in /tmp, which may be memory: an fsync must cost what it costs.
+        let whole = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        let folder = whole.path();
+        let tool = processes::program("tool", "", folder).await?;
+        let other = processes::program("tool", "", folder).await?;
+        let beside = other.address.to_string();
+        let mut subjects = Vec::new();
+        let mut add = |of, process, redis| subjects.push(Subject { of, process, redis });
+        add(
+            Of::Null,
+            processes::program("null", "", folder).await?,
+            None,
+        );
+        if let Some(nginx) = processes::nginx(&folder.join("nginx"), other.address).await? {
+            add(Of::Nginx, nginx, None);
+        }
+        let forward = processes::program("forward", &beside, folder).await?;
+        add(Of::Forward, forward, None);
+        add(Of::Tool, other, None);
+        let home = folder.join("sqlite");
+        let gateway = processes::gateway(&home, tool.address, "sqlite:oncegate.db").await?;
+        add(Of::Sqlite, gateway, None);
+        if let Some(redis) = processes::redis(&folder.join("redis"), Keeps::Durable).await? {
+            let url = format!("redis://{}", redis.address);
+            let gateway = processes::gateway(&folder.join("shared"), tool.address, &url).await?;
+            add(Of::Redis, gateway, Some(redis));
+        }
+        if let Some(redis) = processes::redis(&folder.join("bare"), Keeps::InMemory).await? {
+            let beside = format!("{},redis://{}", tool.address, redis.address);
+            let bare = processes::program("bare", &beside, folder).await?;
+            add(Of::Bare, bare, Some(redis));
+        }
+        let bench = Self {
+            subjects,
+            tool,
+            serials: Arc::default(),
+            time,
+            folder: whole,
+        };
+        for of in [Of::Bare, Of::Sqlite, Of::Redis] {
+            if let Some(subject) = bench.subject(of) {
+                timeout(PATIENCE, bench.claim(subject)).await??;
+            }
+        }
+        Ok(bench)
+    }
+
+    /// Makes the calls that are replayed.
+    async fn claim(&self, subject: &Subject) -> Fallible<()> {
+        let address = subject.process.address;
+        // A Redis is looked at first. What is refused until then has no effect, and is not counted.
+        let mut first = Client::connect(REPLAY_KEYS, address, &Arc::default()).await?;
+        while first.ask(Ask::Claim).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+        self.serials.next();
+        let mut client = Client::connect(0, address, &self.serials).await?;
+        for number in 0..REPLAY_KEYS {
+            client.number = number;
+            client.ask(Ask::Claim).await?;
+        }
+        Ok(())
+    }
+
+    fn subject(&self, of: Of) -> Option<&Subject> {
+        self.subjects.iter().find(|subject| subject.of == of)
+    }
+
+    /// What is not there and left out.
+    pub(super) fn left_out(&self) -> Vec<&'static str> {
+        let needed = [(Of::Nginx, "nginx"), (Of::Redis, "redis-server")];
+        let is_missing = |(of, _): &(Of, _)| self.subject(*of).is_none();
+        needed
+            .into_iter()
+            .filter(is_missing)
+            .map(|(_, name)| name)
+            .collect()
+    }
+
+    /// All rows at so many connections: of each figure the median of the rounds.
+    pub(super) async fn measure_all(&self, connections: usize) -> Fallible<Vec<Row>> {
+        let plain = ROWS.into_iter().map(|row| (row, 0));
+        let busy = BUSY_ROWS.into_iter().map(|row| (row, BUSY));
+        let rows: Vec<_> = plain
+            .chain(busy)
+            .filter_map(|((name, of, ask), busy)| Some((name, self.subject(of)?, ask, busy)))
+            .collect();
+        let mut rounds: Vec<Vec<Figures>> = vec![Vec::new(); rows.len()];
+        for _ in 0..ROUNDS {
+            for (figures, (_, subject, ask, busy)) in rounds.iter_mut().zip(&rows) {
+                let measure = self.measure(subject, *ask, connections, *busy);
+                figures.push(timeout(self.time * 2 + PATIENCE, measure).await??);
+            }
+        }
+        let row = |(figures, (name, ..)): (&Vec<Figures>, &(&'static str, _, _, _))| Row {
+            name,
+            connections,
+            figures: median_of(figures),
+        };
+        Ok(rounds.iter().zip(&rows).map(row).collect())
+    }
+
+    /// `busy`: so many other clients make new calls at the same time.
+    async fn measure(
+        &self,
+        subject: &Subject,
+        ask: Ask,
+        connections: usize,
+        busy: usize,
+    ) -> Fallible<Figures> {
+        let address = subject.process.address;
+        let from = Instant::now() + self.time / 4;
+        let until = from + self.time;
+        let others = self
+            .clients(address, Ask::First, busy, (from, until))
+            .await?;
+        let clients = self
+            .clients(address, ask, connections, (from, until))
+            .await?;
+        sleep_until(from).await;
+        let redis = || subject.redis.as_ref().and_then(Process::cpu_seconds);
+        let before = (subject.process.cpu_seconds(), redis());
+        sleep_until(until).await;
+        let after = (subject.process.cpu_seconds(), redis());
+        let memory = subject.process.memory();
+        let mut took = Vec::new();
+        for client in clients {
+            took.extend(client.await??);
+        }
+        for other in others {
+            other.await??;
+        }
+        took.sort_by(f64::total_cmp);
+        let count = took.len() as f64;
+        let at = |share: f64| {
+            let at = took.get((count * share) as usize);
+            at.copied().ok_or("nothing was answered in time")
+        };
+        let each = |before: Option<f64>, after: Option<f64>| {
+            let used = after? - before?;
+            (busy == 0).then_some(used / count * 1e6)
+        };
+        Ok(Figures {
+            per_second: count / self.time.as_secs_f64(),
+            p50: at(0.5)?,
+            p99: at(0.99)?,
+            cpu_us: each(before.0, after.0),
+            redis_us: each(before.1, after.1),
+            memory_mib: memory.map(|bytes| bytes / f64::from(1 << 20)),
+        })
+    }
+
+    async fn clients(
+        &self,
+        address: SocketAddr,
+        ask: Ask,
+        count: usize,
+        (from, until): (Instant, Instant),
+    ) -> Fallible<Vec<JoinHandle<Fallible<Vec<f64>>>>> {
+        let mut clients = Vec::with_capacity(count);
+        for number in 0..count {
+            let client = Client::connect(number, address, &self.serials).await?;
+            clients.push(tokio::spawn(client.ask_all_the_time(ask, from, until)));
+        }
+        Ok(clients)
+    }
+
+    /// That the tool has executed each new key once; answers how many there were.
+    pub(super) async fn check_effects(&self) -> Fallible<u64> {
+        let mut tool = Client::connect(0, self.tool.address, &Arc::default()).await?;
+        let effects: u64 = tool.get("/count").await?.parse()?;
+        let wanted = self.serials.count();
+        if effects != wanted {
+            return Err(
+                format!("effects: {effects}, but there were {wanted} first arrivals").into(),
+            );
+        }
+        Ok(effects)
+    }
+
+    /// A gateway that has served nothing yet.
+    pub(super) async fn fresh_gateway(&self) -> Fallible<Process> {
+        let folder = self.folder.path().join("fresh");
+        processes::gateway(&folder, self.tool.address, "sqlite:oncegate.db").await
+    }
+}
+
+fn median_of(rounds: &[Figures]) -> Figures {
+    let each = |figure: fn(&Figures) -> f64| median(rounds.iter().map(figure).collect());
+    let maybe = |figure: fn(&Figures) -> Option<f64>| {
+        let all: Option<Vec<f64>> = rounds.iter().map(figure).collect();
+        all.map(median)
+    };
+    Figures {
+        per_second: each(|row| row.per_second),
+        p50: each(|row| row.p50),
+        p99: each(|row| row.p99),
+        cpu_us: maybe(|row| row.cpu_us),
+        redis_us: maybe(|row| row.redis_us),
+        memory_mib: maybe(|row| row.memory_mib),
+    }
+}
+
+pub(super) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// Where the report goes.
+pub(super) fn report_folder() -> std::path::PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    target.unwrap_or(Path::new("target")).join("bench")
+}

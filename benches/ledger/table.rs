@@ -1,0 +1,77 @@
+//! What was measured, a column for each size.
+
+/// One row of the table.
+struct Measured {
+    what: String,
+    unit: &'static str,
+    /// What is wanted.
+    is_rate: bool,
+    values: Vec<f64>,
+}
+
+/// All rows, a value for each size.
+#[derive(Default)]
+pub(super) struct Table(Vec<Measured>);
+
+impl Table {
+    pub(super) fn add(&mut self, what: &str, unit: &'static str, value: f64) {
+        let is_rate = unit.starts_with('/');
+        match self.0.iter_mut().find(|row| row.what == what) {
+            Some(row) => row.values.push(value),
+            None => self.0.push(Measured {
+                what: what.to_owned(),
+                unit,
+                is_rate,
+                values: vec![value],
+            }),
+        }
+    }
+
+    pub(super) fn print(&self, store: &str, sizes: &[usize]) {
+        let sizes: String = sizes.iter().map(|size| format!("{size:>18}")).collect();
+        say(&format!("\n{store:38}{sizes}"));
+        for row in &self.0 {
+            let cost = |value: f64| {
+                let (value, least) = (value.max(f64::MIN_POSITIVE), row.values[0]);
+                if row.is_rate {
+                    least / value
+                } else {
+                    value / least
+                }
+            };
+            let values: String = row
+                .values
+                .iter()
+                .map(|value| {
+                    format!(
+                        "{value:>11.*} x{:<5.2}",
+                        usize::from(*value < 100.0) * 2,
+                        cost(*value)
+                    )
+                })
+                .collect();
+            say(&format!("{:31}{:>7}{values}", row.what, row.unit));
+        }
+    }
+}
+
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[expect(clippy::print_stdout, reason = "that is what it is for")]
+pub(super) fn say(line: &str) {
+    println!("{line}");
+}
+
+/// Microseconds of processor time that this process has used, to a hundredth of a second.
+///
+/// On a machine that does other things, too, it says more than the time that has passed.
+pub(super) fn processor_time() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(") ").next().unwrap_or_default();
+    let ticks = after_name.split(' ').skip(11).take(2);
+    let ticks: f64 = ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
+    ticks * 10_000.0
+}
