@@ -5,6 +5,7 @@
 //! is not as it should be, nothing is claimed.
 
 mod answer; // answers of scripts and commands
+mod at_risk; // calls that a loss of data puts at risk
 mod barrier; // WAIT, for what replicas must have
 mod calls; // claims, changes, and finding calls that need work
 mod checks; // what is looked at, and when

@@ -136,35 +136,95 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
     );
 }
 
-/// The index in which a page has ended is gone when the next page is asked for.
+/// Restarts change the order of SCAN, and an index may vanish between two pages.
 #[tokio::test]
-async fn each_index_of_calls_at_risk_is_read_from_its_beginning() {
+async fn each_call_at_risk_is_read_though_redis_is_started_anew_between_pages() {
+    let (mut redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let created_at = arrival("k", "S", 0, ME).record.intent.created_at;
+    let mut calls = BTreeSet::new();
+    // Many of one score, and one each of others, which are no whole numbers of ten digits.
+    for (index, scores) in [("unknown", [9.2e18, 1.0]), ("failed", [0.0, 9.2e18])] {
+        let mut fill = ::redis::cmd("ZADD");
+        fill.arg(format!("oncegate:{{p003}}:{index}"));
+        for n in 0..700_u128 {
+            let id = Uuid::from_u128(n << 64 | calls.len() as u128);
+            let score =
+                scores[usize::from(n % 7 == 0)] + if n % 7 == 0 { n as f64 * 1e6 } else { 0.0 };
+            let place = Position { created_at, id };
+            fill.arg(score).arg(&place.to_bytes()[..]);
+            calls.insert(CallId(id));
+        }
+        let mut connection = connect(&redis.url()).await;
+        fill.query_async::<()>(&mut connection).await.expect("room");
+    }
+
+    let page = store.calls_at_risk_after_loss("", 100).await;
+    let (_, next) = page.expect("a page");
+    redis.start_again().await;
+
+    let (mut met, mut from, mut pages) = (Vec::new(), next, 0);
+    while let Some(here) = from {
+        let Ok((found, next)) = store.calls_at_risk_after_loss(&here, 100).await else {
+            // The connection is made anew.
+            from = Some(here);
+            continue;
+        };
+        if pages == 6 {
+            redis.ask(&["DEL", "oncegate:{p003}:unknown"]).await;
+        }
+        met.extend(found);
+        (from, pages) = (next, pages + 1);
+    }
+    assert_eq!(met.len(), calls.len(), "each once, from the beginning");
+    assert_eq!(met.into_iter().collect::<BTreeSet<_>>(), calls);
+}
+
+/// The entry behind which a page begins has left the index, as calls do that become unknown.
+#[tokio::test]
+async fn a_page_of_calls_at_risk_in_redis_begins_behind_an_entry_that_is_gone() {
     let (redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),
     );
     let store = open_redis(&redis.url(), folder.path()).await;
     let created_at = arrival("k", "S", 0, ME).record.intent.created_at;
-    let calls: BTreeSet<CallId> = (0..700).map(|n| CallId(Uuid::from_u128(n << 64))).collect();
+    let place = |n: u128| Position {
+        created_at,
+        id: Uuid::from_u128(n << 64),
+    };
     let mut fill = ::redis::cmd("ZADD");
-    fill.arg("oncegate:{p000}:failed");
-    for CallId(id) in &calls {
-        let place = Position {
-            created_at,
-            id: *id,
-        };
-        fill.arg(0).arg(&place.to_bytes()[..]);
+    fill.arg("oncegate:{p000}:running");
+    for n in 0..40 {
+        fill.arg(5).arg(&place(n).to_bytes()[..]);
     }
     let mut connection = connect(&redis.url()).await;
     fill.query_async::<()>(&mut connection).await.expect("room");
 
-    // Of the unknown calls of partition 3 some were read, and none is left.
-    let (mut met, mut from) = (BTreeSet::new(), Some("0:3:341".to_owned()));
+    let (mut met, mut from) = (Vec::new(), Some(String::new()));
     while let Some(here) = from {
-        let page = store.calls_at_risk_after_loss(&here, 100).await;
+        let page = store.calls_at_risk_after_loss(&here, 7).await;
         let (found, next) = page.expect("a page");
+        for id in &found {
+            let gone = Position {
+                created_at,
+                id: id.0,
+            };
+            let mut remove = ::redis::cmd("ZREM");
+            remove
+                .arg("oncegate:{p000}:running")
+                .arg(&gone.to_bytes()[..]);
+            remove
+                .query_async::<()>(&mut connection)
+                .await
+                .expect("gone");
+        }
         met.extend(found);
         from = next;
     }
-    assert_eq!(met.len(), calls.len());
+    let all: Vec<CallId> = (0..40).map(|n| place(n).call_id()).collect();
+    assert_eq!(met, all);
 }

@@ -166,9 +166,12 @@ async fn a_file_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowl
         fs::remove_file(folder.path().join(name)).expect("removed");
     }
     if let Ok(answer) = call(2).await {
-        Answer::read(answer)
-            .await
-            .expect_problem("store-unavailable");
+        let slug = Answer::read(answer).await.problem().to_owned();
+        // The second: the process ended before it knew whether the claim was kept.
+        assert!(
+            ["store-unavailable", "outcome-unknown"].contains(&&*slug),
+            "{slug}"
+        );
     }
     assert!(!gateway.ended().await, "a bad end");
     assert_eq!(tool.requests(), 1, "without a claim nothing is run");

@@ -306,6 +306,11 @@ impl Watch {
     }
 }
 
+/// Which run of a server has answered INFO with this text.
+pub(super) fn run_id(info: &str) -> Option<String> {
+    fields(info).remove("run_id")
+}
+
 /// The fields of INFO.
 fn fields(text: &str) -> HashMap<String, String> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));

@@ -245,64 +245,6 @@ impl Server {
             .await
             .map(drop)
     }
-
-    /// One page of the calls that a loss of data puts at risk.
-    ///
-    /// `from`: index, partition and cursor.
-    pub(super) async fn at_risk_after_loss(
-        &self,
-        from: &str,
-        limit: u32,
-    ) -> Result<(Vec<CallId>, Option<String>), Error> {
-        // Those that become unknown meanwhile are not met again.
-        const INDEXES: [&str; 3] = ["unknown", "failed", "running"];
-        let mut parts = from.split(':').map(|part| part.parse::<u64>().unwrap_or(0));
-        let mut next = || parts.next().unwrap_or(0);
-        let (index, partition, cursor) = (next(), next(), next());
-        let places = (0_u64..).zip(INDEXES).flat_map(|(number, name)| {
-            (0_u64..)
-                .zip(Partition::all())
-                .map(move |(at, partition)| (number, at, partition.key(name)))
-        });
-        let places: Vec<(u64, u64, String)> = places
-            .skip_while(|(number, at, _)| (*number, *at) < (index, partition))
-            .collect();
-        let exist = |(_, _, key): &(u64, u64, String)| command("EXISTS", key);
-        let exist: Vec<bool> = self
-            .link
-            .ask_many(places.iter().map(exist).collect())
-            .await?;
-        for ((number, at, key), _) in places.into_iter().zip(exist).filter(|(_, exists)| *exists) {
-            // A cursor is of one index only, which may have vanished since.
-            let mut cursor = if (number, at) == (index, partition) {
-                cursor
-            } else {
-                0
-            };
-            loop {
-                let ask = command("ZSCAN", (&key, cursor, "COUNT", limit));
-                let (next, found): (u64, Vec<(Vec<u8>, f64)>) = self.link.ask(&ask).await?;
-                cursor = next;
-                let places = found
-                    .iter()
-                    .filter_map(|(place, _)| Position::from_bytes(place));
-                let calls: Vec<CallId> = places.map(|place| place.call_id()).collect();
-                // Cursor 0 ends one index; the one after it begins with 0, too.
-                let (number, at) = if cursor == 0 {
-                    (number, at + 1)
-                } else {
-                    (number, at)
-                };
-                if !calls.is_empty() {
-                    return Ok((calls, Some(format!("{number}:{at}:{cursor}"))));
-                }
-                if cursor == 0 {
-                    break;
-                }
-            }
-        }
-        Ok((Vec::new(), None))
-    }
 }
 
 /// Portions of items of these sizes.

@@ -28,6 +28,7 @@ pub(super) struct Scripts {
     /// Works when memory is full.
     pub(super) change_document: Script,
     pub(super) forget_document: Script,
+    pub(super) at_risk: Script,
     pub(super) take_out: Script,
     /// Works when memory is full.
     pub(super) postpone: Script,
@@ -89,6 +90,7 @@ impl Scripts {
             mark: script(ALWAYS, alone, include_str!("lua/mark.lua")),
             swap: script(ALWAYS, alone, include_str!("lua/swap.lua")),
             barrier: script(ALWAYS, alone, include_str!("lua/barrier.lua")),
+            at_risk: script(READS, alone, include_str!("lua/at_risk.lua")),
             take_out: script(ALWAYS, alone, include_str!("lua/take_out.lua")),
             postpone: script(ALWAYS, alone, include_str!("lua/postpone.lua")),
             create_document: script("", counted, &document),

@@ -142,7 +142,6 @@ impl Trial<'_> {
         for command in [
             command("ZRANGE", (list, "+", "-", "BYLEX", "REV", "LIMIT", 0, 1)),
             command("SMEMBERS", tenants),
-            command("ZSCAN", (&names[5], 0)),
             command("GETRANGE", (call, 0, 1)),
             command("STRLEN", call),
             command("MGET", (marks, earliest)),
@@ -150,6 +149,8 @@ impl Trial<'_> {
         ] {
             self.0.link.ask::<Value>(&command).await?;
         }
+        let mut run = Run::new(&self.0.scripts.at_risk);
+        self.0.link.run(run.key(failed).arg((1, "a", 1))).await?;
         let mut run = Run::new(&self.0.scripts.forget);
         run.key((retained, failed, marks, earliest, call, again, key, list));
         run.arg(("", "g", "e", 0, 2, 1, 1, "0", "position", 1, "1"));

@@ -117,11 +117,7 @@ impl LossRecovery for Redis {
         from: &str,
         limit: u32,
     ) -> Result<(Vec<CallId>, Option<String>), Error> {
-        if from.is_empty() {
-            // What runs here may have been forgotten a moment ago.
-            self.writer.restorer.put_all_back().await?;
-        }
-        self.server.at_risk_after_loss(from, limit).await
+        self.writer.restorer.calls_at_risk(from, limit).await
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
