@@ -1,8 +1,8 @@
 //! Memory as a budget: how many bytes are held, and on which account.
 //!
-//! The rule is in `core::share`.
-//!
 //! Accounts: each tenant, all strangers together (connections on which no valid token was seen), and each connection.
+//! `core::share` has the rule for how much each may hold. Free bytes may be *lent* to one borrower, which gives them
+//! back as soon as a charge fits only without them.
 
 mod connection; // what is held for one connection
 
@@ -16,26 +16,24 @@ use bytes::Bytes;
 pub use self::connection::{BASE, Connection, Elsewhere, Guest, MAX_HEAD, REQUEST, Trust};
 use crate::core::share::{self, CONNECTION, STRANGERS, TENANT};
 
-/// Bytes that one connection without a valid token may hold beside its base.
+/// Most bytes that one connection without a valid token may hold beside its base.
 const STRANGER: usize = 256 * 1024;
 
-/// The budget has no room for it now.
+/// The budget has no room for a charge now.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the memory budget is used up")]
 pub struct Exhausted;
 
-/// A number of bytes, and the accounts that hold them.
-///
-/// All clones are the same budget.
+/// A total of bytes, and the accounts that hold some of them. Clones share one budget.
 #[derive(Clone)]
 pub struct Budget(Arc<Pool>);
 
-/// Memory that is given back when it is needed for something else.
+/// A borrower: it uses free bytes of the budget until a charge needs them.
 pub trait Lent: Send + Sync {
-    /// How many bytes it holds.
+    /// How many bytes it holds now.
     fn bytes(&self) -> usize;
 
-    /// Gives all of it back.
+    /// Frees all its bytes.
     fn give_back(&self);
 }
 
@@ -53,7 +51,7 @@ struct Held {
     tenants: HashMap<Arc<str>, usize>,
 }
 
-/// The account on which something is held.
+/// The account of a charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Party {
     Strangers,
@@ -120,7 +118,7 @@ impl Budget {
         self.0.held().all
     }
 
-    /// What is free is lent to this one: it counts as held, and is given back as soon as a charge has no room beside it.
+    /// Sets the one borrower. Its bytes count as held, until a charge fits only without them.
     pub fn lend(&self, to: Arc<dyn Lent>) {
         drop(self.0.lent.set(to));
     }
@@ -186,7 +184,7 @@ impl Charge {
         if self.grow_beside(&pool, lent, more) {
             return Ok(());
         }
-        // What has no room anyway empties nothing.
+        // A charge that does not fit even without the borrower's bytes does not empty it.
         if let (Some(borrower), 1..) = (pool.lent.get(), lent)
             && self.grow_beside(&pool, 0, more)
         {
@@ -197,7 +195,7 @@ impl Charge {
         Err(Exhausted)
     }
 
-    /// Holds more, if there is room beside so many bytes that are lent.
+    /// Holds more bytes, if they fit beside `lent` bytes of the borrower.
     fn grow_beside(&mut self, pool: &Pool, lent: usize, more: usize) -> bool {
         let mut held = pool.held();
         let used = held.all.saturating_add(lent);
@@ -220,7 +218,7 @@ impl Charge {
         fits
     }
 
-    /// Holds more bytes, whether there is room or not.
+    /// Holds more bytes, also above the bound.
     fn grow_anyway(&mut self, more: usize) {
         let budget = self.budget.clone();
         self.add(&mut budget.0.held(), more);
@@ -245,7 +243,7 @@ impl Charge {
         self.bytes -= less;
     }
 
-    /// Moves the bytes to another account, whether there is room or not.
+    /// Moves the bytes to another account, also above its bound.
     fn move_to(&mut self, party: Party) {
         let mut held = self.budget.0.held();
         held.take(&self.party, self.bytes);

@@ -79,7 +79,7 @@ pub struct Base {
     unreadable: Mutex<HashSet<String>>,
 }
 
-/// Succeeded calls go first when memory is needed for something else.
+/// Lends memory of the budget to the remembered calls, which are forgotten when a charge needs it.
 struct Borrower(Arc<Finished>);
 
 impl Lent for Borrower {
@@ -92,10 +92,10 @@ impl Lent for Borrower {
     }
 }
 
-/// The share of the memory budget that succeeded calls may fill.
+/// Remembered calls may fill the memory budget divided by this.
 const FINISHED: usize = 4;
 
-/// A store that no other process writes to, with succeeded calls in memory.
+/// Adds a memory of succeeded calls to a store, if no other process writes to it.
 fn remembering(store: Arc<dyn Store>, memory: &Budget) -> (Arc<dyn Store>, Option<Arc<Finished>>) {
     if store.is_shared() {
         return (store, None);

@@ -1,11 +1,11 @@
 //! The codec: a call and its history as bytes, the same in both stores. Must not decide anything.
 //!
-//! A call is kept as two values: its *intent*, and its *progress*, which each change replaces. Arguments, result, fencing
-//! token and similar call are kept beside them, as they are. Its history is one *entry* after the other.
+//! A call is stored as two values: its *intent*, and its *progress*, which each change replaces. The store keeps
+//! arguments, result, fencing token and similar call beside them, unencoded. The history is a sequence of *entries*.
 //!
-//! Each value is a byte that says its version, and then its fields in their order in the format of [`postcard`]
-//! (<https://postcard.jamesmunns.com/wire-format>): numbers take as many bytes as they need, and times are microseconds
-//! since the call was made. What is to be encrypted has been, before it comes here.
+//! Each value is a version byte and then its fields, in their order, in the wire format of [`postcard`]
+//! (<https://postcard.jamesmunns.com/wire-format>). Numbers take as many bytes as they need. Times are microseconds
+//! since the call was created. The layer that encrypts stands above the stores, so texts arrive here encrypted.
 
 mod state; // the state of a call
 mod text; // texts, shorter where their form is known
@@ -27,7 +27,7 @@ use crate::core::record::{
     Record, State, Undo,
 };
 
-/// The version, as the first byte of each value. No other version is read.
+/// The version byte. A value of another version is refused.
 const VERSION: u8 = 1;
 
 /// Why a stored value cannot be read. Such a call never counts as absent.
@@ -41,7 +41,7 @@ pub(super) enum Unreadable {
     Missing(&'static str),
 }
 
-/// A stored call, decoded.
+/// The stored parts of a call, to be decoded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Kept<'a> {
     pub(super) intent: &'a [u8],
@@ -63,7 +63,7 @@ struct StoredIntent<'a> {
     tool: Text<'a>,
     #[serde(borrow)]
     made_by: Text<'a>,
-    /// `None`: it follows from tenant, tool and key, as nearly always.
+    /// `None`, as for nearly all calls: it is computed from tenant, tool and key.
     lookup: Option<Id>,
     names: Vec<Id>,
     recipe: Id,
@@ -84,10 +84,10 @@ struct StoredIntent<'a> {
     similar: Option<[u8; 32]>,
 }
 
-/// 16 bytes: a UUID or a name.
+/// A UUID or a lookup key.
 type Id = [u8; 16];
 
-/// Times are in microseconds since the call was made.
+/// The part of a call that changes. Times are microseconds since the call was created.
 #[derive(Serialize, Deserialize)]
 struct Progress<'a> {
     version: u64,
@@ -100,11 +100,11 @@ struct Progress<'a> {
     lease_until: i64,
     attempts: u32,
     doubted: bool,
-    /// Its check: when the next one is, since when the call is unknown, how many there were.
+    /// The next check's time, since when the call is unknown, and how many checks there were.
     check: Option<(Option<i64>, i64, u32)>,
     #[serde(borrow)]
     undo: Option<StoredUndo<'a>>,
-    /// Of each alias its names, its fingerprint and its recipe.
+    /// For each alias its names, fingerprint and recipe.
     aliases: Vec<(Vec<Id>, Fingerprint, Id)>,
     latency_ms: Option<u64>,
     updated_at: i64,
@@ -128,19 +128,19 @@ struct StoredEntry<'a> {
     attempt: Attempted,
     #[serde(borrow)]
     outcome: Option<Text<'a>>,
-    /// `None`: the same as of the entry before.
+    /// `None`: the same as in the entry before.
     #[serde(borrow)]
     by: Option<Text<'a>>,
     #[serde(borrow)]
     detail: Text<'a>,
 }
 
-/// The attempt that an entry is about.
+/// The attempt of an entry, if it is about one.
 #[derive(Serialize, Deserialize)]
 enum Attempted {
     None,
     This(Id),
-    /// The same as of the entry before.
+    /// The same as in the entry before.
     Same,
 }
 
@@ -157,7 +157,7 @@ impl<'a> StoredEntry<'a> {
         }
     }
 
-    /// Its attempt, and whose doing it was; `None`: there is no entry before it.
+    /// The entry's attempt and actor. `None`: it refers to an entry before it, and there is none.
     fn about(&self, before: Option<About<'a>>) -> Option<About<'a>> {
         let attempt = match self.attempt {
             Attempted::None => None,
@@ -172,10 +172,10 @@ impl<'a> StoredEntry<'a> {
     }
 }
 
-/// The attempt that an entry is about, and whose doing it was.
+/// The attempt and the actor of an entry.
 type About<'a> = (Option<Id>, Text<'a>);
 
-/// The intent, without the arguments.
+/// Encodes the intent, without the arguments.
 pub(super) fn intent(intent: &Intent) -> Vec<u8> {
     write(&StoredIntent {
         call_id: intent.call_id.0.into_bytes(),
@@ -200,7 +200,7 @@ pub(super) fn intent(intent: &Intent) -> Vec<u8> {
     })
 }
 
-/// The members of a call that change, without fencing token, similar call and result.
+/// Encodes the progress of a call, without fencing token, similar call and result.
 pub(super) fn progress(record: &Record) -> Vec<u8> {
     let since = |time: Timestamp| since(&record.intent, time);
     write(&Progress {
@@ -236,15 +236,15 @@ pub(super) fn result(record: &Record) -> Option<&Bytes> {
     }
 }
 
-/// One entry; a call's history is its entries in a row.
+/// Encodes an entry so that it can be read without the entry before it.
 pub(super) fn entry(entry: &Entry, of: &Intent) -> Vec<u8> {
     write(&StoredEntry::of(entry, of))
 }
 
-/// Adds an entry to a history, without what is the same as of the entry before.
+/// Appends an entry to a history. Leaves out the attempt and the actor where the entry before has the same.
 pub(super) fn append(history: &mut Vec<u8>, entry: &Entry, of: &Intent) {
     let mut stored = StoredEntry::of(entry, of);
-    // Behind what cannot be read it stands in full.
+    // After unreadable entries nothing is left out.
     if let Some((_, (attempt, by))) = entries(history).ok().and_then(|mut all| all.pop()) {
         if entry.attempt.is_some() && attempt == entry.attempt.map(|id| id.0.into_bytes()) {
             stored.attempt = Attempted::Same;
@@ -255,7 +255,7 @@ pub(super) fn append(history: &mut Vec<u8>, entry: &Entry, of: &Intent) {
     history.extend_from_slice(&written);
 }
 
-/// One duplicate of a call.
+/// Encodes one duplicate of a call.
 pub(super) fn duplicate(duplicate: &Duplicate) -> Vec<u8> {
     write(&(
         duplicate.at.as_microsecond(),
@@ -264,7 +264,7 @@ pub(super) fn duplicate(duplicate: &Duplicate) -> Vec<u8> {
     ))
 }
 
-/// A call.
+/// Decodes a call.
 pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
     let damaged = Unreadable::Damaged("progress");
     let intent = read_intent(kept.intent, kept.args)?;
@@ -299,7 +299,7 @@ pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
     })
 }
 
-/// An intent with these arguments.
+/// Decodes an intent, and puts these arguments into it.
 pub(super) fn read_intent(bytes: &[u8], args: Bytes) -> Result<Intent, Unreadable> {
     let stored: StoredIntent<'_> = read_whole(bytes, "intent")?;
     let damaged = Unreadable::Damaged("intent");
@@ -338,15 +338,13 @@ pub(super) fn read_maker(bytes: &[u8]) -> Result<Maker, Unreadable> {
     })
 }
 
-/// The id of a call, of its intent: also of one that is damaged behind it, or of another version.
+/// The id of a call, from its intent. Works also if the intent is damaged after the id, or has another version.
 pub(super) fn call_id(intent: &[u8]) -> Option<CallId> {
     let (id, _) = intent.get(1..)?.split_first_chunk()?;
     Some(CallId(Uuid::from_bytes(*id)))
 }
 
-/// The version and the attempt of a call's progress.
-///
-/// Compare-and-swap compares them, beside the fencing token.
+/// The version and the attempt of a call, which compare-and-swap compares beside the fencing token.
 pub(super) fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
     let progress: Progress<'_> = read_whole(bytes, "progress")?;
     let attempt = AttemptId(Uuid::from_bytes(progress.attempt));
@@ -396,7 +394,7 @@ pub(super) fn read_duplicate(bytes: &[u8]) -> Result<Duplicate, Unreadable> {
     })
 }
 
-/// All that is known of the duplicates of a call.
+/// Encodes the count and the newest duplicates of a call.
 pub(super) fn duplicates(duplicates: &Duplicates) -> Vec<u8> {
     let last = duplicates.last.iter().map(|one| {
         let (at, by, kind) = (one.at.as_microsecond(), &one.by, &one.kind);
@@ -453,7 +451,7 @@ fn read_alias((names, fingerprint, recipe): (Vec<Id>, Fingerprint, Id)) -> Alias
     }
 }
 
-/// Microseconds from when the call was made up to this time.
+/// Microseconds from the creation of the call to this time.
 fn since(intent: &Intent, time: Timestamp) -> i64 {
     time.as_microsecond() - intent.created_at.as_microsecond()
 }
@@ -469,7 +467,7 @@ fn write(value: &impl Serialize) -> Vec<u8> {
     postcard::to_extend(value, vec![VERSION]).expect("plain values")
 }
 
-/// The value at the beginning of `bytes`, and what follows it.
+/// Decodes the value at the beginning of `bytes`. Returns it with the bytes after it.
 fn read_first<'a, T: Deserialize<'a>>(
     bytes: &'a [u8],
     what: &'static str,
@@ -482,7 +480,7 @@ fn read_first<'a, T: Deserialize<'a>>(
     }
 }
 
-/// The one value that `bytes` are.
+/// Decodes `bytes` as exactly one value.
 fn read_whole<'a, T: Deserialize<'a>>(
     bytes: &'a [u8],
     what: &'static str,

@@ -1,11 +1,14 @@
-//! Succeeded calls in memory: what is replayed again and again is not asked of the store.
+//! Succeeded calls in memory, so that their duplicates do not read the store.
 //!
-//! Only over a store to which no other process writes. A call is remembered under names that it surely holds, as it was
-//! when it was read or written last. A write takes what it may change out of memory before it begins. What was read or
-//! written is remembered only if no other write under that name was under way then, and none has begun since. A write of
-//! which it is not known whether it was made keeps its names, and those that share their count, out of memory for ever.
+//! Only for a store to which no other process writes. A call is remembered under the names that it surely holds, as it
+//! was last read or written. These rules keep memory from showing an older state than the store:
+//! * A write removes its names from memory before it begins.
+//! * After a read or a write its call is remembered only if no other write under the name was under way at its
+//!   beginning, and none has begun since.
+//! * A write with an unknown outcome counts as under way until the process ends. So its names, and all others of its
+//!   stripe, are not remembered again.
 //!
-//! Who asks must see to it that a call whose retention is over counts as absent: the store may have deleted it.
+//! The caller of [`Finished::get`] must ignore a call past its retention: the store may have deleted it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,24 +30,24 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Holder, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 
-/// Names share a count of writes with others. More of them only make it rarer that one is asked for in vain.
+/// Names of one stripe share a count of writes. With more stripes fewer names are held up by writes under other names.
 const STRIPES: usize = 1024;
-/// What a call takes beside its arguments and its result, about.
+/// About how many bytes a call takes beside its texts.
 const FIXED: usize = 1_200;
-/// What an alias takes, about.
+/// About how many bytes an alias takes.
 const ALIAS: usize = 200;
-/// Of a name under which nothing is to be remembered.
+/// Instead of a count: nothing is remembered under this name.
 const NEVER: u64 = u64::MAX;
 
 /// Succeeded calls, by their names.
 pub struct Finished {
     calls: Cache<Lookup, Arc<Record>, Size>,
-    /// What it held when it last grew: no less than it holds.
+    /// The size after the last insertion. Removals since then are not deducted.
     bytes: AtomicUsize,
     stripes: Box<[Mutex<Writes>]>,
 }
 
-/// The writes under some names.
+/// The writes under the names of one stripe.
 #[derive(Default)]
 struct Writes {
     begun: u64,
@@ -72,7 +75,7 @@ impl Weighter<Lookup, Arc<Record>> for Size {
 }
 
 impl Finished {
-    /// Room for so many bytes of calls.
+    /// A memory for at most so many bytes of calls.
     pub fn new(bytes: usize) -> Self {
         Self {
             calls: Cache::with_weighter(bytes / FIXED, bytes as u64, Size),
@@ -81,7 +84,7 @@ impl Finished {
         }
     }
 
-    /// The succeeded call that has this name, if it is remembered.
+    /// The succeeded call that holds this name, if it is remembered.
     pub fn get(&self, name: &Lookup) -> Option<Arc<Record>> {
         self.calls.get(name)
     }
@@ -107,7 +110,7 @@ impl Finished {
         lock(&self.stripes[at])
     }
 
-    /// Before something is written under these names.
+    /// Begins a write: removes these names from memory.
     fn begin<'a>(&self, names: impl Iterator<Item = &'a Lookup>) -> Vec<Seen> {
         let begin = |name: &Lookup| {
             let mut writes = self.writes(name);
@@ -120,14 +123,14 @@ impl Finished {
         names.map(begin).collect()
     }
 
-    /// After it is known what came of it.
+    /// Ends a write whose outcome is known.
     fn end(&self, seen: &[Seen]) {
         for Seen(name, _) in seen {
             self.writes(name).under_way -= 1;
         }
     }
 
-    /// Before something is read under these names.
+    /// Begins a read of these names.
     fn look(&self, names: &[Lookup]) -> Vec<Seen> {
         let look = |name: &Lookup| {
             let writes = self.writes(name);
@@ -137,7 +140,7 @@ impl Finished {
         names.iter().map(look).collect()
     }
 
-    /// Remembers a call as it was found, under those of these names to which nothing was written since.
+    /// Remembers a call under those of its names that no other write has touched since `seen`.
     fn remember<'a>(&self, record: &Record, held: impl Iterator<Item = &'a Lookup>, seen: &[Seen]) {
         if !matches!(record.state, State::Succeeded(_)) {
             return;
@@ -156,7 +159,7 @@ impl Finished {
     }
 }
 
-/// The same with a copy of its result: it may be a small part of a large buffer.
+/// The record with a copy of its result, which may be a small part of a large buffer.
 fn with_own_bytes(mut record: Record) -> Record {
     if let Some(json) = record.state.kept_mut() {
         *json = Bytes::copy_from_slice(json);
@@ -164,10 +167,10 @@ fn with_own_bytes(mut record: Record) -> Record {
     record
 }
 
-/// A name, and how many writes under it had begun, if none was under way.
+/// A name, and the count of writes at the beginning of a read or a write; `NEVER` if another write was under way.
 struct Seen(Lookup, u64);
 
-/// A store whose succeeded calls are remembered.
+/// A layer around a store that remembers its succeeded calls.
 pub struct Remembering {
     store: Arc<dyn Store>,
     finished: Arc<Finished>,
@@ -185,7 +188,7 @@ impl Remembering {
             Err(Error::Ambiguous(_)) => {}
             _ => self.finished.end(&seen),
         }
-        // Which of several names it holds is not known: one that is past its window may have lost some.
+        // With several names it is not known which of them the call holds: past its window it may have lost some.
         if let (Ok(Claimed::Existing(record)), [Seen(name, _)]) = (&claimed, &seen[..]) {
             self.finished.remember(record, [name].into_iter(), &seen);
         }
@@ -199,7 +202,7 @@ impl Remembering {
             Err(Error::Ambiguous(_)) => {}
             _ => self.finished.end(&seen),
         }
-        // Only of a running call it is known that it holds its names.
+        // Only a call that was running surely holds all its names.
         if let (Ok(Replaced::Done(record)), State::Running) = (&replaced, &expected.state) {
             let held = record.intent.all_names();
             self.finished.remember(record, held, &seen);

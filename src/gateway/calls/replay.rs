@@ -1,4 +1,4 @@
-//! What a request gets that does not run its call: a result that is remembered, or what the run of the call says.
+//! Answers a request that does not run its call: from memory, or by waiting for the run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
 
 impl Engine {
-    /// The result of a succeeded call, where it is remembered and `core` lets it answer. Nothing is asked of the store.
+    /// Answers from a remembered call, if `core` allows it. Does not read the store.
     ///
-    /// Only the call that has the first of the request's names: of several calls that are the same the first one counts.
+    /// Looks only for the call that holds the request's first name: if several stored calls match a request, `core`
+    /// prefers that one.
     pub(in crate::gateway) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
         let record = self.base.finished.as_ref()?.get(&call.intent.lookup)?;
         let now = self.base.now();
-        // The store may have deleted it by now, and its name may be free.
+        // Past its retention the store may have deleted it, and its name may be free.
         if record.retain_until.is_some_and(|until| until <= now) {
             return None;
         }
@@ -34,7 +35,7 @@ impl Engine {
         })
     }
 
-    /// Waits for a run, for as long as its caller likes. A request that joined needs a place.
+    /// Waits for a run as long as the caller wants. A request that joined a run needs a place to wait.
     pub(super) async fn wait(
         &self,
         caller: &Caller,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::text::Text;
 use crate::core::record::{Content, Failure, FailureKind, State};
 
-/// The order is part of the format.
+/// A state. The order of the variants is part of the format.
 #[derive(Serialize, Deserialize)]
 pub(super) enum StoredState<'a> {
     Running,
@@ -29,7 +29,7 @@ pub(super) enum StoredState<'a> {
 
 #[derive(Serialize, Deserialize)]
 pub(super) enum StoredContent<'a> {
-    /// The result is stored beside this.
+    /// The store keeps the result beside this value.
     Kept,
     Unavailable(#[serde(borrow)] Text<'a>),
 }
@@ -56,7 +56,7 @@ impl<'a> StoredState<'a> {
         }
     }
 
-    /// `None`: a value that is stored beside it is missing, or its code was never written.
+    /// Decodes a state. `None`: its result is missing, or a code is unknown.
     pub(super) fn read(self, result: Option<Bytes>) -> Option<State> {
         let content = |content: Option<StoredContent<'_>>| match content {
             None => Some(None),
@@ -102,7 +102,7 @@ impl<'a> StoredContent<'a> {
     }
 }
 
-/// The code of a value: its place among all of its kind, which is part of the format.
+/// The code of a value: its index in `all`. So the order of `all` is part of the format.
 pub(super) fn code<T: PartialEq>(all: &[T], one: T) -> u8 {
     let place = all.iter().position(|other| *other == one);
     place

@@ -1,11 +1,11 @@
-//! Texts in fewer bytes where their form is known: words of the ledger, ids in hex digits.
+//! Encodes texts of known forms in fewer bytes: words of the ledger, ids in hex digits.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A text. The order is part of the format.
+/// A text. The order of the variants is part of the format.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Text<'a> {
     Plain(#[serde(borrow)] &'a str),
@@ -14,13 +14,13 @@ pub(super) enum Text<'a> {
     Simple([u8; 16]),
     /// A UUID with hyphens.
     Hyphenated([u8; 16]),
-    /// A gateway as the ledger names it.
+    /// `gateway ` and 32 hex digits, as the ledger names a gateway.
     Gateway([u8; 16]),
-    /// What a tool has answered: its status, and how many bytes.
+    /// The sentence about a tool's answer, with its status and its length in bytes.
     Answered(u16, u64),
 }
 
-/// One of [`WORDS`], by its place.
+/// One of [`WORDS`], as its index.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub(super) struct Word(u8);
@@ -54,7 +54,7 @@ impl From<Word> for u8 {
     }
 }
 
-/// Words of the ledger. Only ever add at the end: a text stands for its place.
+/// Words of the ledger. Their indexes are stored: only ever add at the end.
 pub(super) const WORDS: [&str; 24] = [
     "",
     "default",
@@ -90,7 +90,7 @@ impl<'a> Text<'a> {
         if let Some(word) = Word::of(text) {
             return Self::Word(word);
         }
-        // Others than the lower-case forms that are written here would come back as these.
+        // Each form must read back as the same text: so only lower-case digits take a short form.
         if let Some(id) = text.strip_prefix(GATEWAY).and_then(simple) {
             return Self::Gateway(id);
         }
@@ -125,25 +125,25 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The id of these 32 hex digits in lower case.
+/// The 16 bytes of 32 lower-case hex digits.
 fn simple(text: &str) -> Option<[u8; 16]> {
     let mut id = [0; 16];
     let is_lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
     (is_lower && hex::decode_to_slice(text, &mut id).is_ok()).then_some(id)
 }
 
-/// What the ledger says of an attempt that was answered.
+/// The ledger's sentence about an attempt that was answered.
 fn sentence(status: u16, bytes: u64) -> String {
     format!("the tool answered {status} with {bytes} bytes")
 }
 
-/// Status and length in such a sentence.
+/// The status and the length from such a sentence.
 fn answered(text: &str) -> Option<(u16, u64)> {
     let (status, rest) = text
         .strip_prefix("the tool answered ")?
         .split_once(" with ")?;
     let bytes = rest.strip_suffix(" bytes")?;
     let (status, bytes) = (status.parse().ok()?, bytes.parse().ok()?);
-    // Other digits than those that are written here would come back as these.
+    // Digits such as "+1" or "01" would not read back as the same text.
     (sentence(status, bytes) == text).then_some((status, bytes))
 }
