@@ -5,7 +5,7 @@
 //!
 //! Each value is a version byte and then its fields, in their order, in the wire format of [`postcard`]
 //! (<https://postcard.jamesmunns.com/wire-format>). Numbers take as many bytes as they need. Times are microseconds
-//! since the call was created. The layer that encrypts stands above the stores, so texts arrive here encrypted.
+//! since the call was created. What has to be encrypted is encrypted before it arrives here.
 
 mod state; // the state of a call
 mod text; // texts, shorter where their form is known

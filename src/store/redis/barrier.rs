@@ -1,9 +1,9 @@
 //! Waits until replicas have a write: `WAIT`, on a connection of its own because it blocks.
 //!
-//! Replication is one ordered stream. So a small write of our own, sent after the answer to the write
-//! that matters, covers it as soon as the replicas have that one; and one such barrier covers all who
-//! wait at the moment. The connection may lead to another server than the write went to; so the barrier
-//! first asks whether the writes that it is to cover are there.
+//! Replication is one ordered stream. So a *barrier*, a small write that is sent after the answer to a write, proves by
+//! reaching the replicas that they have that write, too. One barrier serves all callers that wait at the moment. The
+//! connection may lead to another server than the write went to. So before the barrier the marks are read: they show
+//! whether the writes are on this server.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,15 +31,15 @@ const WAITERS: usize = 4_096;
 /// How far the clocks of two gateways may differ.
 const CLOCKS: SignedDuration = SignedDuration::from_secs(10);
 
-/// A waiter for a barrier.
+/// A caller that waits for a barrier.
 struct Waiter {
     partition: Partition,
-    /// The gateway's writes that must be on the same server.
+    /// The count of this gateway's writes that the server must have.
     writes: u64,
     passed: oneshot::Sender<Result<(), Error>>,
 }
 
-/// The barriers of a store: on a cluster each partition has its own.
+/// The barriers of a store, in lanes: one lane for a single master, one for each partition of a cluster.
 pub(super) struct Barrier {
     lanes: Vec<mpsc::Sender<Waiter>>,
     replicas: Arc<AtomicU32>,
@@ -49,9 +49,7 @@ pub(super) struct Barrier {
 }
 
 impl Barrier {
-    /// Connects when it is first needed.
-    ///
-    /// `barrier`: the script that writes one.
+    /// Connects when it is first needed. `barrier`: the script that writes one.
     pub(super) fn new(link: &Link, barrier: &Script, lanes: usize, memory: Arc<Memory>) -> Self {
         let link = Arc::new(link.beside(WAIT * 2));
         let replicas = Arc::<AtomicU32>::default();
@@ -101,9 +99,9 @@ impl Barrier {
         answer.await.map_err(|_| ended())?
     }
 
-    /// Waits until replicas have any gateway's writes up to this time.
+    /// Waits until replicas have all writes up to this time, those of other gateways, too.
     ///
-    /// Not if a barrier since then has covered them.
+    /// Does not wait if a later barrier has covered them.
     pub(super) async fn cover(
         &self,
         partition: Partition,
@@ -126,7 +124,7 @@ impl Barrier {
     }
 }
 
-/// Runs one barrier after the other, each for all waiters so far.
+/// Runs the barriers of a lane one after the other, each for all waiters so far.
 async fn serve(
     link: Arc<Link>,
     barrier: Script,
@@ -142,12 +140,13 @@ async fn serve(
             link.disconnect();
         }
         for waiter in waiters.drain(..) {
-            // A waiter that has gone need not hear it.
+            // A waiter may have gone.
             drop(waiter.passed.send(passed.clone()));
         }
     }
 }
 
+/// Runs one barrier for these waiters.
 async fn raise(
     link: &Link,
     barrier: &Script,
@@ -175,7 +174,7 @@ async fn raise(
     for (partition, _) in least.values() {
         commands.cmd("GET").arg(partition.marks());
     }
-    // A plain SET is refused when memory is full, and what was written then could never be confirmed.
+    // A plain SET is refused when memory is full. Outcomes are written then, too, and must be confirmed.
     let mut write = Run::new(barrier);
     commands.add_command(write.key(first.key("barrier")).command());
     commands.ignore();
@@ -205,7 +204,7 @@ async fn raise(
     Ok(())
 }
 
-/// Notes that a write was acknowledged, whatever the barrier says.
+/// The error of a barrier: the write itself was made, so it is ambiguous.
 fn unsure(error: Error) -> Error {
     Error::Ambiguous(format!(
         "written, but whether replicas have it is not known: {error}"

@@ -16,19 +16,19 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Holder, Record, State};
 use crate::store::{Error, Found};
 
-/// Calls that are read in one go.
+/// Most calls of one read.
 pub(super) const READ_AT_ONCE: usize = 32;
-/// Bytes of calls of one read; one call at least.
+/// Most bytes of one read; a single call may be larger.
 const READ_BYTES: usize = 4 << 20;
-/// Bytes of a call that are read without its arguments and its result.
+/// Bytes of a call that usually hold everything before its arguments and its result.
 const BRIEF: usize = 2_048;
-/// How often the beginning of a call is asked for that grows meanwhile.
+/// How often the beginning of a call is read again if the call grows meanwhile.
 const ASKS: usize = 3;
-/// Calls of an index that a search reads before it asks for those behind them.
+/// Calls of an index that a search reads in one round.
 pub(super) const SEARCHED: usize = 256;
 
 impl Link {
-    /// The beginnings of calls, up to the texts of callers and tools.
+    /// The beginnings of calls: all before arguments and result.
     pub(super) async fn beginnings(&self, ids: &[CallId]) -> Result<Vec<Option<Bytes>>, Error> {
         let ask = |call_id: &CallId, most: usize| {
             command("GETRANGE", (keys::call(*call_id), 0, most - 1))
@@ -37,7 +37,7 @@ impl Link {
         let found: Vec<Bytes> = self.ask_many(asks.collect()).await?;
         let mut beginnings = Vec::with_capacity(found.len());
         for (call_id, mut text) in ids.iter().zip(found) {
-            // Few have a long history or many names; it may have grown since its head was read.
+            // A long history or many names need a second read. The call may grow between two reads.
             for _ in 0..ASKS {
                 match record::brief(&text) {
                     Ok(whole) if whole > text.len() && text.len() >= BRIEF => {
@@ -51,7 +51,7 @@ impl Link {
         Ok(beginnings)
     }
 
-    /// How many bytes the calls at these places have.
+    /// The length in bytes of each call at these positions.
     pub(super) async fn sizes(&self, places: &[Position]) -> Result<Vec<usize>, Error> {
         let ask = |place: &Position| command("STRLEN", keys::call(place.call_id()));
         self.ask_many(places.iter().map(ask).collect()).await
@@ -87,7 +87,7 @@ impl Server {
         stored_in(self.link.ask(&command("GET", keys::call(call_id))).await?)
     }
 
-    /// Calls without the texts of callers and tools; `None` for one that is gone.
+    /// Calls without arguments and results; `None` for one that is gone.
     pub(super) async fn briefs(
         &self,
         ids: &[CallId],
@@ -97,7 +97,7 @@ impl Server {
         Ok(beginnings.map(read).collect())
     }
 
-    /// A record that replicas have, if they must. A running one is not shown to callers.
+    /// Returns the record when replicas have it, if they must. A running one is shown to no caller, so it need not wait.
     pub(super) async fn settled(&self, record: Record) -> Result<Record, Error> {
         if !matches!(record.state, State::Running) {
             let partition = Partition::of(&record.intent.lookup);
@@ -108,10 +108,10 @@ impl Server {
         Ok(record)
     }
 
-    /// The calls of an index within time bounds, at most `limit` of the first `searched`.
+    /// The wanted calls of an index within time bounds: at most `limit`, out of the first `searched` entries.
     ///
-    /// Oldest first, as long as few partitions have many. Also up to when the index was searched, if
-    /// it had more. Entries without a call are removed.
+    /// Oldest first, unless a partition has more than [`SEARCHED`] entries. Also returns up to which time the index was
+    /// searched, if it has more entries. Removes entries without a call.
     pub(super) async fn search(
         &self,
         index: &str,
@@ -121,7 +121,7 @@ impl Server {
         mut is_wanted: impl FnMut(&Record) -> bool,
     ) -> Result<(Found<Record>, Option<i64>), Error> {
         let mut found = Found::default();
-        // What was lost is put back before any call is taken for its newest state.
+        // Until lost writes are put back, a stored state may not be the newest one.
         if self.status.is_in_doubt() {
             return Ok((found, None));
         }
@@ -152,7 +152,7 @@ impl Server {
         Ok((found, None))
     }
 
-    /// The next entries of indexes within time bounds, behind so many of each; and whether that is all.
+    /// Up to [`SEARCHED`] entries of each index within time bounds, after the first `from`; and whether these are all.
     async fn listed(
         &self,
         indexes: &[String],
@@ -174,9 +174,7 @@ impl Server {
         Ok((over, is_all))
     }
 
-    /// Adds those of these calls that are wanted, up to `limit`.
-    ///
-    /// Their beginnings say which they are.
+    /// Adds the wanted calls among these, up to `limit`. Only wanted ones are read whole.
     async fn read_wanted(
         &self,
         index: &str,
@@ -204,7 +202,7 @@ impl Server {
         self.read_whole(&wanted, found).await
     }
 
-    /// Adds the calls at these places, read in portions: one large read would delay all other commands.
+    /// Adds the calls at these positions. Reads them in portions: one large read would delay all other commands.
     async fn read_whole(
         &self,
         places: &[Position],
@@ -226,13 +224,13 @@ impl Server {
         Ok(())
     }
 
-    /// Removes a place from an index, if it points to no call.
+    /// Removes a position from an index, if there is no such call.
     pub(super) async fn take_out_of(&self, index: &str, place: &Position) -> Result<(), Error> {
         let index = Partition::of_call(place.call_id()).key(index);
         self.take_out_of_list(index, place).await
     }
 
-    /// The same for any list of its partition.
+    /// The same for any list of the call's partition.
     pub(super) async fn take_out_of_list(
         &self,
         list: String,
@@ -247,9 +245,9 @@ impl Server {
     }
 }
 
-/// Portions of items of these sizes.
+/// Splits items of these sizes into portions.
 ///
-/// Each is at most [`READ_AT_ONCE`] and [`READ_BYTES`], or a single item.
+/// Each has at most [`READ_AT_ONCE`] items and [`READ_BYTES`] bytes, or is a single item.
 pub(super) fn portions<'a, T>(mut items: &'a [T], sizes: &[usize]) -> Vec<&'a [T]> {
     let (mut portions, mut sizes) = (Vec::new(), sizes.iter());
     while !items.is_empty() {

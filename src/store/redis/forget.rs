@@ -12,14 +12,14 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State};
 use crate::store::Error;
 
-/// Calls that one script deletes: it keeps all others waiting for some milliseconds.
+/// Most calls that one script deletes. All other commands wait for it, some milliseconds.
 const AT_ONCE: usize = 150;
 const DAY_US: i64 = 24 * 3_600 * 1_000_000;
 
 impl Redis {
-    /// Deletes finished calls and documents whose retention is over, with all that leads to them.
+    /// Deletes finished calls and documents past their retention, with their names and list entries.
     pub(super) async fn forget_all(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
-        // What was lost is put back before anything is deleted.
+        // Lost writes are put back first: one of them may have prolonged a retention.
         if self.server.status.is_in_doubt() {
             return Ok(0);
         }
@@ -45,7 +45,7 @@ impl Redis {
         Ok(forgotten)
     }
 
-    /// Deletes the next calls of a partition whose time is over, in one step. Answers how many it has looked at.
+    /// Deletes the next calls of a partition past their retention, in one step. Returns how many it looked at.
     async fn forget_some(
         &self,
         partition: Partition,
@@ -71,7 +71,7 @@ impl Redis {
                             self.server.take_out_of(index, place).await?;
                         }
                     }
-                    // A newer gateway may read it. Until then it is not in the way of the others.
+                    // A newer gateway may be able to read it. Until then a later time keeps it from blocking others.
                     Err(error) => {
                         let call_id = place.call_id();
                         tracing::error!(%call_id, %error, "a call cannot be deleted; it is tried again in a day");
@@ -83,7 +83,7 @@ impl Redis {
                 }
             }
         }
-        // Also if there are none: another gateway was faster, and the earliest time is not what it was.
+        // Also without calls: the script corrects the earliest time, if another gateway was faster.
         self.forget(partition, &over, now).await?;
         Ok(ids.len())
     }
@@ -92,7 +92,7 @@ impl Redis {
         let mut lists = BTreeMap::<String, String>::new();
         for (number, record) in (1..).zip(over) {
             let mut of_call = keys::lists(&record.intent);
-            // If it has lost its key to another call.
+            // A call that has lost its key to another call is in this list.
             of_call.push(List::Key(&record.intent.key));
             if matches!(record.state, State::Failed(_)) {
                 of_call.push(List::State(record.state.as_str()));

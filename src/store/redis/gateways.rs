@@ -1,6 +1,6 @@
-//! Forgets gateways that are gone, so that each look stays small.
+//! Forgets gateways that are gone, so that the marks do not grow for ever.
 //!
-//! `loss` says why that hides no loss.
+//! `loss.rs` says why that hides no loss.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -20,11 +20,9 @@ use crate::store::lock::lock;
 const SAY_EVERY: Duration = Duration::from_secs(60);
 /// How long a gateway is silent before it is watched.
 const GONE_AFTER_US: i64 = 3_600 * 1_000_000;
-/// Most gateways that are forgotten at once.
-///
-/// One script about so many takes a few milliseconds.
+/// Most gateways that one script forgets: so many take a few milliseconds.
 const AT_ONCE: usize = 100;
-/// The field of the highest token of all forgotten gateways.
+/// The field with the highest token of all forgotten gateways.
 pub(super) const FORGOTTEN: &str = "forgotten";
 
 /// Forgets gateways that are gone.
@@ -34,7 +32,7 @@ pub(super) struct Gateways {
     patience: Duration,
     /// When this gateway last announced itself.
     said_hello: Mutex<Option<Instant>>,
-    /// Gateways that seem gone: their last time, and since when they are watched.
+    /// Gateways that seem gone: the time at which each last announced itself, and since when it is watched.
     watched: Mutex<HashMap<String, (f64, Instant)>>,
 }
 
@@ -50,7 +48,7 @@ impl Gateways {
 
     /// Announces this gateway, and forgets others that have been silent for long.
     ///
-    /// The given sight must lack nothing. A failed step is tried again with the next look.
+    /// Call it only with a sight in which no data is missing. A failed step is tried again after the next look.
     pub(super) async fn forget_gone(&self, sight: &Sight) {
         let forgotten = async {
             self.say_hello(sight).await?;
@@ -77,9 +75,9 @@ impl Gateways {
         }
     }
 
-    /// Gateways that were silent as long as this one watched them.
+    /// The gateways that stayed silent for all the time that this one watched them.
     ///
-    /// A clock that was set makes all of them seem to be gone at once; those that are there say so in that time.
+    /// If a clock was set, all gateways seem gone at once. Those that live announce themselves while they are watched.
     fn still_gone(&self, overdue: Vec<(String, f64)>) -> Vec<String> {
         let mut watched = lock(&self.watched);
         let before = std::mem::take(&mut *watched);
@@ -94,9 +92,9 @@ impl Gateways {
         gone.map(|(gateway, _)| gateway.clone()).collect()
     }
 
-    /// Announces this gateway, once a minute or if it was forgotten.
+    /// Announces this gateway once a minute, and at once if it was forgotten.
     ///
-    /// A gateway that was never announced counts as announced now.
+    /// Also notes the present time for gateways that have marks and were never announced.
     async fn say_hello(&self, sight: &Sight) -> Result<(), Error> {
         let is_said = |said: Option<Instant>| said.is_some_and(|said| said.elapsed() < SAY_EVERY);
         let was_forgotten = sight
@@ -138,7 +136,7 @@ impl Gateways {
         Ok(())
     }
 
-    /// Takes counted gateways out of the counters; others' last traces are deleted.
+    /// Takes gateways out of the marks. Of those that have no marks any more, deletes the announcement.
     async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<(), Error> {
         let own = self.server.memory.gateway();
         let counted: BTreeSet<&str> = sight
@@ -168,10 +166,9 @@ impl Gateways {
         Ok(())
     }
 
-    /// Takes gateways out of a partition's counters, unless these have changed.
+    /// Takes gateways out of a partition's marks, except those whose count has changed.
     ///
-    /// False if the script is not loaded yet, or finds that data is missing, which the next look
-    /// does, too.
+    /// False if the script is not loaded yet or finds data missing. The next look finds that, too.
     async fn take_out(
         &self,
         gone: &[&String],
@@ -182,7 +179,7 @@ impl Gateways {
         let counted = gone
             .iter()
             .map(|gateway| (*gateway, sight.writes.of(gateway, partition)));
-        // The tokens of all of them are in the first one.
+        // The first partition has the tokens of all gateways.
         let counted: Vec<(&String, u64)> = counted
             .filter(|(_, count)| is_first || *count > 0)
             .collect();
@@ -210,14 +207,14 @@ impl Gateways {
 
     /// The last counts of these gateways in the present epoch.
     ///
-    /// Read after the counts: a gateway that is not counted any more has its last counts by then.
+    /// Must be read after the counts: a gateway whose count is gone by then has its last count already.
     pub(super) async fn last_counts(&self, gateways: Vec<String>) -> Result<Writes, Error> {
         let mut last = Writes::default();
         if gateways.is_empty() {
             return Ok(last);
         }
         let epoch = self.server.memory.epoch();
-        // Those of before come second: what moves there meanwhile was read already.
+        // The older hash is read second: counts that move into it meanwhile were read in the newer one.
         for generation in [0, 1] {
             let ask = |partition: Partition| {
                 let key = &partition.last_counts(&epoch)[generation];

@@ -1,25 +1,25 @@
-//! Tenants and tools that are known to be listed, so that not every claim lists them again.
+//! The tenants and tools that the store surely lists, so that not every claim lists them again.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 
 use crate::store::lock::lock;
 
-/// Most that are known at once; above that all are forgotten, and listed again.
+/// Most pairs that are remembered. Beyond it all are forgotten, and listed again.
 const MOST: usize = 10_000;
 
-/// The listed tenants, each with a tool, in the data of one epoch.
+/// Pairs of tenant and tool that are listed in the data of one epoch.
 #[derive(Default)]
 pub(super) struct Known(Mutex<(String, HashSet<(String, String)>)>);
 
 impl Known {
     pub(super) fn has(&self, epoch: &str, tenant: &str, tool: &str) -> bool {
         let known = lock(&self.0);
-        // Without this nothing of a call would be looked for where the lists were lost.
+        // Other data may lack the list: then the ledger would not find the call.
         known.0 == epoch && known.1.contains(&(tenant.to_owned(), tool.to_owned()))
     }
 
-    /// Notes that a claim in this epoch's data has listed them.
+    /// Notes that a claim has listed this pair in the data of this epoch.
     pub(super) fn learn(&self, epoch: &str, tenant: &str, tool: &str) {
         let mut known = lock(&self.0);
         if known.0 != epoch || known.1.len() >= MOST {

@@ -1,17 +1,20 @@
-//! A model of the loss check, of which all states are gone through, within small bounds.
+//! A model of the loss check. The tests explore every state that it can reach within small bounds.
 //!
-//! There are three gateways, a store of two partitions, on one server or on two, an older copy of it, and all that may
-//! happen to them in any order. What gateways compare and remember is done by the real rules of `loss`. What scripts do is
-//! written here once more, beside the name of the script.
+//! The model has up to three gateways, a store of two partitions on one server or on two, and an older copy of the
+//! store. Everything that may happen to them happens in every order. The real rules of `loss.rs` decide what a gateway
+//! finds and remembers. What a script does is modelled here; the comment names the script.
 //!
-//! **The promise.** A gateway *knows* of an acknowledged write that is counted if it made it, or has found everything whole
-//! in a look that read the partition with the write in it. After a crash it knows what it knew when its file of watermarks
-//! was written; after an accepted loss, what it found then. If a write is not in the store any more, and no person has
-//! given it up, each gateway that knows of it finds a loss at its next look, also after a restart, and claims nothing before.
-//! And where nothing was lost no gateway finds a loss.
+//! **Who knows a write.** Only acknowledged, counted writes matter. A gateway *knows* such a write if it made it, or if
+//! a look read the partition with the write in it and found everything whole. After a crash it knows what it knew when
+//! its file of watermarks was last written; after an accepted loss, what it found then.
 //!
-//! Time plays no part: a gateway may be forgotten at any moment, also while it works. One that is gone for ever is one that
-//! never starts again. A claim is one step with the question whether the store is open.
+//! **The promise.**
+//! * Let a write be missing from the store that no person has given up. Each gateway that knows it finds a loss at its
+//!   next look, also after a restart, and claims nothing before.
+//! * Where nothing was lost, no gateway finds a loss.
+//!
+//! The model has no time: a gateway may be forgotten at any moment, also while it works. A gateway that is gone for
+//! ever is one that never starts again. A claim and its question whether the store is open are one step.
 
 mod judge; // by the real rules
 mod scene; // what may happen
@@ -26,11 +29,11 @@ use self::scene::{Scene, Step};
 use self::state::{Left, State};
 use self::steps::Model;
 
-/// How many states there are, and the shortest way to break the promise.
+/// Explores all states. Returns their number, and the shortest way to break the promise.
 fn explore(scene: Scene, broken: Break) -> (usize, Option<(Vec<Step>, String)>) {
     let (mut model, first) = (Model::new(scene, broken), State::first(scene.left));
     let steps = model.steps();
-    // Its hash stands for a state: of a million states two have the same once in ten million runs.
+    // Only the hash of a state is kept: among a million states two are equal once in ten million runs.
     let hasher = RandomState::new();
     let mut met = HashSet::from([hasher.hash_one(first)]);
     let mut trail: Vec<(usize, Option<Step>)> = vec![(0, None)];
@@ -66,7 +69,7 @@ fn way_to(trail: &[(usize, Option<Step>)], mut at: usize, last: Step) -> Vec<Ste
     way
 }
 
-/// Writes, copies, losses, ends, forgets and acceptances.
+/// The bounds, in this order: writes, copies, losses, ends, forgets, acceptances.
 const fn at_most([writes, copies, losses, ends, forgets, accepts]: [u8; 6]) -> Left {
     Left {
         writes,
@@ -98,13 +101,13 @@ const FORGETS_AND_ENDS: Scene = Scene {
     left: at_most([1, 1, 1, 1, 1, 0]),
     ..ENDS
 };
-/// The one that forgets is forgotten, too.
+/// A gateway that forgets another one is forgotten, too.
 const FORGETS_TWICE: Scene = Scene {
     left: at_most([1, 0, 1, 0, 2, 0]),
     forgetters: &[1, 2],
     ..ENDS
 };
-/// Another gateway does something between the steps of a look.
+/// Other gateways act between the steps of a look.
 const BETWEEN: Scene = Scene {
     left: at_most([1, 0, 1, 0, 1, 0]),
     is_split: true,
@@ -117,7 +120,7 @@ const ACCEPTS: Scene = Scene {
     gateways: 2,
     ..ENDS
 };
-/// Outcomes are written also while nothing may be claimed.
+/// Outcomes are written, also while the store is closed for claims.
 const OUTCOMES: Scene = Scene {
     left: at_most([2, 1, 1, 0, 1, 0]),
     ends_calls: true,
@@ -165,7 +168,7 @@ fn an_accepted_loss_hides_no_later_one() {
     holds(&[ACCEPTS]);
 }
 
-/// Without one of the rules the promise is broken: the shortest ways.
+/// Leaves out one rule at a time, and shows the shortest way in which the promise is broken then.
 #[test]
 fn each_rule_is_needed() {
     let mut ways = String::new();

@@ -9,7 +9,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Reads marks. Unreadable ones count as absent, and are noticed as a loss.
+    /// Reads marks. An unreadable line counts as absent, which the loss check notices.
     pub(super) fn read(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let mut lines = text.split('\n');

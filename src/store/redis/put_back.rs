@@ -29,7 +29,7 @@ impl Restorer {
             } in of_one
             {
                 let put = self.put_names_back(record, entry, *is_locked).await;
-                // Whether a name is another's can be decided only when the whole record is there.
+                // Which call a name belongs to can be decided only from the newest version.
                 let is_newest = of_one
                     .last()
                     .is_some_and(|newest| newest.record.version == record.version);
@@ -37,14 +37,14 @@ impl Restorer {
                     Ok(holders) if is_newest => self.tell_holders(record, holders).await,
                     put => put.map(drop),
                 };
-                // One that cannot be put back must not keep the others.
+                // A call that cannot be put back must not block the others.
                 all = told.and(all);
             }
         }
         all
     }
 
-    /// Puts a lost record back, and reports calls that hold its names by now.
+    /// Puts a lost record back, and logs other calls that hold its names by now.
     pub(super) async fn put_back(
         &self,
         record: &Record,
@@ -55,10 +55,10 @@ impl Restorer {
         self.tell_holders(record, holders).await
     }
 
-    /// Puts a record back with its names. Answers with the calls that hold a name instead.
+    /// Puts a record back with its names. Returns the calls that hold a name of it instead.
     ///
-    /// Names that are held by calls whose time was over when this one was made go back to it. Done again after it broke
-    /// off, it ends as if it had been done once.
+    /// A name goes back to this call if its holder's window was over when this call's run began. May be repeated: the
+    /// result is the same as after one run.
     async fn put_names_back(
         &self,
         record: &Record,
@@ -81,7 +81,7 @@ impl Restorer {
         self.try_put_back(record, entry, is_locked, &over).await
     }
 
-    /// Logs the holders of a call's names, except those that began after its window.
+    /// Logs the holders of a call's names, except calls that began after its window.
     async fn tell_holders(&self, record: &Record, holders: Vec<CallId>) -> Result<(), Error> {
         let intent = &record.intent;
         for holder in holders {
@@ -104,7 +104,7 @@ impl Restorer {
         Ok(())
     }
 
-    /// Answers with the calls that hold a name instead.
+    /// Runs the script once. Returns the calls that hold a name instead.
     async fn try_put_back(
         &self,
         record: &Record,
@@ -114,7 +114,7 @@ impl Restorer {
     ) -> Result<Vec<CallId>, Error> {
         let intent = &record.intent;
         let mut lists = keys::lists(intent);
-        // It may not get its key back.
+        // If it does not get its key back, it must be found by this list.
         if !matches!(lists[..], [List::Key(_), ..]) {
             lists.insert(0, List::Key(&intent.key));
         }
@@ -135,7 +135,7 @@ impl Restorer {
         let lease = record.attempt.lease_until.as_microsecond().to_string();
         let lock = match (&record.state, is_locked) {
             (State::Running, true) => [lease.as_str(), ""],
-            // Its request may be under way until then.
+            // Its request may be under way until the lease ends.
             (State::Unknown(_), true) => [lease.as_str(), lease.as_str()],
             _ => ["", ""],
         };
@@ -152,9 +152,9 @@ impl Restorer {
     }
 }
 
-/// Whether a call was past its window when another began, which claimed its names.
+/// Whether the window of `earlier` was over when the run of `later` began.
 ///
-/// A request may have waited for its session: its key was claimed when its run began.
+/// The run counts, not the creation: a request may wait for its session before it claims its names.
 fn is_over(earlier: &Record, later: &Record) -> bool {
     earlier
         .expires_at

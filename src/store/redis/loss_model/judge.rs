@@ -1,10 +1,10 @@
-//! What a gateway finds in what it has read, and what it does then: by the real rules.
+//! What a gateway finds in what it has read, and how it warns others: by the real rules.
 
 use super::state::{AllCounts, CLOSED, Counts, Head, Memory, NAMES, State, Store, bit};
 use crate::store::redis::keys::{PARTITIONS, Partition};
 use crate::store::redis::loss::{FORMAT, Finding, Manifest, Sight, Writes, compare, warning};
 
-/// What may be wrong with the rules.
+/// The rule that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Break {
     None,
@@ -27,7 +27,7 @@ pub(super) enum Found {
     Lost,
 }
 
-/// What was found, and what is known after that if it is whole.
+/// The finding, and the counts that are known after it if everything is whole.
 pub(super) type Judged = (Found, AllCounts);
 
 pub(super) fn judge(seen: &Store, known: &AllCounts, memory: &Memory, broken: Break) -> Judged {

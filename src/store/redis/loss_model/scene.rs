@@ -1,46 +1,46 @@
-//! What may happen, and which of it does.
+//! The steps of the model, and which of them a scene has.
 
 use self::Step::*;
 use super::state::{Left, NAMES, PARTS};
 
-/// By number of the gateway, and of the partition, the server or the name.
+/// A step. The first number is the gateway, the second the partition or the name; of `Copy` to `Empty`: the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     Claim(usize, usize),
-    /// The outcome of a call is written, also to a store that is closed.
+    /// A gateway writes the outcome of a call, also to a closed store.
     End(usize, usize),
-    /// All of a look, or what comes next in it.
+    /// A whole look; in a split scene the next part of it.
     Look(usize),
-    /// The same, and then this name is forgotten.
+    /// A whole look, after which the gateway begins to forget this name.
     LookToForget(usize, usize),
-    /// What comes next after everything was found whole.
+    /// The next act after a look has found everything whole.
     Act(usize),
-    /// The look ends.
+    /// The end of a look with all its acts.
     Rest(usize),
     Crash(usize),
     Stop(usize),
     Start(usize),
     Copy(usize),
-    /// A server starts anew, with the older copy.
+    /// A server is replaced by one with the older copy, and without scripts.
     SetBack(usize),
-    /// The same by two failovers: it has its scripts.
+    /// The same by two failovers: the server still has its scripts.
     SwitchBack(usize),
     Empty(usize),
     Prepare(usize),
     Accept(usize),
 }
 
-/// What is explored.
+/// The bounds of one exploration.
 #[derive(Clone, Copy)]
 pub(super) struct Scene {
     pub(super) left: Left,
     /// Each partition is on a server of its own.
     pub(super) is_cluster: bool,
-    /// Other steps come between those of a look.
+    /// Other steps may come between the parts of a look.
     pub(super) is_split: bool,
-    /// Gateways that write outcomes, too.
+    /// Gateways write outcomes, too.
     pub(super) ends_calls: bool,
-    /// How many of the gateways do anything.
+    /// How many of the gateways take part.
     pub(super) gateways: usize,
     pub(super) writers: &'static [usize],
     pub(super) forgetters: &'static [usize],

@@ -1,17 +1,17 @@
-//! What gateways, their files and the store's servers hold.
+//! The state of the model: gateways, their files, and the store's servers.
 
 pub(super) const GATEWAYS: usize = 3;
 pub(super) const PARTS: usize = 2;
-/// Names under which writes are counted: those of the gateways, and one for a gateway that was killed.
+/// Names under which writes are counted: one for each gateway, and one more for a gateway that was killed.
 pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "again"];
-/// In a partition instead of an epoch: a gateway has found a loss.
+/// Stands in a partition instead of an epoch after a gateway has found a loss.
 pub(super) const CLOSED: u8 = 8;
 
-/// By name.
+/// A count for each name.
 pub(super) type Counts = [u8; NAMES.len()];
-/// By partition and name.
+/// A count for each partition and name.
 pub(super) type AllCounts = [Counts; PARTS];
-/// By partition.
+/// A count of one name for each partition.
 pub(super) type Counted = [u8; PARTS];
 /// A bit for each write.
 pub(super) type Data = u16;
@@ -20,12 +20,12 @@ pub(super) type Data = u16;
 pub(super) struct Part {
     pub(super) epoch: u8,
     pub(super) counts: Counts,
-    /// Of forgotten gateways, in this epoch.
+    /// An epoch, and the last counts of gateways that were forgotten in it.
     pub(super) last: (u8, Counts),
     pub(super) data: Data,
 }
 
-/// The manifest; without an epoch there is none.
+/// The manifest. Epoch 0: there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Head {
     pub(super) epoch: u8,
@@ -47,7 +47,7 @@ pub(super) struct Memory {
     pub(super) name: u8,
     pub(super) epoch: u8,
     pub(super) writes: AllCounts,
-    /// The writes that these counts stand for. No gateway has this; it is what the promise is about.
+    /// The writes that these counts stand for. Only the model has this, to check the promise.
     pub(super) knows: Data,
 }
 
@@ -72,25 +72,25 @@ pub(super) struct Gateway {
 pub(super) enum Look {
     #[default]
     None,
-    /// Manifest and epochs are read, and the counts of so many partitions. It knew these counts when it began.
+    /// So many partitions are read; what was read; and the counts that the gateway knew when the look began.
     Reads(usize, Store, AllCounts),
-    /// Everything is whole.
+    /// The look has found everything whole, and the gateway acts.
     Acts(Acts),
 }
 
 /// What a gateway does after it has found everything whole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Acts {
-    /// It was forgotten, and comes back in one partition after the other; then it forgets another one in each.
+    /// The next act: first it comes back in each partition, if it was forgotten; then it forgets another name in each.
     pub(super) next: usize,
-    /// Its own last counts; 0: it is counted.
+    /// Its own last counts. 0: it was not forgotten there.
     pub(super) own: Counted,
     pub(super) forgets: Option<usize>,
-    /// What it has read of that one.
+    /// The counts of that name, as the look has read them.
     pub(super) gone: Counted,
 }
 
-/// How often something may still happen.
+/// How often each kind of event may still happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Left {
     pub(super) writes: u8,
@@ -104,22 +104,22 @@ pub(super) struct Left {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct State {
     pub(super) store: Store,
-    /// Of each server: a snapshot, or a replica that lags.
+    /// An older copy of each server: a snapshot, or a replica that lags.
     pub(super) copy: Store,
     pub(super) gateways: [Gateway; GATEWAYS],
-    /// All that were acknowledged, and those that a person has given up.
+    /// All acknowledged writes, and those of them that a person has given up.
     pub(super) written: Data,
     pub(super) given_up: Data,
     pub(super) epochs: u8,
     pub(super) names: u8,
-    /// Who accepts a loss.
+    /// The gateway at which a loss is being accepted.
     pub(super) accepting: Option<usize>,
     pub(super) had_loss: bool,
     pub(super) left: Left,
 }
 
 impl State {
-    /// All gateways are there and have met the store, in which nothing was written yet.
+    /// The first state: all gateways run and know the store, and nothing is written yet.
     pub(super) fn first(left: Left) -> Self {
         let head = Head {
             epoch: 1,
@@ -174,7 +174,7 @@ impl State {
         self.had_loss && self.left.losses == 0 && (is_noticed || !self.gateways.iter().any(know))
     }
 
-    /// The same without what does not matter any more.
+    /// The same state without parts that cannot matter any more, so that fewer states differ.
     pub(super) fn plain(mut self) -> Self {
         if self.left.losses == 0 {
             (self.copy, self.left.copies) = (Store::default(), 0);
@@ -199,7 +199,7 @@ impl Store {
 }
 
 impl Part {
-    /// `missing` in common.lua.
+    /// As `missing` of marks.lua.
     pub(super) fn is_missing_to(&self, memory: &Memory, at: usize) -> bool {
         let name = usize::from(memory.name);
         self.epoch != memory.epoch || self.counts[name] < memory.writes[at][name]
@@ -214,7 +214,7 @@ pub(super) fn bit(epoch: u8) -> u8 {
     }
 }
 
-/// Up to eight writes of each partition.
+/// The bits of a partition's writes, of which there are at most eight.
 pub(super) fn of_part(at: usize) -> Data {
     0xff << (8 * at)
 }

@@ -1,4 +1,4 @@
-//! What may happen, one step after the other.
+//! Carries out the steps of the model.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ impl Model {
         if self.scene.is_cluster { part } else { 0 }
     }
 
-    /// What a server has becomes what is in `from`.
+    /// Copies what one server holds from `from` to `to`.
     fn set(&self, to: &mut Store, from: &Store, server: usize) {
         if server == 0 {
             to.head = from.head;
@@ -192,7 +192,7 @@ impl Model {
         Some(Ok(state))
     }
 
-    /// A write that is acknowledged. `count` in common.lua: one that is not counted is not promised to be missed.
+    /// An acknowledged write. One that `count` of marks.lua does not count is no part of the promise.
     fn write(&self, state: &mut State, by: usize, at: usize) {
         state.left.writes -= 1;
         let number = (state.written & of_part(at)).count_ones();
@@ -216,7 +216,7 @@ impl Model {
         true
     }
 
-    /// epoch.rs: sight and compare_once. Last counts are read after the counts.
+    /// As `sight` and `compare_once` of epoch.rs. Last counts are read after the counts.
     fn look(&mut self, mut state: State, by: usize, forgets: Option<usize>) -> After {
         let gateway = &mut state.gateways[by];
         if !gateway.is_up {
@@ -341,7 +341,7 @@ impl Model {
                 }
             }
         }
-        // Only one that finds everything whole forgets.
+        // Only a gateway that finds everything whole forgets another one.
         (forgets.is_none() || found == Found::Whole).then_some(Ok(state))
     }
 
@@ -381,7 +381,7 @@ impl Model {
         };
         // forget_gateways.lua
         if !gateway.has_scripts[at] || part.is_missing_to(memory, at) {
-            // It breaks off.
+            // The script refuses, and the gateway forgets in no further partition.
             acts.next = 2 * PARTS;
             return true;
         }
@@ -403,10 +403,10 @@ impl Model {
         true
     }
 
-    /// What a gateway finds in what it has read, and which counts it knows if everything is whole.
+    /// What a gateway finds in what it has read, and which counts it knows then. Remembers earlier answers.
     fn judge(&mut self, seen: &Store, known: &AllCounts, memory: &Memory) -> Judged {
         let (mut seen, mut memory) = (*seen, *memory);
-        // Data does not matter to it.
+        // The rules do not see the data itself.
         memory.knows = 0;
         seen.parts.iter_mut().for_each(|part| part.data = 0);
         let broken = self.broken;
@@ -416,14 +416,15 @@ impl Model {
             .or_insert_with(|| judge(&seen, known, &memory, broken))
     }
 }
-/// checks.rs: look_after. The scripts are loaded, the file is written, and claims go through unless it has to look again.
+/// Ends a look, as `look_after` of checks.rs. Loads the scripts, writes the file, and opens the store for claims unless
+/// the connection was lost meanwhile.
 fn rest(gateway: &mut Gateway) {
     gateway.look = Looks::None;
     gateway.has_scripts = [true; PARTS];
     gateway.file = gateway.memory;
     gateway.is_open = !gateway.is_cut;
 }
-/// `Memory::adopt`: the store's counts hold.
+/// As `Memory::adopt`: the gateway takes over the store's epoch and counts.
 fn adopt(state: &mut State, by: usize) {
     let gateway = &mut state.gateways[by];
     gateway.memory.epoch = state.store.head.epoch;
