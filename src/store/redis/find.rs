@@ -97,7 +97,7 @@ impl Server {
         Ok(beginnings.map(read).collect())
     }
 
-    /// Returns the record when replicas have it, if they must. A running one is shown to no caller, so it need not wait.
+    /// Returns the record when replicas have it, if they must. A running one need not wait: no caller is shown it.
     pub(super) async fn settled(&self, record: Record) -> Result<Record, Error> {
         if !matches!(record.state, State::Running) {
             let partition = Partition::of(&record.intent.lookup);

@@ -1,5 +1,5 @@
--- What an operator does to a session: takes the lock away from one run of a call, or freezes or thaws it;
--- and an entry that says so, if it was not so before. Counted, so that its loss is noticed.
+-- An operator's act on a session: frees its lock from one run of a call, freezes it or thaws it. Writes an entry about
+-- the act, unless the session was in that state already. Counted, so that its loss is noticed.
 --
 -- KEYS: 1 session, 2 its events, 3 marks
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 'unlock', 'freeze' or 'thaw', 6 entry,

@@ -1,4 +1,5 @@
--- Adds to the duplicates of a call, if it is there: how many, and the newest of them, each behind its length.
+-- Adds to the duplicates of a call, if the call exists. They are one string: the count in eight bytes, then the newest
+-- duplicates, each after its length in four bytes.
 --
 -- KEYS: 1 call, 2 its duplicates
 -- ARGV: 1 how many, 2 how many of the newest are listed, 3 and more: the newest ones, newest first

@@ -1,9 +1,10 @@
--- Claims all names of a call, if its conditions hold, with its record, its first ledger entry, its place in the
--- index of running calls, and what follows from the conditions. Asked again, it is done.
+-- Claims all names of a call, if no other call holds one of them and the conditions hold. Writes the record with its first
+-- ledger entry, the index of running calls, the lists, and what follows from the conditions. If the same attempt has
+-- claimed already, the answer is 'done' again.
 --
 -- KEYS: as in common
 -- ARGV: 10 cas, 11 intent, 12 args, 13 progress, 14 entry, 15 the same for the stream or '', 16 lease, 17 conditions or '',
---       18 tenant, unless it is known
+--       18 tenant, or '' if it is listed already
 local giving, keys, holders = gives_up(), names()
 for n, holder in ipairs(holders) do
   local call = holder and ARGV[1] .. 'call:' .. holder

@@ -1,7 +1,7 @@
--- A gateway that was forgotten while it was away goes on from its last count, as this partition has it. That is kept: others
--- may just be reading it.
+-- Puts a gateway that was forgotten back into the marks of this partition, with its last count. The last count stays,
+-- because other gateways may be reading it.
 --
--- KEYS: 3 marks (and again as 1 and 2), 4 the last counts in this epoch, 5 those before
+-- KEYS: 3 marks (and again as 1 and 2), 4 the newer hash of last counts in this epoch, 5 the older one
 -- ARGV: 2 gateway, 3 epoch, 4 known writes
 read_marks(redis.call('GET', KEYS[3]))
 if marks.to or string.match(marks.text, '^[^\n]*') ~= ARGV[3] then return { 'same' } end

@@ -2,26 +2,30 @@
 -- Each one checks first and writes last, because what a script wrote before it broke off stays. All keys
 -- that it writes are declared, so that a slot on the move is refused before anything runs.
 --
--- KEYS: 1 the key's holder, 2 the call, 3 marks, 4 the earliest time at which a call may be deleted, 5 census,
---       6 running, 7 unknown, 8 failed, 9 to 13 session, line, its live waiters, budget, what looks alike; or again the
---       call; 14 finished calls by when they may be deleted, 15 stream, 16 tenants, 17 the tenant's tools,
+-- A *giver* is a call past its window whose names this call takes. `cas` is what compare-and-swap compares: version and
+-- attempt.
+--
+-- KEYS: 1 the holder of the call's key, 2 the call, 3 marks, 4 the earliest time at which a call may be deleted,
+--       5 census, 6 running, 7 unknown, 8 failed,
+--       9 to 13 session, line, its live waiters, budget, similar calls; without conditions: the call, five times,
+--       14 finished calls by when they may be deleted, 15 stream, 16 tenants, 17 the tenant's tools,
 --       18 and 19 the tenant's lists of unknown and failed calls,
---       20 and more: the other lists in which the call stands; of each call that gives up names the list of those with
---       its key; the holders of the call's further names
--- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes, 5 in how many lists it stands, 6 how many calls give up names,
---       7 call id, 8 position, 9 tool; at the end: of each call that gives up names its id, cas and position
+--       20 and more: the other lists of the call; for each giver the list of calls with its key; the holders of the
+--       call's further names
+-- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes, 5 number of lists, 6 number of givers,
+--       7 call id, 8 position, 9 tool; at the end: for each giver its id, cas and position
 
 local INDEXES = { r = KEYS[6], u = KEYS[7], f = KEYS[8] }
 local LISTS = { u = KEYS[18], f = KEYS[19] }
 local COUNTED = { r = 'running:', u = 'unknown:' }
--- About how many entries a stream has.
+-- About how many entries a stream keeps.
 local FOLLOWED = 1000
--- Where the lists of those that give up names begin, and where the further names do.
+-- The first key of the givers' lists, and the first key of the further names.
 local givers = 20 + (tonumber(ARGV[5]) or 0)
 local further = givers + (tonumber(ARGV[6]) or 0)
 
--- A call is one text: the lengths of its parts, the letter of its state, whether it stands among those that may be
--- deleted, and its parts. The gateway reads it as it is written here.
+-- A call is one string: the lengths of its parts, the letter of its state, whether it is in the index of deletable calls,
+-- its cas, and the parts. record.rs reads the same form.
 local FORM = '>I1I1I4I4I4I4I4c1c1c24'
 local PARTS = { 'token', 'other', 'progress', 'intent', 'entries', 'args', 'result' }
 
@@ -43,13 +47,13 @@ local function pack_call(call)
     .. call.args .. call.result
 end
 
--- Of a call only this is looked at, if nothing else is asked.
+-- The cas of a call, without reading the rest of it.
 local function cas_of(call)
   local head = redis.call('GETRANGE', call, 0, 47)
   return #head == 48 and string.sub(head, 25, 48) or nil
 end
 
--- The calls that give up names.
+-- The givers, by their ids.
 local function gives_up()
   local calls, first = {}, #ARGV - 3 * (further - givers)
   for n = 0, further - givers - 1 do
@@ -58,14 +62,14 @@ local function gives_up()
   return calls
 end
 
--- The keys of all names of the call; and who holds them, `false` where there is none.
+-- The keys of all names of the call; and the ids of the calls that hold them, `false` for a free name.
 local function names()
   local keys = { KEYS[1] }
   for n = further, #KEYS do keys[#keys + 1] = KEYS[n] end
   return keys, redis.call('MGET', unpack(keys))
 end
 
--- Gives these names to the call. A call that has lost its key is found by it in a list from then on.
+-- Gives these names to the call. Puts the givers into the list of their key, by which they are found from then on.
 local function take(keys, givers_of)
   if #keys == 0 then return end
   local pairs_of = {}
@@ -77,7 +81,7 @@ local function take(keys, givers_of)
   for _, giver in pairs(givers_of) do redis.call('ZADD', giver.list, 0, giver.position) end
 end
 
--- Puts a call into the index and the list of its state, and out of those of the state before it; the census follows.
+-- Moves a call from the index and list of its former state to those of its new state, and corrects the census.
 local function move(before, state, score)
   if before ~= state and INDEXES[before] then
     local was = redis.call('ZREM', INDEXES[before], ARGV[8])
@@ -91,7 +95,7 @@ local function move(before, state, score)
   end
 end
 
--- Puts a call into the lists of all that it can be found by. A tenant that is not known yet is given.
+-- Puts a call into its lists. `tenant` is given if the tenant and the tool may not be listed yet.
 local function enlist(tenant)
   for n = 20, givers - 1 do redis.call('ZADD', KEYS[n], 0, ARGV[8]) end
   if tenant ~= '' then
@@ -100,14 +104,14 @@ local function enlist(tenant)
   end
 end
 
--- Appends what happened to a call to the stream of changes, if that is written.
+-- Appends a change of a call to the stream of changes. `entry` is empty if the stream is off.
 local function tell(call_id, state, entry)
   if entry == '' then return end
   redis.call('XADD', KEYS[15], 'MAXLEN', '~', FOLLOWED, '*', 'call_id', call_id, 'tool', ARGV[9], 'state', state, 'entry', entry)
 end
 
--- From when on a finished call may be deleted, or '' for never. No call has a time to live of its own: its
--- deletion takes it out of its lists in the same step.
+-- Sets from when on a finished call may be deleted; '' for never. No call has a time to live in Redis, because a deletion
+-- must remove its list entries in the same step.
 local function retain(is_kept, until_when, earliest)
   if until_when ~= '' then
     redis.call('ZADD', KEYS[14], until_when, ARGV[8])

@@ -1,12 +1,13 @@
--- Deletes finished calls whose retention is over, and takes them out of every index and list. One that runs again,
--- or has a later time by now, stays as it is. Nothing is deleted in data that the gateway does not know. Answers how
--- many were deleted.
+-- Deletes finished calls past their retention, and removes them from every index and list. A call that runs again, or has
+-- a later time by now, stays as it is. Deletes nothing from data that the gateway does not know. Returns how many calls
+-- were deleted.
 --
 -- KEYS: 1 finished calls by when they may be deleted, 2 failed calls, 3 marks, 4 the earliest time at which a call may be
---       deleted, then each call, the duplicates of each, then each key that leads to one of them, then each list in which
---       some of them stand
--- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 now, 6 how many calls, 7 how many keys, then the id of each call, its
---       position, for each key the number of its call, and for each list the numbers of its calls in one text
+--       deleted, then the calls, then the duplicates of each call, then the holders of all their names, then the lists
+--       that have some of them
+-- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 now, 6 number of calls, 7 number of names, then the ids of the calls, then
+--       their positions, then for each name the number of its call, then for each list the numbers of its calls, with
+--       spaces between them
 local AT_ONCE = 1000
 
 local function delete(keys)

@@ -1,5 +1,5 @@
--- Deletes a document that is kept no longer, and takes it out of every index and list. Nothing is deleted in data that
--- the gateway does not know. Answers whether it did.
+-- Deletes a document past its retention, and removes it from every index and list. Deletes nothing from data that the
+-- gateway does not know. Returns whether it was deleted.
 --
 -- KEYS: as in put_document, up to 9
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 digest, 6 place, 7 now, 8 state

@@ -1,15 +1,16 @@
--- Takes gateways that are gone out of the marks of a partition, those whose count is still the one that was seen. It is
--- kept as their last count, in the same partition: whatever older state the partition is set back to has the count in one of
--- the two places, or was there before those writes. Counted as a write of the gateway that does it, so that one that sees the
--- marks without them knows of it.
+-- Takes gateways that are gone out of the marks of a partition, if their count is still the one that was seen. The count
+-- becomes their last count in the same partition. So an older state of the partition has the count in one of the two
+-- places, or lacks those writes. This is counted as a write of the gateway that runs it: a gateway that has seen the
+-- marks without the others knows of that write, and notices an older state by it.
 --
--- KEYS: 1 and 2 the tokens in the first partition, or again the marks, 3 marks, 4 the last counts in this epoch, 5 those before
+-- KEYS: 1 and 2 the tokens in the first partition, or again the marks, 3 marks, 4 the newer hash of last counts in this
+--       epoch, 5 the older one
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 in the first partition: where the highest token of forgotten gateways is
 --       kept, or '', then of each gateway its name and its count
 read_marks(redis.call('GET', KEYS[3]))
 local why = missing()
 if why then return { 'lost', why } end
--- Of how many gateways last counts are kept; and of as many before them.
+-- When the newer hash has so many gateways it becomes the older one.
 local MOST = 1000
 
 local function move_token(gateway)

@@ -1,4 +1,4 @@
--- The calls that hold these names, in the order of the names: the places of its names, and the call.
+-- Returns the calls that hold these names, in the order of the names: for each call the numbers of its names, and the call.
 --
 -- KEYS: the names' holders
 -- ARGV: 1 prefix

@@ -1,4 +1,4 @@
--- Gives up a place in the line. It is not counted: it is forgotten by itself in seconds.
+-- Gives up a place in the line. Not counted: a place ends by itself within seconds.
 --
 -- KEYS: 1 line, 2 its live waiters
 -- ARGV: 1 call id

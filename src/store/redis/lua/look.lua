@@ -1,4 +1,4 @@
--- What is known of a session.
+-- Reads a session, its line and its events.
 --
 -- KEYS: 1 session, 2 line, 3 events
 return {

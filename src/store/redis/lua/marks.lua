@@ -1,13 +1,13 @@
--- The marks of a partition: which run of data this is (the epoch), and how many writes each gateway has made. One text,
--- with the epoch in its first line, then a line for each gateway: GATEWAY=WRITES. Each count has 15 digits, so that it
--- is changed in its place.
+-- The marks of a partition: the epoch of its data, and how many writes each gateway has made. They are one string: the
+-- epoch in the first line, then a line for each gateway, GATEWAY=WRITES. Each count has 15 digits, so that it can be
+-- overwritten in its place.
 --
 -- KEYS: 3 marks
 -- ARGV: 2 gateway, 3 epoch, 4 known writes
 
 local marks = {}
 
--- The marks as they are in the store, or as a script has read them.
+-- Reads the marks and this gateway's count from their text.
 local function read_marks(text)
   marks.text = text or ''
   local _, to = string.find(marks.text, '\n' .. ARGV[2] .. '=', 1, true)
@@ -17,15 +17,15 @@ end
 
 local function written() return marks.writes end
 
--- Why nothing that leads to an effect may be written: this is not the data that the gateway knows.
--- A gateway that knows of more writes than there are has lost some.
+-- Returns why nothing that leads to an effect may be written, or nil: 'epoch' if this is other data than the gateway
+-- knows, 'writes' if the gateway knows of more writes of its own than are counted here, so some are lost.
 local function missing()
   if (string.match(marks.text, '^[^\n]*')) ~= ARGV[3] then return 'epoch' end
   if marks.writes < tonumber(ARGV[4]) then return 'writes' end
   return nil
 end
 
--- Counts a write of this gateway, unless it knows of more than there are: that must not heal itself.
+-- Counts a write of this gateway. Does not count if writes are missing: the count must not grow until the loss is hidden.
 local function count()
   if marks.writes < tonumber(ARGV[4]) then return marks.writes end
   marks.writes = marks.writes + 1

@@ -1,5 +1,5 @@
--- What an operator does to a tool: pauses or resumes it; and an entry that says so, if it was not so before.
--- Counted, so that its loss is noticed; written also to a store that has lost data, to put a pause back.
+-- An operator's act on a tool: pauses or resumes it. Writes an entry about the act, unless the tool was in that state
+-- already. Counted, so that its loss is noticed. Works also on a store that has lost data, to put a pause back.
 --
 -- KEYS: 1 the paused tools, 2 the tool's events, 3 marks
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 'pause' or 'resume', 6 tool, 7 entry

@@ -1,5 +1,5 @@
--- Gives a call that cannot be read a later time among those that may be deleted. Works when memory is full: one such
--- call must not keep cleanup from making room.
+-- Gives an unreadable call a later time in the index of deletable calls. Works when memory is full: such a call must not
+-- keep cleanup from making room.
 --
 -- KEYS: 1 finished calls by when they may be deleted
 -- ARGV: 1 time, 2 position

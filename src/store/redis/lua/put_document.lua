@@ -1,10 +1,12 @@
--- Writes a document, if what is stored has still the version and the state before it. Asked again, it is done.
+-- Writes a document, if the stored one has still the expected version and state. If it is written already, the answer is
+-- 'done' again.
 --
--- KEYS: 1 the document, 2 what is due, 3 marks, 4 what may be deleted, 5 counts by state,
---       6 and 7 the list of all and of the tenant's, 8 and 9 those of its state, 10 and 11 of the state before
--- ARGV: 2 gateway, 3 epoch or '' for whatever is there, 4 known writes, 5 digest, 6 place, 7 and 8 version and state before or '',
---       9 version, 10 state, 11 the rest of it but 12 body, 13 when it is due or '',
---       14 from when on it may be deleted or ''
+-- KEYS: 1 the document, 2 documents by due time, 3 marks, 4 documents by when they may be deleted, 5 counts by state,
+--       6 and 7 the list of all documents and of the tenant's, 8 and 9 those of its state, 10 and 11 those of the state
+--       before
+-- ARGV: 2 gateway, 3 epoch, or '' to write to any data, 4 known writes, 5 digest, 6 position,
+--       7 and 8 expected version and state, or '' for none, 9 version, 10 state, 11 its other members but the body,
+--       12 body, 13 when it is due or '', 14 from when on it may be deleted or ''
 local stored = redis.call('HMGET', KEYS[1], 'version', 'state', 'rest', 'body')
 local is_there = true
 for n = 1, 4 do is_there = is_there and stored[n] == ARGV[8 + n] end

@@ -1,13 +1,14 @@
--- Writes a change of a call, if the call is still what was expected; and if something is to be sent
--- after it or names are taken, only while the call holds its names and no data is missing. Asked again, it is done.
+-- Writes a change of a call, if its version, attempt and fencing token are still the expected ones. If a request may be
+-- sent after it, or names are taken, also only if the call holds its names and no data is missing. If the change is
+-- written already, the answer is 'done' again.
 --
 -- KEYS: as in common
 -- ARGV: 3 is '' if nothing is to be sent after it and no name is taken; 10 expected cas, 11 expected fencing token,
 --       12 cas, 13 progress, 14 result, 15 entry, 16 the same for the stream or '', 17 state, 18 its letter, 19 score,
 --       20 from when on it may be deleted or '', 21 conditions or '', 22 from when on the session's lock is free, 'now' or
---       '', 23 '1' if nothing shall look like it any more, 24 'PUBLISH', 'SPUBLISH' or '', 25 '1' if the call
+--       '', 23 '1' if it no longer counts as a similar call, 24 'PUBLISH', 'SPUBLISH' or '', 25 '1' if the call
 --       retakes the lock when no call has it, 26 how many of the last keys are names that the call takes,
---       27 '1' if something is to be sent after it, then 28 intent and 29 args
+--       27 '1' if a request may be sent after it, then 28 intent and 29 args
 local begins = ARGV[3] ~= ''
 local stored = unpack_call(redis.call('GET', KEYS[2]))
 if not stored then return { 'gone' } end

@@ -1,11 +1,11 @@
--- Sessions, budgets and what looks alike, for the scripts that begin a call or end one. `admission` are as
--- the gateway has made them: here they are compared, and what follows from them is written.
+-- Sessions, budgets and similar calls, for the scripts that begin a call or end one. The gateway makes the conditions
+-- (`admission`). Scripts compare them, and write what follows from them.
 --
--- conditions: call, token ('next' or a number), floor, explained, lock, lease, line_us, budget { max, window_us },
---        similar { window_us, refuses, confirmed }; what is not there is not asked for. Numbers beyond
---        what a double prints in full are texts.
+-- admission: call, token ('next' or a number), floor, explained, lock, lease, line_us, line_length,
+--       budget { max, window_us }, similar { window_us, refuses, confirmed }. A missing member is no condition. Numbers
+--       that a double does not print in full are texts.
 
--- The keys of a session and of the rooms of a call; what is not asked for is never touched.
+-- The keys of a session, its line, the budget and the similar calls. Keys of absent conditions are never used.
 local function rooms(first)
   return {
     session = KEYS[first],
@@ -24,14 +24,14 @@ local function clock()
   return tonumber(now[1]) * 1000000 + tonumber(now[2])
 end
 
--- A session as it is; what it has not is nil.
+-- Reads a session. Missing members are nil.
 local function look_at(session)
   local found = redis.call('HMGET', session, 'token', 'frozen', 'lock', 'lock_token', 'lock_lease', 'lock_from')
   return { token = found[1] or nil, frozen = found[2] or nil, lock = found[3] or nil, lock_token = found[4] or nil,
     lock_lease = found[5] or nil, lock_from = found[6] or nil }
 end
 
--- Sessions that rest for a week are forgotten, but not while a call holds them.
+-- A session that is idle for a week is forgotten, unless it is frozen or a call holds its lock.
 local function remember(session, seen)
   if (seen.lock and not seen.lock_from) or seen.frozen then
     redis.call('PERSIST', session)
@@ -40,25 +40,26 @@ local function remember(session, seen)
   end
 end
 
--- The newest other call of a room whose time there is not over.
+-- The newest other call in a group whose place there has not ended.
 local function newest(room, call, now)
   local newest = redis.call('ZRANGE', room, '+inf', '(' .. digits(now), 'BYSCORE', 'REV', 'LIMIT', 0, 2)
   if newest[1] == call then return newest[2] end
   return newest[1]
 end
 
--- Takes a place in a room for a while, unless the call has one.
+-- Takes a place in a group for a while, unless the call has one.
 local function take_place(room, call, window_us, now)
   redis.call('ZREMRANGEBYSCORE', room, '-inf', digits(now))
   redis.call('ZADD', room, 'NX', digits(now + window_us), call)
   redis.call('PEXPIRE', room, math.ceil(window_us / 1000))
 end
 
--- The holder or waiter before this call; then the call has a place in the line, if it waits and there is room.
+-- Denies the lock if another call holds it or is ahead in the line; nil: the call may have it. If the call may wait and
+-- the line has room, it gets a place in the line or keeps its place.
 local function busy(keys, admission, now, seen)
   local length, place = redis.call('ZCARD', keys.line), nil
   if length > 0 then
-    -- A call that was not heard of is not waited for.
+    -- Remove waiters that have not asked again in time.
     for _, gone in ipairs(redis.call('ZRANGEBYSCORE', keys.alive, '-inf', digits(now))) do
       redis.call('ZREM', keys.alive, gone)
       length = length - redis.call('ZREM', keys.line, gone)
@@ -87,19 +88,19 @@ local function busy(keys, admission, now, seen)
   return { 'denied', 'busy', behind, lock.lock or '', lock.lock_token or '', lock.lock_lease or '', lock.lock_from or '' }
 end
 
--- The first of the conditions that does not hold. The lock comes last: no call waits for it in vain. If all hold, what
--- was seen.
+-- Returns the first condition that does not hold; or nil and the session as it was read. The lock comes last, so that no
+-- call waits for it that another condition refuses anyway.
 local function denial(keys, admission, now)
   local seen = look_at(keys.session)
   if seen.frozen then return { 'denied', 'frozen' } end
   if admission.token ~= 'next' then
     local token, newest = tonumber(admission.token), tonumber(seen.token or '0')
     if token < newest then return { 'denied', 'stale' } end
-    -- A newer one was given out only before a loss of data that was accepted.
+    -- A token above the newest one can only have been given out before an accepted loss of data (`explained`).
     if token == 0 or token > math.max(newest, admission.explained) then return { 'denied', 'not_given' } end
   end
   if admission.similar then seen.similar = newest(keys.similar, admission.call, now) end
-  -- What is answered by an earlier call costs nothing.
+  -- Before the budget: a call that an earlier one answers does not count for it.
   if admission.similar and admission.similar.refuses then
     local other = seen.similar
     if other and other ~= admission.similar.confirmed then return { 'denied', 'similar', other } end
@@ -110,7 +111,7 @@ local function denial(keys, admission, now)
     if spent >= admission.budget.max then
       local place = tonumber(redis.call('ZSCORE', keys.budget, admission.call) or '')
       if not (place and place > now) then
-        -- The place whose end makes room.
+        -- When the place ends whose end makes room.
         local frees = redis.call('ZRANGE', keys.budget, counts, '+inf', 'BYSCORE',
           'LIMIT', spent - admission.budget.max, 1, 'WITHSCORES')
         return { 'denied', 'spent', frees[2] }
@@ -121,9 +122,9 @@ local function denial(keys, admission, now)
   return denied or nil, seen
 end
 
--- Writes what follows from conditions that hold: the token, and the newest call that looks the same or ''.
--- The token is max(previous + 1, this server's clock in microseconds, floor): it rises even if the key,
--- or the clock, was set back.
+-- Writes what follows from conditions that hold: token, lock and places. Returns the token, and the newest similar call or
+-- ''. A new token is max(previous + 1, this server's clock in microseconds, floor): it rises even if the session or the
+-- clock was set back.
 local function enter(keys, admission, now, seen)
   local token = admission.token
   if token == 'next' then
@@ -147,14 +148,14 @@ local function enter(keys, admission, now, seen)
   end
   if admission.similar then
     take_place(keys.similar, admission.call, admission.similar.window_us, now)
-    -- Only the newest counts; the others are there because it may give up its place.
+    -- Only the newest call counts. Some older ones stay, because the newest may give up its place.
     redis.call('ZREMRANGEBYRANK', keys.similar, 0, -17)
   end
   return token, seen.similar or ''
 end
 
--- Gives the lock back to a call that the store has forgotten with it, unless a newer one has it: for good, or
--- until a time.
+-- Gives the lock back to a call that is put back after a loss, unless a newer call has it. `from`: until when, or '' for
+-- no end.
 local function hold(session, call, token, lease, from)
   local seen = look_at(session)
   if token == '' or tonumber(seen.lock_token or '0') >= tonumber(token) then return end
@@ -169,8 +170,8 @@ local function hold(session, call, token, lease, from)
   remember(session, seen)
 end
 
--- Gives the session's lock free if this run of the call has it: 'now', or from a time on. If no call has it
--- and it is to be retaken, it is the call's until then.
+-- Frees the session's lock if this run of the call has it: 'now', or from a time on. If no call has it and `retakes` is
+-- set, the call takes it until that time.
 local function release(session, call, token, from, retakes)
   local seen = look_at(session)
   if not seen.lock and retakes and from ~= 'now' then

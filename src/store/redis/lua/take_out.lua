@@ -1,4 +1,4 @@
--- Takes a call that is not there out of an index or a list. One that was put back meanwhile stays in it.
+-- Removes a position from an index or a list, if its call does not exist. A call that was put back meanwhile stays.
 --
 -- KEYS: 1 call, 2 index or list
 -- ARGV: 1 position
