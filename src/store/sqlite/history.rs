@@ -1,4 +1,4 @@
-//! The history of a call: the newest entries in its row, older ones in parts. Must not decide anything.
+//! The history of a call: the newest entries in its row, older ones in the table `older`. Must not decide anything.
 
 use rusqlite::{Connection, params};
 
@@ -6,10 +6,10 @@ use super::query::{blob, corrupt, execute, first};
 use crate::core::record::{Entry, Intent};
 use crate::store::codec::{self, Unreadable};
 
-/// The length in bytes from which on a row's history becomes a part: each change writes the row anew.
+/// From this length in bytes the history of a row moves into `older`, because each change writes the whole row.
 const LONG: usize = 4 << 10;
 
-/// Adds an entry to the history of a row. A long one becomes the newest part first, and begins anew.
+/// Adds an entry to the history of a row. Moves a long history into `older` first; then it begins anew.
 pub(super) fn append(
     connection: &Connection,
     seq: i64,
@@ -27,7 +27,7 @@ pub(super) fn append(
     Ok(())
 }
 
-/// The newest entries of a call, at most `limit`, oldest first. Reads no more parts than it needs.
+/// The newest entries of a call, at most `limit`, oldest first. Reads no more of `older` than it needs.
 pub(super) fn newest(
     connection: &Connection,
     seq: i64,

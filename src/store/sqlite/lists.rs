@@ -11,13 +11,13 @@ use crate::core::key::digest;
 use crate::core::ledger::{self, Index};
 use crate::core::record::Record;
 
-/// Entries of one read: of all lists together, and of each at least.
+/// Entries of one read: about so many of all lists together, and at least so many of each.
 const CHUNKS: (usize, usize) = (64, 4);
 
-/// The lists that have a call as long as it is kept.
+/// The lists that have a call.
 ///
-/// All calls of a tenant are those of its tools, and a call is found by its key through its name: there are no lists
-/// of these.
+/// There is no list of all calls of a tenant: they are in the lists of its tools. A call is found by its key through its
+/// name; only a call that its name does not find is in a list by key, see [`by_key`].
 pub(super) fn of(record: &Record) -> Vec<i64> {
     let tenant = &record.intent.tenant;
     let listed = |index: &Index<'_>| !matches!(index, Index::All | Index::Key(_));
@@ -25,22 +25,22 @@ pub(super) fn of(record: &Record) -> Vec<i64> {
     indexes.filter_map(|index| list(tenant, index)).collect()
 }
 
-/// Calls of this key that the name of their key does not find.
+/// The list of calls with this key whose name is not made of the key, or is held by another call.
 pub(super) fn by_key(tenant: &str, key: &str) -> i64 {
     number(tenant, "key", key)
 }
 
-/// Calls of a tool.
+/// The list of a tool's calls.
 pub(super) fn by_tool(tenant: &str, tool: &str) -> i64 {
     number(tenant, "tool", tool)
 }
 
-/// Calls in a state, if few calls are and stay in it.
+/// The list of calls in a state. `None`: the state has no list.
 pub(super) fn by_state(tenant: &str, state: &str) -> Option<i64> {
     ledger::is_listed(state).then(|| number(tenant, "state", state))
 }
 
-/// The list of an index; `None`: another query finds its calls.
+/// The list of an index. `None`: its calls are found by another query.
 pub(super) fn list(tenant: &str, index: Index<'_>) -> Option<i64> {
     let (property, value) = match index {
         Index::All | Index::Key(_) => return None,
@@ -54,7 +54,7 @@ pub(super) fn list(tenant: &str, index: Index<'_>) -> Option<i64> {
     Some(number(tenant, property, value))
 }
 
-/// The number of a list. Two lists may share one, so readers check each call.
+/// The number of a list. Two lists may have the same number, so readers check each call.
 fn number(tenant: &str, property: &str, value: &str) -> i64 {
     let digest = digest(["list", tenant, property, value]);
     let mut first = [0; 8];
@@ -62,8 +62,8 @@ fn number(tenant: &str, property: &str, value: &str) -> i64 {
     i64::from_be_bytes(first)
 }
 
-/// The beginning of 2026, from which the times in lists are counted: up to the middle of 2030 they take two bytes
-/// less than those since 1970.
+/// The beginning of 2026. Times in lists are counted from here: up to the middle of 2030 they take two bytes less than
+/// times since 1970.
 const BEGINNING: i64 = 1_767_225_600_000_000;
 
 pub(super) fn insert(
@@ -86,7 +86,7 @@ pub(super) fn remove(
     execute(connection, sql, params![list, created_at - BEGINNING, seq]).map(drop)
 }
 
-/// Notes a tool that a tenant has called.
+/// Adds a tool to those that a tenant has called.
 pub(super) fn insert_tool(
     connection: &Connection,
     tenant: &str,
@@ -96,7 +96,7 @@ pub(super) fn insert_tool(
     execute(connection, sql, [tenant, tool]).map(drop)
 }
 
-/// Forgets a tool of which a tenant has no calls.
+/// Removes a tool of which a tenant has no calls any more.
 pub(super) fn remove_tool_if_unused(
     connection: &Connection,
     tenant: &str,
@@ -114,23 +114,23 @@ pub(super) fn tools(connection: &Connection, tenant: &str) -> rusqlite::Result<V
     all(connection, sql, [tenant], |row| row.get(0))
 }
 
-/// The time and the number of a call.
+/// The creation time and the number of a call.
 pub(super) type Place = (i64, i64);
 
-/// The calls of several lists, newest first.
+/// Merges the calls of several lists, newest first.
 pub(super) struct Walk<'a> {
     connection: &'a Connection,
-    /// The oldest time.
+    /// Older calls are left out.
     since: i64,
     heads: Vec<Head>,
 }
 
-/// One list, as far as it was read.
+/// One of the lists, with the entries that were read ahead.
 struct Head {
-    /// `None`: all entries were read.
+    /// `None`: there is nothing more to read.
     list: Option<i64>,
     entries: VecDeque<Place>,
-    /// Where reading goes on: before this place.
+    /// The next read begins before this place.
     before: Place,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Adds a list, for calls up to and at this time.
+    /// Adds a list, with its calls up to and including this time.
     pub(super) fn add_list(&mut self, list: i64, until: i64) {
         self.heads.push(Head {
             list: Some(list),
@@ -153,7 +153,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Adds calls of another query, up to and at this time.
+    /// Adds the calls of another query, up to and including this time.
     pub(super) fn add_calls(&mut self, mut calls: Vec<Place>, until: i64) {
         calls.retain(|(created_at, _)| (self.since..=until).contains(created_at));
         calls.sort_unstable();
@@ -164,7 +164,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// The next newest time, and all calls of it; `None`: there are no more.
+    /// The next time, and all calls that were created at it; `None`: there are no more.
     pub(super) fn next(&mut self) -> rusqlite::Result<Option<(i64, Vec<i64>)>> {
         let Self {
             connection,
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
                 head.entries.pop_front();
             }
         }
-        // Two lists of one number have the same calls.
+        // A call may be in several of the lists.
         calls.sort_unstable();
         calls.dedup();
         Ok(Some((newest, calls)))

@@ -14,10 +14,10 @@ use crate::core::ledger::STATES;
 use crate::core::record::{AttemptId, CallId, Entry, Record, State};
 use crate::store::codec::{self, Kept};
 
-/// The due time of an unknown call that was given up.
+/// The due time of an unknown call that is not checked any more.
 const NEVER: i64 = i64::MAX;
 
-/// A query for whole calls: the columns for `record`, and the text after `FROM`.
+/// A query with the columns for `record`, and this text after `FROM`. `brief`: without arguments and result.
 macro_rules! select {
     ($from:literal) => {
         concat!(
@@ -34,7 +34,7 @@ macro_rules! select {
 }
 pub(super) use select;
 
-/// A whole call, from the columns of `select`.
+/// Decodes a call from the columns of `select`.
 pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let bytes = |column| -> rusqlite::Result<Option<Bytes>> {
         let bytes = row.get_ref(column)?.as_blob_or_null()?;
@@ -56,7 +56,7 @@ pub(super) fn seq(row: &Row<'_>) -> rusqlite::Result<i64> {
     row.get(6)
 }
 
-/// The id of a call, also if its other columns are unreadable.
+/// The id of a call for the log, as far as it is readable; else its number.
 pub(super) fn id(row: &Row<'_>) -> String {
     let id = || codec::call_id(row.get_ref(0).ok()?.as_blob().ok()?);
     match (id(), seq(row)) {
@@ -66,18 +66,18 @@ pub(super) fn id(row: &Row<'_>) -> String {
     }
 }
 
-/// What a claim writes, as bytes. Made before the writer's turn.
+/// The encoded values and lists of a new call. Made before the writer thread's turn.
 pub(super) struct Fresh {
     intent: Vec<u8>,
     progress: Vec<u8>,
     entry: Vec<u8>,
     lists: Vec<i64>,
-    /// The list of its key, if its name does not follow from the key.
+    /// The list by key, if the call's name is not made of its key.
     by_key: Option<i64>,
 }
 
 impl Fresh {
-    /// The store draws the fencing token and finds the similar call; both stand beside these bytes.
+    /// Fencing token and similar call are not in these bytes: the writer thread finds them.
     pub(super) fn of(change: &Change) -> Self {
         let Change { record, entry, .. } = change;
         let intent = &record.intent;
@@ -93,7 +93,7 @@ impl Fresh {
     }
 }
 
-/// Writes a call that is new; answers its number.
+/// Inserts a new call. Returns its number.
 pub(super) fn insert(
     connection: &Connection,
     record: &Record,
@@ -146,7 +146,7 @@ pub(super) fn take_names<'a>(
     Ok(())
 }
 
-/// A stored call, as a change finds it.
+/// The parts of a stored call that a change compares and goes on from.
 pub(super) struct Stored {
     pub(super) seq: i64,
     state: u8,
@@ -174,7 +174,7 @@ impl Stored {
         })
     }
 
-    /// Compares version, attempt and fencing token.
+    /// Whether version, attempt and fencing token are the expected ones.
     pub(super) fn is(&self, expected: &Record) -> bool {
         (self.version, self.attempt, self.fencing)
             == (expected.version, expected.attempt.id, expected.fencing)
@@ -240,7 +240,7 @@ pub(super) fn update_asked(
     execute(connection, sql, asked).map(drop)
 }
 
-/// The columns of a call that the store reads, beside its retention.
+/// The columns of a call that queries of the store use, beside its retention.
 struct LookedAt<'a> {
     state: Option<u8>,
     due_at: Option<i64>,
@@ -279,7 +279,7 @@ impl<'a> LookedAt<'a> {
     }
 }
 
-/// An entry about a session or a tool, without attempt and outcome.
+/// Reads an entry about a session or a tool. It has no attempt and no outcome.
 pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<Entry> {
     let mut columns = Columns::of(row);
     Ok(Entry {
@@ -329,12 +329,12 @@ impl<'a, 'row> Columns<'a, 'row> {
     }
 }
 
-/// A time in seconds, which take half of the room; never before the time itself.
+/// A time in seconds, rounded up. Seconds take half of the bytes of microseconds.
 fn seconds(time: Timestamp) -> i64 {
     time.as_second() + i64::from(time.subsec_nanosecond() > 0)
 }
 
-/// A SQLite integer, which has a sign. No number here comes near the limit.
+/// A number as a signed SQLite integer. No number here comes near the limit.
 pub(super) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,13 +1,13 @@
--- All tables of a file. Times are microseconds since 1970 in UTC; ids, names and digests are bytes. What the store does
--- not look at is in values of the codec (store/codec.rs), which stand last in their row.
+-- All tables of a file. Times are microseconds since 1970 in UTC, unless said otherwise; ids, names and digests are bytes.
+-- Only columns that queries use are columns. Everything else is in values of the codec (store/codec.rs), last in their row.
 
--- What changes of a call, and what the store finds it by. `seq` numbers calls in the order in which they were claimed.
+-- The changing part of a call, and the columns by which the store finds it. `seq` numbers calls in the order of their claims.
 CREATE TABLE calls (
   seq          INTEGER PRIMARY KEY,
   state        INTEGER NOT NULL,        -- its place in core::ledger::STATES: 0 running, 1 succeeded, 2 failed, 3 unknown, …
-  due_at       INTEGER,                 -- running: when its lease ends; unknown: when it is checked next, if it ever was
-  tool         TEXT,                    -- while it is running or unknown
-  owner        BLOB,                    -- the gateway that runs it
+  due_at       INTEGER,                 -- running: when its lease ends; unknown: its next check, NULL if none was planned yet
+  tool         TEXT,                    -- set while it is running or unknown
+  owner        BLOB,                    -- the instance id of the gateway that runs it
   retain_until INTEGER,                 -- from when on it may be deleted, in seconds, rounded up
   fencing      INTEGER,
   similar_to   BLOB,                    -- the newest earlier call that looked the same
@@ -20,7 +20,7 @@ CREATE INDEX calls_to_check ON calls (tool, due_at) WHERE state = 3;
 CREATE INDEX calls_failed   ON calls (state) WHERE state = 2;
 CREATE INDEX calls_to_prune ON calls (retain_until) WHERE retain_until IS NOT NULL;
 
--- Older parts of long histories: so a change of a call writes only a short one.
+-- Older parts of long histories, so that a change of a call writes a short row.
 CREATE TABLE older (
   seq     INTEGER NOT NULL,
   part    INTEGER NOT NULL,             -- from 1 on, the newest has the highest number
@@ -28,13 +28,13 @@ CREATE TABLE older (
   PRIMARY KEY (seq, part)
 ) STRICT, WITHOUT ROWID;
 
--- The duplicates of those calls that have any: so to count one does not write the result once more.
+-- The duplicates of calls, in a table of their own, so that counting one does not write the result again.
 CREATE TABLE duplicates (
   seq        INTEGER PRIMARY KEY,
   duplicates BLOB NOT NULL
 ) STRICT;
 
--- What was asked for, apart from what changes: so a change of the call does not write its arguments once more.
+-- The intents of calls, in a table of their own, so that a change of a call does not write its arguments again.
 CREATE TABLE intents (
   seq    INTEGER PRIMARY KEY,
   intent BLOB NOT NULL,
@@ -46,37 +46,38 @@ CREATE TABLE ids (
   seq     INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- This table is the claim: one call per name. A call that is past its window may have lost some of its names.
+-- The claims: at most one call holds a name. A call past its window may have lost some of its names.
 CREATE TABLE names (
   lookup BLOB PRIMARY KEY,
   seq    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Calls by what the ledger is asked for: tool, session, user, trace, saga, and the states in which few calls are.
+-- Calls by the properties that the ledger is searched for: tool, session, user, trace, saga, states with few calls, and the
+-- key of calls that no name made of their key finds.
 CREATE TABLE lists (
   list       INTEGER NOT NULL,          -- the first 8 bytes of a digest of tenant, property and value
-  created_at INTEGER NOT NULL,          -- since the beginning of 2026: these are the shortest numbers for years
+  created_at INTEGER NOT NULL,          -- microseconds since the beginning of 2026, which are short numbers for years
   seq        INTEGER NOT NULL,
   PRIMARY KEY (list, created_at, seq)
 ) STRICT, WITHOUT ROWID;
 
--- The tools of each tenant's calls. All calls of a tenant are the lists of its tools.
+-- The tools that each tenant has called. The lists of these tools have all calls of the tenant.
 CREATE TABLE tools (
   tenant TEXT NOT NULL,
   tool   TEXT NOT NULL,
   PRIMARY KEY (tenant, tool)
 ) STRICT, WITHOUT ROWID;
 
--- What bounds the calls of one session. `session` is a digest of its tenant and its id.
+-- Sessions: the newest token, the lock, and whether it is frozen. `session` is a digest of tenant and session id.
 CREATE TABLE sessions (
   session        BLOB PRIMARY KEY,
   token          INTEGER NOT NULL,           -- the newest fencing token
   lock_call      BLOB,                       -- the call that has the session's lock
   lock_token     INTEGER,
-  lock_lease     INTEGER,                    -- when its lease ends; that alone frees nothing
-  lock_free_from INTEGER,
+  lock_lease     INTEGER,                    -- when the lease of that call ends; this alone does not free the lock
+  lock_free_from INTEGER,                    -- from then on the lock is free; NULL: not by time
   frozen         INTEGER NOT NULL DEFAULT 0,
-  touched_at     INTEGER NOT NULL DEFAULT 0  -- by an operator
+  touched_at     INTEGER NOT NULL DEFAULT 0  -- the newest act of an operator
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX sessions_by_token ON sessions (token);
 
@@ -85,14 +86,14 @@ CREATE TABLE line (
   session     BLOB NOT NULL,
   call_id     BLOB NOT NULL,
   came_at     INTEGER NOT NULL,
-  place_until INTEGER NOT NULL,         -- unless it asks again
+  place_until INTEGER NOT NULL,         -- the place ends then, unless the call asks again
   PRIMARY KEY (session, call_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX line_to_prune ON line (place_until);
 
--- The calls that are counted in a budget, or that may look like a later one.
+-- The calls that count for a budget, and those with which later calls are compared (near-duplicates).
 CREATE TABLE places (
-  room        BLOB NOT NULL,            -- a digest
+  room        BLOB NOT NULL,            -- a digest that names the group
   call_id     BLOB NOT NULL,
   place_until INTEGER NOT NULL,
   PRIMARY KEY (room, call_id)
@@ -100,7 +101,7 @@ CREATE TABLE places (
 CREATE INDEX places_in_time ON places (room, place_until);
 CREATE INDEX places_to_prune ON places (place_until);
 
--- What operators have done to a session.
+-- The acts of operators on a session.
 CREATE TABLE session_events (
   seq     INTEGER PRIMARY KEY,
   session BLOB NOT NULL,
@@ -119,7 +120,7 @@ CREATE TABLE paused_tools (
   detail TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What operators have done to a tool.
+-- The acts of operators on a tool.
 CREATE TABLE tool_events (
   seq    INTEGER PRIMARY KEY,
   tool   TEXT NOT NULL,
@@ -130,7 +131,7 @@ CREATE TABLE tool_events (
 ) STRICT;
 CREATE INDEX events_of_tool ON tool_events (tool, seq);
 
--- What is kept beside the calls.
+-- Everything that is kept beside the calls: sagas, anomalies, recipes, the secret.
 CREATE TABLE documents (
   digest       BLOB PRIMARY KEY,        -- of kind, tenant and id
   kind         TEXT NOT NULL,
@@ -150,14 +151,14 @@ CREATE INDEX documents_of_state  ON documents (kind, tenant, state, created_at, 
 CREATE INDEX documents_due       ON documents (kind, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX documents_to_prune  ON documents (retain_until) WHERE retain_until IS NOT NULL;
 
--- Since when the ledger knows every call, and how far the data has come, which the file of watermarks says, too.
+-- Since when the ledger has every call, and the counts that are compared with the file of watermarks.
 CREATE TABLE ledger (
   whole_since INTEGER NOT NULL,
-  epoch       BLOB NOT NULL,            -- random: names this data until a loss of some of it is accepted
+  epoch       BLOB NOT NULL,            -- random; names this data until a loss is accepted
   commits     INTEGER NOT NULL,         -- transactions that have changed something
-  token       INTEGER NOT NULL,         -- no fencing token above this was given before a loss
-  in_file     INTEGER NOT NULL,         -- commits that were in the file when a log could last be begun anew
-  former      BLOB NOT NULL             -- the epoch before that loss
+  token       INTEGER NOT NULL,         -- no higher fencing token was given out before the last accepted loss
+  in_file     INTEGER NOT NULL,         -- commits that were in the file when the log could last begin anew
+  former      BLOB NOT NULL             -- the epoch before the last accepted loss
 ) STRICT;
 INSERT INTO ledger
   VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), randomblob(16), 0, 0, 0, zeroblob(16));
