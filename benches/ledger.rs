@@ -1,9 +1,9 @@
-//! What a store costs when it is large: claims, replays, pages, cleanup, and how much room a call takes.
+//! Measures a large store: claims, replays, pages, cleanup, and the bytes of a call.
 //!
-//! `cargo bench --bench ledger`. Fills a fresh SQLite file, and a Redis if there is a `redis-server`, with calls of 300
-//! bytes of arguments and 100 of results that are spread over 15 days, users, sessions and traces, and measures
-//! at each of the sizes in `ONCEGATE_BENCH_CALLS` (10,000 and 100,000 if it is not set). Behind each figure stands how many
-//! times as much it costs as at the smallest size. `ONCEGATE_BENCH_REDIS` says up to which size Redis is measured.
+//! `cargo bench --bench ledger`. Fills a fresh SQLite file, and a Redis if `redis-server` is installed. The calls have 300
+//! bytes of arguments and 100 of results, and are spread over 15 days, users, sessions and traces. It measures at each of
+//! the sizes in `ONCEGATE_BENCH_CALLS` (10,000 and 100,000 if it is not set). After each figure comes the ratio of its
+//! cost to that at the smallest size. `ONCEGATE_BENCH_REDIS` is the largest size for Redis.
 
 #![expect(
     clippy::disallowed_methods,
@@ -11,11 +11,11 @@
 )]
 
 #[path = "ledger/calls.rs"]
-mod calls; // what a store is filled with
+mod calls; // the calls that fill a store
 #[path = "ledger/copies.rs"]
-mod copies; // a file is made larger
+mod copies; // makes a file larger by copies of its calls
 #[path = "ledger/table.rs"]
-mod table; // what is printed
+mod table; // the printed table
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -39,17 +39,17 @@ use self::calls::{Fallible, ME, TOOLS, fill, key_of, now, session_of, time_of, t
 use self::copies::multiply;
 use self::table::{Table, median, processor_time, say};
 
-/// Who asks or writes at the same time, where that is measured, and where a store is only filled.
+/// Tasks that read or write at once: while something is measured, and while a store is filled.
 const WRITERS: usize = 64;
 const FILLERS: usize = 512;
-/// How often a thing is measured; the median counts.
+/// How often each figure is measured; the median counts.
 const ROUNDS: usize = 21;
-/// Calls in one measure, and those of them that are made anew: few, so that a small store stays small.
+/// Replays in one measurement, and first arrivals: few of these, so that a small store stays small.
 const BURST: usize = 2_000;
 const MADE: usize = 200;
-/// Calls that are made one by one; a larger file is made of copies.
+/// Up to this size calls are made one by one; a larger file is filled with copies.
 const COPIED: usize = 1_000_000;
-/// Calls that are deleted at a size, at the most.
+/// Most calls that are deleted at each size.
 const CLEANED: usize = 20_000;
 
 fn main() -> Fallible<()> {
@@ -62,7 +62,7 @@ fn main() -> Fallible<()> {
 async fn run() -> Fallible<()> {
     let sizes = numbers("ONCEGATE_BENCH_CALLS", &[10_000, 100_000])?;
     let most = numbers("ONCEGATE_BENCH_REDIS", &[1_000_000])?[0];
-    // Not in memory, as /tmp may be.
+    // Not in /tmp, which may be memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let file = folder.path().join("oncegate.db");
     let open = || -> Fallible<Arc<dyn Store>> {
@@ -81,7 +81,7 @@ async fn run() -> Fallible<()> {
             let began = Instant::now();
             multiply(&file, size / growing.made)?;
             let copied = began.elapsed().as_secs_f64();
-            // The thread that closes it may be a moment behind.
+            // The thread that closes the file may still be at work.
             growing.store = loop {
                 match open() {
                     Ok(store) => break store,
@@ -153,9 +153,9 @@ fn numbers(name: &str, usual: &[usize]) -> Fallible<Vec<usize>> {
 /// A store while it grows.
 struct Growing {
     store: Arc<dyn Store>,
-    /// Bytes that it took before any call.
+    /// The bytes of the empty store.
     empty: u64,
-    /// Calls that were made, of how many that will be, and how many of them were deleted.
+    /// Calls that were made so far, that will be made in all, and that were deleted.
     made: usize,
     most: usize,
     deleted: usize,
@@ -179,7 +179,7 @@ impl Growing {
         }
     }
 
-    /// Makes calls until there are so many.
+    /// Makes calls until the store has this size.
     async fn grow(&mut self, size: usize) -> Fallible<()> {
         let (began, most) = (Instant::now(), self.most);
         fill(&self.store, self.made..size, FILLERS, move |n| {
@@ -220,7 +220,7 @@ impl Growing {
     }
 }
 
-/// Calls that are made beside those that are there, many at once: each claim with its outcome.
+/// Measures first arrivals, many at once: each is a claim with its outcome.
 async fn first_arrivals(store: &Arc<dyn Store>, size: usize, table: &mut Table) -> Fallible<()> {
     let (mut rates, before) = (Vec::new(), processor_time());
     for round in 0..ROUNDS {
@@ -239,10 +239,10 @@ async fn first_arrivals(store: &Arc<dyn Store>, size: usize, table: &mut Table) 
     Ok(())
 }
 
-/// Looks for calls by their names.
+/// Measures replays: reads of calls by their names.
 async fn replays(store: &Arc<dyn Store>, size: usize, table: &mut Table) -> Fallible<()> {
     let name = move |n: usize| {
-        // All over the store, in no order.
+        // Spread over the whole store, in no order.
         let n = n.wrapping_mul(2_654_435_761) % (size - size / 10) + size / 10;
         Lookup::new("shop", TOOLS[n % 4], &key_of(n))
     };
@@ -282,7 +282,7 @@ async fn replays(store: &Arc<dyn Store>, size: usize, table: &mut Table) -> Fall
     Ok(())
 }
 
-/// Deletes the calls that were made up to this time.
+/// Measures the deletion of the calls that were made up to this time.
 async fn cleanup(store: &dyn Store, over: Timestamp, table: &mut Table) -> Fallible<()> {
     let now = over + SignedDuration::from_hours(24 * 30);
     let (mut deleted, mut times, before) = (0, Vec::new(), processor_time());

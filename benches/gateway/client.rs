@@ -1,4 +1,4 @@
-//! A client with one keep-alive connection. Lean, because it shares the processors with what it measures.
+//! A client with one keep-alive connection. It does little, because it shares the processors with the measured processes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use tokio::time::Instant;
 
 use super::Fallible;
 
-/// The gateway's door to the tool.
+/// The path of the tool's calls at the gateway.
 const CALLS: &str = "/v1/tools/do/calls";
-/// What the tool gets.
+/// The arguments of each call.
 const ARGS: &str = r#"{"business_id":"B-1001","sku":"widget-7","quantity":2,"amount_cents":1999}"#;
 
-/// What is asked.
+/// A kind of request.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Ask {
-    /// `POST /do`: of the tool itself, or of what only passes on.
+    /// `POST /do`, to the tool or to a program that passes it on.
     Do,
-    /// A key that was claimed before; the tool is not called. Each client has its own.
+    /// A call with the client's own key, which was claimed before. The tool is not called.
     Replay,
-    /// A new key: claim, call of the tool, outcome.
+    /// A call with a new key: claim, call of the tool, outcome.
     First,
-    /// The same two by the MCP door.
+    /// `Replay` and `First` by MCP.
     McpReplay,
     McpFirst,
-    /// A key of this number is claimed, to be replayed. Not measured.
+    /// The first call with the client's own key, before it is replayed. Not measured.
     Claim,
 }
 
-/// How many new keys were asked for: each has one effect.
+/// Counts the new keys. Each must have one effect.
 #[derive(Default)]
 pub(super) struct Serials(AtomicU64);
 
@@ -68,7 +68,7 @@ impl Client {
         })
     }
 
-    /// One request and its whole answer, which must be a 200, and of the kind that is to be measured.
+    /// Sends one request and reads its answer. An error unless it is a 200 of the expected kind (executed or replayed).
     pub(super) async fn ask(&mut self, ask: Ask) -> Fallible<()> {
         let number = self.number;
         let (request, proof) = match ask {
@@ -101,7 +101,7 @@ impl Client {
         Ok(())
     }
 
-    /// The body of what a GET gets.
+    /// The body of the answer to a GET.
     pub(super) async fn get(&mut self, path: &str) -> Fallible<String> {
         let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         self.send(&request).await?;
@@ -129,7 +129,7 @@ impl Client {
         Ok(())
     }
 
-    /// One request after the other. How long those took that ended in between, in milliseconds.
+    /// Sends one request after the other. Returns the times in milliseconds of those that ended between `from` and `until`.
     pub(super) async fn ask_all_the_time(
         mut self,
         ask: Ask,
@@ -164,7 +164,7 @@ fn post(path: &str, key: &str, body: &str) -> String {
     )
 }
 
-/// A request of 2026-07-28 for the same call.
+/// The same call as an MCP request of revision 2026-07-28.
 fn mcp(key: &str) -> String {
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     let params = format!(r#"{{"name":"do","arguments":{ARGS},"_meta":{meta}}}"#);
@@ -174,7 +174,7 @@ fn mcp(key: &str) -> String {
     post("/mcp", key, &body).replacen("host:", headers, 1)
 }
 
-/// How long an answer is, head and body, once its head is there. All servers send `content-length`.
+/// The length of an answer with its head. `None`: the head is not complete. All servers here send `content-length`.
 fn whole_length(answer: &[u8]) -> Option<usize> {
     let head = answer.windows(4).position(|at| at == b"\r\n\r\n")?;
     let lines = std::str::from_utf8(&answer[..head]).ok()?.lines();

@@ -1,23 +1,27 @@
-//! What the gateway costs, beside programs that do less: one run, ratios last.
+//! Compares the cost of the gateway with programs that do less, in one run. Prints a table, then ratios.
 //!
-//! `cargo bench --bench gateway`. Clients live in this process. The tool, an empty handler (null), nginx and a bare
-//! forwarder that only pass on, and a bare gateway with `SET NX EX` and `INCR` but no ledger and nothing durable are
-//! processes of their own; so is the gateway, once over a fresh SQLite file and once over a Redis that syncs every write,
-//! both on the disk that holds `target`. A row is measured in several rounds, in turn with the others, and every figure
-//! is the median of the rounds, for no machine is quiet for long. `ONCEGATE_BENCH_SECONDS` says how long one
-//! measurement takes. The figures are written to `target/bench`, too, as `speed.json` and `speed.svg`.
+//! `cargo bench --bench gateway`. The clients run in this process. These are processes of their own:
+//! * the *tool*;
+//! * *null*: an empty handler;
+//! * *nginx* and *forward* (a few lines of Rust), which pass requests on to a tool;
+//! * *bare*: a gateway made of `SET NX EX` and `INCR`, without a ledger and without durability;
+//! * the gateway over a fresh SQLite file, and over a Redis that syncs every write, both on the disk of `target`.
+//!
+//! Each row is measured in several rounds, in turn with the other rows, and each figure is the median of its rounds,
+//! because no machine is quiet for long. `ONCEGATE_BENCH_SECONDS` sets the length of one measurement. The figures also go
+//! to `speed.json` and `speed.svg` in `target/bench`.
 
 #![expect(
     clippy::disallowed_methods,
     reason = "a program of its own, without the gateway's rooms"
 )]
 
-mod client; // one connection that asks
-mod memory; // what connections and calls hold
-mod processes; // what is started and measured
-mod programs; // what the gateway is compared with
+mod client; // a client with one connection
+mod memory; // memory of connections and calls
+mod processes; // the processes that are started and measured
+mod programs; // the programs that the gateway is compared with
 mod report; // table, ratios, JSON, picture
-mod rows; // what is measured
+mod rows; // the rows of the table, and how they are measured
 
 use std::error::Error;
 use std::io::Write as _;
@@ -73,7 +77,7 @@ async fn run() -> Fallible<()> {
     say(&format!("written to {folder}"))
 }
 
-/// In which time the disk takes a write, in milliseconds. A first arrival waits for two.
+/// The median time of a write with fsync, in milliseconds. A first arrival waits for two.
 fn fsync_time() -> std::io::Result<f64> {
     let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR"))?;
     let mut took = Vec::new();
@@ -86,7 +90,7 @@ fn fsync_time() -> std::io::Result<f64> {
     Ok(median(took))
 }
 
-/// How long one measurement takes. Only `cargo bench` says `--bench`; else it is seen whether all works.
+/// The length of one measurement. Without `--bench`, which only `cargo bench` sets, a short run shows whether it works.
 fn time(is_bench: bool) -> Fallible<Duration> {
     let default = if is_bench { 2.0 } else { 0.5 };
     let seconds = std::env::var("ONCEGATE_BENCH_SECONDS").ok();
@@ -104,7 +108,7 @@ async fn main() -> ExitCode {
     let Err(error) = run().await else {
         return ExitCode::SUCCESS;
     };
-    // Nowhere is left to complain to if standard error is closed.
+    // If standard error is closed there is no place for the message.
     drop(writeln!(std::io::stderr(), "{error}"));
     ExitCode::FAILURE
 }

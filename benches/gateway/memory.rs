@@ -1,4 +1,4 @@
-//! What connections, running calls and waiting duplicates hold in memory, each beside what it rests on.
+//! Measures the memory of idle connections, running calls and waiting duplicates: the growth of the process for each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use super::Fallible;
 use super::client::Client;
 use super::processes::Process;
 
-/// Opened and closed before, so that what is made once is not counted.
+/// Connections that are opened first, so that memory which is allocated once is not counted.
 const BEFORE: usize = 50;
-/// How many of each: a process may have 1,024 files.
+/// How many of each are opened. Together they stay below 1,024 files.
 const IDLE: usize = 300;
 const RUNNING: usize = 100;
 const WAITING: usize = 200;
-/// By then what was sent has arrived and is waiting.
+/// By then every request has arrived and waits.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// In bytes.
+/// Bytes for each.
 #[derive(Serialize)]
 pub(super) struct Held {
     pub(super) idle_connection: f64,
-    /// With its connection, and the one to the tool.
+    /// With its connection, and the connection to the tool.
     pub(super) running_call: f64,
     /// With its connection.
     pub(super) waiting_duplicate: f64,
 }
 
-/// Of a gateway that has just been started. `None` where the system does not tell.
+/// Measures a gateway that has just been started. `None` where the system does not show the memory of a process.
 pub(super) async fn measure(gateway: &Process) -> Fallible<Option<Held>> {
     let mut clients = Vec::new();
     let mut more = async |count: usize, key: fn(usize) -> Option<String>| {

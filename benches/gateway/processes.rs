@@ -1,4 +1,4 @@
-//! The processes that are measured: started on free ports, killed when dropped.
+//! The measured processes. They are started on free ports, and killed when dropped.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use super::Fallible;
 
-/// Linux counts processor time in these, whatever the kernel was built with.
+/// The unit of processor time in `/proc`, the same on every Linux kernel.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// Nothing takes longer on any machine.
+/// A start that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that listens.
@@ -24,7 +24,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts a command that listens at this address, in a folder of its own.
+    /// Starts a command in this folder, and waits until it listens at this address.
     async fn start(command: &mut Command, address: SocketAddr, folder: &Path) -> Fallible<Self> {
         command.current_dir(folder).stdout(Stdio::null());
         let child = command.spawn()?;
@@ -42,16 +42,16 @@ impl Process {
         Ok(process)
     }
 
-    /// The processor time that it has had, in seconds; `None` where the system does not tell.
+    /// Its processor time so far, in seconds. `None` where the system does not show it.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
-        // The user's and the system's time are the 12th and 13th behind the name, which may hold anything.
+        // User and system time are fields 12 and 13 after the name, which may have spaces and parentheses in it.
         let behind = stat.rsplit_once(") ")?.1;
         let mut times = behind.split(' ').skip(11).map(str::parse::<f64>);
         Some((times.next()?.ok()? + times.next()?.ok()?) / TICKS_PER_SECOND)
     }
 
-    /// The memory that it has, in bytes.
+    /// Its resident memory, in bytes.
     pub(super) fn memory(&self) -> Option<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         let line = status
@@ -74,7 +74,7 @@ fn free_address() -> Fallible<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// One of the programs of this bench. `beside`: what it speaks to.
+/// Starts one of the programs of this bench. `beside`: the address that it sends requests to.
 pub(super) async fn program(name: &str, beside: &str, folder: &Path) -> Fallible<Process> {
     let address = free_address()?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -82,7 +82,7 @@ pub(super) async fn program(name: &str, beside: &str, folder: &Path) -> Fallible
     Process::start(&mut command, address, folder).await
 }
 
-/// The gateway over this store, in a new folder.
+/// Starts the gateway over this store, in a new folder.
 pub(super) async fn gateway(folder: &Path, tool: SocketAddr, store: &str) -> Fallible<Process> {
     fs::create_dir(folder)?;
     let address = free_address()?;
@@ -99,15 +99,15 @@ pub(super) async fn gateway(folder: &Path, tool: SocketAddr, store: &str) -> Fal
     Process::start(&mut command, address, folder).await
 }
 
-/// How a Redis keeps what is written.
+/// How durable a Redis is.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Keeps {
-    /// It syncs every write before it answers.
+    /// It syncs each write to disk before it answers.
     Durable,
     InMemory,
 }
 
-/// A Redis in a new folder. `None` where there is none to start.
+/// Starts a Redis in a new folder. `None`: `redis-server` is not installed.
 pub(super) async fn redis(folder: &Path, keeps: Keeps) -> Fallible<Option<Process>> {
     fs::create_dir(folder)?;
     let address = free_address()?;
@@ -121,7 +121,7 @@ pub(super) async fn redis(folder: &Path, keeps: Keeps) -> Fallible<Option<Proces
     if_there(Process::start(&mut command, address, folder).await)
 }
 
-/// nginx as a proxy before the tool, in a new folder. `None` where there is none to start.
+/// Starts nginx as a proxy before the tool, in a new folder. `None`: it is not installed.
 pub(super) async fn nginx(folder: &Path, tool: SocketAddr) -> Fallible<Option<Process>> {
     fs::create_dir(folder)?;
     let address = free_address()?;

@@ -1,4 +1,4 @@
-//! Programs to compare the gateway with, each a process of its own: this file run again with a word.
+//! The programs that the gateway is compared with. Each is a process of its own: this binary, run with a program's name.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use tokio::time::sleep;
 
 use super::Fallible;
 
-/// The tool's result without its note.
+/// The tool's result, up to its note.
 const RESULT: &str = r#"{"order_id":"ord_7fd1c2","status":"created","total":1999,"note":""#;
 /// How long the slow tool takes.
 pub(super) const SLOW: Duration = Duration::from_secs(20);
 /// How long the bare gateway keeps a key, in seconds.
 const KEPT: u64 = 3_600;
 
-/// Runs the program of this name, for ever.
+/// Runs the program of this name until the process is killed.
 pub(super) async fn run(name: &str, listen: SocketAddr, beside: &str) -> Fallible<()> {
     let router = match name {
         "tool" => tool(),
@@ -39,7 +39,7 @@ pub(super) async fn run(name: &str, listen: SocketAddr, beside: &str) -> Fallibl
     Ok(axum::serve(listener, router).await?)
 }
 
-/// The tool: it has done its work as soon as it is asked, and counts how often it was.
+/// The tool. It answers at once, and counts its effects.
 fn tool() -> Router {
     let count = Arc::new(AtomicU64::new(0));
     let work = async |State(count): State<Arc<AtomicU64>>, _args: Bytes| {
@@ -64,7 +64,7 @@ fn answer() -> Response {
     ([(CONTENT_TYPE, json)], body).into_response()
 }
 
-/// A gateway that only passes on.
+/// A proxy that only passes requests on.
 fn forward(tool: &str) -> Fallible<Router> {
     let passes = Passes::new(tool)?;
     let pass = async |State(passes): State<Passes>, body: Bytes| match passes.pass(body).await {
@@ -74,7 +74,7 @@ fn forward(tool: &str) -> Fallible<Router> {
     Ok(Router::new().route("/do", post(pass)).with_state(passes))
 }
 
-/// The way to the tool.
+/// Sends requests to the tool.
 #[derive(Clone)]
 struct Passes {
     client: reqwest::Client,
@@ -101,8 +101,8 @@ struct Bare {
     redis: MultiplexedConnection,
 }
 
-/// The published example's algorithm: claim a key with `SET NX EX` and draw a token with `INCR`, in one pipeline; call
-/// the tool; keep the result. No ledger, nothing durable, and what fails is forgotten.
+/// The bare gateway. It claims a key with `SET NX EX` and draws a token with `INCR`, in one pipeline; calls the tool; and
+/// keeps the result. It has no ledger and no durability, and does not record failures.
 async fn bare(beside: &str) -> Fallible<Router> {
     let (tool, redis) = beside.split_once(',').ok_or("a tool and a Redis")?;
     let client = redis::Client::open(redis)?;

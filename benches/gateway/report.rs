@@ -1,4 +1,4 @@
-//! The figures as a table, as ratios, as JSON and as a picture.
+//! Prints the figures as a table and as ratios, and writes them as JSON and as a picture.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -41,14 +41,14 @@ pub(super) fn held(held: &Held) -> String {
     )
 }
 
-/// What is aimed at, and what was reached.
+/// A ratio with its goal.
 pub(super) struct Ratio {
     what: String,
     goal: f64,
     reached: f64,
 }
 
-/// The goals that these rows can show.
+/// The ratios for which all rows were measured.
 pub(super) fn ratios(rows: &[Row]) -> Vec<Ratio> {
     let at = |name: &str, connections: usize| {
         let is_it = |row: &&Row| row.name == name && row.connections == connections;
@@ -114,7 +114,7 @@ pub(super) fn ratio_line(ratio: &Ratio) -> String {
     format!("{reached:>7.2}  (goal {goal:.2})  {what}")
 }
 
-/// Writes `speed.json` and `speed.svg`; answers where.
+/// Writes `speed.json` and `speed.svg`. Returns their folder.
 pub(super) fn write(rows: &[Row], ratios: &[Ratio], held: Option<&Held>) -> Fallible<String> {
     let folder = report_folder();
     fs::create_dir_all(&folder)?;
@@ -127,7 +127,7 @@ pub(super) fn write(rows: &[Row], ratios: &[Ratio], held: Option<&Held>) -> Fall
     Ok(folder.display().to_string())
 }
 
-/// Bars: the processor time of each row at 16 connections.
+/// A bar chart of the processor time of each row, at 16 connections.
 fn picture(rows: &[Row]) -> Result<String, std::fmt::Error> {
     let shown: Vec<(&str, f64)> = rows
         .iter()

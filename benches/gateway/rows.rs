@@ -1,4 +1,4 @@
-//! What is measured, and how: each row in several rounds, in turn with the others.
+//! The rows, and how they are measured: in several rounds, each row in turn with the others.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,15 +14,15 @@ use super::Fallible;
 use super::client::{Ask, Client, Serials};
 use super::processes::{self, Keeps, Process};
 
-/// Nothing takes longer on any machine.
+/// What takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ROUNDS: usize = 3;
-/// One per connection: arrivals of one key at the same time would share their question to the store.
+/// One key for each connection: requests with one key that arrive together would share one read of the store.
 const REPLAY_KEYS: usize = 64;
-/// New calls that are made at once while replays are measured.
+/// Clients that make new calls while the replays of a busy row are measured.
 const BUSY: usize = 64;
 
-/// Which process is asked.
+/// The measured process.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Of {
     Tool,
@@ -34,7 +34,7 @@ pub(super) enum Of {
     Redis,
 }
 
-/// In the order in which they are measured and printed.
+/// The rows, in the order in which they are measured and printed.
 const ROWS: [(&str, Of, Ask); 12] = [
     ("direct", Of::Tool, Ask::Do),
     ("null", Of::Null, Ask::Do),
@@ -50,7 +50,7 @@ const ROWS: [(&str, Of, Ask); 12] = [
     ("first, Redis", Of::Redis, Ask::First),
 ];
 
-/// The same, of replays while new calls keep the store busy.
+/// Rows with replays while new calls keep the store busy.
 const BUSY_ROWS: [(&str, Of, Ask); 2] = [
     ("busy replay, SQLite", Of::Sqlite, Ask::Replay),
     ("busy replay, Redis", Of::Redis, Ask::Replay),
@@ -63,11 +63,11 @@ pub(super) struct Figures {
     /// Milliseconds.
     pub(super) p50: f64,
     pub(super) p99: f64,
-    /// Processor time of the process that was asked, in microseconds a request.
+    /// Processor time of the measured process, in microseconds a request.
     pub(super) cpu_us: Option<f64>,
     /// The same of its Redis.
     pub(super) redis_us: Option<f64>,
-    /// Of the process that was asked.
+    /// Resident memory of the measured process.
     pub(super) memory_mib: Option<f64>,
 }
 
@@ -89,7 +89,7 @@ struct Subject {
 
 pub(super) struct Bench {
     subjects: Vec<Subject>,
-    /// The tool of all gateways that claim: it is to execute each new key once.
+    /// The tool of all gateways that claim. It must execute each new key once.
     tool: Process,
     serials: Arc<Serials>,
     time: Duration,
@@ -98,7 +98,7 @@ pub(super) struct Bench {
 
 impl Bench {
     pub(super) async fn start(time: Duration) -> Fallible<Self> {
-        // Not in /tmp, which may be memory: an fsync must cost what it costs.
+        // Not in /tmp, which may be memory: an fsync must reach a disk.
         let whole = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
         let folder = whole.path();
         let tool = processes::program("tool", "", folder).await?;
@@ -148,7 +148,7 @@ impl Bench {
     /// Makes the calls that are replayed.
     async fn claim(&self, subject: &Subject) -> Fallible<()> {
         let address = subject.process.address;
-        // A Redis is looked at first. What is refused until then has no effect, and is not counted.
+        // The gateway inspects a Redis first. Requests that it refuses until then have no effect, and are not counted.
         let mut first = Client::connect(REPLAY_KEYS, address, &Arc::default()).await?;
         while first.ask(Ask::Claim).await.is_err() {
             sleep(Duration::from_millis(20)).await;
@@ -166,7 +166,7 @@ impl Bench {
         self.subjects.iter().find(|subject| subject.of == of)
     }
 
-    /// What is not there and left out.
+    /// The programs that are not installed, whose rows are left out.
     pub(super) fn left_out(&self) -> Vec<&'static str> {
         let needed = [(Of::Nginx, "nginx"), (Of::Redis, "redis-server")];
         let is_missing = |(of, _): &(Of, _)| self.subject(*of).is_none();
@@ -177,7 +177,7 @@ impl Bench {
             .collect()
     }
 
-    /// All rows at so many connections: of each figure the median of the rounds.
+    /// Measures all rows at so many connections. Each figure is the median of its rounds.
     pub(super) async fn measure_all(&self, connections: usize) -> Fallible<Vec<Row>> {
         let plain = ROWS.into_iter().map(|row| (row, 0));
         let busy = BUSY_ROWS.into_iter().map(|row| (row, BUSY));
@@ -200,7 +200,7 @@ impl Bench {
         Ok(rounds.iter().zip(&rows).map(row).collect())
     }
 
-    /// `busy`: so many other clients make new calls at the same time.
+    /// Measures one row once, while `busy` other clients make new calls.
     async fn measure(
         &self,
         subject: &Subject,
@@ -265,7 +265,7 @@ impl Bench {
         Ok(clients)
     }
 
-    /// That the tool has executed each new key once; answers how many there were.
+    /// Checks that the tool has executed each new key once. Returns the number of keys.
     pub(super) async fn check_effects(&self) -> Fallible<u64> {
         let mut tool = Client::connect(0, self.tool.address, &Arc::default()).await?;
         let effects: u64 = tool.get("/count").await?.parse()?;
@@ -306,7 +306,7 @@ pub(super) fn median(mut figures: Vec<f64>) -> f64 {
     figures[figures.len() / 2]
 }
 
-/// Where the report goes.
+/// The folder of the report.
 pub(super) fn report_folder() -> std::path::PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     target.unwrap_or(Path::new("target")).join("bench")

@@ -20,12 +20,12 @@ use uuid::Uuid;
 
 pub(super) type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Over which the calls are spread.
+/// The days over which the calls are spread.
 pub(super) const DAYS: i64 = 15;
 pub(super) const TOOLS: [&str; 4] = ["pay", "ship", "mail", "book"];
 pub(super) const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
-/// Makes calls of these numbers, so many at once.
+/// Makes the calls with these numbers, `writers` at once.
 pub(super) async fn fill(
     store: &Arc<dyn Store>,
     numbers: Range<usize>,
@@ -46,9 +46,9 @@ pub(super) async fn fill(
     all.join_all().await.into_iter().collect()
 }
 
-/// A call from its claim to its outcome.
+/// Makes one call, from its claim to its outcome.
 async fn write(store: &dyn Store, tool: &Tool, n: usize, at: Timestamp) -> Fallible<()> {
-    // What a busy machine did not answer in time is asked again; both verbs know their own.
+    // A verb that timed out on a busy machine is repeated: claim and replace recognise their own attempt.
     let claim = arrival(tool, n, at)?;
     let record = loop {
         match store.claim(&claim, &[]).await {
@@ -57,7 +57,7 @@ async fn write(store: &dyn Store, tool: &Tool, n: usize, at: Timestamp) -> Falli
             Err(_) => sleep(Duration::from_millis(500)).await,
         }
     };
-    // Nearly all succeed, and of few the gateway has ended.
+    // Nearly all calls succeed. A few stay running, as if their gateway had ended.
     if n.is_multiple_of(150) && n < 9_600 {
         return Ok(());
     }
@@ -107,7 +107,7 @@ pub(super) fn session_of(n: usize) -> String {
     format!("session-{:010}", n / 50)
 }
 
-/// As the gateway makes them: 32 hex digits.
+/// A trace id of 32 hex digits, as the gateway makes them.
 pub(super) fn trace_of(n: usize) -> String {
     let spread = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835_u128;
     format!("{:032x}", (n as u128 / 8 + 1).wrapping_mul(spread))

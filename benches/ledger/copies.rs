@@ -1,4 +1,4 @@
-//! Calls of others, so that a file becomes large in minutes.
+//! Copies the calls of a file, so that it becomes large in minutes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,8 +7,9 @@ use rusqlite::{Connection, params};
 
 use super::calls::Fallible;
 
-/// Makes a file that no store has open about so many times as large: with copies of its calls that have ended, under
-/// other names and in other lists. Nothing but their size matters, so what is inside of them still names the first ones.
+/// Makes a file about so many times as large, by copies of its finished calls under other names and in other lists.
+///
+/// No store may have the file open. Only the size of the copies matters: their encoded values still name the originals.
 pub(super) fn multiply(file: &Path, times: usize) -> Fallible<()> {
     let connection = Connection::open(file)?;
     connection.busy_timeout(Duration::from_secs(60))?;
@@ -27,7 +28,7 @@ pub(super) fn multiply(file: &Path, times: usize) -> Fallible<()> {
         ] {
             transaction.execute(sql, params![shift, last])?;
         }
-        // Ids begin with a time, and names are random.
+        // An id begins with a time, so copies stay ordered by time. Names have no order.
         for (sql, into, begins) in [
             (
                 "SELECT call_id, seq FROM ids WHERE seq <= ?1",
@@ -68,7 +69,7 @@ pub(super) fn multiply(file: &Path, times: usize) -> Fallible<()> {
     Ok(())
 }
 
-/// Any number, another one for each copy.
+/// A number that differs for each copy.
 fn spread(copy: i64) -> i64 {
     copy.wrapping_mul(0x1e37_79b9_7f4a_7c15)
 }

@@ -1,10 +1,10 @@
-//! What was measured, a column for each size.
+//! The table of figures, with a column for each size.
 
 /// One row of the table.
 struct Measured {
     what: String,
     unit: &'static str,
-    /// What is wanted.
+    /// Whether a higher value is better.
     is_rate: bool,
     values: Vec<f64>,
 }
@@ -65,9 +65,9 @@ pub(super) fn say(line: &str) {
     println!("{line}");
 }
 
-/// Microseconds of processor time that this process has used, to a hundredth of a second.
+/// The processor time of this process in microseconds, to a hundredth of a second.
 ///
-/// On a machine that does other things, too, it says more than the time that has passed.
+/// On a busy machine it says more than the elapsed time.
 pub(super) fn processor_time() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after_name = stat.rsplit(") ").next().unwrap_or_default();
