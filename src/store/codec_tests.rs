@@ -1,4 +1,4 @@
-//! Written values are read as they were; anything else is refused.
+//! What the codec has written it reads back; other bytes are refused, or harm one call only.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::core::record::{Failure, FailureKind};
 
-/// Texts in forms that are shortened, in forms near them, and any others.
+/// Texts in the forms that the codec shortens, in similar forms, and any other texts.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -284,7 +284,7 @@ fn a_result_that_is_not_there_is_no_absent_result() {
     );
 }
 
-/// The layout is measured by the byte: this shows when a call has become larger.
+/// Each byte counts in a large ledger: this shows when a call takes more of them.
 #[test]
 fn a_usual_call_takes_few_bytes() {
     let record = record(State::Succeeded(Content::Kept(Bytes::from("{}"))));
@@ -354,7 +354,7 @@ pub(in crate::store) fn record(state: State) -> Record {
     }
 }
 
-/// What is stored must stay readable: another byte here needs another version, or another layout of the stores.
+/// Stored values must stay readable: if a byte changes here, raise `VERSION`, or the layout of the stores.
 #[test]
 fn the_bytes_of_each_value_are_pinned() {
     let kept = || Some(Content::Kept(Bytes::from("{}")));

@@ -1,4 +1,4 @@
-//! What is remembered is what the store has, whatever comes between.
+//! Memory never shows an older state of a call than the store has.
 
 use super::*;
 use crate::core::record::Content;
@@ -12,7 +12,7 @@ fn name() -> Lookup {
     succeeded("1").intent.lookup
 }
 
-/// As a call that surely holds its name.
+/// Remembers a call that surely holds its name.
 fn keep(finished: &Finished, result: &'static str, seen: &[Seen]) {
     let call = succeeded(result);
     finished.remember(&call, call.intent.all_names(), seen);

@@ -1,7 +1,7 @@
 //! The store's traits: few verbs, each atomic, and no rules.
 //!
-//! A store compares and swaps what `core` decided. It must not know what a state means; of a
-//! record it looks only at the key it is claimed under, its version, its attempt and its times.
+//! A store compares and swaps what `core` decided. It must not know what a state means. It compares version, attempt and
+//! fencing token of a record, and finds records by names, id, state, owner, tool, due times and the lists of the ledger.
 
 mod cipher; // keys that encrypt texts
 #[allow(dead_code)] // until both stores use it

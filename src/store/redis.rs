@@ -1,8 +1,8 @@
 //! The shared store: one Redis (or the master of its sentinels, or a cluster), many gateways.
 //!
-//! Each verb that writes is one script, so it is one atomic step and one round trip. What a Redis is
-//! worth is looked at all the time, and so is whether it still has what was written to it; while either
-//! is not as it should be, nothing is claimed.
+//! Each verb that writes is one script, so it is one atomic step and one round trip. The gateway inspects the Redis every
+//! second: how durable it is, and whether it still has what was written to it. While either is not as it should be, nothing
+//! is claimed.
 
 mod answer; // answers of scripts and commands
 mod at_risk; // calls that a loss of data puts at risk

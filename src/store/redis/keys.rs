@@ -68,9 +68,9 @@ impl Partition {
         self.key("marks")
     }
 
-    /// Two hashes, the newest first: the last counts of forgotten gateways in this partition.
+    /// Two hashes, the newer one first: the last counts of forgotten gateways in this partition.
     ///
-    /// Those of another epoch say nothing: after an accepted loss the store's own counts hold.
+    /// They belong to one epoch: after an accepted loss the store's own counts hold.
     pub(super) fn last_counts(self, epoch: &str) -> [String; 2] {
         ["last_counts", "last_counts_before"].map(|name| self.key(&format!("{name}:{epoch}")))
     }
@@ -165,7 +165,7 @@ const LISTED: [&str; 2] = ["unknown", "failed"];
 /// A list of a tenant's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum List<'a> {
-    /// Calls that have lost their key to another call, or are not found by it.
+    /// Calls whose name is not made of their key, or is held by another call.
     Key(&'a str),
     Trace(&'a str),
     Session(&'a str),

@@ -1,8 +1,8 @@
 //! The ledger: listing calls, and their duplicates. Must not decide anything.
 //!
-//! Each tenant has lists of its calls, by properties that calls are found by: sorted sets of positions in the tenant's
-//! partition, written in the same step as the call. All calls of a tenant are those of its tools; a call is found by its
-//! key under its name, as long as it holds that, and in a list after it.
+//! Each tenant has lists of its calls, one for each property by which calls are searched. A list is a sorted set of
+//! positions in the tenant's partition, and is written in the same step as the call. The lists of a tenant's tools have all
+//! its calls. A call is found by its key through its name; if that name does not find it, it is in a list by key.
 
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -5,19 +5,20 @@
 //! compares them in its own atomic step. Where they do not fit nothing may be claimed until an operator
 //! accepts the loss, which begins a new epoch.
 //!
-//! A gateway that was killed begins to count under another name: what it wrote last may not be in its file, and if that is
-//! lost it must not count up to it again. Its old name is one of a gateway that is gone.
+//! A gateway that was killed counts under another name from its next start on. Its file may lack its newest writes. If the
+//! store loses these, too, the gateway would count up to them again under the old name, and hide the loss. The old name is
+//! then that of a gateway that is gone.
 //!
-//! A gateway that has not been seen for long is *forgotten*: another one takes it out of each partition's counters, and keeps
-//! its *last count* there in the same step. That hides no loss from those that are left:
-//! * A gateway that remembers a count of a forgotten one compares it with the last count, which is in the same partition. So
-//!   whatever older state the partition is set back to, it has the count in one of the two places, or lacks those writes.
-//! * A gateway that has dropped the forgotten one has seen its counter missing in every partition. Taking it out is counted as a
-//!   write of the gateway that does it, in the same step and text. So one that saw the partition without the other
-//!   knows of that write: an older state of the partition, in which the gateway's writes may be missing, lacks it.
+//! A gateway that has been silent for long is *forgotten*: another one takes it out of each partition's counters, and keeps
+//! its *last count* there in the same step. That hides no loss from the remaining gateways:
+//! * A gateway that remembers a count of a forgotten one compares it with the last count, which is in the same partition.
+//!   Any older state of the partition has the count in one of the two places, or lacks those writes.
+//! * A gateway that has dropped the forgotten one has seen its counter missing in every partition. Taking it out is counted
+//!   as a write of the gateway that does it, in the same step and string. So a gateway that saw the partition without the
+//!   forgotten one knows of that write, and an older state of the partition lacks it.
 //! * A gateway that comes back finds its own last counts, compares them, and goes on from them.
 //!
-//! `loss_model` goes through all states of a model of this.
+//! `loss_model` explores all states of a model of these rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! Records as texts, as `common.lua` writes them. Must not decide anything.
 //!
-//! A call is one text: the lengths of its parts, the letter of its state, what compare-and-swap compares, and the parts,
-//! of which the [codec](super::super::codec) has made some. What is asked of many calls at once stands before what
-//! callers and tools have said.
+//! A call is one string: the lengths of its parts, the letter of its state, what compare-and-swap compares, and the parts,
+//! some of them encoded by the [codec](super::super::codec). Arguments and result come last, so that the beginnings of
+//! many calls can be read without them.
 
 use bytes::Bytes;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! Of a long history each change writes little, and nothing of it is lost.
+//! A change of a call with a long history writes little, and no entry is lost.
 
 use super::*;
 use crate::store::sqlite::row::Stored;
