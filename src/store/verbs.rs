@@ -84,7 +84,7 @@ macro_rules! each_store_verb {
                 /// A call with the newest `limit` entries of its history, and its duplicates.
                 async fn history(call_id: CallId, limit: u32) -> Option<History>;
 
-                /// All tenants with a call that is kept.
+                /// All tenants with a call that is kept, and maybe some whose calls are gone.
                 async fn tenants() -> Vec<String>;
 
                 /// Calls of a tenant that pass the filter, newest first, before a position.

@@ -168,8 +168,8 @@ impl Memory {
         if marks.scripts.is_empty() {
             marks.scripts.clone_from(&marks.gateway);
         }
-        // So does a visitor, also beside the gateway that runs: the file does not say which it is.
-        if !marks.is_complete && !marks.epoch.is_empty() {
+        // A visitor has a name of its own, too: the gateway of this file may start beside it.
+        if looks || (!marks.is_complete && !marks.epoch.is_empty()) {
             marks.gateway = Uuid::new_v4().simple().to_string();
         }
         if lock.is_some() {

@@ -52,11 +52,12 @@ if not again then
   stored.entries = stored.entries .. ARGV[15]
   stored.state, stored.kept = ARGV[18], ARGV[20] ~= '' and 'k' or '-'
   if ARGV[27] == '1' then stored.intent, stored.args = ARGV[28], ARGV[29] end
-  redis.call('SET', KEYS[2], pack_call(stored))
 end
-take(taken, giving)
 move(before, ARGV[18], ARGV[19])
 retain(was_kept, ARGV[20], earliest)
+-- Behind what depends on the state before: a script that broke off does all of it when it is asked again.
+if not again then redis.call('SET', KEYS[2], pack_call(stored)) end
+take(taken, giving)
 if not again then tell(ARGV[7], ARGV[17], ARGV[16]) end
 if ARGV[22] ~= '' then release(KEYS[9], ARGV[7], stored.token, ARGV[22], ARGV[25] == '1') end
 if ARGV[23] == '1' then redis.call('ZREM', KEYS[13], ARGV[7]) end
