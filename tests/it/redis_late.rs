@@ -1,7 +1,11 @@
-//! What a gateway that has noticed a loss writes late, after a person has accepted it.
+//! What was written to Redis late, or was left there: neither closes a store.
 
-use serde_json::json;
+use std::fs;
 
+use oncegate::store::Health as _;
+use serde_json::{Value, json};
+
+use crate::contract::open_redis;
 use crate::redis::notices;
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
@@ -39,4 +43,30 @@ async fn an_accepted_store_is_not_closed_again_by_a_warning_that_comes_late() {
     }
     assert_eq!(other.reasons().await, "");
     assert_eq!(tool.effects(), 6);
+}
+
+/// Two trials at once, or one that broke off, leave a key that later ones would take for their own.
+#[tokio::test]
+async fn what_a_trial_of_the_scripts_has_left_in_redis_does_not_keep_the_store_closed() {
+    let (mut redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let marks = fs::read(folder.path().join("watermarks")).expect("watermarks");
+    let marks: Value = serde_json::from_slice(&marks).expect("JSON");
+    let gateway = marks["gateway"].as_str().expect("a name");
+    let left = format!("oncegate:{{p000}}:selftest:{gateway}:key:2");
+    redis.ask(&["SET", &left, "1"]).await;
+
+    redis.start_again().await;
+    until("the restart is noticed", async || {
+        !store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    until("the store is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    assert_eq!(redis.ask(&["EXISTS", &left]).await, ::redis::Value::Int(0));
 }

@@ -39,6 +39,8 @@ pub(super) struct Server {
     pub(super) accepted_token: AtomicU64,
     /// The servers that the scripts were tried on.
     pub(super) tried_on: RwLock<String>,
+    /// One trial of the scripts at a time: all of them use the same keys.
+    pub(super) trial: tokio::sync::Mutex<()>,
     /// How many looks there were.
     pub(super) looks: watch::Sender<u64>,
     pub(super) known: Known,
@@ -64,6 +66,7 @@ impl Server {
             clock_offset_us: 0.into(),
             accepted_token: 0.into(),
             tried_on: RwLock::default(),
+            trial: tokio::sync::Mutex::default(),
             looks: watch::Sender::new(0),
             known: Known::default(),
             tells,
