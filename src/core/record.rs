@@ -204,6 +204,11 @@ impl Record {
             && !names.any(|name| self.intent.all_names().any(|own| *own == name))
     }
 
+    /// Whether cleanup may delete the record now. One that is not over has no such time.
+    pub fn may_be_forgotten(&self, now: Timestamp) -> bool {
+        self.retain_until.is_some_and(|until| until <= now)
+    }
+
     /// Whether a person has decided that the call is not undone.
     pub fn is_skipped(&self) -> bool {
         self.undo.as_ref().is_some_and(|undo| undo.skipped)

@@ -2,7 +2,7 @@
 
 use oncegate::core::ledger::Filter;
 use oncegate::core::position::Position;
-use oncegate::store::{Calls as _, Ledger as _};
+use oncegate::store::{Calls as _, Claimed, Ledger as _};
 use uuid::Uuid;
 
 use crate::contract::{ME, arrival, at, claimed, open_redis};
@@ -83,4 +83,33 @@ async fn calls_that_cannot_be_read_hide_none_behind_them() {
         .map(|due| due.record.intent.call_id)
         .collect();
     assert_eq!(due, [call.intent.call_id]);
+}
+
+#[tokio::test]
+async fn a_damaged_time_in_a_redis_frees_no_key() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let running = claimed(&store, &arrival("k", "S", 0, ME)).await;
+    let keys = redis.ask(&["KEYS", "oncegate:*:running"]).await;
+    let keys: Vec<String> = ::redis::from_redis_value(keys).expect("keys");
+    let prefix = keys[0].trim_end_matches("running");
+    let (retained, earliest) = (format!("{prefix}retained"), format!("{prefix}earliest"));
+    let place = Position::of(&running).to_bytes();
+    let mut connection = connect(&redis.url()).await;
+    let mut add = ::redis::cmd("ZADD");
+    let add = add.arg(&retained).arg(1).arg(&place[..]);
+    add.query_async::<()>(&mut connection).await.expect("added");
+    redis.ask(&["SET", &earliest, "1"]).await;
+    for (second, looked_at) in [(0, 1), (86_399, 0), (86_400, 1)] {
+        let pruned = store.prune(at(second), 9).await;
+        assert_eq!(pruned.expect("pruned"), looked_at, "{second}");
+        let again = store.claim(&arrival("k", "S", second, ME), &[]).await;
+        assert_eq!(
+            again.expect("an answer"),
+            Claimed::Existing(running.clone())
+        );
+    }
 }

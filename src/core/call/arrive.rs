@@ -41,7 +41,7 @@ pub(super) fn arrive_again(
     now: Timestamp,
 ) -> Next {
     if is_past(record.expires_at, now) {
-        if keeps_key(record, &arrival.intent) && !is_past(record.retain_until, now) {
+        if keeps_key(record, &arrival.intent) && !record.may_be_forgotten(now) {
             return Next::unchanged(Action::RefuseExpired);
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);

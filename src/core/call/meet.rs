@@ -57,7 +57,7 @@ pub fn meet(
     }
     let expired = first(&|holder| {
         let is_kept = keeps_key(&holder.record, intent) || is_runtime(holder);
-        !lives(holder) && is_kept && !is_past(holder.record.retain_until, now)
+        !lives(holder) && is_kept && !holder.record.may_be_forgotten(now)
     });
     if let Some(call) = expired {
         return Met::Expired(call);

@@ -24,7 +24,7 @@ impl Engine {
         let record = self.base.finished.as_ref()?.get(&call.intent.lookup)?;
         let now = self.base.now();
         // Past its retention the store may have deleted it, and its name may be free.
-        if record.retain_until.is_some_and(|until| until <= now) {
+        if record.may_be_forgotten(now) {
             return None;
         }
         let event = self.claims.repetition(call);

@@ -24,12 +24,12 @@ impl Redis {
             return Ok(0);
         }
         let mut forgotten = self.forget_documents(now, limit).await?;
-        let now = now.as_microsecond();
+        let now_us = now.as_microsecond() as f64;
         let earliest = Partition::all().map(Partition::earliest).collect();
         let earliest = self.server.link.get_all(earliest).await?;
         let is_over = |time: &[u8]| {
             let time = str::from_utf8(time).ok().and_then(|time| time.parse().ok());
-            time.is_none_or(|time: f64| time <= now as f64)
+            time.is_none_or(|time: f64| time <= now_us)
         };
         let mut left = limit as usize;
         for (partition, earliest) in Partition::all().zip(earliest) {
@@ -46,12 +46,16 @@ impl Redis {
     }
 
     /// Deletes the next calls of a partition past their retention, in one step. Returns how many it looked at.
+    ///
+    /// The index only leads to them. Whether a call may go is asked of the call itself: a damaged time must not free
+    /// the key of one that is not over.
     async fn forget_some(
         &self,
         partition: Partition,
-        now: i64,
+        at: Timestamp,
         most: usize,
     ) -> Result<usize, Error> {
+        let now = at.as_microsecond();
         let ask = command(
             "ZRANGEBYSCORE",
             (partition.retained(), "-inf", now, "LIMIT", 0, most),
@@ -65,20 +69,20 @@ impl Redis {
         {
             for (place, call) in places.iter().zip(self.server.briefs(&ids).await?) {
                 match call {
-                    Ok(Some(record)) => over.push(record),
+                    Ok(Some(record)) if record.may_be_forgotten(at) => over.push(record),
+                    Ok(Some(_)) => {
+                        let why = "its own retention is not over".to_owned();
+                        self.postpone(partition, place, now, why).await?;
+                    }
                     Ok(None) => {
                         for index in ["retained", "failed"] {
                             self.server.take_out_of(index, place).await?;
                         }
                     }
-                    // A newer gateway may be able to read it. Until then a later time keeps it from blocking others.
+                    // A newer gateway may be able to read it.
                     Err(error) => {
-                        let call_id = place.call_id();
-                        tracing::error!(%call_id, %error, "a call cannot be deleted; it is tried again in a day");
-                        let mut later = Run::new(&self.server.scripts.postpone);
-                        later.key(partition.retained());
-                        later.arg((now + DAY_US, &place.to_bytes()[..]));
-                        self.server.link.run(&later).await?;
+                        let why = error.to_string();
+                        self.postpone(partition, place, now, why).await?;
                     }
                 }
             }
@@ -86,6 +90,25 @@ impl Redis {
         // Also without calls: the script corrects the earliest time, if another gateway was faster.
         self.forget(partition, &over, now).await?;
         Ok(ids.len())
+    }
+
+    /// Gives a damaged call a later time, so that it does not keep others from being deleted.
+    async fn postpone(
+        &self,
+        partition: Partition,
+        place: &Position,
+        now: i64,
+        why: String,
+    ) -> Result<(), Error> {
+        let mut later = Run::new(&self.server.scripts.postpone);
+        later.key(partition.retained());
+        later.arg((now + DAY_US, &place.to_bytes()[..]));
+        // One that has changed since it was read is left alone.
+        if self.server.run(&later).await?.number(0) == Some(1) {
+            let call_id = place.call_id();
+            tracing::error!(%call_id, why, "a call is damaged, and is not deleted; it is tried again in a day");
+        }
+        Ok(())
     }
 
     async fn forget(&self, partition: Partition, over: &[Record], now: i64) -> Result<(), Error> {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::core::call::{Arrival, Change, Event, next};
+use crate::core::document::{Document, Kind};
 use crate::core::key::{Lookup, Source};
 use crate::core::ledger::{Duplicate, Duplicates, Filter};
 use crate::core::outcome::Evidence;
@@ -16,7 +17,7 @@ use crate::core::recipe::RecipeId;
 use crate::core::record::{AttemptId, Intent, Record};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
-use crate::store::{Calls as _, Claimed, Ledger as _, Replaced};
+use crate::store::{Calls as _, Claimed, Documents as _, Ledger as _, Put, Replaced};
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
@@ -49,23 +50,35 @@ impl Damaged {
         }
     }
 
-    /// An unknown call. Its next check is due at this second, if at all.
-    pub(super) async fn unknown(&self, key: &str, due: Option<i64>) -> Record {
+    /// A new call that ends so, and may be deleted from this second on, if at all.
+    async fn ended(&self, key: &str, evidence: Evidence, over: Option<i64>) -> Record {
         let running = self.claimed(key).await;
         let event = Event::Ended {
             attempt: running.attempt.id,
             fencing: running.fencing,
-            evidence: Evidence::NoAnswer {
-                why: "timed out".into(),
-            },
+            evidence,
             retry: None,
         };
         let change = next(&Tool::new("t"), Some(&running), &event, at(1));
-        let change = change.expect("an end").change.expect("a change");
-        let unknown = match self.store.replace(&change, &running).await {
+        let mut change = change.expect("an end").change.expect("a change");
+        change.record.retain_until = over.map(at);
+        match self.store.replace(&change, &running).await {
             Ok(Replaced::Done(record)) => record,
             other => panic!("not replaced: {other:?}"),
-        };
+        }
+    }
+
+    /// A call that may be deleted from this second on.
+    async fn over(&self, key: &str, second: i64) -> Record {
+        let why = "it is not there".into();
+        self.ended(key, Evidence::NotSent { why }, Some(second))
+            .await
+    }
+
+    /// An unknown call. Its next check is due at this second, if at all.
+    pub(super) async fn unknown(&self, key: &str, due: Option<i64>) -> Record {
+        let why = "timed out".into();
+        let unknown = self.ended(key, Evidence::NoAnswer { why }, None).await;
         let due = due.map(|second| at(second).as_microsecond());
         self.damage(
             "UPDATE calls SET due_at = ?2 WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)",
@@ -85,6 +98,28 @@ impl Damaged {
             "UPDATE {table} SET {column} = x'ff' WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)"
         );
         self.damage(&sql, [id(record)]);
+    }
+
+    /// Leaves entries in an index by which all rows of this table may be deleted.
+    ///
+    /// While the index is said to have no rows SQLite does not keep it up to date.
+    fn mislead(&self, table: &str) {
+        let say = |from: &str, to: &str| {
+            format!(
+                "PRAGMA writable_schema = ON;
+                 UPDATE sqlite_schema SET sql = replace(sql, 'WHERE {from}', 'WHERE {to}')
+                     WHERE name = '{table}_to_prune';
+                 PRAGMA writable_schema = RESET;"
+            )
+        };
+        let (some, none) = ("retain_until IS NOT NULL", "0");
+        let sql = format!(
+            "UPDATE {table} SET retain_until = 1; {}
+             UPDATE {table} SET retain_until = NULL; {}",
+            say(some, none),
+            say(none, some)
+        );
+        self.file.execute_batch(&sql).expect("misled");
     }
 
     /// Loses a call's row in this table.
@@ -337,8 +372,7 @@ async fn a_page_of_unreadable_calls_comes_to_an_end() {
 #[tokio::test]
 async fn cleanup_tries_an_unreadable_call_again_after_a_day() {
     let damaged = Damaged::new();
-    let call = damaged.claimed("k").await;
-    damaged.damage("UPDATE calls SET retain_until = 1", []);
+    let call = damaged.over("k", 2).await;
     let sql = "SELECT progress FROM calls";
     let whole: Vec<u8> = damaged
         .file
@@ -346,13 +380,71 @@ async fn cleanup_tries_an_unreadable_call_again_after_a_day() {
         .expect("a row");
     damaged.spoil(&call, "progress");
     let prune = async |second| damaged.store.prune(at(second), 9).await.expect("pruned");
-    assert_eq!(prune(0).await, 1, "it was looked at");
+    assert_eq!(prune(2).await, 1, "it was looked at");
     damaged.damage("UPDATE calls SET progress = ?1", [whole]);
     let load = async || damaged.store.load(call.intent.call_id).await;
-    assert_eq!(prune(86_399).await, 0);
+    assert_eq!(prune(86_401).await, 0);
     assert_eq!(load().await.expect("an answer"), Some(call.clone()));
-    assert_eq!(prune(86_400).await, 1);
+    assert_eq!(prune(86_402).await, 1);
     assert_eq!(load().await.expect("an answer"), None);
+}
+
+/// The damaged time is that of the row, or only that of the index.
+#[tokio::test]
+async fn cleanup_frees_no_key_because_of_a_damaged_time() {
+    for is_in_row in [true, false] {
+        let damaged = Damaged::new();
+        let running = damaged.claimed("running").await;
+        let unknown = damaged.unknown("unknown", None).await;
+        if is_in_row {
+            let all = damaged
+                .file
+                .execute("UPDATE calls SET retain_until = 1", []);
+            assert_eq!(all, Ok(2));
+        } else {
+            damaged.mislead("calls");
+        }
+        let over = damaged.over("over", 2).await;
+        let load = async |call: &Record| {
+            let loaded = damaged.store.load(call.intent.call_id).await;
+            loaded.expect("an answer")
+        };
+        for second in [2, 3, 86_402, 86_403] {
+            let pruned = damaged.store.prune(at(second), 9).await;
+            pruned.expect("pruned");
+            for call in [&running, &unknown] {
+                assert_eq!(load(call).await.as_ref(), Some(call), "{is_in_row}");
+                let again = arrival(&call.intent.key);
+                let again = damaged.store.claim(&again, &[]).await;
+                let again = again.expect("an answer");
+                assert_eq!(again, Claimed::Existing(call.clone()), "{is_in_row}");
+            }
+            assert_eq!(load(&over).await, None, "it keeps no other back");
+        }
+    }
+}
+
+#[tokio::test]
+async fn cleanup_deletes_no_document_because_of_a_damaged_index() {
+    let damaged = Damaged::new();
+    let saga = Document {
+        kind: Kind::Saga,
+        tenant: "shop".into(),
+        id: "G".into(),
+        version: 1,
+        state: "open".into(),
+        created_at: at(0),
+        due_at: None,
+        retain_until: None,
+        body: "{}".into(),
+    };
+    let put = damaged.store.put_document(&saga).await;
+    assert_eq!(put.expect("an answer"), Put::Done);
+    damaged.mislead("documents");
+    let pruned = damaged.store.prune(at(9), 9).await;
+    assert_eq!(pruned.expect("pruned"), 0);
+    let kept = damaged.store.document(Kind::Saga, "shop", "G").await;
+    assert_eq!(kept.expect("an answer"), Some(saga));
 }
 
 #[tokio::test]

@@ -173,9 +173,12 @@ fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
 }
 
 /// Deletes documents past their retention, and answers how many.
+///
+/// The outer time is that of the row (`+` forbids the index), which a damaged index may contradict.
 pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
     let sql = "DELETE FROM documents WHERE digest IN
-            (SELECT digest FROM documents WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2)";
+            (SELECT digest FROM documents WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2)
+         AND +retain_until <= ?1";
     execute(connection, sql, params![now, limit])
 }
 

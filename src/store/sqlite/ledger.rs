@@ -20,7 +20,7 @@ use crate::store::{Error, Ledger};
 
 /// Most calls that one page looks at: with few matches it ends early.
 const LOOKS: usize = 2_000;
-/// After so many seconds cleanup tries an unreadable call again.
+/// After so many seconds cleanup tries a damaged call again.
 const DAY_S: i64 = 24 * 3_600;
 
 #[async_trait]
@@ -79,7 +79,7 @@ impl Ledger for Sqlite {
             return Ok(0);
         }
         let prune = move |connection: &Connection| {
-            let calls = prune(connection, now.as_second(), limit)?;
+            let calls = prune(connection, now, limit)?;
             let now = now.as_microsecond();
             let documents = document::prune(connection, now, limit)?;
             Ok((calls + sessions::prune(connection, now, limit)? + documents) as u64)
@@ -295,35 +295,44 @@ fn count(connection: &Connection, call_id: CallId, later: &Duplicates) -> rusqli
     execute(connection, sql, params![seq, codec::duplicates(&all)]).map(drop)
 }
 
-/// Deletes calls past their retention, with names and list entries; answers how many it looked at.
-fn prune(connection: &Connection, now_s: i64, limit: u32) -> rusqlite::Result<usize> {
+/// Deletes calls past their retention, with names and list entries; answers how many it deleted or postponed.
+///
+/// The index only leads to them. Whether a call may go is asked of the call itself: a damaged time must not free the
+/// key of one that is not over.
+fn prune(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<usize> {
+    let now_s = now.as_second();
     let sql = select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq
          WHERE c.retain_until <= ?1 ORDER BY c.retain_until LIMIT ?2");
     let over = all(connection, sql, params![now_s, limit], |row| {
         Ok((row::seq(row)?, row::id(row), row::record(row)))
     })?;
+    let mut done = 0;
     let mut tools = Vec::new();
     for (seq, id, record) in &over {
-        match record {
-            Ok(record) => {
+        let why = match record {
+            Ok(record) if record.may_be_forgotten(now) => {
                 forget(connection, *seq, record)?;
+                done += 1;
                 let tool = (&record.intent.tenant, &record.intent.tool);
                 if !tools.contains(&tool) {
                     tools.push(tool);
                 }
+                continue;
             }
-            // What leads to it is not known. It stays for another day, and is not in the way of others.
-            Err(error) => {
-                tracing::error!(call_id = id, %error, "a call cannot be read, and is not deleted");
-                let sql = "UPDATE calls SET retain_until = ?2 WHERE seq = ?1";
-                execute(connection, sql, params![seq, now_s.saturating_add(DAY_S)])?;
-            }
-        }
+            Ok(_) => "its own retention is not over".to_owned(),
+            // What leads to it is not known.
+            Err(error) => error.to_string(),
+        };
+        // It stays for another day, and is not in the way of others.
+        tracing::error!(call_id = id, why, "a call is damaged, and is not deleted");
+        let sql = "UPDATE calls SET retain_until = ?2 WHERE seq = ?1 AND retain_until <= ?3";
+        let later = now_s.saturating_add(DAY_S);
+        done += execute(connection, sql, params![seq, later, now_s])?;
     }
     for (tenant, tool) in tools {
         lists::remove_tool_if_unused(connection, tenant, tool)?;
     }
-    Ok(over.len())
+    Ok(done)
 }
 
 /// Deletes a call.
