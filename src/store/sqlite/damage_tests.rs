@@ -290,6 +290,41 @@ async fn damaged_duplicates_hide_no_call() {
     assert_eq!(counted().await, 1, "it is counted anew");
 }
 
+#[tokio::test]
+async fn an_unreadable_count_is_logged_before_it_is_overwritten() {
+    #[derive(Clone, Default)]
+    struct Said(Arc<std::sync::Mutex<Vec<u8>>>);
+    impl std::io::Write for Said {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("not poisoned").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let damaged = Damaged::new();
+    let call = damaged.claimed("k").await;
+    let (call_id, one) = (call.intent.call_id, Duplicates::default());
+    let counted = damaged.store.count_duplicates(call_id, &one).await;
+    counted.expect("counted");
+    damaged.spoil(&call, "duplicates");
+    let said = Said::default();
+    let lines = tracing_subscriber::fmt().with_writer({
+        let said = said.clone();
+        move || said.clone()
+    });
+    tracing::subscriber::with_default(lines.finish(), || {
+        for _ in 0..2 {
+            ledger::count(&damaged.file, call_id, &one).expect("counted");
+        }
+    });
+    let said = said.0.lock().expect("not poisoned").clone();
+    let said = String::from_utf8(said).expect("a text");
+    assert_eq!(said.matches("are counted anew").count(), 1, "{said}");
+}
+
 /// Each is due before the good one, and each page is smaller than they are.
 #[tokio::test]
 async fn damaged_calls_keep_no_other_from_its_check() {

@@ -278,13 +278,20 @@ fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> {
 }
 
 /// Adds to the duplicates of a call, if it is still kept.
-fn count(connection: &Connection, call_id: CallId, later: &Duplicates) -> rusqlite::Result<()> {
+pub(super) fn count(
+    connection: &Connection,
+    call_id: CallId,
+    later: &Duplicates,
+) -> rusqlite::Result<()> {
     let sql = "SELECT ids.seq, d.duplicates FROM ids LEFT JOIN duplicates d ON d.seq = ids.seq WHERE ids.call_id = ?1";
     let found = first(connection, sql, [call_id.0.into_bytes()], |row| {
         let known = row.get_ref(1)?.as_blob_or_null()?;
         let known = known.map(codec::read_duplicates).transpose();
-        // What cannot be read is counted anew.
-        Ok((row.get::<_, i64>(0)?, known.ok().flatten()))
+        let known = known.unwrap_or_else(|error| {
+            tracing::error!(%call_id, %error, "the duplicates of a call cannot be read; they are counted anew");
+            None
+        });
+        Ok((row.get::<_, i64>(0)?, known))
     })?;
     let Some((seq, known)) = found else {
         return Ok(());

@@ -216,7 +216,8 @@ impl Head {
             );
             let part = params![list, since, time, seq, most];
             let found = all(connection, sql, part, |row| {
-                Ok((row.get::<_, i64>(0)? + BEGINNING, row.get(1)?))
+                let time = row.get::<_, i64>(0)?.saturating_add(BEGINNING);
+                Ok((time, row.get(1)?))
             })?;
             match found.last() {
                 Some(last) if found.len() == chunk => self.before = *last,
