@@ -240,6 +240,18 @@ impl Base {
         after(now.max(self.now()), span)
     }
 
+    /// Makes an act of a person in a task of its own: its caller may hang up, and half of it is of no use.
+    ///
+    /// # Errors
+    /// Those of the act.
+    pub(super) async fn to_its_end<T: Send + 'static>(
+        &self,
+        act: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let acting = self.tasks.spawn(act);
+        acting.await.unwrap_or_else(|_| Err(unavailable(())))
+    }
+
     /// Refuses acts that need an administrator, and all data.
     pub(super) async fn admit_person(&self, caller: &Caller) -> Result<(), Error> {
         must_be_admin(caller)?;

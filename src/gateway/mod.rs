@@ -97,7 +97,7 @@ pub struct Gateway {
     pub reconciler: Arc<Reconciler>,
     pub anomalies: Arc<AnomalyWorker>,
     pub operator: Arc<Operator>,
-    pub sessions: Sessions,
+    pub sessions: Arc<Sessions>,
     pub upstreams: Upstreams,
     pub proxies: Proxies,
     pub ledger: Arc<Ledger>,
@@ -246,7 +246,7 @@ impl Gateway {
                 ledger: ledger.clone(),
                 sagas: sagas.clone(),
             }),
-            sessions: Sessions::new(base.clone()),
+            sessions: Arc::new(Sessions::new(base.clone())),
             refusals: Refusals::new(metrics),
             proxies: Proxies::new(
                 base.clone(),

@@ -42,6 +42,7 @@ mod files; // only their user may read them, and nothing else is touched
 mod finished; // succeeded calls that a gateway remembers
 mod house; // which room may know which
 mod house_files; // no circles, no long files
+mod hung_up; // persons who hang up in the middle of an act
 mod import; // descriptions of APIs as tools
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result

@@ -52,6 +52,24 @@ impl Operator {
     /// The caller is no administrator, the call is not unknown, or it is to count as failed while its request
     /// may still be under way.
     pub async fn resolve(
+        self: &Arc<Self>,
+        caller: &Caller,
+        call_id: CallId,
+        reason: &str,
+        resolution: &Resolution,
+    ) -> Result<Record, Error> {
+        let (operator, caller) = (self.clone(), caller.clone());
+        let (reason, resolution) = (reason.to_owned(), resolution.clone());
+        let settling = async move {
+            operator
+                .settle(&caller, call_id, &reason, &resolution)
+                .await
+        };
+        self.base.to_its_end(settling).await
+    }
+
+    /// Settles a call, and lets the sagas go on that waited for it.
+    async fn settle(
         &self,
         caller: &Caller,
         call_id: CallId,
@@ -134,13 +152,9 @@ impl Operator {
         caller: &Caller,
         call_id: CallId,
     ) -> Result<Replay, Error> {
-        // In a task of its own: who asked may hang up, and what was sent is followed to its end.
-        let (gateway, caller) = (self.clone(), caller.clone());
-        let verifying = self
-            .base
-            .tasks
-            .spawn(async move { gateway.verify(&caller, call_id).await });
-        verifying.await.unwrap_or_else(|_| Err(unavailable(())))
+        let (operator, caller) = (self.clone(), caller.clone());
+        let verifying = async move { operator.verify(&caller, call_id).await };
+        self.base.to_its_end(verifying).await
     }
 
     async fn verify(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {

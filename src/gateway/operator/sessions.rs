@@ -40,6 +40,18 @@ impl Sessions {
     /// # Errors
     /// The caller is no administrator, or the lock is free.
     pub async fn unlock_session(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &SessionId,
+        reason: &str,
+    ) -> Result<Lock, Error> {
+        let (sessions, caller) = (self.clone(), caller.clone());
+        let (id, reason) = (id.clone(), reason.to_owned());
+        let unlocking = async move { sessions.unlock_and_tell(&caller, &id, &reason).await };
+        self.base.to_its_end(unlocking).await
+    }
+
+    async fn unlock_and_tell(
         &self,
         caller: &Caller,
         id: &SessionId,

@@ -83,15 +83,14 @@ impl LossAcceptance {
         reason: String,
     ) -> Result<usize, Error> {
         must_be_admin(&caller)?;
-        // In a task of its own: who asked may hang up, and half of it is of no use.
         let gateway = self.clone();
-        let accepting = self.base.tasks.spawn(async move {
+        let accepting = async move {
             // One at a time: what the one prepares, the other would complete.
             let _alone = gateway.accepting.lock().await;
             let _counted = Acceptance::begin(&gateway);
             gateway.mark_and_accept(&caller, &reason).await
-        });
-        accepting.await.unwrap_or_else(|_| Err(unavailable(())))
+        };
+        self.base.to_its_end(accepting).await
     }
 
     async fn mark_and_accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {

@@ -109,21 +109,24 @@ impl Sagas {
     /// # Errors
     /// As [`complete_saga`](Self::complete_saga).
     pub async fn abort_saga(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
-        let after_loss = caller.is_admin();
         let event = Event::Abort {
             by: by(caller),
             reason: reason.to_owned(),
-            after_loss,
+            after_loss: caller.is_admin(),
         };
-        let at = self.end_saga(caller, id, &event).await?;
-        crash::point("saga_closed");
-        self.worker.begin_undoing(id);
-        Ok(at)
+        let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
+        let aborting = async move {
+            let at = sagas.end_saga(&caller, &id, &event).await?;
+            crash::point("saga_closed");
+            sagas.worker.begin_undoing(&id);
+            Ok(at)
+        };
+        self.base.to_its_end(aborting).await
     }
 
     async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
@@ -156,11 +159,18 @@ impl Sagas {
     /// # Errors
     /// The caller is no administrator, there is no such saga, or it is not stuck.
     pub async fn retry_saga(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
+        let (sagas, caller) = (self.clone(), caller.clone());
+        let (id, reason) = (id.clone(), reason.to_owned());
+        let act = async move { sagas.retry(&caller, &id, &reason).await };
+        self.base.to_its_end(act).await
+    }
+
+    async fn retry(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
         let saga = self.stuck_saga(caller, id).await?;
         // Its calls first: if this breaks off here, it is still stuck, and seen.
         match self.registry.calls_of(&saga).await {
@@ -205,11 +215,18 @@ impl Sagas {
     /// # Errors
     /// The caller is no administrator, there is no such saga, or it is not stuck.
     pub async fn skip_stuck(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
+        let (sagas, caller) = (self.clone(), caller.clone());
+        let (id, reason) = (id.clone(), reason.to_owned());
+        let act = async move { sagas.skip(&caller, &id, &reason).await };
+        self.base.to_its_end(act).await
+    }
+
+    async fn skip(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
         self.stuck_saga(caller, id).await?;
         // Before its calls: a worker writes down the saga before it sends a compensation.
         let held = Event::Held {
@@ -267,8 +284,18 @@ impl Sagas {
                 by: by.to_owned(),
                 reason,
             };
-            if let Ok(Some(Ok(_))) = self.registry.change_saga(&id, &event).await {
-                self.worker.begin_undoing(&id);
+            match self.registry.change_saga(&id, &event).await {
+                Ok(Some(Ok(_))) => self.worker.begin_undoing(&id),
+                // It does not wait for a person.
+                Ok(Some(Err(_)) | None) => {}
+                Err(error) => tracing::error!(
+                    saga = id.id,
+                    tenant = id.tenant,
+                    call_id = %intent.call_id,
+                    trace_id = intent.trace_id,
+                    %error,
+                    "a call was resolved, but its saga may still be stuck: have it tried again"
+                ),
             }
         }
     }
@@ -293,14 +320,18 @@ impl Sagas {
     /// # Errors
     /// The caller is no administrator, there is no such call, or it cannot be undone.
     pub async fn compensate(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         call_id: CallId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
         self.base.admit_person(caller).await?;
-        let saga = self.compensate_call(call_id, &by(caller), reason).await?;
-        self.registry.with_calls(saga).await
+        let (sagas, by, reason) = (self.clone(), by(caller), reason.to_owned());
+        let act = async move {
+            let saga = sagas.compensate_call(call_id, &by, &reason).await?;
+            sagas.registry.with_calls(saga).await
+        };
+        self.base.to_its_end(act).await
     }
 
     /// Undoes one call, whatever saga it belongs to. A repetition is the same undoing.

@@ -33,6 +33,8 @@ pub enum Fault {
     Duplicate,
     /// Never answered, and nothing is done.
     Hang,
+    /// Carried out once the store is healed.
+    Hold,
 }
 
 impl Fault {
@@ -43,6 +45,7 @@ impl Fault {
             Self::ExecuteLate(_) => 2,
             Self::Duplicate => 3,
             Self::Hang => 4,
+            Self::Hold => 5,
         }
     }
 }
@@ -74,7 +77,7 @@ impl Verb {
 
 /// Verbs without faults.
 const LOSS_RECOVERY: [&str; 3] = ["doubtful", "prepare_acceptance", "accept_loss"];
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// How often each fault comes, in percent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -341,6 +344,12 @@ impl FaultStore {
                 run().await
             }
             Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::Hold) => {
+                while !self.ordered().is_empty() {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                run().await
+            }
         };
         pass(back).await;
         answer
