@@ -123,6 +123,11 @@ impl Budget {
         drop(self.0.lent.set(to));
     }
 
+    /// Whether the borrower may have so many bytes, beside what is held now.
+    pub fn may_lend(&self, bytes: usize) -> bool {
+        self.held().saturating_add(bytes) <= self.total()
+    }
+
     /// How often the budget had no room, since the start.
     pub fn refused(&self) -> u64 {
         self.0.refused.load(Ordering::Relaxed)
@@ -345,6 +350,7 @@ mod tests {
             .charge("a", 700)
             .expect_err("more than its share of an empty budget");
         assert_eq!(borrower.bytes(), 400, "it would not have helped");
+        assert!(budget.may_lend(800) && !budget.may_lend(801));
         let second = budget.charge("a", 250).expect("room without it");
         assert_eq!(borrower.bytes(), 0);
         drop((first, second));

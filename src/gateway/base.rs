@@ -102,7 +102,9 @@ fn remembering(store: Arc<dyn Store>, memory: &Budget) -> (Arc<dyn Store>, Optio
     }
     let finished = Arc::new(Finished::new(memory.total() / FINISHED));
     memory.lend(Arc::new(Borrower(finished.clone())));
-    let store = Arc::new(Remembering::new(store, finished.clone()));
+    let budget = memory.clone();
+    let has_room = Box::new(move |bytes| budget.may_lend(bytes));
+    let store = Arc::new(Remembering::new(store, finished.clone(), has_room));
     (store, Some(finished))
 }
 

@@ -44,6 +44,8 @@ pub struct Finished {
     calls: Cache<Lookup, Arc<Record>, Size>,
     /// The size after the last insertion. Removals since then are not deducted.
     bytes: AtomicUsize,
+    /// Held while the size is measured and noted, so that no older size overwrites a newer one.
+    measuring: Mutex<()>,
     stripes: Box<[Mutex<Writes>]>,
 }
 
@@ -59,19 +61,24 @@ struct Size;
 
 impl Weighter<Lookup, Arc<Record>> for Size {
     fn weight(&self, _: &Lookup, record: &Arc<Record>) -> u64 {
-        let intent = &record.intent;
-        let texts = [
-            &intent.key,
-            &intent.user_id,
-            &intent.session_id,
-            &intent.saga_id,
-            &intent.trace_id,
-            &intent.client_ids,
-        ];
-        let texts: usize = texts.iter().map(|text| text.len()).sum();
-        let bytes = intent.args.len() + result(record).map_or(0, Bytes::len);
-        (bytes + texts + record.aliases.len() * ALIAS + FIXED) as u64
+        size(record) as u64
     }
+}
+
+/// About how many bytes a call takes under each of its names.
+fn size(record: &Record) -> usize {
+    let intent = &record.intent;
+    let texts = [
+        &intent.key,
+        &intent.user_id,
+        &intent.session_id,
+        &intent.saga_id,
+        &intent.trace_id,
+        &intent.client_ids,
+    ];
+    let texts: usize = texts.iter().map(|text| text.len()).sum();
+    let bytes = intent.args.len() + result(record).map_or(0, Bytes::len);
+    bytes + texts + record.aliases.len() * ALIAS + FIXED
 }
 
 impl Finished {
@@ -80,6 +87,7 @@ impl Finished {
         Self {
             calls: Cache::with_weighter(bytes / FIXED, bytes as u64, Size),
             bytes: AtomicUsize::new(0),
+            measuring: Mutex::default(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
         }
     }
@@ -100,6 +108,7 @@ impl Finished {
     }
 
     fn note_size(&self) {
+        let _alone = lock(&self.measuring);
         let bytes = usize::try_from(self.calls.weight()).unwrap_or(usize::MAX);
         self.bytes.store(bytes, Ordering::Relaxed);
     }
@@ -145,13 +154,21 @@ impl Finished {
         if !matches!(record.state, State::Succeeded(_)) {
             return;
         }
+        let is_untouched = |name: &Lookup, writes: &Writes| {
+            let begun = seen.iter().find(|Seen(seen, _)| seen == name);
+            begun.is_some_and(|Seen(_, begun)| writes.begun == *begun && writes.under_way == 0)
+        };
+        // Before the copy, and once more at the insertion: a write may begin meanwhile.
+        let names: Vec<&Lookup> = held
+            .filter(|name| is_untouched(name, &self.writes(name)))
+            .collect();
+        if names.is_empty() {
+            return;
+        }
         let shared = Arc::new(with_own_bytes(record.clone()));
-        for name in held {
-            let Some(Seen(_, begun)) = seen.iter().find(|Seen(seen, _)| seen == name) else {
-                continue;
-            };
+        for name in names {
             let writes = self.writes(name);
-            if writes.begun == *begun && writes.under_way == 0 {
+            if is_untouched(name, &writes) {
                 self.calls.insert(*name, shared.clone());
             }
         }
@@ -174,11 +191,27 @@ struct Seen(Lookup, u64);
 pub struct Remembering {
     store: Arc<dyn Store>,
     finished: Arc<Finished>,
+    has_room: HasRoom,
 }
 
+/// Whether so many bytes may be remembered, beside what else needs memory now.
+type HasRoom = Box<dyn Fn(usize) -> bool + Send + Sync>;
+
 impl Remembering {
-    pub fn new(store: Arc<dyn Store>, finished: Arc<Finished>) -> Self {
-        Self { store, finished }
+    pub fn new(store: Arc<dyn Store>, finished: Arc<Finished>, has_room: HasRoom) -> Self {
+        Self {
+            store,
+            finished,
+            has_room,
+        }
+    }
+
+    /// Remembers a call, if there is room.
+    fn remember<'a>(&self, record: &Record, held: impl Iterator<Item = &'a Lookup>, seen: &[Seen]) {
+        let bytes = self.finished.bytes() + size(record) * seen.len();
+        if (self.has_room)(bytes) {
+            self.finished.remember(record, held, seen);
+        }
     }
 
     async fn claimed(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
@@ -190,7 +223,7 @@ impl Remembering {
         }
         // With several names it is not known which of them the call holds: past its window it may have lost some.
         if let (Ok(Claimed::Existing(record)), [Seen(name, _)]) = (&claimed, &seen[..]) {
-            self.finished.remember(record, [name].into_iter(), &seen);
+            self.remember(record, [name].into_iter(), &seen);
         }
         claimed
     }
@@ -205,7 +238,7 @@ impl Remembering {
         // Only a call that was running surely holds all its names.
         if let (Ok(Replaced::Done(record)), State::Running) = (&replaced, &expected.state) {
             let held = record.intent.all_names();
-            self.finished.remember(record, held, &seen);
+            self.remember(record, held, &seen);
         }
         replaced
     }
@@ -215,7 +248,7 @@ impl Remembering {
         let found = self.store.holders(names).await?;
         for holder in &found {
             let held = holder.names.iter();
-            self.finished.remember(&holder.record, held, &seen);
+            self.remember(&holder.record, held, &seen);
         }
         Ok(found)
     }

@@ -1,8 +1,11 @@
 //! Memory never shows an older state of a call than the store has.
 
+use tokio_util::sync::CancellationToken;
+
 use super::*;
-use crate::core::record::Content;
+use crate::core::record::{Content, InstanceId};
 use crate::store::codec::tests::record;
+use crate::store::sqlite::Sqlite;
 
 fn succeeded(result: &'static str) -> Record {
     record(State::Succeeded(Content::Kept(Bytes::from(result))))
@@ -124,4 +127,34 @@ fn it_holds_no_more_than_it_may() {
         finished.remember(&call, call.intent.all_names(), &looked);
     }
     assert!((1..=100 * FIXED).contains(&finished.bytes()));
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_without_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, fatal) = (folder.path().join("oncegate.db"), CancellationToken::new());
+    let me = InstanceId(uuid::Uuid::from_u128(1));
+    let store = Arc::new(Sqlite::open(&path, me, &fatal).expect("a store"));
+    let finished = Arc::new(Finished::new(1 << 20));
+    let (asked, room) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let has_room = {
+        let (asked, room) = (asked.clone(), room.clone());
+        move |bytes| {
+            asked.store(bytes, Ordering::Relaxed);
+            bytes <= room.load(Ordering::Relaxed)
+        }
+    };
+    let remembering = Remembering::new(store, finished.clone(), Box::new(has_room));
+    let call = succeeded("1");
+    let remember = || {
+        let seen = finished.look(&[name()]);
+        remembering.remember(&call, [&name()].into_iter(), &seen);
+        remembered(&finished)
+    };
+    assert_eq!(remember(), None);
+    let bytes = asked.load(Ordering::Relaxed);
+    assert!(bytes > FIXED, "{bytes}");
+    room.store(bytes, Ordering::Relaxed);
+    assert_eq!(remember(), Some("1".into()));
+    assert_eq!(finished.bytes(), bytes);
 }
