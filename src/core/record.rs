@@ -209,6 +209,11 @@ impl Record {
         self.retain_until.is_some_and(|until| until <= now)
     }
 
+    /// Whether at this time its names surely stand for it, and it is not deleted.
+    pub fn is_kept_at(&self, time: Timestamp) -> bool {
+        !self.may_be_forgotten(time) && self.expires_at.is_none_or(|until| until > time)
+    }
+
     /// Whether a person has decided that the call is not undone.
     pub fn is_skipped(&self) -> bool {
         self.undo.as_ref().is_some_and(|undo| undo.skipped)

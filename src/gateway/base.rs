@@ -27,7 +27,7 @@ use crate::core::saga;
 use crate::core::time::{after, signed};
 use crate::core::tool::{OnUnknown, Tool};
 use crate::metrics::Metrics;
-use crate::store::{self, Finished, Found, Remembering, Store};
+use crate::store::{self, Finished, Found, Remembering, Store, Tracked};
 
 /// Unreadable calls that the log names; more are only counted.
 const MAX_UNREADABLE: usize = 1_000;
@@ -55,7 +55,7 @@ pub struct Limits {
 /// The parts that every service of a gateway shares.
 pub struct Base {
     pub(super) store: Arc<dyn Store>,
-    /// Succeeded calls in memory; `None` where other processes write to the store.
+    /// Succeeded calls in memory; `None` where the store does not tell what other processes write to it.
     pub(super) finished: Option<Arc<Finished>>,
     pub metrics: Arc<Metrics>,
     /// This run of the process.
@@ -95,16 +95,24 @@ impl Lent for Borrower {
 /// Remembered calls may fill the memory budget divided by this.
 const FINISHED: usize = 4;
 
-/// Adds a memory of succeeded calls to a store, if no other process writes to it.
+/// Adds a memory of succeeded calls to a store, if no other process writes to it, or it tells what others write.
 fn remembering(store: Arc<dyn Store>, memory: &Budget) -> (Arc<dyn Store>, Option<Arc<Finished>>) {
-    if store.is_shared() {
-        return (store, None);
-    }
-    let finished = Arc::new(Finished::new(memory.total() / FINISHED));
-    memory.lend(Arc::new(Borrower(finished.clone())));
+    let (bytes, is_shared) = (memory.total() / FINISHED, store.is_shared());
+    let finished = Arc::new(if is_shared {
+        Finished::of_shared_store(bytes)
+    } else {
+        Finished::new(bytes)
+    });
     let budget = memory.clone();
-    let has_room = Box::new(move |bytes| budget.may_lend(bytes));
-    let store = Arc::new(Remembering::new(store, finished.clone(), has_room));
+    let has_room = Arc::new(move |bytes| budget.may_lend(bytes));
+    let store: Arc<dyn Store> = if !is_shared {
+        Arc::new(Remembering::new(store, finished.clone(), has_room))
+    } else if store.track(&finished) {
+        Arc::new(Tracked::new(store, finished.clone(), has_room))
+    } else {
+        return (store, None);
+    };
+    memory.lend(Arc::new(Borrower(finished.clone())));
     (store, Some(finished))
 }
 

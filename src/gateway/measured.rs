@@ -141,6 +141,7 @@ macro_rules! about_no_call {
 }
 about_no_call!(
     [Record],
+    Lookup,
     [Lookup],
     [String],
     str,

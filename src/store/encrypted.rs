@@ -136,6 +136,7 @@ macro_rules! nothing_to_seal {
 nothing_to_seal!(
     &'a Record,
     &'a [Record],
+    &'a Lookup,
     &'a [Lookup],
     &'a [String],
     &'a str,

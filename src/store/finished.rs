@@ -1,34 +1,30 @@
 //! Succeeded calls in memory, so that their duplicates do not read the store.
 //!
-//! Only for a store to which no other process writes. A call is remembered under the names that it surely holds, as it
-//! was last read or written. These rules keep memory from showing an older state than the store:
+//! Two layers fill it: [`Remembering`](super::Remembering) around a store to which no other process writes, and
+//! [`Tracked`](super::Tracked) around a shared one. A call is remembered under the names that it surely holds, as it was
+//! last read or written. These rules keep memory from showing an older state than a store of its own:
 //! * A write removes its names from memory before it begins.
 //! * After a read or a write its call is remembered only if no other write under the name was under way at its
 //!   beginning, and none has begun since.
 //! * A write with an unknown outcome counts as under way until the process ends. So its names, and all others of its
 //!   stripe, are not remembered again.
 //!
-//! The caller of [`Finished::get`] must ignore a call past its retention: the store may have deleted it.
+//! For a shared store see [`tracking`](super::tracking). The caller of [`Finished::get`] must ignore a call past its
+//! retention, or [so close](Finished::slack) to it that another gateway may think so: the store may have deleted it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
 use super::codec::result;
 use super::lock::lock;
-use super::verbs::{each_verb, forward_health, forward_secrets, implement};
-use super::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
-use crate::core::call::Change;
-use crate::core::document::{Document, Kind};
+use super::tracking::Tracking;
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
-use crate::core::position::Position;
-use crate::core::record::{CallId, Entry, Holder, Record, State};
-use crate::core::session::{Lock, Session, SessionId};
+use crate::core::record::{CallId, Record, State};
 
 /// Names of one stripe share a count of writes. With more stripes fewer names are held up by writes under other names.
 const STRIPES: usize = 1024;
@@ -39,14 +35,36 @@ const ALIAS: usize = 200;
 /// Instead of a count: nothing is remembered under this name.
 const NEVER: u64 = u64::MAX;
 
+/// How far ahead the clock of another gateway of the same store may be.
+const CLOCKS: Duration = Duration::from_secs(10);
+
 /// Succeeded calls, by their names.
 pub struct Finished {
-    calls: Cache<Lookup, Arc<Record>, Size>,
+    calls: Cache<Lookup, Kept, Size>,
     /// The size after the last insertion. Removals since then are not deducted.
     bytes: AtomicUsize,
     /// Held while the size is measured and noted, so that no older size overwrites a newer one.
     measuring: Mutex<()>,
     stripes: Box<[Mutex<Writes>]>,
+    /// Decides whether what is read from now on is believed.
+    tracking: Mutex<Arc<Tracking>>,
+    is_shared: bool,
+}
+
+/// A remembered call.
+#[derive(Clone)]
+struct Kept {
+    record: Arc<Record>,
+    tracking: Arc<Tracking>,
+    /// How often its call had changed when it was read, see [`Tracking::changes`].
+    changes: u64,
+}
+
+impl Kept {
+    fn is_unchanged(&self) -> bool {
+        let call_id = self.record.intent.call_id;
+        !self.tracking.is_over() && self.tracking.changes(call_id) == self.changes
+    }
 }
 
 /// The writes under the names of one stripe.
@@ -59,14 +77,14 @@ struct Writes {
 #[derive(Clone)]
 struct Size;
 
-impl Weighter<Lookup, Arc<Record>> for Size {
-    fn weight(&self, _: &Lookup, record: &Arc<Record>) -> u64 {
-        size(record) as u64
+impl Weighter<Lookup, Kept> for Size {
+    fn weight(&self, _: &Lookup, kept: &Kept) -> u64 {
+        size(&kept.record) as u64
     }
 }
 
 /// About how many bytes a call takes under each of its names.
-fn size(record: &Record) -> usize {
+pub(super) fn size(record: &Record) -> usize {
     let intent = &record.intent;
     let texts = [
         &intent.key,
@@ -82,19 +100,93 @@ fn size(record: &Record) -> usize {
 }
 
 impl Finished {
-    /// A memory for at most so many bytes of calls.
+    /// A memory for at most so many bytes of calls of a store to which no other process writes.
     pub fn new(bytes: usize) -> Self {
         Self {
             calls: Cache::with_weighter(bytes / FIXED, bytes as u64, Size),
             bytes: AtomicUsize::new(0),
             measuring: Mutex::default(),
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
+            tracking: Mutex::new(Arc::new(Tracking::of_own_store())),
+            is_shared: false,
         }
     }
 
-    /// The succeeded call that holds this name, if it is remembered.
+    /// The same for a shared store. Nothing in it is believed before [`begin_tracking`](Self::begin_tracking).
+    pub fn of_shared_store(bytes: usize) -> Self {
+        let finished = Self::new(bytes);
+        finished.doubt();
+        Self {
+            is_shared: true,
+            ..finished
+        }
+    }
+
+    /// The succeeded call that holds this name, if it is remembered and believed.
     pub fn get(&self, name: &Lookup) -> Option<Arc<Record>> {
-        self.calls.get(name)
+        let kept = self.calls.get(name)?;
+        (kept.tracking.is_believed() && kept.is_unchanged()).then_some(kept.record)
+    }
+
+    /// Whether a call is remembered under this name. It may not be believed at the moment.
+    pub(super) fn has(&self, name: &Lookup) -> bool {
+        self.calls.get(name).is_some_and(|kept| kept.is_unchanged())
+    }
+
+    /// How long before its end a call is no longer answered from memory.
+    pub fn slack(&self) -> Duration {
+        if self.is_shared {
+            CLOCKS
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// Begins with a new connection that tells of changes. Forgets what was read before.
+    pub(super) fn begin_tracking(&self) -> Arc<Tracking> {
+        let tracking = Arc::new(Tracking::unanswered());
+        let before = std::mem::replace(&mut *lock(&self.tracking), tracking.clone());
+        self.end_tracking(&before);
+        tracking
+    }
+
+    /// Never again believes what was read over this connection.
+    pub(super) fn end_tracking(&self, tracking: &Tracking) {
+        tracking.end();
+        self.clear();
+    }
+
+    /// Forgets everything, until another connection begins: the store may have other data than was read.
+    pub(super) fn doubt(&self) {
+        let tracking = lock(&self.tracking).clone();
+        if !tracking.is_over() {
+            self.end_tracking(&tracking);
+        }
+    }
+
+    /// Forgets these names, and all reads of them that are under way.
+    pub(super) fn touch<'a>(&self, names: impl Iterator<Item = &'a Lookup>) {
+        for name in names {
+            let mut writes = self.writes(name);
+            writes.begun += 1;
+            self.calls.remove(name);
+        }
+    }
+
+    /// Begins a read of the call that holds this name, as far as is known.
+    pub(super) fn begin_read(&self, name: Lookup, call_id: CallId) -> Read {
+        let tracking = lock(&self.tracking).clone();
+        Read {
+            changes: tracking.changes(call_id),
+            tracking,
+            seen: self.look(&[name]),
+        }
+    }
+
+    /// Remembers the result of a read, unless anything was heard of its name or its call meanwhile.
+    pub(super) fn remember_read(&self, record: &Record, read: &Read) {
+        let held = read.seen.iter().map(|Seen(name, _)| name);
+        self.remember_as(record, held, &read.seen, &read.tracking, read.changes);
     }
 
     /// About how many bytes it holds.
@@ -120,7 +212,7 @@ impl Finished {
     }
 
     /// Begins a write: removes these names from memory.
-    fn begin<'a>(&self, names: impl Iterator<Item = &'a Lookup>) -> Vec<Seen> {
+    pub(super) fn begin<'a>(&self, names: impl Iterator<Item = &'a Lookup>) -> Vec<Seen> {
         let begin = |name: &Lookup| {
             let mut writes = self.writes(name);
             let is_alone = writes.under_way == 0;
@@ -133,14 +225,14 @@ impl Finished {
     }
 
     /// Ends a write whose outcome is known.
-    fn end(&self, seen: &[Seen]) {
+    pub(super) fn end(&self, seen: &[Seen]) {
         for Seen(name, _) in seen {
             self.writes(name).under_way -= 1;
         }
     }
 
     /// Begins a read of these names.
-    fn look(&self, names: &[Lookup]) -> Vec<Seen> {
+    pub(super) fn look(&self, names: &[Lookup]) -> Vec<Seen> {
         let look = |name: &Lookup| {
             let writes = self.writes(name);
             let is_quiet = writes.under_way == 0;
@@ -150,8 +242,25 @@ impl Finished {
     }
 
     /// Remembers a call under those of its names that no other write has touched since `seen`.
-    fn remember<'a>(&self, record: &Record, held: impl Iterator<Item = &'a Lookup>, seen: &[Seen]) {
-        if !matches!(record.state, State::Succeeded(_)) {
+    pub(super) fn remember<'a>(
+        &self,
+        record: &Record,
+        held: impl Iterator<Item = &'a Lookup>,
+        seen: &[Seen],
+    ) {
+        let tracking = lock(&self.tracking).clone();
+        self.remember_as(record, held, seen, &tracking, 0);
+    }
+
+    fn remember_as<'a>(
+        &self,
+        record: &Record,
+        held: impl Iterator<Item = &'a Lookup>,
+        seen: &[Seen],
+        tracking: &Arc<Tracking>,
+        changes: u64,
+    ) {
+        if !matches!(record.state, State::Succeeded(_)) || tracking.is_over() {
             return;
         }
         let is_untouched = |name: &Lookup, writes: &Writes| {
@@ -165,11 +274,15 @@ impl Finished {
         if names.is_empty() {
             return;
         }
-        let shared = Arc::new(with_own_bytes(record.clone()));
+        let kept = Kept {
+            record: Arc::new(with_own_bytes(record.clone())),
+            tracking: tracking.clone(),
+            changes,
+        };
         for name in names {
             let writes = self.writes(name);
             if is_untouched(name, &writes) {
-                self.calls.insert(*name, shared.clone());
+                self.calls.insert(*name, kept.clone());
             }
         }
         self.note_size();
@@ -184,99 +297,18 @@ fn with_own_bytes(mut record: Record) -> Record {
     record
 }
 
-/// A name, and the count of writes at the beginning of a read or a write; `NEVER` if another write was under way.
-struct Seen(Lookup, u64);
-
-/// A layer around a store that remembers its succeeded calls.
-pub struct Remembering {
-    store: Arc<dyn Store>,
-    finished: Arc<Finished>,
-    has_room: HasRoom,
-}
-
 /// Whether so many bytes may be remembered, beside what else needs memory now.
-type HasRoom = Box<dyn Fn(usize) -> bool + Send + Sync>;
+pub(super) type HasRoom = Arc<dyn Fn(usize) -> bool + Send + Sync>;
 
-impl Remembering {
-    pub fn new(store: Arc<dyn Store>, finished: Arc<Finished>, has_room: HasRoom) -> Self {
-        Self {
-            store,
-            finished,
-            has_room,
-        }
-    }
+/// A name, and the count of writes at the beginning of a read or a write; `NEVER` if another write was under way.
+pub(super) struct Seen(pub(super) Lookup, pub(super) u64);
 
-    /// Remembers a call, if there is room.
-    fn remember<'a>(&self, record: &Record, held: impl Iterator<Item = &'a Lookup>, seen: &[Seen]) {
-        let bytes = self.finished.bytes() + size(record) * seen.len();
-        if (self.has_room)(bytes) {
-            self.finished.remember(record, held, seen);
-        }
-    }
-
-    async fn claimed(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
-        let seen = self.finished.begin(change.record.intent.all_names());
-        let claimed = self.store.claim(change, instead_of).await;
-        match &claimed {
-            Err(Error::Ambiguous(_)) => {}
-            _ => self.finished.end(&seen),
-        }
-        // With several names it is not known which of them the call holds: past its window it may have lost some.
-        if let (Ok(Claimed::Existing(record)), [Seen(name, _)]) = (&claimed, &seen[..]) {
-            self.remember(record, [name].into_iter(), &seen);
-        }
-        claimed
-    }
-
-    async fn replaced(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
-        let seen = self.finished.begin(change.record.all_names());
-        let replaced = self.store.replace(change, expected).await;
-        match &replaced {
-            Err(Error::Ambiguous(_)) => {}
-            _ => self.finished.end(&seen),
-        }
-        // Only a call that was running surely holds all its names.
-        if let (Ok(Replaced::Done(record)), State::Running) = (&replaced, &expected.state) {
-            let held = record.intent.all_names();
-            self.remember(record, held, &seen);
-        }
-        replaced
-    }
-
-    async fn found(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
-        let seen = self.finished.look(names);
-        let found = self.store.holders(names).await?;
-        for holder in &found {
-            let held = holder.names.iter();
-            self.remember(&holder.record, held, &seen);
-        }
-        Ok(found)
-    }
+/// A read of a shared store that is under way.
+pub(super) struct Read {
+    seen: Vec<Seen>,
+    tracking: Arc<Tracking>,
+    changes: u64,
 }
-
-macro_rules! remembering {
-    ($self:ident, $label:expr, claim($change:ident, $instead_of:ident)) => {
-        $self.claimed($change, $instead_of).await
-    };
-    ($self:ident, $label:expr, replace($change:ident, $expected:ident)) => {
-        $self.replaced($change, $expected).await
-    };
-    ($self:ident, $label:expr, holders($names:ident)) => {
-        $self.found($names).await
-    };
-    ($self:ident, $label:expr, accept_loss($reason:ident)) => {{
-        let accepted = $self.store.accept_loss($reason).await;
-        $self.finished.clear();
-        accepted
-    }};
-    ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {
-        $self.store.$verb($($arg),*).await
-    };
-}
-each_verb!(implement, Remembering, remembering);
-
-forward_health!(Remembering);
-forward_secrets!(Remembering);
 
 #[cfg(test)]
 #[path = "finished_tests.rs"]

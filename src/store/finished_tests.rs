@@ -4,6 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::core::record::{Content, InstanceId};
+use crate::store::Remembering;
 use crate::store::codec::tests::record;
 use crate::store::sqlite::Sqlite;
 
@@ -144,7 +145,7 @@ async fn nothing_is_remembered_without_room() {
             bytes <= room.load(Ordering::Relaxed)
         }
     };
-    let remembering = Remembering::new(store, finished.clone(), Box::new(has_room));
+    let remembering = Remembering::new(store, finished.clone(), Arc::new(has_room));
     let call = succeeded("1");
     let remember = || {
         let seen = finished.look(&[name()]);

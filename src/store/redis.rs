@@ -36,6 +36,7 @@ mod sessions; // sessions as operators see them
 mod status; // whether anything may be claimed
 mod store; // the parts, opened together
 mod target; // which Redis, and what is asked of it
+mod tracker; // hearing what other gateways change
 mod write; // claims and changes of calls
 
 pub use self::memory::WatermarksError;

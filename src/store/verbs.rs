@@ -5,11 +5,13 @@
 //! Every verb is atomic: a crash leaves it done or not begun. A verb that writes answers only when what it
 //! wrote is durable, as far as the store's [`Durability`](super::Durability) goes.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Census, Claimed, Due, Error, Found, Listener, Put, Readiness, Replaced};
+use super::{Census, Claimed, Due, Error, Finished, Found, Listener, Put, Readiness, Replaced};
 use crate::core::call::Change;
 use crate::core::document::{Document, Kind};
 use crate::core::key::Lookup;
@@ -56,6 +58,11 @@ macro_rules! each_store_verb {
                 async fn holders(names: &[Lookup]) -> Vec<Holder>;
 
                 async fn load(call_id: CallId) -> Option<Record>;
+
+                /// The call, if it holds this name, and from now on the store tells of its changes.
+                ///
+                /// To the memory that was given to [`Health::track`]; otherwise it is refused.
+                async fn watch(name: &Lookup, call_id: CallId) -> Option<Record>;
 
                 /// Running calls without a living owner, oldest first, at most `limit`.
                 ///
@@ -297,6 +304,11 @@ pub trait Health: Send + Sync + 'static {
     /// A hint that it is time to look, nothing more. `None`: no other process uses this store.
     fn listen(&self, call_id: CallId) -> Option<Listener>;
 
+    /// Tells this memory from now on of changes to calls that were read by `watch`. False: this store cannot.
+    fn track(&self, _: &Arc<Finished>) -> bool {
+        false
+    }
+
     /// Cancels a prepared acceptance of a loss: documents are closed again. Changes nothing else.
     fn cancel_acceptance(&self);
 
@@ -328,6 +340,10 @@ macro_rules! forward_store_health {
                 call_id: $crate::core::record::CallId,
             ) -> Option<$crate::store::Listener> {
                 self.store.listen(call_id)
+            }
+
+            fn track(&self, finished: &std::sync::Arc<$crate::store::Finished>) -> bool {
+                self.store.track(finished)
             }
 
             fn cancel_acceptance(&self) {

@@ -7,7 +7,7 @@ use crate::support::gateway::one_tool;
 use crate::support::{Gateway, Tool, until};
 
 /// How often the store was asked for calls by their names, or for a claim.
-async fn asked(gateway: &Gateway) -> f64 {
+pub(crate) async fn asked(gateway: &Gateway) -> f64 {
     let count = async |verb: &str| {
         let line =
             format!("oncegate_store_operation_duration_seconds_count{{operation=\"{verb}\"}}");

@@ -70,7 +70,7 @@ async fn two_hundred_callers_of_one_key_at_two_gateways_have_one_effect_and_one_
 }
 
 #[tokio::test]
-async fn a_replay_is_one_round_trip_and_a_first_arrival_is_two() {
+async fn a_replay_is_one_round_trip_at_most_and_a_first_arrival_is_two() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     // At the pace of operators, so that it does little else.
     let gateway = Gateway::at_pace(Pace::default(), &redis.url(), &one_tool(&tool, "")).await;
@@ -90,7 +90,7 @@ async fn a_replay_is_one_round_trip_and_a_first_arrival_is_two() {
     let replays = scripts().await - before - first_arrivals;
     let counts = began.elapsed().as_secs() * 2 + 1;
     assert_eq!(first_arrivals, 100);
-    assert!((50..=50 + counts).contains(&replays), "{replays}");
+    assert!((1..=50 + counts).contains(&replays), "{replays}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

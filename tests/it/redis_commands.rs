@@ -65,6 +65,10 @@ async fn an_idle_gateway_asks_at_most_twenty_commands_a_second_of_a_redis() {
     for n in 0..10 {
         gateway.call(json!({ "n": n })).await.expect_ok();
     }
+    // It remembers some.
+    for _ in 0..20 {
+        gateway.call(json!({ "n": 1 })).await.expect_ok();
+    }
     sleep(Duration::from_secs(2)).await;
     redis.ask(&["CONFIG", "RESETSTAT"]).await;
     let began = Instant::now();

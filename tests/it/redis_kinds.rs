@@ -15,7 +15,7 @@ use crate::support::{Act, Gateway, Tool, until};
 const CONFIGURED: &str = include_str!("../../config/redis.conf");
 
 /// The user that operators are told to make: it may do what is needed, and no more.
-fn minimal_user() -> Vec<String> {
+pub(crate) fn minimal_user() -> Vec<String> {
     let user = CONFIGURED
         .lines()
         .find(|line| line.starts_with("user gate "))

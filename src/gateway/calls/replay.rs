@@ -11,6 +11,7 @@ use super::prepared::{Patience, PreparedCall};
 use super::shared_run::Progress;
 use crate::core::call::Action;
 use crate::core::caller::Caller;
+use crate::core::time::{after, signed};
 use crate::gateway::places::Owner;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
@@ -21,10 +22,11 @@ impl Engine {
     /// Looks only for the call that holds the request's first name: if several stored calls match a request, `core`
     /// prefers that one.
     pub(in crate::gateway) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
-        let record = self.base.finished.as_ref()?.get(&call.intent.lookup)?;
+        let finished = self.base.finished.as_ref()?;
+        let record = finished.get(&call.intent.lookup)?;
         let now = self.base.now();
         // Past its retention the store may have deleted it, and its name may be free.
-        if record.may_be_forgotten(now) {
+        if !record.is_kept_at(after(now, signed(finished.slack()))) {
             return None;
         }
         let event = self.claims.repetition(call);

@@ -60,6 +60,13 @@ impl Calls for Redis {
         }
     }
 
+    async fn watch(&self, name: &Lookup, call_id: CallId) -> Result<Option<Record>, Error> {
+        match self.tracker.get() {
+            Some(tracker) => tracker.watch(name, call_id).await,
+            None => Err(Error::Refused("no memory is told of changes".into())),
+        }
+    }
+
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         // No gateway can tell that the owner has ended; its lease is what counts.
         let (limit, times) = (limit as usize, 0..=now.as_microsecond());

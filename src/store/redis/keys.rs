@@ -211,6 +211,26 @@ pub(super) fn call_id(text: &[u8]) -> Option<CallId> {
     Uuid::from_slice(&bytes).ok().map(CallId)
 }
 
+/// What a key is about.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum About {
+    /// The holder of a name.
+    Name(Lookup),
+    Call(CallId),
+}
+
+/// `None`: this is no key of a call.
+pub(super) fn about(key: &[u8]) -> Option<About> {
+    let (_, name) = str::from_utf8(key).ok()?.split_once("}:")?;
+    let (kind, id) = name.split_once(':')?;
+    let id = <[u8; 16]>::try_from(URL_SAFE_NO_PAD.decode(id).ok()?).ok()?;
+    match kind {
+        "key" => Some(About::Name(Lookup(id))),
+        "call" => Some(About::Call(CallId(Uuid::from_bytes(id)))),
+        _ => None,
+    }
+}
+
 /// A call's record with its history: see `common.lua`.
 pub(super) fn call(call_id: CallId) -> String {
     Partition::of_call(call_id).key(&format!("call:{}", id(call_id)))
@@ -299,4 +319,22 @@ fn of_session(id: &SessionId, name: &str) -> String {
 /// The calls of a tenant that have a place in a room.
 pub(super) fn room(tenant: &str, room: GroupKey) -> String {
     Partition::of_tenant(tenant).key(&format!("room:{}", hex::encode(&room.0[..16])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_says_what_it_is_about() {
+        let lookup = Lookup(*b"a name in sixtee");
+        let call_id = CallId(Uuid::from_bytes(*b"a call in sixtee"));
+        let holder = Partition::of(&lookup).holder(&lookup);
+        assert_eq!(about(holder.as_bytes()), Some(About::Name(lookup)));
+        assert_eq!(about(call(call_id).as_bytes()), Some(About::Call(call_id)));
+        let others = [duplicates(call_id), Partition::FIRST.marks(), seen()];
+        for other in others.iter().map(String::as_bytes).chain([&b"\xff"[..]]) {
+            assert_eq!(about(other), None);
+        }
+    }
 }

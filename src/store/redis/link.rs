@@ -126,14 +126,8 @@ impl Link {
         };
         let wire = match &self.target.kind {
             Kind::Cluster => Wire::Cluster(self.cluster(hear)?.get_async_connection().await?),
-            kind => {
-                let client = match (kind, &self.tls) {
-                    (Kind::Sentinel { name, db }, _) => self.find_master(name, *db).await?,
-                    (_, Some(tls)) => {
-                        Client::build_with_tls(self.target.nodes[0].clone(), tls.clone())?
-                    }
-                    (_, None) => Client::open(self.target.nodes[0].clone())?,
-                };
+            _ => {
+                let client = self.client().await?;
                 let config = ConnectionManagerConfig::new()
                     .set_number_of_retries(1)
                     .set_min_delay(Duration::from_millis(20))
@@ -148,6 +142,15 @@ impl Link {
         };
         *write(&self.wire) = Some(wire.clone());
         Ok(wire)
+    }
+
+    /// Of a single master, or of the one that sentinels name.
+    pub(super) async fn client(&self) -> RedisResult<Client> {
+        match (&self.target.kind, &self.tls) {
+            (Kind::Sentinel { name, db }, _) => self.find_master(name, *db).await,
+            (_, Some(tls)) => Client::build_with_tls(self.target.nodes[0].clone(), tls.clone()),
+            (_, None) => Client::open(self.target.nodes[0].clone()),
+        }
     }
 
     fn cluster<F>(&self, hear: F) -> RedisResult<ClusterClient>

@@ -1,17 +1,19 @@
 //! Whether calls may be claimed: the last look, and later closings.
 
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use super::target::Target;
 use crate::store::lock::{read, write};
-use crate::store::{Durability, Error, LOST_DATA, Readiness, Reason, SETTLING};
+use crate::store::{Durability, Error, Finished, LOST_DATA, Readiness, Reason, SETTLING};
 
 /// The state of a Redis, and whether calls may be claimed.
 pub(super) struct Status {
     seen: RwLock<Readiness>,
     /// How often the store was closed between looks.
     closings: AtomicU64,
+    /// Calls in memory, which are in doubt whenever the store is not ready.
+    pub(super) finished: OnceLock<Arc<Finished>>,
 }
 
 /// The readiness that a look has found.
@@ -39,6 +41,13 @@ impl Status {
         Self {
             seen: RwLock::new(unreachable("Redis has not been reached yet".into())),
             closings: AtomicU64::new(0),
+            finished: OnceLock::new(),
+        }
+    }
+
+    fn doubt(&self) {
+        if let Some(finished) = self.finished.get() {
+            finished.doubt();
         }
     }
 
@@ -64,6 +73,10 @@ impl Status {
             .any(|reason| doubts.contains(&reason.code) || SETTLING.contains(&reason.code))
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        read(&self.seen).reasons.is_empty()
+    }
+
     pub(super) fn must_be_open(&self) -> Result<(), Error> {
         let status = read(&self.seen);
         match status.reasons.first() {
@@ -83,6 +96,8 @@ impl Status {
             );
             status.reasons.push(reason.clone());
         }
+        drop(status);
+        self.doubt();
     }
 
     /// Publishes a look's readiness, and logs changes.
@@ -90,6 +105,9 @@ impl Status {
         let codes =
             |reasons: &[Reason]| reasons.iter().map(|reason| reason.code).collect::<Vec<_>>();
         let before = std::mem::replace(&mut *write(&self.seen), seen.clone());
+        if !seen.reasons.is_empty() {
+            self.doubt();
+        }
         let is_news = codes(&before.reasons) != codes(&seen.reasons)
             || codes(&before.warnings) != codes(&seen.warnings)
             || before.durability != seen.durability;

@@ -1,8 +1,8 @@
 //! The store: its parts, opened together.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,9 +20,10 @@ use super::put_back::Restorer;
 use super::server::Server;
 use super::session::Admissions;
 use super::target::Settings;
+use super::tracker::Tracker;
 use super::write::Writer;
 use crate::core::record::CallId;
-use crate::store::{Error, Health, Listener, LossRecovery, Readiness, Secrets};
+use crate::store::{Error, Finished, Health, Listener, LossRecovery, Readiness, Secrets};
 
 /// How long a start waits for the first look.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
@@ -44,6 +45,7 @@ pub struct Redis {
     pub(super) epochs: Arc<Epochs>,
     ears: Arc<Ears>,
     watch: Arc<Watch>,
+    pub(super) tracker: Arc<OnceLock<Arc<Tracker>>>,
     /// Up to which time unknown calls were searched, if one round did not suffice.
     pub(super) checked_until: Arc<AtomicI64>,
 }
@@ -105,6 +107,7 @@ impl Redis {
             epochs,
             ears,
             watch,
+            tracker: Arc::default(),
             checked_until: Arc::default(),
         })
     }
@@ -159,6 +162,11 @@ impl Health for Redis {
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {
         Some(self.ears.endings.listen(call_id))
+    }
+
+    fn track(&self, finished: &Arc<Finished>) -> bool {
+        let tracker = Tracker::begin(&self.server, finished);
+        tracker.is_some_and(|tracker| self.tracker.set(tracker).is_ok())
     }
 
     fn cancel_acceptance(&self) {

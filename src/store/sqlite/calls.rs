@@ -126,6 +126,10 @@ impl Calls for Sqlite {
         Ok(found.map(|(_, record)| record))
     }
 
+    async fn watch(&self, _: &Lookup, _: CallId) -> Result<Option<Record>, Error> {
+        Err(Error::Refused("no other process writes to it".into()))
+    }
+
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let instance = self.instance;
         // Running calls whose lease is over, or whose owner is not this instance.

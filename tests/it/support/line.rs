@@ -7,6 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+/// What a client says on the connection on which it is told of changes.
+const TRACKS: &[u8] = b"TRACKING";
+
 /// Forwards connections to a port of this machine.
 pub struct Line {
     pub port: u16,
@@ -17,6 +20,7 @@ pub struct Line {
     held: watch::Sender<Option<&'static [u8]>>,
     /// How many pieces are held.
     holds: Arc<AtomicUsize>,
+    muted: watch::Sender<bool>,
 }
 
 impl Line {
@@ -30,9 +34,11 @@ impl Line {
             cut: Arc::default(),
             held: watch::Sender::new(None),
             holds: Arc::default(),
+            muted: watch::Sender::new(false),
         };
         let (target, blocked, cut) = (line.target.clone(), line.blocked.clone(), line.cut.clone());
         let (held, holds) = (line.held.clone(), line.holds.clone());
+        let muted = line.muted.clone();
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let target = target.load(Ordering::SeqCst);
@@ -40,7 +46,7 @@ impl Line {
                     && let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await
                 {
                     let hold = (held.subscribe(), holds.clone());
-                    tokio::spawn(forward(near, far, cut.clone(), hold));
+                    tokio::spawn(forward(near, far, (cut.clone(), muted.subscribe()), hold));
                 }
             }
         });
@@ -70,6 +76,11 @@ impl Line {
         self.held.send_replace(None);
     }
 
+    /// While muted, nothing that a server says is passed on where a client is told of changes.
+    pub fn mute_tracking(&self, muted: bool) {
+        self.muted.send_replace(muted);
+    }
+
     /// How many connections are held.
     pub fn holds(&self) -> usize {
         self.holds.load(Ordering::SeqCst)
@@ -84,15 +95,20 @@ impl Line {
 async fn forward(
     near: TcpStream,
     far: TcpStream,
-    cut: Arc<AtomicBool>,
+    (cut, mut muted): (Arc<AtomicBool>, watch::Receiver<bool>),
     (mut held, holds): (watch::Receiver<Option<&'static [u8]>>, Arc<AtomicUsize>),
 ) {
     let (mut near_in, mut near_out) = near.into_split();
     let (mut far_in, mut far_out) = far.into_split();
+    let tracks = Arc::new(AtomicBool::new(false));
+    let is_tracking = tracks.clone();
     tokio::spawn(async move {
         let mut buffer = vec![0; 1 << 16];
         while let Ok(read @ 1..) = near_in.read(&mut buffer).await {
             let said = &buffer[..read];
+            if said.windows(TRACKS.len()).any(|some| some == TRACKS) {
+                tracks.store(true, Ordering::SeqCst);
+            }
             let passes = |held: &Option<&'static [u8]>| {
                 held.is_none_or(|held| !said.windows(held.len()).any(|some| some == held))
             };
@@ -108,6 +124,9 @@ async fn forward(
     });
     let mut buffer = vec![0; 1 << 16];
     while let Ok(read @ 1..) = far_in.read(&mut buffer).await {
+        if is_tracking.load(Ordering::SeqCst) && muted.wait_for(|muted| !muted).await.is_err() {
+            return;
+        }
         if cut.swap(false, Ordering::SeqCst) || near_out.write_all(&buffer[..read]).await.is_err() {
             return;
         }

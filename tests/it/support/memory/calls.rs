@@ -112,6 +112,10 @@ impl Calls for Memory {
         })
     }
 
+    async fn watch(&self, _: &Lookup, _: CallId) -> Result<Option<Record>, Error> {
+        Err(Error::Refused("it tells of no changes".into()))
+    }
+
     async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
         let inner = self.lock();
         let mut holders: Vec<Holder> = Vec::new();

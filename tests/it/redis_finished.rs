@@ -1,0 +1,298 @@
+//! Succeeded calls that gateways over one Redis remember: replayed without it, and never as they were before.
+
+use std::time::Duration;
+
+use oncegate::core::pace::Pace;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::finished::asked;
+use crate::redis_kinds::minimal_user;
+use crate::sagas::{MADE, shop};
+use crate::support::gateway::one_tool;
+use crate::support::line::Line;
+use crate::support::redis::{Cluster, Redis, Sentinel};
+use crate::support::{Answer, Gateway, Tool, until};
+
+/// Docs: so long a gateway may answer from memory that is not told of changes any more.
+const BELIEF: Duration = Duration::from_millis(500);
+/// News comes at once; this long only on a busy machine.
+const SOON: Duration = Duration::from_secs(2);
+
+async fn order(gateway: &Gateway) -> Answer {
+    let body = json!({ "args": {}, "idempotency_key": "k" });
+    gateway.post("order", &body, &[]).await
+}
+
+async fn act(gateway: &Gateway) -> Answer {
+    gateway.act("k", json!({ "args": {} })).await
+}
+
+/// Whether a replay was answered without the store. It is of a call that has succeeded.
+async fn is_remembered(gateway: &Gateway, replay: impl AsyncFn(&Gateway) -> Answer) -> bool {
+    let before = asked(gateway).await;
+    let again = replay(gateway).await.expect_ok();
+    assert_eq!(again.at("/replayed"), true);
+    asked(gateway).await == before
+}
+
+async fn until_remembered(gateway: &Gateway, replay: impl AsyncFn(&Gateway) -> Answer) {
+    let holds = async || is_remembered(gateway, &replay).await;
+    until("it is remembered", holds).await;
+}
+
+async fn over(redis: &str, config: &str) -> Gateway {
+    let gateway = Gateway::sharing(redis, config).await;
+    gateway.until_ready().await;
+    gateway
+}
+
+/// Two gateways over one Redis, the second over a line; both have sold the same order, and the second remembers it.
+async fn sold(redis: &Redis, tool: &Tool) -> (Gateway, Gateway, Line, Answer) {
+    tool.always(MADE);
+    let line = Line::to(redis.port).await;
+    let config = shop(tool, "");
+    let (one, other) = (
+        over(&redis.url(), &config).await,
+        over(&line.url(), &config).await,
+    );
+    let first = order(&one).await.expect_ok();
+    until_remembered(&other, order).await;
+    (one, other, line, first)
+}
+
+/// Undoes the call, and waits until its ledger says so.
+async fn undo(gateway: &Gateway, call: &Answer) {
+    let path = format!("/v1/calls/{}/compensate", call.id());
+    let is_undone = async || {
+        gateway.act_on(&path).await;
+        gateway.record(call).await.at("/state") == "compensated"
+    };
+    until("it is undone", is_undone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replays_after_the_first_ask_nothing_of_a_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    // At the pace of operators, so that they do little else.
+    let config = one_tool(&tool, "");
+    let mut gateways = Vec::new();
+    for _ in 0..2 {
+        gateways.push(Gateway::at_pace(Pace::default(), &redis.url(), &config).await);
+    }
+    for gateway in &gateways {
+        gateway.until_ready().await;
+    }
+    let first = act(&gateways[0]).await.expect_ok();
+    for gateway in &gateways {
+        until_remembered(gateway, act).await;
+    }
+    let before = asked(&gateways[0]).await + asked(&gateways[1]).await;
+    redis.ask(&["CONFIG", "RESETSTAT"]).await;
+    let began = Instant::now();
+    for _ in 0..200 {
+        for gateway in &gateways {
+            let again = act(gateway).await.expect_ok();
+            assert_eq!(
+                (again.id(), again.result(), again.at("/replayed")),
+                (first.id(), first.result(), true.into())
+            );
+        }
+    }
+    let (commands, seconds) = (redis.commands().await, began.elapsed().as_secs() + 1);
+    // A busy machine may be late with the question whether the connection is alive.
+    let late = asked(&gateways[0]).await + asked(&gateways[1]).await - before;
+    assert!(late <= 20.0, "{late} of 400 have asked the store");
+    // Duplicates of one call are counted in one script, once a second.
+    let scripts = commands.get("evalsha").copied().unwrap_or(0);
+    let most = 2 * (seconds + 1) + late as u64;
+    assert!(scripts <= most, "{scripts} in {seconds} s: {commands:?}");
+    let duplicates = async || {
+        let counted = gateways[0].record(&first).await.at("/duplicates");
+        counted.as_u64() >= Some(402)
+    };
+    until("each is counted", duplicates).await;
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_one_gateway_has_undone_is_replayed_as_undone_by_another() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other, _line, first) = sold(&redis, &tool).await;
+    until_remembered(&one, order).await;
+    undo(&one, &first).await;
+    let undone = Instant::now();
+    assert_eq!(order(&one).await.at("/compensated"), true, "its own change");
+    let is_told = async || order(&other).await.at("/compensated") == true;
+    until("the other knows", is_told).await;
+    assert!(undone.elapsed() < SOON, "{:?}", undone.elapsed());
+    assert_eq!(tool.effects(), 2, "it, and what undoes it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_is_told_nothing_is_believed_for_half_a_second_over_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (one, other, line, first) = sold(&redis, &tool).await;
+    line.mute_tracking(true);
+    let muted = Instant::now();
+    undo(&one, &first).await;
+    while muted.elapsed() < 3 * BELIEF {
+        let (before, since) = (asked(&other).await, muted.elapsed());
+        let again = order(&other).await.expect_ok();
+        if asked(&other).await == before {
+            assert!(since < BELIEF, "believed after {since:?}");
+        } else {
+            assert_eq!(again.at("/compensated"), true);
+        }
+    }
+    line.mute_tracking(false);
+    order(&one).await.expect_ok();
+    let next = async |gateway: &Gateway| {
+        let body = json!({ "args": { "n": 2 }, "idempotency_key": "next" });
+        gateway.post("order", &body, &[]).await
+    };
+    next(&one).await.expect_ok();
+    until_remembered(&other, next).await;
+    assert_eq!(order(&other).await.at("/compensated"), true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_remembered_of_a_redis_that_was_emptied() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let (_one, other, _line, _) = sold(&redis, &tool).await;
+    redis.ask(&["FLUSHALL"]).await;
+    let flushed = Instant::now();
+    let is_asked = async || {
+        let before = asked(&other).await;
+        order(&other).await;
+        asked(&other).await > before
+    };
+    until("the store is asked", is_asked).await;
+    assert!(flushed.elapsed() < SOON, "{:?}", flushed.elapsed());
+    until("the loss is noticed", async || {
+        other.reasons().await.contains("accept-loss")
+    })
+    .await;
+    for _ in 0..3 {
+        assert!(is_asked().await, "while a loss is looked at");
+    }
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_was_killed_is_asked_anew_after_its_start() {
+    let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = over(&redis.url(), &one_tool(&tool, "")).await;
+    act(&gateway).await.expect_ok();
+    until_remembered(&gateway, act).await;
+    redis.kill();
+    until("it is not believed", async || {
+        act(&gateway).await.status != 200
+    })
+    .await;
+    redis.start_again().await;
+    gateway.until_ready().await;
+    assert!(!is_remembered(&gateway, act).await);
+    until_remembered(&gateway, act).await;
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_of_redis_memory_is_told_by_the_new_master() {
+    let tool = Tool::start().await;
+    tool.always(MADE);
+    let bounded = [("min-replicas-to-write", "1")];
+    let mut master = Redis::with(&bounded).await;
+    let replicas = [master.replica().await, master.replica().await];
+    for replica in &replicas {
+        let command = ["CONFIG", "SET", "min-replicas-to-write", "1"];
+        replica.ask(&command).await;
+    }
+    let sentinel = Sentinel::of(&master).await;
+    let config = format!("[store]\ndurability = \"bounded\"\n{}", shop(&tool, ""));
+    let (one, other) = (
+        over(&sentinel.url(), &config).await,
+        over(&sentinel.url(), &config).await,
+    );
+    let first = order(&one).await.expect_ok();
+    until_remembered(&other, order).await;
+    master.kill();
+    until("it is not believed", async || {
+        order(&other).await.status != 200
+    })
+    .await;
+    one.until_ready().await;
+    other.until_ready().await;
+    until_remembered(&other, order).await;
+    undo(&one, &first).await;
+    let is_told = async || order(&other).await.at("/compensated") == true;
+    until("the other knows", is_told).await;
+    assert_eq!(tool.effects(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_may_soon_be_forgotten_is_always_read_from_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let gateway = over(
+        &redis.url(),
+        &one_tool(
+            &tool,
+            "timeout = \"1s\"\nretry = { attempts = 1 }\ndeadline = \"1s\"\ndedup_window = \"9s\"",
+        ),
+    )
+    .await;
+    act(&gateway).await.expect_ok();
+    for _ in 0..5 {
+        assert!(!is_remembered(&gateway, act).await);
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_does_not_allow_tracking_is_asked_for_each_replay() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let mut user = minimal_user();
+    user.retain(|rule| !rule.starts_with("+client|"));
+    let user: Vec<&str> = user.iter().map(String::as_str).collect();
+    redis.ask(&user).await;
+    let url = redis.url().replace("://", "://gate:s3cret@");
+    let gateway = over(&url, &one_tool(&tool, "")).await;
+    act(&gateway).await.expect_ok();
+    for _ in 0..5 {
+        assert!(!is_remembered(&gateway, act).await);
+        sleep(Duration::from_millis(100)).await;
+    }
+    let ready = gateway.get("/readyz").await.expect_ok();
+    assert_eq!(ready.at("/reasons").as_array().map_or(0, Vec::len), 0);
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_a_redis_cluster_each_replay_is_read() {
+    let (cluster, tool) = (Cluster::start().await, Tool::start().await);
+    let gateway = over(&cluster.url(), &one_tool(&tool, "")).await;
+    act(&gateway).await.expect_ok();
+    for _ in 0..3 {
+        assert!(!is_remembered(&gateway, act).await);
+    }
+    assert_eq!(tool.effects(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_call_that_one_gateway_has_resolved_is_replayed_by_another_over_redis() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let config = one_tool(&tool, "retry = { attempts = 1 }");
+    let (one, other) = (
+        over(&redis.url(), &config).await,
+        over(&redis.url(), &config).await,
+    );
+    tool.always(crate::support::Act::ExecuteThenDrop);
+    let unknown = act(&one).await.expect_problem("outcome-unknown");
+    act(&other).await.expect_problem("outcome-unknown");
+    let body = json!({ "as": "succeeded", "result": { "by": "hand" }, "reason": "seen" });
+    one.resolve(&unknown, &body).await.expect_ok();
+    until_remembered(&other, act).await;
+    let result: Value = act(&other).await.expect_ok().at("/result");
+    assert_eq!(result, json!({ "by": "hand" }));
+    assert_eq!(tool.effects(), 1);
+}
