@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::finished::asked;
+use crate::redis::notices;
 use crate::redis_kinds::minimal_user;
 use crate::sagas::{MADE, shop};
 use crate::support::gateway::one_tool;
@@ -159,7 +160,7 @@ async fn memory_that_is_told_nothing_is_believed_for_half_a_second_over_redis() 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_remembered_of_a_redis_that_was_emptied() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (_one, other, _line, _) = sold(&redis, &tool).await;
+    let (one, other, _line, first) = sold(&redis, &tool).await;
     redis.ask(&["FLUSHALL"]).await;
     let flushed = Instant::now();
     let is_asked = async || {
@@ -169,14 +170,22 @@ async fn nothing_is_remembered_of_a_redis_that_was_emptied() {
     };
     until("the store is asked", is_asked).await;
     assert!(flushed.elapsed() < SOON, "{:?}", flushed.elapsed());
-    until("the loss is noticed", async || {
-        other.reasons().await.contains("accept-loss")
-    })
-    .await;
+    for gateway in [&one, &other] {
+        notices(gateway, "accept-loss").await;
+    }
     for _ in 0..3 {
         assert!(is_asked().await, "while a loss is looked at");
     }
     assert_eq!(tool.effects(), 1);
+    // What the gateways have put back is remembered anew, and its changes are told.
+    one.accept_loss("a test").await.expect_ok();
+    one.until_ready().await;
+    other.until_ready().await;
+    until_remembered(&other, order).await;
+    undo(&one, &first).await;
+    let is_told = async || order(&other).await.at("/compensated") == true;
+    until("the other knows", is_told).await;
+    assert_eq!(tool.effects(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

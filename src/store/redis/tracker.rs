@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, PushInfo, PushKind, RedisError, RedisResult,
-    Value,
+    AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, ServerError,
+    ServerErrorKind, Value,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -32,6 +32,8 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 const LINGERS: u32 = 5;
 /// The time limit of a connection and of each answer.
 const ANSWERED: Duration = Duration::from_secs(1);
+/// The shortest time between two connections.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How long a server is left alone that does not allow tracking.
 const REFUSED: Duration = Duration::from_secs(60);
 
@@ -40,8 +42,9 @@ pub(super) struct Tracker {
     server: Arc<Server>,
     finished: Arc<Finished>,
     wire: RwLock<Option<Wire>>,
-    /// Until when a server that has refused is left alone.
-    refused_until: Mutex<Option<Instant>>,
+    /// Until when no further connection is tried.
+    rests_until: Mutex<Option<Instant>>,
+    is_refused: AtomicBool,
 }
 
 /// The connection that tells of changes.
@@ -75,7 +78,8 @@ impl Tracker {
             server: server.clone(),
             finished: finished.clone(),
             wire: RwLock::default(),
-            refused_until: Mutex::default(),
+            rests_until: Mutex::default(),
+            is_refused: false.into(),
         });
         tokio::spawn(keep_tracking(Arc::downgrade(&tracker)));
         Some(tracker)
@@ -137,36 +141,34 @@ impl Tracker {
 
     /// Connects, if the store is ready and the server tells of changes.
     async fn connect(&self) {
-        let is_refused = lock(&self.refused_until).is_some_and(|until| Instant::now() < until);
-        if is_refused || !self.server.status.is_open() {
+        let rests = lock(&self.rests_until).is_some_and(|until| Instant::now() < until);
+        if rests || !self.server.status.is_open() {
             return;
         }
         let tracking = self.finished.begin_tracking();
-        let wire = match timeout(ANSWERED * 4, self.try_connect(&tracking)).await {
-            Ok(Ok(wire)) => Ok(wire),
-            Ok(Err(why)) => Err(why),
-            Err(_) => Err(Why::Failed("no answer in time".into())),
-        };
-        match wire {
+        let late = |_| Err(Why::Failed("no answer in time".into()));
+        let connected = timeout(ANSWERED * 4, self.try_connect(&tracking)).await;
+        let rest = match connected.unwrap_or_else(late) {
             // It may have been closed before the memory could be told.
-            Ok(wire) if self.server.status.is_open() => *write(&self.wire) = Some(wire),
-            Ok(_) => self.finished.end_tracking(&tracking),
+            Ok(wire) if self.server.status.is_open() => {
+                self.is_refused.store(false, Ordering::Relaxed);
+                return *write(&self.wire) = Some(wire);
+            }
+            Ok(_) => PAUSE,
             Err(Why::Failed(error)) => {
                 tracing::debug!(error, "no connection tells of changes");
-                self.finished.end_tracking(&tracking);
+                PAUSE
             }
             Err(Why::Refused(error)) => {
-                self.finished.end_tracking(&tracking);
-                let mut until = lock(&self.refused_until);
-                if until.is_none() {
-                    tracing::info!(
-                        error,
-                        "Redis does not tell of changes: each replay is read from it"
-                    );
+                if !self.is_refused.swap(true, Ordering::Relaxed) {
+                    let text = "Redis does not tell of changes: each replay is read from it";
+                    tracing::info!(error, "{text}");
                 }
-                *until = Some(Instant::now() + REFUSED);
+                REFUSED
             }
-        }
+        };
+        self.finished.end_tracking(&tracking);
+        *lock(&self.rests_until) = Some(Instant::now() + rest);
     }
 
     async fn try_connect(&self, tracking: &Arc<Tracking>) -> Result<Wire, Why> {
@@ -232,9 +234,17 @@ enum Why {
 impl Why {
     /// By the answer to a command that some servers refuse.
     fn of_server(error: RedisError) -> Self {
-        match error.kind() {
-            ErrorKind::Io => Self::from(error),
-            _ => Self::Refused(error.to_string()),
+        let text = error.to_string();
+        let is_refusal = |(_, error): &(usize, ServerError)| {
+            let kind = error.kind();
+            matches!(
+                kind,
+                Some(ServerErrorKind::NoPerm | ServerErrorKind::ResponseError)
+            )
+        };
+        match error.into_server_errors() {
+            Some(errors) if errors.iter().any(is_refusal) => Self::Refused(text),
+            _ => Self::Failed(text),
         }
     }
 }
