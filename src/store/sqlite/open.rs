@@ -284,6 +284,10 @@ fn connect(path: &Path, flags: OpenFlags, sharing: Sharing) -> Result<Connection
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         .map_err(database)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Else a cached statement is planned again for each value that a partial index might fit.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+        .map_err(database)?;
     // A file that is not served from is left as it was, and so is its log.
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
