@@ -14,6 +14,8 @@
 mod calls; // the calls that fill a store
 #[path = "ledger/copies.rs"]
 mod copies; // makes a file larger by copies of its calls
+#[path = "ledger/masters.rs"]
+mod masters; // many tenants on one master and on three
 #[path = "ledger/table.rs"]
 mod table; // the printed table
 
@@ -102,7 +104,7 @@ async fn run() -> Fallible<()> {
     growing.store.close().await;
     drop(growing);
 
-    let Ok(server) = Server::start(folder.path()) else {
+    let Ok(server) = Server::start(folder.path(), &[]) else {
         say("no redis-server, so no figures for Redis");
         return Ok(());
     };
@@ -139,7 +141,8 @@ async fn run() -> Fallible<()> {
         growing.measure(size, used(&mut connection).await?).await?;
     }
     growing.table.print("Redis", &sizes);
-    Ok(())
+    drop((growing, server));
+    masters::measure(folder.path()).await
 }
 
 fn numbers(name: &str, usual: &[usize]) -> Fallible<Vec<usize>> {
@@ -392,14 +395,18 @@ fn used_of_file(file: &Path) -> Fallible<u64> {
     Ok((pages * pragma("PRAGMA page_size")?).unsigned_abs())
 }
 
+fn free_port() -> Fallible<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
 struct Server {
     port: u16,
     process: Child,
 }
 
 impl Server {
-    fn start(folder: &Path) -> Fallible<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    fn start(folder: &Path, more: &[&str]) -> Fallible<Self> {
+        let port = free_port()?;
         let process = Command::new("redis-server")
             .args([
                 "--port",
@@ -417,11 +424,28 @@ impl Server {
                 "--aof-load-truncated",
                 "no",
             ])
+            .args(more)
             .arg("--dir")
             .arg(folder)
             .stdout(Stdio::null())
             .spawn()?;
         Ok(Self { port, process })
+    }
+
+    /// Asks it, as soon as it listens.
+    async fn ask(&self, command: &[&str]) -> Fallible<()> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let mut connection = loop {
+            match client.get_multiplexed_async_connection().await {
+                Ok(connection) => break connection,
+                Err(_) => sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let (name, arguments) = command.split_first().ok_or("no command")?;
+        Ok(redis::cmd(name)
+            .arg(arguments)
+            .query_async(&mut connection)
+            .await?)
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn fill(
         all.spawn(async move {
             let tool = Tool::new("act");
             for n in numbers.skip(writer).step_by(writers) {
-                write(&*store, &tool, n, time(n)).await?;
+                write(&*store, &tool, "shop", n, time(n)).await?;
             }
             Fallible::Ok(())
         });
@@ -47,9 +47,15 @@ pub(super) async fn fill(
 }
 
 /// Makes one call, from its claim to its outcome.
-async fn write(store: &dyn Store, tool: &Tool, n: usize, at: Timestamp) -> Fallible<()> {
+pub(super) async fn write(
+    store: &dyn Store,
+    tool: &Tool,
+    tenant: &str,
+    n: usize,
+    at: Timestamp,
+) -> Fallible<()> {
     // A verb that timed out on a busy machine is repeated: claim and replace recognise their own attempt.
-    let claim = arrival(tool, n, at)?;
+    let claim = arrival(tool, tenant, n, at)?;
     let record = loop {
         match store.claim(&claim, &[]).await {
             Ok(Claimed::Yours(record)) => break record,
@@ -113,13 +119,13 @@ pub(super) fn trace_of(n: usize) -> String {
     format!("{:032x}", (n as u128 / 8 + 1).wrapping_mul(spread))
 }
 
-fn arrival(tool: &Tool, n: usize, created_at: Timestamp) -> Fallible<Change> {
+fn arrival(tool: &Tool, tenant: &str, n: usize, created_at: Timestamp) -> Fallible<Change> {
     let (name, key) = (TOOLS[n % TOOLS.len()], key_of(n));
-    let lookup = Lookup::new("shop", name, &key);
+    let lookup = Lookup::new(tenant, name, &key);
     let note = "as agreed by telephone; ".repeat(9);
     let intent = Intent {
         call_id: CallId::new(Uuid::now_v7(), &lookup),
-        tenant: "shop".into(),
+        tenant: tenant.into(),
         tool: name.into(),
         lookup,
         names: Vec::new(),

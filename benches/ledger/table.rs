@@ -69,7 +69,12 @@ pub(super) fn say(line: &str) {
 ///
 /// On a busy machine it says more than the elapsed time.
 pub(super) fn processor_time() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    processor_time_of("self")
+}
+
+/// The same of another process.
+pub(super) fn processor_time_of(process: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let after_name = stat.rsplit(") ").next().unwrap_or_default();
     let ticks = after_name.split(' ').skip(11).take(2);
     let ticks: f64 = ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum();
