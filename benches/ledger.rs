@@ -28,6 +28,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::Filter;
+use oncegate::core::pace::next_batch;
 use oncegate::core::position::Position;
 use oncegate::store::redis::{Redis, Settings, Target};
 use oncegate::store::sqlite::Sqlite;
@@ -290,14 +291,19 @@ async fn cleanup(store: &dyn Store, over: Timestamp, table: &mut Table) -> Falli
     let now = over + SignedDuration::from_hours(24 * 30);
     let (mut deleted, mut times, before) = (0, Vec::new(), processor_time());
     // As a gateway does.
-    let batch = if store.is_shared() { 1_000 } else { 100 };
+    let most = if store.is_shared() { 1_000 } else { 100 };
+    let mut batch = most;
     loop {
         let began = Instant::now();
         let some = store.prune(now, batch).await?;
-        times.push(began.elapsed().as_secs_f64());
+        let took = began.elapsed();
+        times.push(took.as_secs_f64());
         deleted += some;
         if some < u64::from(batch) {
             break;
+        }
+        if !store.is_shared() {
+            batch = next_batch(batch, took, most);
         }
     }
     let took: f64 = times.iter().sum();

@@ -68,3 +68,35 @@ impl Default for Pace {
         }
     }
 }
+
+/// How long a batch of a cleanup should hold up live traffic.
+const BATCH_TIME: Duration = Duration::from_millis(5);
+/// Calls of a batch, at least.
+const SMALLEST_BATCH: u32 = 10;
+
+/// How many calls the next batch of a cleanup has, at most `most`, after one that took so long.
+pub fn next_batch(last: u32, took: Duration, most: u32) -> u32 {
+    if took > BATCH_TIME {
+        (last / 2).max(SMALLEST_BATCH.min(most))
+    } else if took < BATCH_TIME / 2 {
+        last.saturating_mul(2).min(most)
+    } else {
+        last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_smaller_after_a_slow_one_and_larger_after_a_fast_one_within_bounds() {
+        let after = |last, milliseconds| next_batch(last, Duration::from_millis(milliseconds), 100);
+        assert_eq!(after(100, 6), 50);
+        assert_eq!(after(50, 4), 50, "about right");
+        assert_eq!(after(50, 2), 100);
+        assert_eq!(after(100, 0), 100);
+        assert_eq!(after(12, 900), 10);
+        assert_eq!(next_batch(4, Duration::from_secs(1), 4), 4);
+    }
+}

@@ -1,11 +1,14 @@
 //! Cleanup: deletes records whose retention is over.
 
+use tokio::time::Instant;
+
+use crate::core::pace::next_batch;
 use crate::gateway::base::Base;
 use crate::gateway::clock;
 use crate::gateway::status::Status;
 use crate::store::{self, NO_ROOM};
 
-/// Most calls of one batch, so that live traffic is not held up.
+/// Most calls of one batch. A batch that takes long is followed by a smaller one: live traffic waits for it.
 const BATCH: u32 = 100;
 
 /// Calls of a shared store in one batch.
@@ -24,11 +27,8 @@ pub(in crate::gateway) async fn prune_all(
     base: &Base,
     status: &Status,
 ) -> Result<(), store::Error> {
-    let batch = if base.store.is_shared() {
-        SHARED_BATCH
-    } else {
-        BATCH
-    };
+    let is_shared = base.store.is_shared();
+    let mut batch = if is_shared { SHARED_BATCH } else { BATCH };
     loop {
         let readiness = status.readiness().await;
         let is_clock_off = readiness
@@ -45,8 +45,12 @@ pub(in crate::gateway) async fn prune_all(
             return Ok(());
         }
         let now = base.now().min(clock::wall(offset));
+        let began = Instant::now();
         if base.store.prune(now, batch).await? < u64::from(batch) {
             return Ok(());
+        }
+        if !is_shared {
+            batch = next_batch(batch, began.elapsed(), BATCH);
         }
     }
 }

@@ -66,24 +66,22 @@ impl Redis {
         let places = places.ok_or_else(|| unreadable("this is no position"))?;
         let ids: Vec<CallId> = places.iter().map(|place| place.call_id()).collect();
         let mut over = Vec::new();
-        {
-            for (place, call) in places.iter().zip(self.server.briefs(&ids).await?) {
-                match call {
-                    Ok(Some(record)) if record.may_be_forgotten(at) => over.push(record),
-                    Ok(Some(_)) => {
-                        let why = "its own retention is not over".to_owned();
-                        self.postpone(partition, place, now, why).await?;
+        for (place, call) in places.iter().zip(self.server.briefs(&ids).await?) {
+            match call {
+                Ok(Some(record)) if record.may_be_forgotten(at) => over.push(record),
+                Ok(Some(_)) => {
+                    let why = "its own retention is not over".to_owned();
+                    self.postpone(partition, place, now, why).await?;
+                }
+                Ok(None) => {
+                    for index in ["retained", "failed"] {
+                        self.server.take_out_of(index, place).await?;
                     }
-                    Ok(None) => {
-                        for index in ["retained", "failed"] {
-                            self.server.take_out_of(index, place).await?;
-                        }
-                    }
-                    // A newer gateway may be able to read it.
-                    Err(error) => {
-                        let why = error.to_string();
-                        self.postpone(partition, place, now, why).await?;
-                    }
+                }
+                // A newer gateway may be able to read it.
+                Err(error) => {
+                    let why = error.to_string();
+                    self.postpone(partition, place, now, why).await?;
                 }
             }
         }
