@@ -17,6 +17,7 @@
 )]
 
 mod client; // a client with one connection
+mod many; // replays of more calls than fit into memory
 mod memory; // memory of connections and calls
 mod processes; // the processes that are started and measured
 mod programs; // the programs that the gateway is compared with
@@ -56,6 +57,8 @@ async fn run() -> Fallible<()> {
             rows.push(row);
         }
     }
+    let many = bench.replays_of_many(is_bench).await?;
+    say(&report::many(&many))?;
     let effects = bench.check_effects().await?;
     say(&format!("effects: {effects}, as many as first arrivals"))?;
     if let Some(held) = &held {
@@ -69,11 +72,11 @@ async fn run() -> Fallible<()> {
         "{cores} cores for clients, tool and gateway together; 16 KiB and an fsync take {fsync:.2} ms. Compare ratios, not \
          absolute figures."
     ))?;
-    let ratios = report::ratios(&rows);
+    let ratios = report::ratios(&rows, &many);
     for ratio in &ratios {
         say(&report::ratio_line(ratio))?;
     }
-    let folder = report::write(&rows, &ratios, held.as_ref())?;
+    let folder = report::write(&rows, &ratios, held.as_ref(), &many)?;
     say(&format!("written to {folder}"))
 }
 

@@ -84,11 +84,21 @@ pub(super) async fn program(name: &str, beside: &str, folder: &Path) -> Fallible
 
 /// Starts the gateway over this store, in a new folder.
 pub(super) async fn gateway(folder: &Path, tool: SocketAddr, store: &str) -> Fallible<Process> {
+    gateway_with(folder, tool, store, "").await
+}
+
+/// The same with more settings of `[server]`.
+pub(super) async fn gateway_with(
+    folder: &Path,
+    tool: SocketAddr,
+    store: &str,
+    settings: &str,
+) -> Fallible<Process> {
     fs::create_dir(folder)?;
     let address = free_address()?;
     let config = format!(
         "[server]\nlisten = \"{address}\"\nmax_running = 10000\nmax_waiting = 10000\nmax_connections = 10000\n\
-         join_wait = \"60s\"\n[log]\nlevel = \"error\"\n\
+         join_wait = \"60s\"\n{settings}[log]\nlevel = \"error\"\n\
          [store]\nurl = \"{store}\"\n\
          [tools.do]\nurl = \"http://{tool}/do\"\nconnection_reuse = \"1s\"\n\
          [tools.slow]\nurl = \"http://{tool}/slow\"\ntimeout = \"50s\"\ndeadline = \"200s\"\n"

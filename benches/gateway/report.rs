@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::json;
 
 use super::Fallible;
+use super::many::Replays;
 use super::memory::Held;
 use super::rows::{Row, report_folder};
 
@@ -41,6 +42,13 @@ pub(super) fn held(held: &Held) -> String {
     )
 }
 
+pub(super) fn many(replays: &Replays) -> String {
+    let ([few, many], [of_few, of_many]) = (replays.calls, replays.per_second);
+    format!(
+        "replays a second over SQLite, in no order: {of_few:.0} of {few} calls, {of_many:.0} of {many}"
+    )
+}
+
 /// A ratio with its goal.
 pub(super) struct Ratio {
     what: String,
@@ -49,7 +57,7 @@ pub(super) struct Ratio {
 }
 
 /// The ratios for which all rows were measured.
-pub(super) fn ratios(rows: &[Row]) -> Vec<Ratio> {
+pub(super) fn ratios(rows: &[Row], many: &Replays) -> Vec<Ratio> {
     let at = |name: &str, connections: usize| {
         let is_it = |row: &&Row| row.name == name && row.connections == connections;
         rows.iter().find(is_it).map(|row| &row.figures)
@@ -102,6 +110,15 @@ pub(super) fn ratios(rows: &[Row]) -> Vec<Ratio> {
             reached.map(|(mcp, http)| mcp / http),
         );
     }
+    let [few, all] = many.per_second;
+    add(
+        format!(
+            "replays a second of {} calls, to those of {}",
+            many.calls[0], many.calls[1]
+        ),
+        Some(1.5),
+        Some(few / all),
+    );
     ratios
 }
 
@@ -115,13 +132,18 @@ pub(super) fn ratio_line(ratio: &Ratio) -> String {
 }
 
 /// Writes `speed.json` and `speed.svg`. Returns their folder.
-pub(super) fn write(rows: &[Row], ratios: &[Ratio], held: Option<&Held>) -> Fallible<String> {
+pub(super) fn write(
+    rows: &[Row],
+    ratios: &[Ratio],
+    held: Option<&Held>,
+    many: &Replays,
+) -> Fallible<String> {
     let folder = report_folder();
     fs::create_dir_all(&folder)?;
     let ratio =
         |ratio: &Ratio| json!({ "what": ratio.what, "goal": ratio.goal, "reached": ratio.reached });
     let ratios: Vec<_> = ratios.iter().map(ratio).collect();
-    let all = json!({ "rows": rows, "ratios": ratios, "memory": held });
+    let all = json!({ "rows": rows, "ratios": ratios, "memory": held, "many": many });
     fs::write(folder.join("speed.json"), serde_json::to_vec_pretty(&all)?)?;
     fs::write(folder.join("speed.svg"), picture(rows)?)?;
     Ok(folder.display().to_string())

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Fallible;
 use super::client::{Ask, Client, Serials};
+use super::many::{self, Replays};
 use super::processes::{self, Keeps, Process};
 
 /// What takes longer has failed.
@@ -276,6 +277,15 @@ impl Bench {
             );
         }
         Ok(effects)
+    }
+
+    /// Replays of many calls over SQLite, with 128 MiB for those in memory.
+    pub(super) async fn replays_of_many(&self, is_bench: bool) -> Fallible<Replays> {
+        let folder = self.folder.path().join("many");
+        let (tool, url) = (self.tool.address, "sqlite:oncegate.db");
+        let gateway = processes::gateway_with(&folder, tool, url, "max_memory = \"512MiB\"\n");
+        let (gateway, share) = (gateway.await?, if is_bench { 1.0 } else { 0.01 });
+        many::measure(gateway.address, &self.serials, self.time, share).await
     }
 
     /// A gateway that has served nothing yet.
