@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::record::InstanceId;
+use super::record::{Entry, InstanceId, Intent};
 
 /// The actor of an entry in the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,12 +16,50 @@ pub enum Actor<'a> {
     Reconciliation(&'a str),
 }
 
+/// The prefix of tokens in entries.
+const TOKEN: &str = "token ";
+/// The detail of a run after a failure.
+const AGAIN: &str = "the same key came again after a failure";
+
+/// The detail of a further run of a call, which names the token if it is another than the maker's.
+pub(super) fn came_again(maker: &str, token: &str) -> String {
+    if token == maker {
+        AGAIN.to_owned()
+    } else {
+        format!("{AGAIN}, with {TOKEN}{token}")
+    }
+}
+
+impl Entry {
+    /// The name of the token that acted.
+    pub fn token(&self) -> Option<&str> {
+        self.by.strip_prefix(TOKEN)
+    }
+
+    /// The name of the token that acted, or that asked for the run which a gateway began.
+    pub fn token_in<'a>(&'a self, intent: &'a Intent) -> Option<&'a str> {
+        let asker = match &*self.event {
+            "claimed" => Some(intent.made_by.as_str()),
+            "run_again" => {
+                let other = self.detail.strip_prefix(AGAIN);
+                let other =
+                    other.and_then(|rest| rest.strip_prefix(", with ")?.strip_prefix(TOKEN));
+                Some(other.unwrap_or(&intent.made_by))
+            }
+            _ => None,
+        };
+        asker
+            .filter(|name| !name.is_empty())
+            .or_else(|| self.token())
+    }
+}
+
 impl fmt::Display for Actor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gateway(instance) => write!(f, "gateway {instance}"),
             Self::EarlierAttempt => f.write_str("the gateway of an earlier attempt"),
-            Self::Token(name) => write!(f, "token {name}"),
+            Self::Token(name) => write!(f, "{TOKEN}{name}"),
             Self::Reconciliation(name) => write!(f, "reconciliation {name}"),
         }
     }
@@ -30,6 +68,37 @@ impl fmt::Display for Actor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::call::tests::{at, succeeded};
+
+    #[test]
+    fn a_run_names_the_token_that_asked_for_it() {
+        let mut intent = (*succeeded("1").intent).clone();
+        let gateway = Actor::Gateway(InstanceId(uuid::Uuid::nil()));
+        let entry = |event, by: Actor<'_>, detail: String| Entry::new(at(0), event, by, detail);
+        let again = |token| entry("run_again", gateway, came_again("agent", token));
+        intent.made_by = "agent".into();
+        for (entry, token) in [
+            (
+                entry("claimed", gateway, "the key was free".into()),
+                Some("agent"),
+            ),
+            (again("agent"), Some("agent")),
+            (
+                again("other, with token agent"),
+                Some("other, with token agent"),
+            ),
+            (entry("ended", gateway, String::new()), None),
+            (
+                entry("resolved", Actor::Token("ops"), String::new()),
+                Some("ops"),
+            ),
+        ] {
+            assert_eq!(entry.token_in(&intent), token, "{entry:?}");
+        }
+        intent.made_by.clear();
+        let own = entry("claimed", gateway, String::new());
+        assert_eq!(own.token_in(&intent), None, "a call of the gateway itself");
+    }
 
     #[test]
     fn entries_say_what_they_have_always_said() {

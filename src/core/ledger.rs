@@ -22,6 +22,8 @@ pub struct Filter {
     pub tool: Option<String>,
     pub key: Option<String>,
     pub saga_id: Option<String>,
+    /// The name of the token that made the call; empty: the gateway's own calls. It has no index.
+    pub by: Option<String>,
     /// One of [`STATES`].
     pub state: Option<String>,
     /// At or after this time, by `created_at`.
@@ -98,6 +100,7 @@ impl Filter {
             && is(&self.tool, &intent.tool)
             && is(&self.key, &intent.key)
             && is(&self.saga_id, &intent.saga_id)
+            && is(&self.by, &intent.made_by)
             && is(&self.state, record.state.as_str())
             && self.since.is_none_or(|since| intent.created_at >= since)
             && self.until.is_none_or(|until| intent.created_at < until)

@@ -13,6 +13,7 @@ fn call() -> Record {
     intent.tool = "pay".into();
     intent.key = "K".into();
     intent.saga_id = "G".into();
+    intent.made_by = "M".into();
     intent.created_at = at(10);
     record
 }
@@ -26,6 +27,7 @@ fn filter() -> Filter {
         tool: Some("pay".into()),
         key: Some("K".into()),
         saga_id: Some("G".into()),
+        by: Some("M".into()),
         state: Some("succeeded".into()),
         since: Some(at(10)),
         until: Some(at(11)),
@@ -37,13 +39,14 @@ fn filter() -> Filter {
 fn a_call_is_found_only_if_all_that_is_asked_for_holds() {
     assert!(filter().matches(&call()) && Filter::default().matches(&call()));
     let other = || Some("other".to_owned());
-    let changes: [fn(&mut Filter, Option<String>); 7] = [
+    let changes: [fn(&mut Filter, Option<String>); 8] = [
         |filter, other| filter.trace_id = other,
         |filter, other| filter.session_id = other,
         |filter, other| filter.user_id = other,
         |filter, other| filter.tool = other,
         |filter, other| filter.key = other,
         |filter, other| filter.saga_id = other,
+        |filter, other| filter.by = other,
         |filter, other| filter.state = other,
     ];
     for (number, change) in changes.into_iter().enumerate() {

@@ -23,9 +23,10 @@ pub(super) async fn show(
     NamedCall(call_id): NamedCall,
 ) -> Result<Response, Problem> {
     let history = http.gateway.ledger.find_call(&caller, call_id).await?;
-    let events = history.entries.iter().map(EventView::of).collect();
+    let events = history.entries.iter();
+    let events = events.map(|entry| EventView::in_call(entry, &history.record));
     let view = CallView {
-        events: Some(events),
+        events: Some(events.collect()),
         ..CallView::of(&history.record, &history.duplicates)
     };
     Ok(axum::Json(view).into_response())
@@ -183,6 +184,9 @@ pub(super) struct CallView<'a> {
     #[schema(required, format = Uuid)]
     compensation_call_id: Option<String>,
     trace_id: &'a str,
+    /// The name of the token that made it; null for a call of the gateway itself.
+    #[schema(required)]
+    made_by: Option<&'a str>,
     /// The client's names of the request: the members of `_meta` that `[mcp] client_ids` lists.
     #[schema(required, value_type = Option<Object>)]
     client_ids: Option<&'a RawValue>,
@@ -243,6 +247,7 @@ impl<'a> CallView<'a> {
             saga_id: named(&intent.saga_id),
             compensation_call_id: compensation.map(|call| call.call_id.to_string()),
             trace_id: &intent.trace_id,
+            made_by: named(&intent.made_by),
             client_ids: serde_json::from_str(&intent.client_ids).ok(),
             args: raw(&intent.args),
             result: result.and_then(|json| raw(json)),
@@ -332,6 +337,9 @@ pub(super) struct EventView<'a> {
     #[schema(required)]
     outcome: Option<&'a str>,
     by: &'a str,
+    /// The name of the token that acted, or that asked for the run.
+    #[schema(required)]
+    token: Option<&'a str>,
     detail: &'a str,
 }
 
@@ -343,7 +351,16 @@ impl<'a> EventView<'a> {
             attempt_id: entry.attempt.map(|id| id.to_string()),
             outcome: entry.outcome.as_deref(),
             by: &entry.by,
+            token: entry.token(),
             detail: &entry.detail,
+        }
+    }
+
+    /// An event of a call: a claim names the token that asked for it.
+    fn in_call(entry: &'a Entry, record: &'a Record) -> Self {
+        Self {
+            token: entry.token_in(&record.intent),
+            ..Self::of(entry)
         }
     }
 }

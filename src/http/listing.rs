@@ -52,6 +52,8 @@ pub(super) struct Parameters {
     tool: Option<String>,
     key: Option<String>,
     saga_id: Option<String>,
+    /// The name of the token that made the calls; empty: calls of the gateway itself.
+    by: Option<String>,
     #[param(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: Option<String>,
     /// Created at this time or later.
@@ -84,6 +86,7 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             tool: asked.tool,
             key: asked.key,
             saga_id: asked.saga_id,
+            by: asked.by,
             state: asked.state,
             since: moment("since", asked.since)?,
             until: moment("until", asked.until)?,

@@ -31,6 +31,7 @@ mod connections; // how many there may be, and how long they may be silent
 mod contract; // the promises of every store
 mod crash; // kill -9
 mod crowds; // thousands of clients that want nothing, or all the same
+mod desk; // the doors that a person needs at 3 a.m.
 mod documents; // what every store promises about what is kept beside the calls
 mod documents_redis; // documents that a Redis has lost, cannot read or has no room for
 mod downstream; // nothing is sent twice or too late

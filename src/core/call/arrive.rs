@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::change::{Action, Change, Next};
 use super::event::Arrival;
-use crate::core::actor::Actor;
+use crate::core::actor::{self, Actor};
 use crate::core::key;
 use crate::core::recipe::prints::Sameness;
 use crate::core::record::{Attempt, CallId, FailureKind, Intent, Record, State};
@@ -146,7 +146,7 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival, now: Timestamp) ->
         retain_until: None,
         ..record.changed(now)
     };
-    let detail = "the same key came again after a failure".to_owned();
+    let detail = actor::came_again(&record.intent.made_by, &arrival.intent.made_by);
     begin(tool, arrival, again, "run_again", detail, Action::Run)
 }
 
