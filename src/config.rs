@@ -3,6 +3,7 @@
 //! It is checked once, and every mistake is reported with its place. Only `app` sees the whole of
 //! it.
 
+mod audit;
 mod common; // settings that several sections have
 mod compensations; // whether compensating calls can be made
 mod mcp; // the door for clients that speak MCP
@@ -190,6 +191,9 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let limits = Limits {
         sample,
         sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(),
+        audit_retention: root
+            .section("audit")
+            .map_or(limits.audit_retention, audit::audit),
         ..limits
     };
     for (at, spot) in tools.iter().zip(&undone) {

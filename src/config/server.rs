@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
+use super::audit;
 use super::common::token_digest;
 use super::memory;
 use super::reader::{Bytes, Section};
@@ -86,6 +87,7 @@ pub(super) fn default_server() -> (Server, Limits) {
         shutdown_grace: Duration::from_secs(30),
         sample: 1.0,
         sagas: saga::Policy::default(),
+        audit_retention: audit::RETENTION,
         pace: Pace::default(),
         memory: Budget::new(memory::default_budget()),
     };

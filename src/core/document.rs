@@ -20,16 +20,19 @@ pub enum Kind {
     Recipe,
     /// The secret of fingerprints. There is one.
     Secret,
+    /// An act of a person.
+    Act,
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Saga,
         Self::Reconciliation,
         Self::Report,
         Self::Anomaly,
         Self::Recipe,
         Self::Secret,
+        Self::Act,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Kind {
             Self::Anomaly => "anomaly",
             Self::Recipe => "recipe",
             Self::Secret => "secret",
+            Self::Act => "act",
         }
     }
 }

@@ -4,6 +4,7 @@
 //! what was observed come in as arguments; what to do goes out as data.
 
 pub mod actor; // who acts, as entries say it
+pub mod audit; // what persons have done
 pub mod breaker; // when a failing tool gets no calls
 pub mod call; // the states of a call and the one function that moves it
 pub mod caller; // who is calling and what they may do

@@ -46,6 +46,8 @@ pub struct Limits {
     /// The share of recorded traces, 0 to 1, where the caller does not decide.
     pub sample: f64,
     pub sagas: saga::Policy,
+    /// How long acts of persons are kept.
+    pub audit_retention: Duration,
     /// Not set by operators.
     pub pace: Pace,
     /// The budget for requests and answers; connections share it.

@@ -1,5 +1,6 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
 
+mod audit; // the acts of persons are kept
 mod base; // what every service shares
 mod calls; // the way of a call, and the only one that sends to tools
 mod clock; // the time that the rules go by
@@ -40,8 +41,8 @@ pub use self::calls::{identify, probe_url};
 pub use self::clock::local_time;
 pub use self::error::{Differs, Error, ErrorKind, Reused};
 pub use self::ids::{jitter, new_instance};
+pub use self::operator::{AuditQuery, Query, Replay};
 use self::operator::{Ledger, Operator, Sessions};
-pub use self::operator::{Query, Replay};
 use self::pauses::Pauses;
 pub use self::pauses::ToolState;
 use self::places::{Lines, Places};

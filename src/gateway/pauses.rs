@@ -10,10 +10,12 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::audit;
 use super::base::Base;
 use super::error::{Error, ErrorKind, must_be_admin, unavailable};
 use super::transition::CLAIM_TRIES;
 use crate::core::actor::Actor;
+use crate::core::audit::{Act, Deed};
 use crate::core::caller::Caller;
 use crate::core::pause::is_resumed;
 use crate::core::record::Entry;
@@ -197,27 +199,49 @@ impl Pauses {
     /// # Errors
     /// The caller is no administrator, there is no such tool, or it is paused already.
     pub async fn pause_tool(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         name: &str,
         reason: &str,
     ) -> Result<ToolState, Error> {
-        self.set_paused(caller, name, true, reason).await
+        self.act(caller, name, true, reason).await
     }
 
     /// # Errors
     /// The caller is no administrator, there is no such tool, or it is not paused.
     pub async fn resume_tool(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         name: &str,
         reason: &str,
     ) -> Result<ToolState, Error> {
-        self.set_paused(caller, name, false, reason).await
+        self.act(caller, name, false, reason).await
     }
 
-    async fn set_paused(
-        &self,
+    /// Whether a tool is paused, and what persons have done to it.
+    ///
+    /// # Errors
+    /// The caller may not read calls, there is no such tool, or the store does not answer.
+    pub async fn show_tool(&self, caller: &Caller, name: &str) -> Result<ToolState, Error> {
+        if !caller.may_read(&caller.tenant) {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        if self.base.tool_at(name).is_none() {
+            return Err(ErrorKind::UnknownTool.alone());
+        }
+        let paused = self.base.store.paused().await.map_err(unavailable)?;
+        let events = self.base.store.tool_events(name).await;
+        Ok(ToolState {
+            paused: paused
+                .into_iter()
+                .find_map(|(tool, entry)| (tool == name).then_some(entry)),
+            events: events.map_err(unavailable)?,
+        })
+    }
+
+    /// An act of a person, which goes on when its caller hangs up.
+    async fn act(
+        self: &Arc<Self>,
         caller: &Caller,
         name: &str,
         paused: bool,
@@ -227,6 +251,24 @@ impl Pauses {
         if self.base.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
+        let (pauses, caller) = (self.clone(), caller.clone());
+        let (name, reason) = (name.to_owned(), reason.to_owned());
+        let acting = async move {
+            let deed = if paused { Deed::Pause } else { Deed::Resume };
+            let act = Act::on_tool(&caller, deed, &name, &reason);
+            let doing = pauses.set_paused(&caller, &name, paused, &reason);
+            audit::kept(&pauses.base, act, doing).await
+        };
+        self.base.to_its_end(acting).await
+    }
+
+    async fn set_paused(
+        &self,
+        caller: &Caller,
+        name: &str,
+        paused: bool,
+        reason: &str,
+    ) -> Result<ToolState, Error> {
         if !paused {
             self.base.must_know_all_data().await?;
         }

@@ -1,5 +1,6 @@
 //! The wire: parses requests and prints answers. Decides nothing.
 
+mod audit; // what persons have done
 mod auth; // who is calling
 mod calls; // the main door
 mod host; // which name a request asks for
@@ -65,6 +66,7 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/", get(pages::root))
         .route("/v1/tools", get(tools::list))
+        .route("/v1/tools/{tool}", get(pause::show))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
@@ -92,6 +94,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
         .route("/v1/sessions/{id}/freeze", post(sessions::freeze))
         .route("/v1/sessions/{id}/thaw", post(sessions::thaw))
+        .route("/v1/audit", get(audit::list))
         .route("/v1/store/accept-loss", post(ops::accept_loss))
         .route("/.well-known/idempotency", get(tools::well_known))
         .route("/openapi.json", get(openapi::show))

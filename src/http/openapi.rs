@@ -16,7 +16,7 @@ use self::door::Door;
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
 use super::{
-    ledger, listing, mcp, ops, pages, pause, read, reconciliations, sagas, sessions, tools,
+    audit, ledger, listing, mcp, ops, pages, pause, read, reconciliations, sagas, sessions, tools,
 };
 
 /// Problems of a request before its call is known.
@@ -123,6 +123,7 @@ pub fn document() -> OpenApi {
             .params::<tools::Wanted>()
             .problems(&[Slug::InvalidRequest])
             .json::<tools::ToolList>("The tools by name."),
+        on_tool(Door::get("/v1/tools/{tool}", "show_tool", "Whether a tool is paused, and the last acts of persons on it")),
         Door::post("/v1/tools/{tool}/calls", "call_tool", "Run a call, or get what is known of it")
             .path("tool", "The tool's name.")
             .call_headers()
@@ -234,6 +235,10 @@ pub fn document() -> OpenApi {
             .json::<sessions::Frozen<'_>>("How it is now."),
         on_session(act("/v1/sessions/{id}/thaw", "thaw_session", "Let the session go on"))
             .json::<sessions::Frozen<'_>>("How it is now."),
+        Door::get("/v1/audit", "list_acts", "What persons have done, newest first")
+            .params::<audit::Parameters>()
+            .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
+            .json::<audit::PageView<'_>>("A page."),
         act("/v1/store/accept-loss", "accept_loss", "Accept that the store has lost data")
             .problems(&[Slug::StoreUnavailable])
             .json::<ops::LossAccepted>("How many calls are unknown now."),

@@ -1,4 +1,4 @@
-//! Pausing a tool and resuming it.
+//! Whether a tool is paused; pausing and resuming it.
 
 use axum::Json;
 use axum::body::Body;
@@ -13,6 +13,16 @@ use super::ledger::{EventView, time};
 use super::problem::Problem;
 use super::read::{ToolName, read_optional_reason, read_reason};
 use crate::gateway::ToolState;
+
+/// `GET /v1/tools/{tool}`
+pub(super) async fn show(
+    State(http): State<Http>,
+    Known(caller): Known,
+    ToolName(tool): ToolName,
+) -> Result<Response, Problem> {
+    let state = http.gateway.pauses.show_tool(&caller, &tool).await?;
+    Ok(Json(ToolView::of(&tool, &state)).into_response())
+}
 
 /// `POST /v1/tools/{tool}/pause`
 pub(super) async fn pause(

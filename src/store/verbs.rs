@@ -166,7 +166,7 @@ macro_rules! each_store_verb {
                 /// Also while data is known to be lost.
                 ///
                 /// Otherwise as `put_document`.
-                async fn put_back_document(document: &Document) -> Put as "put_document";
+                async fn put_back_document(document: &Document) -> Put;
 
                 /// Due documents of a kind, longest waiting first, at most `limit`.
                 ///

@@ -1,4 +1,4 @@
-//! The doors that a person needs at 3 a.m.: who asked, on both stores and on a cluster.
+//! The doors that a person needs at 3 a.m.: who asked, and what persons did, on both stores and on a cluster.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -9,17 +9,26 @@ use crate::support::{Act, Answer, Gateway, Tool};
 
 on_both_stores! {
     a_call_names_the_token_that_made_it_and_is_found_by_it,
+    what_persons_do_stands_in_the_audit,
 }
 
 mod redis_cluster {
     use crate::support::redis::Cluster;
     use crate::support::stores::Stores;
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn every_door_of_the_desk() {
-        let cluster = Cluster::start().await;
-        let stores = Stores::Redis(cluster.url());
-        super::a_call_names_the_token_that_made_it_and_is_found_by_it(&stores).await;
+    macro_rules! over_a_cluster {
+        ($($claim:ident),* $(,)?) => {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                let cluster = Cluster::start().await;
+                super::$claim(&Stores::Redis(cluster.url())).await;
+            })*
+        };
+    }
+
+    over_a_cluster! {
+        a_call_names_the_token_that_made_it_and_is_found_by_it,
+        what_persons_do_stands_in_the_audit,
     }
 }
 
@@ -118,4 +127,134 @@ async fn a_call_names_the_token_that_made_it_and_is_found_by_it(stores: &Stores)
     let tokens = each(&record, "/events", "token");
     assert_eq!(tokens, ["shop-a", "", "shop-b", ""], "{}", record.text);
     assert_eq!(record.at("/events/1/token"), Value::Null);
+}
+
+/// The acts of a page of the audit: what, to which kind of target, and the outcome.
+fn acts(page: &Answer) -> Vec<String> {
+    let page = page.at("/acts");
+    let acts = page.as_array().expect("a list").iter();
+    let text = |act: &Value| {
+        let parts = [&act["act"], &act["target"]["kind"], &act["outcome"]];
+        parts.map(|part| part.as_str().expect("a word")).join(" ")
+    };
+    acts.map(text).collect()
+}
+
+async fn what_persons_do_stands_in_the_audit(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.then(Act::ExecuteThenDrop).then(Act::ExecuteThenDrop);
+    let more = "compensation = { tool = \"back\", args = {} }\n[tools.back]\nurl = \"http://127.0.0.1:9/\"\n";
+    let gateways = stores.gateways(&with_tokens(&tool, more)).await;
+    let (one, other) = (&gateways[0], &gateways[gateways.len() - 1]);
+    let why = |reason: &str| json!({ "reason": reason });
+    let unknown = call(one, "shop-a", "k1").await;
+    let unknown = unknown.expect_problem("outcome-unknown").id();
+    let banks = call(one, "bank-reads", "k1").await;
+    let banks = banks.expect_problem("outcome-unknown").id();
+    let saga = json!({ "args": { "card": "SECRET" }, "idempotency_key": "k2", "saga_id": "G" });
+    let bought = post(one, "shop-a", "/v1/tools/act/calls", &saga).await;
+    let bought = bought.expect_ok().id();
+
+    let act = async |path: &str, body: Value| post(one, "ops", path, &body).await;
+    act("/v1/tools/act/pause", why("R1")).await.expect_ok();
+    let again = act("/v1/tools/act/pause", why("R2")).await;
+    again.expect_problem("wrong-state");
+    act("/v1/tools/act/resume", why("R3")).await.expect_ok();
+    let frozen = "/v1/sessions/S/freeze?tenant=shop";
+    act(frozen, why("R4")).await.expect_ok();
+    act("/v1/sessions/S/thaw?tenant=shop", why("R5"))
+        .await
+        .expect_ok();
+    let free = act("/v1/sessions/S/unlock?tenant=shop", why("R6")).await;
+    free.expect_problem("wrong-state");
+    let settled =
+        |reason| json!({ "as": "succeeded", "result": { "card": "SECRET" }, "reason": reason });
+    for (id, reason) in [(&unknown, "R7"), (&banks, "R8")] {
+        let resolve = format!("/v1/calls/{id}/resolve");
+        act(&resolve, settled(reason)).await.expect_ok();
+    }
+    let compensate = format!("/v1/calls/{bought}/compensate");
+    act(&compensate, why("R9")).await.expect_ok();
+    let aborted = post(one, "shop-a", "/v1/sagas/G/abort", &why("R10")).await;
+    aborted.expect_ok();
+    // What a token may not do is no act, and what does not exist is none.
+    let refused = post(one, "shop-a", frozen, &why("no")).await;
+    refused.expect_problem("forbidden");
+    let nothing = act("/v1/tools/none/pause", why("no")).await;
+    nothing.expect_problem("unknown-tool");
+
+    let all = get(other, "ops", "/v1/audit").await.expect_ok();
+    assert_eq!(
+        acts(&all),
+        [
+            "abort saga done",
+            "compensate call done",
+            "resolve call done",
+            "resolve call done",
+            "unlock session refused",
+            "thaw session done",
+            "freeze session done",
+            "resume tool done",
+            "pause tool refused",
+            "pause tool done",
+        ]
+    );
+    let reasons = each(&all, "/acts", "reason");
+    let expected: Vec<String> = (1..=10).rev().map(|n| format!("R{n}")).collect();
+    assert_eq!(reasons, expected, "newest first");
+    assert!(!all.text.contains("SECRET"), "{}", all.text);
+    let target = json!({ "kind": "call", "id": unknown, "tenant": "shop", "tool": "act" });
+    assert_eq!(
+        (all.at("/acts/3/target"), all.at("/acts/3/by")),
+        (target, "ops".into())
+    );
+    assert_eq!(all.at("/acts/0/by"), "shop-a");
+    let target = json!({ "kind": "tool", "id": "act", "tenant": null, "tool": "act" });
+    assert_eq!(all.at("/acts/9/target"), target);
+
+    let shops = ["abort", "compensate", "resolve", "unlock", "thaw", "freeze"];
+    let found = get(other, "shop-reads", "/v1/audit").await.expect_ok();
+    assert_eq!(each(&found, "/acts", "act"), shops);
+    let found = get(other, "ops", "/v1/audit?tenant=shop").await.expect_ok();
+    assert_eq!(each(&found, "/acts", "act"), shops);
+    let found = get(other, "bank-reads", "/v1/audit").await.expect_ok();
+    assert_eq!(each(&found, "/acts", "reason"), ["R8"]);
+    let found = get(other, "shop-reads", "/v1/audit?act=freeze").await;
+    assert_eq!(each(&found.expect_ok(), "/acts", "reason"), ["R4"]);
+    let found = get(other, "ops", "/v1/audit?act=pause").await.expect_ok();
+    assert_eq!(each(&found, "/acts", "reason"), ["R2", "R1"]);
+    for (token, query) in [("shop-a", ""), ("shop-reads", "?tenant=bank")] {
+        let refused = get(one, token, &format!("/v1/audit{query}")).await;
+        refused.expect_problem("forbidden");
+    }
+    for query in ["act=dance", "limit=0", "cursor=x", "colour=red"] {
+        let refused = get(one, "ops", &format!("/v1/audit?{query}")).await;
+        refused.expect_problem("invalid-request");
+    }
+    let (mut paged, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = get(other, "ops", &format!("/v1/audit?limit=3{cursor}")).await;
+        let page = page.expect_ok();
+        paged.extend(each(&page, "/acts", "reason"));
+        let Some(next) = page.at("/next_cursor").as_str().map(str::to_owned) else {
+            break;
+        };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(paged, expected, "page after page, each once");
+
+    let shown = get(other, "shop-reads", "/v1/tools/act").await.expect_ok();
+    assert_eq!(each(&shown, "/events", "event"), ["paused", "resumed"]);
+    assert_eq!(each(&shown, "/events", "token"), ["ops", "ops"]);
+    assert_eq!(shown.at("/paused"), false);
+    act("/v1/tools/act/pause", why("R11")).await.expect_ok();
+    let shown = get(other, "ops", "/v1/tools/act").await.expect_ok();
+    assert_eq!(
+        (shown.at("/paused"), shown.at("/reason")),
+        (true.into(), "R11".into())
+    );
+    let refused = get(one, "shop-a", "/v1/tools/act").await;
+    refused.expect_problem("forbidden");
+    let nothing = get(one, "ops", "/v1/tools/none").await;
+    nothing.expect_problem("unknown-tool");
 }

@@ -162,6 +162,7 @@ mod tests {
             shutdown_grace: Duration::ZERO,
             sample: 0.0,
             sagas: Policy::default(),
+            audit_retention: Duration::ZERO,
             pace: Pace::default(),
             memory: Budget::new(1 << 20),
         };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::ledger::{Ledger, MAX_ENTRIES, hidden};
 use crate::core::actor::Actor;
+use crate::core::audit::{Act, Deed};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::outcome::{Body, Evidence, Outcome, Sent, classify};
@@ -15,6 +16,7 @@ use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
 use crate::core::unknown::{CheckBlocker, Resolution};
 use crate::downstream::Deadline;
+use crate::gateway::audit;
 use crate::gateway::base::Base;
 use crate::gateway::calls::{PreparedCall, Sender};
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
@@ -61,9 +63,14 @@ impl Operator {
         let (operator, caller) = (self.clone(), caller.clone());
         let (reason, resolution) = (reason.to_owned(), resolution.clone());
         let settling = async move {
-            operator
-                .settle(&caller, call_id, &reason, &resolution)
-                .await
+            operator.base.admit_person(&caller).await?;
+            let maker = operator.base.store.maker(call_id).await;
+            let maker = maker.map_err(unavailable)?;
+            let maker = maker.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+            let on = (call_id, &maker.tenant[..], &maker.tool[..]);
+            let act = Act::on_call(&caller, Deed::Resolve, on, &reason);
+            let doing = operator.settle(&caller, call_id, &reason, &resolution);
+            audit::kept(&operator.base, act, doing).await
         };
         self.base.to_its_end(settling).await
     }
@@ -76,7 +83,6 @@ impl Operator {
         reason: &str,
         resolution: &Resolution,
     ) -> Result<Record, Error> {
-        self.base.admit_person(caller).await?;
         let wrong = |why: String| ErrorKind::WrongState(why).of_call(call_id);
         let event = Event::Resolved {
             by: caller.name.clone(),

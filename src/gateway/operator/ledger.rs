@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
+use crate::core::audit::{Audited, Deed};
 use crate::core::caller::Caller;
+use crate::core::document::{Document, Kind};
 use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record};
@@ -54,7 +56,17 @@ pub struct Query {
     pub limit: u32,
 }
 
-/// Answers questions about calls.
+/// A question about acts of persons.
+#[derive(Debug, Clone)]
+pub struct AuditQuery {
+    /// The tenant of the targets; as in [`Query`].
+    pub tenant: Option<String>,
+    pub deed: Option<Deed>,
+    pub before: Option<Position>,
+    pub limit: u32,
+}
+
+/// Answers questions about calls, and about what persons have done.
 pub struct Ledger {
     base: Arc<Base>,
     /// The tenants of the running exports.
@@ -157,6 +169,37 @@ impl Ledger {
             .iter_mut()
             .for_each(|listed| self.mask(&mut listed.record));
         Ok(page)
+    }
+
+    /// The acts of persons, newest first, and the position of the next page.
+    ///
+    /// Acts on what belongs to no tenant, such as a tool, are shown to administrators.
+    ///
+    /// # Errors
+    /// The caller may not read this tenant's calls, or the store does not answer.
+    pub async fn list_acts(
+        &self,
+        caller: &Caller,
+        query: &AuditQuery,
+    ) -> Result<(Vec<Audited>, Option<Position>), Error> {
+        let own = (!caller.is_admin()).then(|| caller.tenant.clone());
+        let tenant = query.tenant.clone().or(own);
+        if !tenant
+            .as_ref()
+            .map_or(caller.is_admin(), |tenant| caller.may_read(tenant))
+        {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let (deed, before) = (query.deed.map(Deed::as_str), query.before.as_ref());
+        let store = &self.base.store;
+        let found = store.documents(Kind::Act, tenant.as_deref(), deed, before, query.limit);
+        let (found, next) = self.base.readable_page(found.await).map_err(unavailable)?;
+        let read = |document: &Document| {
+            let read = Audited::from_document(document);
+            read.inspect_err(|why| tracing::error!(act = document.id, why, "an act cannot be read"))
+                .ok()
+        };
+        Ok((found.iter().filter_map(read).collect(), next))
     }
 
     async fn tenants_for(&self, caller: &Caller, query: &Query) -> Result<Vec<String>, Error> {

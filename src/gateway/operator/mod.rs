@@ -7,5 +7,5 @@ mod sessions; // unlock, freeze, thaw
 pub(super) use self::calls::Operator;
 pub use self::calls::Replay;
 pub(super) use self::ledger::Ledger;
-pub use self::ledger::Query;
+pub use self::ledger::{AuditQuery, Query};
 pub(super) use self::sessions::Sessions;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use crate::core::actor::Actor;
+use crate::core::audit::{Act, Deed};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::record::{Entry, Record};
 use crate::core::session::{Lock, Session, SessionId};
+use crate::gateway::audit;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, unavailable};
 use crate::gateway::transition::{self, Moved, OnConflict};
@@ -47,7 +49,12 @@ impl Sessions {
     ) -> Result<Lock, Error> {
         let (sessions, caller) = (self.clone(), caller.clone());
         let (id, reason) = (id.clone(), reason.to_owned());
-        let unlocking = async move { sessions.unlock_and_tell(&caller, &id, &reason).await };
+        self.base.admit_person(&caller).await?;
+        let unlocking = async move {
+            let act = Act::on_session(&caller, Deed::Unlock, &id, &reason);
+            let doing = sessions.unlock_and_tell(&caller, &id, &reason);
+            audit::kept(&sessions.base, act, doing).await
+        };
         self.base.to_its_end(unlocking).await
     }
 
@@ -57,7 +64,7 @@ impl Sessions {
         id: &SessionId,
         reason: &str,
     ) -> Result<Lock, Error> {
-        let session = self.session_of(caller, id).await?;
+        let session = self.find_session(caller, id).await?;
         let Some(lock) = session.lock else {
             return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
         };
@@ -112,23 +119,42 @@ impl Sessions {
     /// # Errors
     /// The caller is no administrator, or it is frozen already.
     pub async fn freeze_session(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: &SessionId,
         reason: &str,
     ) -> Result<(), Error> {
-        self.set_frozen(caller, id, true, reason).await
+        self.freeze_or_thaw(caller, id, true, reason).await
     }
 
     /// # Errors
     /// The caller is no administrator, or it is not frozen.
     pub async fn thaw_session(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: &SessionId,
         reason: &str,
     ) -> Result<(), Error> {
-        self.set_frozen(caller, id, false, reason).await
+        self.freeze_or_thaw(caller, id, false, reason).await
+    }
+
+    async fn freeze_or_thaw(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &SessionId,
+        frozen: bool,
+        reason: &str,
+    ) -> Result<(), Error> {
+        self.base.admit_person(caller).await?;
+        let (sessions, caller) = (self.clone(), caller.clone());
+        let (id, reason) = (id.clone(), reason.to_owned());
+        let acting = async move {
+            let deed = if frozen { Deed::Freeze } else { Deed::Thaw };
+            let act = Act::on_session(&caller, deed, &id, &reason);
+            let doing = sessions.set_frozen(&caller, &id, frozen, &reason);
+            audit::kept(&sessions.base, act, doing).await
+        };
+        self.base.to_its_end(acting).await
     }
 
     async fn set_frozen(
@@ -138,7 +164,6 @@ impl Sessions {
         frozen: bool,
         reason: &str,
     ) -> Result<(), Error> {
-        self.session_of(caller, id).await?;
         let what = if frozen { "frozen" } else { "thawed" };
         let entry = entry(
             what,
@@ -162,12 +187,6 @@ impl Sessions {
             "a session was frozen or thawed"
         );
         Ok(())
-    }
-
-    /// A session, for an act of a person.
-    async fn session_of(&self, caller: &Caller, id: &SessionId) -> Result<Session, Error> {
-        self.base.admit_person(caller).await?;
-        self.find_session(caller, id).await
     }
 }
 

@@ -10,11 +10,13 @@ use super::report::{self, Progress, Report, RunState, json_of, micros};
 use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::actor::Actor;
+use crate::core::audit::Act;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
 use crate::core::time::{after, before, signed};
 use crate::crash;
+use crate::gateway::audit;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::ids::new_run_id;
 use crate::gateway::tools::ToolAt;
@@ -204,13 +206,16 @@ impl Reconciler {
             margin: self.margin(&of),
         };
         let (gateway, by) = (self.clone(), Actor::Token(&caller.name).to_string());
+        let act = Act::reconciles(caller, name);
+        let run = async move {
+            let doing = async {
+                let report = gateway.reconcile(&of, &new_run_id(), window, &by).await;
+                report.map_err(unavailable)
+            };
+            audit::kept(&gateway.base, act, doing).await
+        };
         // A caller that hangs up does not end it.
-        let run = self
-            .base
-            .tasks
-            .spawn(async move { gateway.reconcile(&of, &new_run_id(), window, &by).await });
-        let report = run.await.ok().and_then(Result::ok);
-        report.ok_or_else(|| unavailable(()))
+        self.base.to_its_end(run).await
     }
 
     /// Compares, writes the report down, and works on its anomalies.

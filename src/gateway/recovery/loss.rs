@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::Mutex;
 
+use crate::core::audit::Act;
 use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
 use crate::crash;
+use crate::gateway::audit;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, of_store, unavailable};
 use crate::gateway::sagas::SagaRegistry;
@@ -88,7 +90,9 @@ impl LossAcceptance {
             // One at a time: what the one prepares, the other would complete.
             let _alone = gateway.accepting.lock().await;
             let _counted = Acceptance::begin(&gateway);
-            gateway.mark_and_accept(&caller, &reason).await
+            let act = Act::accepts_loss(&caller, &reason);
+            let doing = gateway.mark_and_accept(&caller, &reason);
+            audit::kept(&gateway.base, act, doing).await
         };
         self.base.to_its_end(accepting).await
     }

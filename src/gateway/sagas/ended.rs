@@ -9,6 +9,7 @@ use super::members::SagaAt;
 use super::registry::{SagaRegistry, readable};
 use super::worker::SagaWorker;
 use crate::core::actor::Actor;
+use crate::core::audit::{Act, Deed};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::Kind;
@@ -17,6 +18,7 @@ use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Phase, Saga, SagaId};
 use crate::core::undo;
 use crate::crash;
+use crate::gateway::audit;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, of_store, unavailable};
 use crate::store;
@@ -101,6 +103,7 @@ impl Sagas {
             by: by(caller),
             reason: reason.to_owned(),
         };
+        self.admit_to_end(caller, id).await?;
         self.end_saga(caller, id, &event).await
     }
 
@@ -119,9 +122,12 @@ impl Sagas {
             reason: reason.to_owned(),
             after_loss: caller.is_admin(),
         };
+        self.admit_to_end(caller, id).await?;
+        let act = Act::on_saga(caller, Deed::Abort, id, reason);
         let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
         let aborting = async move {
-            let at = sagas.end_saga(&caller, &id, &event).await?;
+            let ending = sagas.end_saga(&caller, &id, &event);
+            let at = audit::kept(&sagas.base, act, ending).await?;
             crash::point("saga_closed");
             sagas.worker.begin_undoing(&id);
             Ok(at)
@@ -129,14 +135,18 @@ impl Sagas {
         self.base.to_its_end(aborting).await
     }
 
-    async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
+    /// Refuses a caller who may not complete or abort a saga, and anyone while data is lost.
+    async fn admit_to_end(&self, caller: &Caller, id: &SagaId) -> Result<(), Error> {
         if !caller.is_admin() {
             let saga = self.registry.known_saga(id).await?;
             if !self.may_end(caller, &self.registry.with_calls(saga).await?) {
                 return Err(ErrorKind::Forbidden.alone());
             }
         }
-        self.base.must_know_all_data().await?;
+        self.base.must_know_all_data().await
+    }
+
+    async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
         let saga = self.act_on_saga(id, event).await?;
         tracing::info!(
             saga = saga.id.id,
@@ -166,12 +176,16 @@ impl Sagas {
     ) -> Result<SagaAt, Error> {
         let (sagas, caller) = (self.clone(), caller.clone());
         let (id, reason) = (id.clone(), reason.to_owned());
-        let act = async move { sagas.retry(&caller, &id, &reason).await };
+        self.base.admit_person(&caller).await?;
+        let act = async move {
+            let act = Act::on_saga(&caller, Deed::Retry, &id, &reason);
+            audit::kept(&sagas.base, act, sagas.retry(&caller, &id, &reason)).await
+        };
         self.base.to_its_end(act).await
     }
 
     async fn retry(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
-        let saga = self.stuck_saga(caller, id).await?;
+        let saga = self.stuck_saga(id).await?;
         // Its calls first: if this breaks off here, it is still stuck, and seen.
         match self.registry.calls_of(&saga).await {
             Ok(calls) => {
@@ -222,12 +236,16 @@ impl Sagas {
     ) -> Result<SagaAt, Error> {
         let (sagas, caller) = (self.clone(), caller.clone());
         let (id, reason) = (id.clone(), reason.to_owned());
-        let act = async move { sagas.skip(&caller, &id, &reason).await };
+        self.base.admit_person(&caller).await?;
+        let act = async move {
+            let act = Act::on_saga(&caller, Deed::Skip, &id, &reason);
+            audit::kept(&sagas.base, act, sagas.skip(&caller, &id, &reason)).await
+        };
         self.base.to_its_end(act).await
     }
 
     async fn skip(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
-        self.stuck_saga(caller, id).await?;
+        self.stuck_saga(id).await?;
         // Before its calls: a worker writes down the saga before it sends a compensation.
         let held = Event::Held {
             until: self.base.busy_until(self.base.now(), Duration::ZERO),
@@ -301,8 +319,7 @@ impl Sagas {
     }
 
     /// A stuck saga, for an act of a person.
-    async fn stuck_saga(&self, caller: &Caller, id: &SagaId) -> Result<Saga, Error> {
-        self.base.admit_person(caller).await?;
+    async fn stuck_saga(&self, id: &SagaId) -> Result<Saga, Error> {
         let saga = self.registry.known_saga(id).await?;
         if saga.state() != saga::State::Stuck {
             let illegal = saga::Illegal::State(saga.state());
@@ -326,9 +343,14 @@ impl Sagas {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         self.base.admit_person(caller).await?;
+        let maker = self.base.store.maker(call_id).await.map_err(of_store)?;
+        let maker = maker.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+        let on = (call_id, &maker.tenant[..], &maker.tool[..]);
+        let act = Act::on_call(caller, Deed::Compensate, on, reason);
         let (sagas, by, reason) = (self.clone(), by(caller), reason.to_owned());
         let act = async move {
-            let saga = sagas.compensate_call(call_id, &by, &reason).await?;
+            let doing = sagas.compensate_call(call_id, &by, &reason);
+            let saga = audit::kept(&sagas.base, act, doing).await?;
             sagas.registry.with_calls(saga).await
         };
         self.base.to_its_end(act).await
