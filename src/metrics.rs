@@ -148,6 +148,8 @@ metrics! {
         => "How long the store took, whether it did what it was asked for or not.";
     pub denied: IntCounterVec = "oncegate_barred_total", ["tool", "reason"]
         => "Calls that were not started: frozen or busy session, stale or unknown token, budget, similar call.";
+    pub similar: IntCounterVec = "oncegate_similar_total", ["tool"]
+        => "Calls that ran, and may have had an effect, although an earlier call looked the same.";
     pub compensations: IntCounterVec = "oncegate_compensations_total", ["tool", "result"]
         => "Calls that were to be compensated, by the result.";
     pub throttled: IntCounterVec = "oncegate_throttled_total", ["token", "limit"]
@@ -427,6 +429,7 @@ impl Metrics {
         self.duplicate_gap.with_label_values(&[tool]);
         self.passed_through.with_label_values(&[tool]);
         self.late_executions.with_label_values(&[tool]);
+        self.similar.with_label_values(&[tool]);
         for (counters, words) in [
             (&self.attempts, &Outcome::WORDS[..]),
             (

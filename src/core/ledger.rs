@@ -24,6 +24,10 @@ pub struct Filter {
     pub saga_id: Option<String>,
     /// The name of the token that made the call; empty: the gateway's own calls. It has no index.
     pub by: Option<String>,
+    /// Whether an earlier call looked the same when the call began. It has no index.
+    pub similar: Option<bool>,
+    /// How often the call was asked for again, at least. It has no index.
+    pub duplicates_min: Option<u64>,
     /// One of [`STATES`].
     pub state: Option<String>,
     /// At or after this time, by `created_at`.
@@ -88,7 +92,13 @@ impl Filter {
         indexes.into_iter().flatten().next().unwrap_or(Index::All)
     }
 
-    /// Whether a call passes the filter.
+    /// Whether a call with its duplicates passes the filter.
+    pub fn lists(&self, listed: &Listed) -> bool {
+        let count = listed.duplicates.count;
+        self.matches(&listed.record) && self.duplicates_min.is_none_or(|min| count >= min)
+    }
+
+    /// Whether a call passes the filter, whatever its duplicates are.
     pub fn matches(&self, record: &Record) -> bool {
         let intent = &record.intent;
         let is = |asked: &Option<String>, found: &str| {
@@ -101,6 +111,9 @@ impl Filter {
             && is(&self.key, &intent.key)
             && is(&self.saga_id, &intent.saga_id)
             && is(&self.by, &intent.made_by)
+            && self
+                .similar
+                .is_none_or(|is_similar| record.similar_to.is_some() == is_similar)
             && is(&self.state, record.state.as_str())
             && self.since.is_none_or(|since| intent.created_at >= since)
             && self.until.is_none_or(|until| intent.created_at < until)

@@ -28,6 +28,8 @@ fn filter() -> Filter {
         key: Some("K".into()),
         saga_id: Some("G".into()),
         by: Some("M".into()),
+        similar: Some(false),
+        duplicates_min: None,
         state: Some("succeeded".into()),
         since: Some(at(10)),
         until: Some(at(11)),
@@ -55,6 +57,33 @@ fn a_call_is_found_only_if_all_that_is_asked_for_holds() {
         change(&mut alone, other());
         assert!(!all.matches(&call()), "member {number}");
         assert!(!alone.matches(&call()), "member {number} alone");
+    }
+}
+
+#[test]
+fn a_call_is_found_by_what_it_looks_like_and_by_how_often_it_was_asked_for() {
+    for (count, min, similar, is_found) in [
+        (3, None, None, true),
+        (3, Some(3), None, true),
+        (3, Some(4), None, false),
+        (0, Some(1), None, false),
+        (3, Some(3), Some(true), true),
+        (3, None, Some(false), false),
+        (3, Some(4), Some(true), false),
+    ] {
+        let mut record = call();
+        record.similar_to = Some(record.intent.call_id);
+        let duplicates = Duplicates {
+            count,
+            last: Vec::new(),
+        };
+        let filter = Filter {
+            similar,
+            duplicates_min: min,
+            ..Filter::default()
+        };
+        let listed = Listed { record, duplicates };
+        assert_eq!(filter.lists(&listed), is_found, "{count} {filter:?}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! `GET /v1/calls`: calls that pass a filter, as pages or as one long stream of lines.
 
+use std::str::FromStr;
+
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -54,6 +56,12 @@ pub(super) struct Parameters {
     saga_id: Option<String>,
     /// The name of the token that made the calls; empty: calls of the gateway itself.
     by: Option<String>,
+    /// Whether an earlier call looked the same when the call began (`similar` of its tool).
+    #[param(value_type = Option<bool>)]
+    similar: Option<String>,
+    /// At least so many requests asked for the call again.
+    #[param(value_type = Option<u64>, minimum = 0)]
+    duplicates_min: Option<String>,
     #[param(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: Option<String>,
     /// Created at this time or later.
@@ -87,6 +95,8 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             key: asked.key,
             saga_id: asked.saga_id,
             by: asked.by,
+            similar: parsed("similar", "true or false", asked.similar)?,
+            duplicates_min: parsed("duplicates_min", "a whole number", asked.duplicates_min)?,
             state: asked.state,
             since: moment("since", asked.since)?,
             until: moment("until", asked.until)?,
@@ -95,6 +105,12 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     })
+}
+
+/// Reads a parameter as a value of Rust.
+fn parsed<T: FromStr>(name: &str, what: &str, text: Option<String>) -> Result<Option<T>, Problem> {
+    let refuse = |_| Problem::invalid_request(&format!("{name} must be {what}"));
+    text.map(|text| text.parse().map_err(refuse)).transpose()
 }
 
 /// Calls without their histories, newest first.

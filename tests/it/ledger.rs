@@ -340,6 +340,8 @@ async fn what_cannot_be_asked_is_refused_with_a_reason() {
         ("since=yesterday", "since must be a time"),
         ("until=2026-01-01", "until must be a time"),
         ("state=done", "running, succeeded, failed, unknown"),
+        ("similar=maybe", "similar must be true or false"),
+        ("duplicates_min=-1", "duplicates_min must be a whole number"),
         ("colour=red", "colour"),
         ("tool=a&tool=b", "tool"),
     ] {

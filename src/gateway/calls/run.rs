@@ -209,6 +209,10 @@ impl Runner {
         let tool = &call.at.tool;
         self.count_arrival(&tool.name, ArrivalKind::First, began);
         call.trace.ended(record, failure_of(record));
+        if record.similar_to.is_some() && !matches!(record.state, State::Failed(_)) {
+            let similar = &self.base.metrics.similar;
+            similar.with_label_values(&[&tool.name]).inc();
+        }
         if let Some(reason) = failure_of(record) {
             self.base
                 .metrics

@@ -92,7 +92,7 @@ impl Ledger for Redis {
                 for (position, listed) in listed {
                     bytes += listed.as_ref().map_or(0, Listed::size);
                     page.found
-                        .extend(listed.filter(|listed| filter.matches(&listed.record)));
+                        .extend(listed.filter(|listed| filter.lists(listed)));
                     if page.found.len() >= limit || bytes >= PAGE_BYTES {
                         page.next = Some(position);
                         return Ok(page);

@@ -129,7 +129,7 @@ fn list(
             let position = position(&listed);
             looked += 1;
             bytes += listed.size();
-            if listed.record.intent.tenant == tenant && filter.matches(&listed.record) {
+            if listed.record.intent.tenant == tenant && filter.lists(&listed) {
                 page.found.push(listed);
             }
             if looked >= LOOKS || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {

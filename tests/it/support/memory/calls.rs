@@ -281,7 +281,7 @@ impl Ledger for Memory {
             .values()
             .map(|(record, _)| record)
             .filter(|record| is_asked_for(record));
-        let found = found.map(|record| {
+        let found = found.filter_map(|record| {
             let duplicates = inner
                 .duplicates
                 .get(&record.intent.call_id)
@@ -293,7 +293,7 @@ impl Ledger for Memory {
             } else {
                 record
             };
-            Listed { record, duplicates }
+            Some(Listed { record, duplicates }).filter(|listed| filter.lists(listed))
         });
         let mut page = Page {
             found: found.collect::<Vec<Listed>>(),
