@@ -168,6 +168,8 @@ metrics! {
         => "Sagas, by state.";
     stuck_sagas: IntGauge = "oncegate_stuck_sagas", []
         => "Sagas that need a person.";
+    pub frozen_sessions: IntGauge = "oncegate_frozen_sessions", []
+        => "Sessions that a person has frozen, and not thawed.";
     store_ready: IntGauge = "oncegate_store_ready", []
         => "1 if calls may be claimed.";
     store_durability: IntGaugeVec = "oncegate_store_durability", ["class"]

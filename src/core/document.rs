@@ -22,10 +22,12 @@ pub enum Kind {
     Secret,
     /// An act of a person.
     Act,
+    /// A session that a person has frozen.
+    Session,
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Saga,
         Self::Reconciliation,
         Self::Report,
@@ -33,6 +35,7 @@ impl Kind {
         Self::Recipe,
         Self::Secret,
         Self::Act,
+        Self::Session,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -44,6 +47,7 @@ impl Kind {
             Self::Recipe => "recipe",
             Self::Secret => "secret",
             Self::Act => "act",
+            Self::Session => "session",
         }
     }
 }

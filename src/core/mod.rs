@@ -11,6 +11,7 @@ pub mod caller; // who is calling and what they may do
 pub mod compensation; // how a tool's calls are undone
 pub mod document; // what is kept beside the calls
 pub mod evidence; // what was observed of an attempt
+pub mod frozen; // how frozen sessions are found
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
 pub mod ledger; // what is asked of the ledger

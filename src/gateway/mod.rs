@@ -41,7 +41,7 @@ pub use self::calls::{identify, probe_url};
 pub use self::clock::local_time;
 pub use self::error::{Differs, Error, ErrorKind, Reused};
 pub use self::ids::{jitter, new_instance};
-pub use self::operator::{AuditQuery, Query, Replay};
+pub use self::operator::{AuditQuery, Query, Replay, SessionQuery};
 use self::operator::{Ledger, Operator, Sessions};
 use self::pauses::Pauses;
 pub use self::pauses::ToolState;

@@ -13,6 +13,7 @@ use super::pauses::Pauses;
 use super::recipes::Recipes;
 use super::secret::KnownSecrets;
 use crate::core::document::Kind;
+use crate::core::frozen::FROZEN;
 use crate::core::saga;
 use crate::store::{Readiness, Reason};
 
@@ -69,6 +70,18 @@ impl Status {
         readiness.warnings.extend(self.pauses.pause_warnings());
         self.base.metrics.take_readiness(&readiness);
         readiness
+    }
+
+    /// A warning, if sessions are frozen. Counts them.
+    async fn frozen_warning(&self) -> Option<Reason> {
+        let counts = self.base.store.count_documents(Kind::Session).await.ok()?;
+        let frozen = counts.iter().find(|(state, _)| state == FROZEN);
+        let frozen = frozen.map_or(0, |(_, count)| *count);
+        let gauge = &self.base.metrics.frozen_sessions;
+        gauge.set(i64::try_from(frozen).unwrap_or(i64::MAX));
+        let text =
+            format!("sessions that a person has frozen: {frozen} (GET /v1/sessions?frozen=true)");
+        (frozen > 0).then(|| Reason::new("session_frozen", text))
     }
 
     /// The metrics as text, with counts of the store: one shared buffer, made anew after a second.
@@ -132,7 +145,8 @@ impl Status {
                 }
                 _ => {
                     let at = Instant::now();
-                    let found = self.base.store.readiness().await;
+                    let mut found = self.base.store.readiness().await;
+                    found.warnings.extend(self.frozen_warning().await);
                     *recent = Some((at, found.clone()));
                     found
                 }

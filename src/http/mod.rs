@@ -90,6 +90,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/reconciliations", get(reconciliations::list))
         .route("/v1/reconciliations/{name}", get(reconciliations::show))
         .route("/v1/reconciliations/{name}/run", post(reconciliations::run))
+        .route("/v1/sessions", get(sessions::list))
         .route("/v1/sessions/{id}", get(sessions::show))
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
         .route("/v1/sessions/{id}/freeze", post(sessions::freeze))

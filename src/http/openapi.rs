@@ -227,6 +227,10 @@ pub fn document() -> OpenApi {
                 .optional_body::<reconciliations::RunBody>()
                 .problems(&[Slug::ShuttingDown]),
         ),
+        Door::get("/v1/sessions", "list_sessions", "Sessions that are frozen or locked, newest first")
+            .params::<sessions::Parameters>()
+            .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
+            .json::<sessions::PageView<'_>>("A page; it may be short, and even empty."),
         on_session(Door::get("/v1/sessions/{id}", "show_session", "What bounds the branches of a session now"))
             .json::<sessions::SessionView<'_>>("The session; one that was never seen has nothing in it."),
         on_session(act("/v1/sessions/{id}/unlock", "unlock_session", "Take the session's lock away from its call"))

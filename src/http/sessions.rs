@@ -1,16 +1,86 @@
-//! The routes of sessions: show, unlock, freeze and thaw.
+//! The routes of sessions: list, show, unlock, freeze and thaw.
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
+use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
-use super::read::{Act, Named};
+use super::read::{Act, Named, QueryOf, cursor, identity, limit};
+use crate::core::ledger::LIMITS;
+use crate::core::position::Position;
 use crate::core::session::{Lock, Session, SessionId};
+use crate::gateway::SessionQuery;
+
+/// `GET /v1/sessions`
+pub(super) async fn list(
+    State(http): State<Http>,
+    Known(caller): Known,
+    QueryOf(asked): QueryOf<Parameters>,
+) -> Result<Response, Problem> {
+    let only_true = |asked: Option<String>| match asked.as_deref() {
+        None => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(Problem::invalid_request(
+            "frozen and locked can only be true",
+        )),
+    };
+    let (frozen, locked) = (only_true(asked.frozen)?, only_true(asked.locked)?);
+    if !frozen && !locked {
+        let why = "name frozen=true or locked=true: there is no list of all sessions";
+        return Err(Problem::invalid_request(why));
+    }
+    let tenant = asked.tenant.map(|tenant| identity("tenant", tenant));
+    let query = SessionQuery {
+        tenant: tenant.transpose()?,
+        frozen,
+        locked,
+        before: cursor(asked.cursor, Position::from_cursor)?,
+        limit: limit(asked.limit, LIMITS.0)?,
+    };
+    let (sessions, next) = http.gateway.sessions.list_sessions(&caller, &query).await?;
+    let page = PageView {
+        sessions: sessions
+            .iter()
+            .map(|(id, session)| SessionView::of(id, session))
+            .collect(),
+        next_cursor: next.map(|place| place.to_cursor()),
+    };
+    Ok(Json(page).into_response())
+}
+
+/// Which sessions; all that is named must hold.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    /// Tenant of the sessions; an administrator who names none gets all.
+    tenant: Option<String>,
+    /// A person has frozen it, and not thawed it.
+    #[param(pattern = "^true$")]
+    frozen: Option<String>,
+    /// A call has its lock.
+    #[param(pattern = "^true$")]
+    locked: Option<String>,
+    /// The `next_cursor` of an earlier answer.
+    cursor: Option<String>,
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
+    limit: Option<String>,
+}
+
+/// Sessions, newest first: by their first freeze, or by the call that has their lock.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SessionPage)]
+pub(super) struct PageView<'a> {
+    sessions: Vec<SessionView<'a>>,
+    /// Where to go on, unless this was all.
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
 
 /// `GET /v1/sessions/{id}`
 pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {

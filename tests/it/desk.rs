@@ -1,4 +1,5 @@
-//! The doors that a person needs at 3 a.m.: who asked, what persons did and what ran twice, on both stores and on a cluster.
+//! The doors that a person needs at 3 a.m.: who asked, what persons did, what ran twice, which
+//! sessions stand still. On both stores and on a cluster.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -11,6 +12,7 @@ on_both_stores! {
     a_call_names_the_token_that_made_it_and_is_found_by_it,
     what_persons_do_stands_in_the_audit,
     calls_that_look_alike_are_counted_summed_and_named,
+    frozen_and_locked_sessions_are_found,
 }
 
 mod redis_cluster {
@@ -31,6 +33,7 @@ mod redis_cluster {
         a_call_names_the_token_that_made_it_and_is_found_by_it,
         what_persons_do_stands_in_the_audit,
         calls_that_look_alike_are_counted_summed_and_named,
+        frozen_and_locked_sessions_are_found,
     }
 }
 
@@ -378,5 +381,112 @@ async fn calls_that_look_alike_are_counted_summed_and_named(stores: &Stores) {
         assert_eq!((calls.len(), sum, users), (3, 5_100, vec!["ann", "bob"]));
     } else {
         assert_eq!(printed, expected);
+    }
+}
+
+async fn frozen_and_locked_sessions_are_found(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateways = stores
+        .gateways(&with_tokens(&tool, "session = \"exclusive\"\n"))
+        .await;
+    let (one, other) = (&gateways[0], &gateways[gateways.len() - 1]);
+    let found = async |token: &str, query: &str| {
+        let page = get(other, token, &format!("/v1/sessions?{query}")).await;
+        each(&page.expect_ok(), "/sessions", "session_id")
+    };
+    let none = [""; 0];
+    assert_eq!(found("ops", "frozen=true").await, none);
+    assert_eq!(found("ops", "locked=true").await, none);
+    let act = async |id: &str, tenant: &str, what: &str| {
+        let path = format!("/v1/sessions/{id}/{what}?tenant={tenant}");
+        post(one, "ops", &path, &json!({ "reason": "it hangs" })).await
+    };
+    for (id, tenant) in [("A", "shop"), ("S", "shop"), ("B", "bank"), ("C", "shop")] {
+        act(id, tenant, "freeze").await.expect_ok();
+    }
+    act("A", "shop", "freeze")
+        .await
+        .expect_problem("wrong-state");
+    act("C", "shop", "thaw").await.expect_ok();
+    assert_eq!(found("ops", "frozen=true").await, ["B", "S", "A"]);
+    assert_eq!(found("ops", "frozen=true&tenant=shop").await, ["S", "A"]);
+    assert_eq!(found("shop-reads", "frozen=true").await, ["S", "A"]);
+    assert_eq!(found("bank-reads", "frozen=true").await, ["B"]);
+    let (mut paged, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let path = format!("/v1/sessions?frozen=true&limit=1{cursor}");
+        let page = get(other, "ops", &path).await.expect_ok();
+        paged.extend(each(&page, "/sessions", "session_id"));
+        let Some(next) = page.at("/next_cursor").as_str().map(str::to_owned) else {
+            break;
+        };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(paged, ["B", "S", "A"], "page after page, each once");
+    until("readiness warns", async || {
+        other
+            .get("/readyz")
+            .await
+            .at("/warnings")
+            .to_string()
+            .contains("a person has frozen: 3")
+    })
+    .await;
+    until("they are counted", async || {
+        let metrics = get(other, "ops", "/metrics").await;
+        metrics.text.contains("oncegate_frozen_sessions 3\n")
+    })
+    .await;
+
+    // S is thawed, and its call hangs; then it is frozen once more.
+    act("S", "shop", "thaw").await.expect_ok();
+    let (hold, held) = Act::held(Act::Numbered);
+    tool.then(held);
+    let body = json!({ "args": {}, "idempotency_key": "k", "session_id": "S" });
+    let request = one.client.post(one.url("/v1/tools/act/calls"));
+    let request = request
+        .bearer_auth("shop-a")
+        .header("prefer", "respond-async");
+    let running = Answer::to(request.body(body.to_string())).await;
+    assert_eq!(running.status, 202, "{}", running.text);
+    until("it runs", async || tool.requests() == 1).await;
+    assert_eq!(found("ops", "locked=true").await, ["S"]);
+    assert_eq!(found("shop-reads", "locked=true").await, ["S"]);
+    assert_eq!(found("bank-reads", "locked=true").await, none);
+    assert_eq!(found("ops", "frozen=true&locked=true").await, none);
+    act("S", "shop", "freeze").await.expect_ok();
+    assert_eq!(found("ops", "frozen=true&locked=true").await, ["S"]);
+    let page = get(other, "shop-reads", "/v1/sessions?locked=true").await;
+    assert_eq!(page.at("/sessions/0/lock/call_id"), running.id());
+    assert_eq!(page.at("/sessions/0/frozen"), true);
+    act("S", "shop", "unlock").await.expect_ok();
+    assert_eq!(found("ops", "locked=true").await, none);
+    drop(hold);
+    for (id, tenant) in [("A", "shop"), ("S", "shop"), ("B", "bank")] {
+        act(id, tenant, "thaw").await.expect_ok();
+    }
+    assert_eq!(found("ops", "frozen=true").await, none);
+    until("readiness warns no more", async || {
+        !other
+            .get("/readyz")
+            .await
+            .text
+            .contains("person has frozen")
+    })
+    .await;
+
+    for query in [
+        "",
+        "frozen=false",
+        "frozen=true&limit=0",
+        "locked=true&cursor=x",
+        "frozen=true&colour=red",
+    ] {
+        let refused = get(one, "ops", &format!("/v1/sessions?{query}")).await;
+        refused.expect_problem("invalid-request");
+    }
+    for (token, query) in [("shop-a", ""), ("shop-reads", "&tenant=bank")] {
+        let refused = get(one, token, &format!("/v1/sessions?frozen=true{query}")).await;
+        refused.expect_problem("forbidden");
     }
 }

@@ -8,4 +8,5 @@ pub(super) use self::calls::Operator;
 pub use self::calls::Replay;
 pub(super) use self::ledger::Ledger;
 pub use self::ledger::{AuditQuery, Query};
+pub use self::sessions::SessionQuery;
 pub(super) use self::sessions::Sessions;

@@ -6,12 +6,28 @@ use crate::core::actor::Actor;
 use crate::core::audit::{Act, Deed};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
-use crate::core::record::{Entry, Record};
+use crate::core::document::{Document, Kind};
+use crate::core::frozen::{self, FROZEN};
+use crate::core::ledger::{Filter, Page};
+use crate::core::position::Position;
+use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::gateway::audit;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, unavailable};
-use crate::gateway::transition::{self, Moved, OnConflict};
+use crate::gateway::transition::{self, Moved, OnConflict, ROUNDS};
+use crate::store::{self, Put};
+
+/// A question about sessions that are frozen or locked.
+#[derive(Debug, Clone)]
+pub struct SessionQuery {
+    /// `None`: the caller's own tenant, or every tenant for an administrator.
+    pub tenant: Option<String>,
+    pub frozen: bool,
+    pub locked: bool,
+    pub before: Option<Position>,
+    pub limit: u32,
+}
 
 /// The acts of persons on sessions.
 pub struct Sessions {
@@ -138,6 +154,122 @@ impl Sessions {
         self.freeze_or_thaw(caller, id, false, reason).await
     }
 
+    /// Marks a session as frozen or thawed, so that it is found. A freeze must not fail for want of a mark.
+    async fn mark(&self, id: &SessionId, frozen: bool) {
+        let store = &self.base.store;
+        let marking = async {
+            let mut there = store.document(Kind::Session, &id.tenant, &id.id).await?;
+            for _ in 0..ROUNDS {
+                let now = self.base.now();
+                let Some(mark) = frozen::marked(id, there.as_ref(), frozen, now) else {
+                    return Ok(());
+                };
+                match store.put_back_document(&mark).await? {
+                    Put::Done => return Ok(()),
+                    Put::Lost(newer) => there = newer,
+                }
+            }
+            Err(store::Error::Refused("a mark changes too fast".into()))
+        };
+        if let Err(error) = marking.await {
+            tracing::error!(frozen, %error, "the list of frozen sessions is wrong about a session");
+        }
+    }
+
+    /// Sessions that are frozen, or locked, or both; and the position of the next page.
+    ///
+    /// A page looks at `limit` marks or calls, so it may be short, and even empty. A listed session that is not frozen
+    /// lost its freeze: the store has forgotten it, or its gateway ended before it was written.
+    ///
+    /// # Errors
+    /// The caller may not read this tenant's calls, or the store does not answer.
+    pub async fn list_sessions(
+        &self,
+        caller: &Caller,
+        query: &SessionQuery,
+    ) -> Result<(Vec<(SessionId, Session)>, Option<Position>), Error> {
+        let own = (!caller.is_admin()).then(|| caller.tenant.clone());
+        let tenant = query.tenant.clone().or(own);
+        let may_read = |tenant: &String| caller.may_read(tenant);
+        if !tenant.as_ref().map_or(caller.is_admin(), may_read) {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        let (ids, next) = if query.frozen {
+            self.marked_sessions(tenant.as_deref(), query).await
+        } else {
+            self.sessions_of_calls(tenant, query).await
+        }
+        .map_err(unavailable)?;
+        let mut found = Vec::new();
+        for (id, holder) in ids {
+            let session = self.base.store.session(&id).await.map_err(unavailable)?;
+            let lock = session.lock.as_ref();
+            // Of all calls of a session one at most has its lock.
+            let is_asked_for = match holder {
+                Some(call_id) => lock.is_some_and(|lock| lock.call_id == call_id),
+                None => !query.locked || lock.is_some(),
+            };
+            if is_asked_for {
+                found.push((id, session));
+            }
+        }
+        Ok((found, next))
+    }
+
+    /// The sessions with a mark.
+    async fn marked_sessions(
+        &self,
+        tenant: Option<&str>,
+        query: &SessionQuery,
+    ) -> Result<(Vec<(SessionId, Option<CallId>)>, Option<Position>), store::Error> {
+        let (store, before) = (&self.base.store, query.before.as_ref());
+        let marks = store.documents(Kind::Session, tenant, Some(FROZEN), before, query.limit);
+        let (marks, next) = self.base.readable_page(marks.await)?;
+        let id = |mark: Document| SessionId {
+            tenant: mark.tenant,
+            id: mark.id,
+        };
+        Ok((
+            marks.into_iter().map(|mark| (id(mark), None)).collect(),
+            next,
+        ))
+    }
+
+    /// The sessions of calls that may have a lock: those that run, and unknown ones within their lease.
+    async fn sessions_of_calls(
+        &self,
+        tenant: Option<String>,
+        query: &SessionQuery,
+    ) -> Result<(Vec<(SessionId, Option<CallId>)>, Option<Position>), store::Error> {
+        let tenants = match tenant {
+            Some(tenant) => vec![tenant],
+            None => self.base.store.tenants().await?,
+        };
+        let mut pages = Vec::new();
+        for tenant in &tenants {
+            for state in ["running", "unknown"] {
+                let filter = Filter {
+                    state: Some(state.to_owned()),
+                    is_brief: true,
+                    ..Filter::default()
+                };
+                let (store, before) = (&self.base.store, query.before);
+                pages.push(store.list(tenant, &filter, before, query.limit).await?);
+            }
+        }
+        let page = Page::merge(pages, query.limit as usize);
+        let now = self.base.now();
+        let may_lock = |record: &Record| {
+            let is_running = matches!(record.state, State::Running);
+            !record.intent.session_id.is_empty() && (is_running || record.attempt.lease_until > now)
+        };
+        let records = page.found.iter().map(|listed| &listed.record);
+        let ids = records
+            .filter(|record| may_lock(record))
+            .map(|record| (SessionId::of(&record.intent), Some(record.intent.call_id)));
+        Ok((ids.collect(), page.next))
+    }
+
     async fn freeze_or_thaw(
         self: &Arc<Self>,
         caller: &Caller,
@@ -171,8 +303,16 @@ impl Sessions {
             reason.to_owned(),
             self.base.now(),
         );
+        // Marked before it is frozen, and until it is thawed: none that is frozen is missing in the list.
+        if frozen {
+            self.mark(id, true).await;
+        }
         let changed = self.base.store.set_frozen(id, frozen, &entry).await;
-        if !changed.map_err(unavailable)? {
+        let changed = changed.map_err(unavailable)?;
+        if !frozen {
+            self.mark(id, false).await;
+        }
+        if !changed {
             let why = if frozen {
                 "the session is frozen already"
             } else {
