@@ -26,6 +26,8 @@ pub struct Duplicates {
     pending: Mutex<HashMap<CallId, ledger::Duplicates>>,
     /// Held while many are written ahead of time.
     ahead: Arc<Semaphore>,
+    /// Held by the one that writes: a reader of the ledger waits for it, and what came first is written first.
+    writing: tokio::sync::Mutex<()>,
 }
 
 /// What has become of a duplicate.
@@ -42,6 +44,7 @@ impl Duplicates {
             base,
             pending: Mutex::default(),
             ahead: Arc::new(Semaphore::new(1)),
+            writing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -83,6 +86,7 @@ impl Duplicates {
 
     /// Writes them; false if the store refuses some.
     async fn write(&self) -> bool {
+        let _one = self.writing.lock().await;
         let mut pending = self.take().into_iter();
         loop {
             let some: Vec<(CallId, ledger::Duplicates)> = pending.by_ref().take(AT_ONCE).collect();
