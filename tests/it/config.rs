@@ -174,6 +174,8 @@ fn what_does_not_fit_together_is_refused() {
         compensate_unknown = "send" => there is no compensation
         effect = "read"\ncompensation = "none" => this one reads
         [sagas]\ndeadline = "0s" => needs some time
+        [audit]\nretention = "23h" => from 1 to 3650 days
+        [audit]\nretention = "3651d" => from 1 to 3650 days
         [sagas]\nretention = "29d" => would take up its old calls
         [sagas]\non_timeout = "undo" => none of abort, report
         [sagas]\nretry = { base = "9m", max = "1m" } => longer than the longest

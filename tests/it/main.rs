@@ -18,6 +18,7 @@ mod agent; // an agent that does what it is told
 mod agent_keyless; // a loop of an agent whose runtime brings no keys of its own
 mod apis; // the guides of docs/apis: what they configure and what they promise
 mod attacked; // a gateway with a small budget, and clients that speak HTTP/2 wrongly
+mod audit; // acts of persons while the store fails
 mod breaker; // tools that keep failing are left alone for a while
 mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again

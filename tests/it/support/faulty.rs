@@ -57,6 +57,7 @@ pub enum Verb {
     Replace,
     List,
     PutDocument,
+    PutBackDocument,
     Prune,
     CallsAtRiskAfterLoss,
 }
@@ -69,6 +70,7 @@ impl Verb {
             Self::Replace => "replace",
             Self::List => "list",
             Self::PutDocument => "put_document",
+            Self::PutBackDocument => "put_back_document",
             Self::Prune => "prune",
             Self::CallsAtRiskAfterLoss => "doubtful",
         }

@@ -133,9 +133,11 @@ impl Documents for Memory {
         let document = document.to_the_microsecond();
         let name = (document.kind, document.tenant.clone(), document.id.clone());
         match inner.kept.documents.get(&name) {
-            Some(stored) if *stored != document => return Ok(Put::Lost(Some(stored.clone()))),
-            Some(_) => {}
-            None => drop(inner.kept.documents.insert(name, document)),
+            Some(stored) if *stored == document => {}
+            Some(stored) if stored.version + 1 != document.version => {
+                return Ok(Put::Lost(Some(stored.clone())));
+            }
+            _ => drop(inner.kept.documents.insert(name, document)),
         }
         Ok(Put::Done)
     }
