@@ -1,5 +1,7 @@
 //! Random names and numbers: the one place that makes them.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
 use uuid::Uuid;
 
 use crate::core::key;
@@ -16,8 +18,21 @@ pub(super) fn new_attempt() -> AttemptId {
 
 /// A random number of 0..1.
 pub fn jitter() -> f64 {
-    let (high, _) = Uuid::new_v4().as_u64_pair();
-    (high >> 32) as f64 / f64::from(u32::MAX)
+    (quick_number() >> 32) as f64 / f64::from(u32::MAX)
+}
+
+/// A number for names of traces and spans, without a system call.
+///
+/// Not for what must stay secret or decides anything: a copy of a virtual machine goes on with the same numbers.
+pub(super) fn quick_number() -> u64 {
+    // Its keys come from the operating system once for each thread, and differ at each call.
+    RandomState::new().build_hasher().finish()
+}
+
+/// A trace id of 32 hexadecimal digits (W3C Trace Context).
+pub(super) fn new_trace_id() -> String {
+    // All zeros would be no trace id.
+    format!("{:016x}{:016x}", quick_number().max(1), quick_number())
 }
 
 /// A name for one run of a job, ordered by time.
@@ -32,4 +47,23 @@ pub(super) fn new_run_id() -> String {
 )]
 pub(super) fn new_call_id(lookup: &key::Lookup) -> CallId {
     CallId::new(Uuid::now_v7(), lookup)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn trace_ids_are_well_formed_and_differ_also_between_threads() {
+        let some = || -> Vec<String> { (0..1_000).map(|_| new_trace_id()).collect() };
+        let other = std::thread::spawn(some);
+        let mut all = some();
+        all.extend(other.join().expect("a thread"));
+        for id in &all {
+            assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        }
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+    }
 }

@@ -7,10 +7,10 @@
 
 use tracing::field::Empty;
 use tracing::{Span, info_span};
-use uuid::Uuid;
 
 use crate::core::record::{Intent, Record};
 use crate::core::trace::{self, Context, SpanId};
+use crate::gateway::ids::quick_number;
 
 /// A request for a call, from its head to its answer.
 #[derive(Debug)]
@@ -272,5 +272,5 @@ fn say_call(span: &Span, record: Option<&Record>) {
 }
 
 pub(super) fn new_span_id() -> SpanId {
-    SpanId::new(Uuid::new_v4().as_u64_pair().0)
+    SpanId::new(quick_number())
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
-use uuid::Uuid;
 
 use super::large::LargeRequests;
 use super::prepared::{Answers, Passed, PreparedCall, ReadWith, Request, ids_of, similar_group};
@@ -22,7 +21,7 @@ use crate::core::tool::Tool;
 use crate::core::{json, key, redact};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
-use crate::gateway::ids::new_call_id;
+use crate::gateway::ids::{new_call_id, new_trace_id};
 use crate::gateway::recipes::Recipes;
 use crate::gateway::secret::KnownSecrets;
 use crate::gateway::throttle::NewKeys;
@@ -285,9 +284,7 @@ fn prepare(
         user_id: request.user_id,
         session_id: request.session_id,
         saga_id: request.saga_id,
-        trace_id: request
-            .trace_id
-            .unwrap_or_else(|| Uuid::new_v4().simple().to_string()),
+        trace_id: request.trace_id.unwrap_or_else(new_trace_id),
         made_by: caller.name.clone(),
         client_ids: request.client_ids,
         similar,
