@@ -112,7 +112,7 @@ impl Finished {
         }
     }
 
-    /// The same for a shared store. Nothing in it is believed before [`begin_tracking`](Self::begin_tracking).
+    /// The same for a shared store. Nothing in it is believed before `begin_tracking`.
     pub fn of_shared_store(bytes: usize) -> Self {
         let finished = Self::new(bytes);
         finished.doubt();
