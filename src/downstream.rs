@@ -32,7 +32,7 @@ pub use self::exchange::Exchange;
 use self::exchange::{Reply, answer};
 use self::fresh::Bodiless;
 pub use self::gate::Deadline;
-use self::gate::{Gate, GatedBody, since_boot};
+use self::gate::{Gate, GatedBody};
 pub use self::mcp::{About, McpTool, Program, Question};
 use self::mcp::{Http, McpCall, Programs, Settings, Way};
 pub use self::own_headers::{check_header, secret_header};
@@ -42,6 +42,7 @@ use self::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
 use crate::core::outcome::{Body, Evidence};
 use crate::core::record::CallId;
+use crate::uptime::since_boot;
 
 /// The scheme of URLs over TLS.
 const SECURE: &str = "https";

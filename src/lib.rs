@@ -30,3 +30,5 @@ pub mod serve; // connections
 pub mod store; // where records are kept
 #[cfg(not(core_only))]
 pub mod telemetry; // where log lines and spans go
+#[cfg(not(core_only))]
+pub mod uptime; // a clock that counts suspension

@@ -21,8 +21,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::gate::{Deadline, Gate, since_boot};
+use super::gate::{Deadline, Gate};
 use super::pools::{AGENT, CONNECT_TIMEOUT};
+use crate::uptime::since_boot;
 
 type Sender = SendRequest<Empty<Bytes>>;
 

@@ -17,6 +17,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
+use crate::uptime::since_boot;
+
 /// A time after which nothing may be sent.
 ///
 /// It counts the time in which the machine was suspended.
@@ -47,19 +49,6 @@ impl Deadline {
     fn is_over(&self, since_boot: Duration) -> bool {
         Instant::now() >= self.at || since_boot >= self.by
     }
-}
-
-/// The time now, by a clock that counts suspension.
-///
-/// `Instant` does not: it stands still then, while leases end elsewhere.
-pub(super) fn since_boot() -> Duration {
-    use rustix::time::{ClockId, clock_gettime};
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let clock = ClockId::Boottime;
-    // On macOS it goes on while the machine sleeps.
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    let clock = ClockId::Monotonic;
-    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
 }
 
 const WAITING: u8 = 0;

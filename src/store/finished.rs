@@ -289,8 +289,10 @@ impl Finished {
     }
 }
 
-/// The record with a copy of its result, which may be a small part of a large buffer.
+/// The record with copies of its arguments and its result, which may be small parts of a large buffer.
 fn with_own_bytes(mut record: Record) -> Record {
+    let intent = Arc::make_mut(&mut record.intent);
+    intent.args = Bytes::copy_from_slice(&intent.args);
     if let Some(json) = record.state.kept_mut() {
         *json = Bytes::copy_from_slice(json);
     }

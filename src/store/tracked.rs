@@ -4,6 +4,7 @@
 //! never as this gateway has written it. Why that is never older than the store: see [`tracking`](super::tracking).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 use tokio::sync::Semaphore;
@@ -28,6 +29,8 @@ pub struct Tracked {
     finished: Arc<Finished>,
     has_room: HasRoom,
     reads: Arc<Semaphore>,
+    /// Bytes of the calls that are read.
+    reading: Arc<AtomicUsize>,
 }
 
 impl Tracked {
@@ -37,6 +40,7 @@ impl Tracked {
             finished,
             has_room,
             reads: Arc::new(Semaphore::new(READS)),
+            reading: Arc::default(),
         }
     }
 
@@ -79,23 +83,42 @@ impl Tracked {
     fn remember_soon(&self, name: Lookup, record: &Record) {
         let is_wanted = matches!(record.state, State::Succeeded(_))
             && record.all_names().any(|held| *held == name)
-            && !self.finished.has(&name)
-            && (self.has_room)(self.finished.bytes() + size(record));
+            && !self.finished.has(&name);
         if !is_wanted {
+            return;
+        }
+        // As it is read, and as a copy.
+        let bytes = 2 * size(record);
+        let under_way = self.reading.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let reading = Reading(self.reading.clone(), bytes);
+        if !(self.has_room)(self.finished.bytes() + under_way) {
             return;
         }
         let Ok(place) = self.reads.clone().try_acquire_owned() else {
             return;
         };
         let (store, finished) = (self.store.clone(), self.finished.clone());
+        let has_room = self.has_room.clone();
         let call_id = record.intent.call_id;
         tokio::spawn(async move {
             let read = finished.begin_read(name, call_id);
-            if let Ok(Some(record)) = store.watch(&name, call_id).await {
+            // What else needs memory may have taken it meanwhile.
+            if let Ok(Some(record)) = store.watch(&name, call_id).await
+                && has_room(finished.bytes() + size(&record))
+            {
                 finished.remember_read(&record, &read);
             }
-            drop(place);
+            drop((place, reading));
         });
+    }
+}
+
+/// The bytes of one read that is under way.
+struct Reading(Arc<AtomicUsize>, usize);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::core::record::CallId;
+use crate::uptime::since_boot;
 
 /// How long an answer of the store is evidence that all changes before it were heard.
 pub(super) const BELIEF: Duration = Duration::from_millis(500);
@@ -27,7 +28,8 @@ const ALWAYS: u64 = u64::MAX;
 /// One connection that tells of changes.
 pub(super) struct Tracking {
     began: Instant,
-    /// Microseconds since `began`.
+    began_since_boot: Duration,
+    /// Microseconds since the beginning.
     believed_until: AtomicU64,
     is_over: AtomicBool,
     /// Whether a remembered call was asked for lately.
@@ -50,6 +52,7 @@ impl Tracking {
     pub(super) fn unanswered() -> Self {
         Self {
             began: Instant::now(),
+            began_since_boot: since_boot(),
             believed_until: 0.into(),
             is_over: false.into(),
             is_asked: false.into(),
@@ -66,10 +69,15 @@ impl Tracking {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// A question that was sent at this time was answered.
-    pub(super) fn answered(&self, sent: Instant) {
-        let until = sent.saturating_duration_since(self.began) + BELIEF;
-        let until = u64::try_from(until.as_micros()).unwrap_or(ALWAYS);
+    /// The time since its beginning. It goes on while the machine is suspended.
+    pub(super) fn now(&self) -> Duration {
+        let since_boot = since_boot().saturating_sub(self.began_since_boot);
+        self.began.elapsed().max(since_boot)
+    }
+
+    /// A question that was sent at this time by [`now`](Self::now) was answered.
+    pub(super) fn answered(&self, sent: Duration) {
+        let until = u64::try_from((sent + BELIEF).as_micros()).unwrap_or(ALWAYS);
         self.believed_until.fetch_max(until, Ordering::SeqCst);
     }
 
@@ -82,7 +90,7 @@ impl Tracking {
         if !self.is_asked.load(Ordering::Relaxed) {
             self.is_asked.store(true, Ordering::Relaxed);
         }
-        self.began.elapsed().as_micros() < u128::from(until) && !self.is_over()
+        self.now().as_micros() < u128::from(until) && !self.is_over()
     }
 
     /// Whether a remembered call was asked for since this was last called.

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 13] = [
+const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("core", &[]),
     ("crash", &[]),
+    ("uptime", &[]),
     ("budget", &["core"]),
-    ("store", &["core"]),
-    ("downstream", &["core", "crash"]),
+    ("store", &["core", "uptime"]),
+    ("downstream", &["core", "crash", "uptime"]),
     ("metrics", &["core", "store"]),
     (
         "gateway",

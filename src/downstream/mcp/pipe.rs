@@ -11,11 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::super::client::Client;
-use super::super::gate::{Deadline, Gate, since_boot};
+use super::super::gate::{Deadline, Gate};
 use crate::core::evidence::Body;
 use crate::core::mcp::evidence::{Match, matches};
 use crate::core::mcp::lines::{Line, Lines, Said, one_line};
 use crate::core::mcp::progress;
+use crate::uptime::since_boot;
 
 /// Messages that wait to be written.
 const QUEUE: usize = 64;

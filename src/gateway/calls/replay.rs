@@ -24,6 +24,9 @@ impl Engine {
     pub(in crate::gateway) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
         let finished = self.base.finished.as_ref()?;
         let record = finished.get(&call.intent.lookup)?;
+        if self.base.is_out_of_time() {
+            return None;
+        }
         let now = self.base.now();
         // Past its retention the store may have deleted it, and its name may be free.
         if !record.is_kept_at(after(now, signed(finished.slack()))) {

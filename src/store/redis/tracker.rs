@@ -96,7 +96,7 @@ impl Tracker {
             return Err(Error::Refused("no connection tells of changes".into()));
         };
         let names = [Partition::of(name).holder(name), keys::call(call_id)];
-        let sent = Instant::now();
+        let sent = wire.tracking.now();
         let found = wire.query(&tracked(&names)).await;
         let (found,): (Vec<Value>,) = found.map_err(|error| Error::Refused(error.to_string()))?;
         wire.tracking.answered(sent);
@@ -128,7 +128,7 @@ impl Tracker {
         if lingers == 0 {
             return 0;
         }
-        let sent = Instant::now();
+        let sent = wire.tracking.now();
         match wire.query::<()>(redis::pipe().cmd("PING").ignore()).await {
             Ok(()) => wire.tracking.answered(sent),
             Err(error) => {
