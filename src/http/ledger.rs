@@ -45,7 +45,7 @@ pub(super) struct ResolveBody<'a> {
     result: Option<&'a RawValue>,
     #[schema(
         max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$"
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
     )]
     reason: String,
 }

@@ -60,7 +60,7 @@ pub(super) struct Parameters {
     #[param(value_type = Option<bool>)]
     similar: Option<String>,
     /// At least so many requests asked for the call again.
-    #[param(value_type = Option<u64>, minimum = 0)]
+    #[param(value_type = Option<u64>, minimum = 0, maximum = 4294967295_u64)]
     duplicates_min: Option<String>,
     #[param(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: Option<String>,
@@ -96,7 +96,12 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             saga_id: asked.saga_id,
             by: asked.by,
             similar: parsed("similar", "true or false", asked.similar)?,
-            duplicates_min: parsed("duplicates_min", "a whole number", asked.duplicates_min)?,
+            duplicates_min: parsed::<u32>(
+                "duplicates_min",
+                "a whole number",
+                asked.duplicates_min,
+            )?
+            .map(u64::from),
             state: asked.state,
             since: moment("since", asked.since)?,
             until: moment("until", asked.until)?,

@@ -37,7 +37,7 @@ pub(super) struct Reason {
     /// A sentence in one line.
     #[schema(
         max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$"
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
     )]
     reason: String,
 }
@@ -49,7 +49,7 @@ pub(super) struct OptionalReason {
     /// A sentence in one line.
     #[schema(
         max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[!-~][^\x00-\x1f\x7f-\x9f]*$"
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
     )]
     reason: Option<String>,
 }
