@@ -215,6 +215,7 @@ impl App {
             max_body,
             mcp: Arc::new(mcp),
             ops,
+            is_tls: tls.is_some(),
         };
         let own_ops = own_ops.map(|ops| Http {
             ops,
@@ -430,6 +431,7 @@ async fn open(config: Config) -> Result<Opened, Error> {
         reconciliations: config.reconciliations,
         webhook: config.webhook,
     }));
+    gateway.base.set_tenants(Caller::tenants(&config.tokens));
     let left_over = match gateway.lost.recover_all(gateway.now()).await {
         Ok(settled) => settled,
         // A Redis may come later; until then nothing is claimed.

@@ -16,6 +16,8 @@ pub mod core; // the rules
 pub mod crash; // where a test lets the process end
 #[cfg(not(core_only))]
 pub mod downstream; // one HTTP request to one tool
+#[cfg(test)]
+mod explore; // the promise, explored over the rules
 #[cfg(not(core_only))]
 pub mod gateway; // the use cases
 #[cfg(not(core_only))]

@@ -1,5 +1,7 @@
 //! The command line: read the configuration, build, run, exit.
 
+#[path = "main/about.rs"]
+mod about; // version, manual pages, completions
 #[path = "main/verify_tool.rs"]
 mod verify_tool; // ask a tool what it does with a key
 
@@ -28,7 +30,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// An HTTP gateway between AI agents and the tools that change the world: one intent, at most one
 /// side effect.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = about::VERSION)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -106,6 +108,10 @@ enum Command {
         #[command(subcommand)]
         act: StoreAct,
     },
+    /// Print what makes a shell complete these commands.
+    Completions { shell: clap_complete::Shell },
+    /// Write the manual pages into a folder: oncegate.1 and one for each command.
+    Man { folder: PathBuf },
 }
 
 #[derive(Subcommand)]
@@ -184,6 +190,8 @@ fn main() -> ExitCode {
         Command::Store {
             act: StoreAct::AcceptLoss { config, reason },
         } => read(&config).and_then(|config| accept_loss(config, &reason)),
+        Command::Completions { shell } => say(&about::completions(shell)),
+        Command::Man { folder } => about::manual(&folder),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

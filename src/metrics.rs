@@ -149,7 +149,7 @@ metrics! {
     pub denied: IntCounterVec = "oncegate_barred_total", ["tool", "reason"]
         => "Calls that were not started: frozen or busy session, stale or unknown token, budget, similar call.";
     pub similar: IntCounterVec = "oncegate_similar_total", ["tool"]
-        => "Calls that ran, and may have had an effect, although an earlier call looked the same.";
+        => "Calls that ran, and may have had an effect, although an earlier call looked the same and was not confirmed.";
     pub compensations: IntCounterVec = "oncegate_compensations_total", ["tool", "result"]
         => "Calls that were to be compensated, by the result.";
     pub throttled: IntCounterVec = "oncegate_throttled_total", ["token", "limit"]
@@ -208,6 +208,8 @@ metrics! {
         => "How long a run of a reconciliation took.";
     reconciled_at: IntGaugeVec = "oncegate_reconciliation_last_success_timestamp_seconds", ["reconciliation"]
         => "When a run could last read all sources; in seconds since 1970.";
+    reconciliation_failed_at: IntGaugeVec = "oncegate_reconciliation_last_failure_timestamp_seconds", ["reconciliation"]
+        => "When a run last could not; in seconds since 1970, 0 if none has failed since the start.";
 }
 
 /// A kind of metric, made from its name, help, labels and buckets.
@@ -380,6 +382,9 @@ impl Metrics {
         for result in ["done", "failed"] {
             self.reconciliation_runs.with_label_values(&[name, result]);
         }
+        for ended_at in [&self.reconciled_at, &self.reconciliation_failed_at] {
+            ended_at.with_label_values(&[name]);
+        }
     }
 
     /// Notes the end of a reconciliation's run.
@@ -391,9 +396,12 @@ impl Metrics {
         self.reconciliation_duration
             .with_label_values(&[name])
             .observe(took.as_secs_f64());
-        if is_done {
-            self.reconciled_at.with_label_values(&[name]).set(at);
-        }
+        let ended_at = if is_done {
+            &self.reconciled_at
+        } else {
+            &self.reconciliation_failed_at
+        };
+        ended_at.with_label_values(&[name]).set(at);
     }
 
     /// Takes over how many sagas are in each state.

@@ -7,6 +7,8 @@
 //! * *bare*: a gateway made of `SET NX EX` and `INCR`, without a ledger and without durability;
 //! * the gateway over a fresh SQLite file, and over a Redis that syncs every write, both on the disk of `target`.
 //!
+//! With `make bench-peers` also a bare gateway in Python, and Restate.
+//!
 //! Each row is measured in several rounds, in turn with the other rows, and each figure is the median of its rounds,
 //! because no machine is quiet for long. `ONCEGATE_BENCH_SECONDS` sets the length of one measurement. The figures also go
 //! to `speed.json` and `speed.svg` in `target/bench`.
@@ -19,6 +21,7 @@
 mod client; // a client with one connection
 mod many; // replays of more calls than fit into memory
 mod memory; // memory of connections and calls
+mod peers; // a Python gateway and Restate, if they are installed
 mod processes; // the processes that are started and measured
 mod programs; // the programs that the gateway is compared with
 mod report; // table, ratios, JSON, picture

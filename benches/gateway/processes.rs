@@ -25,7 +25,11 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts a command in this folder, and waits until it listens at this address.
-    async fn start(command: &mut Command, address: SocketAddr, folder: &Path) -> Fallible<Self> {
+    pub(super) async fn start(
+        command: &mut Command,
+        address: SocketAddr,
+        folder: &Path,
+    ) -> Fallible<Self> {
         command.current_dir(folder).stdout(Stdio::null());
         let child = command.spawn()?;
         let mut process = Self { child, address };
@@ -70,7 +74,7 @@ impl Drop for Process {
     }
 }
 
-fn free_address() -> Fallible<SocketAddr> {
+pub(super) fn free_address() -> Fallible<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 

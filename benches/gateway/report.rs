@@ -110,6 +110,17 @@ pub(super) fn ratios(rows: &[Row], many: &Replays) -> Vec<Ratio> {
             reached.map(|(mcp, http)| mcp / http),
         );
     }
+    for peer in ["Python", "Restate"] {
+        for (what, goal) in [("replay", 10.0), ("first", 15.0)] {
+            let ours = cpu(&format!("{what}, SQLite"));
+            let reached = cpu(&format!("{what}, {peer}")).zip(ours);
+            add(
+                format!("CPU of a {what}, {peer}, to that over SQLite (more is better)"),
+                Some(goal),
+                reached.map(|(theirs, ours)| theirs / ours),
+            );
+        }
+    }
     let [few, all] = many.per_second;
     add(
         format!(

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::Fallible;
 use super::client::{Ask, Client, Serials};
 use super::many::{self, Replays};
+use super::peers;
 use super::processes::{self, Keeps, Process};
 
 /// What takes longer has failed.
@@ -33,10 +34,12 @@ pub(super) enum Of {
     Bare,
     Sqlite,
     Redis,
+    Python,
+    Restate,
 }
 
 /// The rows, in the order in which they are measured and printed.
-const ROWS: [(&str, Of, Ask); 12] = [
+const ROWS: [(&str, Of, Ask); 16] = [
     ("direct", Of::Tool, Ask::Do),
     ("null", Of::Null, Ask::Do),
     ("nginx", Of::Nginx, Ask::Do),
@@ -49,6 +52,10 @@ const ROWS: [(&str, Of, Ask); 12] = [
     ("first by MCP", Of::Sqlite, Ask::McpFirst),
     ("replay, Redis", Of::Redis, Ask::Replay),
     ("first, Redis", Of::Redis, Ask::First),
+    ("replay, Python", Of::Python, Ask::Replay),
+    ("first, Python", Of::Python, Ask::First),
+    ("replay, Restate", Of::Restate, Ask::Replay),
+    ("first, Restate", Of::Restate, Ask::First),
 ];
 
 /// Rows with replays while new calls keep the store busy.
@@ -81,11 +88,28 @@ pub(super) struct Row {
     pub(super) figures: Figures,
 }
 
-/// A process and, if it has one, its Redis.
+/// A process and, if it has them, its Redis and a second process of its own.
 struct Subject {
     of: Of,
     process: Process,
     redis: Option<Process>,
+    second: Option<Process>,
+}
+
+impl Subject {
+    fn cpu_seconds(&self) -> Option<f64> {
+        let second = self.second.as_ref().map_or(Some(0.0), Process::cpu_seconds);
+        Some(self.process.cpu_seconds()? + second?)
+    }
+
+    async fn client(&self, number: usize, serials: &Arc<Serials>) -> Fallible<Client> {
+        let client = Client::connect(number, self.process.address, serials).await?;
+        Ok(if self.of == Of::Restate {
+            client.of_restate()
+        } else {
+            client
+        })
+    }
 }
 
 pub(super) struct Bench {
@@ -106,7 +130,14 @@ impl Bench {
         let other = processes::program("tool", "", folder).await?;
         let beside = other.address.to_string();
         let mut subjects = Vec::new();
-        let mut add = |of, process, redis| subjects.push(Subject { of, process, redis });
+        let mut add = |of, process, redis| {
+            subjects.push(Subject {
+                of,
+                process,
+                redis,
+                second: None,
+            });
+        };
         add(
             Of::Null,
             processes::program("null", "", folder).await?,
@@ -131,6 +162,9 @@ impl Bench {
             let bare = processes::program("bare", &beside, folder).await?;
             add(Of::Bare, bare, Some(redis));
         }
+        if let Some(installed) = peers::folder() {
+            subjects.extend(peers_in(&installed, folder, tool.address).await?);
+        }
         let bench = Self {
             subjects,
             tool,
@@ -138,7 +172,7 @@ impl Bench {
             time,
             folder: whole,
         };
-        for of in [Of::Bare, Of::Sqlite, Of::Redis] {
+        for of in [Of::Bare, Of::Sqlite, Of::Redis, Of::Python, Of::Restate] {
             if let Some(subject) = bench.subject(of) {
                 timeout(PATIENCE, bench.claim(subject)).await??;
             }
@@ -148,14 +182,13 @@ impl Bench {
 
     /// Makes the calls that are replayed.
     async fn claim(&self, subject: &Subject) -> Fallible<()> {
-        let address = subject.process.address;
         // The gateway inspects a Redis first. Requests that it refuses until then have no effect, and are not counted.
-        let mut first = Client::connect(REPLAY_KEYS, address, &Arc::default()).await?;
+        let mut first = subject.client(REPLAY_KEYS, &Arc::default()).await?;
         while first.ask(Ask::Claim).await.is_err() {
             sleep(Duration::from_millis(20)).await;
         }
         self.serials.next();
-        let mut client = Client::connect(0, address, &self.serials).await?;
+        let mut client = subject.client(0, &self.serials).await?;
         for number in 0..REPLAY_KEYS {
             client.number = number;
             client.ask(Ask::Claim).await?;
@@ -209,20 +242,19 @@ impl Bench {
         connections: usize,
         busy: usize,
     ) -> Fallible<Figures> {
-        let address = subject.process.address;
         let from = Instant::now() + self.time / 4;
         let until = from + self.time;
         let others = self
-            .clients(address, Ask::First, busy, (from, until))
+            .clients(subject, Ask::First, busy, (from, until))
             .await?;
         let clients = self
-            .clients(address, ask, connections, (from, until))
+            .clients(subject, ask, connections, (from, until))
             .await?;
         sleep_until(from).await;
         let redis = || subject.redis.as_ref().and_then(Process::cpu_seconds);
-        let before = (subject.process.cpu_seconds(), redis());
+        let before = (subject.cpu_seconds(), redis());
         sleep_until(until).await;
-        let after = (subject.process.cpu_seconds(), redis());
+        let after = (subject.cpu_seconds(), redis());
         let memory = subject.process.memory();
         let mut took = Vec::new();
         for client in clients {
@@ -253,14 +285,14 @@ impl Bench {
 
     async fn clients(
         &self,
-        address: SocketAddr,
+        subject: &Subject,
         ask: Ask,
         count: usize,
         (from, until): (Instant, Instant),
     ) -> Fallible<Vec<JoinHandle<Fallible<Vec<f64>>>>> {
         let mut clients = Vec::with_capacity(count);
         for number in 0..count {
-            let client = Client::connect(number, address, &self.serials).await?;
+            let client = subject.client(number, &self.serials).await?;
             clients.push(tokio::spawn(client.ask_all_the_time(ask, from, until)));
         }
         Ok(clients)
@@ -293,6 +325,31 @@ impl Bench {
         let folder = self.folder.path().join("fresh");
         processes::gateway(&folder, self.tool.address, "sqlite:oncegate.db").await
     }
+}
+
+/// Starts the peers that are installed.
+async fn peers_in(installed: &Path, folder: &Path, tool: SocketAddr) -> Fallible<Vec<Subject>> {
+    let mut subjects = Vec::new();
+    if let Some(redis) = processes::redis(&folder.join("python"), Keeps::InMemory).await?
+        && let Some(process) = peers::python(installed, folder, tool, redis.address).await?
+    {
+        subjects.push(Subject {
+            of: Of::Python,
+            process,
+            redis: Some(redis),
+            second: None,
+        });
+    }
+    let home = folder.join("restate");
+    if let Some((process, service)) = peers::restate(installed, &home, tool).await? {
+        subjects.push(Subject {
+            of: Of::Restate,
+            process,
+            redis: None,
+            second: Some(service),
+        });
+    }
+    Ok(subjects)
 }
 
 fn median_of(rounds: &[Figures]) -> Figures {

@@ -38,10 +38,12 @@ pub fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> Jo
     every!(pace.recover_every, |g| drop(
         g.recipes.keep_recipes_once(g.now()).await
     ));
+    every!(pace.recover_every, |g| g.status.count_frozen().await);
     every!(LOOK_AT_PAUSES_EVERY, |g| drop(
         g.pauses.look_at_pauses().await
     ));
     every!(pace.count_every, |g| g.duplicates.write_duplicates().await);
+    every!(gateway::SAMPLE_EVERY, |g| g.samples.take_samples(g.now()));
     every!(pace.look_every, |g| drop(
         g.saga_worker.begin_saga_work(g.now()).await
     ));

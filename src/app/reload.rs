@@ -1,16 +1,22 @@
 //! Reloading the configuration of a running gateway.
 //!
-//! Tools and tokens are swapped as a whole. Other changes are logged: they need a restart.
+//! Tools and tokens are swapped as a whole, and so is what reconciliations do about anomalies. Other changes are logged: they
+//! need a restart.
 
 use std::sync::Arc;
 
 use crate::config::{Config, Log, Written, retention_mistakes};
+use crate::core::caller::Caller;
+use crate::core::reconcile::anomaly::Action;
 use crate::gateway::Gateway;
+use crate::gateway::reconcile::Reconciliation;
 use crate::http::Tokens;
 use crate::serve::Tls;
 
 /// Settings that a reload may change, with everything below them.
 const RELOADED: [&str; 5] = ["auth", "log.level", "server.tls", "tools", "upstreams"];
+/// Settings of a reconciliation that a reload may change, if nothing else of it has changed.
+const RELOADED_OF_RECONCILIATION: [&str; 2] = ["on", "show"];
 
 /// Puts another configuration into a running gateway.
 pub struct Reloader {
@@ -52,11 +58,16 @@ impl Reloader {
         for warning in config.warnings_at(self.gateway.base.wall_time()) {
             tracing::warn!("{warning}");
         }
-        let restart = self
-            .written
-            .differing(&config.written)
-            .into_iter()
-            .filter(|key| !is_reloaded(key));
+        let changed = self.written.differing(&config.written);
+        let reconciliations = self.reloaded(&config.reconciliations, &changed);
+        let is_taken_over = |key: &&str| {
+            reconciliations.iter().any(|of| {
+                let of = setting_of(key, &of.name);
+                of.is_some_and(|rest| is_reloaded(rest, &RELOADED_OF_RECONCILIATION))
+            })
+        };
+        let restart = changed.iter().copied();
+        let restart = restart.filter(|key| !is_reloaded(key, &RELOADED) && !is_taken_over(key));
         let mut restart: Vec<&str> = restart.collect();
         // One certificate can stand for another, but not for none.
         if config.server.tls.is_some() != self.tls.is_some() {
@@ -83,6 +94,9 @@ impl Reloader {
                     "the HTTP client for the tools cannot be made: {error}"
                 )]
             })?;
+        self.gateway.reconciler.take_over(&reconciliations);
+        let tenants = Caller::tenants(&config.tokens);
+        self.gateway.base.set_tenants(tenants);
         self.tokens.set(config.tokens);
         self.gateway.base.tell_listeners();
         if let (Some(tls), Some(new)) = (&self.tls, &config.server.tls) {
@@ -90,6 +104,20 @@ impl Reloader {
         }
         tracing::info!(tools, tokens, "the configuration was read again");
         Ok(config.log)
+    }
+
+    /// Reconciliations of which nothing has changed but what is taken over.
+    fn reloaded<'a>(&self, all: &'a [Reconciliation], changed: &[&str]) -> Vec<&'a Reconciliation> {
+        let needs_webhook = |of: &Reconciliation| of.on.values().any(|on| *on == Action::Webhook);
+        let keeps_rest = |of: &&Reconciliation| {
+            let mut rest = changed.iter().filter_map(|key| setting_of(key, &of.name));
+            rest.all(|rest| is_reloaded(rest, &RELOADED_OF_RECONCILIATION))
+        };
+        let has_webhook = self.gateway.anomalies.has_webhook();
+        all.iter()
+            .filter(keeps_rest)
+            .filter(|of| has_webhook || !needs_webhook(of))
+            .collect()
     }
 
     /// Settings that fit together in the file but do not fit the running gateway.
@@ -109,8 +137,14 @@ impl Reloader {
     }
 }
 
-fn is_reloaded(key: &str) -> bool {
-    RELOADED.iter().any(|reloaded| {
+/// The setting of a reconciliation without the names of its section.
+fn setting_of<'a>(key: &'a str, reconciliation: &str) -> Option<&'a str> {
+    let rest = key.strip_prefix("reconciliations.")?;
+    rest.strip_prefix(reconciliation)?.strip_prefix('.')
+}
+
+fn is_reloaded(key: &str, reloaded: &[&str]) -> bool {
+    reloaded.iter().any(|reloaded| {
         key.strip_prefix(reloaded)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })

@@ -21,6 +21,8 @@ use crate::store::sqlite;
 
 /// Files for clients that run the same command at once.
 const MAX_FILES: usize = 16;
+/// Most bytes of succeeded calls in memory. Many of these commands may run on one machine, each for one client.
+const MAX_REMEMBERED: usize = 16 << 20;
 /// How long to wait for a process that is draining, before another file is taken.
 const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -101,6 +103,7 @@ impl Wrapped {
             let mistakes = mistakes.into_iter().map(|mistake| mistake.message);
             Error::Wrap(mistakes.collect::<Vec<_>>().join("\n"))
         })?;
+        config.limits.max_remembered = MAX_REMEMBERED;
         if let Place::File(path) = store {
             config.store = StoreAt::Sqlite(path.clone());
         }
@@ -317,6 +320,7 @@ pub async fn wrap(
         },
         mcp: Arc::new(mcp),
         ops,
+        is_tls: false,
     };
     let path = format!("/mcp/{}", wrapped.name());
     let path = path

@@ -11,7 +11,7 @@ use super::compensations::is_at_or_below;
 use super::reader::Section;
 use crate::core::compensation;
 use crate::core::key::Pointer;
-use crate::core::reconcile::anomaly::Action;
+use crate::core::reconcile::anomaly::{Action, MAX_SHOWN};
 use crate::core::reconcile::{Compare, Join, Kind, Path, Root, Rules};
 use crate::core::time::signed;
 use crate::core::tool::Effect;
@@ -85,6 +85,7 @@ pub(super) fn reconciliation(
         max_items: section.count_or("max_items", 100_000),
         max_anomalies: section.count_or("max_anomalies", 1_000),
         on: section.section("on").map(actions).unwrap_or_default(),
+        show: section.pointers("show"),
         tools: names,
         sources: found,
     };
@@ -106,6 +107,8 @@ fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Action> {
     ];
     let mut actions = BTreeMap::new();
     for (kind, key) in kinds {
+        let adopts = (kind == Kind::Orphan).then_some(("adopt", Action::Adopt));
+        let words: Vec<_> = words.into_iter().chain(adopts).collect();
         actions.extend(section.word(key, &words).map(|action| (kind, action)));
     }
     actions
@@ -124,6 +127,8 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
     section.check(read.max_items <= MAX_ITEMS, "max_items", &why);
     let why = format!("more than {MAX_ANOMALIES} anomalies are not held in memory");
     section.check(read.max_anomalies <= MAX_ANOMALIES, "max_anomalies", &why);
+    let why = format!("more than {MAX_SHOWN} values are not shown");
+    section.check(read.show.len() <= MAX_SHOWN, "show", &why);
     for at in tools {
         let margin = read.margin(std::iter::once(&at.tool));
         let needed = read.window.saturating_add(margin.saturating_mul(3));
@@ -153,6 +158,7 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
             section.mistake("on", &why);
         }
     }
+    check_adoption(read, section);
     if compensates([Kind::Orphan, Kind::Duplicate]) {
         for source in &read.sources {
             let name = &source.rules.source;
@@ -161,6 +167,22 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
             let why = format!("it is not said of which tool the effects of {name} are: add tool");
             section.check(source.tool.is_some(), "on", &why);
         }
+    }
+}
+
+/// What is adopted has the key that the tool got, and is a call of that tool.
+fn check_adoption(read: &Reconciliation, section: &Section<'_, '_>) {
+    if read.on.get(&Kind::Orphan) != Some(&Action::Adopt) {
+        return;
+    }
+    for source in &read.sources {
+        let name = &source.rules.source;
+        let why = format!(
+            "what is adopted is found by the key that the tool got: {name} joins by another value"
+        );
+        section.check(source.rules.join == Join::Key, "on", &why);
+        let why = format!("it is not said of which tool the effects of {name} are: add tool");
+        section.check(source.tool.is_some(), "on", &why);
     }
 }
 
@@ -236,6 +258,7 @@ fn source_at(
         id: pointer(&mut section, "id"),
         call_id: pointer(&mut section, "call_id"),
         compare,
+        time: pointer(&mut section, "time"),
         status: pointer(&mut section, "status"),
         ignore: section.get("ignore").unwrap_or_default(),
         ignores_keyless: section.word("without_key", &words).unwrap_or(false),
@@ -243,6 +266,8 @@ fn source_at(
     let is_read = rules.ignore.is_empty() || rules.status.is_some();
     section.check(is_read, "ignore", "this needs a status");
     let result = pointer(&mut section, "result");
+    let adopt = section.section("adopt");
+    let adopted_result = adopt.and_then(|mut adopt| pointer(&mut adopt, "result"));
     let source = Source {
         url: url?,
         headers,
@@ -255,6 +280,7 @@ fn source_at(
         source,
         tool,
         result,
+        adopted_result,
     })
 }
 

@@ -44,6 +44,9 @@ const MAX_JOIN_WAIT: Duration = Duration::from_secs(60);
 /// Lower bound of the default of `max_connections_per_address`.
 const FEW_CONNECTIONS: usize = 16;
 
+/// Remembered calls may fill the memory budget divided by this.
+const REMEMBERED: usize = 4;
+
 /// The consequences of the bounds on memory, in a sentence.
 pub(super) fn memory(server: &Server, limits: &Limits) -> String {
     let size = |bytes: usize| ByteSize::b(bytes as u64).display().iec().to_string();
@@ -90,6 +93,7 @@ pub(super) fn default_server() -> (Server, Limits) {
         audit_retention: audit::RETENTION,
         pace: Pace::default(),
         memory: Budget::new(memory::default_budget()),
+        max_remembered: memory::default_budget() / REMEMBERED,
     };
     (server, limits)
 }
@@ -132,6 +136,10 @@ pub(super) fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Li
         memory: section
             .get("max_memory")
             .map_or(limits.memory, |Bytes(bytes)| Budget::new(bytes)),
+        ..limits
+    };
+    let limits = Limits {
+        max_remembered: limits.memory.total() / REMEMBERED,
         ..limits
     };
     if let Some(why) = memory::mistake(&limits.memory, server.max_body, server.max_result) {

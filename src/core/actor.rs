@@ -21,9 +21,11 @@ const TOKEN: &str = "token ";
 /// The detail of a run after a failure.
 const AGAIN: &str = "the same key came again after a failure";
 
-/// The detail of a further run of a call, which names the token if it is another than the maker's.
-pub(super) fn came_again(maker: &str, token: &str) -> String {
-    if token == maker {
+/// The detail of a further run of a call, which names the token that asked for it.
+///
+/// Also if that is the maker's: an earlier build named none, so an entry without a name does not say which it was.
+pub(super) fn came_again(token: &str) -> String {
+    if token.is_empty() {
         AGAIN.to_owned()
     } else {
         format!("{AGAIN}, with {TOKEN}{token}")
@@ -41,10 +43,8 @@ impl Entry {
         let asker = match &*self.event {
             "claimed" => Some(intent.made_by.as_str()),
             "run_again" => {
-                let other = self.detail.strip_prefix(AGAIN);
-                let other =
-                    other.and_then(|rest| rest.strip_prefix(", with ")?.strip_prefix(TOKEN));
-                Some(other.unwrap_or(&intent.made_by))
+                let rest = self.detail.strip_prefix(AGAIN);
+                rest.and_then(|rest| rest.strip_prefix(", with ")?.strip_prefix(TOKEN))
             }
             _ => None,
         };
@@ -75,7 +75,7 @@ mod tests {
         let mut intent = (*succeeded("1").intent).clone();
         let gateway = Actor::Gateway(InstanceId(uuid::Uuid::nil()));
         let entry = |event, by: Actor<'_>, detail: String| Entry::new(at(0), event, by, detail);
-        let again = |token| entry("run_again", gateway, came_again("agent", token));
+        let again = |token| entry("run_again", gateway, came_again(token));
         intent.made_by = "agent".into();
         for (entry, token) in [
             (
@@ -98,6 +98,10 @@ mod tests {
         intent.made_by.clear();
         let own = entry("claimed", gateway, String::new());
         assert_eq!(own.token_in(&intent), None, "a call of the gateway itself");
+        intent.made_by = "agent".into();
+        let unnamed = entry("run_again", gateway, AGAIN.into());
+        assert_eq!(unnamed.token_in(&intent), None, "an earlier build's");
+        assert_eq!(again("").token_in(&intent), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::caller::Caller;
 use super::document::{Document, Kind};
+use super::reconcile::anomaly::Request;
 use super::record::CallId;
 use super::saga::SagaId;
 use super::session::SessionId;
@@ -19,27 +20,37 @@ pub enum Deed {
     Thaw,
     Unlock,
     Resolve,
+    Probe,
+    Verify,
     Compensate,
+    Complete,
     Abort,
     Retry,
     Skip,
     Reconcile,
+    Ignore,
+    Adopt,
     AcceptLoss,
 }
 
 impl Deed {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 17] = [
         Self::Pause,
         Self::Resume,
         Self::Freeze,
         Self::Thaw,
         Self::Unlock,
         Self::Resolve,
+        Self::Probe,
+        Self::Verify,
         Self::Compensate,
+        Self::Complete,
         Self::Abort,
         Self::Retry,
         Self::Skip,
         Self::Reconcile,
+        Self::Ignore,
+        Self::Adopt,
         Self::AcceptLoss,
     ];
 
@@ -51,11 +62,16 @@ impl Deed {
             Self::Thaw => "thaw",
             Self::Unlock => "unlock",
             Self::Resolve => "resolve",
+            Self::Probe => "probe",
+            Self::Verify => "verify",
             Self::Compensate => "compensate",
+            Self::Complete => "complete",
             Self::Abort => "abort",
             Self::Retry => "retry",
             Self::Skip => "skip",
             Self::Reconcile => "reconcile",
+            Self::Ignore => "ignore",
+            Self::Adopt => "adopt",
             Self::AcceptLoss => "accept-loss",
         }
     }
@@ -68,9 +84,25 @@ pub enum Target {
     Tool(String),
     Session(String),
     Saga(String),
-    Call { call_id: Uuid, tool: String },
+    Call {
+        call_id: Uuid,
+        tool: String,
+    },
     Reconciliation(String),
+    Anomaly {
+        reconciliation: String,
+        id: String,
+    },
     Store,
+    /// The calls that a filter finds; the filter as JSON, and how many were confirmed.
+    Calls {
+        filter: String,
+        count: usize,
+    },
+    Sagas {
+        filter: String,
+        count: usize,
+    },
 }
 
 /// The outcome of an act.
@@ -78,9 +110,9 @@ pub enum Target {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Done,
-    /// It was answered with an error.
+    /// It was answered with an error, and did nothing; or it is a reconciliation that failed.
     Refused,
-    /// Its gateway ended, or its store did not answer, before more could be written.
+    /// Its gateway ended, its store did not answer, or it ended half-way.
     Unknown,
 }
 
@@ -142,9 +174,43 @@ impl Act {
         Self::new(caller, deed, tenant, Target::Call { call_id, tool }, reason)
     }
 
+    /// An act on many calls or sagas; `tenant`: that of the filter, if it names one.
+    pub fn on_many(
+        caller: &Caller,
+        deed: Deed,
+        tenant: Option<&str>,
+        target: Target,
+        reason: &str,
+    ) -> Self {
+        Self::new(caller, deed, tenant.unwrap_or_default(), target, reason)
+    }
+
     pub fn reconciles(caller: &Caller, name: &str) -> Self {
         let target = Target::Reconciliation(name.to_owned());
         Self::new(caller, Deed::Reconcile, "", target, "")
+    }
+
+    /// A request about an anomaly of this reconciliation.
+    pub fn on_anomaly(
+        caller: &Caller,
+        request: Request,
+        reconciliation: &str,
+        id: &str,
+        reason: &str,
+    ) -> Self {
+        let deed = match request {
+            Request::Compensate => Deed::Compensate,
+            Request::Ignore => Deed::Ignore,
+            Request::Adopt => Deed::Adopt,
+        };
+        let (reconciliation, id) = (reconciliation.to_owned(), id.to_owned());
+        Self::new(
+            caller,
+            deed,
+            "",
+            Target::Anomaly { reconciliation, id },
+            reason,
+        )
     }
 
     pub fn accepts_loss(caller: &Caller, reason: &str) -> Self {
@@ -174,6 +240,15 @@ impl Act {
 
     /// The document when the outcome is known.
     pub fn end(&self, begun: Document, outcome: Outcome) -> Document {
+        let version = begun.version + 1;
+        Document {
+            version,
+            ..self.made(begun, outcome)
+        }
+    }
+
+    /// The document of an act that was not written down before its outcome was known.
+    pub fn made(&self, begun: Document, outcome: Outcome) -> Document {
         let body = Body {
             target: self.target.clone(),
             by: self.by.clone(),
@@ -181,7 +256,6 @@ impl Act {
             outcome,
         };
         Document {
-            version: begun.version + 1,
             body: body.to_json(),
             ..begun
         }
@@ -257,7 +331,19 @@ mod tests {
                 tool: "pay".into(),
             },
             Target::Reconciliation("books".into()),
+            Target::Anomaly {
+                reconciliation: "books".into(),
+                id: "a".into(),
+            },
             Target::Store,
+            Target::Calls {
+                filter: "{\"tool\":\"pay\"}".into(),
+                count: 40,
+            },
+            Target::Sagas {
+                filter: "{}".into(),
+                count: 2,
+            },
         ];
         for (deed, target) in Deed::ALL.into_iter().zip(targets.into_iter().cycle()) {
             let act = Act {
@@ -274,7 +360,9 @@ mod tests {
             let done = act.end(begun.clone(), Outcome::Done);
             assert_eq!((done.version, done.digest()), (2, begun.digest()));
             let read = Audited::from_document(&done).expect("an act");
-            assert_eq!((read.act, read.outcome), (act, Outcome::Done));
+            assert_eq!((&read.act, read.outcome), (&act, Outcome::Done));
+            let at_once = act.made(begun.clone(), Outcome::Done);
+            assert_eq!((at_once.version, &at_once.body), (1, &done.body));
         }
         let other = Document {
             state: "dance".into(),

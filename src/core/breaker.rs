@@ -99,6 +99,11 @@ impl Breaker {
         self.has_asked |= still_fails;
     }
 
+    /// Makes an open breaker half-open: the next call may try.
+    fn end_cooldown(&mut self, now: Duration) {
+        self.open_until = self.open_until.map(|until| until.min(now));
+    }
+
     /// Makes a closed breaker half-open.
     fn half_open(&mut self, now: Duration) {
         self.open_until.get_or_insert(now);

@@ -14,11 +14,13 @@
 //!                                           ▲   └──► stuck ── a person ──► compensating | compensated | succeeded
 //!  failed ── to be undone ──► compensated   (it never ran, and never will)
 //!  running, failed, unknown ── the store has lost data ──► unknown, for a lease that begins anew
+//!  (absent) ── its effect is adopted ──► succeeded
 //! ```
 //!
 //! Live traffic and recovery enter by this one door. What is not listed is refused by name.
 //! A call of a read tool never becomes unknown: it has no effect to be in doubt about.
 
+mod adopt; // an effect that was forgotten is written back as a call
 mod arrive; // a request asks for a call
 mod change; // what an event leads to
 mod end; // an attempt ended
@@ -35,7 +37,7 @@ use jiff::Timestamp;
 
 pub use self::change::{Action, Change, Illegal, Next, Takes};
 pub use self::end::{judge, may_be_retried};
-pub use self::event::{Arrival, Event, Retry, UndoEnd};
+pub use self::event::{Adoption, Arrival, Event, Retry, UndoEnd};
 pub use self::meet::{Met, meet};
 pub use self::undo::undoes_unknown;
 use super::actor::Actor;
@@ -55,6 +57,7 @@ pub fn next(
     let Some(record) = record else {
         return match event {
             Event::Arrived(arrival) => Ok(arrive::claim(tool, arrival, None, now)),
+            Event::Adopted(adoption) => Ok(adopt::claim(tool, adoption, now)),
             _ => Err(Illegal::NoCall),
         };
     };
@@ -63,6 +66,7 @@ pub fn next(
         (Event::Arrived(arrival), _) => {
             return Ok(arrive::arrive_again(tool, record, arrival, now));
         }
+        (Event::Adopted(adoption), _) => return adopt::adopted_before(record, adoption),
         (
             Event::Resembled {
                 intent,
@@ -97,6 +101,9 @@ pub fn next(
         ) => return late::ended(tool, record, *attempt, *fencing, evidence, now),
         (Event::CheckDue { by, attempt }, State::Unknown(_)) => {
             return rest::work_on(tool, record, *by, *attempt, now);
+        }
+        (Event::ProbeAsked { by, reason }, State::Unknown(_)) => {
+            return rest::ask_now(tool, record, by, reason, now);
         }
         (Event::ToVerify { by, by_person }, _) => {
             return verify::begin_to_verify(tool, record, by, *by_person, now);
@@ -172,6 +179,7 @@ pub fn next(
             Event::CheckDue { .. }
             | Event::CheckPostponed { .. }
             | Event::CheckMissing { .. }
+            | Event::ProbeAsked { .. }
             | Event::Probed { .. }
             | Event::Resolved { .. }
             | Event::Reconciled { .. },

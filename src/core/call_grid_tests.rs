@@ -291,6 +291,7 @@ fn the_whole_grid() {
         ),
         ("check postponed", postponed(CheckBlocker::Frozen)),
         ("check missing", Event::CheckMissing { by: ME }),
+        ("probe asked", probe_asked()),
         ("probed: found", probed(found())),
         ("probed: not found", probed(Finding::NotFound)),
         ("probed: unclear", probed(Finding::Unclear("503".into()))),
@@ -309,6 +310,7 @@ fn the_whole_grid() {
         ("to verify", to_verify()),
         ("verified", verified()),
         ("resembled", resembled(2)),
+        ("adopted", adopt::adopts(1)),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {

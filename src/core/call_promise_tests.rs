@@ -32,6 +32,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
         1 => prop_oneof![Just(Resolution::Succeeded(kept())), Just(Resolution::Failed)].prop_map(resolved),
         1 => prop_oneof![Just(to_verify()), Just(verified())],
         1 => (1..3_u8).prop_map(resembled),
+        1 => (1..4_u128).prop_map(adopt::adopts),
     ]
 }
 
@@ -74,7 +75,7 @@ proptest! {
             let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
             let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
             let before = record.as_ref();
-            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm | Action::TakeNames);
+            let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm | Action::TakeNames | Action::TakeFingerprint);
             prop_assert_eq!(change.is_some(), writes);
             if action == Action::Verify {
                 prop_assert!(read || dedup == Dedup::Key, "sent again to a tool that executes it again");

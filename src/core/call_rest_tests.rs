@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::outcome::Sent;
 use crate::core::record::Check;
+use crate::core::request::Target;
 use crate::core::tool::{Dedup, OnUnknown, Recheck};
 
 fn probing(negative_final_after: Option<u64>) -> Tool {
@@ -78,6 +79,114 @@ fn after_a_loss_a_later_run_may_be_under_way_for_a_whole_lease() {
         assert_eq!(
             cell(&tool, Some(&lost), &resolved(Resolution::Failed), 140),
             "Finish -> failed"
+        );
+    }
+}
+
+/// A tool that can be asked by key.
+fn asked(tool: Tool) -> Tool {
+    let url = Target::read("http://shop/by-key/{key}").expect("a target");
+    Tool {
+        probe: Some(url),
+        ..tool
+    }
+}
+
+#[test]
+fn a_person_has_any_unknown_call_asked_about_whose_tool_can_be_asked() {
+    let held = asked(tool("t"));
+    for tool in [held.clone(), asked(probing(None)), asked(retrying())] {
+        // Also when its checks are given up.
+        for seconds in [2, 9 * 3_600] {
+            let before = unknown(&tool);
+            let next = next(&tool, Some(&before), &probe_asked(), at(seconds)).expect("legal");
+            assert_eq!(next.action, Action::Probe);
+            let change = next.change.expect("a change");
+            assert_eq!(
+                (&*change.entry.event, &*change.entry.by),
+                ("probing", "token ops")
+            );
+            assert_eq!(
+                (
+                    change.record.check,
+                    change.record.state,
+                    change.record.attempt
+                ),
+                (before.check, before.state, before.attempt),
+                "nothing else is as it was not"
+            );
+        }
+    }
+    let elsewhere = Tool {
+        unknown: OnUnknown::Elsewhere,
+        ..held
+    };
+    for tool in [tool("t"), elsewhere] {
+        let refused = next(&tool, Some(&unknown(&tool)), &probe_asked(), at(2));
+        assert_eq!(refused, Err(Illegal::NoProbe));
+    }
+}
+
+#[test]
+fn a_held_call_that_is_not_found_has_failed_only_while_its_tool_remembers_the_key() {
+    let tool = asked(Tool {
+        dedup: Dedup::Key,
+        ..tool("t")
+    });
+    let held = unknown(&tool);
+    assert_eq!(held.check, None);
+    let not_found = probed(Finding::NotFound);
+    let forgotten = 60 * 60;
+    for (seconds, expected) in [
+        (20, "Finish -> unknown"),
+        (60, "Finish -> failed"),
+        (forgotten - 1, "Finish -> failed"),
+        (forgotten, "Finish -> unknown"),
+    ] {
+        assert_eq!(
+            cell(&tool, Some(&held), &not_found, seconds),
+            expected,
+            "{seconds}"
+        );
+    }
+    assert_eq!(
+        cell(&tool, Some(&held), &probed(found()), forgotten),
+        "Finish -> succeeded"
+    );
+    // An earlier run may have been executed, and be forgotten sooner.
+    let mut again = Record {
+        earlier_attempt_may_have_run: true,
+        ..held
+    };
+    again.attempt.run_started_at = at(forgotten - 100);
+    again.attempt.lease_until = at(forgotten - 60);
+    assert_eq!(
+        cell(&tool, Some(&again), &not_found, forgotten),
+        "Finish -> unknown"
+    );
+    again.earlier_attempt_may_have_run = false;
+    assert_eq!(
+        cell(&tool, Some(&again), &not_found, forgotten),
+        "Finish -> failed"
+    );
+}
+
+/// The store may have lost a run that began after the attempt which it still knows.
+#[test]
+fn after_a_loss_a_late_refusal_of_the_attempt_that_is_left_proves_nothing() {
+    let tool = probing(Some(5));
+    let running = record(&tool, key::Source::Derived, &[]);
+    for before in [running, unknown(&tool)] {
+        let lost = change(&tool, &before, &store_lost(), 100).record;
+        for evidence in [not_sent(), answer(429), answer(422)] {
+            let late = ended_with(1, evidence, None);
+            let told = next(&tool, Some(&lost), &late, at(101));
+            assert_eq!(told, Err(Illegal::StillUnknown));
+        }
+        let executed = ended_with(1, answer(200), None);
+        assert_eq!(
+            cell(&tool, Some(&lost), &executed, 101),
+            "Finish -> succeeded"
         );
     }
 }

@@ -1,5 +1,7 @@
 //! Calls and events for the tests of the states of a call.
 
+#[path = "call_adopt_tests.rs"]
+mod adopt;
 #[path = "call_again_tests.rs"]
 mod again;
 #[path = "call_grid_tests.rs"]
@@ -196,6 +198,13 @@ fn probed_at(finding: Finding, seconds: i64) -> Event {
         asked_at: asked_at.unwrap_or(Timestamp::MAX),
         finding,
         retry_after: None,
+    }
+}
+
+fn probe_asked() -> Event {
+    Event::ProbeAsked {
+        by: "ops".into(),
+        reason: "it waits".into(),
     }
 }
 

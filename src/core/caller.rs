@@ -95,6 +95,15 @@ impl Caller {
         }
     }
 
+    /// The tenants of callers with these tokens.
+    pub fn tenants(tokens: &[Token]) -> BTreeSet<String> {
+        if tokens.is_empty() {
+            return [Self::open().tenant].into();
+        }
+        let tenants = tokens.iter().map(|token| token.caller.tenant.clone());
+        tenants.collect()
+    }
+
     /// The person who runs a command where the gateway's configuration is.
     pub fn operator() -> Self {
         let pace = Pace::default();

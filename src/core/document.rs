@@ -81,6 +81,11 @@ impl Document {
         digest(self.kind, &self.tenant, &self.id)
     }
 
+    /// Whether only a store with room to spare takes it: it is new, and outcomes need the room more.
+    pub fn needs_spare_room(&self) -> bool {
+        self.kind == Kind::Act && self.version == 1
+    }
+
     /// The document with times rounded to the microsecond, as stores keep them.
     pub fn to_the_microsecond(&self) -> Self {
         let cut =
@@ -117,6 +122,27 @@ mod tests {
         ];
         for (n, name) in names.iter().enumerate() {
             assert!(!names[..n].contains(name));
+        }
+    }
+
+    #[test]
+    fn only_a_new_act_waits_for_room() {
+        for kind in Kind::ALL {
+            for version in [1, 2] {
+                let document = Document {
+                    kind,
+                    tenant: "shop".into(),
+                    id: "A".into(),
+                    version,
+                    state: "open".into(),
+                    created_at: Timestamp::UNIX_EPOCH,
+                    due_at: None,
+                    retain_until: None,
+                    body: Bytes::new(),
+                };
+                let waits = kind == Kind::Act && version == 1;
+                assert_eq!(document.needs_spare_room(), waits, "{document:?}");
+            }
         }
     }
 

@@ -97,6 +97,8 @@ pub enum Source {
     Compensation,
     /// The round whose questions the call answers: each is answered once.
     Round,
+    /// Not known: the call was adopted from its effect, which has only the key for the tool.
+    Adopted,
 }
 
 /// The prefix of compensations' keys. Callers may not bring such a key.
@@ -105,13 +107,14 @@ pub const COMPENSATION: &str = "compensate:";
 pub const ROUND: &str = "oncegate-round:";
 
 impl Source {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Runtime,
         Self::Business,
         Self::Model,
         Self::Derived,
         Self::Compensation,
         Self::Round,
+        Self::Adopted,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -122,6 +125,7 @@ impl Source {
             Self::Derived => "derived",
             Self::Compensation => "compensation",
             Self::Round => "round",
+            Self::Adopted => "adopted",
         }
     }
 }
@@ -145,6 +149,11 @@ impl Pointer {
     pub fn below(&self, name: &str) -> Self {
         let step = name.replace('~', "~0").replace('/', "~1");
         Self(format!("{}/{step}", self.0))
+    }
+
+    /// The pointer that goes on from this one.
+    pub fn followed_by(&self, rest: &Self) -> Self {
+        Self(format!("{}{}", self.0, rest.0))
     }
 
     /// Whether the other pointer is this one, or below it.
@@ -388,6 +397,14 @@ impl Lookup {
         hex::encode(self.0)
     }
 
+    /// Reads a key for the tool; `None`: it has another form.
+    pub fn of_tool_key(text: &str) -> Option<Self> {
+        let mut lookup = [0; Self::LEN];
+        hex::decode_to_slice(text, &mut lookup).ok()?;
+        let lookup = Self(lookup);
+        (lookup.for_tool() == text).then_some(lookup)
+    }
+
     /// The beginning of it, to tell calls apart in a log.
     pub fn short(&self) -> String {
         hex::encode(&self.0[..4])
@@ -406,81 +423,4 @@ pub fn digest<const N: usize>(parts: [&str; N]) -> [u8; 32] {
 
 #[cfg(test)]
 #[path = "key_tests.rs"]
-mod words;
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn quoted_and_bare_are_the_same_key() {
-        let bare = Key::parse("8e03978e-40d5").expect("a key");
-        for line in ["8e03978e-40d5", "\"8e03978e-40d5\"", " \"8e03978e-40d5\" "] {
-            assert_eq!(
-                Key::from_header(line.as_bytes()),
-                Ok(bare.clone()),
-                "{line:?}"
-            );
-        }
-        assert_eq!(
-            Key::from_header(br#""a\"b\\c""#),
-            Ok(Key(r#"a"b\c"#.to_owned()))
-        );
-    }
-
-    #[test]
-    fn what_is_no_key_is_refused() {
-        let long = "k".repeat(256);
-        for line in [
-            "", "\"\"", "\"", "\"a", "a b", "\"a b\"", "a, b", "ключ", r#""a\b""#, r#""a"b""#,
-            "a\tb", &long,
-        ] {
-            assert_eq!(Key::from_header(line.as_bytes()), Err(Invalid), "{line:?}");
-        }
-        assert!(Key::parse(&"k".repeat(255)).is_ok());
-        assert_eq!(Key::from_header(b"\xff"), Err(Invalid));
-    }
-
-    #[test]
-    fn header_and_body_must_agree() {
-        let key = Key::parse("k").expect("a key");
-        assert_eq!(
-            from_runtime(Some(b"\"k\""), Some("k")),
-            Ok(Some(key.clone()))
-        );
-        assert_eq!(from_runtime(None, Some("k")), Ok(Some(key)));
-        assert_eq!(from_runtime(None, None), Ok(None));
-        assert_eq!(
-            from_runtime(Some(b"k"), Some("other")),
-            Err(Refused::Conflict)
-        );
-    }
-
-    #[test]
-    fn nothing_is_smuggled_across_a_border() {
-        assert_ne!(Lookup::new("a:b", "t", "c"), Lookup::new("a", "t", "b:c"));
-        assert_ne!(Lookup::new("a", "bt", "c"), Lookup::new("ab", "t", "c"));
-        assert_eq!(
-            Lookup::new("default", "create_order", "k").for_tool(),
-            "b700221b7ed665c90e13a4fa78c6f69c"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn other_parts_are_another_call(a in ".{0,6}", b in ".{0,6}", c in ".{0,6}", d in ".{0,6}", e in ".{0,6}", f in ".{0,6}") {
-            let same = (&a, &b, &c) == (&d, &e, &f);
-            prop_assert_eq!(Lookup::new(&a, &b, &c) == Lookup::new(&d, &e, &f), same);
-        }
-
-        #[test]
-        fn a_key_survives_quoting(text in "[\\x21-\\x7e]{1,255}") {
-            let quoted = format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-            let key = Key::parse(&text).expect("visible ASCII");
-            prop_assert_eq!(Key::from_header(quoted.as_bytes()), Ok(key.clone()));
-            if !text.starts_with('"') {
-                prop_assert_eq!(Key::from_header(text.as_bytes()), Ok(key));
-            }
-        }
-    }
-}
+mod tests;

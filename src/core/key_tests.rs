@@ -1,5 +1,6 @@
 //! Keys: their sources, places and short forms.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -15,9 +16,28 @@ fn each_source_has_its_word() {
             "model",
             "derived",
             "compensation",
-            "round"
+            "round",
+            "adopted"
         ]
     );
+}
+
+#[test]
+fn the_key_for_a_tool_leads_back_to_the_name_and_nothing_else_does() {
+    let lookup = Lookup::new("shop", "t", "k");
+    let key = lookup.for_tool();
+    assert_eq!(Lookup::of_tool_key(&key), Some(lookup));
+    let (longer, spaced) = (format!("{key}00"), format!(" {key}"));
+    for other in [
+        "",
+        "beside",
+        &key[1..],
+        &key.to_uppercase(),
+        &longer,
+        &spaced,
+    ] {
+        assert_eq!(Lookup::of_tool_key(other), None, "{other:?}");
+    }
 }
 
 #[test]
@@ -77,3 +97,75 @@ fn the_forms_of_a_name_stay_as_they_are() {
 }
 
 const PARTITIONS: [u8; 3] = [69, 173, 139];
+
+#[test]
+fn quoted_and_bare_are_the_same_key() {
+    let bare = Key::parse("8e03978e-40d5").expect("a key");
+    for line in ["8e03978e-40d5", "\"8e03978e-40d5\"", " \"8e03978e-40d5\" "] {
+        assert_eq!(
+            Key::from_header(line.as_bytes()),
+            Ok(bare.clone()),
+            "{line:?}"
+        );
+    }
+    assert_eq!(
+        Key::from_header(br#""a\"b\\c""#),
+        Ok(Key(r#"a"b\c"#.to_owned()))
+    );
+}
+
+#[test]
+fn what_is_no_key_is_refused() {
+    let long = "k".repeat(256);
+    for line in [
+        "", "\"\"", "\"", "\"a", "a b", "\"a b\"", "a, b", "ключ", r#""a\b""#, r#""a"b""#, "a\tb",
+        &long,
+    ] {
+        assert_eq!(Key::from_header(line.as_bytes()), Err(Invalid), "{line:?}");
+    }
+    assert!(Key::parse(&"k".repeat(255)).is_ok());
+    assert_eq!(Key::from_header(b"\xff"), Err(Invalid));
+}
+
+#[test]
+fn header_and_body_must_agree() {
+    let key = Key::parse("k").expect("a key");
+    assert_eq!(
+        from_runtime(Some(b"\"k\""), Some("k")),
+        Ok(Some(key.clone()))
+    );
+    assert_eq!(from_runtime(None, Some("k")), Ok(Some(key)));
+    assert_eq!(from_runtime(None, None), Ok(None));
+    assert_eq!(
+        from_runtime(Some(b"k"), Some("other")),
+        Err(Refused::Conflict)
+    );
+}
+
+#[test]
+fn nothing_is_smuggled_across_a_border() {
+    assert_ne!(Lookup::new("a:b", "t", "c"), Lookup::new("a", "t", "b:c"));
+    assert_ne!(Lookup::new("a", "bt", "c"), Lookup::new("ab", "t", "c"));
+    assert_eq!(
+        Lookup::new("default", "create_order", "k").for_tool(),
+        "b700221b7ed665c90e13a4fa78c6f69c"
+    );
+}
+
+proptest! {
+    #[test]
+    fn other_parts_are_another_call(a in ".{0,6}", b in ".{0,6}", c in ".{0,6}", d in ".{0,6}", e in ".{0,6}", f in ".{0,6}") {
+        let same = (&a, &b, &c) == (&d, &e, &f);
+        prop_assert_eq!(Lookup::new(&a, &b, &c) == Lookup::new(&d, &e, &f), same);
+    }
+
+    #[test]
+    fn a_key_survives_quoting(text in "[\\x21-\\x7e]{1,255}") {
+        let quoted = format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+        let key = Key::parse(&text).expect("visible ASCII");
+        prop_assert_eq!(Key::from_header(quoted.as_bytes()), Ok(key.clone()));
+        if !text.starts_with('"') {
+            prop_assert_eq!(Key::from_header(text.as_bytes()), Ok(key));
+        }
+    }
+}

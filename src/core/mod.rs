@@ -15,6 +15,7 @@ pub mod frozen; // how frozen sessions are found
 pub mod json; // strict JSON and its canonical form (RFC 8785)
 pub mod key; // what counts as the same call
 pub mod ledger; // what is asked of the ledger
+pub mod many; // acts on many calls or sagas at once
 pub mod mcp; // the rules of the MCP door, and of MCP servers
 pub mod outcome; // what an attempt proved
 pub mod pace; // times that no operator sets
@@ -35,6 +36,7 @@ pub mod schema; // what a tool's arguments must be like
 pub mod secret; // what fingerprints are made with
 pub mod session; // what bounds the parallel branches of one conversation
 pub mod share; // how much of a budget one party may hold
+pub mod sign_in; // a person's session in the console
 pub mod time; // sums of times
 pub mod tool; // the policy of one tool
 pub mod tool_schema_export; // what a model is shown of a tool

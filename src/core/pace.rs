@@ -1,4 +1,4 @@
-//! Times that no operator sets. They are values, so that tests can set them shorter.
+//! Times and a bound that no operator sets. They are values, so that tests can set them shorter.
 
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub struct Pace {
     pub check_listener_every: Duration,
     /// How long a client may listen for changes in one request.
     pub listen_at_most: Duration,
+    /// Most calls or sagas of one act of a person.
+    pub most_targets: usize,
 }
 
 impl Default for Pace {
@@ -65,6 +67,7 @@ impl Default for Pace {
             ask_store_every: Duration::from_secs(1),
             check_listener_every: Duration::from_secs(15),
             listen_at_most: Duration::from_secs(3_600),
+            most_targets: 10_000,
         }
     }
 }

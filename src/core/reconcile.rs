@@ -6,7 +6,7 @@
 //! A call is said to be missing only if its effect surely lies within what the system was asked for; an item
 //! is said to belong to no call only if no call of its key is known at all. What cannot be told is counted, not guessed.
 
-pub mod anomaly; // as it is kept and worked on
+pub mod anomaly; // as it is kept and worked on, and what persons ask for
 pub mod pairing; // items and calls, put together
 pub mod revalidate; // whether it still holds when it is acted on
 
@@ -134,6 +134,8 @@ pub struct Rules {
     /// The pointer to the call's id in an item, if the source keeps it.
     pub call_id: Option<Pointer>,
     pub compare: Vec<Compare>,
+    /// The pointer to the time of an effect.
+    pub time: Option<Pointer>,
     pub status: Option<Pointer>,
     /// An item in one of these states is not an effect any more.
     pub ignore: Vec<String>,

@@ -41,6 +41,7 @@ fn rules() -> Rules {
             item: pointer("/amount"),
             call: Path::read("/args/amount").expect("a path"),
         }],
+        time: None,
         status: Some(pointer("/status")),
         ignore: vec!["cancelled".into()],
         ignores_keyless: false,

@@ -138,7 +138,7 @@ pub struct Record {
     pub attempt: Attempt,
     /// Attempts in all runs of the call together.
     pub attempts: u32,
-    /// Whether an attempt before the newest may have been executed unseen.
+    /// Whether an attempt before the newest may have been executed unseen, or one that the store has lost.
     ///
     /// Of a call that was executed it may be that attempt that was.
     pub earlier_attempt_may_have_run: bool,
@@ -202,6 +202,11 @@ impl Record {
     pub fn answers_as_similar(&self, mut names: impl Iterator<Item = key::Lookup>) -> bool {
         !self.aliases.is_empty()
             && !names.any(|name| self.intent.all_names().any(|own| *own == name))
+    }
+
+    /// Whether the call was written back from its effect, with nothing but its key.
+    pub fn is_adopted(&self) -> bool {
+        self.intent.key_source == key::Source::Adopted
     }
 
     /// Whether cleanup may delete the record now. One that is not over has no such time.

@@ -25,13 +25,18 @@ pub fn mask(json: &Bytes, places: &[Pointer]) -> Bytes {
     let Ok(mut value) = serde_json::from_slice::<Value>(json) else {
         return format!("\"{MASK}\"").into();
     };
+    mask_in(&mut value, places);
+    // Written anew in any case: of members of one name only the last was looked at.
+    value.to_string().into()
+}
+
+/// Masks these places of a value.
+pub fn mask_in(value: &mut Value, places: &[Pointer]) {
     for place in places {
         if let Some(found) = value.pointer_mut(place.as_str()) {
             *found = MASK.into();
         }
     }
-    // Written anew in any case: of members of one name only the last was looked at.
-    value.to_string().into()
 }
 
 /// Whether a value has a mask in it.

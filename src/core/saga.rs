@@ -299,6 +299,17 @@ impl Saga {
         }
     }
 
+    /// Whether a person may have it tried again.
+    pub fn may_be_retried(&self) -> bool {
+        matches!(self.phase, Phase::Stuck { .. })
+    }
+
+    /// The call that a person may skip; `None`: the saga is not stuck with one call.
+    pub fn call_to_skip(&self) -> Option<CallId> {
+        let trouble = self.trouble.as_ref().filter(|_| self.may_be_retried());
+        trouble?.call_id
+    }
+
     /// Whether the undoing of one call may begin anew, because the call was skipped.
     pub fn may_undo_after_all(&self, call: &Record) -> bool {
         self.phase == Phase::Compensated && !matches!(call.state, CallState::Compensated(_))

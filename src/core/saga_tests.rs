@@ -101,6 +101,37 @@ fn sagas() -> Vec<(&'static str, Saga)> {
     ]
 }
 
+#[test]
+fn a_loss_leaves_a_saga_its_own_trouble_and_is_told_once() {
+    let lost = |saga: &Saga, reason: &str, seconds| {
+        let event = Event::StoreLost {
+            by: by(),
+            reason: reason.into(),
+        };
+        moved(saga, &event, seconds)
+    };
+    let open = Saga::begin(id(), &Policy::default(), at(0));
+    let stuck = moved(&moved(&open, &abort(), 1), &blocked(Blocker::Final), 2);
+    let own = stuck.trouble.clone().expect("a trouble");
+    let twice = lost(&lost(&stuck, "a flush", 3), "a copy", 4);
+    let trouble = twice.trouble.as_ref().expect("a trouble");
+    assert_eq!(trouble.call_id, own.call_id);
+    let told = "no; the store has lost data (a copy): what was undone may be forgotten";
+    assert_eq!(trouble.why, told);
+    assert_eq!(
+        (twice.call_to_skip(), twice.may_be_retried()),
+        (own.call_id, true)
+    );
+    // Without a trouble of its own, and while it is open, there is nothing to skip.
+    let lost_open = lost(&open, "a flush", 3);
+    assert!(!lost_open.may_be_retried() && lost_open.call_to_skip().is_none());
+    let why = &lost_open.trouble.as_ref().expect("a trouble").why;
+    assert!(
+        why.starts_with("the store has lost data (a flush)"),
+        "{why}"
+    );
+}
+
 /// The saga after an event at second 1000.
 fn change(before: &Saga, saga: &Saga) -> String {
     assert_eq!(saga.version, before.version + 1);

@@ -161,6 +161,15 @@ pub struct Session {
     pub events: Vec<Entry>,
 }
 
+impl Session {
+    /// About how many bytes it takes.
+    pub fn size(&self) -> usize {
+        let events = self.events.iter();
+        let texts = events.map(|event| event.by.len() + event.detail.len());
+        texts.sum::<usize>() + size_of_val(&self.events[..]) + size_of_val(&self.waiting[..])
+    }
+}
+
 /// Whether a denied call waits or is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {

@@ -328,6 +328,15 @@ impl Tool {
     /// brought is remembered for a read.
     pub fn window(&self, source: key::Source) -> Duration {
         let default = match (self.effect, source) {
+            (_, key::Source::Adopted) => {
+                // Whose key it is comes out later: it is remembered as long as any.
+                let others = key::Source::ALL.into_iter();
+                let others = others.filter(|other| *other != key::Source::Adopted);
+                return others
+                    .map(|other| self.window(other))
+                    .max()
+                    .unwrap_or_default();
+            }
             (_, key::Source::Runtime | key::Source::Compensation | key::Source::Round) => {
                 Duration::from_hours(24)
             }
@@ -375,22 +384,22 @@ pub(crate) mod tests {
         let hours =
             |tool: &Tool| key::Source::ALL.map(|source| tool.window(source).as_secs() / 3600);
         let mut tool = tool("t");
-        assert_eq!(hours(&tool), [24, 24, 24, 1, 24, 24]);
+        assert_eq!(hours(&tool), [24, 24, 24, 1, 24, 24, 24]);
         tool.effect = Effect::Read;
-        assert_eq!(hours(&tool), [24, 0, 0, 0, 24, 24]);
+        assert_eq!(hours(&tool), [24, 0, 0, 0, 24, 24, 24]);
         tool.dedup_window = Some(Duration::from_hours(2));
         assert_eq!(
             hours(&tool),
-            [2, 2, 2, 2, 2, 2],
+            [2, 2, 2, 2, 2, 2, 2],
             "a configured window holds for every source"
         );
         tool.effect = Effect::Write;
         tool.proxy = Some(proxy::Policy::default());
-        assert_eq!(hours(&tool), [2, 2, 2, 1, 2, 2]);
+        assert_eq!(hours(&tool), [2, 2, 2, 1, 2, 2, 2]);
         tool.derived_window = Some(Duration::from_hours(3));
         assert_eq!(
             hours(&tool),
-            [2, 2, 2, 3, 2, 2],
+            [2, 2, 2, 3, 2, 2, 3],
             "a proxy's derived keys have a window of their own"
         );
     }

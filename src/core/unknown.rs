@@ -33,6 +33,19 @@ pub enum Finding {
     Unclear(String),
 }
 
+impl Finding {
+    /// A sentence for an engineer, as long as it settles nothing.
+    pub fn told(&self) -> String {
+        match self {
+            Self::Found(_) => "the tool knows the key".to_owned(),
+            Self::NotFound => "the tool does not know the key, which proves nothing yet".to_owned(),
+            Self::Unclear(why) => {
+                format!("the tool did not say whether it knows the key: {why}")
+            }
+        }
+    }
+}
+
 /// Why the due check of an unknown call is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckBlocker {
@@ -238,16 +251,28 @@ fn spread(attempt: AttemptId, number: u32) -> f64 {
     (mixed >> 32) as f64 / f64::from(u32::MAX)
 }
 
+/// Whether the tool can be asked if it knows a key.
+pub fn may_be_asked(tool: &Tool) -> bool {
+    tool.unknown != OnUnknown::Elsewhere && (tool.probe.is_some() || tool.asks.is_some())
+}
+
 /// Whether "not found" at this time proves that the call was not executed.
 ///
 /// It does if the first request cannot arrive any more: then the tool would know its key, or the
 /// operator says that it could not come any more.
 pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
-    // A tool may have forgotten by then what it knew.
-    if record
-        .check
-        .is_some_and(|check| is_late(tool, &check, asked_at))
-    {
+    // A tool may have forgotten by then what it knew. Without checks it is not known since when the call is unknown.
+    let since = if record.earlier_attempt_may_have_run {
+        record.intent.created_at
+    } else {
+        record.attempt.run_started_at
+    };
+    let check = record.check.unwrap_or(Check {
+        since,
+        at: None,
+        number: 0,
+    });
+    if is_late(tool, &check, asked_at) {
         return false;
     }
     let over = |wait| after(record.attempt.lease_until, wait) <= asked_at;

@@ -1,6 +1,7 @@
 //! Writes down the acts of persons, for the audit. The rules are in `core::audit`.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::base::Base;
 use super::error::{Error, ErrorKind};
@@ -21,20 +22,74 @@ pub(super) async fn kept<T>(
     act: Act,
     doing: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
+    kept_as(base, act, doing, outcome).await
+}
+
+/// The same for an act whose answer alone does not say its outcome.
+pub(super) async fn kept_as<T>(
+    base: &Base,
+    act: Act,
+    doing: impl Future<Output = Result<T, Error>>,
+    outcome: impl FnOnce(&Result<T, Error>) -> Outcome,
+) -> Result<T, Error> {
     let now = base.now();
     let until = after(now, signed(base.limits.audit_retention));
     let begun = act.begin(new_run_id(), now, until);
     let is_begun = write(base, &act, &begun).await;
     let done = doing.await;
-    let outcome = match &done {
+    if is_begun || write(base, &act, &begun).await {
+        write(base, &act, &act.end(begun, outcome(&done))).await;
+    }
+    done
+}
+
+/// The outcome of an act that changes nothing if it is refused.
+pub(super) fn outcome<T>(done: &Result<T, Error>) -> Outcome {
+    match done {
         Ok(_) => Outcome::Done,
         Err(error) if matches!(error.kind, ErrorKind::StoreUnavailable) => Outcome::Unknown,
         Err(_) => Outcome::Refused,
-    };
-    if is_begun || write(base, &act, &begun).await {
-        write(base, &act, &act.end(begun, outcome)).await;
     }
-    done
+}
+
+/// Whether an act of several steps has made one that stays, whatever becomes of the others.
+#[derive(Debug, Default)]
+pub(super) struct Steps(AtomicBool);
+
+impl Steps {
+    pub(super) fn made(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// The outcome of the act: an error after a step does not say that nothing was done.
+    pub(super) fn outcome<T>(&self, done: &Result<T, Error>) -> Outcome {
+        if done.is_err() && self.0.load(Ordering::SeqCst) {
+            return Outcome::Unknown;
+        }
+        outcome(done)
+    }
+}
+
+/// Makes an act of a program, and keeps it in the audit once it has changed something.
+///
+/// `doing` says whether it has. What programs repeat in a loop, or try in vain, must not fill the store; the history of
+/// the target says more.
+///
+/// # Errors
+/// Those of the act.
+pub(super) async fn kept_if_changed<T>(
+    base: &Base,
+    act: Act,
+    doing: impl Future<Output = Result<(T, bool), Error>>,
+) -> Result<T, Error> {
+    let now = base.now();
+    let until = after(now, signed(base.limits.audit_retention));
+    let (done, has_changed) = doing.await?;
+    if has_changed {
+        let begun = act.begin(new_run_id(), now, until);
+        write(base, &act, &act.made(begun, Outcome::Done)).await;
+    }
+    Ok(done)
 }
 
 /// Writes an entry, also while the store has lost data: nothing is sent because of it.

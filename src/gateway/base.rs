@@ -1,6 +1,6 @@
 //! The parts that every service of a gateway shares: store, clock, tools and shutdown.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct Limits {
     pub pace: Pace,
     /// The budget for requests and answers; connections share it.
     pub memory: Budget,
+    /// Most bytes of it that remembered calls may fill.
+    pub max_remembered: usize,
 }
 
 /// The parts that every service of a gateway shares.
@@ -65,6 +67,8 @@ pub struct Base {
     pub(super) limits: Limits,
     pub(super) clock: Clock,
     pub(super) tools: ArcSwap<Tools>,
+    /// The tenants of the configured tokens.
+    tenants: ArcSwap<BTreeSet<String>>,
     /// How often the tools were swapped.
     tool_changes: watch::Sender<u64>,
     /// Clients that listen for changes of the tools.
@@ -94,18 +98,15 @@ impl Lent for Borrower {
     }
 }
 
-/// Remembered calls may fill the memory budget divided by this.
-const FINISHED: usize = 4;
-
 /// Adds a memory of succeeded calls to a store, if no other process writes to it, or it tells what others write.
-fn remembering(store: Arc<dyn Store>, memory: &Budget) -> (Arc<dyn Store>, Option<Arc<Finished>>) {
-    let (bytes, is_shared) = (memory.total() / FINISHED, store.is_shared());
+fn remembering(store: Arc<dyn Store>, limits: &Limits) -> (Arc<dyn Store>, Option<Arc<Finished>>) {
+    let (bytes, is_shared) = (limits.max_remembered, store.is_shared());
     let finished = Arc::new(if is_shared {
         Finished::of_shared_store(bytes)
     } else {
         Finished::new(bytes)
     });
-    let budget = memory.clone();
+    let budget = limits.memory.clone();
     let has_room = Arc::new(move |bytes| budget.may_lend(bytes));
     let store: Arc<dyn Store> = if !is_shared {
         Arc::new(Remembering::new(store, finished.clone(), has_room))
@@ -114,7 +115,7 @@ fn remembering(store: Arc<dyn Store>, memory: &Budget) -> (Arc<dyn Store>, Optio
     } else {
         return (store, None);
     };
-    memory.lend(Arc::new(Borrower(finished.clone())));
+    limits.memory.lend(Arc::new(Borrower(finished.clone())));
     (store, Some(finished))
 }
 
@@ -126,11 +127,12 @@ impl Base {
         instance: InstanceId,
         limits: Limits,
     ) -> Self {
-        let (store, finished) = remembering(store, &limits.memory);
+        let (store, finished) = remembering(store, &limits);
         Self {
             finished,
             clock: Clock::start(store.clock_offset()),
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
+            tenants: ArcSwap::default(),
             tool_changes: watch::Sender::default(),
             listeners: Places::new(limits.max_waiting),
             store: Arc::new(Measured::new(store, metrics.clone())),
@@ -262,6 +264,16 @@ impl Base {
     ) -> Result<T, Error> {
         let acting = self.tasks.spawn(act);
         acting.await.unwrap_or_else(|_| Err(unavailable(())))
+    }
+
+    /// The tenants of the configured tokens.
+    pub(super) fn tenants(&self) -> Arc<BTreeSet<String>> {
+        self.tenants.load_full()
+    }
+
+    /// Takes over the tenants of other tokens.
+    pub fn set_tenants(&self, tenants: BTreeSet<String>) {
+        self.tenants.store(Arc::new(tenants));
     }
 
     /// Refuses acts that need an administrator, and all data.

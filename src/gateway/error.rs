@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::core::caller::Caller;
 use crate::core::key;
+use crate::core::many::Different;
 use crate::core::record::CallId;
 use crate::core::record::Failure;
 use crate::core::session::Refusal;
@@ -80,6 +81,8 @@ pub enum ErrorKind {
     ReplayUnsafe(&'static str),
     #[error("not in this state: {0}")]
     WrongState(String),
+    #[error("not as it was confirmed: {0}")]
+    NotConfirmed(Different),
     #[error("the session does not let it begin: {0}")]
     Refused(Refusal),
     #[error("the tool has seen a newer fencing token")]

@@ -1,8 +1,6 @@
 //! A tool's health, as this gateway sees it: breaker, retries and usual latency.
 //!
 //! The rules are in `core`.
-//!
-//! The rules are in `core`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -92,6 +90,11 @@ impl Health {
         })))
     }
 
+    /// Lets a call try at once whether the tool is there again.
+    pub(super) fn end_cooldown(&self) {
+        self.observed().breaker.end_cooldown(self.start.elapsed());
+    }
+
     /// Whether every call of a tenant may begin.
     pub(super) fn is_closed_for(&self, tenant: &str) -> bool {
         self.observed()
@@ -133,6 +136,11 @@ impl Health {
     /// Gives back a retry that is not made.
     pub(super) fn give_retry_back(&self) {
         self.observed().budget.give_back();
+    }
+
+    /// How long an attempt usually takes; `None`: there was none.
+    pub(super) fn usual_latency(&self) -> Option<Duration> {
+        self.observed().latency
     }
 
     /// How long a call usually takes.

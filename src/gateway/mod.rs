@@ -17,13 +17,16 @@ pub mod reconcile; // the ledger, held against the systems behind the tools
 pub mod recovery; // lost owners, unknown calls, lost data
 mod refusals; // tokens that were refused
 mod sagas; // groups of calls: joined, ended, looked at
+mod samples; // the last hour of each tool
 mod secret; // what fingerprints are made with
+mod sign_ins; // sessions of persons in the console
 mod status; // what the ops doors show, asked of the store once a second at most
 mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod trace; // spans
 mod transition; // core is asked, and what it says is written
 mod upstreams; // MCP servers, and their tools that no section names
+mod watches; // pages that stay current
 mod webhook; // telling a system outside
 
 use std::sync::Arc;
@@ -41,28 +44,36 @@ pub use self::calls::{identify, probe_url};
 pub use self::clock::local_time;
 pub use self::error::{Differs, Error, ErrorKind, Reused};
 pub use self::ids::{jitter, new_instance};
-pub use self::operator::{AuditQuery, Query, Replay, SessionQuery};
-use self::operator::{Ledger, Operator, Sessions};
+pub use self::operator::{
+    AuditQuery, CallAct, DryRun, Line, LineOf, Many, Query, Replay, Report, Reports, SagaAct,
+    SessionQuery, Totals,
+};
+use self::operator::{Finder, Ledger, ManyActs, Operator, Sessions};
 use self::pauses::Pauses;
-pub use self::pauses::ToolState;
+pub use self::pauses::{ToolNow, ToolState};
 use self::places::{Lines, Places};
 pub use self::proxies::{Asked, Entry, Proxies, Through};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
-use self::reconcile::{AnomalyWorker, Reconciler, Reconciliation};
+use self::reconcile::{AnomalyWorker, Reconciler, Reconciliation, Reconciliations};
 pub use self::recovery::AFTER_LOSS;
 use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
 pub use self::refusals::TokenRefused;
 pub use self::sagas::{SagaAt, SagaQuery};
 use self::sagas::{SagaRegistry, SagaWorker, Sagas, Undoer};
+use self::samples::Samples;
+pub use self::samples::{Rates, SAMPLE_EVERY};
 use self::secret::KnownSecrets;
+use self::sign_ins::SignIns;
 use self::status::Status;
 use self::throttle::Throttle;
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::RequestSpan;
 pub use self::upstreams::{UpstreamAt, Upstreams};
+pub use self::watches::Watch;
+use self::watches::Watches;
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
 use crate::downstream::outside::Webhook;
@@ -70,8 +81,8 @@ pub use crate::downstream::{Client, Question, as_header, passed};
 use crate::downstream::{Downstream, NoClient};
 pub use crate::metrics::Door;
 use crate::metrics::Metrics;
-pub use crate::store::Reason;
 use crate::store::{self, Store};
+pub use crate::store::{LOST_DATA, Reason};
 
 /// The parts of a gateway.
 pub struct Parts {
@@ -98,6 +109,7 @@ pub struct Gateway {
     pub reconciler: Arc<Reconciler>,
     pub anomalies: Arc<AnomalyWorker>,
     pub operator: Arc<Operator>,
+    pub many: Arc<ManyActs>,
     pub sessions: Arc<Sessions>,
     pub upstreams: Upstreams,
     pub proxies: Proxies,
@@ -107,6 +119,9 @@ pub struct Gateway {
     pub status: Arc<Status>,
     pub throttle: Arc<Throttle>,
     pub refusals: Refusals,
+    pub sign_ins: SignIns,
+    pub watches: Watches,
+    pub samples: Samples,
     pub duplicates: Arc<Duplicates>,
     downstream: Arc<Downstream>,
 }
@@ -217,7 +232,6 @@ impl Gateway {
             registry: registry.clone(),
             worker: saga_worker.clone(),
         });
-        let named = |one: Reconciliation| (one.name.clone(), one);
         let anomalies = Arc::new(AnomalyWorker {
             base: base.clone(),
             downstream: downstream.clone(),
@@ -226,28 +240,48 @@ impl Gateway {
             registry: registry.clone(),
             sagas: sagas.clone(),
             notifier,
-            all: Arc::new(reconciliations.into_iter().map(named).collect()),
+            all: Reconciliations::new(reconciliations),
         });
         let ledger = Arc::new(Ledger::new(base.clone()));
+        let rechecks = Arc::new(Rechecks {
+            base: base.clone(),
+            pauses: pauses.clone(),
+            runner,
+            sender: sender.clone(),
+        });
+        let operator = Arc::new(Operator {
+            base: base.clone(),
+            pauses: pauses.clone(),
+            status: status.clone(),
+            sender,
+            ledger: ledger.clone(),
+            sagas: sagas.clone(),
+            rechecks: rechecks.clone(),
+        });
         Self {
-            rechecks: Arc::new(Rechecks {
+            many: Arc::new(ManyActs {
                 base: base.clone(),
-                pauses: pauses.clone(),
-                runner,
-                sender: sender.clone(),
+                finder: Finder {
+                    base: base.clone(),
+                    ledger: ledger.clone(),
+                    sagas: sagas.clone(),
+                },
+                operator: operator.clone(),
+                rechecks: rechecks.clone(),
             }),
-            loss: Arc::new(LossAcceptance::new(base.clone(), secrets, registry.clone())),
+            rechecks,
+            operator,
+            loss: Arc::new(LossAcceptance::new(
+                base.clone(),
+                secrets.clone(),
+                registry.clone(),
+            )),
             reconciler: Arc::new(Reconciler::new(anomalies.clone())),
             anomalies,
-            operator: Arc::new(Operator {
-                base: base.clone(),
-                pauses: pauses.clone(),
-                status: status.clone(),
-                sender,
-                ledger: ledger.clone(),
-                sagas: sagas.clone(),
-            }),
             sessions: Arc::new(Sessions::new(base.clone())),
+            sign_ins: SignIns::new(base.clone(), secrets),
+            watches: Watches::new(base.clone()),
+            samples: Samples::new(base.clone()),
             refusals: Refusals::new(metrics),
             proxies: Proxies::new(
                 base.clone(),

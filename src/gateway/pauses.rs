@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::audit;
 use super::base::Base;
 use super::error::{Error, ErrorKind, must_be_admin, unavailable};
+use super::tools::ToolAt;
 use super::transition::CLAIM_TRIES;
 use crate::core::actor::Actor;
 use crate::core::audit::{Act, Deed};
@@ -44,9 +46,42 @@ struct PausedTools {
 
 /// A tool's pause, and the acts of persons on it.
 pub struct ToolState {
+    /// Since when it is paused; `None`: it is not.
+    pub since: Option<Timestamp>,
+    /// By whom and why it is paused; for administrators only.
     pub paused: Option<Entry>,
-    /// Oldest first.
+    /// Oldest first; for administrators only.
     pub events: Vec<Entry>,
+}
+
+/// A configured tool, as this gateway sees it now.
+pub struct ToolNow {
+    pub at: Arc<ToolAt>,
+    /// Since when it is paused; `None`: it is not.
+    pub since: Option<Timestamp>,
+    /// By whom and why it is paused; for administrators only.
+    pub paused: Option<Entry>,
+    /// Whether its breaker is open or half-open.
+    pub is_failing: bool,
+    /// How long an attempt usually takes; `None`: there was none.
+    pub usual_latency: Option<Duration>,
+}
+
+impl ToolNow {
+    pub fn name(&self) -> &str {
+        &self.at.tool.name
+    }
+}
+
+impl ToolState {
+    fn of(paused: Option<Entry>, events: Vec<Entry>) -> Self {
+        let since = paused.as_ref().map(|entry| entry.at);
+        Self {
+            since,
+            paused,
+            events,
+        }
+    }
 }
 
 impl Pauses {
@@ -106,6 +141,10 @@ impl Pauses {
             }
             for tool in seen.tools.keys().filter(|tool| !tools.contains_key(*tool)) {
                 tracing::warn!(tool, "a tool is not paused any more");
+                // No call has shown meanwhile whether it works.
+                if let Some(at) = self.base.tool_at(tool) {
+                    at.health.end_cooldown();
+                }
             }
             *seen = PausedTools {
                 tools,
@@ -218,25 +257,54 @@ impl Pauses {
         self.act(caller, name, false, reason).await
     }
 
-    /// Whether a tool is paused, and what persons have done to it.
+    /// The configured tools that a caller may see, by name. Pauses are as this gateway last read them.
     ///
     /// # Errors
-    /// The caller may not read calls, there is no such tool, or the store does not answer.
-    pub async fn show_tool(&self, caller: &Caller, name: &str) -> Result<ToolState, Error> {
+    /// The caller may not read calls.
+    pub fn list_tools(&self, caller: &Caller) -> Result<Vec<ToolNow>, Error> {
         if !caller.may_read(&caller.tenant) {
             return Err(ErrorKind::Forbidden.alone());
         }
-        if self.base.tool_at(name).is_none() {
+        let paused = self.read(|seen| seen.tools.clone());
+        let tools = self.base.tools();
+        let seen = tools.values().filter(|at| may_see(caller, &at.tool.name));
+        let now = seen.map(|at| {
+            let entry = paused.get(&at.tool.name);
+            ToolNow {
+                at: at.clone(),
+                since: entry.map(|entry| entry.at),
+                paused: entry.filter(|_| caller.is_admin()).cloned(),
+                is_failing: !at.health.is_closed(),
+                usual_latency: at.health.usual_latency(),
+            }
+        });
+        Ok(now.collect())
+    }
+
+    /// Whether a tool is paused; for an administrator also what persons have done to it.
+    ///
+    /// # Errors
+    /// There is no such tool, the caller may not call it, or the store does not answer.
+    pub async fn show_tool(&self, caller: &Caller, name: &str) -> Result<ToolState, Error> {
+        // A tool that a caller may not call is told as one that is not there.
+        if !may_see(caller, name) || self.base.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
         let paused = self.base.store.paused().await.map_err(unavailable)?;
-        let events = self.base.store.tool_events(name).await;
-        Ok(ToolState {
-            paused: paused
-                .into_iter()
-                .find_map(|(tool, entry)| (tool == name).then_some(entry)),
-            events: events.map_err(unavailable)?,
-        })
+        let paused = paused
+            .into_iter()
+            .find_map(|(tool, entry)| (tool == name).then_some(entry));
+        if caller.is_admin() {
+            let events = self.base.store.tool_events(name).await;
+            Ok(ToolState::of(paused, events.map_err(unavailable)?))
+        } else {
+            // Tenants share tools; the names and reasons of operators are not theirs.
+            Ok(ToolState {
+                since: paused.map(|entry| entry.at),
+                paused: None,
+                events: Vec::new(),
+            })
+        }
     }
 
     /// An act of a person, which goes on when its caller hangs up.
@@ -250,6 +318,9 @@ impl Pauses {
         must_be_admin(caller)?;
         if self.base.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
+        }
+        if !paused {
+            self.base.must_know_all_data().await?;
         }
         let (pauses, caller) = (self.clone(), caller.clone());
         let (name, reason) = (name.to_owned(), reason.to_owned());
@@ -269,9 +340,6 @@ impl Pauses {
         paused: bool,
         reason: &str,
     ) -> Result<ToolState, Error> {
-        if !paused {
-            self.base.must_know_all_data().await?;
-        }
         let event = if paused { "paused" } else { "resumed" }.into();
         let (at, by) = (self.base.now(), Actor::Token(&caller.name).to_string());
         let entry = Entry {
@@ -307,12 +375,16 @@ impl Pauses {
             "a person paused or resumed a tool"
         );
         let events = self.base.store.tool_events(name).await;
-        Ok(ToolState {
-            paused: match seen {
-                Ok(()) => self.read(|seen| seen.tools.get(name).cloned()),
-                Err(_) => paused.then(|| entry.clone()),
-            },
-            events: events.unwrap_or_else(|_| vec![entry]),
-        })
+        let paused = match seen {
+            Ok(()) => self.read(|seen| seen.tools.get(name).cloned()),
+            Err(_) => paused.then(|| entry.clone()),
+        };
+        let events = events.unwrap_or_else(|_| vec![entry]);
+        Ok(ToolState::of(paused, events))
     }
+}
+
+/// Whether a caller is told of a tool: tenants share tools, and not each may call all of them.
+fn may_see(caller: &Caller, tool: &str) -> bool {
+    caller.is_admin() || caller.may_call(tool)
 }

@@ -144,6 +144,11 @@ impl KnownSecrets {
         self.known.load_full().unwrap_or_else(|| self.spare.clone())
     }
 
+    /// The secret that stands in until the store's own is known.
+    pub(super) fn spare(&self) -> Arc<Secrets> {
+        self.spare.clone()
+    }
+
     /// Whether nothing is claimed because of the secret until a person accepts it.
     pub(super) fn has_lost_secret(&self) -> bool {
         self.trouble.load().is_some()

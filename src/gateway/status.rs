@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -14,8 +15,9 @@ use super::recipes::Recipes;
 use super::secret::KnownSecrets;
 use crate::core::document::Kind;
 use crate::core::frozen::FROZEN;
+use crate::core::ledger::Filter;
 use crate::core::saga;
-use crate::store::{Readiness, Reason};
+use crate::store::{self, Census, Readiness, Reason};
 
 /// The newest answers, each with the time at which the store was asked.
 ///
@@ -27,6 +29,58 @@ pub struct Status {
     pauses: Arc<Pauses>,
     scrape: Mutex<Option<(Instant, Bytes)>>,
     readiness: Mutex<Option<(Instant, Readiness)>>,
+    counts: Mutex<Counts>,
+    /// What is told of the time of a loss, once that is known.
+    loss: Mutex<Option<String>>,
+}
+
+/// What the store had when it was last asked.
+#[derive(Default)]
+struct Counts {
+    unknown: Vec<Census>,
+    sagas: Vec<(String, u64)>,
+}
+
+/// A count, and what it counts.
+trait Counted: Clone {
+    fn is_same(&self, other: &Self) -> bool;
+    fn number_mut(&mut self) -> &mut u64;
+}
+
+impl Counted for Census {
+    fn is_same(&self, other: &Self) -> bool {
+        (&self.tool, &self.state) == (&other.tool, &other.state)
+    }
+
+    fn number_mut(&mut self) -> &mut u64 {
+        &mut self.calls
+    }
+}
+
+impl Counted for (String, u64) {
+    fn is_same(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+
+    fn number_mut(&mut self) -> &mut u64 {
+        &mut self.1
+    }
+}
+
+/// Raises each count to what it was before.
+fn keep_at_least<T: Counted>(found: &mut Vec<T>, before: &[T]) {
+    for known in before {
+        let mut known = known.clone();
+        match found.iter_mut().find(|count| count.is_same(&known)) {
+            Some(count) => *count.number_mut() = (*count.number_mut()).max(*known.number_mut()),
+            None => found.push(known),
+        }
+    }
+}
+
+fn has_lost_data(readiness: &Readiness) -> bool {
+    let mut reasons = readiness.reasons.iter();
+    reasons.any(|reason| reason.code == store::LOST_DATA)
 }
 
 impl Status {
@@ -43,6 +97,8 @@ impl Status {
             pauses,
             scrape: Mutex::default(),
             readiness: Mutex::default(),
+            counts: Mutex::default(),
+            loss: Mutex::default(),
         }
     }
 
@@ -68,17 +124,73 @@ impl Status {
             readiness.reasons.push(reason);
         }
         readiness.warnings.extend(self.pauses.pause_warnings());
+        readiness.warnings.extend(self.frozen_warning());
         self.base.metrics.take_readiness(&readiness);
         readiness
     }
 
-    /// A warning, if sessions are frozen. Counts them.
-    async fn frozen_warning(&self) -> Option<Reason> {
-        let counts = self.base.store.count_documents(Kind::Session).await.ok()?;
-        let frozen = counts.iter().find(|(state, _)| state == FROZEN);
-        let frozen = frozen.map_or(0, |(_, count)| *count);
-        let gauge = &self.base.metrics.frozen_sessions;
-        gauge.set(i64::try_from(frozen).unwrap_or(i64::MAX));
+    /// Says of a loss of data when it was noticed here, and of when the newest call is that is left.
+    async fn date_loss(&self, readiness: &mut Readiness) {
+        let mut dated = self.loss.lock().await;
+        let reasons = readiness.reasons.iter_mut();
+        let lost: Vec<_> = reasons
+            .filter(|reason| reason.code == store::LOST_DATA)
+            .collect();
+        if lost.is_empty() {
+            *dated = None;
+            return;
+        }
+        // Nothing is claimed meanwhile, so it stays as it is.
+        if dated.is_none() {
+            let noticed = self.base.now();
+            *dated = match self.newest_left().await {
+                Ok(Some(left)) => Some(format!(
+                    "the newest call that is left was made at {left:.3}, and this was noticed here at {noticed:.3}: look for what was done in between"
+                )),
+                Ok(None) => Some(format!(
+                    "no call is left; this was noticed here at {noticed:.3}"
+                )),
+                Err(_) => None,
+            };
+        }
+        if let Some(dated) = &*dated {
+            for reason in lost {
+                reason.text = format!("{}; {dated}", reason.text);
+            }
+        }
+    }
+
+    /// When the newest of the calls was made that the store has.
+    async fn newest_left(&self) -> Result<Option<Timestamp>, store::Error> {
+        let filter = Filter {
+            is_brief: true,
+            ..Filter::default()
+        };
+        let mut newest = None;
+        for tenant in self.base.store.tenants().await? {
+            let page = self.base.store.list(&tenant, &filter, None, 1).await?;
+            let made = page.found.first().map(|one| one.record.intent.created_at);
+            newest = newest.max(made);
+        }
+        Ok(newest)
+    }
+
+    /// Counts the frozen sessions, for the warning of them.
+    ///
+    /// Readiness does not: it must not wait for what the ledger is asked.
+    pub async fn count_frozen(&self) {
+        // If the store does not say, the last number stays.
+        if let Ok(counts) = self.base.store.count_documents(Kind::Session).await {
+            let frozen = counts.iter().find(|(state, _)| state == FROZEN);
+            let frozen = frozen.map_or(0, |(_, count)| *count);
+            let gauge = &self.base.metrics.frozen_sessions;
+            gauge.set(i64::try_from(frozen).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A warning, if sessions were frozen when they were last counted.
+    fn frozen_warning(&self) -> Option<Reason> {
+        let frozen = self.base.metrics.frozen_sessions.get();
         let text =
             format!("sessions that a person has frozen: {frozen} (GET /v1/sessions?frozen=true)");
         (frozen > 0).then(|| Reason::new("session_frozen", text))
@@ -101,9 +213,27 @@ impl Status {
     }
 
     async fn scrape_now(&self) -> String {
-        self.recent_readiness().await;
-        let census = self.base.store.census().await;
-        if let Ok(sagas) = self.base.store.count_documents(Kind::Saga).await {
+        let is_lost = has_lost_data(&self.recent_readiness().await);
+        let mut census = self.base.store.census().await.ok();
+        let mut sagas = self.base.store.count_documents(Kind::Saga).await.ok();
+        // What a store has forgotten still needs a person: until the loss is accepted no count falls.
+        {
+            let mut counts = self.counts.lock().await;
+            if let Some(found) = &mut census {
+                if is_lost {
+                    keep_at_least(found, &counts.unknown);
+                }
+                let unknown = found.iter().filter(|count| count.state == "unknown");
+                counts.unknown = unknown.cloned().collect();
+            }
+            if let Some(found) = &mut sagas {
+                if is_lost {
+                    keep_at_least(found, &counts.sagas);
+                }
+                counts.sagas.clone_from(found);
+            }
+        }
+        if let Some(sagas) = sagas {
             let count = |state: saga::State| {
                 let found = sagas.iter().find(|(name, _)| name == state.as_str());
                 found.map_or(0, |(_, count)| *count)
@@ -130,9 +260,7 @@ impl Status {
                 .keys()
                 .map(|tool| (tool.as_str(), self.pauses.is_paused(tool))),
         );
-        self.base
-            .metrics
-            .scrape(tools.keys(), census.ok().as_deref())
+        self.base.metrics.scrape(tools.keys(), census.as_deref())
     }
 
     /// The same as [`readiness`](Self::readiness), at most a second old.
@@ -146,7 +274,7 @@ impl Status {
                 _ => {
                     let at = Instant::now();
                     let mut found = self.base.store.readiness().await;
-                    found.warnings.extend(self.frozen_warning().await);
+                    self.date_loss(&mut found).await;
                     *recent = Some((at, found.clone()));
                     found
                 }

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
@@ -52,7 +53,7 @@ pub(super) struct Parameters {
     /// Tenant of the targets; an administrator who names none gets all.
     tenant: Option<String>,
     #[param(
-        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|compensate|abort|retry|skip|reconcile|accept-loss)$"
+        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|probe|verify|compensate|complete|abort|retry|skip|reconcile|ignore|adopt|accept-loss)$"
     )]
     act: Option<String>,
     /// The `next_cursor` of an earlier answer.
@@ -82,14 +83,14 @@ struct ActView<'a> {
     /// The name of the token.
     by: &'a str,
     #[schema(
-        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|compensate|abort|retry|skip|reconcile|accept-loss)$"
+        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|probe|verify|compensate|complete|abort|retry|skip|reconcile|ignore|adopt|accept-loss)$"
     )]
     act: &'static str,
     target: TargetView<'a>,
     /// Empty where the act needs none.
     reason: &'a str,
-    /// `refused`: it was answered with an error. `unknown`: its gateway ended, or its store did not answer, before more
-    /// could be written; the target's own history says.
+    /// `refused`: it was answered with an error, or a reconciliation failed. `unknown`: its gateway ended, its store did
+    /// not answer, or it ended half-way; the target's own history says.
     #[schema(pattern = "^(done|refused|unknown)$")]
     outcome: &'static str,
 }
@@ -98,9 +99,9 @@ struct ActView<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ActTarget)]
 struct TargetView<'a> {
-    #[schema(pattern = "^(tool|session|saga|call|reconciliation|store)$")]
+    #[schema(pattern = "^(tool|session|saga|call|reconciliation|anomaly|store|calls|sagas)$")]
     kind: &'static str,
-    /// Its name or its id; null for the store.
+    /// Its name or its id; null for the store, and for many.
     #[schema(required)]
     id: Option<String>,
     /// Null for what belongs to no tenant.
@@ -109,6 +110,18 @@ struct TargetView<'a> {
     /// The tool, or the tool of the call.
     #[schema(required)]
     tool: Option<&'a str>,
+    /// Of many: the filter that found them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, value_type = Object)]
+    filter: Option<&'a RawValue>,
+    /// Of many: how many were confirmed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    count: Option<usize>,
+    /// The reconciliation of the anomaly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reconciliation: Option<&'a str>,
 }
 
 impl<'a> ActView<'a> {
@@ -134,13 +147,28 @@ impl<'a> TargetView<'a> {
             Target::Saga(id) => ("saga", Some(id.clone()), None),
             Target::Call { call_id, tool } => ("call", Some(call_id.to_string()), Some(&tool[..])),
             Target::Reconciliation(name) => ("reconciliation", Some(name.clone()), None),
+            Target::Anomaly { id, .. } => ("anomaly", Some(id.clone()), None),
             Target::Store => ("store", None, None),
+            Target::Calls { .. } => ("calls", None, None),
+            Target::Sagas { .. } => ("sagas", None, None),
+        };
+        let many = match target {
+            Target::Calls { filter, count } | Target::Sagas { filter, count } => {
+                Some((filter, *count))
+            }
+            _ => None,
         };
         Self {
             kind,
             id,
             tenant: named(tenant),
             tool,
+            filter: many.and_then(|(filter, _)| serde_json::from_str(filter).ok()),
+            count: many.map(|(_, count)| count),
+            reconciliation: match target {
+                Target::Anomaly { reconciliation, .. } => Some(reconciliation),
+                _ => None,
+            },
         }
     }
 }

@@ -64,17 +64,27 @@ impl Known {
         if tokens.is_empty() {
             // A web page in a browser on this machine reaches loopback, too.
             host::is_local(parts)?;
-            let caller = Caller::open();
-            make_room(parts, &caller, room)?;
-            return Ok(Self(caller));
+            return Self::open(parts, room);
         }
+        let Some(digest) = digest else {
+            http.gateway.refusals.note_refused(TokenRefused::Missing);
+            return Err(Problem::unauthenticated());
+        };
+        Self::by_digest(parts, http, &digest, room)
+    }
+
+    /// The caller with this token digest, where there are tokens.
+    pub(super) fn by_digest(
+        parts: &Parts,
+        http: &Http,
+        digest: &[u8; 32],
+        room: usize,
+    ) -> Result<Self, Problem> {
         let refused = |why, problem: Problem| {
             http.gateway.refusals.note_refused(why);
             problem
         };
-        let digest =
-            digest.ok_or_else(|| refused(TokenRefused::Missing, Problem::unauthenticated()))?;
-        match caller::find(&tokens, &digest, http.gateway.base.wall_time()) {
+        match caller::find(&http.tokens.now(), digest, http.gateway.base.wall_time()) {
             // Before anything else of the request is looked at.
             Ok(caller) => {
                 http.gateway.throttle.admit_request(caller)?;
@@ -84,6 +94,13 @@ impl Known {
             Err(Closed::Unknown) => Err(refused(TokenRefused::Unknown, Problem::unauthenticated())),
             Err(Closed::Expired) => Err(refused(TokenRefused::Expired, Problem::token_expired())),
         }
+    }
+
+    /// The caller of a gateway without tokens, for a request that was looked at already.
+    pub(super) fn open(parts: &Parts, room: usize) -> Result<Self, Problem> {
+        let caller = Caller::open();
+        make_room(parts, &caller, room)?;
+        Ok(Self(caller))
     }
 }
 
@@ -126,9 +143,10 @@ fn room_of(method: &Method, door: &str, http: &Http) -> usize {
     match (method, door) {
         // The gateway makes room for a result before it claims the call, or asks a server.
         (&Method::POST, "/v1/tools/{tool}/calls" | "/mcp" | "/mcp/{upstream}") => 0,
-        (&Method::GET, "/v1/calls" | "/v1/sagas" | "/v1/reconciliations/{name}") => {
-            (2 * PAGE_BYTES).min(http.gateway.engine.memory.budget.total() / 8)
-        }
+        (
+            &Method::GET,
+            "/v1/calls" | "/v1/sagas" | "/v1/sessions" | "/v1/reconciliations/{name}",
+        ) => (2 * PAGE_BYTES).min(http.gateway.engine.memory.budget.total() / 8),
         _ => 2 * (http.max_body.bytes + http.gateway.engine.memory.max_result),
     }
 }

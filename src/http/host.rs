@@ -11,6 +11,7 @@ use super::problem::Problem;
 
 /// A browser's header about the origin of a request (W3C Fetch Metadata).
 const FETCH_SITE: &str = "sec-fetch-site";
+const FETCH_MODE: &str = "sec-fetch-mode";
 
 /// Refuses HTTP/1.1 requests without exactly one `Host` (RFC 9112, section 3.2).
 pub(super) async fn one_host(request: Request, next: Next) -> Response {
@@ -60,7 +61,50 @@ pub(super) fn is_own_page(parts: &Parts, origin: &HeaderValue) -> bool {
         && name(&parts.uri, &parts.headers).is_some_and(is_loopback)
 }
 
-fn is_from_another_site(headers: &HeaderMap) -> bool {
+/// Whether a request asks this machine by a name of its own.
+///
+/// # Errors
+/// It asks for another name, as a web page does that reaches loopback under a name of its own.
+pub(super) fn asks_this_machine(parts: &Parts) -> Result<(), Problem> {
+    let is_navigation = parts
+        .headers
+        .get(FETCH_MODE)
+        .is_some_and(|mode| mode == "navigate");
+    if is_from_another_site(&parts.headers) && !is_navigation {
+        return Err(Problem::forbidden(
+            "a gateway without tokens takes no requests from web pages",
+        ));
+    }
+    if name(&parts.uri, &parts.headers).is_none_or(is_loopback) {
+        return Ok(());
+    }
+    Err(Problem::forbidden(
+        "a gateway without tokens is asked as localhost, 127.0.0.1 or [::1]",
+    ))
+}
+
+/// Whether a form comes from a page of this gateway, as the browser says.
+///
+/// Without either header it comes from no browser.
+pub(super) fn has_own_origin(parts: &Parts) -> bool {
+    if parts.headers.contains_key(FETCH_SITE) {
+        return !is_from_another_site(&parts.headers);
+    }
+    let authority = match parts.uri.authority() {
+        Some(authority) => Some(authority.as_str().as_bytes()),
+        None => parts.headers.get(HOST).map(HeaderValue::as_bytes),
+    };
+    let mut origins = parts.headers.get_all(ORIGIN).iter();
+    origins.all(|origin| {
+        let of_origin = origin.as_bytes().splitn(3, |byte| *byte == b'/').nth(2);
+        authority.is_some() && of_origin == authority
+    })
+}
+
+/// Whether a page of another site has led to a page of this gateway.
+///
+/// The cookie of a session does not come with such a request.
+pub(super) fn is_from_another_site(headers: &HeaderMap) -> bool {
     headers
         .get_all(FETCH_SITE)
         .iter()

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::Http;
 use super::auth::Known;
 use super::problem::Problem;
-use super::read::{self, NamedCall, read_body, reason};
+use super::read::{self, NamedCall, read_body, read_reason, reason};
 use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::record::{Content, Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
@@ -51,7 +51,7 @@ pub(super) struct ResolveBody<'a> {
 }
 
 /// Reads a member that is there, also if it is null.
-fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(
+pub(super) fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(
     from: D,
 ) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
@@ -60,7 +60,7 @@ fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = ResolveAs)]
-enum As {
+pub(super) enum As {
     Succeeded,
     Failed,
 }
@@ -74,27 +74,39 @@ pub(super) async fn resolve(
 ) -> Result<Response, Problem> {
     let bytes = read_body(body, http.max_body).await?;
     let body: ResolveBody<'_> = read::object(&bytes)?;
-    let result = body
-        .result
-        .map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
-    let resolution = match (body.r#as, result) {
-        (As::Succeeded, Some(result)) => Resolution::Succeeded(Content::Kept(result)),
-        (As::Succeeded, None) => {
-            return Err(Problem::invalid_request(
-                "what has succeeded needs result: what every duplicate gets from now on, or null",
-            ));
-        }
-        (As::Failed, None) => Resolution::Failed,
-        (As::Failed, Some(_)) => {
-            return Err(Problem::invalid_request("what has failed has no result"));
-        }
-    };
+    let resolution = resolution(body.r#as, body.result)?;
     let reason = reason(body.reason)?;
     let record = http
         .gateway
         .operator
         .resolve(&caller, call_id, &reason, &resolution)
         .await?;
+    Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
+}
+
+/// What a person has decided: a success has a result, and a failure has none.
+pub(super) fn resolution(r#as: As, result: Option<&RawValue>) -> Result<Resolution, Problem> {
+    let result = result.map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
+    match (r#as, result) {
+        (As::Succeeded, Some(result)) => Ok(Resolution::Succeeded(Content::Kept(result))),
+        (As::Succeeded, None) => Err(Problem::invalid_request(
+            "what has succeeded needs result: what every duplicate gets from now on, or null",
+        )),
+        (As::Failed, None) => Ok(Resolution::Failed),
+        (As::Failed, Some(_)) => Err(Problem::invalid_request("what has failed has no result")),
+    }
+}
+
+/// `POST /v1/calls/{id}/probe`
+pub(super) async fn probe(
+    State(http): State<Http>,
+    Known(caller): Known,
+    NamedCall(call_id): NamedCall,
+    body: Body,
+) -> Result<Response, Problem> {
+    let reason = read_reason(body, http.max_body).await?;
+    let operator = &http.gateway.operator;
+    let record = operator.probe(&caller, call_id, &reason).await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }
 
@@ -168,7 +180,7 @@ pub(super) struct CallView<'a> {
     tool: &'a str,
     tenant: &'a str,
     key: &'a str,
-    #[schema(pattern = "^(runtime|business|model|derived|compensation|round)$")]
+    #[schema(pattern = "^(runtime|business|model|derived|compensation|round|adopted)$")]
     key_source: &'static str,
     /// The key as the tool has got it: what its own books have.
     tool_key: String,

@@ -3,9 +3,9 @@
 use std::str::FromStr;
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{Query as QueryParameters, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,18 @@ pub(super) struct Parameters {
     cursor: Option<String>,
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
     limit: Option<String>,
+}
+
+/// Reads the query of an address.
+///
+/// # Errors
+/// It has a member that is none, or a value that cannot be read.
+pub(super) fn read_query(query: &str) -> Result<Query, Problem> {
+    let refuse = || Problem::invalid_request("the query cannot be read");
+    let uri: Uri = format!("/?{query}").parse().map_err(|_| refuse())?;
+    let asked = QueryParameters::<Parameters>::try_from_uri(&uri);
+    let asked = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    read(asked.0)
 }
 
 fn read(asked: Parameters) -> Result<Query, Problem> {

@@ -1,11 +1,14 @@
 //! The wire: parses requests and prints answers. Decides nothing.
 
+mod anomalies; // acts of persons on what ledger and sources disagree on
 mod audit; // what persons have done
 mod auth; // who is calling
 mod calls; // the main door
+mod console; // pages for the person who is woken up
 mod host; // which name a request asks for
 mod ledger; // what is known of a call
 mod listing; // many calls at once
+mod many; // acts on many calls or sagas at once
 mod mcp; // the tools for clients that speak MCP
 pub mod openapi; // the document of the doors
 mod ops; // for those who run the gateway
@@ -42,6 +45,8 @@ pub struct Http {
     pub max_body: MaxBody,
     pub mcp: Arc<Settings>,
     pub ops: Ops,
+    /// Whether connections are encrypted by this gateway.
+    pub is_tls: bool,
 }
 
 /// The bounds of a request's body.
@@ -77,11 +82,16 @@ pub fn router(http: Http) -> Router {
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(pause::pause))
         .route("/v1/tools/{tool}/resume", post(pause::resume))
+        .route("/v1/calls/resolve", post(many::resolve))
+        .route("/v1/calls/probe", post(many::probe))
         .route("/v1/calls/{id}", get(ledger::show))
         .route("/v1/calls/{id}/replay", post(ledger::replay))
         .route("/v1/calls/{id}/resolve", post(ledger::resolve))
+        .route("/v1/calls/{id}/probe", post(ledger::probe))
         .route("/v1/calls/{id}/compensate", post(sagas::compensate))
         .route("/v1/sagas", get(sagas::list))
+        .route("/v1/sagas/retry", post(many::retry).get(sagas::show_named))
+        .route("/v1/sagas/skip", post(many::skip).get(sagas::show_named))
         .route("/v1/sagas/{id}", get(sagas::show))
         .route("/v1/sagas/{id}/complete", post(sagas::complete))
         .route("/v1/sagas/{id}/abort", post(sagas::abort))
@@ -90,6 +100,18 @@ pub fn router(http: Http) -> Router {
         .route("/v1/reconciliations", get(reconciliations::list))
         .route("/v1/reconciliations/{name}", get(reconciliations::show))
         .route("/v1/reconciliations/{name}/run", post(reconciliations::run))
+        .route(
+            "/v1/reconciliations/{name}/anomalies/{id}/compensate",
+            post(anomalies::undo),
+        )
+        .route(
+            "/v1/reconciliations/{name}/anomalies/{id}/ignore",
+            post(anomalies::ignore),
+        )
+        .route(
+            "/v1/reconciliations/{name}/anomalies/{id}/adopt",
+            post(anomalies::adopt),
+        )
         .route("/v1/sessions", get(sessions::list))
         .route("/v1/sessions/{id}", get(sessions::show))
         .route("/v1/sessions/{id}/unlock", post(sessions::unlock))
@@ -104,6 +126,7 @@ pub fn router(http: Http) -> Router {
         .route("/readyz", get(ops::readyz))
         .route("/problems", get(pages::index))
         .route("/problems/{slug}", get(pages::page))
+        .merge(console::doors())
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(middleware::from_fn_with_state(http.clone(), proxy::by_host))

@@ -16,7 +16,8 @@ use self::door::Door;
 use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
 use super::{
-    audit, ledger, listing, mcp, ops, pages, pause, read, reconciliations, sagas, sessions, tools,
+    audit, ledger, listing, many, mcp, ops, pages, pause, read, reconciliations, sagas, sessions,
+    tools,
 };
 
 /// Problems of a request before its call is known.
@@ -89,18 +90,25 @@ pub fn document() -> OpenApi {
             ])
             .json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.")
     };
-    let on_reconciliation = |door: Door| {
-        door.path("name", "The reconciliation's name.")
+    let saga_named = |path, id| {
+        Door::get(path, id, "A saga that has this name")
+            .params::<read::Whose>()
             .problems(&[
                 Slug::InvalidRequest,
-                Slug::UnknownReconciliation,
-                Slug::UnknownPath,
+                Slug::UnknownSaga,
                 Slug::StoreUnavailable,
             ])
-            .json::<reconciliations::ReportView<'_>>(
-                "What a run has found, and what is done about it.",
-            )
+            .json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.")
     };
+    let on_reconciliation = |door: Door| {
+        door.path("name", "The reconciliation's name.").problems(&[
+            Slug::InvalidRequest,
+            Slug::UnknownReconciliation,
+            Slug::UnknownPath,
+            Slug::StoreUnavailable,
+        ])
+    };
+    let report = "What a run has found, and what is done about it.";
     let on_session = |door: Door| {
         door.path("id", "The session's id.")
             .params::<read::Whose>()
@@ -109,6 +117,10 @@ pub fn document() -> OpenApi {
                 Slug::UnknownPath,
                 Slug::StoreUnavailable,
             ])
+    };
+    let on_anomaly = |door: Door| {
+        on_reconciliation(door.path("id", "The anomaly's id."))
+            .json::<reconciliations::AnomalyView<'_>>("The anomaly, as it is now.")
     };
     // What a person does, for a reason, if the state allows it.
     let act = |path, id, summary| {
@@ -123,7 +135,7 @@ pub fn document() -> OpenApi {
             .params::<tools::Wanted>()
             .problems(&[Slug::InvalidRequest])
             .json::<tools::ToolList>("The tools by name."),
-        on_tool(Door::get("/v1/tools/{tool}", "show_tool", "Whether a tool is paused, and the last acts of persons on it")),
+        on_tool(Door::get("/v1/tools/{tool}", "show_tool", "Whether a tool is paused; for administrators also the last acts of persons on it")),
         Door::post("/v1/tools/{tool}/calls", "call_tool", "Run a call, or get what is known of it")
             .path("tool", "The tool's name.")
             .call_headers()
@@ -173,6 +185,10 @@ pub fn document() -> OpenApi {
             .json_or_lines::<listing::PageView<'_>>(
                 "A page; or, if lines are accepted, all calls, one a line.",
             ),
+        Door::post("/v1/calls/resolve", "resolve_calls", "Say what became of many calls whose outcome is unknown")
+            .on_many::<many::ResolveBody<'_>, many::CallsDryRun<'_>>(),
+        Door::post("/v1/calls/probe", "probe_calls", "Ask the tools of many unknown calls whether they know the keys")
+            .on_many::<many::CallsBody, many::CallsDryRun<'_>>(),
         on_call(Door::get("/v1/calls/{id}", "show_call", "A call with its history"))
             .json::<ledger::CallView<'_>>("The call."),
         on_call(
@@ -200,12 +216,25 @@ pub fn document() -> OpenApi {
         )
         .problems(&[Slug::WrongState])
         .json::<ledger::CallView<'_>>("The call, without its history."),
+        on_call(act(
+            "/v1/calls/{id}/probe",
+            "probe_call",
+            "Ask the tool of an unknown call whether it knows the key; nothing is sent again",
+        ))
+        .problems(&[Slug::CallInProgress])
+        .json::<ledger::CallView<'_>>("The call as the answer leaves it, without its history."),
         on_call(act("/v1/calls/{id}/compensate", "compensate_call", "Undo one call"))
             .json::<sagas::SagaView<'_>>("The undoing of the call, which is a saga of its own."),
         Door::get("/v1/sagas", "list_sagas", "Sagas, newest first")
             .params::<sagas::Parameters>()
             .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
             .json::<sagas::PageView<'_>>("A page, without the calls of the sagas."),
+        Door::post("/v1/sagas/retry", "retry_sagas", "Try again what is stuck of many sagas")
+            .on_many::<many::SagasBody, many::SagasDryRun<'_>>(),
+        saga_named("/v1/sagas/retry", "show_saga_named_retry"),
+        Door::post("/v1/sagas/skip", "skip_sagas", "Go on with many sagas without undoing the calls that are stuck")
+            .on_many::<many::SagasBody, many::SagasDryRun<'_>>(),
+        saga_named("/v1/sagas/skip", "show_saga_named_skip"),
         on_saga(Door::get("/v1/sagas/{id}", "show_saga", "A saga with its calls")),
         on_saga(
             Door::post("/v1/sagas/{id}/complete", "complete_saga", "The plan has come to its end")
@@ -221,12 +250,29 @@ pub fn document() -> OpenApi {
         on_reconciliation(
             Door::get("/v1/reconciliations/{name}", "show_reconciliation", "A report: the last one, or that of one run")
                 .params::<reconciliations::Wanted>(),
-        ),
+        )
+        .json::<reconciliations::ReportView<'_>>(report),
         on_reconciliation(
             Door::post("/v1/reconciliations/{name}/run", "run_reconciliation", "Hold the ledger against its sources now")
                 .optional_body::<reconciliations::RunBody>()
                 .problems(&[Slug::ShuttingDown]),
-        ),
+        )
+        .json::<reconciliations::ReportView<'_>>(report),
+        on_anomaly(act(
+            "/v1/reconciliations/{name}/anomalies/{id}/compensate",
+            "compensate_anomaly",
+            "Undo the call of an anomaly, or its surplus effect",
+        )),
+        on_anomaly(act(
+            "/v1/reconciliations/{name}/anomalies/{id}/ignore",
+            "ignore_anomaly",
+            "Do nothing about an anomaly",
+        )),
+        on_anomaly(act(
+            "/v1/reconciliations/{name}/anomalies/{id}/adopt",
+            "adopt_anomaly",
+            "Write an effect that the ledger has forgotten back as a call",
+        )),
         Door::get("/v1/sessions", "list_sessions", "Sessions that are frozen or locked, newest first")
             .params::<sessions::Parameters>()
             .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])

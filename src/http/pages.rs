@@ -22,6 +22,8 @@ pub(super) struct WelcomeView {
     /// Where calls of tools go.
     calls: &'static str,
     tools: &'static str,
+    /// Pages for persons, in a browser.
+    console: &'static str,
     openapi: &'static str,
     problems: &'static str,
     idempotency: &'static str,
@@ -36,6 +38,7 @@ const WELCOME: WelcomeView = WelcomeView {
     what: "A gateway between AI agents and side-effecting tools: one intent, at most one side effect.",
     calls: "POST /v1/tools/{tool}/calls",
     tools: "/v1/tools",
+    console: "/console",
     openapi: "/openapi.json",
     problems: "/problems",
     idempotency: "/.well-known/idempotency",
@@ -51,6 +54,7 @@ pub(super) async fn root(headers: HeaderMap) -> Response {
     }
     let links = [
         (WELCOME.tools, "the tools that a token may call"),
+        (WELCOME.console, "what needs a person, and what happened"),
         (WELCOME.openapi, "every door, as an OpenAPI document"),
         (WELCOME.problems, "what each failure means, and what to do"),
         (

@@ -58,11 +58,13 @@ pub(super) struct ToolView<'a> {
     paused: bool,
     #[schema(required, format = DateTime)]
     since: Option<String>,
+    /// Who paused it; for administrators only.
     #[schema(required)]
     by: Option<&'a str>,
+    /// Why it is paused; for administrators only.
     #[schema(required)]
     reason: Option<&'a str>,
-    /// Oldest first; of many the newest.
+    /// Oldest first; of many the newest. For administrators only.
     events: Vec<EventView<'a>>,
 }
 
@@ -71,8 +73,8 @@ impl<'a> ToolView<'a> {
         let paused = state.paused.as_ref();
         Self {
             tool,
-            paused: paused.is_some(),
-            since: paused.map(|entry| time(entry.at)),
+            paused: state.since.is_some(),
+            since: state.since.map(time),
             by: paused.map(|entry| entry.by.as_str()),
             reason: paused.map(|entry| entry.detail.as_str()),
             events: state.events.iter().map(EventView::of).collect(),

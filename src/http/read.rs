@@ -64,6 +64,14 @@ pub(super) struct Whose {
     tenant: Option<String>,
 }
 
+impl Whose {
+    /// The tenant that a caller means.
+    pub(super) fn tenant_for(self, caller: &Caller) -> Result<String, Problem> {
+        let tenant = self.tenant.unwrap_or_else(|| caller.tenant.clone());
+        identity("tenant", tenant)
+    }
+}
+
 /// The members of a query.
 pub(super) struct QueryOf<T>(pub(super) T);
 
@@ -122,10 +130,7 @@ impl FromRequestParts<Http> for Named {
         let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, http).await;
         let Path(id) = id.map_err(|_| Problem::invalid_request("the id cannot be read"))?;
         let QueryOf(whose) = QueryOf::<Whose>::from_request_parts(parts, http).await?;
-        let tenant = identity(
-            "tenant",
-            whose.tenant.unwrap_or_else(|| caller.tenant.clone()),
-        )?;
+        let tenant = whose.tenant_for(&caller)?;
         Ok(Self {
             caller,
             tenant,

@@ -253,7 +253,7 @@ impl<'a> ReportView<'a> {
 /// One thing that ledger and source disagree on.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Anomaly)]
-struct AnomalyView<'a> {
+pub(super) struct AnomalyView<'a> {
     /// Its name, in whatever run it is found.
     id: &'a str,
     #[schema(pattern = "^(missing|orphan|duplicate|mismatch|settled)$")]
@@ -265,10 +265,10 @@ struct AnomalyView<'a> {
     call_id: Option<&'a str>,
     /// The id of the effect at the source, or of the call.
     effect: &'a str,
-    #[schema(pattern = "^(report|compensate|webhook|settle)$")]
+    #[schema(pattern = "^(report|compensate|webhook|settle|adopt)$")]
     action: &'static str,
     /// How far that is by now.
-    #[schema(pattern = "^(reported|open|done|given_up)$")]
+    #[schema(pattern = "^(reported|open|done|given_up|ignored)$")]
     state: &'a str,
     /// Why it is not done.
     #[schema(required)]
@@ -276,10 +276,31 @@ struct AnomalyView<'a> {
     /// No run had found it before.
     new: bool,
     detail: &'a str,
+    /// When the effect was made, as its source says.
+    #[schema(required, format = DateTime)]
+    made_at: Option<String>,
+    /// Values of the item, by their pointers: those of `show` that it has.
+    shown: &'a BTreeMap<String, serde_json::Value>,
+    /// The last act of a person on it.
+    #[schema(required)]
+    acted: Option<ActedView<'a>>,
+}
+
+/// What a person asked for.
+#[derive(Serialize, ToSchema)]
+#[schema(as = AnomalyAct)]
+struct ActedView<'a> {
+    #[schema(pattern = "^(compensate|ignore|adopt)$")]
+    act: &'static str,
+    /// The name of the token.
+    by: &'a str,
+    reason: &'a str,
+    #[schema(format = DateTime)]
+    at: String,
 }
 
 impl<'a> AnomalyView<'a> {
-    fn of(listed: &'a Listed) -> Self {
+    pub(super) fn of(listed: &'a Listed) -> Self {
         Self {
             id: &listed.id,
             kind: listed.kind.as_str(),
@@ -292,6 +313,14 @@ impl<'a> AnomalyView<'a> {
             error: listed.error.as_deref(),
             new: listed.new,
             detail: &listed.detail,
+            made_at: listed.made_at.map(at),
+            shown: &listed.shown,
+            acted: listed.acted.as_ref().map(|acted| ActedView {
+                act: acted.act.as_str(),
+                by: &acted.by,
+                reason: &acted.reason,
+                at: at(acted.at),
+            }),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{MatchedPath, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -12,7 +12,8 @@ use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
 use super::read::{
-    Act, Named, NamedCall, QueryOf, cursor, identity, limit, read_optional_reason, read_reason,
+    Act, Named, NamedCall, QueryOf, Whose, cursor, identity, limit, read_optional_reason,
+    read_reason,
 };
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
@@ -73,6 +74,18 @@ pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Respo
     Ok(shown(&sagas.find_saga(&named.caller, &id(&named)).await?))
 }
 
+/// `GET /v1/sagas/retry` and `GET /v1/sagas/skip`: sagas of these names.
+pub(super) async fn show_named(
+    State(http): State<Http>,
+    Known(caller): Known,
+    path: MatchedPath,
+    QueryOf(whose): QueryOf<Whose>,
+) -> Result<Response, Problem> {
+    let name = path.as_str().rsplit('/').next().unwrap_or_default();
+    let id = SagaId::new(whose.tenant_for(&caller)?, name);
+    Ok(shown(&http.gateway.sagas.find_saga(&caller, &id).await?))
+}
+
 /// `POST /v1/sagas/{id}/complete`
 pub(super) async fn complete(
     State(http): State<Http>,
@@ -113,7 +126,7 @@ pub(super) async fn skip(State(http): State<Http>, act: Act) -> Result<Response,
     let sagas = &http.gateway.sagas;
     Ok(shown(
         &sagas
-            .skip_stuck(&act.on.caller, &id(&act.on), &act.reason)
+            .skip_stuck(&act.on.caller, &id(&act.on), &act.reason, None)
             .await?,
     ))
 }
@@ -232,7 +245,7 @@ struct MemberView<'a> {
 }
 
 impl<'a> SagaView<'a> {
-    fn of(saga: &'a Saga) -> Self {
+    pub(super) fn of(saga: &'a Saga) -> Self {
         let trouble = |trouble: &'a crate::core::saga::Trouble| TroubleView {
             call_id: trouble.call_id.map(|call_id| call_id.to_string()),
             why: &trouble.why,
@@ -258,29 +271,31 @@ impl<'a> SagaView<'a> {
 
 impl<'a> MemberView<'a> {
     fn of(record: &'a Record, there: Option<&Record>) -> Self {
-        let undo = record.undo.as_ref();
-        let by = undo
-            .and_then(|undo| undo.compensation.as_ref())
-            .map(|by| by.call_id);
-        let compensation = match (undo, there, &record.state) {
-            (None, ..) => "none",
-            (Some(undo), ..) if undo.skipped => "skipped",
-            (_, _, CallState::Compensated(None)) if by.is_none() => "empty",
-            (_, Some(made), CallState::Compensated(_))
-                if !matches!(made.state, CallState::Succeeded(_)) =>
-            {
-                "undone"
-            }
-            (_, None, CallState::Compensated(_)) => "undone",
-            (_, Some(made), _) => made.state.as_str(),
-            (_, None, _) => "pending",
-        };
+        let by = record.compensation().map(|by| by.call_id);
         Self {
             call_id: record.intent.call_id.to_string(),
             tool: &record.intent.tool,
             state: record.state.as_str(),
             compensation_call_id: by.map(|call_id| call_id.to_string()),
-            compensation,
+            compensation: compensation(record, there),
         }
+    }
+}
+
+/// How far a call is undone, in one word. `there`: its stored compensation.
+pub(super) fn compensation(record: &Record, there: Option<&Record>) -> &'static str {
+    let is_decided = record.compensation().is_some();
+    match (record.undo.as_ref(), there, &record.state) {
+        (None, ..) => "none",
+        (Some(undo), ..) if undo.skipped => "skipped",
+        (_, _, CallState::Compensated(None)) if !is_decided => "empty",
+        (_, Some(made), CallState::Compensated(_))
+            if !matches!(made.state, CallState::Succeeded(_)) =>
+        {
+            "undone"
+        }
+        (_, None, CallState::Compensated(_)) => "undone",
+        (_, Some(made), _) => made.state.as_str(),
+        (_, None, _) => "pending",
     }
 }

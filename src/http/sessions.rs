@@ -98,7 +98,7 @@ pub(super) async fn unlock(State(http): State<Http>, act: Act) -> Result<Respons
     let lock = http
         .gateway
         .sessions
-        .unlock_session(&act.on.caller, &id(&act.on), &act.reason)
+        .unlock_session(&act.on.caller, &id(&act.on), &act.reason, None)
         .await?;
     Ok(Json(Unlocked {
         unlocked: true,

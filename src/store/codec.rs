@@ -7,6 +7,8 @@
 //! (<https://postcard.jamesmunns.com/wire-format>). Numbers take as many bytes as they need. Times are microseconds
 //! since the call was created. What has to be encrypted is encrypted before it arrives here.
 
+mod history; // entries and duplicates
+mod packed; // a call in memory
 mod state; // the state of a call
 mod text; // texts, shorter where their form is known
 
@@ -17,14 +19,18 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+pub(super) use self::history::{
+    append, duplicate, duplicates, entry, read_duplicate, read_duplicates, read_entries,
+};
+pub(super) use self::packed::{pack, unpack};
 use self::state::{StoredState, code, decoded};
 use self::text::Text;
 use crate::core::key::{Fingerprint, GroupKey, Lookup, Source};
-use crate::core::ledger::{Duplicate, Duplicates, Maker};
+use crate::core::ledger::Maker;
 use crate::core::recipe::RecipeId;
 use crate::core::record::{
-    Alias, Attempt, AttemptId, CallId, Check, Compensation, Content, Entry, InstanceId, Intent,
-    Record, State, Undo,
+    Alias, Attempt, AttemptId, CallId, Check, Compensation, Content, InstanceId, Intent, Record,
+    State, Undo,
 };
 
 /// The version byte. A value of another version is refused.
@@ -51,6 +57,13 @@ pub(super) struct Kept<'a> {
     pub(super) result: Option<Bytes>,
     pub(super) fencing: Option<u64>,
     pub(super) similar_to: Option<CallId>,
+}
+
+/// What is kept beside intent and progress, decoded.
+struct Beside {
+    result: Option<Bytes>,
+    fencing: Option<u64>,
+    similar_to: Option<CallId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -120,72 +133,21 @@ struct StoredUndo<'a> {
     skipped: bool,
 }
 
-#[derive(Serialize, Deserialize)]
-struct StoredEntry<'a> {
-    at: i64,
-    #[serde(borrow)]
-    event: Text<'a>,
-    attempt: Attempted,
-    #[serde(borrow)]
-    outcome: Option<Text<'a>>,
-    /// `None`: the same as in the entry before.
-    #[serde(borrow)]
-    by: Option<Text<'a>>,
-    #[serde(borrow)]
-    detail: Text<'a>,
-}
-
-/// The attempt of an entry, if it is about one.
-#[derive(Serialize, Deserialize)]
-enum Attempted {
-    None,
-    This(Id),
-    /// The same as in the entry before.
-    Same,
-}
-
-impl<'a> StoredEntry<'a> {
-    fn of(entry: &'a Entry, intent: &Intent) -> Self {
-        let attempt = entry.attempt.map(|attempt| attempt.0.into_bytes());
-        Self {
-            at: since(intent, entry.at),
-            event: Text::of(&entry.event),
-            attempt: attempt.map_or(Attempted::None, Attempted::This),
-            outcome: entry.outcome.as_deref().map(Text::of),
-            by: Some(Text::of(&entry.by)),
-            detail: Text::of(&entry.detail),
-        }
-    }
-
-    /// The entry's attempt and actor. `None`: it refers to an entry before it, and there is none.
-    fn about(&self, before: Option<About<'a>>) -> Option<About<'a>> {
-        let attempt = match self.attempt {
-            Attempted::None => None,
-            Attempted::This(attempt) => Some(attempt),
-            Attempted::Same => before?.0,
-        };
-        let by = match self.by {
-            Some(by) => by,
-            None => before?.1,
-        };
-        Some((attempt, by))
-    }
-}
-
-/// The attempt and the actor of an entry.
-type About<'a> = (Option<Id>, Text<'a>);
-
 /// Encodes the intent, without the arguments.
 pub(super) fn intent(intent: &Intent) -> Vec<u8> {
-    write(&StoredIntent {
+    let of_key = Lookup::new(&intent.tenant, &intent.tool, &intent.key);
+    let lookup = Some(intent.lookup).filter(|lookup| *lookup != of_key);
+    write(&stored_intent(intent, lookup))
+}
+
+fn stored_intent(intent: &Intent, lookup: Option<Lookup>) -> StoredIntent<'_> {
+    StoredIntent {
         call_id: intent.call_id.0.into_bytes(),
         created_at: intent.created_at.as_microsecond(),
         tenant: Text::of(&intent.tenant),
         tool: Text::of(&intent.tool),
         made_by: Text::of(&intent.made_by),
-        lookup: Some(intent.lookup)
-            .filter(|lookup| *lookup != Lookup::new(&intent.tenant, &intent.tool, &intent.key))
-            .map(|lookup| lookup.0),
+        lookup: lookup.map(|lookup| lookup.0),
         names: intent.names.iter().map(|name| name.0).collect(),
         recipe: intent.recipe.0,
         key: Text::of(&intent.key),
@@ -197,13 +159,17 @@ pub(super) fn intent(intent: &Intent) -> Vec<u8> {
         trace_id: Text::of(&intent.trace_id),
         client_ids: Text::of(&intent.client_ids),
         similar: intent.similar.map(|group| group.0),
-    })
+    }
 }
 
 /// Encodes the progress of a call, without fencing token, similar call and result.
 pub(super) fn progress(record: &Record) -> Vec<u8> {
+    write(&stored_progress(record))
+}
+
+fn stored_progress(record: &Record) -> Progress<'_> {
     let since = |time: Timestamp| since(&record.intent, time);
-    write(&Progress {
+    Progress {
         version: record.version,
         state: StoredState::of(&record.state),
         attempt: record.attempt.id.0.into_bytes(),
@@ -222,7 +188,7 @@ pub(super) fn progress(record: &Record) -> Vec<u8> {
         updated_at: since(record.updated_at),
         expires_at: record.expires_at.map(since),
         retain_until: record.retain_until.map(since),
-    })
+    }
 }
 
 /// The result, or the body of a rejection.
@@ -236,39 +202,20 @@ pub(super) fn result(record: &Record) -> Option<&Bytes> {
     }
 }
 
-/// Encodes an entry so that it can be read without the entry before it.
-pub(super) fn entry(entry: &Entry, of: &Intent) -> Vec<u8> {
-    write(&StoredEntry::of(entry, of))
-}
-
-/// Appends an entry to a history. Leaves out the attempt and the actor where the entry before has the same.
-pub(super) fn append(history: &mut Vec<u8>, entry: &Entry, of: &Intent) {
-    let mut stored = StoredEntry::of(entry, of);
-    // After unreadable entries nothing is left out.
-    if let Some((_, (attempt, by))) = entries(history).ok().and_then(|mut all| all.pop()) {
-        if entry.attempt.is_some() && attempt == entry.attempt.map(|id| id.0.into_bytes()) {
-            stored.attempt = Attempted::Same;
-        }
-        stored.by = stored.by.filter(|one| *one != by);
-    }
-    let written = write(&stored);
-    history.extend_from_slice(&written);
-}
-
-/// Encodes one duplicate of a call.
-pub(super) fn duplicate(duplicate: &Duplicate) -> Vec<u8> {
-    write(&(
-        duplicate.at.as_microsecond(),
-        Text::of(&duplicate.by),
-        Text::of(&duplicate.kind),
-    ))
-}
-
 /// Decodes a call.
 pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
-    let damaged = Unreadable::Damaged("progress");
     let intent = read_intent(kept.intent, kept.args)?;
-    let progress: Progress<'_> = read_whole(kept.progress, "progress")?;
+    let progress = read_whole(kept.progress, "progress")?;
+    let beside = Beside {
+        result: kept.result,
+        fencing: kept.fencing,
+        similar_to: kept.similar_to,
+    };
+    whole(intent, progress, beside)
+}
+
+fn whole(intent: Intent, progress: Progress<'_>, beside: Beside) -> Result<Record, Unreadable> {
+    let damaged = Unreadable::Damaged("progress");
     let time = |since| time(intent.created_at, since, "progress");
     let check = |(at, since, number): (Option<i64>, _, _)| {
         let (at, since) = (at.map(time).transpose()?, time(since)?);
@@ -276,7 +223,7 @@ pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
     };
     Ok(Record {
         version: progress.version,
-        state: progress.state.read(kept.result).ok_or(damaged)?,
+        state: progress.state.read(beside.result).ok_or(damaged)?,
         attempt: Attempt {
             id: AttemptId(Uuid::from_bytes(progress.attempt)),
             owner: InstanceId(Uuid::from_bytes(progress.owner)),
@@ -286,8 +233,8 @@ pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
         },
         attempts: progress.attempts,
         earlier_attempt_may_have_run: progress.doubted,
-        fencing: kept.fencing,
-        similar_to: kept.similar_to,
+        fencing: beside.fencing,
+        similar_to: beside.similar_to,
         check: progress.check.map(check).transpose()?,
         undo: progress.undo.map(StoredUndo::read),
         aliases: progress.aliases.into_iter().map(read_alias).collect(),
@@ -301,7 +248,10 @@ pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
 
 /// Decodes an intent, and puts these arguments into it.
 pub(super) fn read_intent(bytes: &[u8], args: Bytes) -> Result<Intent, Unreadable> {
-    let stored: StoredIntent<'_> = read_whole(bytes, "intent")?;
+    decoded_intent(read_whole(bytes, "intent")?, args)
+}
+
+fn decoded_intent(stored: StoredIntent<'_>, args: Bytes) -> Result<Intent, Unreadable> {
     let damaged = Unreadable::Damaged("intent");
     let (tenant, tool) = (stored.tenant.read(), stored.tool.read());
     let key = stored.key.read();
@@ -338,7 +288,7 @@ pub(super) fn read_maker(bytes: &[u8]) -> Result<Maker, Unreadable> {
     })
 }
 
-/// The id of a call, from its intent. Works also if the intent is damaged after the id, or has another version.
+/// The id of a call, from its intent or its packed form. Works also if the intent is damaged after the id, or has another version.
 pub(super) fn call_id(intent: &[u8]) -> Option<CallId> {
     let (id, _) = intent.get(1..)?.split_first_chunk()?;
     Some(CallId(Uuid::from_bytes(*id)))
@@ -349,72 +299,6 @@ pub(super) fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
     let progress: Progress<'_> = read_whole(bytes, "progress")?;
     let attempt = AttemptId(Uuid::from_bytes(progress.attempt));
     Ok((progress.version, attempt))
-}
-
-/// The newest entries of a call's history, at most `limit`, oldest first.
-pub(super) fn read_entries(
-    history: &[u8],
-    of: &Intent,
-    limit: u32,
-) -> Result<Vec<Entry>, Unreadable> {
-    let entries = entries(history)?;
-    let older = entries.len().saturating_sub(limit as usize);
-    let read = |(stored, (attempt, by)): (StoredEntry<'_>, About<'_>)| {
-        Ok(Entry {
-            at: time(of.created_at, stored.at, "history")?,
-            event: stored.event.read_word(),
-            attempt: attempt.map(|id| AttemptId(Uuid::from_bytes(id))),
-            outcome: stored.outcome.map(Text::read_word),
-            by: by.read(),
-            detail: stored.detail.read(),
-        })
-    };
-    entries.into_iter().skip(older).map(read).collect()
-}
-
-/// All entries of a history, oldest first.
-fn entries(mut history: &[u8]) -> Result<Vec<(StoredEntry<'_>, About<'_>)>, Unreadable> {
-    let (mut all, mut before) = (Vec::new(), None);
-    while !history.is_empty() {
-        let (stored, rest) = read_first::<StoredEntry<'_>>(history, "history")?;
-        let about = stored.about(before);
-        let about = about.ok_or(Unreadable::Damaged("history"))?;
-        (history, before) = (rest, Some(about));
-        all.push((stored, about));
-    }
-    Ok(all)
-}
-
-pub(super) fn read_duplicate(bytes: &[u8]) -> Result<Duplicate, Unreadable> {
-    let (at, by, kind): (i64, Text<'_>, Text<'_>) = read_whole(bytes, "duplicates")?;
-    Ok(Duplicate {
-        at: Timestamp::from_microsecond(at).map_err(|_| Unreadable::Damaged("duplicates"))?,
-        by: by.read(),
-        kind: kind.read(),
-    })
-}
-
-/// Encodes the count and the newest duplicates of a call.
-pub(super) fn duplicates(duplicates: &Duplicates) -> Vec<u8> {
-    let last = duplicates.last.iter().map(|one| {
-        let (at, by, kind) = (one.at.as_microsecond(), &one.by, &one.kind);
-        (at, Text::of(by), Text::of(kind))
-    });
-    write(&(duplicates.count, last.collect::<Vec<_>>()))
-}
-
-pub(super) fn read_duplicates(bytes: &[u8]) -> Result<Duplicates, Unreadable> {
-    let (count, last): (u64, Vec<(i64, Text<'_>, Text<'_>)>) = read_whole(bytes, "duplicates")?;
-    let one = |(at, by, kind): (i64, Text<'_>, Text<'_>)| {
-        Some(Duplicate {
-            at: Timestamp::from_microsecond(at).ok()?,
-            by: by.read(),
-            kind: kind.read(),
-        })
-    };
-    let last = last.into_iter().map(one).collect::<Option<_>>();
-    let last = last.ok_or(Unreadable::Damaged("duplicates"))?;
-    Ok(Duplicates { count, last })
 }
 
 impl<'a> StoredUndo<'a> {

@@ -7,7 +7,8 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::record::{Failure, FailureKind};
+use crate::core::ledger::{Duplicate, Duplicates};
+use crate::core::record::{Entry, Failure, FailureKind};
 
 /// Texts in the forms that the codec shortens, in similar forms, and any other texts.
 fn text() -> impl Strategy<Value = String> {
@@ -202,6 +203,13 @@ proptest! {
         prop_assert_eq!(maker.tenant, &record.intent.tenant[..]);
         prop_assert_eq!(maker.tool, &record.intent.tool[..]);
         prop_assert_eq!(maker.token, &record.intent.made_by[..]);
+    }
+
+    #[test]
+    fn a_packed_call_is_read_as_it_was_but_for_its_arguments(mut record in any_record()) {
+        let packed = pack(&record);
+        Arc::make_mut(&mut record.intent).args = Bytes::new();
+        prop_assert_eq!(unpack(&packed), Ok(record));
     }
 
     #[test]

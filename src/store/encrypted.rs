@@ -98,9 +98,9 @@ impl<'a> Seal<'a> for &'a Document {
     type Sealed = Cow<'a, Document>;
 
     fn sealed(self, keys: &Keys) -> Result<Self::Sealed, Error> {
-        // A gateway that cannot read a recipe does not recognise its calls, whatever keys it has. A recipe
-        // holds nothing that a caller or a tool has said.
-        if self.kind == Kind::Recipe {
+        // A gateway that cannot read a recipe does not recognise its calls, and one that cannot read a mark does not
+        // find its frozen session, whatever keys it has. Neither holds anything that a caller or a tool has said.
+        if matches!(self.kind, Kind::Recipe | Kind::Session) {
             return Ok(Cow::Borrowed(self));
         }
         let body = keys.seal(binding_of(self), &self.body)?;

@@ -4,7 +4,6 @@
 //! fencing token of a record, and finds records by names, id, state, owner, tool, due times and the lists of the ledger.
 
 mod cipher; // keys that encrypt texts
-#[allow(dead_code)] // until both stores use it
 mod codec; // calls as bytes, the same in both stores
 mod encrypted; // a layer around a store, which encrypts
 mod endings; // hints that a call of another process has ended

@@ -34,6 +34,7 @@ macro_rules! each_store_verb {
             Calls {
                 /// Claims all names of `change.record` for its attempt, if the change's conditions hold.
                 ///
+                /// The record is written in its state: it runs, or has succeeded already.
                 /// Writes its first ledger entry and what follows from the conditions: the fencing token, the
                 /// session's lock, its place in budgets and among near duplicates. If the conditions do not hold,
                 /// nothing is written but a place in the line for the lock.
@@ -163,7 +164,8 @@ macro_rules! each_store_verb {
 
                 /// Puts back a version that existed before, or elsewhere.
                 ///
-                /// Also while data is known to be lost.
+                /// Also while data is known to be lost, and where there is little room; there it refuses only what
+                /// needs room to spare.
                 ///
                 /// Otherwise as `put_document`.
                 async fn put_back_document(document: &Document) -> Put;

@@ -181,6 +181,8 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
         .expect_ok();
     gateway.accept_loss("an older copy").await.expect_ok();
     gateway.until_ready().await;
+    let resumed = gateway.get("/v1/audit?act=resume").await;
+    assert_eq!(resumed.at("/acts"), json!([]), "it surely did nothing");
     gateway
         .act("new", json!({}))
         .await

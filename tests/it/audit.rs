@@ -2,6 +2,7 @@
 
 use oncegate::core::audit::{Deed, Outcome};
 use oncegate::core::caller::Caller;
+use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Content};
 use oncegate::core::session::SessionId;
 use oncegate::core::unknown::Resolution;
@@ -12,7 +13,7 @@ use crate::contract::ME;
 use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::Bare;
 use crate::support::memory::Memory;
-use crate::support::{Act, Answer, Tool, client};
+use crate::support::{Act, Answer, Tool, client, until};
 
 /// The acts of the audit, newest first.
 async fn acts(bare: &Bare) -> Vec<(Deed, String, Outcome)> {
@@ -85,6 +86,248 @@ async fn an_act_that_the_store_does_not_answer_stays_unknown() {
 }
 
 #[tokio::test]
+async fn an_act_that_is_refused_half_way_is_unknown() {
+    let (tool, faulty) = (Tool::start().await, FaultStore::over(Memory::default()));
+    let more = format!(
+        "retry = {{ attempts = 1 }}\ncompensation = {{ tool = \"undo\", args = {{}} }}\n\
+         [tools.undo]\nurl = \"{}\"\nretry = {{ attempts = 1 }}\n[sagas]\nretry = {{ attempts = 1, base = \"1ms\" }}",
+        tool.url()
+    );
+    let bare = Bare::over(faulty.clone(), ME, &tool, &more).await;
+    let post = async |path: &str, body: serde_json::Value| {
+        Answer::to(client().post(bare.url_of(path)).body(body.to_string())).await
+    };
+    let why = || json!({ "reason": "R" });
+    let call = json!({ "args": {}, "saga_id": "G" });
+    post("/v1/tools/act/calls", call).await.expect_ok();
+    tool.always(Act::Answer(422, "", b"{}"));
+    post("/v1/sagas/G/abort", why()).await.expect_ok();
+    until("it is stuck", async || {
+        let later = bare.gateway.now() + jiff::SignedDuration::from_mins(5);
+        drop(bare.gateway.saga_worker.work_on_sagas_once(later).await);
+        let saga = Answer::to(client().get(bare.url_of("/v1/sagas/G"))).await;
+        saga.at("/state") == "stuck"
+    })
+    .await;
+    // One person has skipped the call when another has the saga tried again.
+    faulty.next(Verb::PutDocument, Fault::Duplicate, 1);
+    faulty.next(Verb::PutDocument, Fault::Hold, 1);
+    let skip = async {
+        let skipped = post("/v1/sagas/G/skip", why()).await;
+        skipped.expect_problem("wrong-state");
+    };
+    let retry = async {
+        let is_held = async || faulty.injected(Verb::PutDocument, Fault::Hold) == 1;
+        until("it is skipped", is_held).await;
+        post("/v1/sagas/G/retry", why()).await.expect_ok();
+        faulty.heal();
+    };
+    tokio::join!(skip, retry);
+    let found: Vec<_> = acts(&bare)
+        .await
+        .into_iter()
+        .map(|(deed, _, outcome)| (deed, outcome))
+        .collect();
+    let expected = [
+        (Deed::Retry, Outcome::Done),
+        (Deed::Skip, Outcome::Unknown),
+        (Deed::Abort, Outcome::Done),
+    ];
+    assert_eq!(found, expected);
+    bare.stop().await;
+}
+
+/// The frozen sessions that the list finds.
+async fn listed(bare: &Bare) -> usize {
+    let query = SessionQuery {
+        frozen: true,
+        locked: false,
+        ..LOCKED
+    };
+    found(bare, &query).await.0.len()
+}
+
+#[tokio::test]
+async fn a_freeze_and_a_thaw_that_cross_leave_a_list_that_is_right() {
+    let (tool, faulty) = (Tool::start().await, FaultStore::over(Memory::default()));
+    let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
+    let id = SessionId {
+        tenant: "shop".into(),
+        id: "S".into(),
+    };
+    let sessions = bare.gateway.sessions.clone();
+    let act = {
+        let id = id.clone();
+        move |frozen: bool| {
+            let (sessions, id) = (sessions.clone(), id.clone());
+            tokio::spawn(async move {
+                let ops = Caller::operator();
+                let done = if frozen {
+                    sessions.freeze_session(&ops, &id, "R").await
+                } else {
+                    sessions.thaw_session(&ops, &id, "R").await
+                };
+                done.expect("done");
+            })
+        }
+    };
+    let ops = Caller::operator();
+    let is_frozen = async || {
+        let found = bare.gateway.sessions.find_session(&ops, &id);
+        found.await.expect("an answer").frozen
+    };
+    act(true).await.expect("no panic");
+    // A thaw has yet to mark what a freeze freezes meanwhile. Its entry of the audit is written twice.
+    faulty.next(Verb::PutBackDocument, Fault::Duplicate, 1);
+    faulty.next(Verb::PutBackDocument, Fault::Hold, 1);
+    let thaw = act(false);
+    let is_held = async |verb| {
+        until("it is held", async || {
+            faulty.injected(verb, Fault::Hold) == 1
+        })
+        .await
+    };
+    is_held(Verb::PutBackDocument).await;
+    act(true).await.expect("no panic");
+    faulty.heal();
+    thaw.await.expect("no panic");
+    assert_eq!((is_frozen().await, listed(&bare).await), (true, 1));
+    // A freeze has marked the session, which is then thawed and marked anew, and only then frozen.
+    act(false).await.expect("no panic");
+    faulty.next(Verb::SetFrozen, Fault::Hold, 1);
+    let freeze = act(true);
+    is_held(Verb::SetFrozen).await;
+    let thaw = bare.gateway.sessions.thaw_session(&ops, &id, "R");
+    thaw.await.expect_err("it is not frozen yet");
+    assert_eq!((is_frozen().await, listed(&bare).await), (false, 0));
+    faulty.heal();
+    freeze.await.expect("no panic");
+    assert_eq!((is_frozen().await, listed(&bare).await), (true, 1));
+    bare.stop().await;
+}
+
+/// The ids of sessions that a list finds, and where it goes on.
+async fn found(bare: &Bare, query: &SessionQuery) -> (Vec<String>, Option<Position>) {
+    let ops = Caller::operator();
+    let found = bare.gateway.sessions.list_sessions(&ops, query).await;
+    let (found, next) = found.expect("an answer");
+    (found.into_iter().map(|(id, _)| id.id).collect(), next)
+}
+
+const LOCKED: SessionQuery = SessionQuery {
+    tenant: None,
+    frozen: false,
+    locked: true,
+    before: None,
+    limit: 500,
+};
+
+#[tokio::test]
+async fn a_session_that_cannot_be_read_keeps_no_other_out_of_the_list() {
+    let (tool, faulty) = (Tool::start().await, FaultStore::over(Memory::default()));
+    let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
+    let (sessions, ops) = (&bare.gateway.sessions, Caller::operator());
+    for id in ["A", "B"] {
+        let id = SessionId {
+            tenant: "shop".into(),
+            id: id.into(),
+        };
+        sessions
+            .freeze_session(&ops, &id, "R")
+            .await
+            .expect("frozen");
+    }
+    let query = SessionQuery {
+        frozen: true,
+        locked: false,
+        ..LOCKED
+    };
+    assert_eq!(found(&bare, &query).await.0, ["B", "A"]);
+    faulty.next(Verb::Session, Fault::Unreadable, 1);
+    assert_eq!(found(&bare, &query).await.0, ["A"]);
+    bare.stop().await;
+}
+
+/// A call that changes its state while the list of locked sessions is read.
+#[tokio::test]
+async fn a_call_that_changes_its_state_meanwhile_is_listed_once() {
+    let (tool, faulty) = (Tool::start().await, FaultStore::over(Memory::default()));
+    let more = "session = \"exclusive\"\ntimeout = \"3s\"\nretry = { attempts = 1 }\n";
+    let bare = Bare::over(faulty.clone(), ME, &tool, more).await;
+    let (hold, held) = Act::held(Act::ExecuteThenDrop);
+    tool.then(held);
+    let body = json!({ "args": {}, "session_id": "S" }).to_string();
+    let call = tokio::spawn(Answer::to(client().post(&bare.url).body(body.clone())));
+    until("it runs", async || tool.requests() == 1).await;
+    let held_at = async |n| {
+        until("it is held", async || {
+            faulty.injected(Verb::List, Fault::Hold) == n
+        })
+        .await
+    };
+    // It runs when the running ones are read, and is unknown when the unknown ones are.
+    faulty.next(Verb::List, Fault::Duplicate, 1);
+    faulty.next(Verb::List, Fault::Hold, 1);
+    let end = async {
+        held_at(1).await;
+        drop(hold);
+        let unknown = call.await.expect("no panic");
+        faulty.heal();
+        unknown.expect_problem("outcome-unknown").id()
+    };
+    let (listed, id) = tokio::join!(found(&bare, &LOCKED), end);
+    assert_eq!(listed.0, ["S"]);
+    // It is unknown when the running ones are read, and runs again when the unknown ones are.
+    let (hold, held) = Act::held(Act::Ok("{}"));
+    tool.then(held);
+    faulty.next(Verb::List, Fault::Duplicate, 1);
+    faulty.next(Verb::List, Fault::Hold, 1);
+    let again = async {
+        held_at(2).await;
+        let settle = json!({ "as": "failed", "reason": "R" }).to_string();
+        let path = bare.url_of(&format!("/v1/calls/{id}/resolve"));
+        until("its request is over", async || {
+            let settled = client().post(&path).body(settle.clone());
+            Answer::to(settled).await.status == 200
+        })
+        .await;
+        let call = tokio::spawn(Answer::to(client().post(&bare.url).body(body.clone())));
+        until("it runs again", async || tool.requests() == 2).await;
+        faulty.heal();
+        Some(call)
+    };
+    let (listed, call) = tokio::join!(found(&bare, &LOCKED), again);
+    assert_eq!(listed.0, ["S"]);
+    drop(hold);
+    let call = call.expect("a task");
+    call.await.expect("no panic").expect_ok();
+    bare.stop().await;
+}
+
+#[tokio::test]
+async fn readiness_does_not_wait_for_a_count_of_frozen_sessions() {
+    let (tool, faulty) = (Tool::start().await, FaultStore::over(Memory::default()));
+    let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
+    let id = SessionId {
+        tenant: "shop".into(),
+        id: "S".into(),
+    };
+    let (sessions, ops) = (&bare.gateway.sessions, Caller::operator());
+    sessions
+        .freeze_session(&ops, &id, "R")
+        .await
+        .expect("frozen");
+    bare.gateway.status.count_frozen().await;
+    faulty.next(Verb::CountDocuments, Fault::Hang, usize::MAX);
+    let ready = bare.gateway.status.recent_readiness();
+    let ready = tokio::time::timeout(std::time::Duration::from_secs(20), ready).await;
+    let warnings = ready.expect("it does not wait").warnings;
+    let codes: Vec<_> = warnings.iter().map(|warning| warning.code).collect();
+    assert_eq!(codes, ["session_frozen"], "{warnings:?}");
+    bare.stop().await;
+}
+
+#[tokio::test]
 async fn a_session_is_frozen_also_where_no_mark_can_be_written() {
     let (tool, faulty) = (Tool::start().await, FaultStore::over(Memory::default()));
     let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
@@ -94,17 +337,7 @@ async fn a_session_is_frozen_also_where_no_mark_can_be_written() {
         id: "S".into(),
     };
     let is_frozen = async || sessions.find_session(&ops, &id).await.expect("it").frozen;
-    let found = async || {
-        let query = SessionQuery {
-            tenant: None,
-            frozen: true,
-            locked: false,
-            before: None,
-            limit: 10,
-        };
-        let found = sessions.list_sessions(&ops, &query).await;
-        found.expect("an answer").0.len()
-    };
+    let found = async || listed(&bare).await;
     faulty.next(Verb::PutBackDocument, Fault::ErrBefore, 3);
     sessions
         .freeze_session(&ops, &id, "R1")

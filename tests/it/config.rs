@@ -360,6 +360,10 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         on = { missing = "compensate" } =>  => t has no probe
         on = { orphan = "compensate" } =>  => s has no id
         on = { settled = "report" } =>  => there is no such key
+        on = { duplicate = "adopt" } =>  => on.duplicate
+        on = { orphan = "adopt" } => join = "/args/id" => is found by the key that the tool got
+        show = ["/1","/2","/3","/4","/5","/6","/7","/8","/9"] =>  => more than 8 values are not shown
+         => adopt = { results = "/a" } => there is no such key
         max_items = 2000000 =>  => not held in memory
          => next = "/next" => pages need both
          => join = "/business_id" => begins neither with /args/ nor with /result/

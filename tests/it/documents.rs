@@ -382,3 +382,23 @@ async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same()
         "{id}: {why}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_of_a_frozen_session_is_found_and_changed_whatever_keys_there_are() {
+    let home = Home::sqlite().await;
+    let sealed =
+        |key: u8| Encrypted::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
+    let mark = Document {
+        kind: Kind::Session,
+        ..document("shop", "S", 1)
+    };
+    let (before, after) = (sealed(1), sealed(2));
+    put(&before, &mark).await;
+    let (listed, _) = after
+        .documents(Kind::Session, None, None, None, 9)
+        .await
+        .expect("an answer");
+    assert_eq!(listed.calls, std::slice::from_ref(&mark));
+    assert_eq!(load(&after, &mark).await, Some(mark.clone()));
+    put(&after, &next(&mark, "thawed")).await;
+}

@@ -144,3 +144,37 @@ async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
     );
     put(&store, &next(&first, "aborted")).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_memory_is_nearly_full_no_act_is_written_down_on_redis() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let act = |id| Document {
+        kind: Kind::Act,
+        ..document("shop", id, 1)
+    };
+    let put_back = async |document: &Document| store.put_back_document(document).await.is_ok();
+    assert!(put_back(&act("A")).await, "there is room");
+    let info = String::from_redis_value(redis.ask(&["INFO", "memory"]).await).expect("a text");
+    let used = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    let used: u64 = used.expect("a number").parse().expect("a number");
+    // A tenth is left: the server itself still takes everything.
+    let limit = (used * 10 / 9).to_string();
+    redis.ask(&["CONFIG", "SET", "maxmemory", &limit]).await;
+    until("the store has seen it", async || {
+        !store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    assert!(!put_back(&act("B")).await);
+    assert!(put_back(&next(&act("A"), "open")).await, "its outcome");
+    let mark = Document {
+        kind: Kind::Session,
+        ..document("shop", "S", 1)
+    };
+    assert!(put_back(&mark).await, "a mark");
+}

@@ -109,7 +109,7 @@ async fn a_call_is_told_that_it_has_lost_its_lock_also_if_the_person_has_hung_up
             id: "S".into(),
         },
     );
-    let act = sessions.unlock_session(&caller, &session, "it hangs");
+    let act = sessions.unlock_session(&caller, &session, "it hangs", None);
     world.hang_up_at(Verb::Replace, act).await;
     until("it is told", async || {
         let call = world.get(&format!("/v1/calls/{unknown}")).await;

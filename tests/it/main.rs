@@ -14,8 +14,12 @@ mod acceptance; // a person accepts that the store has lost data
 mod access; // who may do what
 mod admission; // what every store promises about the conditions of a claim
 mod admission_groups; // what every store promises about budgets and calls that look alike
+mod adopted; // who adopts, and what the runbook says after a loss
+mod adopting; // forgotten effects are calls again
 mod agent; // an agent that does what it is told
 mod agent_keyless; // a loop of an agent whose runtime brings no keys of its own
+mod alerts; // the metrics behind the alerts go back when the cause is gone
+mod anomalies; // acts of persons on what a reconciliation has found
 mod apis; // the guides of docs/apis: what they configure and what they promise
 mod attacked; // a gateway with a small budget, and clients that speak HTTP/2 wrongly
 mod audit; // acts of persons while the store fails
@@ -29,10 +33,15 @@ mod cleanup; // what is kept no longer is deleted, and nothing else
 mod config; // mistakes in a configuration
 mod config_read; // what a good configuration reads as
 mod connections; // how many there may be, and how long they may be silent
+mod console; // pages for the person who is woken up
+mod console_live; // pages that stay current
+mod console_shown; // what callers wrote is text on every page
 mod contract; // the promises of every store
 mod crash; // kill -9
 mod crowds; // thousands of clients that want nothing, or all the same
 mod desk; // the doors that a person needs at 3 a.m.
+mod desk_acts; // acts of persons and agents that cross each other, or come in a loop
+mod desk_doubles; // calls that look like an earlier one, and the page of the runbook about them
 mod documents; // what every store promises about what is kept beside the calls
 mod documents_redis; // documents that a Redis has lost, cannot read or has no room for
 mod downstream; // nothing is sent twice or too late
@@ -46,10 +55,14 @@ mod house; // which room may know which
 mod house_files; // no circles, no long files
 mod hung_up; // persons who hang up in the middle of an act
 mod import; // descriptions of APIs as tools
+mod incident; // an incident is worked with the commands of the runbook
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be
 mod listing; // what every store promises about the ledger
+mod many; // acts of persons on many calls or sagas at once
+mod many_between; // what comes between such an act and its end
+mod many_probes; // tools are asked about many unknown calls
 mod mcp; // calls by MCP
 mod mcp_listen; // what clients are told of the tools
 mod mcp_progress; // what a server says of the progress of a call
@@ -62,8 +75,10 @@ mod observe; // rules, board and runbook fit the metrics
 mod openapi; // the document of the doors, and whether their answers are as it says
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
+mod papers; // version, manual pages, completions
 mod pause; // a person stops a tool for a while
 mod pause_redis; // pauses that gateways of one Redis share
+mod peers; // mistakes of other systems that no other test looks for
 #[cfg(feature = "crash-points")]
 mod points; // the process ends where it hurts
 #[cfg(feature = "crash-points")]

@@ -406,6 +406,11 @@ async fn a_source_that_fails_makes_the_run_fail_and_nothing_is_done(stores: &Sto
     assert_eq!(books.undone().len(), 0);
     let kept = gateway.get("/v1/reconciliations/books").await.expect_ok();
     assert_eq!(kept.at("/error"), failed.at("/error"), "it stays readable");
+    let acts = gateway.get("/v1/audit?act=reconcile").await.expect_ok();
+    let outcomes = acts.at("/acts");
+    let outcomes = outcomes.as_array().expect("a list").iter();
+    let outcomes: Vec<_> = outcomes.map(|act| act["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["refused"; 4], "{}", acts.text);
 }
 
 impl Gateway {

@@ -189,7 +189,9 @@ async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_
         state(&gateway).await.0.as_deref() == Some("given_up")
     })
     .await;
-    assert_eq!(state(&gateway).await.1, "the store has lost data since");
+    let error = state(&gateway).await.1;
+    let why = "the store has lost data since it was found: run the reconciliation again";
+    assert_eq!(error, why);
 
     stores.know_all_since(&gateway, LONG_AGO).await;
     let gateway = stores.again(gateway, &config(&books, MENDS, "")).await;

@@ -212,6 +212,8 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
     })
     .await;
     life.store.heal();
+    let acts = get("/v1/audit?act=abort").await;
+    assert!(acts.contains("\"outcome\":\"done\""), "{acts}");
     let saga: Value = serde_json::from_str(&get("/v1/sagas/G").await).expect("JSON");
     assert_eq!(
         (&saga["state"], &saga["trouble"]["why"]),

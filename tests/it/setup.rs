@@ -31,6 +31,7 @@ impl Machine {
             "cargo",
             "cc",
             "curl",
+            "jq",
             "kill",
             "make",
             "prometheus",
@@ -143,6 +144,8 @@ fn each_target_names_what_it_needs() {
         ("fuzz", "curl python3 python3-venv"),
         ("clients", "git python3 python3-venv"),
         ("conformance", "python3 python3-venv"),
+        ("console", "python3 python3-venv"),
+        ("browser", "chromium"),
         ("import-check", "python3 python3-venv"),
     ] {
         let machine = Machine::without_redis(0);

@@ -104,6 +104,14 @@ impl ToolBreaker {
         }
     }
 
+    /// A person says that the tool is mended: the next call of each tenant may try, whatever is left of a cooldown.
+    pub fn end_cooldown(&mut self, now: Duration) {
+        self.unreached.end_cooldown(now);
+        for seen in self.tenants.values_mut() {
+            seen.breaker.end_cooldown(now);
+        }
+    }
+
     /// Gives back a trial that has not reached the tool: the next call may try.
     pub fn give_back(&mut self, tenant: &str, trials: Trials, now: Duration) {
         if let Some(trial) = trials.all {
@@ -345,6 +353,24 @@ mod tests {
                 .admit(&POLICY, "good", at(6))
                 .is_ok_and(|trials| trials.all.is_some())
         );
+    }
+
+    #[test]
+    fn a_tool_that_is_mended_is_tried_at_once_and_by_one_call() {
+        let mut breaker = ToolBreaker::default();
+        fail(&mut breaker, "bad", 3, at(0));
+        for _ in 0..3 {
+            breaker.ended(&POLICY, "other", Sign::Unreached, Trials::default(), at(1));
+        }
+        assert!(breaker.admit(&POLICY, "bad", at(2)).is_err());
+        breaker.end_cooldown(at(2));
+        assert!(!breaker.is_closed(), "that it works is not known yet");
+        let trials = breaker.admit(&POLICY, "bad", at(2)).expect("one tries");
+        assert!(breaker.admit(&POLICY, "bad", at(2)).is_err());
+        breaker.ended(&POLICY, "bad", Sign::Healthy, trials, at(3));
+        assert!(breaker.is_closed());
+        breaker.end_cooldown(at(4));
+        assert!(breaker.is_closed(), "a closed one stays so");
     }
 
     #[test]

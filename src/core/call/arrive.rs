@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::adopt::recognise;
 use super::change::{Action, Change, Next};
 use super::event::Arrival;
 use crate::core::actor::{self, Actor};
@@ -18,19 +19,29 @@ pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
     time.is_some_and(|time| time <= now)
 }
 
+/// Whether a call is past its window for this request.
+///
+/// An adopted call never is for a compensation, whose key is kept as long as its call.
+pub(super) fn is_over(record: &Record, intent: &Intent, now: Timestamp) -> bool {
+    let is_compensation = intent.key_source == key::Source::Compensation;
+    is_past(record.expires_at, now) && !(record.is_adopted() && is_compensation)
+}
+
 /// Whether a request comes with a key that outlives its window.
 ///
-/// Keys that the caller brought itself do.
+/// Keys that the caller brought itself do. Where a key came from whose call was adopted, its requests say.
 pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
     let is_own = || {
         intent
             .all_names()
             .any(|name| record.intent.all_names().any(|own| own == name))
     };
-    let outlives = matches!(
-        record.intent.key_source,
-        key::Source::Runtime | key::Source::Round
-    );
+    let source = if record.is_adopted() {
+        intent.key_source
+    } else {
+        record.intent.key_source
+    };
+    let outlives = matches!(source, key::Source::Runtime | key::Source::Round);
     outlives && (record.aliases.is_empty() || is_own())
 }
 
@@ -40,11 +51,14 @@ pub(super) fn arrive_again(
     arrival: &Arrival,
     now: Timestamp,
 ) -> Next {
-    if is_past(record.expires_at, now) {
+    if is_over(record, &arrival.intent, now) {
         if keeps_key(record, &arrival.intent) && !record.may_be_forgotten(now) {
             return Next::unchanged(Action::RefuseExpired);
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);
+    }
+    if arrival.prints.compare(&arrival.intent, record) == Sameness::Unsaid {
+        return recognise(record, arrival, now);
     }
     match told(tool, record, arrival) {
         Some(action) => Next::unchanged(action),
@@ -60,12 +74,10 @@ fn told(tool: &Tool, record: &Record, arrival: &Arrival) -> Option<Action> {
         match arrival.prints.compare(&arrival.intent, record) {
             Sameness::Same => {}
             Sameness::Other => return Some(Action::RefuseReused),
-            Sameness::Unclear => return Some(Action::RefuseUnclear),
+            Sameness::Unclear | Sameness::Unsaid => return Some(Action::RefuseUnclear),
         }
     }
-    let (named, there) = (&arrival.intent.saga_id, &record.intent.saga_id);
-    // It would be undone with a saga of which this one knows nothing.
-    if !is_compensation && !named.is_empty() && named != there {
+    if !is_compensation && arrival.is_of_other_saga(record) {
         return Some(Action::RefuseOtherSaga);
     }
     let failure = match &record.state {
@@ -113,10 +125,13 @@ pub(super) fn claim(
         expires_at: None,
         retain_until: None,
     };
-    let detail = match instead_of {
+    let mut detail = match instead_of {
         None => "the key was free".to_owned(),
         Some(old) => format!("the key's earlier call {old} is past its window"),
     };
+    if let Some(confirmed) = arrival.brought.confirmed {
+        detail = format!("{detail}; meant as well as call {confirmed}");
+    }
     let action = Action::Claim { instead_of };
     begin(tool, arrival, record, "claimed", detail, action)
 }
@@ -146,7 +161,7 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival, now: Timestamp) ->
         retain_until: None,
         ..record.changed(now)
     };
-    let detail = actor::came_again(&record.intent.made_by, &arrival.intent.made_by);
+    let detail = actor::came_again(&arrival.intent.made_by);
     begin(tool, arrival, again, "run_again", detail, Action::Run)
 }
 

@@ -133,6 +133,8 @@ pub enum Action {
     Answer,
     /// Write the change that adds names to the call; then answer with the stored record.
     TakeNames,
+    /// Write the change that says what an adopted call asked for; then answer with the stored record.
+    TakeFingerprint,
     /// Refuse: the key stands for other arguments.
     RefuseReused,
     /// Refuse: it is unclear whether the key stands for the same arguments.
@@ -168,6 +170,9 @@ pub enum Illegal {
     /// Another gateway checks the call, or its check is not due yet.
     #[error("it is not time to work on the call")]
     NotDue,
+    /// The tool cannot be asked whether it knows a key.
+    #[error("its tool has no probe, or is not configured here")]
+    NoProbe,
     /// The call has no result to compare with.
     #[error("the call has no result")]
     NoResult,
@@ -186,4 +191,7 @@ pub enum Illegal {
     /// The call may still be undone.
     #[error("the call that undoes it may still run")]
     BeingUndone,
+    /// The key of an effect is another call's.
+    #[error("another call holds the key")]
+    KeyHeld,
 }

@@ -61,6 +61,8 @@ pub enum Event {
     ///
     /// `by` has found it.
     CheckMissing { by: InstanceId },
+    /// A person wants the tool asked whether it knows the key. `by` is that person's token.
+    ProbeAsked { by: String, reason: String },
     /// A probe asked at `asked_at` whether the tool knows the key. `by` has asked.
     Probed {
         by: InstanceId,
@@ -112,6 +114,8 @@ pub enum Event {
     },
     /// Its saga has ended, and no longer keeps the call.
     SagaEnded { by: InstanceId },
+    /// An effect whose call no ledger knows any more is written back as a call.
+    Adopted(Adoption),
     /// A request with another key looks like the call and is to get its result.
     ///
     /// `instead_of` are calls past their window that hold a name of the request. `by` was asked.
@@ -131,6 +135,30 @@ pub struct Arrival {
     pub brought: Brought,
     pub attempt: AttemptId,
     pub owner: InstanceId,
+}
+
+impl Arrival {
+    /// Whether it names a saga that is not the call's: it would be undone with a saga of which this one knows nothing.
+    pub(super) fn is_of_other_saga(&self, record: &Record) -> bool {
+        let (named, there) = (&self.intent.saga_id, &record.intent.saga_id);
+        !named.is_empty() && named != there
+    }
+}
+
+/// An effect at a source that is adopted.
+#[derive(Debug, Clone)]
+pub struct Adoption {
+    /// The intent, as far as it is known from the effect: a key, and no arguments.
+    pub intent: Arc<Intent>,
+    /// Follows from the effect, so that it is adopted once.
+    pub attempt: AttemptId,
+    pub content: Content,
+    /// The gateway that adopts it.
+    pub owner: InstanceId,
+    /// The reconciliation that has found it.
+    pub by: String,
+    /// A sentence for the history.
+    pub why: String,
 }
 
 /// How a compensation ended.

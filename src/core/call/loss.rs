@@ -41,6 +41,8 @@ pub(super) fn store_lost(
     };
     let prolonged = Record {
         attempt,
+        // That run would be newer than the attempt which the store still has: that one proves nothing for it.
+        earlier_attempt_may_have_run: true,
         ..record.clone()
     };
     // Had it run again while its key was remembered, that run would be forgotten by now, too.

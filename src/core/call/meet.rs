@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 
-use super::arrive::{is_past, keeps_key};
+use super::arrive::{is_over, keeps_key};
 use crate::core::key::Lookup;
 use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::prints::{Prints, Sameness};
@@ -42,7 +42,7 @@ pub fn meet(
     };
     let part = |holder: &Holder| by(holder).iter().map(|name| name.part).min();
     let is_runtime = |holder: &Holder| by(holder).iter().any(|name| name.is_runtime);
-    let lives = |holder: &Holder| !is_past(holder.record.expires_at, now);
+    let lives = |holder: &Holder| !is_over(&holder.record, intent, now);
     let is = |holder: &Holder, sameness| prints.compare(intent, &holder.record) == sameness;
     let first = |is_it: &dyn Fn(&Holder) -> bool| holders.iter().position(is_it);
 

@@ -80,6 +80,25 @@ pub(super) fn work_on(
     })
 }
 
+/// Has the tool asked because a person wants it, also when no check is planned any more.
+///
+/// The planned check stays. What the answer proves is decided as for any probe.
+pub(super) fn ask_now(
+    tool: &Tool,
+    record: &Record,
+    by: &str,
+    reason: &str,
+    now: Timestamp,
+) -> Result<Next, Illegal> {
+    if !unknown::may_be_asked(tool) {
+        return Err(Illegal::NoProbe);
+    }
+    let detail = format!("a person has the tool asked whether it knows the key ({reason})");
+    let asked = record.changed(now);
+    let change = Change::new(asked, "probing", Actor::Token(by), detail);
+    Ok(Next::write(change.about(record.attempt.id), Action::Probe))
+}
+
 /// Postpones a due check that is blocked, or gives it up for ever.
 pub(super) fn postpone(
     tool: &Tool,
@@ -176,14 +195,13 @@ pub(super) fn probed(
     };
     let why = match finding {
         Finding::Found(content) => {
-            return settle(Outcome::Executed(content.clone()), "the tool knows the key");
+            return settle(Outcome::Executed(content.clone()), &finding.told());
         }
         Finding::NotFound if unknown::is_negative_final(tool, record, asked_at) => {
             let why = "the tool does not know the key, and nothing of it can be under way any more";
             return settle(not_executed(why), why);
         }
-        Finding::NotFound => "the tool does not know the key, which proves nothing yet".to_owned(),
-        Finding::Unclear(why) => format!("the tool did not say whether it knows the key: {why}"),
+        Finding::NotFound | Finding::Unclear(_) => finding.told(),
     };
     let check = record.check.map(|check| {
         let at = check

@@ -19,6 +19,8 @@ pub enum Sameness {
     Other,
     /// Unclear: a recipe is not known, or the stored arguments are not whole.
     Unclear,
+    /// The call was adopted, and no request has said yet what it asked for. This one has just its key.
+    Unsaid,
 }
 
 /// An arrival's fingerprints by earlier recipes. Its intent has the one by today's.
@@ -104,7 +106,8 @@ impl Prints {
     /// Compares an arrival with a stored call.
     ///
     /// They are the same if equal by the stored call's recipe or by today's. Where the arrival has
-    /// the key of an alias, it is compared with the alias.
+    /// the key of an alias, it is compared with the alias. An adopted call has no fingerprint but
+    /// that of an alias.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
         let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);
         let aliases = record
@@ -114,11 +117,16 @@ impl Prints {
         let mut found: Vec<Sameness> = aliases
             .map(|alias| self.compare_alias(intent, alias))
             .collect();
-        if found.is_empty() || record.intent.all_names().any(has) {
+        if record.is_adopted() {
+            if found.is_empty() {
+                found.push(unsaid(intent, record));
+            }
+        } else if found.is_empty() || record.intent.all_names().any(has) {
             found.push(self.compare_own(intent, record));
         }
         let of = |wanted| found.contains(&wanted).then_some(wanted);
         of(Sameness::Same)
+            .or_else(|| of(Sameness::Unsaid))
             .or_else(|| of(Sameness::Unclear))
             .unwrap_or(Sameness::Other)
     }
@@ -213,6 +221,20 @@ impl Prints {
             None => json::parse(str::from_utf8(args).ok()?).ok()?,
         };
         Some(today.fingerprint(secret, &args))
+    }
+}
+
+/// Compares an arrival with an adopted call whose arguments no request has said yet.
+///
+/// Only by its key of today it is surely the same intent.
+fn unsaid(intent: &Intent, record: &Record) -> Sameness {
+    let stored = &record.intent;
+    let is_its_key = intent.lookup == stored.lookup
+        && (&intent.tenant, &intent.tool) == (&stored.tenant, &stored.tool);
+    if is_its_key {
+        Sameness::Unsaid
+    } else {
+        Sameness::Unclear
     }
 }
 

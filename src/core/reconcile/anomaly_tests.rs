@@ -1,7 +1,15 @@
 //! Properties of every anomaly, whatever its events.
 
-use super::*;
+use serde_json::Value;
 
+use super::*;
+use crate::core::reconcile::{Anomaly, Doubt};
+
+const CALL: CallId = CallId(uuid::Uuid::from_u128(0xca11));
+const HELD: End = End::Held {
+    call_id: CALL,
+    has_run: true,
+};
 const RETENTION: SignedDuration = SignedDuration::from_hours(1);
 
 fn at(seconds: i64) -> Timestamp {
@@ -12,22 +20,32 @@ fn case(wanted: Action) -> Case {
     let anomaly = Anomaly {
         kind: Kind::Orphan,
         source: "shop".into(),
-        key: "k".into(),
+        key: "b700221b7ed665c90e13a4fa78c6f69c".into(),
         call_id: None,
         id: "e1".into(),
         detail: "no call has made it".into(),
         doubt: None,
         item: None,
     };
-    Case::new(
-        "orders",
-        "run 1",
-        &anomaly,
-        Some(wanted),
-        None,
-        RETENTION,
-        at(0),
-    )
+    let terms = Terms {
+        wanted: Some(wanted),
+        retention: RETENTION,
+        ..Terms::default()
+    };
+    Case::new("orders", "run 1", &anomaly, &terms, at(0))
+}
+
+fn asks(act: Request) -> Event {
+    Event::Asked(Acted {
+        act,
+        by: "ops".into(),
+        reason: "ticket 7".into(),
+        at: at(999).as_microsecond(),
+    })
+}
+
+fn asked(case: &Case, act: Request, second: i64) -> Result<Case, Illegal> {
+    next(case, &asks(act), RETENTION, at(second))
 }
 
 fn taken(case: &Case, second: i64) -> Case {
@@ -58,6 +76,15 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("taken", worked.clone()),
         ("done", ended(&worked, Ok(End::Done), 2)),
         ("given up", ended(&worked, Err(Blocked::for_good("no")), 2)),
+        ("adopting", case(Action::Adopt)),
+        ("told", {
+            let telling = taken(&case(Action::Webhook), 1);
+            ended(&telling, Ok(End::Done), 2)
+        }),
+        (
+            "ignored",
+            asked(&case(Action::Report), Request::Ignore, 3).expect("ignored"),
+        ),
     ]
 }
 
@@ -88,10 +115,15 @@ fn the_whole_grid() {
         ("freed", Event::Freed),
         ("done", end(Ok(End::Done))),
         ("unwanted", end(Ok(End::Unwanted))),
+        ("adopted", end(Ok(End::Adopted(CALL)))),
+        ("held", end(Ok(HELD))),
         ("busy", end(Err(Blocked::busy("b")))),
         ("unknown", end(Err(Blocked::by(Blocker::Unknown, "u")))),
         ("failed", end(Err(Blocked::failed("f")))),
         ("final", end(Err(Blocked::for_good("x")))),
+        ("asked to undo", asks(Request::Compensate)),
+        ("asked to ignore", asks(Request::Ignore)),
+        ("asked to adopt", asks(Request::Adopt)),
     ];
     let mut grid = String::new();
     for (name, case) in cases() {
@@ -181,4 +213,224 @@ fn an_effect_is_undone_only_as_it_was_decided() {
         ..taken
     };
     assert_eq!(blocker(&first, &decided), Ok(&decided));
+}
+
+#[test]
+fn what_a_person_asks_for_is_kept_with_the_name_and_the_same_once_more_changes_nothing() {
+    for (request, state) in [
+        (Request::Compensate, State::Open),
+        (Request::Ignore, State::Ignored),
+        (Request::Adopt, State::Open),
+    ] {
+        let first = asked(&case(Action::Report), request, 5).expect("it can be asked for");
+        assert_eq!(first.state, state);
+        let acted = first.listed.acted.clone().expect("an act");
+        assert_eq!(
+            (acted.act, &*acted.by, &*acted.reason),
+            (request, "ops", "ticket 7")
+        );
+        assert_eq!(asked(&first, request, 6), Err(Illegal::Kept), "{request:?}");
+        assert_eq!(
+            Case::from_document(&first.to_document()),
+            Some(first.clone())
+        );
+        let runs = Event::Found {
+            again: Box::new(case(Action::Compensate)),
+            by_person: true,
+        };
+        let found = next(&first, &runs, RETENTION, at(7)).unwrap_or(first);
+        assert_eq!(
+            found.state, state,
+            "no run changes what a person has decided"
+        );
+    }
+}
+
+#[test]
+fn what_was_ignored_may_be_undone_and_what_may_be_undone_is_not_ignored() {
+    let ignored = asked(&case(Action::Report), Request::Ignore, 5).expect("ignored");
+    let open = asked(&ignored, Request::Compensate, 6).expect("nothing was done");
+    let contrary = Illegal::Contrary("it is open, and its action is compensate".into());
+    assert_eq!(asked(&open, Request::Ignore, 7), Err(contrary));
+    let done = ended(&taken(&open, 8), Ok(End::Done), 9);
+    let contrary = Illegal::Contrary("it is done, and its action is compensate".into());
+    assert_eq!(asked(&done, Request::Ignore, 10), Err(contrary));
+}
+
+#[test]
+fn an_act_of_a_person_has_its_time_also_on_an_old_anomaly() {
+    let old = case(Action::Report);
+    let late = RETENTION.as_secs() + 5;
+    let event = Event::Asked(Acted {
+        act: Request::Compensate,
+        by: "ops".into(),
+        reason: "r".into(),
+        at: at(late).as_microsecond(),
+    });
+    let open = next(&old, &event, RETENTION, at(late)).expect("asked");
+    let blocked = ended(&taken(&open, late), Err(Blocked::busy("paused")), late + 1);
+    assert_eq!(blocked.state, State::Open, "it waits like a new one");
+}
+
+#[test]
+fn a_run_brings_what_an_anomaly_shows_up_to_date_and_nothing_else() {
+    let before = ended(
+        &taken(&case(Action::Compensate), 1),
+        Err(Blocked::for_good("no")),
+        2,
+    );
+    let mut again = case(Action::Report);
+    let found = |again: &Case, by_person| {
+        let event = Event::Found {
+            again: Box::new(again.clone()),
+            by_person,
+        };
+        next(&before, &event, RETENTION, at(9))
+    };
+    assert_eq!(found(&again, false), Err(Illegal::Kept), "nothing is new");
+    again.listed.shown = [("/amount".to_owned(), 7.into())].into();
+    again.effect = Some(Value::from(7));
+    let after = found(&again, false).expect("it shows more");
+    assert_eq!(
+        (&after.listed.shown, &after.effect),
+        (&again.listed.shown, &again.effect)
+    );
+    let same = Case {
+        listed: before.listed.clone(),
+        effect: None,
+        ..after
+    };
+    let expected = Case {
+        found_at: at(9),
+        version: before.version + 1,
+        ..before.clone()
+    };
+    assert_eq!(same, expected);
+    let by_person = found(&case(Action::Report), true).expect("found again");
+    assert_eq!(by_person.found_at, at(9), "since a loss, perhaps");
+}
+
+#[test]
+fn only_an_orphan_with_a_key_of_the_gateways_own_is_adopted_and_not_what_may_be_undone() {
+    let reported = case(Action::Report);
+    let with = |change: &dyn Fn(&mut Case)| {
+        let mut case = reported.clone();
+        change(&mut case);
+        asked(&case, Request::Adopt, 5)
+            .map(|case| (case.state, case.listed.action))
+            .map_err(|why| match why {
+                Illegal::Contrary(why) => why,
+                other => format!("{other:?}"),
+            })
+    };
+    assert_eq!(with(&|_| {}), Ok((State::Open, Act::Adopt)));
+    let undoing = Undoing {
+        tool: "cancel".into(),
+        key: "a".into(),
+        args: Value::Null,
+    };
+    type Change<'a> = &'a dyn Fn(&mut Case);
+    let cases: [(Change<'_>, &str); 4] = [
+        (
+            &|case| case.listed.kind = Kind::Duplicate,
+            "it is a duplicate, and only an orphan has no call",
+        ),
+        (
+            &|case| case.listed.key = "beside".into(),
+            "its key is none that this gateway gives to tools",
+        ),
+        (
+            &|case| case.listed.call_id = Some(CALL.to_string()),
+            "call 00000000-0000-0000-0000-00000000ca11 has its key",
+        ),
+        (
+            &|case| case.undoing = Some(undoing.clone()),
+            "how it is undone is decided already: that may have been begun",
+        ),
+    ];
+    for (change, why) in cases {
+        assert_eq!(with(change), Err(why.to_owned()));
+    }
+}
+
+#[test]
+fn what_is_not_adopted_because_a_call_has_its_key_is_that_calls_duplicate_unless_it_never_ran() {
+    let adopting = taken(&case(Action::Adopt), 1);
+    let done = ended(&adopting, Ok(End::Adopted(CALL)), 2);
+    assert_eq!(
+        (done.state, done.listed.call()),
+        (State::Done, Some(CALL)),
+        "the call that it is now"
+    );
+    for (has_run, kind) in [(true, Kind::Duplicate), (false, Kind::Orphan)] {
+        let call_id = CALL;
+        let held = ended(&adopting, Ok(End::Held { call_id, has_run }), 2);
+        assert_eq!(
+            (held.state, held.listed.kind, held.listed.call()),
+            (State::Reported, kind, Some(CALL))
+        );
+        assert!(held.listed.detail.ends_with("ca11 has its key"));
+        let again = asked(&held, Request::Adopt, 3);
+        assert!(matches!(again, Err(Illegal::Contrary(_))), "{again:?}");
+        assert!(asked(&held, Request::Compensate, 3).is_ok());
+    }
+}
+
+#[test]
+fn what_may_have_been_undone_is_not_taken_up_to_be_adopted() {
+    let undoing = Undoing {
+        tool: "cancel".into(),
+        key: "a".into(),
+        args: Value::Null,
+    };
+    let given_up = |undoing| {
+        let event = Event::Taken {
+            until: at(60),
+            undoing,
+        };
+        let open = case(Action::Compensate);
+        let taken = next(&open, &event, RETENTION, at(1)).expect("it is due");
+        ended(&taken, Err(Blocked::for_good("no")), 2)
+    };
+    let again = Event::Found {
+        again: Box::new(case(Action::Adopt)),
+        by_person: true,
+    };
+    for (undoing, state) in [(None, State::Open), (Some(undoing), State::GivenUp)] {
+        let found = next(&given_up(undoing), &again, RETENTION, at(9)).expect("found again");
+        assert_eq!(found.state, state);
+    }
+}
+
+#[test]
+fn where_the_configuration_adopts_only_what_can_be_adopted_is() {
+    let terms = Terms {
+        wanted: Some(Action::Adopt),
+        retention: RETENTION,
+        ..Terms::default()
+    };
+    let anomaly = |key: &str, doubt, call_id| Anomaly {
+        kind: Kind::Orphan,
+        source: "shop".into(),
+        key: key.into(),
+        call_id,
+        id: "e1".into(),
+        detail: "no call has made it".into(),
+        doubt,
+        item: None,
+    };
+    let key = "b700221b7ed665c90e13a4fa78c6f69c";
+    for (key, doubt, call_id, action) in [
+        (key, None, None, Act::Adopt),
+        // After a loss every orphan is in doubt, and the claim of its key is not.
+        (key, Some(Doubt::Young), None, Act::Adopt),
+        (key, Some(Doubt::Stranger), None, Act::Adopt),
+        (key, Some(Doubt::Silent), None, Act::Report),
+        (key, None, Some(CALL), Act::Report),
+        ("beside", None, None, Act::Report),
+    ] {
+        let found = anomaly(key, doubt, call_id);
+        let case = Case::new("orders", "run 1", &found, &terms, at(0));
+        assert_eq!(case.listed.action, action, "{key} {doubt:?} {call_id:?}");
+    }
 }

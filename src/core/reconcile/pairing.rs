@@ -226,7 +226,12 @@ impl<'a> Pairing<'a> {
     }
 
     /// Whether a call's effect came within the window; `None`: it may be older.
+    ///
+    /// When that of an adopted call came is not known; but that it was there is.
     fn is_judged(&self, record: &Record) -> Option<bool> {
+        if record.is_adopted() {
+            return Some(false);
+        }
         let attempt = &record.attempt;
         // It may have been an earlier run of it that was executed.
         let ran_before = record.attempts > attempt.number;

@@ -40,6 +40,20 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
     }
 }
 
+/// Whether an effect is still without a call. `holder`: the call that has its key now.
+///
+/// # Errors
+/// It has one: it was adopted, or its key has run since.
+pub fn without_call(holder: Option<&Record>) -> Result<(), Blocked> {
+    match holder {
+        None => Ok(()),
+        Some(call) => Err(Blocked::for_good(format!(
+            "call {} has its key by now: run the reconciliation again",
+            call.intent.call_id
+        ))),
+    }
+}
+
 /// Whether a call that is not unknown any more agrees with the source.
 ///
 /// Whatever else it is by now, the source has no more to say.

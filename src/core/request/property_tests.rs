@@ -55,7 +55,7 @@ proptest! {
     fn a_form_is_read_as_it_was_meant(name in hostile(), value in hostile()) {
         let body = json!({ "kept": "1", "inner": { name.clone(): value } });
         let Ok(text) = write_pairs(&body, Lists::Indices) else { return Ok(()) };
-        let pairs: Vec<(String, String)> = url::form_urlencoded::parse(text.as_bytes()).into_owned().collect();
+        let pairs: Vec<(String, String)> = form_urlencoded::parse(text.as_bytes()).into_owned().collect();
         let inner = (format!("inner[{name}]"), value);
         prop_assert_eq!(pairs, [inner, ("kept".to_owned(), "1".to_owned())]);
     }

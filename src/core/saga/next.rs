@@ -10,6 +10,9 @@ use crate::core::work::{self, Blocker, Due};
 /// Most tries to tell an operator of one trouble.
 const TELLINGS: u32 = 12;
 
+/// How the trouble begins that a loss of data makes.
+const LOST: &str = "the store has lost data";
+
 /// Decides what an event does to a saga.
 ///
 /// # Errors
@@ -89,12 +92,9 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
                     "what was undone may be forgotten",
                 ),
             };
-            let why = format!("the store has lost data ({reason}): {what}");
+            let why = format!("{LOST} ({reason}): {what}");
             let lost = Saga {
-                trouble: Some(Trouble {
-                    call_id: None,
-                    why: why.clone(),
-                }),
+                trouble: Some(after_loss(saga.trouble.as_ref(), &why)),
                 telling: Some(0),
                 ..changed.enter(phase).due(Due::At(now))
             };
@@ -239,6 +239,20 @@ fn undoing(
         }
         _ => saga.enter(Phase::Compensating { at_rest }).anew(now),
     })
+}
+
+/// The trouble of a saga after a loss: its own stays, with the call that a person may skip.
+fn after_loss(own: Option<&Trouble>, why: &str) -> Trouble {
+    // An earlier loss is told no more.
+    let own_why = own.and_then(|own| own.why.split(LOST).next());
+    let own_why = own_why.map(|own| own.trim_end_matches("; "));
+    Trouble {
+        call_id: own.and_then(|own| own.call_id),
+        why: match own_why.filter(|own| !own.is_empty()) {
+            Some(own) => format!("{own}; {why}"),
+            None => why.to_owned(),
+        },
+    }
 }
 
 /// The saga after a try to tell an operator.

@@ -33,17 +33,18 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer for a request with these names.
-    pub(in crate::gateway) fn for_names(self, names: &[Name]) -> Self {
+    /// The answer for a request with these names and this key.
+    pub(in crate::gateway) fn for_request(self, names: &[Name], key: Option<&str>) -> Self {
         match self {
-            Self::Result(stored) => {
-                let is_similar = stored
-                    .record
-                    .answers_as_similar(names.iter().map(|name| name.lookup));
-                Self::Result(Stored {
-                    is_similar,
-                    ..stored
-                })
+            Self::Result(mut stored) => {
+                let names = names.iter().map(|name| name.lookup);
+                stored.is_similar = stored.record.answers_as_similar(names);
+                // With the key that is stored a caller would ask for another call.
+                if let Some(key) = key.filter(|_| stored.record.is_adopted()) {
+                    let record = Arc::make_mut(&mut stored.record);
+                    key.clone_into(&mut Arc::make_mut(&mut record.intent).key);
+                }
+                Self::Result(stored)
             }
             accepted @ Self::Accepted(_) => accepted,
         }

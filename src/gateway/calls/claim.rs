@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::prepared::PreparedCall;
+use super::recognise::recognise;
 use super::refusal::{expired, refusal};
 use super::run::Runner;
 use super::similar::{self, Alike, answer_alike};
@@ -262,6 +263,20 @@ impl Claimer {
                 (Action::Answer, _, Some(_)) => return found(met, ClaimOutcome::Settled),
                 // Under a name that is not known here it may have been executed: no refusal may say that it was not.
                 _ if !knows_names => break,
+                (Action::TakeFingerprint, Some(_), Some(held)) => {
+                    // What is no request of the tool today may not say what the call asked for.
+                    if call.complaint.is_some() {
+                        return Err(refusal(Action::RefuseUnclear, call, &prints, met.as_ref()));
+                    }
+                    match recognise(&self.base, &at.tool, held.clone(), &event, now).await? {
+                        Some(record) => return Ok(ClaimOutcome::Settled(record)),
+                        None => {
+                            has_looked = true;
+                            holders = self.look_up(call).await?;
+                            continue;
+                        }
+                    }
+                }
                 // What cannot begin may have begun already.
                 (Action::RefuseUnfit(_), _, None) if !has_looked => {
                     has_looked = true;

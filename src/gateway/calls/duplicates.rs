@@ -169,6 +169,7 @@ mod tests {
             audit_retention: Duration::ZERO,
             pace: Pace::default(),
             memory: Budget::new(1 << 20),
+            max_remembered: 0,
         };
         let metrics = Arc::new(Metrics::new());
         let base = Base::new(store, Vec::new(), metrics, instance, limits);

@@ -116,7 +116,7 @@ impl Engine {
         let retry_after = self.retry_after(&at, &progress);
         let told = tell(&progress, patience, is_first, retry_after, self.base.now());
         let told = told.and_then(|answer| unless_it_asks(answer, &at, can_be_asked));
-        told.map(|answer| answer.for_names(&names))
+        told.map(|answer| answer.for_request(&names, key.as_deref()))
             .map_err(|(kind, call_id)| Error {
                 replayed: kind.is_outcome().then_some(!is_ours),
                 kind: kind.told_to(caller, &at.tool.name),

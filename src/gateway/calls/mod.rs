@@ -12,6 +12,7 @@ mod prepare; // request, tool and caller → a call with a key
 mod prepared; // a request as it came in, and as it is known to be good
 mod preview; // what a request would meet
 mod queue; // wait for an exclusive session
+mod recognise; // the first request for an adopted call
 mod refusal; // what a request met, and begins nothing
 mod replay; // a result that is remembered
 mod result_memory; // memory for results, kept before their calls are claimed

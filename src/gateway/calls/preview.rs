@@ -102,7 +102,7 @@ impl Engine {
             }
             (Action::Claim { .. } | Action::Run, _) => Would::Run,
             (Action::Wait, _) => Would::Wait,
-            (Action::Answer, Some(held)) => {
+            (Action::Answer | Action::TakeFingerprint, Some(held)) => {
                 match read(
                     &Arc::new(held.clone()),
                     true,

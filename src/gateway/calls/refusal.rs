@@ -49,8 +49,9 @@ pub(in crate::gateway) fn reused(
         (false, true) => Reused::SameFields,
         (false, false) => Reused::Other,
     };
-    // The arguments of an alias are not kept.
+    // The arguments of an alias are not kept, nor are those of an adopted call.
     let is_comparable = reused != Reused::Unclear
+        && !there.is_adopted()
         && call.message.is_none()
         && intent
             .all_names()

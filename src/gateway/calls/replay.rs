@@ -35,7 +35,7 @@ impl Engine {
         let event = self.claims.repetition(call);
         let next = transition::ask(&call.at.tool, Some(&record), &event, now).ok()?;
         (next.action == Action::Answer).then(|| Progress::Ended {
-            record: self.memory.with_room_beside(&record).map(Arc::new),
+            record: self.memory.with_room_beside(record).map(Arc::new),
             ours: false,
         })
     }

@@ -38,9 +38,8 @@ impl ResultMemory {
     /// The same of a record that is remembered, without a copy of its result.
     pub(in crate::gateway) fn with_room_beside(
         &self,
-        record: &Record,
+        mut record: Record,
     ) -> Result<Record, ErrorKind> {
-        let mut record = record.clone();
         if let Some(json) = record.state.kept_mut() {
             let room = self.budget.charge(&record.intent.tenant, json.len());
             let room = room.map_err(|_| ErrorKind::NoRoom)?;

@@ -209,7 +209,9 @@ impl Runner {
         let tool = &call.at.tool;
         self.count_arrival(&tool.name, ArrivalKind::First, began);
         call.trace.ended(record, failure_of(record));
-        if record.similar_to.is_some() && !matches!(record.state, State::Failed(_)) {
+        // A call that its caller has confirmed is meant.
+        let is_double = record.similar_to.is_some() && record.similar_to != call.brought.confirmed;
+        if is_double && !matches!(record.state, State::Failed(_)) {
             let similar = &self.base.metrics.similar;
             similar.with_label_values(&[&tool.name]).inc();
         }

@@ -16,15 +16,16 @@ use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
 use crate::core::unknown::{CheckBlocker, Resolution};
 use crate::downstream::Deadline;
-use crate::gateway::audit;
+use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::calls::{PreparedCall, Sender};
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::pauses::Pauses;
+use crate::gateway::recovery::{Probed, Rechecks};
 use crate::gateway::sagas::Sagas;
 use crate::gateway::status::Status;
 use crate::gateway::trace::Trace;
-use crate::gateway::transition::{self, Moved, OnConflict};
+use crate::gateway::transition::{self, Moved, OnConflict, ROUNDS};
 
 /// A stored result and, if the tool was asked, a fresh one.
 #[derive(Debug, Clone)]
@@ -45,6 +46,7 @@ pub struct Operator {
     pub(in crate::gateway) sender: Arc<Sender>,
     pub(in crate::gateway) ledger: Arc<Ledger>,
     pub(in crate::gateway) sagas: Arc<Sagas>,
+    pub(in crate::gateway) rechecks: Arc<Rechecks>,
 }
 
 impl Operator {
@@ -63,16 +65,74 @@ impl Operator {
         let (operator, caller) = (self.clone(), caller.clone());
         let (reason, resolution) = (reason.to_owned(), resolution.clone());
         let settling = async move {
-            operator.base.admit_person(&caller).await?;
-            let maker = operator.base.store.maker(call_id).await;
-            let maker = maker.map_err(unavailable)?;
-            let maker = maker.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
-            let on = (call_id, &maker.tenant[..], &maker.tool[..]);
-            let act = Act::on_call(&caller, Deed::Resolve, on, &reason);
+            let act = operator.act_on(&caller, Deed::Resolve, call_id, &reason);
+            let act = act.await?;
             let doing = operator.settle(&caller, call_id, &reason, &resolution);
             audit::kept(&operator.base, act, doing).await
         };
         self.base.to_its_end(settling).await
+    }
+
+    /// Asks the tool of an unknown call now whether it knows the key, and settles the call if that proves anything.
+    ///
+    /// Nothing is sent again.
+    ///
+    /// # Errors
+    /// The caller is no administrator, the call is not unknown, or its tool cannot be asked.
+    pub async fn probe(
+        self: &Arc<Self>,
+        caller: &Caller,
+        call_id: CallId,
+        reason: &str,
+    ) -> Result<Record, Error> {
+        let (operator, caller, reason) = (self.clone(), caller.clone(), reason.to_owned());
+        let probing = async move {
+            let act = operator.act_on(&caller, Deed::Probe, call_id, &reason);
+            let act = act.await?;
+            let doing = operator.ask_tool(&caller, call_id, &reason);
+            audit::kept(&operator.base, act, doing).await
+        };
+        self.base.to_its_end(probing).await
+    }
+
+    async fn ask_tool(
+        &self,
+        caller: &Caller,
+        call_id: CallId,
+        reason: &str,
+    ) -> Result<Record, Error> {
+        // A check by a gateway may come in between.
+        for _ in 0..ROUNDS {
+            let record = self.base.store.load(call_id).await.map_err(unavailable)?;
+            let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+            let probed = self.rechecks.probe_now(record, &caller.name, reason).await;
+            match probed.map_err(unavailable)? {
+                Probed::Asked { mut record, .. } => {
+                    self.ledger.mask(&mut record);
+                    return Ok(record);
+                }
+                Probed::Not(Moved::Refused(_, illegal)) => {
+                    return Err(ErrorKind::WrongState(illegal.to_string()).of_call(call_id));
+                }
+                Probed::Not(_) => {}
+            }
+        }
+        Err(ErrorKind::JustChanged.of_call(call_id))
+    }
+
+    /// An act of an administrator on a call that there is.
+    async fn act_on(
+        &self,
+        caller: &Caller,
+        deed: Deed,
+        call_id: CallId,
+        reason: &str,
+    ) -> Result<Act, Error> {
+        self.base.admit_person(caller).await?;
+        let maker = self.base.store.maker(call_id).await.map_err(unavailable)?;
+        let maker = maker.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+        let on = (call_id, &maker.tenant[..], &maker.tool[..]);
+        Ok(Act::on_call(caller, deed, on, reason))
     }
 
     /// Settles a call, and lets the sagas go on that waited for it.
@@ -108,21 +168,32 @@ impl Operator {
             Some(Moved::Written {
                 mut record, was, ..
             }) => {
-                tracing::warn!(
-                    %call_id,
-                    trace_id = record.intent.trace_id,
-                    by = caller.name,
-                    state = record.state.as_str(),
-                    "a call was resolved"
-                );
-                if matches!(was, State::Stuck(_)) {
-                    self.sagas
-                        .go_on_after(&record, &Actor::Token(&caller.name).to_string(), reason)
-                        .await;
-                }
+                self.was_resolved(caller, &record, &was, reason).await;
                 self.ledger.mask(&mut record);
                 Ok(record)
             }
+        }
+    }
+
+    /// Logs a resolution, and lets the sagas go on that waited for the call.
+    pub(super) async fn was_resolved(
+        &self,
+        caller: &Caller,
+        record: &Record,
+        was: &State,
+        reason: &str,
+    ) {
+        tracing::warn!(
+            call_id = %record.intent.call_id,
+            trace_id = record.intent.trace_id,
+            by = caller.name,
+            state = record.state.as_str(),
+            "a call was resolved"
+        );
+        if matches!(was, State::Stuck(_)) {
+            self.sagas
+                .go_on_after(record, &Actor::Token(&caller.name).to_string(), reason)
+                .await;
         }
     }
 
@@ -158,12 +229,26 @@ impl Operator {
         caller: &Caller,
         call_id: CallId,
     ) -> Result<Replay, Error> {
+        must_be_admin(caller)?;
+        let maker = self.base.store.maker(call_id).await.map_err(unavailable)?;
+        let maker = maker.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
+        let on = (call_id, &maker.tenant[..], &maker.tool[..]);
+        let act = Act::on_call(caller, Deed::Verify, on, "");
         let (operator, caller) = (self.clone(), caller.clone());
-        let verifying = async move { operator.verify(&caller, call_id).await };
+        let verifying = async move {
+            let steps = Steps::default();
+            let doing = operator.verify(&caller, call_id, &steps);
+            audit::kept_as(&operator.base, act, doing, |done| steps.outcome(done)).await
+        };
         self.base.to_its_end(verifying).await
     }
 
-    async fn verify(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
+    async fn verify(
+        &self,
+        caller: &Caller,
+        call_id: CallId,
+        steps: &Steps,
+    ) -> Result<Replay, Error> {
         let of_call = |kind: ErrorKind| kind.of_call(call_id);
         let unavailable = |_| of_call(ErrorKind::StoreUnavailable);
         let record = self.to_replay(caller, call_id).await?;
@@ -220,6 +305,7 @@ impl Operator {
             }
             Moved::Lost(_) => return Err(of_call(ErrorKind::JustChanged)),
         };
+        steps.made();
         let deadline = Deadline::after(call.at.tool.timeout);
         let attempted = self.sender.attempt(&call, &record, &permit, deadline).await;
         let fresh = fresh_result(&call, &record, attempted.evidence);

@@ -1,5 +1,6 @@
 //! Acts of persons on sessions. The rules are in `core::session`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::core::actor::Actor;
@@ -8,7 +9,7 @@ use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind};
 use crate::core::frozen::{self, FROZEN};
-use crate::core::ledger::{Filter, Page};
+use crate::core::ledger::{Filter, PAGE_BYTES, Page};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
@@ -27,6 +28,14 @@ pub struct SessionQuery {
     pub locked: bool,
     pub before: Option<Position>,
     pub limit: u32,
+}
+
+/// A session that a list found, and the place where it was found.
+struct Place {
+    at: Position,
+    id: SessionId,
+    /// The call that may have its lock; `None`: it was found by its mark.
+    holder: Option<CallId>,
 }
 
 /// The acts of persons on sessions.
@@ -55,20 +64,23 @@ impl Sessions {
     ///
     /// Both the session and the holder get an event.
     ///
+    /// `seen`: the call that had the lock when the person looked.
+    ///
     /// # Errors
-    /// The caller is no administrator, or the lock is free.
+    /// The caller is no administrator, the lock is free, or another call has it.
     pub async fn unlock_session(
         self: &Arc<Self>,
         caller: &Caller,
         id: &SessionId,
         reason: &str,
+        seen: Option<CallId>,
     ) -> Result<Lock, Error> {
         let (sessions, caller) = (self.clone(), caller.clone());
         let (id, reason) = (id.clone(), reason.to_owned());
         self.base.admit_person(&caller).await?;
         let unlocking = async move {
             let act = Act::on_session(&caller, Deed::Unlock, &id, &reason);
-            let doing = sessions.unlock_and_tell(&caller, &id, &reason);
+            let doing = sessions.unlock_and_tell(&caller, &id, &reason, seen);
             audit::kept(&sessions.base, act, doing).await
         };
         self.base.to_its_end(unlocking).await
@@ -79,11 +91,15 @@ impl Sessions {
         caller: &Caller,
         id: &SessionId,
         reason: &str,
+        seen: Option<CallId>,
     ) -> Result<Lock, Error> {
         let session = self.find_session(caller, id).await?;
         let Some(lock) = session.lock else {
             return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
         };
+        if seen.is_some_and(|seen| seen != lock.call_id) {
+            return Err(ErrorKind::JustChanged.alone());
+        }
         let now = self.base.now();
         let detail = format!(
             "the lock of call {} was taken away from it ({reason})",
@@ -176,6 +192,24 @@ impl Sessions {
         }
     }
 
+    /// Marks a session after an act, and again if another act has changed it meanwhile.
+    ///
+    /// Whichever of two acts marks last, looks last: so acts that cross each other leave a mark that is right.
+    async fn mark_as_it_is(&self, id: &SessionId, after_act: bool) {
+        let mut frozen = after_act;
+        for _ in 0..ROUNDS {
+            self.mark(id, frozen).await;
+            match self.base.store.session(id).await {
+                Ok(session) if session.frozen != frozen => frozen = session.frozen,
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the list of frozen sessions may be wrong about a session");
+                    return;
+                }
+            }
+        }
+    }
+
     /// Sessions that are frozen, or locked, or both; and the position of the next page.
     ///
     /// A page looks at `limit` marks or calls, so it may be short, and even empty. A listed session that is not frozen
@@ -194,15 +228,22 @@ impl Sessions {
         if !tenant.as_ref().map_or(caller.is_admin(), may_read) {
             return Err(ErrorKind::Forbidden.alone());
         }
-        let (ids, next) = if query.frozen {
+        let (listed, mut next) = if query.frozen {
             self.marked_sessions(tenant.as_deref(), query).await
         } else {
             self.sessions_of_calls(tenant, query).await
         }
         .map_err(unavailable)?;
-        let mut found = Vec::new();
-        for (id, holder) in ids {
-            let session = self.base.store.session(&id).await.map_err(unavailable)?;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for Place { at, id, holder } in listed {
+            let session = match self.base.store.session(&id).await {
+                Ok(session) => session,
+                Err(error @ store::Error::Unreadable(_)) => {
+                    tracing::error!(%error, "a session is left out of a list: it cannot be read");
+                    continue;
+                }
+                Err(error) => return Err(unavailable(error)),
+            };
             let lock = session.lock.as_ref();
             // Of all calls of a session one at most has its lock.
             let is_asked_for = match holder {
@@ -210,7 +251,12 @@ impl Sessions {
                 None => !query.locked || lock.is_some(),
             };
             if is_asked_for {
+                bytes += session.size();
                 found.push((id, session));
+            }
+            if bytes >= PAGE_BYTES {
+                next = Some(at);
+                break;
             }
         }
         Ok((found, next))
@@ -221,18 +267,19 @@ impl Sessions {
         &self,
         tenant: Option<&str>,
         query: &SessionQuery,
-    ) -> Result<(Vec<(SessionId, Option<CallId>)>, Option<Position>), store::Error> {
+    ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
         let (store, before) = (&self.base.store, query.before.as_ref());
         let marks = store.documents(Kind::Session, tenant, Some(FROZEN), before, query.limit);
         let (marks, next) = self.base.readable_page(marks.await)?;
-        let id = |mark: Document| SessionId {
-            tenant: mark.tenant,
-            id: mark.id,
+        let place = |mark: Document| Place {
+            at: Position::of_document(&mark),
+            id: SessionId {
+                tenant: mark.tenant,
+                id: mark.id,
+            },
+            holder: None,
         };
-        Ok((
-            marks.into_iter().map(|mark| (id(mark), None)).collect(),
-            next,
-        ))
+        Ok((marks.into_iter().map(place).collect(), next))
     }
 
     /// The sessions of calls that may have a lock: those that run, and unknown ones within their lease.
@@ -240,34 +287,51 @@ impl Sessions {
         &self,
         tenant: Option<String>,
         query: &SessionQuery,
-    ) -> Result<(Vec<(SessionId, Option<CallId>)>, Option<Position>), store::Error> {
+    ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
+        // A call may be sent again while the unknown ones are read: then it runs, and is found by reading once more.
+        const READ: [&str; 3] = ["running", "unknown", "running"];
         let tenants = match tenant {
             Some(tenant) => vec![tenant],
             None => self.base.store.tenants().await?,
         };
-        let mut pages = Vec::new();
+        // Of many tenants each has a share; what is then missing comes with the next page.
+        let limit = query.limit as usize;
+        let share = if tenants.len() > 1 {
+            limit / tenants.len() + 4
+        } else {
+            limit
+        };
+        let share = u32::try_from(share).unwrap_or(query.limit);
+        let now = self.base.now();
+        let may_lock = |record: &Record| {
+            let is_running = matches!(record.state, State::Running);
+            !record.intent.session_id.is_empty() && (is_running || record.attempt.lease_until > now)
+        };
+        let (mut pages, mut seen) = (Vec::new(), HashSet::new());
         for tenant in &tenants {
-            for state in ["running", "unknown"] {
+            for state in READ {
                 let filter = Filter {
                     state: Some(state.to_owned()),
                     is_brief: true,
                     ..Filter::default()
                 };
                 let (store, before) = (&self.base.store, query.before);
-                pages.push(store.list(tenant, &filter, before, query.limit).await?);
+                let mut page = store.list(tenant, &filter, before, share).await?;
+                // One that has changed its state meanwhile comes once.
+                page.found.retain(|listed| {
+                    may_lock(&listed.record) && seen.insert(listed.record.intent.call_id)
+                });
+                pages.push(page);
             }
         }
-        let page = Page::merge(pages, query.limit as usize);
-        let now = self.base.now();
-        let may_lock = |record: &Record| {
-            let is_running = matches!(record.state, State::Running);
-            !record.intent.session_id.is_empty() && (is_running || record.attempt.lease_until > now)
-        };
+        let page = Page::merge(pages, limit);
         let records = page.found.iter().map(|listed| &listed.record);
-        let ids = records
-            .filter(|record| may_lock(record))
-            .map(|record| (SessionId::of(&record.intent), Some(record.intent.call_id)));
-        Ok((ids.collect(), page.next))
+        let places = records.map(|record| Place {
+            at: Position::of(record),
+            id: SessionId::of(&record.intent),
+            holder: Some(record.intent.call_id),
+        });
+        Ok((places.collect(), page.next))
     }
 
     async fn freeze_or_thaw(
@@ -308,11 +372,11 @@ impl Sessions {
             self.mark(id, true).await;
         }
         let changed = self.base.store.set_frozen(id, frozen, &entry).await;
-        let changed = changed.map_err(unavailable)?;
-        if !frozen {
-            self.mark(id, false).await;
+        // If it is not known whether it is frozen, it stays marked.
+        if frozen || changed.is_ok() {
+            self.mark_as_it_is(id, frozen).await;
         }
-        if !changed {
+        if !changed.map_err(unavailable)? {
             let why = if frozen {
                 "the session is frozen already"
             } else {

@@ -67,7 +67,10 @@ impl Recipes {
         {
             let tools = self.base.tools();
             if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
-                tracing::error!(tool = at.tool.name, %error, "the recipes of keys are not known");
+                // What failed in the store is logged there.
+                if let Error::TooMany(tool) = &error {
+                    tracing::error!(tool, %error, "the recipes of keys are not known");
+                }
                 *self
                     .failed_at
                     .lock()

@@ -3,14 +3,13 @@
 //! Gateways compete for each by compare-and-swap: one works on it at a time, again if that fails, and again after
 //! a crash.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 
-use super::settings::Reconciliation;
+use super::settings::{Reconciliation, Reconciliations};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{self, Act, Case, End, Event, Listed, State};
 use crate::core::time::after;
@@ -43,10 +42,15 @@ pub struct AnomalyWorker {
     pub(in crate::gateway) registry: Arc<SagaRegistry>,
     pub(in crate::gateway) sagas: Arc<Sagas>,
     pub(in crate::gateway) notifier: Arc<Notifier>,
-    pub(in crate::gateway) all: Arc<BTreeMap<String, Reconciliation>>,
+    pub(in crate::gateway) all: Reconciliations,
 }
 
 impl AnomalyWorker {
+    /// Whether a webhook can be told of anomalies.
+    pub fn has_webhook(&self) -> bool {
+        self.notifier.webhook.is_some()
+    }
+
     /// Writes an anomaly down; one that was found before may be reopened. Returns whether it is
     /// new.
     pub(super) async fn write_anomaly(
@@ -139,7 +143,7 @@ impl AnomalyWorker {
     }
 
     /// Works on one anomaly, if it is due.
-    async fn work_on_anomaly(&self, document: Document, now: Timestamp) {
+    pub(super) async fn work_on_anomaly(&self, document: Document, now: Timestamp) {
         let now = now.max(self.base.now());
         // Also of one that cannot be read: another gateway may be at it, and what is at rest stays so.
         if document.due_at.is_none_or(|due_at| due_at > now) {
@@ -153,6 +157,7 @@ impl AnomalyWorker {
             return self.put_aside(document).await;
         };
         // What blocks that is said when it is acted on.
+        let of = &*of;
         let undoing = match case.listed.action {
             Act::Compensate if case.listed.kind.is_surplus() && case.undoing.is_none() => {
                 self.undoing(of, &case).await.ok()
@@ -207,24 +212,35 @@ impl AnomalyWorker {
         match case.listed.action {
             Act::Report => {}
             Act::Settle => self.settle_unknown(of, case).await?,
-            Act::Compensate if !of.compensates(case.listed.kind) => return Ok(End::Unwanted),
-            Act::Compensate => match self.has_lost_since(case.found_at).await {
-                None => {
-                    let why = "it is not known whether the store has lost data since";
-                    return Err(Blocked::busy(why));
-                }
-                Some(true) => return Err(Blocked::for_good("the store has lost data since")),
-                Some(false) => self.remedy(of, case).await?,
-            },
+            // A person may ask for what the configuration does not.
+            Act::Compensate if case.listed.acted.is_none() && !of.compensates(case.listed.kind) => {
+                return Ok(End::Unwanted);
+            }
+            Act::Adopt if case.listed.acted.is_none() && !of.adopts() => return Ok(End::Unwanted),
+            Act::Compensate => {
+                self.must_be_found_since_a_loss(case).await?;
+                self.remedy(of, case).await?;
+            }
+            Act::Adopt => {
+                self.must_be_found_since_a_loss(case).await?;
+                return self.adopt(of, case).await;
+            }
             Act::Webhook => self.tell_of(case).await?,
         }
         Ok(End::Done)
     }
 
-    /// Whether calls may be missing that were known then; `None`: the store cannot say.
-    async fn has_lost_since(&self, then: Timestamp) -> Option<bool> {
-        let whole_since = self.base.store.readiness().await.whole_since?;
-        Some(then < whole_since)
+    /// Refuses to act on what was found before the store has lost data: it may be mended, and that forgotten.
+    async fn must_be_found_since_a_loss(&self, case: &Case) -> Result<(), Blocked> {
+        match self.base.store.readiness().await.whole_since {
+            None => Err(Blocked::busy(
+                "it is not known whether the store has lost data since",
+            )),
+            Some(whole_since) if case.found_at < whole_since => Err(Blocked::for_good(
+                "the store has lost data since it was found: run the reconciliation again",
+            )),
+            Some(_) => Ok(()),
+        }
     }
 
     /// How long work on an anomaly may take.
@@ -247,7 +263,7 @@ impl AnomalyWorker {
                 .filter_map(|tool| self.base.tool_at(tool))
                 .map(|at| at.tool.timeout)
                 .max(),
-            Act::Report | Act::Settle => None,
+            Act::Report | Act::Settle | Act::Adopt => None,
         };
         work.unwrap_or_default()
     }

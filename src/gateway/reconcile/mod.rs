@@ -6,6 +6,8 @@
 //! no call that runs meanwhile is missed. Everything that is found has a name that follows from what
 //! it is, so a second run, on this gateway or another, finds the same and does nothing again.
 
+mod acts; // acts of persons on anomalies
+mod adoption; // writes forgotten effects back as calls
 mod anomaly_worker; // works on anomalies that are due
 mod collect; // what sources and ledger have
 mod remedy; // how a call is settled, and a call or an effect undone
@@ -18,4 +20,5 @@ pub use self::anomaly_worker::AnomalyWorker;
 pub use self::report::{Overview, Report, RunState};
 pub use self::run::Period;
 pub use self::service::Reconciler;
+pub(in crate::gateway) use self::settings::Reconciliations;
 pub use self::settings::{Reconciliation, SourceAt};

@@ -7,13 +7,14 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::anomaly_worker::AnomalyWorker;
-use super::settings::Reconciliation;
+use super::settings::{Reconciliation, SourceAt};
 use crate::core::actor::Actor;
 use crate::core::call::Event;
 use crate::core::caller::RESERVED_TENANT;
 use crate::core::compensation::{Policy, Template};
+use crate::core::key::Lookup;
 use crate::core::reconcile::anomaly::{Case, Listed, Undoing};
-use crate::core::reconcile::{Kind, revalidate};
+use crate::core::reconcile::{Join, Kind, revalidate};
 use crate::core::record::{CallId, Content, Record};
 use crate::core::undo;
 use crate::core::work::Blocked;
@@ -39,12 +40,9 @@ impl AnomalyWorker {
         case: &Case,
     ) -> Result<(), Blocked> {
         let call_id = call_of(case)?;
-        let content = match case.effect.as_ref().map(Value::to_string) {
+        let content = match case.effect.as_ref() {
             None => Content::Unavailable("the source does not have it".into()),
-            Some(result) if result.len() > self.downstream.max_result() => {
-                Content::Unavailable("what the source has is longer than server.max_result".into())
-            }
-            Some(result) => Content::Kept(Bytes::from(result)),
+            Some(result) => self.kept(result),
         };
         let event = Event::Reconciled {
             by: of.name.clone(),
@@ -60,6 +58,17 @@ impl AnomalyWorker {
             Some(Err(_)) => revalidate::unsettled(self.load(call_id).await?.as_ref()),
             None => Err(Blocked::for_good("the call is gone")),
         }
+    }
+
+    /// A result from a source, if it is not too long.
+    pub(super) fn kept(&self, result: &Value) -> Content {
+        let result = result.to_string();
+        if result.len() > self.downstream.max_result() {
+            return Content::Unavailable(
+                "what the source has is longer than server.max_result".into(),
+            );
+        }
+        Content::Kept(Bytes::from(result))
     }
 
     /// Undoes a call or a surplus effect.
@@ -103,6 +112,9 @@ impl AnomalyWorker {
             template.ok_or_else(|| Blocked::for_good("its tool declares no compensation"))?;
         let call = self.known_call_of(case).await?;
         revalidate::surplus(listed.kind, call.as_ref(), &listed.effect)?;
+        if call.is_none() {
+            revalidate::without_call(self.holder_of(of, listed).await?.as_ref())?;
+        }
         let effect = case.effect.as_ref();
         let effect = effect.ok_or_else(|| Blocked::for_good("what to undo is not kept"))?;
         let args = match &call {
@@ -123,6 +135,23 @@ impl AnomalyWorker {
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Blocked> {
         let found = self.base.store.load(call_id).await;
         found.map_err(|error| Blocked::busy(error.to_string()))
+    }
+
+    /// The call that has the key of an effect by now, if there is one.
+    async fn holder_of(
+        &self,
+        of: &Reconciliation,
+        listed: &Listed,
+    ) -> Result<Option<Record>, Blocked> {
+        let joins_by_key = |at: &SourceAt| at.rules.join == Join::Key;
+        let lookup = Lookup::of_tool_key(&listed.key);
+        let lookup = lookup.filter(|_| of.source(&listed.source).is_some_and(joins_by_key));
+        let Some(lookup) = lookup else {
+            return Ok(None);
+        };
+        let found = self.base.store.holders(&[lookup]).await;
+        let found = found.map_err(|error| Blocked::busy(error.to_string()))?;
+        Ok(found.into_iter().next().map(|holder| holder.record))
     }
 
     /// The stored call of an anomaly, if there is one.

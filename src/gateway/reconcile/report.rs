@@ -12,7 +12,7 @@ use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
-use crate::core::reconcile::anomaly::{Act, Case, Listed};
+use crate::core::reconcile::anomaly::{Act, Case, Listed, Terms};
 use crate::core::reconcile::{Anomaly, Comparison, Window};
 use crate::core::time::after;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
@@ -146,7 +146,7 @@ impl Report {
         }
     }
 
-    /// Lists the first few of too many anomalies: nothing is done about them.
+    /// Lists the first few of too many anomalies, without their items: nothing is done about them.
     pub(super) fn list_some(&mut self, found: &[Anomaly]) {
         let some = found.iter().take(SOME);
         self.anomalies = some
@@ -156,6 +156,17 @@ impl Report {
 }
 
 impl Reconciler {
+    /// The configuration's part in the case of an anomaly.
+    fn terms_of(&self, of: &Reconciliation, anomaly: &Anomaly) -> Terms {
+        let (at, tools) = (of.source(&anomaly.source), self.tools_of(of));
+        Terms {
+            wanted: of.on.get(&anomaly.kind).copied(),
+            result: at.and_then(|at| at.result.clone()),
+            showing: of.showing(at, tools.iter().map(|at| &at.tool)),
+            retention: of.retention,
+        }
+    }
+
     /// Writes down first the report, then each anomaly with its act.
     ///
     /// From then on the act is done, also if this gateway ends.
@@ -167,19 +178,8 @@ impl Reconciler {
     ) -> Result<(), store::Error> {
         let now = self.base.now();
         let case = |anomaly: &Anomaly| {
-            let wanted = of.on.get(&anomaly.kind).copied();
-            let result = of
-                .source(&anomaly.source)
-                .and_then(|source| source.result.as_ref());
-            Case::new(
-                &of.name,
-                &report.run,
-                anomaly,
-                wanted,
-                result,
-                of.retention,
-                now,
-            )
+            let terms = self.terms_of(of, anomaly);
+            Case::new(&of.name, &report.run, anomaly, &terms, now)
         };
         let found: Vec<Case> = found.iter().map(case).collect();
         report.anomalies = found.iter().map(|case| case.listed.clone()).collect();
@@ -285,7 +285,7 @@ impl Reconciler {
                 continue;
             };
             match Case::from_document(&document) {
-                Some(case) => (listed.error, listed.state) = (case.error, case.state),
+                Some(case) => *listed = case.listed_now(listed.new),
                 None => listed.error = Some("it cannot be read".to_owned()),
             }
         }
@@ -299,7 +299,7 @@ impl Reconciler {
     pub async fn list_reconciliations(&self, caller: &Caller) -> Result<Vec<Overview>, Error> {
         must_be_admin(caller)?;
         let mut all = Vec::new();
-        for of in self.all.values() {
+        for of in self.all.all().values() {
             let kept = self
                 .base
                 .store

@@ -10,7 +10,7 @@ use super::report::{self, Progress, Report, RunState, json_of, micros};
 use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::actor::Actor;
-use crate::core::audit::Act;
+use crate::core::audit::{Act, Outcome};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
@@ -46,7 +46,8 @@ impl Reconciler {
             return Ok(0);
         }
         let (mut made, mut failed) = (0, None);
-        for reconciliation in self.all.values().filter(|one| one.every.is_some()) {
+        let all = self.all.all();
+        for reconciliation in all.values().filter(|one| one.every.is_some()) {
             match self.run_if_due(reconciliation, now).await {
                 Ok(was_made) => made += usize::from(was_made),
                 // What cannot be read of one keeps no other back.
@@ -150,7 +151,7 @@ impl Reconciler {
         })
     }
 
-    fn tools_of(&self, of: &Reconciliation) -> Vec<Arc<ToolAt>> {
+    pub(super) fn tools_of(&self, of: &Reconciliation) -> Vec<Arc<ToolAt>> {
         let tools = self.base.tools();
         let names = of.tools.iter();
         names.filter_map(|name| tools.get(name).cloned()).collect()
@@ -182,7 +183,7 @@ impl Reconciler {
         asked: Period,
     ) -> Result<Report, Error> {
         must_be_admin(caller)?;
-        let of = self.reconciliation(name)?.clone();
+        let of = self.reconciliation(name)?;
         if self.base.draining.is_cancelled() {
             return Err(ErrorKind::ShuttingDown.alone());
         }
@@ -212,7 +213,11 @@ impl Reconciler {
                 let report = gateway.reconcile(&of, &new_run_id(), window, &by).await;
                 report.map_err(unavailable)
             };
-            audit::kept(&gateway.base, act, doing).await
+            let outcome = |done: &Result<Report, Error>| match done {
+                Ok(report) if report.state == RunState::Failed => Outcome::Refused,
+                _ => audit::outcome(done),
+            };
+            audit::kept_as(&gateway.base, act, doing, outcome).await
         };
         // A caller that hangs up does not end it.
         self.base.to_its_end(run).await

@@ -1,12 +1,11 @@
 //! The reconciler and its parts.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use super::anomaly_worker::AnomalyWorker;
-use super::settings::Reconciliation;
+use super::settings::{Reconciliation, Reconciliations};
 use crate::core::reconcile::Kind;
 use crate::downstream::Downstream;
 use crate::gateway::base::Base;
@@ -20,7 +19,7 @@ pub struct Reconciler {
     pub(super) base: Arc<Base>,
     pub(super) downstream: Arc<Downstream>,
     pub(super) anomalies: Arc<AnomalyWorker>,
-    pub(super) all: Arc<BTreeMap<String, Reconciliation>>,
+    pub(super) all: Reconciliations,
     /// Places for reconciliations that run.
     pub(super) places: Semaphore,
 }
@@ -28,7 +27,7 @@ pub struct Reconciler {
 impl Reconciler {
     pub(in crate::gateway) fn new(anomalies: Arc<AnomalyWorker>) -> Self {
         let (base, all) = (anomalies.base.clone(), anomalies.all.clone());
-        for name in all.keys() {
+        for name in all.all().keys() {
             let kinds = Kind::ALL.map(Kind::as_str);
             base.metrics.has_reconciliation(name, &kinds);
         }
@@ -41,7 +40,12 @@ impl Reconciler {
         }
     }
 
-    pub(super) fn reconciliation(&self, name: &str) -> Result<&Reconciliation, Error> {
+    /// Takes over what is done about anomalies of these and what they show, and nothing else.
+    pub fn take_over(&self, new: &[&Reconciliation]) {
+        self.all.take_over(new);
+    }
+
+    pub(super) fn reconciliation(&self, name: &str) -> Result<Arc<Reconciliation>, Error> {
         let of = self.all.get(name);
         of.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }

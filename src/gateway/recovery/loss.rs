@@ -11,7 +11,7 @@ use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
 use crate::crash;
-use crate::gateway::audit;
+use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, of_store, unavailable};
 use crate::gateway::sagas::SagaRegistry;
@@ -91,13 +91,19 @@ impl LossAcceptance {
             let _alone = gateway.accepting.lock().await;
             let _counted = Acceptance::begin(&gateway);
             let act = Act::accepts_loss(&caller, &reason);
-            let doing = gateway.mark_and_accept(&caller, &reason);
-            audit::kept(&gateway.base, act, doing).await
+            let steps = Steps::default();
+            let doing = gateway.mark_and_accept(&caller, &reason, &steps);
+            audit::kept_as(&gateway.base, act, doing, |done| steps.outcome(done)).await
         };
         self.base.to_its_end(accepting).await
     }
 
-    async fn mark_and_accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
+    async fn mark_and_accept(
+        &self,
+        caller: &Caller,
+        reason: &str,
+        steps: &Steps,
+    ) -> Result<usize, Error> {
         let readiness = self.base.store.readiness().await;
         if readiness.durability.is_none() {
             return Err(unavailable(()));
@@ -130,6 +136,9 @@ impl LossAcceptance {
                 .try_collect()
                 .await
                 .map_err(unavailable)?;
+            if !done.is_empty() {
+                steps.made();
+            }
             marked += done.into_iter().filter(|is_marked| *is_marked).count();
             from = next;
         }
@@ -144,6 +153,7 @@ impl LossAcceptance {
             prepared.map_err(refused)?;
         }
         self.secrets.join_secrets().await.map_err(of_store)?;
+        steps.made();
         crash::point("loss_prepared");
         // Before any gateway may go on with them. If it breaks off here, the store stays closed, and the loss is
         // accepted once more.

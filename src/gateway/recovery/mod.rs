@@ -8,4 +8,5 @@ mod rechecks; // unknown calls are resolved
 pub use self::loss::{AFTER_LOSS, LossAcceptance};
 pub use self::lost::{LostCalls, Report};
 pub(super) use self::prune::prune_all;
+pub(super) use self::rechecks::Probed;
 pub use self::rechecks::{Rechecks, Rested};

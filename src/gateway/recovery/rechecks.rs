@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-use crate::core::call::{Action, Event};
+use crate::core::call::{Action, Event, Illegal};
 use crate::core::record::{Record, State};
 use crate::core::tool::OnUnknown;
 use crate::core::unknown::{CheckBlocker, Finding};
@@ -36,6 +36,14 @@ pub struct Rested {
     pub due: usize,
     /// Calls that were settled.
     pub settled: usize,
+}
+
+/// The result of a probe that a person wanted.
+pub(in crate::gateway) enum Probed {
+    /// The record as it is now, and what the tool has said.
+    Asked { record: Record, told: String },
+    /// The tool was not asked.
+    Not(Moved),
 }
 
 /// The worker that checks unknown calls.
@@ -217,6 +225,52 @@ impl Rechecks {
         call.trace.ended(&record, None);
         self.say_rested(&record);
         !matches!(record.state, State::Unknown(_) | State::Running)
+    }
+
+    /// Has the tool of an unknown call asked now, because a person wants it, and writes down what it proves.
+    ///
+    /// Nothing is sent again. A tool is asked about few calls at once, so this may wait.
+    ///
+    /// # Errors
+    /// The store failed, or the gateway is shutting down.
+    pub(in crate::gateway) async fn probe_now(
+        &self,
+        record: Record,
+        by: &str,
+        reason: &str,
+    ) -> Result<Probed, store::Error> {
+        let event = Event::ProbeAsked {
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+        };
+        let Some(at) = self.base.tool_of(&record) else {
+            return Ok(Probed::Not(Moved::Refused(record, Illegal::NoProbe)));
+        };
+        let place = tokio::select! {
+            place = at.health.checks.acquire() => place,
+            () = self.base.draining.cancelled() => return Err(store::Error::Refused("the gateway is shutting down".into())),
+        };
+        let now = self.base.now();
+        let moved = transition::apply(
+            &self.base,
+            &at.tool,
+            record,
+            &event,
+            now,
+            OnConflict::GiveUp,
+        )
+        .await;
+        let record = match moved? {
+            Moved::Written { record, .. } => record,
+            other => return Ok(Probed::Not(other)),
+        };
+        crash::point("in_probe");
+        let found = self.sender.probe(&at, &record).await;
+        drop(place);
+        let told = found.0.told();
+        let record = self.note_finding(record, found, now).await;
+        self.say_rested(&record);
+        Ok(Probed::Asked { record, told })
     }
 
     /// Postpones a check. Sends nothing, and never settles the call.

@@ -13,12 +13,13 @@ use crate::core::audit::{Act, Deed};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
 use crate::core::document::Kind;
+use crate::core::many::Mark;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Phase, Saga, SagaId};
 use crate::core::undo;
 use crate::crash;
-use crate::gateway::audit;
+use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, of_store, unavailable};
 use crate::store;
@@ -94,7 +95,7 @@ impl Sagas {
     /// # Errors
     /// The caller may not, there is no such saga, or it is not open.
     pub async fn complete_saga(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
@@ -104,7 +105,19 @@ impl Sagas {
             reason: reason.to_owned(),
         };
         self.admit_to_end(caller, id).await?;
-        self.end_saga(caller, id, &event).await
+        let act = Act::on_saga(caller, Deed::Complete, id, reason);
+        let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
+        let completing = async move {
+            let ending = sagas.end_saga(&caller, &id, &event);
+            // For an agent it is the good end of each saga, and no act of a person.
+            let (saga, _) = if caller.is_admin() {
+                audit::kept(&sagas.base, act, ending).await?
+            } else {
+                ending.await?
+            };
+            sagas.shown_to(&caller, saga).await
+        };
+        self.base.to_its_end(completing).await
     }
 
     /// Aborts a saga: its calls are undone from now on.
@@ -127,10 +140,14 @@ impl Sagas {
         let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
         let aborting = async move {
             let ending = sagas.end_saga(&caller, &id, &event);
-            let at = audit::kept(&sagas.base, act, ending).await?;
+            let saga = if caller.is_admin() {
+                audit::kept(&sagas.base, act, ending).await?.0
+            } else {
+                audit::kept_if_changed(&sagas.base, act, ending).await?
+            };
             crash::point("saga_closed");
             sagas.worker.begin_undoing(&id);
-            Ok(at)
+            sagas.shown_to(&caller, saga).await
         };
         self.base.to_its_end(aborting).await
     }
@@ -146,19 +163,34 @@ impl Sagas {
         self.base.must_know_all_data().await
     }
 
-    async fn end_saga(&self, caller: &Caller, id: &SagaId, event: &Event) -> Result<SagaAt, Error> {
-        let saga = self.act_on_saga(id, event).await?;
+    /// Ends a saga; answers whether that has changed it.
+    async fn end_saga(
+        &self,
+        caller: &Caller,
+        id: &SagaId,
+        event: &Event,
+    ) -> Result<(Saga, bool), Error> {
+        let (saga, has_changed) = self.act_or_find(id, event).await?;
         tracing::info!(
             saga = saga.id.id,
             by = caller.name,
             state = saga.state().as_str(),
             "a saga was ended"
         );
+        Ok((saga, has_changed))
+    }
+
+    async fn shown_to(&self, caller: &Caller, saga: Saga) -> Result<SagaAt, Error> {
         Ok(self.registry.with_calls(saga).await?.for_caller(caller))
     }
 
     async fn act_on_saga(&self, id: &SagaId, event: &Event) -> Result<Saga, Error> {
-        let changed = self.registry.change_saga(id, event).await;
+        Ok(self.act_or_find(id, event).await?.0)
+    }
+
+    /// The saga after an event, and whether the event has changed it.
+    async fn act_or_find(&self, id: &SagaId, event: &Event) -> Result<(Saga, bool), Error> {
+        let changed = self.registry.change_or_find_saga(id, event).await;
         let changed = changed.map_err(of_store)?;
         let changed = changed.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
@@ -179,13 +211,25 @@ impl Sagas {
         self.base.admit_person(&caller).await?;
         let act = async move {
             let act = Act::on_saga(&caller, Deed::Retry, &id, &reason);
-            audit::kept(&sagas.base, act, sagas.retry(&caller, &id, &reason)).await
+            let steps = Steps::default();
+            let doing = sagas.retry(&caller, &id, &reason, None, &steps);
+            let saga = audit::kept_as(&sagas.base, act, doing, |done| steps.outcome(done)).await?;
+            sagas.registry.with_calls(saga).await
         };
         self.base.to_its_end(act).await
     }
 
-    async fn retry(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
+    /// Has a stuck saga tried again. `seen`: as a person has seen it, if it must not have changed since.
+    pub(in crate::gateway) async fn retry(
+        &self,
+        caller: &Caller,
+        id: &SagaId,
+        reason: &str,
+        seen: Option<Mark>,
+        steps: &Steps,
+    ) -> Result<Saga, Error> {
         let saga = self.stuck_saga(id).await?;
+        is_as_seen(&saga, seen)?;
         // Its calls first: if this breaks off here, it is still stuck, and seen.
         match self.registry.calls_of(&saga).await {
             Ok(calls) => {
@@ -199,10 +243,10 @@ impl Sagas {
                     };
                     let record = self.registry.decide_anew(record).await;
                     let by = by(caller);
-                    if let Marked::Unwritten =
-                        self.registry.to_compensate(&record, &by, reason).await
-                    {
-                        return Err(unavailable(()));
+                    match self.registry.to_compensate(&record, &by, reason).await {
+                        Marked::Unwritten => return Err(unavailable(())),
+                        Marked::Done(_) => steps.made(),
+                        Marked::Changed | Marked::Illegal(_) => {}
                     }
                 }
             }
@@ -221,37 +265,52 @@ impl Sagas {
             "a stuck saga is tried again"
         );
         self.worker.begin_undoing(id);
-        self.registry.with_calls(saga).await
+        Ok(saga)
     }
 
     /// A person skips the call in trouble: it is not undone, and the saga goes on.
     ///
+    /// `seen`: the saga as the person saw it, whose trouble the reason is about.
+    ///
     /// # Errors
-    /// The caller is no administrator, there is no such saga, or it is not stuck.
+    /// The caller is no administrator, there is no such saga, it is not stuck, or not as it was seen.
     pub async fn skip_stuck(
         self: &Arc<Self>,
         caller: &Caller,
         id: &SagaId,
         reason: &str,
+        seen: Option<Mark>,
     ) -> Result<SagaAt, Error> {
         let (sagas, caller) = (self.clone(), caller.clone());
         let (id, reason) = (id.clone(), reason.to_owned());
         self.base.admit_person(&caller).await?;
         let act = async move {
             let act = Act::on_saga(&caller, Deed::Skip, &id, &reason);
-            audit::kept(&sagas.base, act, sagas.skip(&caller, &id, &reason)).await
+            let steps = Steps::default();
+            let doing = sagas.skip(&caller, &id, &reason, seen, &steps);
+            let saga = audit::kept_as(&sagas.base, act, doing, |done| steps.outcome(done)).await?;
+            sagas.registry.with_calls(saga).await
         };
         self.base.to_its_end(act).await
     }
 
-    async fn skip(&self, caller: &Caller, id: &SagaId, reason: &str) -> Result<SagaAt, Error> {
-        self.stuck_saga(id).await?;
+    /// Skips the call in trouble. `seen`: as for [`retry`](Self::retry).
+    pub(in crate::gateway) async fn skip(
+        &self,
+        caller: &Caller,
+        id: &SagaId,
+        reason: &str,
+        seen: Option<Mark>,
+        steps: &Steps,
+    ) -> Result<Saga, Error> {
+        is_as_seen(&self.stuck_saga(id).await?, seen)?;
         // Before its calls: a worker writes down the saga before it sends a compensation.
         let held = Event::Held {
             until: self.base.busy_until(self.base.now(), Duration::ZERO),
         };
         let saga = self.act_on_saga(id, &held).await?;
-        let Some(call_id) = saga.trouble.as_ref().and_then(|trouble| trouble.call_id) else {
+        is_as_seen(&saga, seen)?;
+        let Some(call_id) = saga.call_to_skip() else {
             let why = "the saga is stuck with no call: see its trouble";
             return Err(ErrorKind::WrongState(why.into()).alone());
         };
@@ -266,6 +325,7 @@ impl Sagas {
         let mut trace_id = None;
         match skipped {
             Some(Ok(record)) => {
+                steps.made();
                 self.registry.count_undo(&record, "skipped");
                 trace_id = Some(record.intent.trace_id.clone());
             }
@@ -280,7 +340,7 @@ impl Sagas {
         let saga = self.act_on_saga(id, &event).await?;
         tracing::warn!(saga = id.id, by = caller.name, %call_id, trace_id, "a call is not undone");
         self.worker.begin_undoing(id);
-        self.registry.with_calls(saga).await
+        Ok(saga)
     }
 
     /// The stored compensation of a call.
@@ -391,6 +451,14 @@ impl Sagas {
         tracing::warn!(%call_id, trace_id = record.intent.trace_id, by, "a call is undone");
         self.worker.begin_undoing(&id);
         Ok(saga)
+    }
+}
+
+/// Refuses an act on a saga that has changed since a person saw it.
+fn is_as_seen(saga: &Saga, seen: Option<Mark>) -> Result<(), Error> {
+    match seen {
+        Some(seen) if seen != Mark::of_saga(saga) => Err(ErrorKind::JustChanged.alone()),
+        _ => Ok(()),
     }
 }
 

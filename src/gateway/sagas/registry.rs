@@ -89,11 +89,21 @@ impl SagaRegistry {
         id: &SagaId,
         event: &Event,
     ) -> Result<Option<Result<Saga, saga::Illegal>>, store::Error> {
+        let changed = self.change_or_find_saga(id, event).await?;
+        Ok(changed.map(|changed| changed.map(|(saga, _)| saga)))
+    }
+
+    /// The same, with whether the event has changed the saga: what is asked for again changes nothing.
+    pub(super) async fn change_or_find_saga(
+        &self,
+        id: &SagaId,
+        event: &Event,
+    ) -> Result<Option<Result<(Saga, bool), saga::Illegal>>, store::Error> {
         let mut there = self.saga(id).await?;
         for _ in 0..ROUNDS {
             let Some(saga) = there else { return Ok(None) };
             let changed = match saga::next(&saga, event, &self.base.limits.sagas, self.base.now()) {
-                Ok(changed) if changed == saga => return Ok(Some(Ok(saga))),
+                Ok(changed) if changed == saga => return Ok(Some(Ok((saga, false)))),
                 Ok(changed) => changed,
                 Err(illegal) => return Ok(Some(Err(illegal))),
             };
@@ -102,7 +112,7 @@ impl SagaRegistry {
                 _ => self.put_saga(&changed).await?,
             };
             match put {
-                Ok(()) => return Ok(Some(Ok(changed))),
+                Ok(()) => return Ok(Some(Ok((changed, true)))),
                 Err(newer) => there = newer,
             }
         }

@@ -225,6 +225,19 @@ impl Door {
         self
     }
 
+    /// An act on many: without `confirm` a dry run.
+    pub(super) fn on_many<B: ToSchema, T: ToSchema>(self) -> Self {
+        self.body::<B>()
+            .problems(&[
+                Slug::NotConfirmed,
+                Slug::StoreUnavailable,
+                Slug::ShuttingDown,
+            ])
+            .json_or_lines::<T>(
+                "Without `confirm` what it would be done to; else a line for each as it is done, and totals as the last line.",
+            )
+    }
+
     pub(super) fn json_or_lines<T: ToSchema>(mut self, description: &str) -> Self {
         collect::<T>(&mut self.schemas);
         let lines = Content::new(Some(Object::with_type(Type::String)));

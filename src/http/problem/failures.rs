@@ -53,7 +53,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::UnknownTool => Self::new(Slug::UnknownTool, "Nothing was run: there is no tool of this name. Do not repeat the request; choose a tool that exists."),
             ErrorKind::UnknownCall => Self::new(Slug::UnknownCall, "There is no call with this id among those that you may read."),
             ErrorKind::UnknownSaga => Self::new(Slug::UnknownSaga, "There is no saga of this name; it begins with the first call that names it."),
-            ErrorKind::UnknownReconciliation => Self::new(Slug::UnknownReconciliation, "There is no reconciliation of this name, or no report of it."),
+            ErrorKind::UnknownReconciliation => Self::new(Slug::UnknownReconciliation, "There is no reconciliation of this name, or no such report or anomaly of it."),
             ErrorKind::InvalidArguments(mistakes) => {
                 let errors: Vec<Mistake> = mistakes.into_iter().map(|(pointer, detail)| Mistake { pointer, detail }).collect();
                 let named: Vec<String> = errors.iter().map(|mistake| format!("{} {}", mistake.pointer, mistake.detail).trim().to_owned()).collect();
@@ -67,10 +67,14 @@ impl From<ErrorKind> for Problem {
             .waiting(retry_after),
             ErrorKind::JustChanged => Self::new(
                 Slug::CallInProgress,
-                "Nothing was sent: the call has just changed, most likely because another request verifies it too. Wait, then send the same request again.",
+                "Nothing was sent: the call has just changed, most likely because another request or a check works on it too. Wait, then send the same request again.",
             )
             .not_run()
             .waiting(RETRY_RUNNING),
+            ErrorKind::NotConfirmed(different) => Self::new(
+                Slug::NotConfirmed,
+                format!("Nothing was done: {different}. Send the same request without confirm, look at what it answers, and confirm that."),
+            ),
             ErrorKind::OutcomeUnknown { retry_after: Some(retry_after) } => Self::new(
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call; the gateway is finding out. Wait as long as retry_after_ms says, then send the same request again, with the same key and the same arguments: that never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",

@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::core::key;
+use crate::core::many::Different;
 use crate::core::record::Failure;
 use crate::core::record::FailureKind;
 use crate::core::session::Refusal;
@@ -40,6 +41,7 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
         ErrorKind::InvalidArguments(vec![("/a".into(), "is no number".into())]),
         ErrorKind::CallInProgress { retry_after: time },
         ErrorKind::JustChanged,
+        ErrorKind::NotConfirmed(Different::Members { then: 40, now: 39 }),
         ErrorKind::OutcomeUnknown {
             retry_after: Some(time),
         },

@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
-use redis::{FromRedisValue, Value};
+use redis::{FromRedisValue, Script, Value};
 use serde::{Deserialize, Serialize};
 
 use super::answer::unreadable;
@@ -50,13 +50,22 @@ impl Documents for Redis {
         if begins || self.server.status.is_in_doubt() && !is_accepting {
             self.server.status.must_be_open()?;
         }
-        self.write_document(document, self.server.memory.epoch(), is_accepting)
+        let scripts = &self.server.scripts;
+        let scripts = [&scripts.create_document, &scripts.change_document];
+        let epoch = self.server.memory.epoch();
+        self.write_document(document, scripts, epoch, is_accepting)
             .await
     }
 
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
         // Also while data is missing: it existed before, and triggers no sending.
-        self.write_document(document, String::new(), true).await
+        if document.needs_spare_room() {
+            self.server.status.must_have_room()?;
+        }
+        let scripts = &self.server.scripts;
+        let scripts = [&scripts.make_again, &scripts.put_back];
+        self.write_document(document, scripts, String::new(), true)
+            .await
     }
 
     async fn due_documents(
@@ -141,11 +150,12 @@ impl Documents for Redis {
 impl Redis {
     /// Writes a document.
     ///
-    /// `epoch`: of the data that it is written to; empty for any data. `is_looked_at`: also to a
-    /// server that was started anew.
+    /// `scripts`: for its first version, and for later ones. `epoch`: of the data that it is written to; empty for any
+    /// data. `is_looked_at`: also to a server that was started anew.
     async fn write_document(
         &self,
         document: &Document,
+        [first, later]: [&Script; 2],
         epoch: String,
         is_looked_at: bool,
     ) -> Result<Put, Error> {
@@ -158,11 +168,7 @@ impl Redis {
         if version + 1 != document.version && stored.as_ref() != Some(&document) {
             return Ok(Put::Lost(stored));
         }
-        let script = if begins {
-            &self.server.scripts.create_document
-        } else {
-            &self.server.scripts.change_document
-        };
+        let script = if begins { first } else { later };
         let before = stored.as_ref().map(|stored| stored.state.as_str());
         let mut run = self.server.writing(script, "", PARTITION, epoch);
         run.key(names(&document, before.unwrap_or(&document.state)));
@@ -183,7 +189,8 @@ impl Redis {
         for time in [document.due_at, document.retain_until] {
             run.arg(time.map_or(String::new(), |time| time.as_microsecond().to_string()));
         }
-        // A server that was started anew has been looked at by who accepts what it has lost.
+        // A server that was started anew has been looked at by who accepts what it has lost. To put a document back
+        // loads no script after which something may be sent.
         let answer = if is_looked_at {
             self.server.run(&run).await?
         } else {

@@ -10,6 +10,8 @@ const OLDEST: (u32, u32) = (7, 0);
 ///
 /// Outcomes still need room.
 const FULL_PERCENT: u64 = 80;
+/// The code of a server whose memory is nearly full.
+pub(super) const MEMORY: &str = "memory";
 /// How far the server's clock may be from this machine's, in microseconds.
 const CLOCK_SLACK_US: u64 = 2_000_000;
 
@@ -144,7 +146,7 @@ fn fatal(node: &Node) -> Vec<Reason> {
     let (used, limit) = (node.number("used_memory"), node.number("maxmemory"));
     if limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(FULL_PERCENT) {
         because(
-            "memory",
+            MEMORY,
             format!(
                 "Redis uses {used} of {limit} bytes; from {FULL_PERCENT} % on nothing new is taken"
             ),

@@ -100,7 +100,7 @@ impl Redis {
     ) -> Result<(), Error> {
         let mut later = Run::new(&self.server.scripts.postpone);
         later.key(partition.retained());
-        later.arg((now + DAY_US, &place.to_bytes()[..]));
+        later.arg((now + DAY_US, &place.to_bytes()[..], now));
         // One that has changed since it was read is left alone.
         if self.server.run(&later).await?.number(0) == Some(1) {
             let call_id = place.call_id();

@@ -27,6 +27,11 @@ pub(super) struct Scripts {
     pub(super) create_document: Script,
     /// Works when memory is full.
     pub(super) change_document: Script,
+    /// Puts a document back, which triggers no sending; not of this gateway alone, so that to load it tells nothing of a
+    /// look at the data.
+    pub(super) make_again: Script,
+    /// The same for a later version. Works when memory is full.
+    pub(super) put_back: Script,
     pub(super) forget_document: Script,
     pub(super) at_risk: Script,
     pub(super) take_out: Script,
@@ -61,10 +66,11 @@ impl Scripts {
         // Works when memory is full.
         const ALWAYS: &str = " flags=allow-oom";
         const READS: &str = " flags=no-writes";
-        let (replace, document) = (
+        let (replace, put) = (
             include_str!("lua/replace.lua"),
-            of_its_own(include_str!("lua/put_document.lua")),
+            include_str!("lua/put_document.lua"),
         );
+        let document = of_its_own(put);
         Self {
             claim: script("", &of_call, &of_its_own(include_str!("lua/claim.lua"))),
             begin: script("", &of_call, &of_its_own(replace)),
@@ -95,6 +101,8 @@ impl Scripts {
             postpone: script(ALWAYS, alone, include_str!("lua/postpone.lua")),
             create_document: script("", counted, &document),
             change_document: script(ALWAYS, counted, &document),
+            make_again: script("", counted, put),
+            put_back: script(ALWAYS, counted, put),
             forget_document: script(
                 ALWAYS,
                 counted,
@@ -142,4 +150,34 @@ pub(super) fn command(name: &str, arguments: impl ToRedisArgs) -> Cmd {
     let mut command = redis::cmd(name);
     command.arg(arguments);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_before_a_look_loads_nothing_that_waits_for_one() {
+        let [one, other] = ["one", "other"].map(Scripts::new);
+        let hashes = |scripts: &[&Script]| -> Vec<String> {
+            let hashes = scripts.iter().map(|script| script.get_hash().to_owned());
+            hashes.collect()
+        };
+        let waits = |all: &Scripts| {
+            hashes(&[
+                &all.claim,
+                &all.begin,
+                &all.act,
+                &all.create_document,
+                &all.change_document,
+                &all.forget_document,
+            ])
+        };
+        let does_not = |all: &Scripts| hashes(&[&all.make_again, &all.put_back, &all.finish]);
+        assert_eq!(does_not(&one), does_not(&other), "loaded by any gateway");
+        for (mine, anothers) in waits(&one).iter().zip(waits(&other)) {
+            assert_ne!(mine, &anothers);
+            assert!(!does_not(&one).contains(mine));
+        }
+    }
 }

@@ -113,6 +113,7 @@ impl Trial<'_> {
             let mut run = about_call(&self.0.scripts.claim, begun(0), id, keys);
             run.arg((&cas(1)[..], "intent", "args", "p1", "entry", told));
             run.arg((1, admission(id), "tenant"));
+            run.arg(("", "running", "r", ""));
             Answer::read(self.0.link.run(&run).await?)
         };
         let claimed = claim("0", of_call).await?;
@@ -192,7 +193,7 @@ impl Trial<'_> {
         let mut run = Run::new(&self.0.scripts.take_out);
         let emptied = self.say(run.key((call, retained)).arg("position")).await?;
         let mut run = Run::new(&self.0.scripts.postpone);
-        let later = self.say(run.key(retained).arg((1, "position"))).await?;
+        let later = self.say(run.key(retained).arg((1, "position", 0))).await?;
         self.0.link.ask::<()>(&command("DEL", paused)).await?;
         let frozen = self
             .say(about(&self.0.scripts.act, session).arg(("freeze", "{}", "", "")))

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
+use super::durability::MEMORY;
 use super::target::Target;
 use crate::store::lock::{read, write};
 use crate::store::{Durability, Error, Finished, LOST_DATA, Readiness, Reason, SETTLING};
@@ -80,6 +81,15 @@ impl Status {
     pub(super) fn must_be_open(&self) -> Result<(), Error> {
         let status = read(&self.seen);
         match status.reasons.first() {
+            None => Ok(()),
+            Some(reason) => Err(Error::Refused(reason.text.clone())),
+        }
+    }
+
+    /// Refuses while the server's memory is nearly full.
+    pub(super) fn must_have_room(&self) -> Result<(), Error> {
+        let status = read(&self.seen);
+        match status.reasons.iter().find(|reason| reason.code == MEMORY) {
             None => Ok(()),
             Some(reason) => Err(Error::Refused(reason.text.clone())),
         }

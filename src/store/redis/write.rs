@@ -59,6 +59,8 @@ impl Writer {
         ));
         run.arg((score(record), self.admissions.asked(change)?));
         run.arg(if is_known { "" } else { &intent.tenant });
+        run.arg((record::result(record), record.state.as_str()));
+        run.arg((record::letter(record), retain_until(record)));
         givers(&mut run, instead_of);
         let answer = server.run_guarded(&run).await?;
         match answer.word.as_str() {

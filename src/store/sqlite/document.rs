@@ -52,8 +52,13 @@ impl Documents for Sqlite {
     }
 
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
-        let document = document.to_the_microsecond();
-        let put = move |connection: &Connection| put(connection, &document);
+        let (document, gate) = (document.to_the_microsecond(), self.gate.clone());
+        let put = move |connection: &Connection| {
+            if document.needs_spare_room() {
+                gate.must_have_room()?;
+            }
+            put(connection, &document)
+        };
         self.writer.run(Need::Plain, put).await
     }
 

@@ -26,6 +26,10 @@ impl Gate {
     /// Refuses a claim, or the first version of a document.
     pub(super) fn may_begin(&self) -> rusqlite::Result<()> {
         self.must_be_whole()?;
+        self.must_have_room()
+    }
+
+    pub(super) fn must_have_room(&self) -> rusqlite::Result<()> {
         if self.is_short_of_space() {
             return Err(refused(ffi::SQLITE_FULL, "the disk is full"));
         }

@@ -100,8 +100,8 @@ pub(super) fn insert(
     fresh: &Fresh,
 ) -> rusqlite::Result<i64> {
     let intent = &record.intent;
-    let sql = "INSERT INTO calls (state, due_at, tool, owner, retain_until, fencing, similar_to, progress, history)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let sql = "INSERT INTO calls (state, due_at, tool, owner, retain_until, fencing, similar_to, progress, history, result)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     let looked_at = LookedAt::of(record);
     let row = params![
         looked_at.state,
@@ -113,6 +113,7 @@ pub(super) fn insert(
         record.similar_to.map(|id| id.0.into_bytes()),
         fresh.progress,
         fresh.entry,
+        codec::result(record).map(AsRef::<[u8]>::as_ref),
     ];
     execute(connection, sql, row)?;
     let seq = connection.last_insert_rowid();

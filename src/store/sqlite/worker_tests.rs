@@ -5,10 +5,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
+use crate::core::document::{Document, Kind};
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, InstanceId};
 use crate::store::sqlite::{Sqlite, calls};
-use crate::store::{Calls as _, Health as _, Pauses as _};
+use crate::store::{Calls as _, Documents as _, Health as _, Pauses as _};
 
 fn open(folder: &std::path::Path) -> Sqlite {
     let (path, me) = (folder.join("oncegate.db"), InstanceId(Uuid::from_u128(1)));
@@ -77,6 +78,30 @@ async fn a_long_question_to_the_ledger_holds_up_no_call() {
     for question in questions {
         question.await.expect("no panic").expect("an answer");
     }
+}
+
+#[tokio::test]
+async fn a_full_disk_takes_no_new_act_and_what_needs_no_spare_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let make = |kind, id: &str, version| Document {
+        kind,
+        tenant: "shop".into(),
+        id: id.into(),
+        version,
+        state: "freeze".into(),
+        created_at: jiff::Timestamp::UNIX_EPOCH,
+        due_at: None,
+        retain_until: None,
+        body: "{}".into(),
+    };
+    let put = async |document: Document| store.put_back_document(&document).await.is_ok();
+    assert!(put(make(Kind::Act, "A", 1)).await, "there is room");
+    let is_short = &store.gate.short_of_space;
+    is_short.store(true, Ordering::SeqCst);
+    assert!(!put(make(Kind::Act, "B", 1)).await);
+    assert!(put(make(Kind::Act, "A", 2)).await, "its outcome");
+    assert!(put(make(Kind::Session, "S", 1)).await, "a mark");
 }
 
 #[tokio::test]

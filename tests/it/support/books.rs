@@ -47,9 +47,11 @@ impl Inner {
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let id = format!("i{}", self.items.len());
         let (key, call_id) = (header("idempotency-key"), header("x-call-id"));
-        let item =
-            json!({ "id": id, "key": key, "call_id": call_id, "amount": amount, "status": "made" });
-        self.items.push((now(), item));
+        let at = now();
+        let item = json!({
+            "id": id, "key": key, "call_id": call_id, "amount": amount, "status": "made", "made_at": at.to_string(),
+        });
+        self.items.push((at, item));
         id
     }
 }

@@ -25,6 +25,8 @@ use tokio_util::task::TaskTracker;
 pub enum Fault {
     /// Refused, and nothing is done.
     ErrBefore,
+    /// What is stored cannot be read.
+    Unreadable,
     /// Carried out, but the answer is lost.
     ExecuteThenTimeout,
     /// The answer is lost at once, and it is carried out this much later.
@@ -46,6 +48,7 @@ impl Fault {
             Self::Duplicate => 3,
             Self::Hang => 4,
             Self::Hold => 5,
+            Self::Unreadable => 6,
         }
     }
 }
@@ -58,6 +61,9 @@ pub enum Verb {
     List,
     PutDocument,
     PutBackDocument,
+    Session,
+    SetFrozen,
+    CountDocuments,
     Prune,
     CallsAtRiskAfterLoss,
 }
@@ -71,6 +77,9 @@ impl Verb {
             Self::List => "list",
             Self::PutDocument => "put_document",
             Self::PutBackDocument => "put_back_document",
+            Self::Session => "session",
+            Self::SetFrozen => "set_frozen",
+            Self::CountDocuments => "count_documents",
             Self::Prune => "prune",
             Self::CallsAtRiskAfterLoss => "doubtful",
         }
@@ -79,7 +88,7 @@ impl Verb {
 
 /// Verbs without faults.
 const LOSS_RECOVERY: [&str; 3] = ["doubtful", "prepare_acceptance", "accept_loss"];
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 /// How often each fault comes, in percent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -329,6 +338,7 @@ impl FaultStore {
         let answer = match fault {
             None => run().await,
             Some(Fault::ErrBefore) => Err(Error::Refused("on request".into())),
+            Some(Fault::Unreadable) => Err(Error::Unreadable("on request".into())),
             Some(Fault::ExecuteThenTimeout) => {
                 drop(run().await);
                 unanswered()

@@ -344,6 +344,7 @@ impl Bare {
             },
             mcp: Arc::default(),
             ops: Ops::CodesOnly,
+            is_tls: false,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!(

@@ -2,6 +2,7 @@
 
 pub mod binary; // the real binary as a process that can be killed
 pub mod books; // a system that keeps books of what it has made
+pub mod browser; // a person with a browser
 #[cfg(target_os = "linux")]
 pub mod clock; // a wall clock that can be set
 #[cfg(feature = "otel")]

@@ -24,5 +24,6 @@ pub fn brisk() -> Pace {
         ask_store_every: Duration::ZERO,
         check_listener_every: Pace::default().check_listener_every,
         listen_at_most: Pace::default().listen_at_most,
+        most_targets: 50,
     }
 }

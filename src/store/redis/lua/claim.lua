@@ -3,8 +3,9 @@
 -- claimed already, the answer is 'done' again.
 --
 -- KEYS: as in common
--- ARGV: 10 cas, 11 intent, 12 args, 13 progress, 14 entry, 15 the same for the stream or '', 16 lease, 17 conditions or '',
---       18 tenant, or '' if it is listed already
+-- ARGV: 10 cas, 11 intent, 12 args, 13 progress, 14 entry, 15 the same for the stream or '', 16 score, 17 conditions or '',
+--       18 tenant, or '' if it is listed already, 19 result, 20 state, 21 its letter, 22 from when on it may be deleted
+--       or ''
 local giving, keys, holders = gives_up(), names()
 for n, holder in ipairs(holders) do
   local call = holder and ARGV[1] .. 'call:' .. holder
@@ -33,8 +34,9 @@ end
 
 take(keys, giving)
 redis.call('SET', KEYS[2], pack_call({ cas = ARGV[10], token = token, other = other, progress = ARGV[13], intent = ARGV[11],
-  entries = ARGV[14], args = ARGV[12], result = '', state = 'r', kept = '-' }))
-move(nil, 'r', ARGV[16])
+  entries = ARGV[14], args = ARGV[12], result = ARGV[19], state = ARGV[21], kept = ARGV[22] ~= '' and 'k' or '-' }))
+move(nil, ARGV[21], ARGV[16])
+if ARGV[22] ~= '' then retain(false, ARGV[22], redis.call('GET', KEYS[4])) end
 enlist(ARGV[18])
-tell(ARGV[7], 'running', ARGV[15])
+tell(ARGV[7], ARGV[20], ARGV[15])
 return { 'done', token, count(), other }

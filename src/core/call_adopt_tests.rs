@@ -1,0 +1,196 @@
+//! Effects that were forgotten are calls again, and their first requests are recognised.
+
+use proptest::prelude::*;
+
+use super::promise::any_event;
+use super::*;
+use crate::core::recipe::identity::{Name, Part};
+use crate::core::recipe::prints::Prints;
+use crate::core::record::Holder;
+
+const HOUR: i64 = 3_600;
+const DAY: i64 = 24 * HOUR;
+
+/// The effect of the call with the key `k`, adopted as this attempt.
+pub(super) fn adopts(id: u128) -> Event {
+    let intent = intent(key::Source::Adopted, 0);
+    Event::Adopted(Adoption {
+        intent,
+        attempt: attempt(id),
+        content: kept(),
+        owner: ME,
+        by: "books".into(),
+        why: "the shop has e1, and no call had its key".into(),
+    })
+}
+
+fn adopted() -> Record {
+    moved(&tool("t"), None, &adopts(7), 0).expect("a claim")
+}
+
+/// A request for the key, with this source and these arguments.
+fn asks(record: &Record, source: key::Source, fingerprint: u8, seconds: i64) -> Next {
+    next(
+        &tool("t"),
+        Some(record),
+        &arrived(source, fingerprint, 1),
+        at(seconds),
+    )
+    .expect("an arrival is never illegal")
+}
+
+#[test]
+fn an_effect_is_a_success_that_is_remembered_from_now_on_as_long_as_any() {
+    let adopted = adopted();
+    assert_eq!(adopted.state, State::Succeeded(kept()));
+    assert_eq!(
+        (adopted.expires_at, adopted.retain_until),
+        (Some(at(DAY)), Some(at(30 * DAY)))
+    );
+    assert_eq!((adopted.version, adopted.fencing), (1, None));
+}
+
+#[test]
+fn the_first_request_says_what_the_call_asked_for_and_others_are_compared_with_it() {
+    let Next { change, action } = asks(&adopted(), key::Source::Derived, 1, 9);
+    assert_eq!(action, Action::TakeFingerprint);
+    let change = change.expect("a change");
+    assert!(change.takes.names.is_empty() && change.admission.is_none());
+    let known = change.record;
+    assert_eq!(
+        (&known.intent, &known.state),
+        (&adopted().intent, &adopted().state),
+        "nothing else changes"
+    );
+    for (fingerprint, action) in [(1, Action::Answer), (2, Action::RefuseReused)] {
+        let next = asks(&known, key::Source::Derived, fingerprint, 10);
+        assert_eq!(next, Next::unchanged(action));
+    }
+}
+
+#[test]
+fn an_effect_is_adopted_once_and_never_under_the_key_of_another_call() {
+    let again = |record: &Record, id| next(&tool("t"), Some(record), &adopts(id), at(99));
+    let known = asks(&adopted(), key::Source::Derived, 1, 9).change;
+    for record in [adopted(), known.expect("a change").record] {
+        assert_eq!(again(&record, 7), Ok(Next::unchanged(Action::Answer)));
+        assert_eq!(again(&record, 8), Err(Illegal::KeyHeld), "another effect");
+    }
+    // Even where an attempt has the same id.
+    assert_eq!(again(&succeeded("{}"), 1), Err(Illegal::KeyHeld));
+}
+
+#[test]
+fn where_its_key_came_from_its_requests_say() {
+    use key::Source::{Compensation, Derived, Round, Runtime};
+    let late = |source| asks(&adopted(), source, 1, DAY).action;
+    for source in [Runtime, Round] {
+        assert_eq!(late(source), Action::RefuseExpired);
+    }
+    assert!(matches!(late(Derived), Action::Claim { .. }));
+    // What undoes a call is never done twice, however late it is asked for again.
+    assert_eq!(late(Compensation), Action::TakeFingerprint);
+    let undoing = asks(&adopted(), Compensation, 1, 1)
+        .change
+        .expect("a change");
+    assert_eq!(undoing.record.expires_at, None);
+}
+
+#[test]
+fn only_its_own_key_of_today_is_surely_the_same_intent() {
+    let asked_as = |change: &dyn Fn(&mut Intent)| {
+        let mut intent = (*intent(key::Source::Derived, 1)).clone();
+        change(&mut intent);
+        let event = Event::Arrived(Arrival {
+            intent: Arc::new(intent),
+            prints: Arc::default(),
+            brought: Brought::default(),
+            attempt: attempt(1),
+            owner: ME,
+        });
+        let next = next(&tool("t"), Some(&adopted()), &event, at(1)).expect("legal");
+        (next.action, next.change.is_some())
+    };
+    let other = Lookup::new("shop", "t", "other");
+    let own = Lookup::new("shop", "t", "k");
+    assert_eq!(asked_as(&|_| {}), (Action::TakeFingerprint, true));
+    let by_earlier_name = asked_as(&|intent| {
+        intent.lookup = other;
+        intent.names = vec![own];
+    });
+    assert_eq!(by_earlier_name, (Action::RefuseUnclear, false));
+    for other in ["tenant", "tool"] {
+        let of_another = asked_as(&|intent| match other {
+            "tenant" => intent.tenant = "bank".into(),
+            _ => intent.tool = "u".into(),
+        });
+        assert_eq!(of_another, (Action::RefuseUnclear, false), "{other}");
+    }
+    let of_a_saga = asked_as(&|intent| intent.saga_id = "G".into());
+    assert_eq!(of_a_saga, (Action::RefuseOtherSaga, false));
+}
+
+/// Otherwise it would be left alone, and the request executed.
+#[test]
+fn an_adopted_call_under_an_earlier_name_is_in_the_way() {
+    let own = Lookup::new("shop", "t", "k");
+    let intent = Intent {
+        lookup: Lookup::new("shop", "t", "other"),
+        names: vec![own],
+        ..(*intent(key::Source::Derived, 1)).clone()
+    };
+    let holder = Holder {
+        record: adopted(),
+        names: vec![own],
+    };
+    let name = |lookup, part| Name {
+        lookup,
+        part,
+        is_runtime: false,
+    };
+    let names = [name(intent.lookup, Part::Today), name(own, Part::Earlier)];
+    let met = meet(&[holder], &names, &intent, &Prints::default(), at(1));
+    assert_eq!(met, Met::Call(0));
+}
+
+proptest! {
+    /// Whatever has become of the call that holds the key: it stays as it is.
+    #[test]
+    fn no_effect_is_adopted_over_a_call(
+        steps in prop::collection::vec((any_event(), 0..50_000_i64), 0..20),
+        pause in 0..50_000_i64,
+    ) {
+        let tool = Tool { compensation: cancel(true), ..tool("t") };
+        let (mut there, mut seconds) = (record(&tool, key::Source::Derived, &[]), 0);
+        for (event, pause) in steps {
+            seconds += pause;
+            there = moved(&tool, Some(&there), &event, seconds).unwrap_or(there);
+        }
+        prop_assert_eq!(next(&tool, Some(&there), &adopts(7), at(seconds + pause)), Err(Illegal::KeyHeld));
+    }
+
+    /// Of any requests within its window one says what it asked for, and none runs.
+    #[test]
+    fn one_request_says_what_an_adopted_call_asked_for_and_none_runs(
+        requests in prop::collection::vec((1..4_u8, any::<bool>(), 0..1_000_i64), 1..30),
+    ) {
+        let (mut there, mut first, mut seconds) = (adopted(), None, 0);
+        for (fingerprint, is_runtime, pause) in requests {
+            seconds += pause;
+            let source = if is_runtime { key::Source::Runtime } else { key::Source::Derived };
+            let Next { change, action } = asks(&there, source, fingerprint, seconds);
+            let expected = match first {
+                None => Action::TakeFingerprint,
+                Some(first) if first == fingerprint => Action::Answer,
+                Some(_) => Action::RefuseReused,
+            };
+            prop_assert_eq!(&action, &expected);
+            prop_assert_eq!(change.is_some(), first.is_none());
+            first.get_or_insert(fingerprint);
+            if let Some(change) = change {
+                prop_assert_eq!(change.record.version, there.version + 1);
+                there = change.record;
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Acts on many calls or sagas at once: what a person has confirmed, and whether it is still what there is.
+//!
+//! A dry run answers count and digest of the targets; the act brings both back. The digest covers the act, the ids of
+//! the targets, and what decides about each: its state and its newest attempt. That the gateway has planned a check
+//! anew changes neither.
+
+use super::key;
+use super::record::Record;
+use super::saga::{Saga, SagaId};
+
+/// Targets that a dry run shows.
+pub const SAMPLE: usize = 10;
+/// Hex digits of each part of a digest.
+const PART: usize = 16;
+
+/// A short digest of what a decision about a target rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark([u8; 16]);
+
+impl Mark {
+    fn new<const N: usize>(parts: [&str; N]) -> Self {
+        let mut mark = [0; 16];
+        mark.copy_from_slice(&key::digest(parts)[..16]);
+        Self(mark)
+    }
+
+    /// The mark as hex digits, for a form that is sent later.
+    pub fn to_hex(self) -> String {
+        hex::encode(self.0)
+    }
+
+    /// The mark in such a text. Any other text gives a mark that nothing has.
+    pub fn from_hex(text: &str) -> Self {
+        let mut mark = [0; 16];
+        // What is no mark stays zero.
+        hex::decode_to_slice(text, &mut mark).ok();
+        Self(mark)
+    }
+
+    /// Of a call: its state, its newest attempt, and how it is undone.
+    pub fn of_call(record: &Record) -> Self {
+        let attempt = record.attempt.id.to_string();
+        let undo = record.compensation().map(|by| by.call_id.to_string());
+        let undo = undo.unwrap_or_default();
+        Self::new([record.state.as_str(), &attempt, &undo])
+    }
+
+    /// Of a saga: its state and its trouble.
+    pub fn of_saga(saga: &Saga) -> Self {
+        let trouble = saga.trouble.as_ref();
+        let call_id = trouble.and_then(|trouble| trouble.call_id);
+        let call_id = call_id.map(|call_id| call_id.to_string());
+        let why = trouble.map_or("", |trouble| &trouble.why);
+        Self::new([
+            saga.state().as_str(),
+            call_id.as_deref().unwrap_or_default(),
+            why,
+        ])
+    }
+}
+
+/// The text that tells a saga from all others.
+pub fn name_of_saga(id: &SagaId) -> String {
+    format!("{}:{}{}", id.tenant.len(), id.tenant, id.id)
+}
+
+/// The targets of an act in two words: how many, and which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    pub count: usize,
+    /// Three parts of hex digits: of the act, of the ids, and of the marks.
+    pub digest: String,
+}
+
+impl Summary {
+    /// The summary of an act, in words that tell it from others, and its targets: their names and marks.
+    ///
+    /// Their order does not matter: a list may have another one the next time.
+    pub fn of(act: &[&str], mut targets: Vec<(String, Mark)>) -> Self {
+        targets.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let (mut ids, mut marks) = (String::new(), String::new());
+        for (name, mark) in &targets {
+            ids.push_str(&words(&[name]));
+            marks.push_str(&hex::encode(mark.0));
+        }
+        let parts = [words(act), ids, marks].map(|part| {
+            let mut digits = hex::encode(key::digest([&part]));
+            digits.truncate(PART);
+            digits
+        });
+        Self {
+            count: targets.len(),
+            digest: parts.join("-"),
+        }
+    }
+
+    /// Whether what a person has confirmed is what there is.
+    ///
+    /// # Errors
+    /// It is not; says what is different.
+    pub fn confirm(&self, confirmed: &Self) -> Result<(), Different> {
+        let parts = |summary: &Self| -> Vec<String> {
+            summary.digest.split('-').map(str::to_owned).collect()
+        };
+        let (now, then) = (parts(self), parts(confirmed));
+        let is_same = |part: usize| now.get(part) == then.get(part);
+        if now.len() != then.len() {
+            Err(Different::NoDigest)
+        } else if !is_same(0) {
+            Err(Different::Act)
+        } else if !is_same(1) || self.count != confirmed.count {
+            Err(Different::Members {
+                then: confirmed.count,
+                now: self.count,
+            })
+        } else if !is_same(2) {
+            Err(Different::Changed { now: self.count })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Words in one text, from which each can be told again.
+fn words(words: &[&str]) -> String {
+    let words = words.iter().map(|word| format!("{}:{word}", word.len()));
+    words.collect()
+}
+
+/// Why an act is not the one that was confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Different {
+    #[error("the digest is none that a dry run has answered")]
+    NoDigest,
+    #[error("another act was confirmed")]
+    Act,
+    #[error("{then} were confirmed, and now the filter finds {now}, not all of them the same")]
+    Members { then: usize, now: usize },
+    #[error("the filter finds the same {now}, but at least one of them has changed since")]
+    Changed { now: usize },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::call::tests::{at, succeeded};
+    use crate::core::record::{AttemptId, CallId, Check, State};
+    use crate::core::saga::{Policy, Trouble};
+    use uuid::Uuid;
+
+    fn summary(act: &[&str], marks: &[(&str, &str)]) -> Summary {
+        let targets = marks.iter();
+        let targets = targets.map(|(id, mark)| ((*id).to_owned(), Mark::new([mark])));
+        Summary::of(act, targets.collect())
+    }
+
+    #[test]
+    fn only_the_same_act_on_the_same_targets_as_they_were_is_confirmed() {
+        let act = ["resolve", "failed"];
+        let then = summary(&act, &[("a", "1"), ("b", "1")]);
+        let confirm = |now: &Summary| now.confirm(&then);
+        assert_eq!(confirm(&summary(&act, &[("b", "1"), ("a", "1")])), Ok(()));
+        let other = summary(&["resolve", "succeeded"], &[("a", "1"), ("b", "1")]);
+        assert_eq!(confirm(&other), Err(Different::Act));
+        let fewer = summary(&act, &[("a", "1")]);
+        let differs = Different::Members { then: 2, now: 1 };
+        assert_eq!(confirm(&fewer), Err(differs));
+        let others = summary(&act, &[("a", "1"), ("c", "1")]);
+        let differs = Different::Members { then: 2, now: 2 };
+        assert_eq!(confirm(&others), Err(differs));
+        let changed = summary(&act, &[("a", "1"), ("b", "2")]);
+        assert_eq!(confirm(&changed), Err(Different::Changed { now: 2 }));
+        // A count that was changed by hand confirms nothing.
+        let more = Summary {
+            count: 3,
+            ..then.clone()
+        };
+        let differs = Different::Members { then: 3, now: 2 };
+        assert_eq!(then.confirm(&more), Err(differs));
+        for digest in ["", "1-2", "1-2-3-4"] {
+            let digest = digest.to_owned();
+            let none = Summary { count: 2, digest };
+            assert_eq!(then.confirm(&none), Err(Different::NoDigest));
+        }
+    }
+
+    #[test]
+    fn words_and_ids_do_not_run_into_each_other() {
+        assert_ne!(summary(&["ab", "c"], &[]), summary(&["a", "bc"], &[]));
+        let name = |tenant: &str, id: &str| name_of_saga(&SagaId::new(tenant, id));
+        assert_ne!(name("a", "bc"), name("ab", "c"));
+        let one = summary(&["x"], &[("ab", "1"), ("c", "1")]);
+        assert_ne!(one, summary(&["x"], &[("a", "1"), ("bc", "1")]));
+    }
+
+    #[test]
+    fn a_call_is_as_it_was_until_its_state_its_attempt_or_its_undoing_changes() {
+        let before = Record {
+            state: State::Unknown("timed out".into()),
+            ..succeeded("{}")
+        };
+        let mark = Mark::of_call(&before);
+        let check = Some(Check {
+            since: at(1),
+            at: Some(at(9)),
+            number: 3,
+        });
+        let checked = Record {
+            check,
+            version: before.version + 1,
+            updated_at: at(5),
+            ..before.clone()
+        };
+        assert_eq!(Mark::of_call(&checked), mark, "a check found nothing");
+        let mut again = before.clone();
+        again.attempt.id = AttemptId(Uuid::from_u128(9));
+        assert_ne!(Mark::of_call(&again), mark);
+        assert_ne!(Mark::of_call(&succeeded("{}")), mark);
+    }
+
+    #[test]
+    fn a_saga_is_as_it_was_until_its_state_or_its_trouble_changes() {
+        let saga = Saga::begin(SagaId::new("t", "s"), &Policy::default(), at(0));
+        let mark = Mark::of_saga(&saga);
+        let later = Saga {
+            version: 7,
+            ..saga.clone()
+        };
+        assert_eq!(Mark::of_saga(&later), mark);
+        let trouble = |call_id: Option<u128>, why: &str| {
+            let trouble = Some(Trouble {
+                call_id: call_id.map(|id| CallId(Uuid::from_u128(id))),
+                why: why.into(),
+            });
+            Mark::of_saga(&Saga {
+                trouble,
+                ..saga.clone()
+            })
+        };
+        let marks = [
+            mark,
+            trouble(None, "a"),
+            trouble(Some(1), "a"),
+            trouble(Some(2), "a"),
+            trouble(Some(1), "b"),
+        ];
+        for (at, one) in marks.iter().enumerate() {
+            assert!(!marks[..at].contains(one), "{at}");
+        }
+    }
+}

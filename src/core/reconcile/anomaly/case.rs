@@ -1,0 +1,243 @@
+//! A case: an anomaly with what is done about it, and how it is stored.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::listed::{Act, Action, Listed, Showing, State, adoptable};
+use crate::core::document::{Document, Kind as DocumentKind};
+use crate::core::key::Pointer;
+use crate::core::reconcile::{Anomaly, Doubt, Kind};
+use crate::core::time::after;
+use crate::core::work::{Blocked, Due, Work};
+
+/// Most bytes of an item that is kept without being needed yet.
+const MAX_KEPT: usize = 16 << 10;
+
+/// The key and the id of a compensation for an effect.
+///
+/// A compensation with another key would undo the effect again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Undoing {
+    pub tool: String,
+    pub key: String,
+    pub args: Value,
+}
+
+/// An anomaly as it is kept and worked on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    pub reconciliation: String,
+    /// The run that found it.
+    pub run: String,
+    pub listed: Listed,
+    /// The item of the source, as far as it is or may be needed. Of a call to be settled: its result.
+    pub effect: Option<Value>,
+    /// The compensation of the effect: decided once, before anything is sent.
+    pub undoing: Option<Undoing>,
+    /// When the run that asks for the act found it.
+    pub found_at: Timestamp,
+    /// Whether the compensation is decided before it is sent. False in older documents.
+    pub decides: bool,
+    pub error: Option<String>,
+    pub state: State,
+    pub work: Work,
+    /// Rises by one with every change, for compare-and-swap. The first is 1.
+    pub version: u64,
+    pub created_at: Timestamp,
+    pub retain_until: Option<Timestamp>,
+}
+
+/// The members of a case that its document has no place for.
+///
+/// Times are microseconds since 1970 in UTC.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    reconciliation: String,
+    run: String,
+    listed: Listed,
+    effect: Option<Value>,
+    #[serde(default)]
+    undoing: Option<Undoing>,
+    #[serde(default)]
+    found_at: Option<i64>,
+    #[serde(default)]
+    decides: bool,
+    tries: u32,
+    #[serde(default)]
+    waits: u32,
+    error: Option<String>,
+    #[serde(default)]
+    is_taken: bool,
+}
+
+/// The configuration's part in a new case.
+#[derive(Debug, Clone, Default)]
+pub struct Terms {
+    /// What the operator wants done about its kind.
+    pub wanted: Option<Action>,
+    /// The pointer to the result of an item's call.
+    pub result: Option<Pointer>,
+    pub showing: Showing,
+    pub retention: SignedDuration,
+}
+
+impl Case {
+    /// A new case with the act for an anomaly.
+    pub fn new(
+        reconciliation: &str,
+        run: &str,
+        anomaly: &Anomaly,
+        terms: &Terms,
+        now: Timestamp,
+    ) -> Self {
+        let action = match (anomaly.kind, terms.wanted) {
+            (Kind::Settled, _) => Act::Settle,
+            // Nothing is undone on a guess.
+            (_, Some(Action::Compensate)) if anomaly.doubt.is_some() => Act::Report,
+            (_, Some(Action::Compensate)) => Act::Compensate,
+            (_, Some(Action::Webhook)) => Act::Webhook,
+            (kind, Some(Action::Adopt)) => match adoptable(kind, anomaly.call_id, &anomaly.key) {
+                // The claim of the key finds each call that has it, also one that no run has found.
+                Ok(()) if anomaly.doubt != Some(Doubt::Silent) => Act::Adopt,
+                _ => Act::Report,
+            },
+            (_, Some(Action::Report) | None) => Act::Report,
+        };
+        let mut listed = Listed::of(reconciliation, anomaly, action);
+        if let Some(doubt) = anomaly.doubt
+            && action != Act::Adopt
+        {
+            listed.detail += &format!("; {doubt}, so nothing is undone");
+        }
+        let item = anomaly.item.as_ref();
+        let is_short = item.is_some_and(|item| item.raw.len() <= MAX_KEPT);
+        let item = item.and_then(|item| serde_json::from_slice::<Value>(&item.raw).ok());
+        if let Some(item) = &item {
+            listed = listed.showing(item, &terms.showing);
+        }
+        let effect = match (action, &terms.result) {
+            // A person may want it undone.
+            (Act::Report | Act::Webhook, _) => {
+                item.filter(|_| is_short && anomaly.kind.is_surplus())
+            }
+            (Act::Settle, Some(pointer)) => {
+                item.and_then(|item| item.pointer(pointer.as_str()).cloned())
+            }
+            (Act::Compensate | Act::Settle | Act::Adopt, _) => item,
+        };
+        let state = listed.state;
+        let is_open = state == State::Open;
+        let due = if is_open { Due::At(now) } else { Due::Never };
+        Self {
+            reconciliation: reconciliation.to_owned(),
+            run: run.to_owned(),
+            listed,
+            effect,
+            undoing: None,
+            found_at: now,
+            decides: true,
+            error: None,
+            state,
+            work: Work {
+                due,
+                ..Work::due_at(now)
+            },
+            version: 1,
+            created_at: now,
+            retain_until: (!is_open).then(|| after(now, terms.retention)),
+        }
+    }
+
+    /// How a report lists it now. `new`: whether that run has found it first.
+    pub fn listed_now(self, new: bool) -> Listed {
+        Listed {
+            state: self.state,
+            error: self.error,
+            new,
+            ..self.listed
+        }
+    }
+
+    /// Since when its act is wanted.
+    pub(super) fn wanted_since(&self) -> Timestamp {
+        let acted = self.listed.acted.as_ref();
+        let acted = acted.and_then(|acted| Timestamp::from_microsecond(acted.at).ok());
+        acted.map_or(self.found_at, |at| at.max(self.found_at))
+    }
+
+    /// The stored compensation, if it is the one that would be made now.
+    ///
+    /// # Errors
+    /// What blocks that.
+    pub fn undoing(&self, now: &Undoing) -> Result<&Undoing, Blocked> {
+        let Some(decided) = &self.undoing else {
+            return Err(Blocked::busy("how it is undone could not be written down"));
+        };
+        if !self.decides && self.work.tries > 1 {
+            return Err(Blocked::for_good(
+                "a gateway of before may have begun to undo it in another way",
+            ));
+        }
+        if now != decided {
+            return Err(Blocked::for_good(
+                "it would be undone in another way than was decided on",
+            ));
+        }
+        Ok(decided)
+    }
+
+    /// The case as a document.
+    pub fn to_document(&self) -> Document {
+        let (due_at, is_taken) = self.work.due.to_parts();
+        let body = Body {
+            reconciliation: self.reconciliation.clone(),
+            run: self.run.clone(),
+            listed: self.listed.clone(),
+            effect: self.effect.clone(),
+            undoing: self.undoing.clone(),
+            found_at: Some(self.found_at.as_microsecond()),
+            decides: self.decides,
+            tries: self.work.tries,
+            waits: self.work.waits,
+            error: self.error.clone(),
+            is_taken,
+        };
+        Document {
+            kind: DocumentKind::Anomaly,
+            tenant: String::new(),
+            id: self.listed.id.clone(),
+            version: self.version,
+            state: self.state.as_str().to_owned(),
+            created_at: self.created_at,
+            due_at,
+            retain_until: self.retain_until,
+            body: serde_json::to_vec(&body).unwrap_or_default().into(),
+        }
+    }
+
+    /// `None`: this version cannot read the document.
+    pub fn from_document(document: &Document) -> Option<Self> {
+        let body: Body = serde_json::from_slice(&document.body).ok()?;
+        let found_at = body.found_at.map(Timestamp::from_microsecond);
+        Some(Self {
+            reconciliation: body.reconciliation,
+            run: body.run,
+            listed: body.listed,
+            effect: body.effect,
+            undoing: body.undoing,
+            found_at: found_at.transpose().ok()?.unwrap_or(document.created_at),
+            decides: body.decides,
+            error: body.error,
+            state: State::of(&document.state)?,
+            work: Work {
+                due: Due::from_parts(document.due_at, body.is_taken),
+                tries: body.tries,
+                waits: body.waits,
+            },
+            version: document.version,
+            created_at: document.created_at,
+            retain_until: document.retain_until,
+        })
+    }
+}

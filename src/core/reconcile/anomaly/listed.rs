@@ -1,0 +1,329 @@
+//! An anomaly as a report lists it: what it is, what is done about it, and who asked for that.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::core::key::{Lookup, Pointer};
+use crate::core::reconcile::{Anomaly, Kind};
+use crate::core::record::CallId;
+use crate::core::redact;
+
+/// Most values of an item that a report shows.
+pub const MAX_SHOWN: usize = 8;
+/// Most characters of one of them.
+const MAX_TEXT: usize = 200;
+
+/// The configured action for anomalies of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Show, count and log it.
+    Report,
+    /// Undo the call, or the surplus effect.
+    Compensate,
+    /// Tell the webhook.
+    Webhook,
+    /// Write the effect back as a call that the ledger has forgotten.
+    Adopt,
+}
+
+/// The act for one anomaly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Act {
+    Report,
+    Compensate,
+    Webhook,
+    Settle,
+    Adopt,
+}
+
+impl Act {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Compensate => "compensate",
+            Self::Webhook => "webhook",
+            Self::Settle => "settle",
+            Self::Adopt => "adopt",
+        }
+    }
+}
+
+/// The state of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Nothing is to be done.
+    Reported,
+    /// Something is to be done.
+    Open,
+    Done,
+    GivenUp,
+    /// A person has said that nothing is to be done.
+    Ignored,
+}
+
+impl State {
+    pub const ALL: [Self; 5] = [
+        Self::Reported,
+        Self::Open,
+        Self::Done,
+        Self::GivenUp,
+        Self::Ignored,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reported => "reported",
+            Self::Open => "open",
+            Self::Done => "done",
+            Self::GivenUp => "given_up",
+            Self::Ignored => "ignored",
+        }
+    }
+
+    fn first(act: Act) -> Self {
+        match act {
+            Act::Report => Self::Reported,
+            Act::Compensate | Act::Webhook | Act::Settle | Act::Adopt => Self::Open,
+        }
+    }
+
+    /// The state with this word.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+/// What a person asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    /// Undo the call, or the surplus effect.
+    Compensate,
+    /// Do nothing about it.
+    Ignore,
+    /// Write the effect back as a call that the ledger has forgotten.
+    Adopt,
+}
+
+impl Request {
+    pub const ALL: [Self; 3] = [Self::Compensate, Self::Ignore, Self::Adopt];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Compensate => "compensate",
+            Self::Ignore => "ignore",
+            Self::Adopt => "adopt",
+        }
+    }
+}
+
+/// A person's act on an anomaly.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acted {
+    pub act: Request,
+    /// The name of the token.
+    pub by: String,
+    pub reason: String,
+    /// Microseconds since 1970.
+    pub at: i64,
+}
+
+/// One anomaly in a report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its name, the same in every run.
+    pub id: String,
+    pub kind: Kind,
+    pub source: String,
+    pub key: String,
+    pub call_id: Option<String>,
+    /// The id of the effect at the source, or of the call.
+    pub effect: String,
+    pub detail: String,
+    pub action: Act,
+    pub state: State,
+    /// Why the act is not done yet.
+    pub error: Option<String>,
+    /// Whether no run had found it before.
+    pub new: bool,
+    /// Values of the item, by their pointers.
+    #[serde(default)]
+    pub shown: BTreeMap<String, Value>,
+    /// When the effect was made, as its source says: microseconds since 1970.
+    #[serde(default)]
+    pub made_at: Option<i64>,
+    /// The last act of a person on it.
+    #[serde(default)]
+    pub acted: Option<Acted>,
+}
+
+impl Listed {
+    pub fn of(reconciliation: &str, anomaly: &Anomaly, action: Act) -> Self {
+        Self {
+            id: anomaly.name(reconciliation),
+            kind: anomaly.kind,
+            source: anomaly.source.clone(),
+            key: anomaly.key.clone(),
+            call_id: anomaly.call_id.map(|call_id| call_id.to_string()),
+            effect: anomaly.id.clone(),
+            detail: anomaly.detail.clone(),
+            action,
+            state: State::first(action),
+            error: None,
+            new: false,
+            shown: BTreeMap::new(),
+            made_at: None,
+            acted: None,
+        }
+    }
+
+    /// The same, with what its item says of itself.
+    #[must_use]
+    pub fn showing(mut self, item: &Value, showing: &Showing) -> Self {
+        let time = showing.time.as_ref();
+        let time = time.and_then(|time| item.pointer(time.as_str()));
+        self.made_at = time.and_then(moment).map(Timestamp::as_microsecond);
+        self.shown = showing.values_of(item);
+        self
+    }
+
+    /// The call of the anomaly.
+    pub fn call(&self) -> Option<CallId> {
+        self.call_id.as_ref()?.parse().ok().map(CallId)
+    }
+}
+
+/// Whether an effect can be adopted: no call is known to have its key, and the key is of the gateway's form.
+///
+/// # Errors
+/// Why not.
+pub(super) fn adoptable(kind: Kind, call: Option<CallId>, key: &str) -> Result<(), String> {
+    if let Some(call_id) = call {
+        return Err(format!("call {call_id} has its key"));
+    }
+    if kind != Kind::Orphan {
+        return Err(format!("it is a {kind}, and only an orphan has no call"));
+    }
+    if Lookup::of_tool_key(key).is_none() {
+        return Err("its key is none that this gateway gives to tools".into());
+    }
+    Ok(())
+}
+
+/// What an anomaly shows of its item.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Showing {
+    pub values: Vec<Pointer>,
+    /// The pointer to the time of an effect.
+    pub time: Option<Pointer>,
+    /// Pointers to what must not be shown.
+    pub secret: Vec<Pointer>,
+}
+
+impl Showing {
+    /// The first few values, shortened, without what is secret.
+    fn values_of(&self, item: &Value) -> BTreeMap<String, Value> {
+        let mut item = item.clone();
+        redact::mask_in(&mut item, &self.secret);
+        let value = |pointer: &Pointer| {
+            let value = item.pointer(pointer.as_str())?;
+            // Below a masked value there is nothing.
+            Some((pointer.as_str().to_owned(), shortened(value)))
+        };
+        let values = self.values.iter().take(MAX_SHOWN);
+        values.filter_map(value).collect()
+    }
+}
+
+/// A value as it is; a long text, list or object as the beginning of its text.
+fn shortened(value: &Value) -> Value {
+    let text = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => return value.clone(),
+        Value::String(text) => text.clone(),
+        Value::Array(_) | Value::Object(_) => value.to_string(),
+    };
+    let mut short: String = text.chars().take(MAX_TEXT + 1).collect();
+    if short.chars().count() > MAX_TEXT {
+        short.pop();
+        short.push('…');
+    }
+    short.into()
+}
+
+/// A time as sources write it: RFC 3339, or seconds or milliseconds since 1970.
+fn moment(value: &Value) -> Option<Timestamp> {
+    /// As seconds this is the year 5138, as milliseconds 1973.
+    const MILLISECONDS_FROM: i64 = 100_000_000_000;
+    match value {
+        Value::String(text) => text.parse().ok(),
+        Value::Number(number) => match number.as_i64()? {
+            seconds if seconds.abs() < MILLISECONDS_FROM => Timestamp::from_second(seconds).ok(),
+            milliseconds => Timestamp::from_millisecond(milliseconds).ok(),
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pointers(all: &[&str]) -> Vec<Pointer> {
+        all.iter()
+            .map(|one| one.parse().expect("a pointer"))
+            .collect()
+    }
+
+    #[test]
+    fn few_and_short_values_are_shown_and_nothing_secret() {
+        let item = json!({
+            "amount": 999, "customer": { "name": "Ann", "card": "4111" }, "note": "x".repeat(300),
+            "card": "4111", "lines": [1, 2],
+        });
+        let showing = Showing {
+            values: pointers(&[
+                "/amount",
+                "/customer",
+                "/customer/card",
+                "/card",
+                "/note",
+                "/lines",
+                "/nothing",
+                "/card/number",
+                "/lines/0",
+            ]),
+            secret: pointers(&["/customer/card", "/card"]),
+            time: None,
+        };
+        let shown = json!(showing.values_of(&item));
+        let expected = json!({
+            "/amount": 999, "/customer": "{\"card\":\"[redacted]\",\"name\":\"Ann\"}", "/customer/card": "[redacted]",
+            "/card": "[redacted]", "/note": format!("{}…", "x".repeat(200)), "/lines": "[1,2]",
+        });
+        assert_eq!(shown, expected, "the ninth is not shown");
+    }
+
+    #[test]
+    fn times_are_read_as_sources_write_them() {
+        let at = "2026-11-23T14:02:03Z".parse().ok();
+        for (value, time) in [
+            (json!("2026-11-23T14:02:03Z"), at),
+            (json!("2026-11-23T15:02:03+01:00"), at),
+            (json!(1_795_442_523), at),
+            (json!(1_795_442_523_000_i64), at),
+            (json!("yesterday"), None),
+            (json!(1.5), None),
+            (json!(i64::MAX), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(moment(&value), time, "{value}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A person's session in the console, sealed for a cookie.
+//!
+//! It names the token by its digest and ends by time. Every gateway that knows the store's secret opens it.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
+use jiff::Timestamp;
+
+use super::caller::is_same;
+use super::secret::Secret;
+use super::time::after;
+
+/// How long a session lasts: a shift. Nothing makes it longer.
+pub const LASTS: Duration = Duration::from_hours(8);
+
+/// Bytes of the nonce.
+pub const NONCE: usize = 24;
+/// Bytes of a sealed session: nonce, id, digest, end and tag.
+const SEALED: usize = NONCE + 16 + 32 + 8 + 16;
+/// What is sealed, so that nothing else of the same secret opens as a session.
+const ABOUT: &[u8] = b"oncegate console session 1";
+
+/// A person's session in the console.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignIn {
+    /// Random; forms are bound to it.
+    pub id: [u8; 16],
+    /// SHA-256 of the bearer token.
+    pub token: [u8; 32],
+    pub until: Timestamp,
+}
+
+impl SignIn {
+    /// The session of a gateway without tokens. It has no cookie.
+    pub const OPEN: Self = Self {
+        id: [0; 16],
+        token: [0; 32],
+        until: Timestamp::MAX,
+    };
+
+    /// A session that begins now.
+    pub fn begin(id: [u8; 16], token: [u8; 32], now: Timestamp) -> Self {
+        Self {
+            id,
+            token,
+            until: after(now, LASTS),
+        }
+    }
+
+    /// The session as the text of a cookie. `nonce`: random, used once.
+    ///
+    /// `None`: it could not be encrypted.
+    pub fn seal(&self, secret: &Secret, nonce: [u8; NONCE]) -> Option<String> {
+        let mut plain = Vec::with_capacity(SEALED);
+        plain.extend_from_slice(&self.id);
+        plain.extend_from_slice(&self.token);
+        plain.extend_from_slice(&self.until.as_second().to_be_bytes());
+        let payload = Payload {
+            msg: &plain,
+            aad: ABOUT,
+        };
+        let sealed = cipher(secret).encrypt(&XNonce::from(nonce), payload).ok()?;
+        Some(URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
+    }
+
+    /// The session in a cookie. `None`: no gateway of this store has sealed it, it was changed, or its time is over.
+    pub fn open(text: &str, secret: &Secret, now: Timestamp) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let bytes: [u8; SEALED] = bytes.try_into().ok()?;
+        let (nonce, sealed) = bytes.split_first_chunk::<NONCE>()?;
+        let payload = Payload {
+            msg: sealed,
+            aad: ABOUT,
+        };
+        let plain = cipher(secret)
+            .decrypt(&XNonce::from(*nonce), payload)
+            .ok()?;
+        let (id, rest) = plain.split_first_chunk::<16>()?;
+        let (token, until) = rest.split_first_chunk::<32>()?;
+        let until = i64::from_be_bytes(until.try_into().ok()?);
+        let sign_in = Self {
+            id: *id,
+            token: *token,
+            until: Timestamp::from_second(until).ok()?,
+        };
+        (sign_in.until > now).then_some(sign_in)
+    }
+
+    /// The text that each form of the session has: a page of another site cannot know it.
+    pub fn form_token(&self, secret: &Secret) -> String {
+        hex::encode(self.form_mac(secret))
+    }
+
+    /// Whether a form has come from a page of this session. Takes the same time for every wrong text.
+    pub fn has_made(&self, form_token: &str, secret: &Secret) -> bool {
+        let mut brought = [0; 32];
+        let is_hex = hex::decode_to_slice(form_token, &mut brought).is_ok();
+        is_same(&brought, &self.form_mac(secret)) && is_hex
+    }
+
+    fn form_mac(&self, secret: &Secret) -> [u8; 32] {
+        secret.mac(
+            "console form",
+            [&hex::encode(self.id), &hex::encode(self.token)],
+        )
+    }
+}
+
+fn cipher(secret: &Secret) -> XChaCha20Poly1305 {
+    XChaCha20Poly1305::new(&Key::from(secret.mac("console session", [])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).expect("a time")
+    }
+
+    #[test]
+    fn a_session_opens_with_its_own_secret_until_its_time_is_over() {
+        let (own, other) = (Secret::new([1; 32]), Secret::new([2; 32]));
+        let sign_in = SignIn::begin([3; 16], [4; 32], at(100));
+        let lasts = i64::try_from(LASTS.as_secs()).expect("hours");
+        let cookie = sign_in.seal(&own, [5; NONCE]).expect("a cookie");
+        let open = |text: &str, secret, now| SignIn::open(text, secret, at(now));
+        assert_eq!(open(&cookie, &own, 100), Some(sign_in.clone()));
+        assert_eq!(open(&cookie, &own, 99 + lasts), Some(sign_in));
+        assert_eq!(open(&cookie, &own, 100 + lasts), None, "its time is over");
+        assert_eq!(open(&cookie, &other, 100), None, "of another store");
+        for place in 0..cookie.len() {
+            let mut changed = cookie.clone().into_bytes();
+            changed[place] = if changed[place] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).expect("ASCII");
+            assert_eq!(open(&changed, &own, 100), None, "changed at {place}");
+        }
+        for text in ["", "x", &cookie[1..], &format!("{cookie}A")] {
+            assert_eq!(open(text, &own, 100), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_token_can_be_read_in_a_cookie() {
+        let sign_in = SignIn::begin([3; 16], [4; 32], at(100));
+        let secret = Secret::new([1; 32]);
+        let cookie = sign_in.seal(&secret, [5; NONCE]).expect("a cookie");
+        let bytes = URL_SAFE_NO_PAD.decode(cookie).expect("base64");
+        assert!(!bytes.windows(4).any(|some| some == [4; 4]));
+    }
+
+    #[test]
+    fn a_form_is_of_one_session_and_of_one_store() {
+        let (own, other) = (Secret::new([1; 32]), Secret::new([2; 32]));
+        let sign_in = SignIn::begin([3; 16], [4; 32], at(100));
+        let token = sign_in.form_token(&own);
+        assert!(sign_in.has_made(&token, &own));
+        let later = SignIn::begin([6; 16], [4; 32], at(100));
+        assert!(!later.has_made(&token, &own) && !sign_in.has_made(&token, &other));
+        for text in ["", "00", &token[1..], &"0".repeat(64), &format!("{token}0")] {
+            assert!(!sign_in.has_made(text, &own), "{text}");
+        }
+    }
+}

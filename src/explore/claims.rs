@@ -1,0 +1,235 @@
+//! How a gateway claims a key, or finds the call that has it.
+//!
+//! Imitates `src/gateway/calls/claim.rs`, and `begin` of `src/gateway/transition.rs`.
+
+use std::sync::Arc;
+
+use super::gateway::Answers;
+use super::model::{Broken, Model, label, title};
+use super::store::{Claimed, Replaced};
+use super::world::{Job, Name, Seen, Task, World, Write, instance, lookup, undone_by};
+use crate::core::call::{self, Action, Event, Met};
+use crate::core::recipe::identity::{Name as Alias, Part};
+use crate::core::recipe::prints::Prints;
+use crate::core::record::{Holder, Record, State};
+
+impl Model {
+    /// A request that wants its call: one round of claiming.
+    pub(super) fn claim(
+        &mut self,
+        world: &mut World,
+        gateway: u8,
+        name: Name,
+        seen: Option<Arc<Record>>,
+        until: i64,
+        answers: Answers,
+    ) -> Result<Option<Job>, Broken> {
+        let now = world.now;
+        let (call_id, attempt) = (self.id_for(world, name), world.fresh_attempt());
+        let event = self.arrival(world, name, call_id, attempt, instance(gateway));
+        let Event::Arrived(arrival) = &event else {
+            return Ok(None);
+        };
+        let alias = Alias {
+            lookup: lookup(name),
+            part: Part::Today,
+            is_runtime: arrival.intent.key_source == crate::core::key::Source::Runtime,
+        };
+        let holders: Vec<Holder> = seen
+            .iter()
+            .map(|record| Holder {
+                record: (**record).clone(),
+                names: vec![alias.lookup],
+            })
+            .collect();
+        let met = call::meet(
+            &holders,
+            &[alias],
+            &arrival.intent,
+            &Prints::default(),
+            super::world::at(now),
+        );
+        let (met, gives_up) = match met {
+            Met::Expired(_) => {
+                self.say(|| {
+                    format!(
+                        "{} refuses {}: the window of the key is over",
+                        title(gateway),
+                        label(name)
+                    )
+                });
+                return Ok(None);
+            }
+            Met::Call(_) => (seen.clone(), Vec::new()),
+            Met::Free { .. } => (None, seen.iter().cloned().collect()),
+        };
+        let old = met.as_ref().or(gives_up.first());
+        let Ok(next) = self.decide(old.map(Arc::as_ref), name, &event, now) else {
+            return Ok(None);
+        };
+        let change = match (&next.action, next.change) {
+            (Action::Wait, _) => {
+                self.say(|| {
+                    format!(
+                        "{} finds that {} runs already, and sends nothing",
+                        title(gateway),
+                        label(name)
+                    )
+                });
+                return Ok(None);
+            }
+            (Action::Answer, _) => {
+                if let Some(record) = &met {
+                    self.tell(world, gateway, record)?;
+                }
+                return Ok(None);
+            }
+            (Action::Claim { .. } | Action::Run, Some(change)) if !world.is_paused => change,
+            _ => {
+                self.say(|| format!("{} refuses {}", title(gateway), label(name)));
+                return Ok(None);
+            }
+        };
+        let claimed = match &met {
+            None => world.claim(&change, &gives_up, self.broken),
+            Some(held) => match world.replace(&change, held, self.broken) {
+                Replaced::Done(record) => Claimed::Yours(record),
+                Replaced::Lost(Some(newer)) => Claimed::Existing(newer),
+                Replaced::Lost(None) | Replaced::Refused => Claimed::Refused,
+            },
+        };
+        Ok(match claimed {
+            Claimed::Yours(record) => {
+                if met.is_none() {
+                    world.begin_intent(name, record.intent.call_id, self.scene.window);
+                }
+                let number = super::world::number(record.intent.call_id);
+                let what = if met.is_some() {
+                    "runs again"
+                } else {
+                    "is claimed"
+                };
+                let unheard = if answers == Answers::Lost {
+                    ", but does not hear that"
+                } else {
+                    ""
+                };
+                self.say(|| {
+                    format!(
+                        "{}: {} {what} as call {number}{unheard}",
+                        title(gateway),
+                        label(name)
+                    )
+                });
+                Some(match answers {
+                    Answers::Lost => Job::Disown { record },
+                    Answers::Yes if self.has_saga(&record) => Job::Join { record, until },
+                    Answers::Yes => Job::Send {
+                        record,
+                        until,
+                        tells: true,
+                    },
+                })
+            }
+            Claimed::Existing(there) => {
+                self.say(|| {
+                    format!(
+                        "{} finds {}, which is {}",
+                        title(gateway),
+                        Self::call_label(&there),
+                        there.state.as_str()
+                    )
+                });
+                // What it does about that is no matter of the store, unless it begins a run.
+                let is_over = there
+                    .expires_at
+                    .is_some_and(|until| until <= super::world::at(now));
+                let begins = is_over || matches!(there.state, State::Failed(_));
+                if !begins || !self.compares(world) {
+                    return self.claim(world, gateway, name, Some(there), until, Answers::Yes);
+                }
+                Some(Job::Arrived {
+                    name,
+                    seen: Some(there),
+                    until,
+                })
+            }
+            Claimed::Refused => {
+                self.say(|| {
+                    format!(
+                        "{} refuses {}: the store lets nothing begin",
+                        title(gateway),
+                        label(name)
+                    )
+                });
+                None
+            }
+        })
+    }
+
+    /// The id of a call that would be claimed now. That of a compensation is decided already.
+    fn id_for(&self, world: &World, name: Name) -> crate::core::record::CallId {
+        let decided = undone_by(name).and_then(|undone| world.store.load(undone)?.compensation());
+        match decided {
+            Some(decided) => decided.call_id,
+            _ => world.fresh_call(name),
+        }
+    }
+
+    fn has_saga(&self, record: &Record) -> bool {
+        !record.intent.saga_id.is_empty()
+    }
+
+    /// Looks for a claim that was never confirmed. Nothing was sent for it.
+    pub(super) fn disown(
+        &mut self,
+        world: &World,
+        gateway: u8,
+        record: Arc<Record>,
+    ) -> Option<Job> {
+        let is_there = |there: &&Arc<Record>| {
+            there.attempt.id == record.attempt.id && there.version == record.version
+        };
+        let there = world
+            .store
+            .load(record.intent.call_id)
+            .filter(is_there)?
+            .clone();
+        self.say(|| {
+            format!(
+                "{} finds its claim of {}, and gives it back",
+                title(gateway),
+                Self::call_label(&there)
+            )
+        });
+        let write = Self::ending(there, Seen::NotSent, None, world.now);
+        let is_turned_away = self.has_saga(&write.record);
+        Some(Job::Write(Box::new(Write {
+            tells: false,
+            is_turned_away,
+            ..write
+        })))
+    }
+
+    /// A request arrives at a gateway where none of the same call is under way, and claims its key at once.
+    pub(super) fn arrive(
+        &mut self,
+        world: &mut World,
+        gateway: u8,
+        name: Name,
+        answers: Answers,
+    ) -> Result<(), Broken> {
+        self.say(|| {
+            format!(
+                "a request for {} arrives at {}",
+                label(name),
+                title(gateway)
+            )
+        });
+        let until = Self::sends_until(world);
+        if let Some(job) = self.claim(world, gateway, name, None, until, answers)? {
+            world.tasks.push(Task { gateway, job });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The store loses its newest writes, and a person accepts that.
+//!
+//! Imitates `src/gateway/recovery/loss.rs` and what both stores do about calls at risk. That a store notices a loss is
+//! explored apart: `src/store/redis/loss_model.rs`.
+
+use std::sync::Arc;
+
+use super::model::Model;
+use super::scene::Break;
+use super::store::Replaced;
+use super::world::{Truth, World, at, name_of, number, tick_of};
+use crate::core::call::Event;
+use crate::core::record::State;
+use crate::core::saga;
+
+impl Model {
+    /// The store loses its newest writes, or those of one key: what gateways remember they put back.
+    pub(super) fn lose(&mut self, world: &mut World, keeps: Option<u8>) {
+        let Some(copy) = world.copy.take() else {
+            return;
+        };
+        world.left.losses -= 1;
+        self.say(|| "the store loses its newest writes".into());
+        let newest = std::mem::replace(&mut world.store, Arc::unwrap_or_clone(copy));
+        if let Some(keeps) = keeps {
+            for record in newest
+                .calls
+                .iter()
+                .filter(|record| name_of(record) == keeps)
+            {
+                world.store.put(record.clone());
+            }
+            if let Some(record) = newest.holder(keeps) {
+                world.store.give_name(keeps, record.intent.call_id);
+            }
+        }
+        if !self.scene.is_shared {
+            world.crash(0);
+            world.crash(1);
+        }
+        // Tokens go on above the highest that was given out.
+        world.store.token = newest.token;
+        world.is_closed = !self.is_broken(Break::NoticesNoLoss);
+        Self::forgive(world, self.scene.window);
+    }
+
+    /// A person accepts the loss: calls at risk become unknown, open sagas wait for a person, and the store opens.
+    pub(super) fn accept_loss(&mut self, world: &mut World) {
+        self.say(|| "a person accepts the loss".into());
+        let at_risk: Vec<_> = world.store.calls.clone();
+        let at_risk = at_risk.iter().filter(|record| {
+            matches!(
+                record.state,
+                State::Running | State::Failed(_) | State::Unknown(_)
+            )
+        });
+        for record in at_risk.filter(|_| !self.is_broken(Break::AcceptsWithoutMarks)) {
+            let event = Event::StoreLost {
+                by: String::new(),
+                reason: String::new(),
+            };
+            let Ok(next) = self.decide(Some(record), name_of(record), &event, world.now) else {
+                // Its key was forgotten long ago; if a later run has kept it, that is lost altogether.
+                let truth = world.truth_mut(name_of(record));
+                if truth.call == number(record.intent.call_id) {
+                    *truth = Truth::default();
+                }
+                continue;
+            };
+            if let Some(change) = next.change
+                && let Replaced::Done(_) = world.replace(&change, record, self.broken)
+            {
+                let held = world.store.lock.is_none() && change.release.retakes_lock;
+                if let (true, Some(from), Some(token)) =
+                    (held, change.release.lock_from, record.fencing)
+                {
+                    world.store.lock = Some(crate::core::session::Lock {
+                        call_id: record.intent.call_id,
+                        token,
+                        lease_until: change.record.attempt.lease_until,
+                        free_from: Some(from),
+                    });
+                }
+            }
+        }
+        for saga in &mut world.store.sagas {
+            let event = saga::Event::StoreLost {
+                by: String::new(),
+                reason: String::new(),
+            };
+            if let Ok(lost) = saga::next(saga, &event, &self.scene.sagas, at(world.now)) {
+                *saga = Arc::new(lost);
+            }
+        }
+        world.is_closed = false;
+    }
+
+    /// What the store knows nothing of any more is not promised. The key stands for its earlier call again.
+    fn forgive(world: &mut World, window: i64) {
+        for at in 0..world.truth.len() {
+            let (name, truth) = world.truth[at];
+            if world
+                .store
+                .calls
+                .iter()
+                .any(|record| number(record.intent.call_id) == truth.call)
+            {
+                continue;
+            }
+            for request in world
+                .requests
+                .iter_mut()
+                .filter(|request| number(request.call_id) == truth.call)
+            {
+                request.is_forgiven = true;
+            }
+            let earlier = world.store.holder(name).map(|record| Truth {
+                call: number(record.intent.call_id),
+                effects: truth.earlier,
+                settled_at: record.expires_at.map(|until| tick_of(until) - window),
+                ..Truth::default()
+            });
+            world.truth[at].1 = earlier.unwrap_or_default();
+        }
+    }
+}

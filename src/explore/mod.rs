@@ -1,0 +1,23 @@
+//! Explores the promise: every state that gateways, store, tool, callers and persons can reach within small bounds.
+//!
+//! Every change of a call or saga goes through the real rules, `core::call::next` and `core::saga::next`. The model
+//! imitates what `gateway` and `store` do around them; each file names those that it imitates. Only tests use it.
+
+mod canon; // a state as bytes, without what makes no difference
+mod claims; // how a gateway claims a key
+mod gateway; // what a gateway does about one call
+mod judge; // the promise
+mod loss; // the store loses writes
+mod model; // the real rules, but for one that a test breaks
+mod names; // names, numbers and times
+mod outside; // the tool, and the network before it
+mod persons; // what callers and persons do
+mod recover; // workers for lost and unknown calls
+mod sagas; // the worker for sagas
+mod scene; // what is explored, and within which bounds
+mod search; // every state, breadth first
+mod steps; // what may happen next
+mod store; // compare-and-swap
+mod tests;
+mod tidy; // what can make no difference any more
+mod world; // a state

@@ -1,0 +1,183 @@
+//! The tool, and the network before it: what may become of a request.
+
+use super::gateway::Answers;
+use super::model::{Broken, Model, label};
+use super::world::{Job, Request, Seen, World};
+
+impl Model {
+    /// The tool executes a request. One that deduplicates does so once for each key.
+    pub(super) fn execute(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
+        let request = world.requests[at];
+        let effects = world.truth(request.name).effects;
+        if self.dedups(request.name) && effects > 0 {
+            self.say(|| format!("the tool knows {} already", label(request.name)));
+            world.requests[at].executed = Some(effects);
+            return Ok(());
+        }
+        self.say(|| format!("the tool executes {}", label(request.name)));
+        if request.is_forgiven {
+            world.requests[at].executed = Some(0);
+            return Ok(());
+        }
+        self.judge_effect(world, &request)?;
+        world.requests[at].executed = Some(world.truth(request.name).effects);
+        Ok(())
+    }
+
+    /// The tool's answer to a request arrives, if its gateway still listens.
+    pub(super) fn answer(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        seen: Seen,
+    ) -> Result<(), Broken> {
+        let request = world.requests.remove(at);
+        let is_of = |job: &Job| match job {
+            Job::Wait { record, .. } | Job::Listen { record, .. } => {
+                record.attempt.id.0.as_u128() == request.attempt
+            }
+            _ => false,
+        };
+        let Some(place) = world.tasks.iter().position(|task| is_of(&task.job)) else {
+            return Ok(());
+        };
+        let what = if seen == Seen::Refused {
+            "refuses"
+        } else {
+            "answers with success for"
+        };
+        self.say(|| format!("the tool {what} {}", label(request.name)));
+        let task = world.tasks.remove(place);
+        let job = match task.job {
+            Job::Wait {
+                record,
+                until,
+                tells,
+            } => self.ended(world, task.gateway, record, seen, until, tells)?,
+            Job::Listen { record, until } => {
+                let write = Self::ending(record, seen, None, until);
+                Job::Write(Box::new(super::world::Write {
+                    tells: false,
+                    ..write
+                }))
+            }
+            job => job,
+        };
+        world.tasks.push(super::world::Task {
+            gateway: task.gateway,
+            job,
+        });
+        Ok(())
+    }
+
+    /// Something on the way sends a request twice.
+    pub(super) fn repeat(&mut self, world: &mut World, at: usize) {
+        let request = world.requests[at];
+        self.say(|| {
+            format!(
+                "something on the way sends the request for {} twice",
+                label(request.name)
+            )
+        });
+        world.left.repeats -= 1;
+        world.requests.push(Request {
+            executed: None,
+            ..request
+        });
+    }
+
+    /// The gateway gives an attempt up, of which it has heard nothing.
+    pub(super) fn give_up(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
+        let task = world.tasks.remove(at);
+        let Job::Wait {
+            record,
+            until,
+            tells,
+        } = task.job
+        else {
+            return Ok(());
+        };
+        self.say(|| {
+            format!(
+                "{} has waited long enough for {}",
+                super::model::title(task.gateway),
+                Self::call_label(&record)
+            )
+        });
+        let job = self.ended(world, task.gateway, record, Seen::NoAnswer, until, tells)?;
+        world.tasks.push(super::world::Task {
+            gateway: task.gateway,
+            job,
+        });
+        Ok(())
+    }
+
+    /// The tool cannot be reached.
+    pub(super) fn not_reached(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
+        let task = world.tasks.remove(at);
+        let Job::Send {
+            record,
+            until,
+            tells,
+        } = task.job
+        else {
+            return Ok(());
+        };
+        self.say(|| {
+            format!(
+                "{} cannot reach the tool",
+                super::model::title(task.gateway)
+            )
+        });
+        let job = self.ended(world, task.gateway, record, Seen::NotSent, until, tells)?;
+        world.tasks.push(super::world::Task {
+            gateway: task.gateway,
+            job,
+        });
+        Ok(())
+    }
+
+    /// The next step of a task.
+    pub(super) fn go(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        answers: Answers,
+    ) -> Result<(), Broken> {
+        let task = world.tasks.remove(at);
+        let gateway = task.gateway;
+        let next = match task.job {
+            Job::Arrived { name, seen, until } => {
+                self.claim(world, gateway, name, seen, until, answers)?
+            }
+            Job::Disown { record } => self.disown(world, gateway, record),
+            Job::Join { record, until } => self.join(world, gateway, record, until)?,
+            Job::Send {
+                record,
+                until,
+                tells,
+            } => Some(self.send(world, gateway, record, until, tells)?),
+            Job::Write(write) => self.write(world, gateway, *write, answers)?,
+            Job::Lost { record } => {
+                self.settle_lost(world, gateway, &record);
+                None
+            }
+            Job::Check { record, until } => self.check(world, gateway, record, until),
+            Job::Ask { record, asked_at } => Some(self.ask(world, gateway, record, asked_at)),
+            Job::Note {
+                record,
+                asked_at,
+                found,
+            } => {
+                self.note(world, gateway, &record, asked_at, found);
+                None
+            }
+            Job::Saga(job) => self.work_on_saga(world, gateway, *job)?,
+            job @ (Job::Wait { .. } | Job::Listen { .. }) => Some(job),
+        };
+        if let Some(job) = next {
+            world.tasks.push(super::world::Task { gateway, job });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,318 @@
+//! What one exploration is about: the tool's rules, what may go wrong and how often, and which rule is broken.
+
+use std::time::Duration;
+
+use crate::core::compensation::{Policy, Template};
+use crate::core::key::Source;
+use crate::core::retry;
+use crate::core::saga;
+use crate::core::tool::{Dedup, Mode, OnUnknown, Recheck, SessionPolicy, Tool};
+
+/// One tick of the model's clock. All times of the rules are whole ticks.
+pub(super) const TICK: Duration = Duration::from_secs(10);
+/// A run may send for this long, and holds its call for as long again.
+pub(super) const DEADLINE: i64 = 1;
+pub(super) const LEASE: i64 = 2;
+/// How long unknown calls are checked.
+pub(super) const GIVE_UP: i64 = 3;
+
+/// How often each of the things that cost a budget may happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Left {
+    /// Arrivals at each gateway.
+    pub(super) arrivals: [u8; 2],
+    /// Gateways that end without a word.
+    pub(super) crashes: u8,
+    /// Writes of which the store tells nothing, although it has made them.
+    pub(super) unanswered: u8,
+    /// Requests that something between gateway and tool sends twice.
+    pub(super) repeats: u8,
+    /// Pauses of the tool by a person.
+    pub(super) pauses: u8,
+    /// Losses of the store's newest writes.
+    pub(super) losses: u8,
+    /// Ends of the saga by its caller.
+    pub(super) ends: u8,
+    /// Single calls that a person has undone.
+    pub(super) undos: u8,
+    /// Locks that a person takes away.
+    pub(super) unlocks: u8,
+    /// Requests that do not reach the tool, or that it refuses.
+    pub(super) refusals: u8,
+    /// Times that a gateway takes a saga while another one still works on it.
+    pub(super) takeovers: u8,
+}
+
+impl Left {
+    pub(super) const NOTHING: Self = Self {
+        arrivals: [0, 0],
+        crashes: 0,
+        unanswered: 0,
+        repeats: 0,
+        pauses: 0,
+        losses: 0,
+        ends: 0,
+        undos: 0,
+        unlocks: 0,
+        refusals: 0,
+        takeovers: 0,
+    };
+
+    pub(super) fn bytes(&self) -> [u8; 12] {
+        let [a, b] = self.arrivals;
+        [
+            a,
+            b,
+            self.crashes,
+            self.unanswered,
+            self.repeats,
+            self.pauses,
+            self.losses,
+            self.ends,
+            self.undos,
+            self.unlocks,
+            self.refusals,
+            self.takeovers,
+        ]
+    }
+}
+
+/// A deliberate break of one rule. The explorer must find what it leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Break {
+    Nothing,
+    /// A claim takes a key that another call holds.
+    ClaimTakesHeldKey,
+    /// A change is written whatever the stored record is by now.
+    ReplacesWithoutComparing,
+    /// The end of a lease counts as "not executed".
+    LeaseFreesKey,
+    /// A success is told before it is written.
+    TellsBeforeWriting,
+    /// "Not found" counts before the first request's time is over.
+    BelievesEarlyNotFound,
+    /// A call is sent again to a tool that executes it again.
+    SendsAgainWithoutDedup,
+    /// A person may say "failed" while the request is under way.
+    PersonsNeedNotWait,
+    /// Cleanup deletes unknown calls, too.
+    CleansUpUnknown,
+    /// An unknown call becomes failed when its key's window is over.
+    UnknownExpires,
+    /// No gateway takes up a call whose owner is gone.
+    RecoversNothing,
+    /// A gateway that was stalled sends after its deadline.
+    SendsAfterDeadline,
+    /// The store does not notice that it has lost writes.
+    NoticesNoLoss,
+    /// A loss is accepted, and no call is marked as unknown.
+    AcceptsWithoutMarks,
+    /// What undoes a call is sent again while its outcome is unknown.
+    SendsUndoingAgain,
+    /// A saga undoes its calls while one of them may still run.
+    UndoesWithoutWaiting,
+    /// A finished saga may be aborted.
+    AbortsFinishedSaga,
+    /// A call is sent although its saga is closed.
+    JoinsClosedSaga,
+    /// A session's lock is free as soon as its call is unknown.
+    FreesLockAtOnce,
+}
+
+/// What the calls of all keys have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    None,
+    /// The calls of all keys are one saga.
+    Saga,
+    /// The calls of all keys take turns in one session.
+    Session,
+}
+
+/// One exploration.
+#[derive(Debug, Clone)]
+pub(super) struct Scene {
+    pub(super) name: &'static str,
+    pub(super) tool: Tool,
+    /// The tool that undoes.
+    pub(super) cancel: Tool,
+    pub(super) sagas: saga::Policy,
+    pub(super) keys: u8,
+    pub(super) source: Source,
+    pub(super) group: Group,
+    pub(super) left: Left,
+    /// How many ticks after its lease a request may still reach the tool.
+    pub(super) late: i64,
+    /// Whether time may pass while a gateway has something to do.
+    pub(super) stalls: bool,
+    /// For how many ticks the key of a finished call is remembered.
+    pub(super) window: i64,
+    /// Whether gateways go on when the store loses data. A file has one gateway, which ends with it.
+    pub(super) is_shared: bool,
+    /// At so many states the exploration ends: the rest is not looked at.
+    pub(super) most_states: Option<usize>,
+}
+
+impl Scene {
+    fn new(name: &'static str, tool: Tool, left: Left) -> Self {
+        Self {
+            name,
+            cancel: plain("cancel"),
+            tool,
+            sagas: saga::Policy {
+                deadline: 2 * TICK,
+                on_timeout: saga::OnTimeout::Abort,
+                retry: retry::Policy {
+                    attempts: 1,
+                    base: TICK,
+                    max: TICK,
+                },
+                retention: TICK,
+                look_again: TICK,
+            },
+            keys: 1,
+            source: Source::Runtime,
+            group: Group::None,
+            left,
+            late: 0,
+            stalls: true,
+            window: 3,
+            is_shared: true,
+            most_states: None,
+        }
+    }
+
+    /// A tool that does not deduplicate. Its unknown calls are held for a person.
+    pub(super) fn held(left: Left) -> Self {
+        Self {
+            source: Source::Business,
+            ..Self::new("held", plain("act"), left)
+        }
+    }
+
+    /// A tool that is asked. A request may arrive for a tick after its lease, as its operator has declared.
+    pub(super) fn probed(left: Left) -> Self {
+        let unknown = OnUnknown::Probe {
+            negative_final_after: Some(TICK),
+        };
+        let tool = Tool {
+            unknown,
+            ..plain("act")
+        };
+        Self {
+            late: 1,
+            ..Self::new("probed", tool, left)
+        }
+    }
+
+    /// A tool that deduplicates. Its unknown calls are sent again.
+    pub(super) fn deduplicating(left: Left) -> Self {
+        let tool = Tool {
+            unknown: OnUnknown::Retry,
+            dedup: Dedup::Key,
+            ..plain("act")
+        };
+        Self {
+            late: 1,
+            ..Self::new("deduplicating", tool, left)
+        }
+    }
+
+    /// Two calls of one saga.
+    pub(super) fn saga(left: Left, undoes_unknown: bool) -> Self {
+        let template = Template {
+            tool: "cancel".into(),
+            args: Vec::new(),
+            undoes_unknown,
+        };
+        let tool = Tool {
+            compensation: Policy::By(template),
+            retry: once(),
+            dedup_window: Some(TICK),
+            retention: TICK,
+            ..plain("act")
+        };
+        Self {
+            cancel: Tool {
+                retry: once(),
+                retention: TICK,
+                ..plain("cancel")
+            },
+            keys: 2,
+            window: 1,
+            group: Group::Saga,
+            ..Self::new("saga", tool, left)
+        }
+    }
+
+    /// Two calls that take turns in one session.
+    pub(super) fn session(left: Left) -> Self {
+        let session = SessionPolicy {
+            mode: Mode::Exclusive,
+            wait: Duration::ZERO,
+        };
+        let tool = Tool {
+            session,
+            retry: once(),
+            ..plain("act")
+        };
+        Self {
+            keys: 2,
+            group: Group::Session,
+            ..Self::new("session", tool, left)
+        }
+    }
+
+    /// The same over a file, whose gateways end when it is exchanged.
+    pub(super) fn over_a_file(self) -> Self {
+        Self {
+            is_shared: false,
+            ..self
+        }
+    }
+
+    /// The same with gateways that never stall.
+    pub(super) fn without_stalls(self) -> Self {
+        Self {
+            stalls: false,
+            ..self
+        }
+    }
+
+    /// The same under another name.
+    pub(super) fn called(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
+    pub(super) fn deduplicates(&self) -> bool {
+        self.tool.dedup == Dedup::Key
+    }
+}
+
+fn once() -> retry::Policy {
+    retry::Policy {
+        attempts: 1,
+        base: Duration::ZERO,
+        max: Duration::ZERO,
+    }
+}
+
+fn plain(name: &str) -> Tool {
+    Tool {
+        timeout: TICK,
+        deadline: TICK,
+        lease_margin: TICK,
+        dedup_window: Some(3 * TICK),
+        retention: 4 * TICK,
+        retry: retry::Policy {
+            attempts: 2,
+            ..once()
+        },
+        recheck: Recheck {
+            base: TICK,
+            max: TICK,
+            give_up_after: 3 * TICK,
+        },
+        ..Tool::new(name)
+    }
+}

@@ -1,0 +1,458 @@
+//! The state of the model: store, gateways, tool, and what an outside observer knows.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::names::{CALLS_OF_KEY, UNDOES};
+use super::scene::{Left, Scene};
+use crate::core::call::Change;
+use crate::core::record::{AttemptId, CallId, Record};
+use crate::core::saga::Saga;
+use crate::core::session::Lock;
+
+pub(super) use super::names::{
+    ENDED, Name, at, instance, lookup, name_of, name_of_undo, number, tick_of, undone_by,
+};
+
+/// What a store holds.
+#[derive(Clone, Default)]
+pub(super) struct Store {
+    /// By their ids.
+    pub(super) calls: Vec<Arc<Record>>,
+    pub(super) names: Vec<(Name, CallId)>,
+    pub(super) sagas: Vec<Arc<Saga>>,
+    /// The newest fencing token.
+    pub(super) token: u64,
+    pub(super) lock: Option<Lock>,
+}
+
+impl Store {
+    pub(super) fn load(&self, call_id: CallId) -> Option<&Arc<Record>> {
+        self.calls
+            .iter()
+            .find(|record| record.intent.call_id == call_id)
+    }
+
+    /// The call that a name stands for.
+    pub(super) fn holder(&self, name: Name) -> Option<&Arc<Record>> {
+        let (_, call_id) = self.names.iter().find(|(held, _)| *held == name)?;
+        self.load(*call_id)
+    }
+
+    pub(super) fn put(&mut self, record: Arc<Record>) {
+        let id = record.intent.call_id;
+        match self
+            .calls
+            .binary_search_by_key(&id, |call| call.intent.call_id)
+        {
+            Ok(at) => self.calls[at] = record,
+            Err(at) => self.calls.insert(at, record),
+        }
+    }
+
+    pub(super) fn give_name(&mut self, name: Name, call_id: CallId) {
+        self.names.retain(|(held, _)| *held != name);
+        self.names.push((name, call_id));
+        self.names.sort_unstable();
+    }
+}
+
+/// What a gateway has seen of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Seen {
+    NotSent,
+    NoAnswer,
+    /// The tool's answer, with the number of its effect.
+    Executed(u8),
+    /// The tool says that it did nothing.
+    Refused,
+}
+
+/// What a task of a gateway does next. Where it holds a record, that is how the task knows it.
+#[derive(Clone)]
+pub(super) enum Job {
+    /// A request wants its call: it claims the key, or finds out which call has it.
+    Arrived {
+        name: Name,
+        seen: Option<Arc<Record>>,
+        until: i64,
+    },
+    /// The store did not answer the claim: nothing is sent, and it is looked for.
+    Disown { record: Arc<Record> },
+    /// Claimed: asks whether its saga lets it be sent.
+    Join { record: Arc<Record>, until: i64 },
+    /// About to send.
+    Send {
+        record: Arc<Record>,
+        until: i64,
+        tells: bool,
+    },
+    /// Sent, and not answered yet.
+    Wait {
+        record: Arc<Record>,
+        until: i64,
+        tells: bool,
+    },
+    /// Knows how the attempt ended, and writes that down.
+    Write(Box<Write>),
+    /// Has written that the outcome is unknown, and may still hear of it.
+    Listen { record: Arc<Record>, until: i64 },
+    /// A worker has found a call without an owner.
+    Lost { record: Arc<Record> },
+    /// A worker has found a due check of an unknown call.
+    Check { record: Arc<Record>, until: i64 },
+    /// A worker asks the tool.
+    Ask { record: Arc<Record>, asked_at: i64 },
+    /// A worker has the tool's answer, and writes it down.
+    Note {
+        record: Arc<Record>,
+        asked_at: i64,
+        found: Option<u8>,
+    },
+    /// A worker has taken a saga.
+    Saga(Box<SagaJob>),
+}
+
+/// The end of an attempt that is to be written.
+#[derive(Clone)]
+pub(super) struct Write {
+    pub(super) record: Arc<Record>,
+    pub(super) attempt: AttemptId,
+    pub(super) fencing: Option<u64>,
+    pub(super) seen: Seen,
+    /// The id of a further attempt.
+    pub(super) retry: Option<AttemptId>,
+    pub(super) until: i64,
+    /// A caller waits for it.
+    pub(super) tells: bool,
+    /// An answer may still come.
+    pub(super) listens: bool,
+    /// Claimed, but not to be sent: its saga is closed.
+    pub(super) is_turned_away: bool,
+    /// Offered to the store, which did not answer.
+    pub(super) pending: Option<Arc<Change>>,
+}
+
+impl Write {
+    /// Goes on with a newer version of the call.
+    pub(super) fn renew(&mut self, newer: Arc<Record>) {
+        if Some(newer.attempt.id) == self.retry {
+            // Its own further attempt, whose beginning was not confirmed and which was not sent.
+            self.attempt = newer.attempt.id;
+            self.fencing = newer.fencing;
+            self.seen = Seen::NotSent;
+            self.retry = None;
+        }
+        self.record = newer;
+    }
+}
+
+/// The work on a saga.
+#[derive(Clone)]
+pub(super) struct SagaJob {
+    pub(super) saga: Arc<Saga>,
+    pub(super) step: SagaStep,
+}
+
+#[derive(Clone)]
+pub(super) enum SagaStep {
+    /// Looks what is next.
+    Look,
+    /// Goes through its calls as they were listed. `is_fresh`: nothing was done since.
+    Calls {
+        calls: Vec<Arc<Record>>,
+        is_fresh: bool,
+    },
+    /// Waits for what undoes a call.
+    Undoing {
+        record: Arc<Record>,
+        calls: Vec<Arc<Record>>,
+    },
+    /// What undoes the call has succeeded; that is written down.
+    Undone {
+        record: Arc<Record>,
+        calls: Vec<Arc<Record>>,
+    },
+    /// The call is noted as undone; the saga goes on. `None`: another writer was faster.
+    Advance {
+        changed: Option<Arc<Record>>,
+        calls: Vec<Arc<Record>>,
+    },
+    /// A call is given up, and the saga with it.
+    Put { ahead: Arc<Saga> },
+}
+
+/// A task of a gateway.
+#[derive(Clone)]
+pub(super) struct Task {
+    pub(super) gateway: u8,
+    pub(super) job: Job,
+}
+
+impl Task {
+    /// The name of the call that the task runs in this process.
+    pub(super) fn runs(&self) -> Option<Name> {
+        match &self.job {
+            Job::Arrived { name, .. } => Some(*name),
+            Job::Join { record, .. }
+            | Job::Send {
+                record,
+                tells: true,
+                ..
+            }
+            | Job::Wait {
+                record,
+                tells: true,
+                ..
+            } => Some(name_of(record)),
+            Job::Write(write) if write.tells => Some(name_of(&write.record)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_worker(&self) -> bool {
+        matches!(
+            self.job,
+            Job::Lost { .. }
+                | Job::Check { .. }
+                | Job::Ask { .. }
+                | Job::Note { .. }
+                | Job::Saga(_)
+        )
+    }
+
+    /// All records that the task knows.
+    pub(super) fn records(&self) -> Vec<&Arc<Record>> {
+        match &self.job {
+            Job::Arrived { seen, .. } => seen.iter().collect(),
+            Job::Disown { record }
+            | Job::Join { record, .. }
+            | Job::Send { record, .. }
+            | Job::Wait { record, .. }
+            | Job::Listen { record, .. }
+            | Job::Lost { record }
+            | Job::Check { record, .. }
+            | Job::Ask { record, .. }
+            | Job::Note { record, .. } => vec![record],
+            Job::Write(write) => vec![&write.record],
+            Job::Saga(job) => match &job.step {
+                SagaStep::Look | SagaStep::Put { .. } => Vec::new(),
+                SagaStep::Calls { calls, .. } => calls.iter().collect(),
+                SagaStep::Undoing { record, calls } | SagaStep::Undone { record, calls } => {
+                    calls.iter().chain([record]).collect()
+                }
+                SagaStep::Advance { changed, calls } => calls.iter().chain(changed).collect(),
+            },
+        }
+    }
+
+    /// Changes all records that the task knows.
+    fn each_record(&mut self, change: &mut impl FnMut(&mut Arc<Record>)) {
+        match &mut self.job {
+            Job::Arrived { seen, .. } => seen.iter_mut().for_each(change),
+            Job::Disown { record }
+            | Job::Join { record, .. }
+            | Job::Send { record, .. }
+            | Job::Wait { record, .. }
+            | Job::Listen { record, .. }
+            | Job::Lost { record }
+            | Job::Check { record, .. }
+            | Job::Ask { record, .. }
+            | Job::Note { record, .. } => change(record),
+            Job::Write(write) => {
+                change(&mut write.record);
+                if let Some(pending) = &mut write.pending {
+                    let mut record = Arc::new(pending.record.clone());
+                    change(&mut record);
+                    Arc::make_mut(pending).record = Arc::unwrap_or_clone(record);
+                }
+            }
+            Job::Saga(job) => match &mut job.step {
+                SagaStep::Look | SagaStep::Put { .. } => {}
+                SagaStep::Calls { calls, .. } => calls.iter_mut().for_each(change),
+                SagaStep::Undoing { record, calls } | SagaStep::Undone { record, calls } => {
+                    change(record);
+                    calls.iter_mut().for_each(change);
+                }
+                SagaStep::Advance { changed, calls } => {
+                    changed.iter_mut().for_each(&mut *change);
+                    calls.iter_mut().for_each(change);
+                }
+            },
+        }
+    }
+}
+
+/// A request on its way to the tool, or at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Request {
+    pub(super) name: Name,
+    pub(super) call_id: CallId,
+    pub(super) attempt: u128,
+    /// Before this tick it may be executed.
+    pub(super) until: i64,
+    /// The number of its effect.
+    pub(super) executed: Option<u8>,
+    /// The store has forgotten its call, and a person has accepted that.
+    pub(super) is_forgiven: bool,
+}
+
+/// What an observer knows who sees callers and tool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Truth {
+    /// The number of the call that the key stands for.
+    pub(super) call: u8,
+    /// Effects of the intent.
+    pub(super) effects: u8,
+    /// Effects of the intent before it.
+    pub(super) earlier: u8,
+    /// The success that a caller was told.
+    pub(super) told: Option<u8>,
+    /// Since when its call is at its end.
+    pub(super) settled_at: Option<i64>,
+    /// Whether a caller was told that the saga's call is undone, or its effect is.
+    pub(super) is_undone: bool,
+}
+
+/// A state of the model.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) now: i64,
+    pub(super) store: Store,
+    /// What the store was before its newest writes.
+    pub(super) copy: Option<Arc<Store>>,
+    /// The store has lost writes, and no person has accepted that.
+    pub(super) is_closed: bool,
+    pub(super) is_paused: bool,
+    pub(super) tasks: Vec<Task>,
+    pub(super) requests: Vec<Request>,
+    pub(super) truth: Vec<(Name, Truth)>,
+    pub(super) left: Left,
+}
+
+impl World {
+    pub(super) fn first(scene: &Scene) -> Self {
+        Self {
+            now: 0,
+            store: Store::default(),
+            copy: None,
+            is_closed: false,
+            is_paused: false,
+            tasks: Vec::new(),
+            requests: Vec::new(),
+            truth: Vec::new(),
+            left: scene.left,
+        }
+    }
+
+    pub(super) fn truth(&self, name: Name) -> Truth {
+        let found = self.truth.iter().find(|(held, _)| *held == name);
+        found.map(|(_, truth)| *truth).unwrap_or_default()
+    }
+
+    pub(super) fn truth_mut(&mut self, name: Name) -> &mut Truth {
+        let at = match self.truth.binary_search_by_key(&name, |(held, _)| *held) {
+            Ok(at) => at,
+            Err(at) => {
+                self.truth.insert(at, (name, Truth::default()));
+                at
+            }
+        };
+        &mut self.truth[at].1
+    }
+
+    /// Whether a request of this name may still be executed.
+    pub(super) fn may_come(&self, name: Name) -> bool {
+        let mut requests = self.requests.iter();
+        requests.any(|request| {
+            request.name == name
+                && !request.is_forgiven
+                && request.executed.is_none()
+                && self.now < request.until
+        })
+    }
+
+    /// All records that the store, its copy or a task has.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Arc<Record>> {
+        let stored = self.store.calls.iter();
+        let copied = self.copy.iter().flat_map(|copy| &copy.calls);
+        stored
+            .chain(copied)
+            .chain(self.tasks.iter().flat_map(Task::records))
+    }
+
+    /// Effects of a call's intent, also if its key stands for another one by now.
+    pub(super) fn effects_of(&self, record: &Record) -> u8 {
+        let truth = self.truth(name_of(record));
+        if truth.call == number(record.intent.call_id) {
+            truth.effects
+        } else {
+            truth.earlier
+        }
+    }
+
+    /// Whether a request of this call may still be executed.
+    pub(super) fn may_still_come(&self, record: &Record) -> bool {
+        let is_its = |request: &&Request| request.call_id == record.intent.call_id;
+        self.requests.iter().filter(is_its).any(|request| {
+            !request.is_forgiven && request.executed.is_none() && self.now < request.until
+        })
+    }
+
+    /// An id that no attempt has that is still heard of.
+    pub(super) fn fresh_attempt(&self) -> AttemptId {
+        let is_used = |attempt: AttemptId| {
+            let writes = |task: &Task| match &task.job {
+                Job::Write(write) => write.attempt == attempt || write.retry == Some(attempt),
+                _ => false,
+            };
+            self.records().any(|record| record.attempt.id == attempt)
+                || self.tasks.iter().any(writes)
+                || self
+                    .requests
+                    .iter()
+                    .any(|request| request.attempt == attempt.0.as_u128())
+        };
+        let mut ids = (1..).map(|number| AttemptId(Uuid::from_u128(number)));
+        ids.find(|id| !is_used(*id))
+            .unwrap_or(AttemptId(Uuid::nil()))
+    }
+
+    /// An id that no call of this name has that is still heard of.
+    pub(super) fn fresh_call(&self, name: Name) -> CallId {
+        let first = u128::from(name & !UNDOES) * CALLS_OF_KEY + if name >= UNDOES { 64 } else { 1 };
+        let is_used = |id: CallId| {
+            let decided =
+                |record: &Arc<Record>| record.compensation().is_some_and(|by| by.call_id == id);
+            self.records()
+                .any(|record| record.intent.call_id == id || decided(record))
+                || self.requests.iter().any(|request| request.call_id == id)
+        };
+        let mut ids = (first..).map(|number| CallId(Uuid::from_u128(number)));
+        ids.find(|id| !is_used(*id)).unwrap_or(CallId(Uuid::nil()))
+    }
+
+    /// A gateway ends. Its requests go on.
+    pub(super) fn crash(&mut self, gateway: u8) {
+        self.tasks.retain(|task| task.gateway != gateway);
+        let ended = instance(gateway);
+        let mut change = |record: &mut Arc<Record>| {
+            if record.attempt.owner == ended {
+                Arc::make_mut(record).attempt.owner = ENDED;
+            }
+        };
+        self.store.calls.iter_mut().for_each(&mut change);
+        if let Some(copy) = &mut self.copy {
+            Arc::make_mut(copy).calls.iter_mut().for_each(&mut change);
+        }
+        for task in &mut self.tasks {
+            task.each_record(&mut change);
+        }
+    }
+}
+
+/// The tick before which a request of this record may reach the tool.
+pub(super) fn comes_before(record: &Record, scene: &Scene) -> i64 {
+    tick_of(record.attempt.lease_until) + scene.late
+}

@@ -1,0 +1,162 @@
+//! Writes an effect that the ledger has forgotten back as a succeeded call.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::anomaly_worker::AnomalyWorker;
+use super::settings::{Reconciliation, SourceAt};
+use crate::core::call::{Adoption, Event};
+use crate::core::caller::RESERVED_TENANT;
+use crate::core::key::{self, Lookup};
+use crate::core::reconcile::Join;
+use crate::core::reconcile::anomaly::{Case, End};
+use crate::core::record::{AttemptId, Content, Intent};
+use crate::core::work::Blocked;
+use crate::gateway::ids::new_call_id;
+use crate::gateway::tools::ToolAt;
+use crate::gateway::transition::{self, Begin, Begun};
+
+impl AnomalyWorker {
+    /// Adopts an effect: claims its key for a call that has succeeded.
+    ///
+    /// If another call holds the key, nothing is written: the effect is that call's, or its duplicate. Done again it is the
+    /// same call.
+    pub(super) async fn adopt(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
+        let (at, lookup) = adoptable(of, case)?;
+        let tool = at.tool.as_ref().and_then(|tool| self.base.tool_at(tool));
+        let tool = tool.ok_or_else(|| Blocked::busy("its tool is not configured here"))?;
+        let tenant = self.tenant_of(&lookup).await?;
+        let now = self.base.now();
+        let listed = &case.listed;
+        let intent = Intent {
+            call_id: new_call_id(&lookup),
+            tenant,
+            tool: tool.tool.name.clone(),
+            lookup,
+            names: Vec::new(),
+            recipe: tool.recipe_id,
+            // The caller's own cannot be had from it.
+            key: lookup.for_tool(),
+            key_source: key::Source::Adopted,
+            fingerprint: [0; 32],
+            user_id: String::new(),
+            session_id: String::new(),
+            saga_id: String::new(),
+            trace_id: String::new(),
+            made_by: String::new(),
+            client_ids: String::new(),
+            similar: None,
+            // They are not known.
+            args: Bytes::from_static(b"null"),
+            created_at: now,
+        };
+        let event = Event::Adopted(Adoption {
+            intent: Arc::new(intent),
+            attempt: attempt_of(&lookup, &listed.effect),
+            content: self.content_of(at, &tool, case),
+            owner: self.base.instance,
+            by: of.name.clone(),
+            why: format!(
+                "{} has {}, and no call had its key",
+                listed.source, listed.effect
+            ),
+        });
+        let failed = |why: String| Blocked::busy(why);
+        let next = transition::ask(&tool.tool, None, &event, now);
+        let change = next.ok().and_then(|next| next.change);
+        let change = change.ok_or_else(|| Blocked::for_good("it cannot be adopted"))?;
+        let begun = transition::begin(&self.base, change, Begin::Claim { instead_of: &[] }, 0);
+        match begun.await.map_err(|error| failed(error.to_string()))? {
+            Begun::Ours(record) => {
+                let (call_id, trace_id) = (record.intent.call_id, &record.intent.trace_id);
+                tracing::warn!(%call_id, tool = record.intent.tool, trace_id, "a forgotten effect was adopted");
+                Ok(End::Adopted(call_id))
+            }
+            Begun::Not(Some(holder)) => {
+                let call_id = holder.intent.call_id;
+                match transition::ask(&tool.tool, Some(&holder), &event, now) {
+                    Ok(_) => Ok(End::Adopted(call_id)),
+                    Err(_) => Ok(End::held_by(&holder)),
+                }
+            }
+            Begun::Not(None) | Begun::Denied(_) | Begun::Unconfirmed(_) => {
+                Err(failed("the store did not say whether it has it".into()))
+            }
+        }
+    }
+
+    /// The tenant whose key it is: the last byte of a key follows from the tenant.
+    async fn tenant_of(&self, lookup: &Lookup) -> Result<String, Blocked> {
+        let stored = self.base.store.tenants().await;
+        let stored = stored.map_err(|error| Blocked::busy(error.to_string()))?;
+        let mut tenants: BTreeSet<String> = stored.into_iter().collect();
+        tenants.extend(self.base.tenants().iter().cloned());
+        // What undoes effects is not undone itself.
+        tenants.remove(RESERVED_TENANT);
+        let may_be = |tenant: &String| Lookup::partition_of(tenant) == lookup.partition();
+        let found: Vec<String> = tenants.into_iter().filter(may_be).collect();
+        match &found[..] {
+            [tenant] => Ok(tenant.clone()),
+            [] => Err(Blocked::for_good(
+                "no tenant that this gateway knows has such a key",
+            )),
+            several => Err(Blocked::for_good(format!(
+                "its key may be of any of these tenants: {}",
+                several.join(", ")
+            ))),
+        }
+    }
+
+    /// The result for its duplicates.
+    fn content_of(&self, at: &SourceAt, tool: &ToolAt, case: &Case) -> Content {
+        let Some(pointer) = &at.adopted_result else {
+            return Content::Unavailable(
+                "the call was adopted from its effect, without a result".into(),
+            );
+        };
+        // Callers of these expect more than a result: a status and headers, or a message of MCP.
+        if tool.tool.proxy.is_some() || tool.is_of_upstream() {
+            return Content::Unavailable(
+                "the call was adopted from its effect, which has no answer".into(),
+            );
+        }
+        let item = case.effect.as_ref();
+        match item.and_then(|item| item.pointer(pointer.as_str())) {
+            None => Content::Unavailable(
+                "the effect from which the call was adopted has no result".into(),
+            ),
+            Some(result) => self.kept(result),
+        }
+    }
+}
+
+/// The source and the key of an effect that can be adopted.
+///
+/// # Errors
+/// Its key is not surely one of the gateway's own.
+fn adoptable<'a>(of: &'a Reconciliation, case: &Case) -> Result<(&'a SourceAt, Lookup), Blocked> {
+    let at = of.source(&case.listed.source);
+    let at = at.ok_or_else(|| Blocked::for_good("its source is not configured any more"))?;
+    if at.rules.join != Join::Key {
+        let why = "the source does not show the keys that tools get: its items are joined by another value";
+        return Err(Blocked::for_good(why));
+    }
+    if at.tool.is_none() {
+        let why = "it is not said of which tool the effects of the source are: add tool";
+        return Err(Blocked::for_good(why));
+    }
+    let lookup = Lookup::of_tool_key(&case.listed.key);
+    let lookup = lookup.ok_or_else(|| Blocked::for_good("its key is not of the gateway's form"))?;
+    Ok((at, lookup))
+}
+
+/// The attempt of an adopted call. It follows from the effect, so that an effect is adopted once.
+fn attempt_of(lookup: &Lookup, effect: &str) -> AttemptId {
+    let digest = key::digest(["adopt", &lookup.for_tool(), effect]);
+    let mut id = [0; 16];
+    id.copy_from_slice(&digest[..16]);
+    AttemptId(Uuid::from_bytes(id))
+}

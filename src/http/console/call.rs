@@ -1,0 +1,354 @@
+//! One call: what happened to it, what that proved, and what a person may do about it.
+
+use maud::{Markup, html};
+use uuid::Uuid;
+
+use super::super::Http;
+use super::super::problem::Problem;
+use super::address;
+use super::calls;
+use super::context::{Context, Field};
+use super::page::{self, Screen};
+use super::person::Person;
+use super::words::{
+    self, belongs_to, between, fact, json, length, plain, quoted, state, text, tool, trace, when,
+};
+use crate::core::key::Source;
+use crate::core::ledger::{Duplicates, Filter, History};
+use crate::core::record::{CallId, Content, Entry, Failure, Record, State};
+use crate::gateway::{ErrorKind, Replay};
+use axum::response::Response;
+
+/// Neighbours of a call that its page shows.
+const NEIGHBOURS: u32 = 6;
+
+/// The id in an address.
+pub(super) fn id_of(text: &str) -> Result<CallId, Problem> {
+    let id = Uuid::try_parse(text).map(CallId);
+    id.map_err(|_| ErrorKind::UnknownCall.into())
+}
+
+pub(super) async fn screen(context: &Context<'_>, id: &str) -> Result<Screen, Problem> {
+    let ledger = &context.http.gateway.ledger;
+    let found = ledger.find_call(&context.person.caller, id_of(id)?).await?;
+    let record = &found.record;
+    let body = html! {
+        (summary(record, context))
+        (acts(record, context))
+        section {
+            h2 { "What happened" }
+            (timeline(&found, context))
+        }
+        (duplicates(&found.duplicates, record, context))
+        (texts(record))
+        (neighbours(record, context).await?)
+        section {
+            h2 { "The same by command" }
+            (command(context, record.intent.call_id))
+        }
+    };
+    Ok(Screen {
+        title: format!("Call of {}: {}", record.intent.tool, record.state.as_str()),
+        tab: "calls",
+        body,
+    })
+}
+
+/// What is known of a call in one sentence.
+pub(super) fn known(record: &Record) -> String {
+    match &record.state {
+        State::Running => "It was sent, or will be: no answer is known yet.".into(),
+        State::Succeeded(Content::Kept(_)) => {
+            "It was executed. Every duplicate gets its result.".into()
+        }
+        State::Succeeded(Content::Unavailable(why)) => {
+            format!("It was executed, but its result is not there: {why}")
+        }
+        State::Failed(failure) => format!(
+            "It surely had no effect ({}): {}",
+            failure.kind.as_str(),
+            failure.why
+        ),
+        State::Unknown(why) => {
+            format!("It may have been executed, and is not sent again by itself: {why}")
+        }
+        State::Compensating(_) => "It is being undone.".into(),
+        State::Compensated(_) => "It has been undone, or never ran and never will.".into(),
+        State::Stuck(_) => "It could not be undone. Its saga waits for a person.".into(),
+    }
+}
+
+/// When an unknown call is worked on next.
+pub(super) fn next_check(record: &Record, context: &Context<'_>) -> Markup {
+    if !matches!(record.state, State::Unknown(_)) {
+        return html! {};
+    }
+    html! {
+        @match record.check.and_then(|check| check.at) {
+            Some(at) => { "Its tool is asked " (when(at, context.now)) "." }
+            None => b { "It will not settle by itself: a person has to look into the tool's own system." }
+        }
+    }
+}
+
+fn summary(record: &Record, context: &Context<'_>) -> Markup {
+    let intent = &record.intent;
+    let expires = record
+        .expires_at
+        .map_or_else(|| html! {}, |at| when(at, context.now));
+    let similar = record.similar_to.map_or_else(|| html! {}, words::call);
+    let compensation = record.compensation();
+    let compensation = compensation.map_or_else(|| html! {}, |by| words::call(by.call_id));
+    html! {
+        p.known { (state(record.state.as_str())) " " (text(&known(record))) }
+        p { (next_check(record, context)) }
+        dl {
+            (fact("Call", &html! { code { (intent.call_id.to_string()) } }))
+            (fact("Tool", &tool(&intent.tool)))
+            (fact("Made", &html! { (when(intent.created_at, context.now)) @if !intent.made_by.is_empty() { " by token " (text(&intent.made_by)) } }))
+            (fact("Changed", &when(record.updated_at, context.now)))
+            (fact("Key", &html! { code { (text(&intent.key)) } " " small { (source(intent.key_source)) } }))
+            (fact("Key at the tool", &html! { code { (intent.lookup.for_tool()) } }))
+            (fact("Key remembered until", &expires))
+            (fact("Belongs to", &belongs_to(intent)))
+            (fact("Tenant", &plain(&intent.tenant)))
+            (fact("User", &plain(&intent.user_id)))
+            (fact("Trace", &trace(&intent.trace_id)))
+            (fact("Attempts", &html! { (record.attempts) }))
+            (fact("Took", &record.latency_ms.map_or_else(|| html! {}, |ms| html! { (ms) " ms" })))
+            (fact("Fencing token", &record.fencing.map_or_else(|| html! {}, |token| html! { (token) })))
+            (fact("Looks like", &similar))
+            (fact("Undone by", &compensation))
+            (fact("The client's names", &plain(&intent.client_ids)))
+        }
+    }
+}
+
+/// How the key of a call was found.
+fn source(source: Source) -> &'static str {
+    match source {
+        Source::Runtime => "brought by the caller",
+        Source::Business => "made of the tool's key fields",
+        Source::Model => "brought by the model, among the arguments",
+        Source::Derived => "derived from the arguments: the caller brought none",
+        Source::Compensation => "made by the gateway, for what undoes another call",
+        Source::Round => "made by the gateway, for the answer to a tool's questions",
+        Source::Adopted => "not known: the call was adopted from its effect",
+    }
+}
+
+/// The acts that fit the call's state. None of them sends it again.
+pub(super) fn acts(record: &Record, context: &Context<'_>) -> Markup {
+    let id = record.intent.call_id.to_string();
+    let to = |act| address::to(&["calls", &id, act], &[]);
+    let settle = html! {
+        (context.act(
+            &to("succeeded"),
+            "Settle: it was executed",
+            "Look into the tool's own system first. From now on every duplicate gets the result that you write here.",
+            &[Field::Json { label: "Result, as JSON; null where the tool answers nothing", value: "" }, Field::Reason],
+        ))
+        (context.act(
+            &to("failed"),
+            "Settle: it was not executed",
+            "Only if the tool's own system shows that it was not. The next repetition with its key is executed.",
+            &[Field::Reason],
+        ))
+    };
+    html! {
+        section.acts aria-label="What you may do" {
+            @match &record.state {
+                State::Unknown(_) => (settle)
+                State::Stuck(_) => {
+                    (context.act(
+                        &to("failed"),
+                        "Settle: it is undone by hand",
+                        "Only if you have undone it in the tool's own system. Its saga goes on.",
+                        &[Field::Reason],
+                    ))
+                    (context.act(
+                        &to("succeeded"),
+                        "Settle: its effect stands",
+                        "It is not undone. Its saga goes on.",
+                        &[Field::Json { label: "Result, as JSON", value: "null" }, Field::Reason],
+                    ))
+                }
+                State::Succeeded(_) => {
+                    (context.act(
+                        &to("compensate"),
+                        "Undo this call",
+                        "The compensation of its tool is called, with a key of its own.",
+                        &[Field::Reason],
+                    ))
+                    (context.button(&to("verify"), "Compare with a fresh result"))
+                }
+                State::Running | State::Failed(_) | State::Compensating(_) | State::Compensated(_) => {}
+            }
+            (context.may_not_act())
+        }
+    }
+}
+
+/// Every event, and the time since the one before.
+fn timeline(found: &History, context: &Context<'_>) -> Markup {
+    let mut before = found.record.intent.created_at;
+    let mut lines = Vec::with_capacity(found.entries.len());
+    for entry in &found.entries {
+        lines.push(event(
+            entry,
+            &found.record,
+            between(before, entry.at),
+            context,
+        ));
+        before = entry.at;
+    }
+    html! { ol.events { @for line in &lines { (line) } } }
+}
+
+fn event(
+    entry: &Entry,
+    record: &Record,
+    gap: std::time::Duration,
+    context: &Context<'_>,
+) -> Markup {
+    html! {
+        li {
+            p {
+                b { (text(&entry.event)) } " "
+                @if let Some(outcome) = &entry.outcome { (state(outcome)) " " }
+                (when(entry.at, context.now))
+                small { " +" (length(gap)) }
+            }
+            @if !entry.detail.is_empty() { p.detail { (text(&entry.detail)) } }
+            p.note {
+                (text(&entry.by))
+                @if let Some(token) = entry.token_in(&record.intent) {
+                    @if !entry.by.contains(token) { ", for token " (text(token)) }
+                }
+                @if let Some(attempt) = entry.attempt { ", attempt " code { (attempt.to_string()) } }
+            }
+        }
+    }
+}
+
+fn duplicates(found: &Duplicates, record: &Record, context: &Context<'_>) -> Markup {
+    let made = record.intent.created_at;
+    html! {
+        section {
+            h2 { "Asked again: " (found.count) }
+            @if found.last.is_empty() { p { "Never." } } @else {
+                ol.events {
+                    @for one in &found.last {
+                        li { b { (text(&one.kind)) } " " (when(one.at, context.now)) " by token " (text(&one.by))
+                            small { " " (length(between(made, one.at))) " after the first" } }
+                    }
+                }
+            }
+            @if found.count > found.last.len() as u64 { p.note { "These are the newest." } }
+        }
+    }
+}
+
+fn texts(record: &Record) -> Markup {
+    html! {
+        section {
+            h2 { "Arguments" }
+            (json(&record.intent.args))
+        }
+        @match (&record.state, record.state.content()) {
+            (_, Some(Content::Kept(result))) => section { h2 { "Result" } (json(result)) },
+            (State::Failed(failure), _) => (answered(failure)),
+            _ => {}
+        }
+    }
+}
+
+/// The tool's refusal, if it has answered.
+fn answered(failure: &Failure) -> Markup {
+    if failure.status.is_none() && failure.body.is_none() {
+        return html! {};
+    }
+    html! {
+        section {
+            h2 { "What the tool answered" }
+            @if let Some(status) = failure.status { p { "Status " (status) } }
+            @if let Some(body) = &failure.body { (json(body)) }
+        }
+    }
+}
+
+/// The calls around one: of its session, its trace and its saga.
+async fn neighbours(record: &Record, context: &Context<'_>) -> Result<Markup, Problem> {
+    // A token that reads only what it made itself gets no lists.
+    if !context.person.caller.may_read(&record.intent.tenant) {
+        return Ok(html! {});
+    }
+    let intent = &record.intent;
+    let mut shown = Vec::new();
+    for (name, id) in [
+        ("session_id", &intent.session_id),
+        ("trace_id", &intent.trace_id),
+        ("saga_id", &intent.saga_id),
+    ] {
+        if id.is_empty() {
+            continue;
+        }
+        let mut filter = Filter::default();
+        match name {
+            "session_id" => filter.session_id = Some(id.clone()),
+            "trace_id" => filter.trace_id = Some(id.clone()),
+            _ => filter.saga_id = Some(id.clone()),
+        }
+        let page = calls::some(context, Some(&intent.tenant), filter, NEIGHBOURS).await?;
+        if page.found.len() > 1 {
+            let all = address::to(&["calls"], &[(name, id), ("tenant", &intent.tenant)]);
+            let of = name.trim_end_matches("_id");
+            shown.push(html! {
+                h3 { "Of its " (of) }
+                (calls::table(of, &page.found, context))
+                p { a href=(all) { "All of its " (of) } }
+            });
+        }
+    }
+    Ok(html! {
+        @if !shown.is_empty() { section { h2 { "Neighbours" } @for part in &shown { (part) } } }
+    })
+}
+
+/// The command that shows the same.
+fn command(context: &Context<'_>, call_id: CallId) -> Markup {
+    let url = quoted(&format!("{}/v1/calls/{call_id}", context.origin));
+    html! { pre { code { "curl -s -H \"authorization: Bearer $TOKEN\" " (url) } } }
+}
+
+/// `POST /console/calls/{id}/verify`: the stored result beside a fresh one.
+pub(super) async fn verify(http: &Http, person: &Person, call_id: CallId) -> Response {
+    let around = person.around();
+    let compared = http
+        .gateway
+        .operator
+        .replay_verified(&person.caller, call_id)
+        .await;
+    let back = words::call(call_id);
+    match compared {
+        Ok(replay) => page::plain(
+            "Compared",
+            Some(&around),
+            &html! { p { "Call " (back) } (both(&replay)) },
+        ),
+        Err(error) => page::failure(&error.into(), Some(&around)),
+    }
+}
+
+fn both(replay: &Replay) -> Markup {
+    html! {
+        @if replay.differences.is_empty() {
+            p.done { "They are alike, but for what the tool is allowed to change." }
+        } @else {
+            p.failed { "They differ. The stored result stays." }
+            ul { @for place in &replay.differences { li { code { (text(place)) } } } }
+        }
+        h2 { "Stored" } (json(&replay.stored))
+        @if let Some(fresh) = &replay.fresh { h2 { "Fresh" } (json(fresh)) }
+    }
+}

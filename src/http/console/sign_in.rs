@@ -1,0 +1,148 @@
+//! A token becomes a session, which a cookie holds. The token itself is not kept.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::http::header::{ORIGIN, SET_COOKIE};
+use axum::http::request::Parts;
+use axum::response::{AppendHeaders, IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use sha2::{Digest, Sha256};
+
+use super::super::auth::Known;
+use super::super::problem::Problem;
+use super::super::read::read_body;
+use super::super::{Http, host};
+use super::address::{self, Asked};
+use super::form::Form;
+use super::page;
+use super::person::{SESSION, room};
+use crate::core::sign_in::LASTS;
+
+/// `GET /console/sign-in`
+pub(super) async fn show(State(http): State<Http>, request: Request) -> Response {
+    if http.tokens.now().is_empty() {
+        return Redirect::to(address::ROOT).into_response();
+    }
+    let asked = Asked::read(request.uri().query().unwrap_or_default().as_bytes());
+    page::plain("Sign in", None, &form(asked.text("next"), None))
+}
+
+fn form(next: &str, failed: Option<&Problem>) -> Markup {
+    html! {
+        @if let Some(problem) = failed {
+            p.failed role="alert" { (problem.title()) ". Look at the token, and at the names in the configuration." }
+        }
+        form.sign-in method="post" action=(address::to(&["sign-in"], &[])) {
+            input type="hidden" name="next" value=(next);
+            label {
+                "A bearer token of this gateway"
+                input type="password" name="token" required autofocus autocomplete="current-password" spellcheck="false";
+            }
+            button type="submit" { "Sign in" }
+        }
+        p.note {
+            "With the scope " code { "read" } " it shows the calls of its tenant, with " code { "admin" }
+            " all, and lets act. A session ends after " (LASTS.as_secs() / 3_600) " hours, or when its token is removed."
+        }
+    }
+}
+
+/// `POST /console/sign-in`
+pub(super) async fn begin(State(http): State<Http>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let fields = match fields(&http, &parts, body).await {
+        Ok(fields) => fields,
+        Err(problem) => return page::failure(&problem, None),
+    };
+    let next = fields.text("next");
+    let digest: [u8; 32] = Sha256::digest(fields.text("token").trim()).into();
+    if let Err(problem) = Known::by_digest(&parts, &http, &digest, room(&http)) {
+        let failed = page::plain("Sign in", None, &form(next, Some(&problem)));
+        return (problem.slug().row().status, failed).into_response();
+    }
+    let Some((_, sealed)) = http.gateway.sign_ins.begin(digest) else {
+        return page::failure(&Problem::unauthenticated(), None);
+    };
+    let is_tls = http.is_tls || is_over_tls(&parts.headers);
+    let kept = cookie(&sealed, LASTS.as_secs(), is_tls);
+    (kept, Redirect::to(inside(next))).into_response()
+}
+
+async fn fields(http: &Http, parts: &Parts, body: Body) -> Result<Asked, Problem> {
+    if http.tokens.now().is_empty() {
+        return Err(Problem::forbidden(
+            "this gateway has no tokens to sign in with",
+        ));
+    }
+    if !host::has_own_origin(parts) {
+        return Err(Problem::forbidden(
+            "the form comes from a page of another site",
+        ));
+    }
+    let bytes = read_body(body, http.max_body).await?;
+    Ok(Asked::read(&bytes))
+}
+
+/// `POST /console/sign-out`
+pub(super) async fn end(State(http): State<Http>, _: Form) -> Response {
+    let form = Redirect::to(&address::to(&["sign-in"], &[]));
+    (cookie("", 0, http.is_tls), form).into_response()
+}
+
+/// The page to go on with; the first one, if that is no page of the console.
+fn inside(next: &str) -> &str {
+    let is_address = next.is_ascii()
+        && !next
+            .bytes()
+            .any(|byte| byte.is_ascii_control() || byte == b'\\');
+    let path = next.split('?').next().unwrap_or_default();
+    if is_address && address::words(path).is_some() {
+        next
+    } else {
+        address::ROOT
+    }
+}
+
+type Cookie = AppendHeaders<[(axum::http::HeaderName, String); 1]>;
+
+/// The cookie of a session: not for scripts, not for other sites, not for other paths.
+fn cookie(value: &str, seconds: u64, is_tls: bool) -> Cookie {
+    let secure = if is_tls { "; Secure" } else { "" };
+    let cookie = format!(
+        "{SESSION}={value}; Path=/console; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
+    );
+    AppendHeaders([(SET_COOKIE, cookie)])
+}
+
+/// Whether the browser speaks TLS, to this gateway or to a proxy before it.
+pub(super) fn is_over_tls(headers: &HeaderMap) -> bool {
+    let says = |name: &str, with: &str| {
+        let value = headers.get(name).and_then(|value| value.to_str().ok());
+        value.is_some_and(|value| value.starts_with(with))
+    };
+    says(ORIGIN.as_str(), "https://") || says("x-forwarded-proto", "https")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_goes_on_with_a_page_of_the_console_and_no_other() {
+        for good in ["/console", "/console/calls?state=unknown", "/console/"] {
+            assert_eq!(inside(good), good);
+        }
+        for bad in [
+            "",
+            "//evil.example",
+            "https://evil.example/console",
+            "/consoles",
+            "/v1/calls",
+            "/console\\..",
+            "/console\r\nx: y",
+        ] {
+            assert_eq!(inside(bad), "/console", "{bad:?}");
+        }
+    }
+}

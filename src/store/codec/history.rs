@@ -1,0 +1,159 @@
+//! The history of a call as bytes: its entries, and its duplicates.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::text::Text;
+use super::{Id, Unreadable, read_first, read_whole, since, time, write};
+use crate::core::ledger::{Duplicate, Duplicates};
+use crate::core::record::{AttemptId, Entry, Intent};
+
+#[derive(Serialize, Deserialize)]
+struct StoredEntry<'a> {
+    at: i64,
+    #[serde(borrow)]
+    event: Text<'a>,
+    attempt: Attempted,
+    #[serde(borrow)]
+    outcome: Option<Text<'a>>,
+    /// `None`: the same as in the entry before.
+    #[serde(borrow)]
+    by: Option<Text<'a>>,
+    #[serde(borrow)]
+    detail: Text<'a>,
+}
+
+/// The attempt of an entry, if it is about one.
+#[derive(Serialize, Deserialize)]
+enum Attempted {
+    None,
+    This(Id),
+    /// The same as in the entry before.
+    Same,
+}
+
+impl<'a> StoredEntry<'a> {
+    fn of(entry: &'a Entry, intent: &Intent) -> Self {
+        let attempt = entry.attempt.map(|attempt| attempt.0.into_bytes());
+        Self {
+            at: since(intent, entry.at),
+            event: Text::of(&entry.event),
+            attempt: attempt.map_or(Attempted::None, Attempted::This),
+            outcome: entry.outcome.as_deref().map(Text::of),
+            by: Some(Text::of(&entry.by)),
+            detail: Text::of(&entry.detail),
+        }
+    }
+
+    /// The entry's attempt and actor. `None`: it refers to an entry before it, and there is none.
+    fn about(&self, before: Option<About<'a>>) -> Option<About<'a>> {
+        let attempt = match self.attempt {
+            Attempted::None => None,
+            Attempted::This(attempt) => Some(attempt),
+            Attempted::Same => before?.0,
+        };
+        let by = match self.by {
+            Some(by) => by,
+            None => before?.1,
+        };
+        Some((attempt, by))
+    }
+}
+
+/// The attempt and the actor of an entry.
+type About<'a> = (Option<Id>, Text<'a>);
+
+/// Encodes an entry so that it can be read without the entry before it.
+pub(in crate::store) fn entry(entry: &Entry, of: &Intent) -> Vec<u8> {
+    write(&StoredEntry::of(entry, of))
+}
+
+/// Appends an entry to a history. Leaves out the attempt and the actor where the entry before has the same.
+pub(in crate::store) fn append(history: &mut Vec<u8>, entry: &Entry, of: &Intent) {
+    let mut stored = StoredEntry::of(entry, of);
+    // After unreadable entries nothing is left out.
+    if let Some((_, (attempt, by))) = entries(history).ok().and_then(|mut all| all.pop()) {
+        if entry.attempt.is_some() && attempt == entry.attempt.map(|id| id.0.into_bytes()) {
+            stored.attempt = Attempted::Same;
+        }
+        stored.by = stored.by.filter(|one| *one != by);
+    }
+    let written = write(&stored);
+    history.extend_from_slice(&written);
+}
+
+/// Encodes one duplicate of a call.
+pub(in crate::store) fn duplicate(duplicate: &Duplicate) -> Vec<u8> {
+    write(&(
+        duplicate.at.as_microsecond(),
+        Text::of(&duplicate.by),
+        Text::of(&duplicate.kind),
+    ))
+}
+
+/// The newest entries of a call's history, at most `limit`, oldest first.
+pub(in crate::store) fn read_entries(
+    history: &[u8],
+    of: &Intent,
+    limit: u32,
+) -> Result<Vec<Entry>, Unreadable> {
+    let entries = entries(history)?;
+    let older = entries.len().saturating_sub(limit as usize);
+    let read = |(stored, (attempt, by)): (StoredEntry<'_>, About<'_>)| {
+        Ok(Entry {
+            at: time(of.created_at, stored.at, "history")?,
+            event: stored.event.read_word(),
+            attempt: attempt.map(|id| AttemptId(Uuid::from_bytes(id))),
+            outcome: stored.outcome.map(Text::read_word),
+            by: by.read(),
+            detail: stored.detail.read(),
+        })
+    };
+    entries.into_iter().skip(older).map(read).collect()
+}
+
+/// All entries of a history, oldest first.
+fn entries(mut history: &[u8]) -> Result<Vec<(StoredEntry<'_>, About<'_>)>, Unreadable> {
+    let (mut all, mut before) = (Vec::new(), None);
+    while !history.is_empty() {
+        let (stored, rest) = read_first::<StoredEntry<'_>>(history, "history")?;
+        let about = stored.about(before);
+        let about = about.ok_or(Unreadable::Damaged("history"))?;
+        (history, before) = (rest, Some(about));
+        all.push((stored, about));
+    }
+    Ok(all)
+}
+
+pub(in crate::store) fn read_duplicate(bytes: &[u8]) -> Result<Duplicate, Unreadable> {
+    let (at, by, kind): (i64, Text<'_>, Text<'_>) = read_whole(bytes, "duplicates")?;
+    Ok(Duplicate {
+        at: Timestamp::from_microsecond(at).map_err(|_| Unreadable::Damaged("duplicates"))?,
+        by: by.read(),
+        kind: kind.read(),
+    })
+}
+
+/// Encodes the count and the newest duplicates of a call.
+pub(in crate::store) fn duplicates(duplicates: &Duplicates) -> Vec<u8> {
+    let last = duplicates.last.iter().map(|one| {
+        let (at, by, kind) = (one.at.as_microsecond(), &one.by, &one.kind);
+        (at, Text::of(by), Text::of(kind))
+    });
+    write(&(duplicates.count, last.collect::<Vec<_>>()))
+}
+
+pub(in crate::store) fn read_duplicates(bytes: &[u8]) -> Result<Duplicates, Unreadable> {
+    let (count, last): (u64, Vec<(i64, Text<'_>, Text<'_>)>) = read_whole(bytes, "duplicates")?;
+    let one = |(at, by, kind): (i64, Text<'_>, Text<'_>)| {
+        Some(Duplicate {
+            at: Timestamp::from_microsecond(at).ok()?,
+            by: by.read(),
+            kind: kind.read(),
+        })
+    };
+    let last = last.into_iter().map(one).collect::<Option<_>>();
+    let last = last.ok_or(Unreadable::Damaged("duplicates"))?;
+    Ok(Duplicates { count, last })
+}

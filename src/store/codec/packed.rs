@@ -1,0 +1,55 @@
+//! A call in memory: one value, without the arguments, with the result behind it.
+//!
+//! It never leaves the process, so its form may change with any version.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{
+    Beside, Id, Progress, StoredIntent, Unreadable, decoded_intent, read_first, result,
+    stored_intent, stored_progress, whole, write,
+};
+use crate::core::record::{CallId, Record};
+
+#[derive(Serialize, Deserialize)]
+struct Packed<'a> {
+    #[serde(borrow)]
+    intent: StoredIntent<'a>,
+    #[serde(borrow)]
+    progress: Progress<'a>,
+    fencing: Option<u64>,
+    similar_to: Option<Id>,
+    has_result: bool,
+}
+
+/// Encodes a call.
+pub(in crate::store) fn pack(record: &Record) -> Arc<[u8]> {
+    let result = result(record);
+    let mut bytes = write(&Packed {
+        // With its name nothing has to be hashed to read it.
+        intent: stored_intent(&record.intent, Some(record.intent.lookup)),
+        progress: stored_progress(record),
+        fencing: record.fencing,
+        similar_to: record.similar_to.map(|call_id| call_id.0.into_bytes()),
+        has_result: result.is_some(),
+    });
+    bytes.extend_from_slice(result.map_or(&[], |json| json));
+    bytes.into()
+}
+
+/// Decodes a call, with no arguments. Its result is a part of `bytes`, without a copy.
+pub(in crate::store) fn unpack(bytes: &Arc<[u8]>) -> Result<Record, Unreadable> {
+    let (packed, rest): (Packed<'_>, _) = read_first(bytes, "memory")?;
+    let at = bytes.len() - rest.len();
+    let result = || Bytes::from_owner(bytes.clone()).slice(at..);
+    let beside = Beside {
+        result: packed.has_result.then(result),
+        fencing: packed.fencing,
+        similar_to: packed.similar_to.map(|id| CallId(Uuid::from_bytes(id))),
+    };
+    let intent = decoded_intent(packed.intent, Bytes::new())?;
+    whole(intent, packed.progress, beside)
+}
