@@ -1,7 +1,7 @@
-# What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz` and `conformance`.
+# What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: run test test-fast soak check otel loss observe fuzz conformance clients import-check sdk abuse bench bench-ledger breaks mutants audit
+.PHONY: install dist run test test-fast soak incident check otel loss observe fuzz conformance console explore clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -28,6 +28,11 @@ test-fast:
 soak:
 	@scripts/setup test
 	SOAK=5 PROPTEST_CASES=1280 $(TEST) -- --test-threads=3 core:: chaos:: crash:: exclusive:: points:: planted kills
+
+# An incident (unknown calls, stuck sagas, a killed gateway, an older Redis) is worked with the runbook's commands as printed.
+incident:
+	@scripts/setup test
+	@scripts/incident
 
 # Formatting, lints, documentation.
 check:
@@ -71,6 +76,20 @@ conformance:
 	cargo build --quiet --bin oncegate
 	@scripts/conformance
 
+# A real Chromium walks an incident at the console, with JavaScript and without, and axe-core looks at every screen. Where there
+# is no browser and none can be installed, it says so and tests nothing. Takes python3, PyPI and npm's registry; a minute.
+console:
+	@scripts/setup console
+	-@scripts/setup browser
+	cargo build --quiet --bin oncegate --example shop
+	@scripts/console
+
+# Every order of events that a model of gateways, store, tool and persons allows within small bounds, over the real rules.
+# At most three minutes on two processors, after the build. EXPLORE sets further bounds: see docs/reliability.md.
+explore:
+	@scripts/setup test
+	@scripts/explore
+
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
 # real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Takes python3,
 # git, PyPI and npm's registry; six minutes.
@@ -107,6 +126,12 @@ bench:
 	@scripts/setup bench
 	cargo bench --quiet --bench gateway
 
+# The same with peers from their registries beside it: a bare gateway in Python, and Restate. Takes python3, PyPI, node and
+# npm's registry; ten minutes.
+bench-peers:
+	@scripts/setup bench-peers
+	@scripts/bench_peers
+
 # What grows with a store: claims, replays, pages, cleanup, and bytes a call, with ten thousand and a million calls, and ten
 # million on SQLite; and sixty tenants on one master and on three. Ten minutes, and 20 GB of disk.
 bench-ledger:
@@ -122,3 +147,14 @@ breaks:
 mutants:
 	@scripts/setup mutants
 	PROPTEST_CASES=32 cargo mutants
+
+# Builds for this machine and installs the binary, manual pages and completions below PREFIX.
+PREFIX = /usr/local
+install:
+	@scripts/setup build
+	@scripts/release install $(PREFIX)
+
+# A static Linux binary with its papers, checksums and the list of what it is made of (CycloneDX), in target/dist.
+dist:
+	@scripts/setup dist
+	@scripts/release dist
