@@ -37,6 +37,7 @@ pub(super) async fn show(
 #[serde(deny_unknown_fields)]
 #[schema(as = Resolution)]
 pub(super) struct ResolveBody<'a> {
+    #[serde(deserialize_with = "read::word")]
     r#as: As,
     /// The result for duplicates; needed if it succeeded, and `null` where the tool answers
     /// nothing.
@@ -115,6 +116,7 @@ pub(super) async fn probe(
 #[serde(deny_unknown_fields)]
 #[schema(as = ReplayRequest)]
 pub(super) struct ReplayBody {
+    #[serde(deserialize_with = "read::word")]
     mode: Mode,
 }
 

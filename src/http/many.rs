@@ -16,7 +16,7 @@ use super::auth::Known;
 use super::ledger::{As, CallView, given, resolution};
 use super::listing::NDJSON;
 use super::problem::Problem;
-use super::read::{self, identity, moment, read_body, reason};
+use super::read::{self, Members, identity, moment, read_body, reason};
 use super::sagas::SagaView;
 use crate::core::caller::Caller;
 use crate::core::ledger::Filter;
@@ -146,7 +146,9 @@ impl From<Confirm> for Summary {
 #[serde(deny_unknown_fields)]
 #[schema(as = ResolveMany)]
 pub(super) struct ResolveBody<'a> {
-    filter: CallFilter,
+    #[schema(value_type = CallFilter)]
+    filter: Members<CallFilter>,
+    #[serde(deserialize_with = "read::word")]
     r#as: As,
     /// The result for the duplicates of each; needed if they succeeded, and `null` where the tool answers nothing.
     #[serde(borrow, default, deserialize_with = "given")]
@@ -158,7 +160,8 @@ pub(super) struct ResolveBody<'a> {
     )]
     reason: String,
     /// Without it nothing is changed.
-    confirm: Option<Confirm>,
+    #[schema(value_type = Option<Confirm>)]
+    confirm: Option<Members<Confirm>>,
 }
 
 /// An act on many calls.
@@ -166,14 +169,16 @@ pub(super) struct ResolveBody<'a> {
 #[serde(deny_unknown_fields)]
 #[schema(as = ActOnCalls)]
 pub(super) struct CallsBody {
-    filter: CallFilter,
+    #[schema(value_type = CallFilter)]
+    filter: Members<CallFilter>,
     #[schema(
         max_length = 1000,
         pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
     )]
     reason: String,
     /// Without it nothing is changed.
-    confirm: Option<Confirm>,
+    #[schema(value_type = Option<Confirm>)]
+    confirm: Option<Members<Confirm>>,
 }
 
 /// An act on many sagas.
@@ -181,14 +186,16 @@ pub(super) struct CallsBody {
 #[serde(deny_unknown_fields)]
 #[schema(as = ActOnSagas)]
 pub(super) struct SagasBody {
-    filter: SagaFilter,
+    #[schema(value_type = SagaFilter)]
+    filter: Members<SagaFilter>,
     #[schema(
         max_length = 1000,
         pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
     )]
     reason: String,
     /// Without it nothing is changed.
-    confirm: Option<Confirm>,
+    #[schema(value_type = Option<Confirm>)]
+    confirm: Option<Members<Confirm>>,
 }
 
 /// `POST /v1/calls/resolve`
@@ -201,7 +208,7 @@ pub(super) async fn resolve(
     let body: ResolveBody<'_> = read::object(&bytes)?;
     let act = CallAct::Resolve(resolution(body.r#as, body.result)?);
     let reason = reason(body.reason)?;
-    let many = body.filter.read(act, reason, &["unknown", "stuck"])?;
+    let many = body.filter.0.read(act, reason, &["unknown", "stuck"])?;
     on_calls(&http, &caller, many, body.confirm).await
 }
 
@@ -213,7 +220,7 @@ pub(super) async fn probe(
 ) -> Result<Response, Problem> {
     let body: CallsBody = read::object(&read_body(body, http.max_body).await?)?;
     let reason = reason(body.reason)?;
-    let many = body.filter.read(CallAct::Probe, reason, &["unknown"])?;
+    let many = body.filter.0.read(CallAct::Probe, reason, &["unknown"])?;
     on_calls(&http, &caller, many, body.confirm).await
 }
 
@@ -221,11 +228,11 @@ async fn on_calls(
     http: &Http,
     caller: &Caller,
     many: Many<CallAct>,
-    confirm: Option<Confirm>,
+    confirm: Option<Members<Confirm>>,
 ) -> Result<Response, Problem> {
     let acts = &http.gateway.many;
     match confirm {
-        Some(confirm) => {
+        Some(Members(confirm)) => {
             let reports = acts.act_on_calls(caller, many, confirm.into()).await?;
             Ok(lines(reports))
         }
@@ -271,9 +278,9 @@ async fn on_sagas(
 ) -> Result<Response, Problem> {
     let body: SagasBody = read::object(&read_body(body, http.max_body).await?)?;
     let reason = reason(body.reason)?;
-    let (many, acts) = (body.filter.read(act, reason)?, &http.gateway.many);
+    let (many, acts) = (body.filter.0.read(act, reason)?, &http.gateway.many);
     match body.confirm {
-        Some(confirm) => {
+        Some(Members(confirm)) => {
             let reports = acts.act_on_sagas(&caller, many, confirm.into()).await?;
             Ok(lines(reports))
         }

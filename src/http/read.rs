@@ -1,6 +1,9 @@
 //! Reads bodies, reasons, ids, times and pages. One place for all routes, so that they refuse the
 //! same.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use axum::RequestExt;
 use axum::body::{self, Body, Bytes};
 use axum::extract::rejection::PathRejection;
@@ -10,8 +13,9 @@ use axum::http::header::ACCEPT;
 use axum::http::request::Parts;
 use http_body_util::LengthLimitError;
 use jiff::Timestamp;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, IntoDeserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
@@ -178,15 +182,43 @@ fn is_caused_by<E: std::error::Error + 'static>(error: &axum::Error) -> bool {
 }
 
 /// Reads an object with these members.
-///
-/// A list is refused: it would be read as the members in their order.
 pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
-    let refuse =
-        |why: &dyn std::fmt::Display| Problem::invalid_request(&format!("the body: {why}"));
-    if bytes.trim_ascii_start().starts_with(b"[") {
-        return Err(refuse(&"it is a list, and must be an object"));
+    let read: Result<Members<T>, _> = serde_json::from_slice(bytes);
+    let read = read.map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
+    Ok(read.0)
+}
+
+/// The members of an object.
+///
+/// A list is refused. A derived `Deserialize` would read it as the members in their order.
+pub(super) struct Members<T>(pub(super) T);
+
+impl<'a, T: Deserialize<'a>> Deserialize<'a> for Members<T> {
+    fn deserialize<D: Deserializer<'a>>(value: D) -> Result<Self, D::Error> {
+        value.deserialize_map(OfObject(PhantomData)).map(Self)
     }
-    serde_json::from_slice(bytes).map_err(|error| refuse(&error))
+}
+
+struct OfObject<T>(PhantomData<T>);
+
+impl<'a, T: Deserialize<'a>> Visitor<'a> for OfObject<T> {
+    type Value = T;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, members: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(members))
+    }
+}
+
+/// Reads one of some words.
+///
+/// An object is refused. A derived `Deserialize` would read `{"word": null}`, too.
+pub(super) fn word<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<T, D::Error> {
+    let word = String::deserialize(value)?;
+    T::deserialize(word.into_deserializer())
 }
 
 /// Reads an object, or an empty body.

@@ -12,6 +12,7 @@ on_both_stores! {
     what_is_not_what_was_confirmed_is_refused_as_a_whole,
     what_may_still_run_is_not_settled_as_failed,
     only_administrators_act_on_many,
+    a_list_or_an_object_in_the_place_of_another_is_refused,
     an_act_on_too_many_is_refused_before_anything_is_done,
     stuck_sagas_are_retried_or_skipped_together,
 }
@@ -293,6 +294,32 @@ async fn what_may_still_run_is_not_settled_as_failed(stores: &Stores) {
         json!({ "failed": 1 }),
         "still what was confirmed"
     );
+}
+
+async fn a_list_or_an_object_in_the_place_of_another_is_refused(stores: &Stores) {
+    let tool = Tool::start().await;
+    let gateway = stores.gateway(&with_tokens(&tool, "")).await;
+    let good = json!({ "filter": { "tenant": "shop" }, "as": "failed", "reason": "it is not in the books" });
+    act(&gateway, "/v1/calls/resolve", &good).await.expect_ok();
+    let wrong = [
+        ("filter", json!(["shop"])),
+        ("filter", json!(null)),
+        ("confirm", json!([0, "0"])),
+        ("as", json!({ "failed": null })),
+    ];
+    for (member, value) in wrong {
+        let mut body = good.clone();
+        body[member] = value;
+        let answer = act(&gateway, "/v1/calls/resolve", &body).await;
+        answer.expect_problem("invalid-request");
+    }
+    let whole = json!([{ "tenant": "shop" }, "failed", null, "it is not in the books"]);
+    let answer = act(&gateway, "/v1/calls/resolve", &whole).await;
+    let told = answer.expect_problem("invalid-request").text;
+    assert!(told.contains("expected an object"), "{told}");
+    let stuck = json!({ "filter": [null, null], "reason": "again" });
+    let answer = act(&gateway, "/v1/sagas/retry", &stuck).await;
+    answer.expect_problem("invalid-request");
 }
 
 async fn only_administrators_act_on_many(stores: &Stores) {
