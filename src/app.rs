@@ -432,10 +432,33 @@ async fn open(config: Config) -> Result<Opened, Error> {
         webhook: config.webhook,
     }));
     gateway.base.set_tenants(Caller::tenants(&config.tokens));
+    let is_remote = matches!(config.store, StoreAt::Redis(_));
+    let left_over = take_up(&gateway, is_remote).await?;
+    Ok(Opened {
+        gateway,
+        fatal,
+        left_over,
+        instance,
+        pace,
+        records,
+        store: config.store,
+        server: config.server,
+        tokens: config.tokens,
+        mcp: config.mcp,
+        written: config.written,
+    })
+}
+
+/// Takes up what an earlier run has left, and learns what it needs before the first claim.
+///
+/// Returns how many calls had lost their owner. `is_remote`: the store may come later; until then nothing is claimed.
+///
+/// # Errors
+/// The store failed, or there are too many recipes.
+pub(crate) async fn take_up(gateway: &Gateway, is_remote: bool) -> Result<usize, Error> {
     let left_over = match gateway.lost.recover_all(gateway.now()).await {
         Ok(settled) => settled,
-        // A Redis may come later; until then nothing is claimed.
-        Err(_) if matches!(config.store, StoreAt::Redis(_)) => 0,
+        Err(_) if is_remote => 0,
         // A disk may have room later.
         Err(_) if !gateway.status.readiness().await.reasons.is_empty() => 0,
         Err(error) => return Err(error.into()),
@@ -452,22 +475,10 @@ async fn open(config: Config) -> Result<Opened, Error> {
 
     match gateway.pauses.look_at_pauses().await {
         // Nothing is claimed before it has been looked at.
-        Err(error) if !matches!(config.store, StoreAt::Redis(_)) => return Err(error.into()),
+        Err(error) if !is_remote => return Err(error.into()),
         Ok(()) | Err(_) => {}
     }
-    Ok(Opened {
-        gateway,
-        fatal,
-        left_over,
-        instance,
-        pace,
-        records,
-        store: config.store,
-        server: config.server,
-        tokens: config.tokens,
-        mcp: config.mcp,
-        written: config.written,
-    })
+    Ok(left_over)
 }
 
 /// Wraps the store in encryption, if there are keys.
