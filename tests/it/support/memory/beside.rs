@@ -14,6 +14,12 @@ use oncegate::store::{
 
 use super::{Kept, Memory};
 
+/// By what a document is found.
+fn name_of(document: &Document) -> (&'static str, String, String) {
+    let kind = document.kind.as_str();
+    (kind, document.tenant.clone(), document.id.clone())
+}
+
 #[async_trait]
 impl Sessions for Memory {
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
@@ -108,14 +114,14 @@ impl Documents for Memory {
             .lock()
             .kept
             .documents
-            .get(&(kind, tenant.to_owned(), id.to_owned()))
+            .get(&(kind.as_str(), tenant.to_owned(), id.to_owned()))
             .cloned())
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
         let mut inner = self.lock();
         let document = document.to_the_microsecond();
-        let name = (document.kind, document.tenant.clone(), document.id.clone());
+        let name = name_of(&document);
         let stored = inner.kept.documents.get(&name);
         if stored == Some(&document) {
             return Ok(Put::Done);
@@ -131,7 +137,7 @@ impl Documents for Memory {
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
         let mut inner = self.lock();
         let document = document.to_the_microsecond();
-        let name = (document.kind, document.tenant.clone(), document.id.clone());
+        let name = name_of(&document);
         match inner.kept.documents.get(&name) {
             Some(stored) if *stored == document => {}
             Some(stored) if stored.version + 1 != document.version => {

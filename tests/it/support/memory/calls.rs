@@ -1,6 +1,6 @@
 //! Calls and their ledger, in memory.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -207,7 +207,7 @@ impl Calls for Memory {
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
         let inner = self.lock();
-        let mut counts = HashMap::<(&str, &str), u64>::new();
+        let mut counts = BTreeMap::<(&str, &str), u64>::new();
         for state in ["running", "unknown"] {
             for record in inner.kept.in_state(state) {
                 *counts.entry((&record.intent.tool, state)).or_default() += 1;

@@ -7,13 +7,13 @@
 mod beside;
 mod calls;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::Change;
-use oncegate::core::document::{Document, Kind};
+use oncegate::core::document::Document;
 use oncegate::core::key::{GroupKey, Lookup};
 use oncegate::core::ledger::Duplicates;
 use oncegate::core::record::{CallId, Entry, Record, State};
@@ -31,6 +31,8 @@ struct Inner {
     kept: Kept,
     /// What was kept before each write, with the key that the write was about.
     before: Vec<(Kept, Lookup)>,
+    /// Whether it keeps no such copies, and so can lose nothing.
+    keeps_no_copies: bool,
     /// Every record that was ever written, also what was undone.
     written: Vec<Record>,
     has_lost: bool,
@@ -55,16 +57,17 @@ pub struct Lines {
 
 #[derive(Clone, Default)]
 struct Kept {
-    calls: HashMap<CallId, (Record, Vec<Entry>)>,
+    /// In an order, so that a search finds the same in each run.
+    calls: BTreeMap<CallId, (Record, Vec<Entry>)>,
     holders: HashMap<Lookup, CallId>,
     sessions: HashMap<SessionId, Session>,
     /// Until when each call in a line is waited for.
     alive: HashMap<CallId, Timestamp>,
     /// The calls in a room, and until when.
     rooms: HashMap<GroupKey, Vec<(CallId, Timestamp)>>,
-    paused: HashMap<String, Entry>,
+    paused: BTreeMap<String, Entry>,
     tool_events: HashMap<String, Vec<Entry>>,
-    documents: HashMap<(Kind, String, String), Document>,
+    documents: BTreeMap<(&'static str, String, String), Document>,
     /// No token above this was given before a loss that was accepted.
     explained: u64,
 }
@@ -74,6 +77,14 @@ impl Memory {
     pub fn that_tells() -> Self {
         let memory = Self::default();
         memory.lock().endings = Some(Arc::default());
+        memory
+    }
+
+    /// The same, for thousands of calls: it cannot lose writes.
+    #[allow(dead_code, reason = "of the simulation, which is another test binary")]
+    pub fn that_loses_nothing() -> Self {
+        let memory = Self::that_tells();
+        memory.lock().keeps_no_copies = true;
         memory
     }
 
@@ -185,7 +196,9 @@ impl Inner {
     /// Writes a change whose conditions hold as it is to be stored.
     fn write(&mut self, change: &Change) -> Record {
         let mut record = change.record.clone();
-        self.before.push((self.kept.clone(), record.intent.lookup));
+        if !self.keeps_no_copies {
+            self.before.push((self.kept.clone(), record.intent.lookup));
+        }
         let call_id = record.intent.call_id;
         if let Some(admission) = &change.admission {
             self.lines.served += self.kept.waiting(&record, call_id).count();
@@ -202,7 +215,9 @@ impl Inner {
             .or_insert_with(|| (record.clone(), Vec::new()));
         *stored = record.clone();
         entries.push(change.entry.clone());
-        self.written.push(record.clone());
+        if !self.keeps_no_copies {
+            self.written.push(record.clone());
+        }
         record
     }
 
