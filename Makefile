@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident check otel loss observe fuzz conformance console explore clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants audit
+.PHONY: install dist run test test-fast soak incident check otel loss observe fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -24,10 +24,11 @@ test-fast:
 	@scripts/setup test-fast
 	NO_REDIS=1 $(TEST) -- --test-threads=8 $(LONG:%=--skip %)
 
-# The tests that try something again and again, five times as often as `make test`.
+# The tests that try something again and again, five times as often as `make test`, and simulated seeds for MINUTES.
 soak:
 	@scripts/setup test
 	SOAK=5 PROPTEST_CASES=1280 $(TEST) -- --test-threads=3 core:: chaos:: crash:: exclusive:: points:: planted kills
+	@scripts/simulate
 
 # An incident (unknown calls, stuck sagas, a killed gateway, an older Redis) is worked with the runbook's commands as printed.
 incident:
@@ -89,6 +90,12 @@ console:
 explore:
 	@scripts/setup test
 	@scripts/explore
+
+# The gateway's real code with simulated time, network, store and tools: further seeds for MINUTES (10), or the story of one
+# SEED. See docs/reliability.md.
+simulate:
+	@scripts/setup test
+	@scripts/simulate
 
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
 # real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Takes python3,

@@ -9,6 +9,8 @@ mod client; // who waits for a call of an MCP server
 mod exchange; // what is observed of one request
 mod fresh; // requests without a body
 mod gate; // whether the first byte may leave, and whether it did
+#[cfg(test)]
+pub(crate) mod line; // a network of a simulation
 mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
 mod own_headers; // headers from the configuration
@@ -149,6 +151,9 @@ pub struct Downstream {
     pools: Arc<Pools>,
     programs: Programs,
     max_result: usize,
+    /// A simulation's network; `None`: the real one.
+    #[cfg(test)]
+    line: Option<Arc<dyn line::Line>>,
 }
 
 impl Downstream {
@@ -164,9 +169,22 @@ impl Downstream {
             pools: Arc::default(),
             programs: Programs::default(),
             max_result,
+            #[cfg(test)]
+            line: None,
         };
         downstream.serve(endpoints)?;
         Ok(downstream)
+    }
+
+    /// Sends all requests over a simulated network.
+    #[cfg(test)]
+    pub(crate) fn over(line: Arc<dyn line::Line>, max_result: usize) -> Self {
+        Self {
+            pools: Arc::default(),
+            programs: Programs::default(),
+            max_result,
+            line: Some(line),
+        }
     }
 
     /// The longest result, in bytes.
@@ -208,6 +226,12 @@ impl Downstream {
     ) -> Result<(u16, Body, Option<Duration>), String> {
         let example = endpoint.probe.as_ref();
         let url = same_origin(url, example.ok_or("the tool has no door for it")?)?;
+        #[cfg(test)]
+        if let Some(line) = &self.line {
+            let asked = timeout_at(by, line.clone().ask(url)).await;
+            let response = asked.map_err(|_| "it did not answer in time")??;
+            return self.read_probe(response, by).await;
+        }
         let client = self
             .pools
             .client(&endpoint.pool(party))
@@ -216,13 +240,17 @@ impl Downstream {
         let response = timeout_at(by, asked)
             .await
             .map_err(|_| "it did not answer in time")?;
-        match answer(
-            response.map_err(|error| chain(&error))?,
-            self.max_result,
-            by,
-        )
-        .await
-        {
+        let response = response.map_err(|error| chain(&error))?;
+        self.read_probe(response, by).await
+    }
+
+    /// Reads the answer to a probe.
+    async fn read_probe(
+        &self,
+        response: reqwest::Response,
+        by: Instant,
+    ) -> Result<(u16, Body, Option<Duration>), String> {
+        match answer(response, self.max_result, by).await {
             Evidence::Answer {
                 status,
                 body,
@@ -353,6 +381,27 @@ impl Downstream {
             send_before,
         } = request;
         let (gate, pool) = (Gate::new(), endpoint.pool(party));
+        #[cfg(test)]
+        if let Some(line) = self.line.clone() {
+            let passing = gate.clone();
+            let letter = line::Letter {
+                call_id,
+                url: endpoint.url.clone(),
+                headers: joined(&endpoint.headers, headers),
+                body,
+                pass: Box::new(move || passing.send(&send_before, since_boot())),
+            };
+            return Exchange {
+                gate,
+                reply: Box::pin(async move { line.send(letter).await.map(Reply::Http) }),
+                max_result: self.max_result,
+                keeps_head: endpoint.is_proxy,
+                head: None,
+                call_id,
+                pool,
+                pools: self.pools.clone(),
+            };
+        }
         let client = self.pools.client_for_call(&pool, call_id);
         let reply: Pin<Box<dyn Future<Output = _> + Send>> = match (client, &endpoint.mcp) {
             (Ok(client), Some(tool)) => {

@@ -5,6 +5,11 @@
 //!
 //! `--cfg core_only` builds the rules alone: `make mutants` does so thousands of times.
 
+// The simulation uses the store of `tests/it`, which names this crate.
+#[cfg(test)]
+#[cfg(not(core_only))]
+extern crate self as oncegate;
+
 #[cfg(not(core_only))]
 pub mod app; // build the parts, then run them
 #[cfg(not(core_only))]
@@ -26,8 +31,14 @@ pub mod http; // the wire
 pub mod import; // descriptions of APIs as tools
 #[cfg(not(core_only))]
 pub mod metrics; // what is counted
+#[cfg(test)]
+#[cfg(not(core_only))]
+mod seed; // time and numbers of a simulation
 #[cfg(not(core_only))]
 pub mod serve; // connections
+#[cfg(test)]
+#[cfg(not(core_only))]
+mod sim; // the gateway's real code, simulated
 #[cfg(not(core_only))]
 pub mod store; // where records are kept
 #[cfg(not(core_only))]

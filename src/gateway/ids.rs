@@ -9,11 +9,33 @@ use crate::core::record::{AttemptId, CallId, InstanceId};
 
 /// A new identity for this run of the process.
 pub fn new_instance() -> InstanceId {
-    InstanceId(Uuid::new_v4())
+    InstanceId(random())
 }
 
 pub(super) fn new_attempt() -> AttemptId {
-    AttemptId(Uuid::new_v4())
+    AttemptId(random())
+}
+
+/// A random UUID.
+pub(super) fn random() -> Uuid {
+    #[cfg(test)]
+    if let Some(seeded) = crate::seed::uuid() {
+        return seeded;
+    }
+    Uuid::new_v4()
+}
+
+/// A UUID that is ordered by time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where ids are made"
+)]
+fn by_time() -> Uuid {
+    #[cfg(test)]
+    if let Some(seeded) = crate::seed::uuid_by_time() {
+        return seeded;
+    }
+    Uuid::now_v7()
 }
 
 /// A random number of 0..1.
@@ -25,6 +47,10 @@ pub fn jitter() -> f64 {
 ///
 /// Not for what must stay secret or decides anything: a copy of a virtual machine goes on with the same numbers.
 pub(super) fn quick_number() -> u64 {
+    #[cfg(test)]
+    if let Some(seeded) = crate::seed::number() {
+        return seeded;
+    }
     // Its keys come from the operating system once for each thread, and differ at each call.
     RandomState::new().build_hasher().finish()
 }
@@ -36,17 +62,12 @@ pub(super) fn new_trace_id() -> String {
 }
 
 /// A name for one run of a job, ordered by time.
-#[expect(clippy::disallowed_methods, reason = "ids are made here")]
 pub(super) fn new_run_id() -> String {
-    Uuid::now_v7().to_string()
+    by_time().to_string()
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place where a call gets its id"
-)]
 pub(super) fn new_call_id(lookup: &key::Lookup) -> CallId {
-    CallId::new(Uuid::now_v7(), lookup)
+    CallId::new(by_time(), lookup)
 }
 
 #[cfg(test)]

@@ -14,9 +14,9 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
-use uuid::Uuid;
 
 use super::base::Base;
+use super::ids::random;
 use crate::core::document::{Document, Kind};
 use crate::core::secret::{MAX_SECRETS, Secret, Secrets};
 use crate::core::time::signed;
@@ -122,8 +122,8 @@ fn read_secret(hex_digits: &[u8]) -> Option<Secret> {
 /// Of two random UUIDs: 244 random bits.
 fn new_secret() -> Secret {
     let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(Uuid::new_v4().as_bytes());
-    bytes[16..].copy_from_slice(Uuid::new_v4().as_bytes());
+    bytes[..16].copy_from_slice(random().as_bytes());
+    bytes[16..].copy_from_slice(random().as_bytes());
     Secret::new(bytes)
 }
 

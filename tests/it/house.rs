@@ -4,18 +4,41 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("core", &[]),
     ("explore", &["core"]),
     ("crash", &[]),
-    ("uptime", &[]),
+    ("seed", &[]),
+    ("uptime", &["seed"]),
+    (
+        "sim",
+        &[
+            "app",
+            "config",
+            "core",
+            "downstream",
+            "gateway",
+            "http",
+            "metrics",
+            "seed",
+            "store",
+        ],
+    ),
     ("budget", &["core"]),
     ("store", &["core", "uptime"]),
     ("downstream", &["core", "crash", "uptime"]),
     ("metrics", &["core", "store"]),
     (
         "gateway",
-        &["budget", "core", "crash", "store", "downstream", "metrics"],
+        &[
+            "budget",
+            "core",
+            "crash",
+            "store",
+            "downstream",
+            "metrics",
+            "seed",
+        ],
     ),
     ("http", &["budget", "core", "gateway"]),
     ("serve", &["budget"]),
@@ -185,8 +208,8 @@ fn one_file_asks_core_about_calls_and_writes_what_it_says() {
             ".replace(change",
             ".claim(change",
         ];
-        // A model of it, for tests only.
-        if inside.starts_with("explore") {
+        // A model of it and a store that breaks, for tests only.
+        if inside.starts_with("explore") || inside.starts_with("sim") {
             continue;
         }
         let is_store = inside.starts_with("store");

@@ -1,0 +1,42 @@
+//! A network that a simulation puts in the place of the real one. Only tests have it.
+//!
+//! What it replaces is one request on its way: the gate, the evidence and everything above are the real ones.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use reqwest::Url;
+use reqwest::header::HeaderMap;
+
+use crate::core::record::CallId;
+
+/// What comes of a request: an answer, or why there is none.
+pub(crate) type Coming = Pin<Box<dyn Future<Output = Result<reqwest::Response, String>> + Send>>;
+
+/// One request of a call.
+pub(crate) struct Letter {
+    pub(crate) call_id: CallId,
+    pub(crate) url: Url,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    /// Asks the gate, right before the first byte leaves.
+    pub(crate) pass: Box<dyn FnOnce() -> Result<(), &'static str> + Send + Sync>,
+}
+
+/// The network, and the tools behind it.
+pub(crate) trait Line: Send + Sync + 'static {
+    /// Takes a request to its tool.
+    fn send(self: Arc<Self>, letter: Letter) -> Coming;
+
+    /// Takes a probe to its tool.
+    fn ask(self: Arc<Self>, url: Url) -> Coming;
+}
+
+impl fmt::Debug for dyn Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a simulated network")
+    }
+}

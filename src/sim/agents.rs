@@ -1,0 +1,181 @@
+//! What callers do: they repeat calls, mix up keys, hang up, and carry out plans or abandon them.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::dice::Dice;
+use super::gateway::{Answer, Gateways};
+use super::plan::Kind;
+use super::world::Asked;
+use crate::core::key::Lookup;
+
+/// The tools of calls without a saga, and of those with one.
+const ALONE: [&str; 5] = ["held", "asked", "dedup", "turns", "turns"];
+const IN_SAGAS: [&str; 4] = ["order", "pay", "ship", "send"];
+/// Problems that are no word about the call itself.
+const OF_SAGAS: [&str; 3] = ["wrong-state", "key-reused", "invalid-request"];
+
+pub(super) struct Agent {
+    pub(super) number: u64,
+    pub(super) gateways: Arc<Gateways>,
+    pub(super) dice: Dice,
+}
+
+impl Agent {
+    pub(super) fn of(number: u64, gateways: &Arc<Gateways>) -> Self {
+        Self {
+            number,
+            gateways: gateways.clone(),
+            dice: gateways.world.dice(&format!("agent {number}")),
+        }
+    }
+
+    async fn rest(&mut self, at_most_ms: u64) {
+        let rest_ms = self.dice.below(at_most_ms);
+        let turns = &self.gateways.world.turns;
+        turns
+            .wait(format!("agent {} rests", self.number), rest_ms)
+            .await;
+    }
+
+    /// Asks for calls that others ask for, too.
+    pub(super) async fn call_again_and_again(mut self) {
+        let plan = self.gateways.world.plan.clone();
+        for _ in 0..plan.steps {
+            self.rest(700).await;
+            let (tool, key) = (self.dice.pick(&ALONE), self.dice.below(plan.keys));
+            let asked = Asked {
+                tool,
+                key: format!("{tool}-{key}"),
+                session: format!("session-{}", key % 2),
+                saga: String::new(),
+            };
+            self.call(&asked).await;
+        }
+    }
+
+    /// Carries out a plan of a few calls, which it completes, aborts or abandons.
+    pub(super) async fn carry_out(mut self) {
+        let saga = format!("saga-{}", self.number);
+        let calls = self.dice.between(1, 3);
+        let end = self.dice.pick(&["complete", "abort", "abort", "abort", ""]);
+        let ends_early = self.dice.chance(30);
+        let mut made = Vec::new();
+        for n in 0..calls {
+            self.rest(300).await;
+            let asked = Asked {
+                tool: self.dice.pick(&IN_SAGAS),
+                key: format!("{saga}-{n}"),
+                session: saga.clone(),
+                saga: saga.clone(),
+            };
+            made.push(asked.clone());
+            if ends_early && n + 1 == calls {
+                self.end(&saga, end).await;
+            }
+            self.call(&asked).await;
+        }
+        self.end(&saga, end).await;
+        // It has not heard of the end of its plan.
+        while self.dice.chance(40) {
+            self.rest(600).await;
+            let again = self.dice.below(made.len() as u64) as usize;
+            self.call(&made[again].clone()).await;
+        }
+    }
+
+    async fn end(&mut self, saga: &str, how: &str) {
+        if how.is_empty() {
+            return;
+        }
+        for _ in 0..3 {
+            let path = format!("/v1/sagas/{saga}/{how}");
+            let body = json!({ "reason": "so it is" });
+            let answer = self.ask(&path, &body, None).await;
+            let world = &self.gateways.world;
+            let heard = answer.as_ref().map_or(0, |answer| answer.status);
+            world.say(format!("agent {}: {how} {saga}: {heard}", self.number));
+            if answer.is_some_and(|answer| answer.status != 503) {
+                return;
+            }
+            self.rest(200).await;
+        }
+    }
+
+    /// Asks for a call, mostly until there is an answer that says what to do.
+    async fn call(&mut self, asked: &Asked) {
+        for _ in 0..4 {
+            let heard = self.call_once(asked).await;
+            let is_done = heard.is_some_and(|answer| answer.status == 200);
+            if is_done || self.dice.chance(30) {
+                return;
+            }
+            self.rest(500).await;
+        }
+    }
+
+    /// Asks for a call, and holds what it hears against the truth.
+    pub(super) async fn call_once(&mut self, asked: &Asked) -> Option<Answer> {
+        let world = self.gateways.world.clone();
+        world
+            .written()
+            .asked
+            .entry(asked.key.clone())
+            .or_insert(asked.clone());
+        // Now and then an agent mixes up its keys.
+        let is_mixed_up = !world.is_healed() && self.dice.chance(4);
+        let mut body = json!({
+            "args": { "key": asked.key, "other": is_mixed_up },
+            "session_id": asked.session,
+            "idempotency_key": asked.key,
+        });
+        if !asked.saga.is_empty() {
+            body["saga_id"] = asked.saga.clone().into();
+        }
+        let path = format!("/v1/tools/{}/calls", asked.tool);
+        let wait_s = self.dice.pick(&[None, Some(0), Some(1), Some(3)]);
+        let asked_at = world.now();
+        let answer = self.ask(&path, &body, wait_s).await;
+        let Some(answer) = answer else {
+            world.say(format!("agent {}: {} unheard", self.number, asked.key));
+            return None;
+        };
+        let told = match answer.status {
+            200 => format!("{} {}", answer.body["result"], answer.body["call_id"]),
+            _ => answer.problem().to_owned(),
+        };
+        world.say(format!("agent {}: {} {told}", self.number, asked.key));
+        world.count("answers");
+        if is_mixed_up {
+            return Some(answer);
+        }
+        let call = answer.body["call_id"].as_str().unwrap_or_default();
+        if answer.status == 200 {
+            world.count("successes told");
+            world.judge_told(&asked.key, call, answer.body["result"]["made"].as_u64());
+        } else if answer.problem() == "result-unavailable" {
+            world.judge_told(&asked.key, call, None);
+        } else if answer.body["effect"] == "none" && !OF_SAGAS.contains(&answer.problem()) {
+            let key = Lookup::new("default", asked.tool, &asked.key).for_tool();
+            world.judge_none(&key, &asked.key, asked_at);
+        }
+        if answer.problem() == "outcome-unknown" {
+            world.count("unknown told");
+        }
+        Some(answer)
+    }
+
+    async fn ask(&mut self, path: &str, body: &Value, wait_s: Option<u64>) -> Option<Answer> {
+        let gateways = self.gateways.world.plan.gateways as u64;
+        let place = self.dice.below(gateways) as usize;
+        let asking = self.gateways.ask(self.number, place, path, body, wait_s);
+        asking.await
+    }
+}
+
+/// Whether only a person settles unknown calls of a tool.
+pub(super) fn is_held(tool: &str) -> bool {
+    let kind = Kind::named(tool);
+    !kind.is_asked() && !kind.deduplicates()
+}

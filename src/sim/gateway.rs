@@ -1,0 +1,224 @@
+//! Gateways that begin, crash, stall and begin again over one store.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::life::{AGENT, Life};
+use super::net::Net;
+use super::plan;
+use super::store::SimStore;
+use super::world::World;
+use crate::app::{loops, take_up};
+use crate::config::{Config, Environment};
+use crate::downstream::Downstream;
+use crate::gateway::{self, Gateway, Parts};
+use crate::http::{self, Http, MaxBody, Ops, Tokens};
+use crate::metrics::Metrics;
+
+const LARGEST: usize = 1 << 20;
+/// How long a request for a call or an act may take, at most.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A gateway that serves.
+#[derive(Clone)]
+struct Door {
+    life: Arc<Life>,
+    gateway: Arc<Gateway>,
+    router: Router,
+    /// Dropped with the last of the door: then they end.
+    _loops: Arc<JoinSet<()>>,
+}
+
+/// All gateways of a world.
+pub(super) struct Gateways {
+    pub(super) world: Arc<World>,
+    places: Mutex<Vec<Place>>,
+}
+
+/// Where one gateway after the other serves.
+struct Place {
+    lives: u64,
+    life: Arc<Life>,
+    /// None while it begins.
+    door: Option<Door>,
+}
+
+/// What came back from a door.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) body: Value,
+}
+
+impl Answer {
+    /// The name of the problem; empty for a success.
+    pub(super) fn problem(&self) -> &str {
+        let said = self.body["type"].as_str().unwrap_or_default();
+        said.trim_start_matches("/problems/")
+    }
+}
+
+impl Gateways {
+    pub(super) fn begin(world: &Arc<World>) -> Arc<Self> {
+        let places = (0..world.plan.gateways).map(|place| Place {
+            lives: 1,
+            life: Life::begin(name_of(place, 1), world.clone()),
+            door: None,
+        });
+        let all = Arc::new(Self {
+            places: Mutex::new(places.collect()),
+            world: world.clone(),
+        });
+        for place in 0..world.plan.gateways {
+            let life = all.places()[place].life.clone();
+            drop(tokio::spawn(all.clone().open(place, life)));
+        }
+        all
+    }
+
+    /// Builds a gateway as `app` does, and serves.
+    async fn open(self: Arc<Self>, place: usize, life: Arc<Life>) {
+        let config = Config::read(
+            &plan::config(self.world.plan.broken),
+            &Environment::default(),
+        );
+        let config = config.unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
+        let config = config.at_pace(plan::pace());
+        let gateway = Arc::new(Gateway::new(Parts {
+            store: Arc::new(SimStore::of(life.clone())),
+            downstream: Downstream::over(Arc::new(Net::of(life.clone())), LARGEST),
+            tools: config.tools,
+            upstreams: Vec::new(),
+            metrics: Arc::new(Metrics::new()),
+            instance: gateway::new_instance(),
+            limits: config.limits,
+            reconciliations: Vec::new(),
+            webhook: None,
+        }));
+        take_up(&gateway, true).await.ok();
+        let loops = loops::begin(&gateway, plan::pace(), &CancellationToken::new());
+        let http = Http {
+            gateway: gateway.clone(),
+            tokens: Tokens::default(),
+            max_body: MaxBody {
+                bytes: LARGEST,
+                time: Duration::from_secs(10),
+            },
+            mcp: Arc::default(),
+            ops: Ops::CodesOnly,
+            is_tls: false,
+        };
+        self.world.say(format!("{} serves", life.name));
+        let door = Door {
+            life,
+            gateway,
+            router: http::router(http),
+            _loops: Arc::new(loops),
+        };
+        self.places()[place].door = Some(door);
+    }
+
+    /// Ends a gateway and begins another in its place. `in_order`: it is told to stop before.
+    pub(super) async fn restart(self: &Arc<Self>, place: usize, in_order: bool, pause_ms: u64) {
+        let (old, door) = {
+            let mut places = self.places();
+            (places[place].life.clone(), places[place].door.take())
+        };
+        if in_order && let Some(door) = &door {
+            self.world.say(format!("{} stops", old.name));
+            self.world.count("stops in order");
+            let stopping = async {
+                door.gateway.shut_down().await;
+                door.gateway.close().await;
+            };
+            timeout(Duration::from_secs(5), stopping).await.ok();
+        }
+        old.over.cancel();
+        drop(door);
+        self.world.say(format!("{} has ended", old.name));
+        self.world.count("ends of gateways");
+        self.world
+            .turns
+            .wait(format!("begin {}", old.name), pause_ms)
+            .await;
+        let life = {
+            let mut places = self.places();
+            let place_now = &mut places[place];
+            place_now.lives += 1;
+            place_now.life = Life::begin(name_of(place, place_now.lives), self.world.clone());
+            place_now.life.clone()
+        };
+        drop(tokio::spawn(self.clone().open(place, life)));
+    }
+
+    /// Lets a gateway stall: whatever it does now takes so much longer.
+    pub(super) fn stall(&self, place: usize, for_ms: u64) {
+        let life = self.places()[place].life.clone();
+        self.world
+            .say(format!("{} stalls for {for_ms} ms", life.name));
+        self.world.count("stalls");
+        life.stall(self.world.now() + for_ms);
+    }
+
+    /// Asks one of the gateways. `None`: it is not there, or there was no answer.
+    pub(super) async fn ask(
+        &self,
+        agent: u64,
+        place: usize,
+        path: &str,
+        body: &Value,
+        wait_s: Option<u64>,
+    ) -> Option<Answer> {
+        let name = format!("agent {agent} asks {path}");
+        let mut dice = self.world.dice(&name);
+        self.world.turns.wait(name.clone(), dice.below(5)).await;
+        let door = self.places()[place].door.clone()?;
+        door.life.awake_or_over(&name).await?;
+        let mut request = Request::post(path).header("host", "localhost");
+        if let Some(wait_s) = wait_s {
+            request = request.header("prefer", format!("wait={wait_s}"));
+        }
+        let request = request.body(Body::from(body.to_string())).ok()?;
+        let over = door.life.over.clone();
+        let asking = AGENT.scope(agent, async {
+            let response = door.router.oneshot(request).await.ok()?;
+            let status = response.status().as_u16();
+            let bytes = response.into_body().collect().await.ok()?.to_bytes();
+            Some(Answer {
+                status,
+                body: serde_json::from_slice(&bytes).unwrap_or_default(),
+            })
+        });
+        let answer = tokio::select! {
+            biased;
+            () = over.cancelled() => None,
+            answer = timeout(PATIENCE, asking) => answer.ok()?,
+        }?;
+        self.world.turns.wait(name.clone(), dice.below(5)).await;
+        door.life.awake_or_over(&name).await?;
+        Some(answer)
+    }
+
+    /// Whether each of them serves.
+    pub(super) fn are_there(&self) -> bool {
+        self.places().iter().all(|place| place.door.is_some())
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn name_of(place: usize, life: u64) -> String {
+    format!("{}{life}", ["A", "B"][place])
+}

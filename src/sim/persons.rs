@@ -1,0 +1,133 @@
+//! What persons do: they look into the tools' books, settle calls, pause tools and help stuck sagas.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::agents::is_held;
+use super::dice::Dice;
+use super::gateway::Gateways;
+use super::plan::KINDS;
+use crate::core::document::Kind as DocumentKind;
+use crate::core::record::{Record, State};
+use crate::store::Documents;
+
+pub(super) struct Person {
+    gateways: Arc<Gateways>,
+    dice: Dice,
+}
+
+impl Person {
+    pub(super) fn of(gateways: &Arc<Gateways>) -> Self {
+        Self {
+            gateways: gateways.clone(),
+            dice: gateways.world.dice("person"),
+        }
+    }
+
+    /// Does something now and then, as long as there is trouble.
+    pub(super) async fn help(mut self) {
+        let world = self.gateways.world.clone();
+        while world.now() < world.plan.trouble_until {
+            let rest_ms = self.dice.between(300, 1_500);
+            world.turns.wait("person".to_owned(), rest_ms).await;
+            match self.dice.below(6) {
+                0 => self.pause().await,
+                1 => self.probe().await,
+                _ => self.settle(false).await,
+            }
+        }
+    }
+
+    /// Pauses a tool for a moment.
+    async fn pause(&mut self) {
+        let tool = self.dice.pick(&KINDS.each_ref().map(|kind| kind.name));
+        self.act(&format!("/v1/tools/{tool}/pause")).await;
+        let world = self.gateways.world.clone();
+        world.turns.wait("person".to_owned(), 400).await;
+        self.act(&format!("/v1/tools/{tool}/resume")).await;
+    }
+
+    /// Has the tool of an unknown call asked.
+    async fn probe(&mut self) {
+        let unknown = self.unknown();
+        if let Some(record) = unknown.first() {
+            self.act(&format!("/v1/calls/{}/probe", record.intent.call_id))
+                .await;
+        }
+    }
+
+    /// Settles what only a person settles, as the tools' books show.
+    pub(super) async fn settle(&mut self, all: bool) {
+        for record in self.unknown() {
+            if !is_held(&record.intent.tool) || !all && self.dice.chance(50) {
+                continue;
+            }
+            let call = record.intent.call_id.to_string();
+            let (effect, may_come) = {
+                let (world, now) = (&self.gateways.world, self.gateways.world.now());
+                let books = world.books();
+                let effect = books.of_call(&call).next().map(|effect| effect.number);
+                (effect, books.may_come(&call, now))
+            };
+            let body = match effect {
+                Some(made) => {
+                    json!({ "as": "succeeded", "result": { "made": made }, "reason": "it is in the books" })
+                }
+                // The gateway refuses it, too, where it knows that.
+                None if may_come && self.dice.chance(50) => continue,
+                None => json!({ "as": "failed", "reason": "it is not in the books" }),
+            };
+            self.send(&format!("/v1/calls/{call}/resolve"), &body).await;
+        }
+    }
+
+    /// Brings stuck sagas to their end.
+    pub(super) async fn help_sagas(&mut self) {
+        let world = self.gateways.world.clone();
+        let stuck = world
+            .memory
+            .documents(DocumentKind::Saga, None, Some("stuck"), None, 100)
+            .await;
+        for saga in stuck.map(|(found, _)| found.calls).unwrap_or_default() {
+            let how = if self.dice.chance(80) {
+                "retry"
+            } else {
+                "skip"
+            };
+            self.act(&format!("/v1/sagas/{}/{how}", saga.id)).await;
+        }
+    }
+
+    /// No tool stays paused.
+    pub(super) async fn resume_all(&mut self) {
+        for kind in &KINDS {
+            self.act(&format!("/v1/tools/{}/resume", kind.name)).await;
+        }
+    }
+
+    fn unknown(&self) -> Vec<Record> {
+        let records = self.gateways.world.memory.records().into_iter();
+        let unknown = records.map(|(record, _)| record);
+        unknown
+            .filter(|record| matches!(record.state, State::Unknown(_)))
+            .collect()
+    }
+
+    async fn act(&mut self, path: &str) {
+        self.send(path, &json!({ "reason": "a person wants it" }))
+            .await;
+    }
+
+    async fn send(&mut self, path: &str, body: &serde_json::Value) {
+        let places = self.gateways.world.plan.gateways as u64;
+        let place = self.dice.below(places) as usize;
+        let answer = self.gateways.ask(0, place, path, body, None).await;
+        let heard = match &answer {
+            None => "unheard".to_owned(),
+            Some(answer) => format!("{} {}", answer.status, answer.problem()),
+        };
+        self.gateways.world.count("acts of persons");
+        self.gateways.world.say(format!("a person: {path} {heard}"));
+    }
+}

@@ -1,0 +1,199 @@
+//! One seed, from the beginning to the end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+
+use super::agents::Agent;
+use super::gateway::Gateways;
+use super::persons::Person;
+use super::plan::Plan;
+use super::world::{Asked, World};
+use crate::core::record::State;
+use crate::seed;
+use crate::store::Documents;
+
+/// How long everything may take to come to rest, in rounds of a second.
+const ROUNDS: u64 = 60;
+const ROUND_MS: u64 = 1_000;
+
+/// What has become of a seed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) broken: Vec<String>,
+    pub(super) history: Vec<String>,
+    pub(super) tally: BTreeMap<&'static str, u64>,
+    /// In milliseconds of the simulated time.
+    pub(super) ended_at: u64,
+}
+
+/// Lives through a seed on this thread.
+pub(super) fn run(plan: Plan) -> Outcome {
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let outcome = runtime.block_on(async {
+        seed::begin(plan.seed);
+        let world = World::of(plan);
+        let turns = world.clone();
+        let handing_out = tokio::spawn(async move { turns.turns.hand_out().await });
+        live(&world).await;
+        handing_out.abort();
+        outcome_of(&world)
+    });
+    seed::end();
+    outcome
+}
+
+fn outcome_of(world: &World) -> Outcome {
+    let ended_at = world.now();
+    let mut written = world.written();
+    // What happens in one millisecond has no order.
+    let mut history = std::mem::take(&mut written.history);
+    history.sort();
+    Outcome {
+        broken: std::mem::take(&mut written.broken),
+        history: history
+            .into_iter()
+            .map(|(at, what)| format!("{at:6} {what}"))
+            .collect(),
+        tally: std::mem::take(&mut written.tally),
+        ended_at,
+    }
+}
+
+async fn live(world: &Arc<World>) {
+    let gateways = Gateways::begin(world);
+    let mut living = JoinSet::new();
+    let plan = &world.plan;
+    for number in 1..=plan.agents as u64 {
+        living.spawn(Agent::of(number, &gateways).call_again_and_again());
+    }
+    for number in 1..=plan.planners as u64 {
+        let number = number + plan.agents as u64;
+        living.spawn(Agent::of(number, &gateways).carry_out());
+    }
+    living.spawn(Person::of(&gateways).help());
+    for n in 0..plan.crashes {
+        living.spawn(crash(gateways.clone(), n));
+    }
+    for n in 0..plan.stalls {
+        living.spawn(stall(gateways.clone(), n));
+    }
+    let trouble = world.turns.wait("trouble".to_owned(), plan.trouble_until);
+    trouble.await;
+    world.heal();
+    living.join_all().await;
+    if come_to_rest(&gateways).await {
+        world.judge_rest();
+        ask_again(&gateways).await;
+    }
+}
+
+async fn crash(gateways: Arc<Gateways>, n: u64) {
+    let world = &gateways.world;
+    let mut dice = world.dice(&format!("crash {n}"));
+    let at = dice.below(world.plan.trouble_until);
+    world.turns.wait(format!("crash {n}"), at).await;
+    let place = dice.below(world.plan.gateways as u64) as usize;
+    let (in_order, pause_ms) = (dice.chance(25), dice.below(1_200));
+    gateways.restart(place, in_order, pause_ms).await;
+}
+
+async fn stall(gateways: Arc<Gateways>, n: u64) {
+    let world = &gateways.world;
+    let mut dice = world.dice(&format!("stall {n}"));
+    let at = dice.below(world.plan.trouble_until);
+    world.turns.wait(format!("stall {n}"), at).await;
+    let place = dice.below(world.plan.gateways as u64) as usize;
+    gateways.stall(place, dice.pick(&[100, 500, 1_200, 2_500]));
+}
+
+/// Time goes on, and persons do what only they can, until nothing is under way. Whether that was so in time.
+async fn come_to_rest(gateways: &Arc<Gateways>) -> bool {
+    let world = &gateways.world;
+    let mut person = Person::of(gateways);
+    let mut left = Vec::new();
+    for round in 0..ROUNDS {
+        world.turns.wait("rest".to_owned(), ROUND_MS).await;
+        if !gateways.are_there() {
+            left = vec!["a gateway does not serve".to_owned()];
+            continue;
+        }
+        if round == 0 {
+            person.resume_all().await;
+        }
+        person.settle(true).await;
+        person.help_sagas().await;
+        left = under_way(world).await;
+        if left.is_empty() {
+            world.say("all is at rest".to_owned());
+            return true;
+        }
+    }
+    world.breaks(format!("it does not come to rest: {}", left.join(", ")));
+    false
+}
+
+async fn under_way(world: &World) -> Vec<String> {
+    let mut left: Vec<String> = world
+        .memory
+        .records()
+        .into_iter()
+        .filter(|(record, _)| {
+            matches!(
+                record.state,
+                State::Running | State::Unknown(_) | State::Compensating(_)
+            )
+        })
+        .map(|(record, _)| format!("{} is {}", record.intent.key, record.state.as_str()))
+        .collect();
+    for state in ["open", "compensating", "stuck"] {
+        let sagas = world
+            .memory
+            .documents(
+                crate::core::document::Kind::Saga,
+                None,
+                Some(state),
+                None,
+                100,
+            )
+            .await;
+        let sagas = sagas.map(|(found, _)| found.calls).unwrap_or_default();
+        left.extend(sagas.iter().map(|saga| format!("{} is {state}", saga.id)));
+    }
+    left
+}
+
+/// All is well: who asks again for what has succeeded gets the same result, and nothing is executed again.
+async fn ask_again(gateways: &Arc<Gateways>) {
+    let world = &gateways.world;
+    let (asked, told): (Vec<Asked>, Vec<String>) = {
+        let written = world.written();
+        (
+            written.asked.values().cloned().collect(),
+            written.told.keys().cloned().collect(),
+        )
+    };
+    let mut agent = Agent::of(99, gateways);
+    for asked in asked.iter().filter(|asked| told.contains(&asked.key)) {
+        let before = world.books().effects();
+        let answer = agent.call_once(asked).await;
+        let is_answered = answer.is_some_and(|answer| {
+            answer.status == 200 || !asked.saga.is_empty() && answer.problem() == "wrong-state"
+        });
+        if !is_answered {
+            world.breaks(format!("{} has succeeded, and is not answered", asked.key));
+        }
+        if world.books().effects() != before {
+            world.breaks(format!(
+                "{} has succeeded, and is executed again",
+                asked.key
+            ));
+        }
+    }
+}
