@@ -128,7 +128,14 @@ pub fn next(
             "its gateway had ended",
             now,
         ),
-        (Event::StoreLost { by, reason }, _) => loss::store_lost(tool, record, by, reason, now)?,
+        (
+            Event::StoreLost {
+                by,
+                reason,
+                whole_until,
+            },
+            _,
+        ) => loss::store_lost(tool, record, by, reason, *whole_until, now)?,
         (Event::Unlocked { fencing, .. }, _) if record.fencing != *fencing => {
             return Err(Illegal::NotOwner);
         }

@@ -6,7 +6,7 @@ use crate::core::record::Check;
 use crate::core::request::Target;
 use crate::core::tool::{Dedup, OnUnknown, Recheck};
 
-fn probing(negative_final_after: Option<u64>) -> Tool {
+pub(super) fn probing(negative_final_after: Option<u64>) -> Tool {
     let negative_final_after = negative_final_after.map(Duration::from_secs);
     Tool {
         unknown: OnUnknown::Probe {
@@ -16,7 +16,7 @@ fn probing(negative_final_after: Option<u64>) -> Tool {
     }
 }
 
-fn retrying() -> Tool {
+pub(super) fn retrying() -> Tool {
     Tool {
         unknown: OnUnknown::Retry,
         dedup: Dedup::Key,
@@ -25,7 +25,7 @@ fn retrying() -> Tool {
 }
 
 /// A call, unknown since second 1.
-fn unknown(tool: &Tool) -> Record {
+pub(super) fn unknown(tool: &Tool) -> Record {
     record(
         tool,
         key::Source::Derived,
@@ -33,7 +33,7 @@ fn unknown(tool: &Tool) -> Record {
     )
 }
 
-fn check_due(id: u128) -> Event {
+pub(super) fn check_due(id: u128) -> Event {
     Event::CheckDue {
         by: ME,
         attempt: Some(attempt(id)),
@@ -41,14 +41,14 @@ fn check_due(id: u128) -> Event {
 }
 
 /// The change that an event makes.
-fn change(tool: &Tool, record: &Record, event: &Event, seconds: i64) -> Change {
+pub(super) fn change(tool: &Tool, record: &Record, event: &Event, seconds: i64) -> Change {
     next(tool, Some(record), event, at(seconds))
         .expect("legal")
         .change
         .expect("a change")
 }
 
-fn check_at(record: &Record) -> Option<i64> {
+pub(super) fn check_at(record: &Record) -> Option<i64> {
     Some(record.check?.at?.as_second() - at(0).as_second())
 }
 
@@ -275,13 +275,13 @@ fn what_is_due_is_worked_on_before_it_is_given_up() {
 
     let tool = retrying();
     let earlier_attempt_may_have_run = self::unknown(&tool);
-    let again = change(&tool, &earlier_attempt_may_have_run, &check_due(2), 3_600);
+    let again = change(&tool, &earlier_attempt_may_have_run, &check_due(2), 3_599);
     assert_eq!(again.entry.event, "sent_again");
     let ended = change(
         &tool,
         &again.record,
         &ended_with(2, no_answer(), None),
-        3_601,
+        3_600,
     );
     assert_eq!(check_at(&ended.record), None);
     assert!(
@@ -289,7 +289,7 @@ fn what_is_due_is_worked_on_before_it_is_given_up() {
         "{}",
         ended.entry.detail
     );
-    let late = change(&tool, &earlier_attempt_may_have_run, &check_due(2), 3_601);
+    let late = change(&tool, &earlier_attempt_may_have_run, &check_due(2), 3_600);
     assert_eq!(
         late.entry.event, "given_up",
         "the tool may have forgotten the key"
@@ -303,7 +303,7 @@ fn what_a_tool_may_have_forgotten_proves_nothing() {
         dedup: Dedup::Key,
         ..probing(None)
     };
-    for (seconds, becomes) in [(3_600, "Finish -> failed"), (3_601, "Finish -> unknown")] {
+    for (seconds, becomes) in [(3_599, "Finish -> failed"), (3_600, "Finish -> unknown")] {
         assert_eq!(
             cell(
                 &tool,
@@ -329,7 +329,9 @@ fn waits_are_spread_between_half_and_all() {
     };
     let mut seen = std::collections::BTreeSet::new();
     for n in 1..200 {
-        let check = unknown::first_check(&tool, attempt(n * 0x1234_5678_9abc_def1), at(0));
+        let mut record = unknown(&tool);
+        record.attempt.id = attempt(n * 0x1234_5678_9abc_def1);
+        let check = unknown::first_check(&tool, &record, at(0));
         let first = check.expect("a check");
         let later = Check { number: 5, ..first };
         let later = unknown::next_check(&tool, attempt(n), later, at(0));

@@ -6,6 +6,8 @@ mod adopt;
 mod again;
 #[path = "call_grid_tests.rs"]
 mod grid;
+#[path = "call_old_tests.rs"]
+mod old;
 #[path = "call_promise_tests.rs"]
 mod promise;
 #[path = "call_rest_tests.rs"]
@@ -167,6 +169,7 @@ fn store_lost() -> Event {
     Event::StoreLost {
         by: "ops".into(),
         reason: "an older snapshot".into(),
+        whole_until: None,
     }
 }
 

@@ -154,19 +154,32 @@ pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
     }
 }
 
-/// The first check of a call that has just become unknown; `None`: there is none.
-pub fn first_check(tool: &Tool, attempt: AttemptId, now: Timestamp) -> Option<Check> {
+/// The first check of a call that has just become unknown, or is taken up; `None`: there is none.
+///
+/// It is planned also when the time for checks is over: the tool is asked once.
+pub fn first_check(tool: &Tool, record: &Record, now: Timestamp) -> Option<Check> {
     match tool.unknown {
         OnUnknown::Hold => None,
         // A gateway that has the tool knows better, and soon.
         OnUnknown::Probe { .. } | OnUnknown::Retry | OnUnknown::Elsewhere => {
             let check = Check {
-                since: now,
+                since: may_have_run_since(record),
                 at: None,
                 number: 0,
             };
-            Some(next_check(tool, attempt, check, now))
+            Some(next_check(tool, record.attempt.id, check, now))
         }
+    }
+}
+
+/// Since when the tool may have executed a call whose checks have not begun.
+///
+/// Not since it is known to be unknown: its gateway may have been down for days, and the tool may have forgotten its key.
+fn may_have_run_since(record: &Record) -> Timestamp {
+    if record.earlier_attempt_may_have_run {
+        record.intent.created_at
+    } else {
+        record.attempt.run_started_at
     }
 }
 
@@ -261,14 +274,9 @@ pub fn may_be_asked(tool: &Tool) -> bool {
 /// It does if the first request cannot arrive any more: then the tool would know its key, or the
 /// operator says that it could not come any more.
 pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
-    // A tool may have forgotten by then what it knew. Without checks it is not known since when the call is unknown.
-    let since = if record.earlier_attempt_may_have_run {
-        record.intent.created_at
-    } else {
-        record.attempt.run_started_at
-    };
+    // A tool may have forgotten by then what it knew.
     let check = record.check.unwrap_or(Check {
-        since,
+        since: may_have_run_since(record),
         at: None,
         number: 0,
     });

@@ -15,6 +15,7 @@ use super::world::{
 };
 use crate::core::record::{CallId, FailureKind, Record, State};
 use crate::core::saga::{Phase, Saga};
+use crate::core::time::after;
 use crate::core::tool::Tool;
 use crate::core::unknown::is_negative_final;
 use crate::core::work::Due;
@@ -213,6 +214,13 @@ impl Canon<'_> {
         }
         self.add(store.sagas.len());
         store.sagas.iter().for_each(|saga| self.saga(saga));
+        // All that counts is which failed calls surely have not run again.
+        if let Some(until) = store.whole_until.map(at) {
+            for record in &store.calls {
+                let over = |expires_at| after(expires_at, self.tool.lease()) <= until;
+                self.add(u8::from(record.expires_at.is_some_and(over)));
+            }
+        }
         match &store.lock {
             None => self.add(0),
             Some(lock) => {

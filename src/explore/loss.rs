@@ -55,16 +55,16 @@ impl Model {
             )
         });
         for record in at_risk.filter(|_| !self.is_broken(Break::AcceptsWithoutMarks)) {
+            let whole_until = match self.is_broken(Break::TakesTheStoreForWhole) {
+                true => Some(world.now),
+                false => world.store.whole_until,
+            };
             let event = Event::StoreLost {
                 by: String::new(),
                 reason: String::new(),
+                whole_until: whole_until.map(at),
             };
             let Ok(next) = self.decide(Some(record), name_of(record), &event, world.now) else {
-                // Its key was forgotten long ago; if a later run has kept it, that is lost altogether.
-                let truth = world.truth_mut(name_of(record));
-                if truth.call == number(record.intent.call_id) {
-                    *truth = Truth::default();
-                }
                 continue;
             };
             if let Some(change) = next.change
@@ -92,6 +92,7 @@ impl Model {
                 *saga = Arc::new(lost);
             }
         }
+        world.store.whole_until = None;
         world.is_closed = false;
     }
 

@@ -107,6 +107,8 @@ pub(super) enum Break {
     NoticesNoLoss,
     /// A loss is accepted, and no call is marked as unknown.
     AcceptsWithoutMarks,
+    /// A loss is accepted as if the store had everything that was written until then.
+    TakesTheStoreForWhole,
     /// What undoes a call is sent again while its outcome is unknown.
     SendsUndoingAgain,
     /// A saga undoes its calls while one of them may still run.

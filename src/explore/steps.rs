@@ -6,7 +6,9 @@ use super::gateway::Answers;
 use super::model::{Broken, Model, title};
 use super::persons::Act;
 use super::scene::{Break, Group};
-use super::world::{Job, Name, SagaStep, Seen, Task, World, at, instance, name_of, undone_by};
+use super::world::{
+    Job, Name, SagaStep, Seen, Store, Task, World, at, instance, name_of, undone_by,
+};
 use crate::core::record::{CallId, State};
 use crate::core::saga::Phase;
 
@@ -354,7 +356,11 @@ impl Model {
             Step::Unlock => self.unlock(world),
             Step::Copy => {
                 self.say(|| "what the store writes from now on may be lost".into());
-                world.copy = Some(Arc::new(world.store.clone()));
+                let copy = Store {
+                    whole_until: Some(world.now),
+                    ..world.store.clone()
+                };
+                world.copy = Some(Arc::new(copy));
             }
             Step::Lose(keeps) => self.lose(world, keeps),
             Step::Accept => self.accept_loss(world),

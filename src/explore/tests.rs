@@ -298,6 +298,16 @@ fn a_loss_that_is_accepted_without_marks_is_found() {
 }
 
 #[test]
+fn a_later_run_that_is_taken_for_impossible_after_a_loss_is_found() {
+    let loss = Left { losses: 1, ..TWO };
+    finds(
+        Break::TakesTheStoreForWhole,
+        Scene::held(loss).over_a_file(),
+        "was told as succeeded",
+    );
+}
+
+#[test]
 fn an_undoing_that_is_sent_again_is_found() {
     let scene = Scene::saga(ONE, false).without_stalls();
     finds(Break::SendsUndoingAgain, scene, "the undoing of call 1");

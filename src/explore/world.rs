@@ -25,6 +25,8 @@ pub(super) struct Store {
     /// The newest fencing token.
     pub(super) token: u64,
     pub(super) lock: Option<Lock>,
+    /// When this was the newest state; `None`: it still is.
+    pub(super) whole_until: Option<i64>,
 }
 
 impl Store {

@@ -177,6 +177,7 @@ macro_rules! nothing_to_open {
 }
 nothing_to_open!(
     (),
+    Option<Timestamp>,
     bool,
     u64,
     Maker,

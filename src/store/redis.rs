@@ -37,6 +37,7 @@ mod status; // whether anything may be claimed
 mod store; // the parts, opened together
 mod target; // which Redis, and what is asked of it
 mod tracker; // hearing what other gateways change
+mod whole; // until when the store surely has everything
 mod write; // claims and changes of calls
 
 pub use self::memory::WatermarksError;

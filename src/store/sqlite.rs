@@ -97,6 +97,11 @@ impl LossRecovery for Sqlite {
         Ok((ids, next))
     }
 
+    /// When the newest call was made: only this gateway writes to the file, in order.
+    async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
+        self.readers.ledger.read(calls::newest).await
+    }
+
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
         if self.gate.watermarks.prepare() {
             Ok(())

@@ -204,6 +204,11 @@ macro_rules! each_store_verb {
                     limit: u32
                 ) -> (Vec<CallId>, Option<String>) as "doubtful";
 
+                /// A time until which the store surely has everything that was written; `None`: not known.
+                ///
+                /// Asked after a loss, before it is accepted.
+                async fn whole_until() -> Option<Timestamp>;
+
                 /// An operator is about to accept that the store has lost data.
                 ///
                 /// Documents may be changed from now on, by this process only; everything else stays closed for

@@ -87,7 +87,12 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
     let folder = tempfile::tempdir().expect("a folder");
     let open = || open_in(folder.path());
     let store = open();
-    claimed(&store, &arrival("k", "S", 0, ME)).await;
+    assert_eq!(
+        store.whole_until().await.expect("an answer"),
+        None,
+        "it has no call"
+    );
+    let kept = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let since = store.readiness().await.whole_since.expect("it is known");
     store.close().await;
     drop(store);
@@ -113,6 +118,12 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
 
     let store = open();
     assert_eq!(store.readiness().await.reasons[0].code, LOST_DATA);
+    let whole_until = store.whole_until().await.expect("an answer");
+    assert_eq!(
+        whole_until,
+        Some(kept.intent.created_at),
+        "the newest call that is left"
+    );
     assert!(store.claim(&arrival("l", "S", 2, ME), &[]).await.is_err());
     store.accept_loss("put back").await.expect("accepted");
     let readiness = store.readiness().await;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use oncegate::core::position::Position;
 use oncegate::core::record::CallId;
-use oncegate::store::{self, Calls as _, Health as _, LossRecovery as _};
+use oncegate::gateway::local_time;
+use oncegate::store::{self, Calls as _, Health as _, LOST_DATA, LossRecovery as _};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -291,6 +292,32 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
 }
 
 /// They may be millions: neither the store nor the gateway has all of them at once.
+#[tokio::test]
+async fn after_a_loss_redis_surely_has_what_was_there_when_it_was_seen_whole() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let before = local_time();
+    let store = open_redis(&redis.url(), folder.path()).await;
+    // The look at the start has seen everything that was written before it.
+    let seen = local_time();
+    let whole_until = async || store.whole_until().await.expect("an answer");
+    claimed(&store, &arrival("k", "S", 0, ME)).await;
+    assert_eq!(whole_until().await, None, "nothing is lost");
+    let is_lost = async || {
+        let reasons = store.readiness().await.reasons;
+        reasons.iter().any(|reason| reason.code == LOST_DATA)
+    };
+    redis.ask(&["FLUSHALL"]).await;
+    until("the loss is noticed", is_lost).await;
+    let until_then = whole_until().await.expect("a moment");
+    assert!(before <= until_then && until_then <= seen, "{until_then}");
+    store.accept_loss("flushed").await.expect("accepted");
+    assert!(!is_lost().await);
+    assert_eq!(whole_until().await, None, "it counts as whole");
+}
+
 #[tokio::test]
 async fn calls_in_doubt_are_asked_for_in_pages_and_all_of_them_are_met() {
     let (redis, folder) = (

@@ -157,7 +157,7 @@ pub(super) fn finish(
             let next = unknown::next_check(tool, record.attempt.id, check, now);
             Some(unknown::unless_too_late(tool, next))
         }
-        None => unknown::first_check(tool, record.attempt.id, now),
+        None => unknown::first_check(tool, record, now),
     };
     let mut detail = why.to_owned();
     if check.is_some_and(|check| check.at.is_none()) {

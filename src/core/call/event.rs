@@ -35,7 +35,12 @@ pub enum Event {
     ///
     /// Running calls may have ended, and failed ones may have run again. `by` is that person's
     /// token.
-    StoreLost { by: String, reason: String },
+    StoreLost {
+        by: String,
+        reason: String,
+        /// The store surely has everything that was written until then; `None`: that is not known.
+        whole_until: Option<Timestamp>,
+    },
     /// A person takes the session's lock from the run with this fencing token.
     ///
     /// `by` is that person's token.

@@ -31,6 +31,7 @@ pub(super) fn store_lost(
     record: &Record,
     by: &str,
     reason: &str,
+    whole_until: Option<Timestamp>,
     now: Timestamp,
 ) -> Result<Change, Illegal> {
     // A later run, of which the store has lost everything, may have begun just now.
@@ -45,14 +46,13 @@ pub(super) fn store_lost(
         earlier_attempt_may_have_run: true,
         ..record.clone()
     };
-    // Had it run again while its key was remembered, that run would be forgotten by now, too.
-    let until_forgotten = tool.lease() + tool.window(record.intent.key_source);
+    // It may have run again until its key was forgotten. Had it done so before the loss, the store would say so. Clocks
+    // of gateways differ by less than a lease.
+    let is_kept =
+        |expires_at| whole_until.is_some_and(|until| after(expires_at, tool.lease()) <= until);
     let is_settled = match record.state {
         State::Running | State::Unknown(_) => false,
-        State::Failed(_) => {
-            let is_forgotten = |expires_at| after(expires_at, until_forgotten) <= now;
-            tool.effect == Effect::Read || record.expires_at.is_some_and(is_forgotten)
-        }
+        State::Failed(_) => tool.effect == Effect::Read || record.expires_at.is_some_and(is_kept),
         _ => true,
     };
     if is_settled {
@@ -73,7 +73,15 @@ pub(super) fn store_lost(
         return Ok(Change { release, ..change });
     }
     let mut change = lose(tool, &prolonged, "store_lost", by, &why, now);
-    change.release.retakes_lock = record.state == State::Running;
+    match record.state {
+        State::Running => change.release.retakes_lock = true,
+        // Only a later run is in doubt.
+        _ => {
+            if let Some(check) = &mut change.record.check {
+                check.since = whole_until.map_or(record.updated_at, |at| at.max(record.updated_at));
+            }
+        }
+    }
     Ok(change)
 }
 

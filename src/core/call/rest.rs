@@ -145,7 +145,7 @@ pub(super) fn take_up(
     if record.check.is_some() || tool.unknown == OnUnknown::Elsewhere {
         return Err(Illegal::NotDue);
     }
-    let first = unknown::first_check(tool, record.attempt.id, now).ok_or(Illegal::NotDue)?;
+    let first = unknown::first_check(tool, record, now).ok_or(Illegal::NotDue)?;
     let why = "the tool's calls are not held any more";
     Ok(reschedule(record, by, "taken_up", Some(first), why, now))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use tokio::sync::Mutex;
 
 use crate::core::audit::Act;
@@ -124,13 +125,14 @@ impl LossAcceptance {
         }
         // Before anything is changed.
         self.sagas.sagas_at_stake().await.map_err(of_store)?;
+        let whole_until = self.base.store.whole_until().await.map_err(of_store)?;
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
             let page = self.base.store.calls_at_risk_after_loss(&here, PAGE).await;
             let (calls, next) = page.map_err(of_store)?;
             let marking = calls
                 .into_iter()
-                .map(|call_id| self.mark_lost(call_id, caller, reason));
+                .map(|call_id| self.mark_lost(call_id, caller, reason, whole_until));
             let done: Vec<bool> = stream::iter(marking)
                 .buffer_unordered(AT_ONCE)
                 .try_collect()
@@ -184,14 +186,24 @@ impl LossAcceptance {
         call_id: CallId,
         caller: &Caller,
         reason: &str,
+        whole_until: Option<Timestamp>,
     ) -> Result<bool, store::Error> {
         let event = Event::StoreLost {
             by: caller.name.clone(),
             reason: reason.to_owned(),
+            whole_until,
         };
-        let moved =
-            transition::load_and_apply(&self.base, call_id, &event, OnConflict::GiveUp).await?;
-        // One that was unknown before is only in doubt for longer.
-        Ok(matches!(moved, Some(Moved::Written { was, .. }) if !matches!(was, State::Unknown(_))))
+        let retry = OnConflict::RetryOnLatest;
+        let moved = transition::load_and_apply(&self.base, call_id, &event, retry).await?;
+        match moved {
+            // One that was unknown before is only in doubt for longer.
+            Some(Moved::Written { was, .. }) => Ok(!matches!(was, State::Unknown(_))),
+            // It keeps changing, so it may still be wrong: the loss is not accepted now.
+            Some(Moved::Lost(Some(_))) => {
+                let why = format!("call {call_id} keeps changing: accept the loss once more");
+                Err(store::Error::Refused(why))
+            }
+            Some(Moved::Unchanged(..) | Moved::Refused(..) | Moved::Lost(None)) | None => Ok(false),
+        }
     }
 }

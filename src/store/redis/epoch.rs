@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::try_join_all;
+use jiff::Timestamp;
 
 use super::answer::unreadable;
 use super::gateways::Gateways;
 use super::keys::{self, Partition};
-use super::loss::{self, Finding, Manifest, Sight};
+use super::loss::{self, CLOSED, Finding, Manifest, Sight};
 use super::marks::Marks;
 use super::put_back::Restorer;
 use super::scripts::{Run, command};
 use super::server::Server;
+use super::whole::Moments;
 use crate::store::lock::lock;
 use crate::store::{Error, LOST_DATA, Reason};
 
@@ -44,6 +46,8 @@ pub(super) struct Epochs {
     is_mended: AtomicBool,
     /// The manifest of a prepared acceptance, which closes the store for all gateways.
     prepared: Mutex<Option<Manifest>>,
+    /// When this process has seen everything there.
+    moments: Mutex<Moments>,
 }
 
 impl Epochs {
@@ -56,6 +60,7 @@ impl Epochs {
             was_whole: false.into(),
             whole_since_us: 0.into(),
             is_mended: false.into(),
+            moments: Mutex::default(),
             prepared: Mutex::default(),
         }
     }
@@ -79,6 +84,7 @@ impl Epochs {
     /// An acceptance that has just ended must not be taken back by a look that began before it.
     async fn compare_once(&self) -> Result<ControlFlow<Option<Reason>>, Error> {
         let (epoch, known) = (self.server.memory.epoch(), self.server.memory.all_writes());
+        let looked_at = self.server.now();
         let mut sight = self.sight().await?;
         let mut found = loss::compare(&sight, &epoch, &known);
         if let Finding::Fresh(manifest) = found {
@@ -91,6 +97,7 @@ impl Epochs {
                 self.know_since(&sight).await;
                 self.forget_acceptance();
                 self.server.memory.saw_all(&sight);
+                lock(&self.moments).saw_whole(looked_at, &self.server.memory.all_writes());
                 self.publish_token(&sight).await;
                 self.gateways.forget_gone(&sight).await;
                 self.was_whole.store(true, Ordering::Relaxed);
@@ -108,6 +115,7 @@ impl Epochs {
                 // Before anything is written to what is left after a loss.
                 self.know_since(&sight).await;
                 self.server.memory.adopt(&adopted, sight);
+                lock(&self.moments).begin_anew();
                 self.forget_acceptance();
                 self.was_whole.store(true, Ordering::Relaxed);
                 let before = if epoch.is_empty() { "none" } else { &epoch };
@@ -123,6 +131,7 @@ impl Epochs {
                 if self.manifest().await? != sight.manifest {
                     return Ok(ControlFlow::Continue(()));
                 }
+                lock(&self.moments).saw_loss(&sight, &epoch);
                 // Nothing may be claimed that is about to be put back.
                 self.server.status.close_for(&reason);
                 // Also if the warning itself was lost since: the store may have been emptied once more.
@@ -203,7 +212,7 @@ impl Epochs {
                 return Ok(false);
             }
             let close = async |(partition, epoch): (Partition, String)| {
-                self.mark(partition, &epoch, "lost").await
+                self.mark(partition, &epoch, CLOSED).await
             };
             let closed = try_join_all(Partition::all().zip(epochs).map(close)).await?;
             if closed.into_iter().all(|is_done| is_done) {
@@ -271,6 +280,11 @@ impl Epochs {
     /// Drops a prepared acceptance, which is another gateway's by now, or over.
     pub(super) fn forget_acceptance(&self) {
         lock(&self.prepared).take();
+    }
+
+    /// A time until which the store surely has everything, as far as this process has seen it whole.
+    pub(super) fn whole_until(&self) -> Option<Timestamp> {
+        lock(&self.moments).until()
     }
 
     async fn sight(&self) -> Result<Sight, Error> {
@@ -346,6 +360,7 @@ impl Epochs {
             return Err(Error::Refused(NOT_ALONE.into()));
         }
         self.server.memory.adopt(&manifest.epoch, sight);
+        lock(&self.moments).begin_anew();
         Ok(())
     }
 
@@ -382,6 +397,7 @@ impl Epochs {
         self.mark_all("*", &epoch).await?;
         self.whole_since_us.store(now, Ordering::SeqCst);
         self.server.memory.adopt(&epoch, self.sight().await?);
+        lock(&self.moments).begin_anew();
         *lock(&self.prepared) = Some(manifest.clone());
         Ok(manifest)
     }

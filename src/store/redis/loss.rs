@@ -27,6 +27,8 @@ use uuid::Uuid;
 
 use super::keys::{PARTITIONS, Partition};
 
+/// The epoch of a partition that a gateway has closed because of a loss.
+pub(super) const CLOSED: &str = "lost";
 /// The version of the keys and values. Data of another version is never touched.
 pub(super) const FORMAT: u32 = 5;
 
@@ -85,7 +87,7 @@ impl Writes {
 
     /// How many of these writes are not counted there. Last counts stand in only for counters that
     /// are absent: a counter that is there and too low belongs to a server that was set back.
-    fn missing_in(&self, there: &Self, forgotten: &Self) -> u64 {
+    pub(super) fn missing_in(&self, there: &Self, forgotten: &Self) -> u64 {
         let missing = self.0.iter().flat_map(|(gateway, counts)| {
             let found = move |at| match there.of(gateway, at) {
                 0 => forgotten.of(gateway, at),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio::time::timeout;
 
 use super::checks::{Watch, keep_looking};
@@ -121,6 +121,10 @@ impl LossRecovery for Redis {
         limit: u32,
     ) -> Result<(Vec<CallId>, Option<String>), Error> {
         self.writer.restorer.calls_at_risk(from, limit).await
+    }
+
+    async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(self.epochs.whole_until())
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {

@@ -288,6 +288,15 @@ pub(super) const DUE_RECHECKS: &str = select!(
      WHERE c.state = 3 AND c.tool = ?1 AND c.due_at <= ?2 ORDER BY c.due_at LIMIT ?3"
 );
 
+/// When the newest call was made; `None` if there is none, or it cannot be read.
+pub(super) fn newest(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    let sql =
+        select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq ORDER BY c.seq DESC LIMIT 1");
+    let made_at =
+        |row: &rusqlite::Row<'_>| Ok(record(row).map(|newest| newest.intent.created_at).ok());
+    Ok(first(connection, sql, [], made_at)?.flatten())
+}
+
 /// A call by its number; or why it cannot be read.
 pub(super) type AtRisk = (i64, Result<CallId, String>);
 

@@ -239,6 +239,10 @@ impl LossRecovery for Memory {
         Ok((all.map(|record| record.intent.call_id).collect(), None))
     }
 
+    async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
+        Ok(None)
+    }
+
     async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
         Ok(())
     }

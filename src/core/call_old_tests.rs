@@ -1,0 +1,137 @@
+//! Calls that are found unknown, or taken up, long after they ran: the tool may have forgotten their keys.
+
+use super::rest::{change, check_at, check_due, probing, retrying, unknown};
+use super::*;
+use crate::core::tool::Recheck;
+
+/// What becomes of a call that ran at 0 and is found without an owner at these seconds.
+fn found_late(tool: &Tool, lost: &Event, seconds: i64) -> Record {
+    let running = record(tool, key::Source::Derived, &[]);
+    let lost = change(tool, &running, lost, seconds).record;
+    let first = check_at(&lost).expect("it is worked on once");
+    assert!(first > seconds && lost.check.expect("a check").since == at(0));
+    lost
+}
+
+#[test]
+fn the_time_for_checks_counts_from_the_run_and_not_from_when_its_owner_is_missed() {
+    let recheck = Recheck {
+        give_up_after: Duration::from_secs(3_600),
+        ..Recheck::default()
+    };
+    let (retrying, probing) = (
+        Tool {
+            recheck,
+            ..retrying()
+        },
+        Tool {
+            recheck,
+            dedup: Dedup::Key,
+            ..probing(None)
+        },
+    );
+    for lost in [
+        Event::OwnerLost { by: ME },
+        Event::LeaseOver { by: ME },
+        store_lost(),
+    ] {
+        // The tool still knows its key.
+        let early = found_late(&retrying, &lost, 600);
+        assert_eq!(
+            cell(&retrying, Some(&early), &check_due(2), 700),
+            "Run -> running"
+        );
+        // It may have forgotten it.
+        let late = found_late(&retrying, &lost, 90_000);
+        let checked = change(&retrying, &late, &check_due(2), 90_100);
+        assert_eq!(
+            (checked.entry.event.as_ref(), checked.record.state.as_str()),
+            ("given_up", "unknown"),
+            "{lost:?}"
+        );
+        let early = found_late(&probing, &lost, 600);
+        let asked = probed_at(Finding::NotFound, 3_000);
+        assert_eq!(
+            change(&probing, &early, &asked, 3_000)
+                .record
+                .state
+                .as_str(),
+            "failed"
+        );
+        let late = found_late(&probing, &lost, 90_000);
+        let asked = probed_at(Finding::NotFound, 95_000);
+        assert_eq!(
+            change(&probing, &late, &asked, 95_000)
+                .record
+                .state
+                .as_str(),
+            "unknown",
+            "{lost:?}"
+        );
+    }
+}
+
+#[test]
+fn a_call_that_was_held_too_long_is_not_sent_again_when_it_is_taken_up() {
+    let held = unknown(&tool("t"));
+    let recheck = Recheck {
+        give_up_after: Duration::from_secs(3_600),
+        ..Recheck::default()
+    };
+    let retrying = Tool {
+        recheck,
+        ..retrying()
+    };
+    let missing = Event::CheckMissing { by: ME };
+    let taken_up = |seconds| change(&retrying, &held, &missing, seconds).record;
+    assert_eq!(
+        cell(&retrying, Some(&taken_up(100)), &check_due(2), 200),
+        "Run -> running"
+    );
+    let checked = change(&retrying, &taken_up(90_000), &check_due(2), 90_100);
+    assert_eq!(
+        (checked.entry.event.as_ref(), checked.record.state.as_str()),
+        ("given_up", "unknown")
+    );
+}
+
+#[test]
+fn a_failed_call_may_have_run_again_unless_the_store_is_whole_until_its_key_was_forgotten() {
+    let tool = retrying();
+    let failed = record(
+        &tool,
+        key::Source::Derived,
+        &[(ended_with(1, not_sent(), None), 1)],
+    );
+    let expires_at = failed.expires_at.expect("a time");
+    let lost = |whole_until| Event::StoreLost {
+        by: "ops".into(),
+        reason: "an older snapshot".into(),
+        whole_until,
+    };
+    let days = 90_000;
+    // A later run may have become unknown, and such a call keeps its key for ever.
+    for (whole_until, since) in [
+        (None, at(1)),
+        (Some(at(0)), at(1)),
+        (Some(at(500)), at(500)),
+        (Some(expires_at), expires_at),
+    ] {
+        let marked = change(&tool, &failed, &lost(whole_until), days).record;
+        assert_eq!(marked.state.as_str(), "unknown");
+        assert_eq!(
+            marked.check.expect("a check").since,
+            since,
+            "only a later run is in doubt"
+        );
+    }
+    let whole = lost(Some(expires_at + tool.lease()));
+    assert_eq!(cell(&tool, Some(&failed), &whole, days), "(NotRunning)");
+    let running = record(&tool, key::Source::Derived, &[]);
+    let marked = change(&tool, &running, &whole, days).record;
+    assert_eq!(
+        marked.check.expect("a check").since,
+        at(0),
+        "its own run is in doubt"
+    );
+}
