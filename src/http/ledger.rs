@@ -80,7 +80,7 @@ pub(super) async fn resolve(
     let record = http
         .gateway
         .operator
-        .resolve(&caller, call_id, &reason, &resolution)
+        .resolve(&caller, call_id, &reason, &resolution, None)
         .await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }

@@ -70,7 +70,7 @@ async fn an_act_that_the_store_does_not_answer_stays_unknown() {
         let result = Resolution::Succeeded(Content::Kept("1".into()));
         let operator = &bare.gateway.operator;
         operator
-            .resolve(&Caller::operator(), call, reason, &result)
+            .resolve(&Caller::operator(), call, reason, &result, None)
             .await
     };
     faulty.next(Verb::Replace, Fault::ErrBefore, 1);

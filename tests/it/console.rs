@@ -38,7 +38,7 @@ pub async fn call(gateway: &Gateway, token: &str, body: &Value) -> Answer {
 }
 
 /// A call whose outcome is unknown.
-async fn unknown(gateway: &Gateway, key: &str) -> String {
+pub async fn unknown(gateway: &Gateway, key: &str) -> String {
     let body = json!({ "args": { "sku": "gizmo" }, "idempotency_key": key, "session_id": "S" });
     let call = call(gateway, "agents", &body).await;
     call.expect_problem("outcome-unknown").id()
@@ -121,10 +121,15 @@ async fn an_unknown_call_is_settled_and_its_duplicate_gets_the_result(stores: &S
         .await;
     assert_eq!(no_reason.status, 400, "{}", no_reason.text);
     let result = "{\"order\": 7.50}";
+    let seen = ops.seen(&format!("/console/calls/{first}")).await;
     let settled = ops
         .submit(
             &settle,
-            &[("result", result), ("reason", "the shop has it")],
+            &[
+                ("result", result),
+                ("reason", "the shop has it"),
+                ("seen", &seen),
+            ],
         )
         .await;
     assert_eq!(settled.status, 303, "{}", settled.text);
@@ -142,7 +147,8 @@ async fn an_unknown_call_is_settled_and_its_duplicate_gets_the_result(stores: &S
     let failed = format!("/console/calls/{second}/failed");
     // As long as its request may still be under way it is not settled as failed.
     until("it is settled", async || {
-        let fields = [("reason", "the shop has nothing")];
+        let seen = ops.seen(&format!("/console/calls/{second}")).await;
+        let fields = [("reason", "the shop has nothing"), ("seen", &seen)];
         ops.submit(&failed, &fields).await.status == 303
     })
     .await;

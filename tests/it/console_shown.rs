@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::console::{call, with_tokens};
+use crate::console::{call, unknown, with_tokens};
 use crate::reconcile::{config, report};
 use crate::support::books::Books;
 use crate::support::browser::Browser;
@@ -119,6 +119,43 @@ fn is_clean(path: &str, page: &Answer) {
         ["nosniff", "same-origin", "no-store", "same-origin"],
         "{path}"
     );
+}
+
+/// A person has looked, and someone else settles the call, which then runs again.
+#[tokio::test]
+async fn a_form_of_an_earlier_run_settles_nothing() {
+    let tool = Tool::start().await;
+    tool.always(Act::ExecuteThenDrop);
+    let gateway = Gateway::start(&with_tokens(&one_tool(
+        &tool,
+        "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\n",
+    )))
+    .await;
+    let id = unknown(&gateway, "k").await;
+    let ops = Browser::sign_in(&gateway, "ops").await;
+    let page = format!("/console/calls/{id}");
+    let failed = format!("{page}/failed");
+    let seen = ops.seen(&page).await;
+    until("its request cannot arrive any more", async || {
+        let fields = [("reason", "the shop has nothing"), ("seen", &seen)];
+        ops.submit(&failed, &fields).await.status == 303
+    })
+    .await;
+    // The key runs again, and is unknown again.
+    assert_eq!(unknown(&gateway, "k").await, id);
+    for old in [&seen[..], "", "0"] {
+        let fields = [("reason", "the shop has nothing"), ("seen", old)];
+        let refused = ops.submit(&failed, &fields).await;
+        assert_eq!(refused.status, 409, "{}", refused.text);
+        assert!(
+            refused.text.contains("not as it was shown"),
+            "{}",
+            refused.text
+        );
+    }
+    assert!(ops.see(&page).await.text.contains("data-state=\"unknown\""));
+    assert_ne!(ops.seen(&page).await, seen);
+    gateway.stop().await;
 }
 
 #[tokio::test]

@@ -86,7 +86,7 @@ async fn a_saga_goes_on_after_a_resolution_whose_caller_has_hung_up() {
     let stuck = id(&saga().await.at("/trouble/call_id"));
 
     let (operator, caller) = (&world.gateway.gateway.operator, Caller::open());
-    let act = operator.resolve(&caller, stuck, "undone by hand", &Resolution::Failed);
+    let act = operator.resolve(&caller, stuck, "undone by hand", &Resolution::Failed, None);
     world.hang_up_at(Verb::PutDocument, act).await;
     until("it goes on", async || {
         saga().await.at("/state") == "compensated"

@@ -9,9 +9,9 @@ use crate::core::actor::Actor;
 use crate::core::audit::{Act, Deed};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
+use crate::core::many::Mark;
 use crate::core::outcome::{Body, Evidence, Outcome, Sent, classify};
-use crate::core::record::Content;
-use crate::core::record::{CallId, Record, State};
+use crate::core::record::{CallId, Content, Record, State};
 use crate::core::replay::{Fresh, differences};
 use crate::core::session::Refusal;
 use crate::core::unknown::{CheckBlocker, Resolution};
@@ -53,21 +53,22 @@ impl Operator {
     /// Settles an unknown call. Its duplicates get the new outcome.
     ///
     /// # Errors
-    /// The caller is no administrator, the call is not unknown, or it is to count as failed while its request
-    /// may still be under way.
+    /// The caller is no administrator, the call is not unknown or not as it was `seen`, or it is to count as failed
+    /// while its request may still be under way.
     pub async fn resolve(
         self: &Arc<Self>,
         caller: &Caller,
         call_id: CallId,
         reason: &str,
         resolution: &Resolution,
+        seen: Option<Mark>,
     ) -> Result<Record, Error> {
         let (operator, caller) = (self.clone(), caller.clone());
         let (reason, resolution) = (reason.to_owned(), resolution.clone());
         let settling = async move {
             let act = operator.act_on(&caller, Deed::Resolve, call_id, &reason);
             let act = act.await?;
-            let doing = operator.settle(&caller, call_id, &reason, &resolution);
+            let doing = operator.settle(&caller, call_id, &reason, &resolution, seen);
             audit::kept(&operator.base, act, doing).await
         };
         self.base.to_its_end(settling).await
@@ -142,6 +143,7 @@ impl Operator {
         call_id: CallId,
         reason: &str,
         resolution: &Resolution,
+        seen: Option<Mark>,
     ) -> Result<Record, Error> {
         let wrong = |why: String| ErrorKind::WrongState(why).of_call(call_id);
         let event = Event::Resolved {
@@ -149,10 +151,8 @@ impl Operator {
             reason: reason.to_owned(),
             resolution: resolution.clone(),
         };
-        let moved =
-            transition::load_and_apply(&self.base, call_id, &event, OnConflict::RetryOnLatest)
-                .await;
-        match moved.map_err(unavailable)? {
+        let moved = self.apply_if_as_seen(call_id, &event, seen).await?;
+        match moved {
             None | Some(Moved::Lost(None)) => Err(ErrorKind::UnknownCall.alone()),
             Some(Moved::Refused(record, Illegal::MayStillRun)) => {
                 let until = record.attempt.lease_until;
@@ -173,6 +173,34 @@ impl Operator {
                 Ok(record)
             }
         }
+    }
+
+    /// Applies an event to a call that is still as the person has seen it.
+    async fn apply_if_as_seen(
+        &self,
+        call_id: CallId,
+        event: &Event,
+        seen: Option<Mark>,
+    ) -> Result<Option<Moved>, Error> {
+        // A gateway may only have planned its check anew.
+        for _ in 0..ROUNDS {
+            let record = self.base.store.load(call_id).await.map_err(unavailable)?;
+            let Some(record) = record else {
+                return Ok(None);
+            };
+            if seen.is_some_and(|seen| seen != Mark::of_call(&record)) {
+                let why = "the call is not as it was shown: look at it again, then decide";
+                return Err(ErrorKind::WrongState(why.into()).of_call(call_id));
+            }
+            let (tool, now) = (self.base.policy_of(&record), self.base.now());
+            let moved =
+                transition::apply(&self.base, &tool, record, event, now, OnConflict::GiveUp).await;
+            match moved.map_err(unavailable)? {
+                Moved::Lost(Some(_)) => {}
+                moved => return Ok(Some(moved)),
+            }
+        }
+        Err(ErrorKind::JustChanged.of_call(call_id))
     }
 
     /// Logs a resolution, and lets the sagas go on that waited for the call.

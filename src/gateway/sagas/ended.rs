@@ -315,6 +315,8 @@ impl Sagas {
             return Err(ErrorKind::WrongState(why.into()).alone());
         };
         let compensation = self.compensation_of(call_id).await.map_err(unavailable)?;
+        let attempt = |made: &Option<Record>| made.as_ref().map(|made| made.attempt.id);
+        let last = attempt(&compensation);
         let event = call::Event::Skipped {
             by: caller.name.clone(),
             reason: reason.to_owned(),
@@ -328,6 +330,17 @@ impl Sagas {
                 steps.made();
                 self.registry.count_undo(&record, "skipped");
                 trace_id = Some(record.intent.trace_id.clone());
+                // It is sent only if it was claimed before this was written.
+                let made = self.compensation_of(call_id).await.map_err(unavailable)?;
+                if attempt(&made) != last {
+                    let made = made.map(|made| made.intent.call_id.to_string());
+                    let made = made.unwrap_or_default();
+                    tracing::error!(saga = id.id, by = caller.name, %call_id, trace_id, made, "a call was skipped while it was being undone");
+                    let why = format!(
+                        "{call_id} is skipped, but call {made}, which undoes it, has begun meanwhile: see what became of that one"
+                    );
+                    return Err(ErrorKind::WrongState(why).alone());
+                }
             }
             // It is settled already; the saga still has to go on.
             Some(Err(Illegal::NothingToUndo)) | None => {}

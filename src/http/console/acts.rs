@@ -79,8 +79,10 @@ async fn do_on_call(http: &Http, form: &Form, call_id: CallId, act: &str) -> Res
         _ => return Err(problem::unknown_path().await),
     };
     let (operator, reason) = (&gateway.operator, form.reason()?);
+    // The same act means something else for a call that runs again or is being undone since.
+    let seen = Some(Mark::from_hex(form.fields.text("seen")));
     operator
-        .resolve(caller, call_id, &reason, &resolution)
+        .resolve(caller, call_id, &reason, &resolution, seen)
         .await?;
     Ok(())
 }

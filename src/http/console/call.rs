@@ -15,6 +15,7 @@ use super::words::{
 };
 use crate::core::key::Source;
 use crate::core::ledger::{Duplicates, Filter, History};
+use crate::core::many::Mark;
 use crate::core::record::{CallId, Content, Entry, Failure, Record, State};
 use crate::gateway::{ErrorKind, Replay};
 use axum::response::Response;
@@ -141,18 +142,20 @@ fn source(source: Source) -> &'static str {
 pub(super) fn acts(record: &Record, context: &Context<'_>) -> Markup {
     let id = record.intent.call_id.to_string();
     let to = |act| address::to(&["calls", &id, act], &[]);
+    let mark = Mark::of_call(record).to_hex();
+    let seen = || Field::Seen(&mark);
     let settle = html! {
         (context.act(
             &to("succeeded"),
             "Settle: it was executed",
             "Look into the tool's own system first. From now on every duplicate gets the result that you write here.",
-            &[Field::Json { label: "Result, as JSON; null where the tool answers nothing", value: "" }, Field::Reason],
+            &[Field::Json { label: "Result, as JSON; null where the tool answers nothing", value: "" }, Field::Reason, seen()],
         ))
         (context.act(
             &to("failed"),
             "Settle: it was not executed",
             "Only if the tool's own system shows that it was not. The next repetition with its key is executed.",
-            &[Field::Reason],
+            &[Field::Reason, seen()],
         ))
     };
     html! {
@@ -164,13 +167,13 @@ pub(super) fn acts(record: &Record, context: &Context<'_>) -> Markup {
                         &to("failed"),
                         "Settle: it is undone by hand",
                         "Only if you have undone it in the tool's own system. Its saga goes on.",
-                        &[Field::Reason],
+                        &[Field::Reason, seen()],
                     ))
                     (context.act(
                         &to("succeeded"),
                         "Settle: its effect stands",
                         "It is not undone. Its saga goes on.",
-                        &[Field::Json { label: "Result, as JSON", value: "null" }, Field::Reason],
+                        &[Field::Json { label: "Result, as JSON", value: "null" }, Field::Reason, seen()],
                     ))
                 }
                 State::Succeeded(_) => {

@@ -39,12 +39,13 @@ impl Browser {
     /// The token that the forms of this session have.
     pub async fn form_token(&self) -> String {
         // Who may not act has the form to sign out.
-        let page = self.see("/console/session?id=S").await.expect_ok().text;
-        let token = page.split("name=\"form\" value=\"").nth(1);
-        token
-            .and_then(|rest| rest.split('"').next())
-            .expect("a token")
-            .to_owned()
+        let page = self.see("/console/session?id=S").await;
+        hidden(&page.expect_ok().text, "form").expect("a token")
+    }
+
+    /// What the forms of a page say about what it shows.
+    pub async fn seen(&self, path: &str) -> String {
+        hidden(&self.see(path).await.text, "seen").unwrap_or_default()
     }
 
     /// Sends a form as a page of the gateway would.
@@ -60,6 +61,12 @@ impl Browser {
         let request = self.client.post(format!("{}{path}", self.base));
         request.header("cookie", &self.cookie).body(encoded(fields))
     }
+}
+
+/// The hidden field of a page's first form.
+fn hidden(page: &str, name: &str) -> Option<String> {
+    let after = page.split(&format!("name=\"{name}\" value=\"")).nth(1)?;
+    after.split('"').next().map(str::to_owned)
 }
 
 pub fn encoded(fields: &[(&str, &str)]) -> String {
