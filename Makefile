@@ -64,11 +64,14 @@ observe:
 	cargo build --quiet --bin oncegate
 	@scripts/observe
 
-# A real gateway under what schemathesis makes of /openapi.json. Takes python3 and PyPI.
+# A real gateway under what schemathesis makes of /openapi.json; and each parser under samples that change at random, for
+# FUZZ_SECONDS. Takes python3 and PyPI; eight minutes.
+FUZZ_SECONDS ?= 60
 fuzz:
 	@scripts/setup fuzz
 	cargo build --quiet --bin oncegate --example shop
 	@scripts/fuzz
+	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --features crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
 
 # The official MCP conformance suite, straight at a server and through a real gateway before it: the same checks pass.
 # Takes python3, PyPI and npm's registry; half a minute.

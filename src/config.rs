@@ -19,6 +19,9 @@ mod tools; // one tool
 mod tracing; // where spans go
 mod upstreams; // MCP servers
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;

@@ -17,6 +17,9 @@ mod schema; // schemas of a description as JSON Schema
 mod text; // text for TOML
 mod values; // what the schema of an argument must say
 
+#[cfg(test)]
+mod fuzz_tests;
+
 pub use self::command::{Asked, From};
 use self::document::Document;
 pub use self::document::MAX_BYTES;

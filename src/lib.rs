@@ -23,6 +23,8 @@ pub mod crash; // where a test lets the process end
 pub mod downstream; // one HTTP request to one tool
 #[cfg(test)]
 mod explore; // the promise, explored over the rules
+#[cfg(test)]
+mod fuzz; // inputs that change at random
 #[cfg(not(core_only))]
 pub mod gateway; // the use cases
 #[cfg(not(core_only))]

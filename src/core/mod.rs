@@ -45,3 +45,6 @@ pub mod trial; // what a trial of a tool shows
 pub mod undo; // the call that undoes another one
 pub mod unknown; // how an unknown outcome comes to rest
 pub mod work; // what is due, tried, postponed and given up
+
+#[cfg(test)]
+mod fuzz_tests;

@@ -10,6 +10,8 @@ pub mod view; // what a request asks for
 #[cfg(test)]
 mod attacked_tests; // what deceives it
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod tests;
 
 use bytes::Bytes;

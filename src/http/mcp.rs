@@ -13,6 +13,9 @@ mod message; // JSON-RPC on the wire
 mod passed; // results of MCP servers
 mod text; // why a call has no result, in words
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::borrow::Cow;
 
 use axum::body::Body;

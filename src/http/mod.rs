@@ -24,6 +24,9 @@ mod sessions; // what a session is like, and what a person may do to it
 pub mod stdio; // one client on standard input and output
 mod tools; // the tools as callers and models see them
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 

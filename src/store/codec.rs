@@ -376,5 +376,7 @@ fn read_whole<'a, T: Deserialize<'a>>(
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 #[path = "codec_tests.rs"]
 pub(super) mod tests;

@@ -126,7 +126,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_record()(
+    pub(super) fn any_record()(
         (intent, state, version) in (any_intent(), any_state(), any::<u64>()),
         (attempt, owner, number) in (id(), id(), any::<u32>()),
         (run_started_at, lease_until, updated_at) in (when(), when(), when()),
@@ -167,7 +167,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_entry()(
+    pub(super) fn any_entry()(
         (at, event, by, detail) in (when(), text(), text(), text()),
         (attempt, outcome) in (option::of(id()), option::of(text())),
     ) -> Entry {
