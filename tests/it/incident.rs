@@ -1,17 +1,20 @@
 //! An incident, worked with the commands of the runbook as they are printed, and counted.
 //!
-//! 40 calls of two tenants are unknown, two sagas are stuck, a conversation was frozen, a gateway is killed while it makes
-//! a call, and then its Redis comes back with an older snapshot.
+//! 40 calls are unknown, two sagas are stuck, a conversation was frozen, a gateway is killed while it makes a call, and
+//! then its Redis comes back with an older snapshot: it has forgotten five charges. They are adopted, so that their
+//! repetitions are replays.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::support::binary::{command, free_port};
 use crate::support::gateway::OPS_TOKEN;
 use crate::support::redis::Redis;
+use crate::support::tool::Seen;
 use crate::support::{Act, Answer, Gateway, Tool, client, until, until_ready};
 
 /// Most commands until everything is named, stopped, settled, undone and counted.
@@ -75,15 +78,29 @@ fn json_of(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
+/// What the shop has been paid, as a source of a reconciliation.
+fn books(before: &[Seen]) -> Act {
+    let paid = before.iter().enumerate();
+    let paid = paid.filter(|(_, one)| one.executed && one.line.contains("/pay"));
+    let item = |(n, one): (usize, &Seen)| {
+        let key = one.header("idempotency-key");
+        json!({ "id": format!("p{n}"), "key": key, "asked": json_of(&one.body), "answer": { "made": 7 } })
+    };
+    let items: Vec<Value> = paid.map(item).collect();
+    let page = json!({ "items": items }).to_string();
+    Act::Tell(200, "", page.into_bytes().leak())
+}
+
 /// A shop that executes and does not say so, or does not execute, as its arguments say; and can be asked.
 async fn shop() -> Tool {
     let tool = Tool::start().await;
     tool.choose(|seen, before| {
+        if seen.line.contains("/books") {
+            return books(before);
+        }
         let key = seen.line.split("/by-key/").nth(1);
         if let Some(key) = key.and_then(|rest| rest.split(' ').next()) {
-            let has = |one: &&crate::support::tool::Seen| {
-                one.executed && one.header("idempotency-key") == key
-            };
+            let has = |one: &&Seen| one.executed && one.header("idempotency-key") == key;
             return match before.iter().any(|one| has(&one)) {
                 true => Act::Tell(200, "", b"{\"made\":7}"),
                 false => Act::Tell(404, "", b"{}"),
@@ -116,7 +133,13 @@ fn config(tool: &Tool) -> String {
             "[tools.{name}]\nurl = \"{url}\"\n{rules}probe = {{ url = \"{probe}\" }}\n{more}"
         );
     }
+    let books = at("books?since={since}&until={until}");
     config
+        + &format!(
+            "[reconciliations.payments]\ntools = [\"pay\"]\nlag = \"0s\"\nshow = [\"/asked\"]\n\
+             [[reconciliations.payments.sources]]\nname = \"shop\"\nurl = \"{books}\"\nitems = \"/items\"\n\
+             key = \"/key\"\nid = \"/id\"\nadopt = {{ result = \"/answer\" }}\n"
+        )
 }
 
 /// Another gateway over the same Redis, as a process that can be killed.
@@ -233,6 +256,7 @@ async fn an_incident_over_redis_is_worked_with_the_commands_of_the_runbook_as_pr
         address: gateway.address.to_string(),
         given: Vec::new(),
     };
+    let url = format!("http://{}", gateway.address);
     const LOSS: &str = "OncegateStoreLostData";
     let pay_tool = [("TOOL", "pay")];
 
@@ -249,6 +273,10 @@ async fn an_incident_over_redis_is_worked_with_the_commands_of_the_runbook_as_pr
         "{why}"
     );
     assert_eq!(firing, (CUT + LOST) as f64, "no alert has ended meanwhile");
+    let newest_left = why.split("was made at ").nth(1);
+    let newest_left =
+        newest_left.and_then(|rest| rest.split(',').next()?.parse::<Timestamp>().ok());
+    let since = newest_left.expect("a time") - SignedDuration::from_mins(10);
 
     // Stopped.
     let paused = json_of(&desk.give(LOSS, &["/pause"], &pay_tool));
@@ -257,7 +285,11 @@ async fn an_incident_over_redis_is_worked_with_the_commands_of_the_runbook_as_pr
     assert_eq!(accepted["accepted"], true, "{accepted}");
     gateway.until_ready().await;
 
-    // Place for the forgotten charges: report, look, adopt or refund, and then go on.
+    // What is forgotten would be charged again now.
+    for n in 0..FORGOTTEN {
+        let again = pay(&url, &format!("late{n}"), json!({ "n": n })).await;
+        again.expect_problem("tool-paused");
+    }
 
     // Settled: the tools are asked first.
     let dry = desk.give(LOSS, &["/v1/calls/probe", ">dry.json"], &[]);
@@ -291,6 +323,23 @@ async fn an_incident_over_redis_is_worked_with_the_commands_of_the_runbook_as_pr
     .await;
     let totals = json_of(&desk.give(LOSS, &["/v1/calls/resolve", "jq"], &[]));
     assert_eq!(totals["states"], json!({ "failed": LOST + 2 }), "{totals}");
+
+    // Reported and looked at; what the ledger has forgotten is adopted.
+    let names = [("NAME", "payments"), ("SINCE", &since.to_string())];
+    let looked = desk.give(LOSS, &["report.json", "/run"], &names);
+    let report = desk.lines("report.json").remove(0);
+    assert_eq!(report["counts"], json!({ "orphan": FORGOTTEN }), "{report}");
+    assert_eq!(report["matched"], CUT + 1, "{report}");
+    assert_eq!(looked.lines().count(), FORGOTTEN, "{looked}");
+    for n in 0..FORGOTTEN {
+        let asked = format!("\\\\\"n\\\\\":{n}}}");
+        assert!(looked.contains(&asked), "{asked}: {looked}");
+    }
+    let adopted = desk.give(LOSS, &["/adopt"], &[("NAME", "payments")]);
+    let adopted = serde_json::Deserializer::from_str(&adopted).into_iter::<Value>();
+    let adopted: Vec<Value> = adopted.map(|one| one.expect("JSON")).collect();
+    let all_done = adopted.iter().all(|one| one["state"] == "done");
+    assert!(all_done && adopted.len() == FORGOTTEN, "{adopted:#?}");
 
     // Undone.
     tool.choose(|_, _| Act::Ok("{\"made\":7}"));
@@ -334,9 +383,16 @@ async fn an_incident_over_redis_is_worked_with_the_commands_of_the_runbook_as_pr
     }
     let expected = BTreeMap::from([
         ("failed".to_owned(), LOST),
-        ("succeeded".to_owned(), CUT + 1),
+        ("succeeded".to_owned(), CUT + 1 + FORGOTTEN),
     ]);
     assert_eq!(states(&gateway, "pay").await, expected);
+    // The repetition of a forgotten and adopted charge is a replay.
+    for n in 0..FORGOTTEN {
+        let again = pay(&url, &format!("late{n}"), json!({ "n": n })).await;
+        let again = again.expect_ok();
+        let told = (again.at("/replayed"), again.at("/result"));
+        assert_eq!(told, (json!(true), json!({ "made": 7 })), "{}", again.text);
+    }
     assert_eq!(
         executed(&tool, "/pay"),
         charged,
@@ -352,6 +408,8 @@ async fn an_incident_over_redis_is_worked_with_the_commands_of_the_runbook_as_pr
         "accept-loss",
         "probe",
         "resolve",
+        "reconcile",
+        "adopt",
         "retry",
         "freeze",
         "resume",
