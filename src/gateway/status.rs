@@ -3,11 +3,12 @@
 //! However often they are asked, the store is asked once a second at most.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::base::Base;
 use super::pauses::Pauses;
@@ -30,9 +31,18 @@ pub struct Status {
     scrape: Mutex<Option<(Instant, Bytes)>>,
     readiness: Mutex<Option<(Instant, Readiness)>>,
     counts: Mutex<Counts>,
-    /// What is told of the time of a loss, once that is known.
-    loss: Mutex<Option<String>>,
+    loss: Mutex<Option<Loss>>,
 }
+
+/// The time of a loss of data, as far as it is known here.
+struct Loss {
+    noticed: Timestamp,
+    /// What is told of it, once the newest call that is left is known.
+    told: Option<String>,
+}
+
+/// How long readiness waits for the newest call that is left after a loss. Later it is looked for again.
+const LOOKS_FOR: Duration = Duration::from_millis(500);
 
 /// What the store had when it was last asked.
 #[derive(Default)]
@@ -131,31 +141,35 @@ impl Status {
 
     /// Says of a loss of data when it was noticed here, and of when the newest call is that is left.
     async fn date_loss(&self, readiness: &mut Readiness) {
-        let mut dated = self.loss.lock().await;
+        let mut loss = self.loss.lock().await;
         let reasons = readiness.reasons.iter_mut();
         let lost: Vec<_> = reasons
             .filter(|reason| reason.code == store::LOST_DATA)
             .collect();
         if lost.is_empty() {
-            *dated = None;
+            *loss = None;
             return;
         }
+        let loss = loss.get_or_insert_with(|| Loss {
+            noticed: self.base.now(),
+            told: None,
+        });
         // Nothing is claimed meanwhile, so it stays as it is.
-        if dated.is_none() {
-            let noticed = self.base.now();
-            *dated = match self.newest_left().await {
-                Ok(Some(left)) => Some(format!(
+        if loss.told.is_none() {
+            let noticed = loss.noticed;
+            loss.told = match timeout(LOOKS_FOR, self.newest_left()).await {
+                Ok(Ok(Some(left))) => Some(format!(
                     "the newest call that is left was made at {left:.3}, and this was noticed here at {noticed:.3}: look for what was done in between"
                 )),
-                Ok(None) => Some(format!(
+                Ok(Ok(None)) => Some(format!(
                     "no call is left; this was noticed here at {noticed:.3}"
                 )),
-                Err(_) => None,
+                Ok(Err(_)) | Err(_) => None,
             };
         }
-        if let Some(dated) = &*dated {
+        if let Some(told) = &loss.told {
             for reason in lost {
-                reason.text = format!("{}; {dated}", reason.text);
+                reason.text = format!("{}; {told}", reason.text);
             }
         }
     }
