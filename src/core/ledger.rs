@@ -36,6 +36,8 @@ pub struct Filter {
     pub until: Option<Timestamp>,
     /// Whether calls come without their texts: see [`Record::without_texts`].
     pub is_brief: bool,
+    /// How many calls are looked at for a page, about; without it as many as the store allows.
+    pub looks: Option<usize>,
 }
 
 /// The states that a filter can name.

@@ -34,6 +34,7 @@ fn filter() -> Filter {
         since: Some(at(10)),
         until: Some(at(11)),
         is_brief: false,
+        looks: None,
     }
 }
 

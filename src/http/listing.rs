@@ -118,6 +118,7 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             since: moment("since", asked.since)?,
             until: moment("until", asked.until)?,
             is_brief: false,
+            looks: None,
         },
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,

@@ -88,6 +88,7 @@ impl CallFilter {
                 since: moment("filter.since", self.since)?,
                 until: moment("filter.until", self.until)?,
                 is_brief: true,
+                looks: None,
             },
             filter_json,
             reason,

@@ -132,6 +132,21 @@ fn filters() -> Vec<Filter> {
             state: text("succeeded"),
             ..none()
         },
+        // A page that looks at a few ends early, and the next goes on.
+        Filter {
+            looks: Some(1),
+            ..none()
+        },
+        Filter {
+            state: text("succeeded"),
+            looks: Some(5),
+            ..none()
+        },
+        Filter {
+            by: text("none"),
+            looks: Some(5),
+            ..none()
+        },
     ]
 }
 

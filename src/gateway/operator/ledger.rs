@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::core::audit::{Audited, Deed};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind};
-use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page};
+use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Placed};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
@@ -16,11 +16,24 @@ use crate::gateway::error::{Error, ErrorKind, unavailable};
 
 /// Most entries of a call's history in one answer: the newest.
 pub(in crate::gateway) const MAX_ENTRIES: u32 = 500;
-/// Most pages of the store for one answer: a filter with few matches takes several.
-const ROUNDS: usize = 4;
+/// Calls that one step of a search looks at, and the fewest of a tenant in the first step, which is of all tenants.
+///
+/// Not a time: the same page, asked for again, must not end at another call.
+const LOOKS: (usize, usize) = (1_000, 16);
+/// Most steps for one page.
+const STEPS: usize = 16;
 
 /// How many exports may run at once: for a tenant, and in all.
 const MAX_EXPORTS: (usize, usize) = (2, 16);
+
+/// How many calls the pages have up to a position to which all of them have looked, and of how many bytes.
+fn up_to(behind: Position, pages: &[Page<Listed>]) -> (usize, usize) {
+    let found = pages.iter().flat_map(|page| &page.found);
+    let found = found.filter(|listed| listed.position() >= behind);
+    found.fold((0, 0), |(calls, bytes), listed| {
+        (calls + 1, bytes + listed.size())
+    })
+}
 
 /// A place for an export; dropped, it is free again.
 pub struct ExportPlace {
@@ -127,44 +140,52 @@ impl Ledger {
     pub async fn list_calls(&self, caller: &Caller, query: &Query) -> Result<Page<Listed>, Error> {
         let tenants = self.tenants_for(caller, query).await?;
         let limit = query.limit as usize;
-        let mut page = Page {
-            found: Vec::new(),
-            next: query.before,
-            unreadable: 0,
+        let looks = |looks| Filter {
+            looks: Some(looks),
+            ..query.filter.clone()
         };
-        let mut bytes = 0;
-        for _ in 0..ROUNDS {
-            let wanted = limit - page.found.len();
-            // Of many tenants each has a share; what is then missing comes with the next round.
-            let share = if tenants.len() > 1 {
-                wanted / tenants.len() + 4
-            } else {
-                wanted
+        // Of many tenants each has a share; what is then missing comes with the next steps.
+        let share = match tenants.len() {
+            0 | 1 => query.limit,
+            many => u32::try_from(limit / many + 4).unwrap_or(query.limit),
+        };
+        let first = looks((LOOKS.0 / tenants.len().max(1)).max(LOOKS.1));
+        let mut pages = Vec::with_capacity(tenants.len());
+        for tenant in &tenants {
+            let found = self.base.store.list(tenant, &first, query.before, share);
+            pages.push(found.await.map_err(unavailable)?);
+        }
+        let further = looks(LOOKS.0);
+        // Once a step has found too little, it has looked at as many calls as it may.
+        let mut is_spent = false;
+        for _ in 0..STEPS {
+            let Some(behind) = pages.iter().filter_map(|page| page.next).max() else {
+                break;
             };
-            let share = u32::try_from(share).unwrap_or(query.limit);
-            let mut pages = Vec::with_capacity(tenants.len());
-            for tenant in &tenants {
-                let found = self
-                    .base
-                    .store
-                    .list(tenant, &query.filter, page.next, share)
-                    .await;
-                pages.push(found.map_err(unavailable)?);
-            }
-            let mut more = Page::merge(pages, wanted);
-            let fits = more.found.iter().take_while(|listed| {
-                let fits = bytes < PAGE_BYTES;
-                bytes += listed.size();
-                fits
-            });
-            let fits = fits.count();
-            more.cut(fits);
-            page.found.extend(more.found);
-            page.next = more.next;
-            if page.next.is_none() || page.found.len() >= limit || bytes >= PAGE_BYTES {
+            let (calls, bytes) = up_to(behind, &pages);
+            if calls >= limit || bytes >= PAGE_BYTES || is_spent {
                 break;
             }
+            let wanted = u32::try_from(limit - calls).unwrap_or(query.limit);
+            let each = tenants.iter().zip(&mut pages);
+            for (tenant, page) in each.filter(|(_, page)| page.next == Some(behind)) {
+                let more = self.base.store.list(tenant, &further, page.next, wanted);
+                let more = more.await.map_err(unavailable)?;
+                is_spent |= more.next.is_some() && more.found.len() < wanted as usize;
+                page.found.extend(more.found);
+                page.unreadable += more.unreadable;
+                page.next = more.next;
+            }
         }
+        let mut page = Page::merge(pages, limit);
+        let mut bytes = 0;
+        let fits = page.found.iter().take_while(|listed| {
+            let fits = bytes < PAGE_BYTES;
+            bytes += listed.size();
+            fits
+        });
+        let fits = fits.count();
+        page.cut(fits);
         page.found
             .iter_mut()
             .for_each(|listed| self.mask(&mut listed.record));

@@ -5,10 +5,10 @@ use uuid::Uuid;
 
 use super::super::listing;
 use super::super::problem::Problem;
-use super::address;
 use super::context::Context;
 use super::page::Screen;
 use super::words::{self, call, more, state, text, tool, when};
+use super::address;
 use crate::core::ledger::{Filter, Listed, Page, STATES};
 use crate::core::position::Position;
 use crate::core::record::CallId;
@@ -29,7 +29,8 @@ pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
     let body = html! {
         (filters(context))
         (table("Calls", &page.found, context))
-        @if page.found.is_empty() { p { (none(&page)) } }
+        @if page.found.is_empty() && page.next.is_none() { p { "None." } }
+        (how_far(context, &page)?)
         (more(next(context, &page)))
         @if page.unreadable > 0 { p.note { (page.unreadable) " calls cannot be read; the log names them." } }
     };
@@ -40,11 +41,21 @@ pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
     })
 }
 
-fn none(page: &Page<Listed>) -> &'static str {
-    match page.next {
-        Some(_) => "None so far: older ones have not been looked at yet.",
-        None => "None.",
+/// Up to where a page has looked, if that is not as far as it was asked to.
+fn how_far(context: &Context<'_>, page: &Page<Listed>) -> Result<Markup, Problem> {
+    let Some(until) = page.next else {
+        return Ok(html! {});
+    };
+    if page.found.len() >= context.limit()? as usize {
+        return Ok(html! {});
     }
+    Ok(html! {
+        p.note {
+            @if page.found.is_empty() { "None so far. " }
+            "This page has looked at the calls made since " (when(until.created_at, context.now))
+            "; older ones have not been looked at yet."
+        }
+    })
 }
 
 fn next(context: &Context<'_>, page: &Page<Listed>) -> Option<String> {

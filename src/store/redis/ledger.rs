@@ -78,6 +78,7 @@ impl Ledger for Redis {
             unreadable: 0,
         };
         let (mut looked, mut bytes, mut unplaced) = (0, 0, 0);
+        let most = filter.looks.map_or(LOOKS, |most| most.min(LOOKS));
         loop {
             // Of those that are looked at few may pass: not one round for each that is missing.
             let wanted = (limit - page.found.len()).max(LOOKS_AT_ONCE);
@@ -100,7 +101,7 @@ impl Ledger for Redis {
                 }
             }
             page.next = places.next;
-            if page.next.is_none() || looked >= LOOKS {
+            if page.next.is_none() || looked >= most {
                 return Ok(page);
             }
         }

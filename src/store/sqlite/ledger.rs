@@ -110,6 +110,7 @@ fn list(
         unreadable: unreadable.0,
     };
     let (mut looked, mut bytes) = (0, 0);
+    let most = filter.looks.map_or(LOOKS, |most| most.min(LOOKS));
     loop {
         let Some((time, numbers)) = walk.next()? else {
             return Ok(page);
@@ -132,13 +133,13 @@ fn list(
             if listed.record.intent.tenant == tenant && filter.lists(&listed) {
                 page.found.push(listed);
             }
-            if looked >= LOOKS || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {
+            if looked >= most || page.found.len() >= limit as usize || bytes >= PAGE_BYTES {
                 page.next = Some(position);
                 return Ok(page);
             }
         }
         // All calls of this time were looked at, so the next page begins before it.
-        if looked >= LOOKS
+        if looked >= most
             && let Ok(created_at) = Timestamp::from_microsecond(time.saturating_sub(1))
         {
             let id = Uuid::max();
