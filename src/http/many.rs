@@ -2,9 +2,9 @@
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
-use axum::http::HeaderValue;
+use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,39 @@ impl CallFilter {
             reason,
         })
     }
+}
+
+/// An act on the calls that the filters in an address find.
+///
+/// # Errors
+/// It has something else than filters, or a state in which there is nothing to do so to.
+pub(super) fn on_calls_of(
+    query: &str,
+    act: CallAct,
+    reason: String,
+) -> Result<Many<CallAct>, Problem> {
+    let refuse = || Problem::invalid_request("the query cannot be read");
+    let uri: Uri = format!("/?{query}").parse().map_err(|_| refuse())?;
+    let filter = Query::<CallFilter>::try_from_uri(&uri);
+    let Query(filter) = filter.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    let states: &[&str] = match act {
+        CallAct::Resolve(_) => &["unknown", "stuck"],
+        CallAct::Probe => &["unknown"],
+    };
+    filter.read(act, reason, states)
+}
+
+/// An act on the stuck sagas of a tenant, or of all.
+///
+/// # Errors
+/// It is no name of a tenant.
+pub(super) fn on_sagas_of(
+    tenant: Option<String>,
+    act: SagaAct,
+    reason: String,
+) -> Result<Many<SagaAct>, Problem> {
+    let state = None;
+    SagaFilter { tenant, state }.read(act, reason)
 }
 
 /// The sagas of an act: those that are stuck.

@@ -33,6 +33,8 @@ fn screens(of: &[(&str, &str)]) -> Vec<String> {
         "/calls?state=unknown",
         "/tool?name=act",
         "/reconciliation?name=books",
+        "/anomaly?name=books&id=1",
+        "/sagas?state=stuck",
         "/calls?duplicates_min=1",
         "/nothing",
     ]
@@ -481,6 +483,13 @@ async fn a_reconciliation_runs_now_and_shows_what_it_has_found() {
     let call_id = found.at("/anomalies/0/call_id");
     let needs = here.see("/console").await.expect_ok().text;
     assert!(needs.contains(call_id.as_str().expect("an id")), "{needs}");
+    let id = found.at("/anomalies/0/id");
+    let page = format!(
+        "/console/anomaly?name=books&id={}",
+        id.as_str().expect("an id")
+    );
+    let shown = here.see(&page).await.expect_ok().text;
+    assert!(shown.contains("Anomaly: missing, reported"), "{shown}");
     let list: Value = gateway.get("/v1/audit?act=reconcile").await.at("/acts");
     assert_eq!(list.as_array().map(Vec::len), Some(2));
 }

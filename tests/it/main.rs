@@ -34,6 +34,7 @@ mod config; // mistakes in a configuration
 mod config_read; // what a good configuration reads as
 mod connections; // how many there may be, and how long they may be silent
 mod console; // pages for the person who is woken up
+mod console_acts; // acts on many, on anomalies, and asking a tool, as forms
 mod console_large; // a large ledger: pages are bounded, and go on
 mod console_live; // pages that stay current
 mod console_shown; // what callers wrote is text on every page

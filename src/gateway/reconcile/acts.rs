@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::service::Reconciler;
 use crate::core::audit::Act;
 use crate::core::caller::Caller;
-use crate::core::document::Kind as DocumentKind;
-use crate::core::reconcile::anomaly::{self, Acted, Case, Event, Illegal, Listed, Request};
+use crate::core::reconcile::anomaly::{self, Acted, Event, Illegal, Listed, Request};
 use crate::gateway::audit;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::transition::ROUNDS;
@@ -70,18 +69,5 @@ impl Reconciler {
             }
         }
         Err(unavailable(()))
-    }
-
-    /// An anomaly of a reconciliation.
-    async fn anomaly(&self, name: &str, id: &str) -> Result<Case, Error> {
-        let found = self
-            .base
-            .store
-            .document(DocumentKind::Anomaly, "", id)
-            .await;
-        let found = found.map_err(unavailable)?;
-        let case = found.as_ref().and_then(Case::from_document);
-        let case = case.filter(|case| case.reconciliation == name);
-        case.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }
 }

@@ -9,6 +9,7 @@
 mod acts; // acts of persons on anomalies
 mod adoption; // writes forgotten effects back as calls
 mod anomaly_worker; // works on anomalies that are due
+mod cases; // anomalies as persons look at them
 mod collect; // what sources and ledger have
 mod remedy; // how a call is settled, and a call or an effect undone
 mod report; // what is kept of a run, and shown
@@ -17,6 +18,7 @@ mod service; // what all of these work with
 mod settings; // as it is configured
 
 pub use self::anomaly_worker::AnomalyWorker;
+pub use self::cases::Shown;
 pub use self::report::{Overview, Report, RunState};
 pub use self::run::Period;
 pub use self::service::Reconciler;

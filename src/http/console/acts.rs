@@ -16,6 +16,7 @@ use super::address::Asked;
 use super::form::Form;
 use super::{call, page};
 use crate::core::many::Mark;
+use crate::core::reconcile::anomaly::Request;
 use crate::core::record::{CallId, Content};
 use crate::core::saga::SagaId;
 use crate::core::session::SessionId;
@@ -76,6 +77,11 @@ async fn do_on_call(http: &Http, form: &Form, call_id: CallId, act: &str) -> Res
             gateway.sagas.compensate(caller, call_id, &reason).await?;
             return Ok(());
         }
+        "probe" => {
+            let reason = form.reason()?;
+            gateway.operator.probe(caller, call_id, &reason).await?;
+            return Ok(());
+        }
         _ => return Err(problem::unknown_path().await),
     };
     let (operator, reason) = (&gateway.operator, form.reason()?);
@@ -88,7 +94,7 @@ async fn do_on_call(http: &Http, form: &Form, call_id: CallId, act: &str) -> Res
 }
 
 /// The result that a person says, as it was written but for the spaces around it.
-fn result(json: &str) -> Result<Bytes, Problem> {
+pub(super) fn result(json: &str) -> Result<Bytes, Problem> {
     let read: Result<&RawValue, _> = serde_json::from_str(json);
     let read = read.map_err(|error| {
         let why =
@@ -214,6 +220,36 @@ pub(super) async fn run(State(http): State<Http>, uri: Uri, form: Form) -> Respo
         Ok(Ok(_)) | Err(_) => Ok(()),
     };
     form.answer(done, &["reconciliation"], &[("name", name)])
+}
+
+/// `POST /console/anomaly/{act}`
+pub(super) async fn on_anomaly(
+    State(http): State<Http>,
+    Path(act): Path<String>,
+    uri: Uri,
+    form: Form,
+) -> Response {
+    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
+    let of = [("name", asked.text("name")), ("id", asked.text("id"))];
+    let done = do_on_anomaly(&http, &form, of, &act).await;
+    form.answer(done, &["anomaly"], &of)
+}
+
+async fn do_on_anomaly(
+    http: &Http,
+    form: &Form,
+    [(_, name), (_, id)]: [(&str, &str); 2],
+    act: &str,
+) -> Result<(), Problem> {
+    let asked = Request::ALL.into_iter().find(|asked| asked.as_str() == act);
+    let Some(asked) = asked else {
+        return Err(problem::unknown_path().await);
+    };
+    let (reconciler, caller) = (&http.gateway.reconciler, &form.person.caller);
+    let reason = form.reason()?;
+    let acting = reconciler.act_on_anomaly(caller, name, id, asked, &reason);
+    acting.await?;
+    Ok(())
 }
 
 /// `POST /console/store/accept-loss`

@@ -77,6 +77,16 @@ impl Asked {
         query.finish()
     }
 
+    /// The address of another page with the same parameters, but for some.
+    pub(super) fn to(&self, path: &[&str], without: &[&str]) -> String {
+        let kept = self.0.iter();
+        let kept = kept.filter(|(name, _)| !without.contains(&name.as_str()));
+        let kept: Vec<(&str, &str)> = kept
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        to(path, &kept)
+    }
+
     /// The same page with one parameter set.
     pub(super) fn with(&self, path: &[&str], name: &str, value: &str) -> String {
         let mut pairs: Vec<(&str, &str)> = self
@@ -128,5 +138,7 @@ mod tests {
         let next = asked.with(&["calls"], "cursor", "2");
         assert_eq!(next, "/console/calls?state=unknown&cursor=2");
         assert_eq!(asked.query_without(&["cursor", "done"]), "state=unknown");
+        let other = asked.to(&["many", "calls", "probe"], &["cursor", "done"]);
+        assert_eq!(other, "/console/many/calls/probe?state=unknown");
     }
 }

@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::super::problem::Problem;
-use super::address;
 use super::context::Context;
 use super::page::Screen;
 use super::words::{self, more, state, text, when};
+use super::{address, anomaly};
 use crate::core::audit::{Audited, Deed, Target};
 use crate::core::position::Position;
 use crate::core::record::CallId;
@@ -76,7 +76,7 @@ fn target(target: &Target, tenant: &str) -> Markup {
             Target::Saga(id) => { "saga " (words::saga(tenant, id)) }
             Target::Call { call_id, tool } => { "call of " (words::tool(tool)) " " (words::call(CallId(*call_id))) }
             Target::Anomaly { reconciliation, id } => {
-                "anomaly " code { (text(id)) } " of "
+                "anomaly " a href=(anomaly::to(reconciliation, id)) { (text(id)) } " of "
                 a href=(address::to(&["reconciliation"], &[("name", reconciliation)])) { (text(reconciliation)) }
             }
             Target::Reconciliation(name) => {

@@ -161,7 +161,15 @@ pub(super) fn acts(record: &Record, context: &Context<'_>) -> Markup {
     html! {
         section.acts aria-label="What you may do" {
             @match &record.state {
-                State::Unknown(_) => (settle)
+                State::Unknown(_) => {
+                    (context.act(
+                        &to("probe"),
+                        "Ask its tool now",
+                        "The tool is asked whether it knows the key. Nothing is sent again.",
+                        &[Field::Reason],
+                    ))
+                    (settle)
+                }
                 State::Stuck(_) => {
                     (context.act(
                         &to("failed"),

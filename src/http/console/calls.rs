@@ -8,7 +8,7 @@ use super::super::problem::Problem;
 use super::context::Context;
 use super::page::Screen;
 use super::words::{self, call, more, state, text, tool, when};
-use super::address;
+use super::{address, many};
 use crate::core::ledger::{Filter, Listed, Page, STATES};
 use crate::core::position::Position;
 use crate::core::record::CallId;
@@ -28,6 +28,7 @@ pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
     let page = page(context, &context.asked.query_without(&["done"])).await?;
     let body = html! {
         (filters(context))
+        @if !page.found.is_empty() || page.next.is_some() { (many::of_calls(context)) }
         (table("Calls", &page.found, context))
         @if page.found.is_empty() && page.next.is_none() { p { "None." } }
         (how_far(context, &page)?)

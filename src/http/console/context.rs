@@ -24,6 +24,7 @@ pub(super) struct Context<'a> {
 }
 
 /// A text that a person puts into a form.
+#[derive(Clone, Copy)]
 pub(super) enum Field<'a> {
     /// Why, in a sentence. It is needed.
     Reason,

@@ -4,6 +4,7 @@
 
 mod acts; // forms that do something
 mod address; // addresses of pages, and what they ask for
+mod anomaly; // one disagreement, and what to do about it
 mod assets; // the script, the stylesheet and their addresses
 mod audit; // what persons have done
 mod call; // one call
@@ -12,6 +13,8 @@ mod chart; // the last hour of a tool
 mod context; // what every screen is made with
 mod form; // whose a form is
 mod live; // pages that stay current
+mod many; // the forms for acts on all that a list shows
+mod many_acts; // what they do
 mod needs; // what needs a person
 mod page; // what stands around every screen
 mod person; // who is signed in
@@ -52,6 +55,8 @@ pub(super) fn doors() -> Router<Http> {
         .route("/console/calls", get(screens::show))
         .route("/console/calls/{id}", get(screens::show))
         .route("/console/calls/{id}/{act}", post(acts::on_call))
+        .route("/console/many/calls/{act}", post(many_acts::on_calls))
+        .route("/console/many/sagas/{act}", post(many_acts::on_sagas))
         .route("/console/sessions", get(screens::show))
         .route("/console/session", get(screens::show))
         .route("/console/session/{act}", post(acts::on_session))
@@ -61,6 +66,8 @@ pub(super) fn doors() -> Router<Http> {
         .route("/console/reconciliations", get(screens::show))
         .route("/console/reconciliation", get(screens::show))
         .route("/console/reconciliation/run", post(acts::run))
+        .route("/console/anomaly", get(screens::show))
+        .route("/console/anomaly/{act}", post(acts::on_anomaly))
         .route("/console/tools", get(screens::show))
         .route("/console/tool", get(screens::show))
         .route("/console/tool/{act}", post(acts::on_tool))

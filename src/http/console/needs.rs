@@ -6,11 +6,10 @@ use super::super::problem::Problem;
 use super::context::{Context, Field};
 use super::page::Screen;
 use super::words::{self, fact, moment, plain, text, when};
-use super::{address, call, calls, saga};
+use super::{address, anomaly, call, calls, saga};
 use crate::core::ledger::Listed;
-use crate::core::reconcile::anomaly;
 use crate::core::saga::State as SagaState;
-use crate::gateway::reconcile::{Overview, Report};
+use crate::gateway::reconcile::{Report, Shown};
 use crate::gateway::{ErrorKind, LOST_DATA, Reason, SagaQuery, SessionQuery, ToolNow};
 
 /// Unknown calls that are looked at, newest first: so many at once, and so often.
@@ -18,9 +17,7 @@ const LOOKED_AT: u32 = 200;
 const LOOKS: u32 = 5;
 /// Unknown calls that are shown with their acts.
 const SHOWN: usize = 10;
-/// Anomalies of one report that are looked at.
-const ANOMALIES: usize = 100;
-/// Sagas, sessions, and anomalies of one report that are shown.
+/// Sagas, sessions and anomalies that are shown.
 const EACH: u32 = 10;
 /// The state of unknown calls, as a word.
 const UNKNOWN: &str = "unknown";
@@ -232,62 +229,52 @@ fn counted(count: usize, has_more: bool) -> String {
     format!("{count}{more}")
 }
 
-/// Reconciliations whose last run failed, or has found what is not done.
+/// Reconciliations whose last run failed, and what any run has found and nothing was done about yet.
 async fn anomalies(context: &Context<'_>) -> Result<Markup, Problem> {
-    let reconciler = &context.http.gateway.reconciler;
-    let all = match reconciler
-        .list_reconciliations(&context.person.caller)
-        .await
-    {
+    let (reconciler, caller) = (&context.http.gateway.reconciler, &context.person.caller);
+    let all = match reconciler.list_reconciliations(caller).await {
         // They look at every tenant.
         Err(error) if matches!(error.kind, ErrorKind::Forbidden) => return Ok(html! {}),
         all => all?,
     };
-    let mut things = Vec::new();
-    for Overview { name, last, .. } in &all {
-        let Some(report) = last else { continue };
-        let mut open = report.anomalies.clone();
-        open.truncate(ANOMALIES);
-        reconciler.refresh(&mut open).await?;
-        let is_open = |state| !matches!(state, anomaly::State::Done | anomaly::State::Ignored);
-        open.retain(|listed| is_open(listed.state));
-        open.truncate(EACH as usize);
-        if !open.is_empty() || report.error.is_some() {
-            things.push(disagreement(name, report, &open, context));
-        }
-    }
-    Ok(part(
-        "Reconciliations",
-        &things.len().to_string(),
-        &things,
-        &html! {},
-    ))
+    let failed: Vec<Markup> = all
+        .iter()
+        .filter_map(|overview| failed(&overview.name, overview.last.as_ref()?, context))
+        .collect();
+    let (open, has_more) = reconciler.unsettled_anomalies(caller, EACH).await?;
+    let open: Vec<Markup> = open
+        .iter()
+        .map(|found| open_anomaly(found, context))
+        .collect();
+    let more = html! {
+        @if has_more { p { "The newest " (EACH) " are shown." } }
+        p { a href=(address::to(&["reconciliations"], &[])) { "All reconciliations" } }
+    };
+    Ok(html! {
+        (part("Reconciliations that failed", &failed.len().to_string(), &failed, &html! {}))
+        (part("Anomalies", &counted(open.len(), has_more), &open, &more))
+    })
 }
 
-fn disagreement(
-    name: &str,
-    report: &Report,
-    open: &[anomaly::Listed],
-    context: &Context<'_>,
-) -> Markup {
+/// A reconciliation whose last run failed.
+fn failed(name: &str, report: &Report, context: &Context<'_>) -> Option<Markup> {
+    let why = report.error.as_ref()?;
     let to = address::to(&["reconciliation"], &[("name", name)]);
     let about = html! {
         p { "Last run " (moment(report.started_at, context.now)) }
-        @if let Some(why) = &report.error { p.failed { (text(why)) } }
-        ul {
-            @for listed in open {
-                li {
-                    b { (listed.kind.as_str()) } " " (text(&listed.detail)) " "
-                    @if let Some(call_id) = listed.call() { (words::call(call_id)) }
-                    @else { code { (text(&listed.effect)) } }
-                }
-            }
-        }
+        p.failed { (text(why)) }
     };
+    let head = html! { a href=(to) { "Reconciliation " (text(name)) } };
+    Some(thing(&head, &about, &html! {}))
+}
+
+fn open_anomaly(found: &Shown, context: &Context<'_>) -> Markup {
+    let to = anomaly::to(&found.reconciliation, &found.listed.id);
+    let head = html! { a href=(to) { "Anomaly: " (found.listed.kind.as_str()) " in " (text(&found.reconciliation)) } };
     thing(
-        &html! { a href=(to) { "Reconciliation " (text(name)) } },
-        &about,
-        &html! {},
+        &head,
+        &anomaly::about(found, context),
+        &anomaly::acts(found, context),
     )
 }
 

@@ -6,10 +6,10 @@ use maud::{Markup, html};
 
 use super::super::problem::Problem;
 use super::super::read::cursor;
-use super::address;
 use super::context::Context;
 use super::page::Screen;
 use super::words::{call, fact, length, moment, more, plain, state, text, when};
+use super::{address, anomaly};
 use crate::core::reconcile::anomaly::Listed;
 use crate::gateway::reconcile::{Overview, Report, RunState};
 
@@ -130,7 +130,7 @@ async fn shown(report: &Report, context: &Context<'_>) -> Result<Markup, Problem
         }
         section {
             h2 { "Where ledger and sources disagree" }
-            @if anomalies.is_empty() { p { "Nowhere." } } @else { (table(&anomalies)) }
+            @if anomalies.is_empty() { p { "Nowhere." } } @else { (table(&report.name, &anomalies)) }
             (more(next))
         }
     })
@@ -146,7 +146,7 @@ fn took(report: &Report) -> Markup {
     )
 }
 
-fn table(anomalies: &[Listed]) -> Markup {
+fn table(name: &str, anomalies: &[Listed]) -> Markup {
     html! {
         div.wide role="region" aria-label="Anomalies" tabindex="0" { table {
             thead { tr {
@@ -156,7 +156,7 @@ fn table(anomalies: &[Listed]) -> Markup {
             tbody {
                 @for listed in anomalies {
                     tr {
-                        td { b { (listed.kind.as_str()) } @if listed.new { " " span.mark { "new" } } }
+                        td { a href=(anomaly::to(name, &listed.id)) { (listed.kind.as_str()) } @if listed.new { " " span.mark { "new" } } }
                         td { (state(listed.state.as_str())) }
                         td { (listed.action.as_str()) }
                         td { @if let Some(call_id) = listed.call() { (call(call_id)) } }

@@ -4,10 +4,10 @@ use maud::{Markup, html};
 
 use super::super::problem::Problem;
 use super::super::sagas::compensation;
-use super::address;
 use super::context::{Context, Field};
 use super::page::Screen;
 use super::words::{self, fact, history, more, plain, state, text, when};
+use super::{address, many};
 use crate::core::many::Mark;
 use crate::core::position::Position;
 use crate::core::saga::{Phase, Saga, SagaId, State};
@@ -36,7 +36,7 @@ pub(super) async fn list(context: &Context<'_>) -> Result<Screen, Problem> {
             }
             button type="submit" { "Filter" }
         }
-        @if found.is_empty() { p { "None." } } @else { (table(&found, context)) }
+        @if found.is_empty() { p { "None." } } @else { (many::of_sagas(context)) (table(&found, context)) }
         (more(next))
     };
     Ok(Screen {
@@ -46,7 +46,8 @@ pub(super) async fn list(context: &Context<'_>) -> Result<Screen, Problem> {
     })
 }
 
-fn table(sagas: &[Saga], context: &Context<'_>) -> Markup {
+/// A table of sagas.
+pub(super) fn table(sagas: &[Saga], context: &Context<'_>) -> Markup {
     html! {
         div.wide role="region" aria-label="Sagas" tabindex="0" {
             table {

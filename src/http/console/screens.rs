@@ -12,7 +12,7 @@ use super::context::Context;
 use super::page::{self, Screen};
 use super::person::Person;
 use super::{
-    audit, call, calls, form, needs, reconciliations, saga, session, sign_in, store, tools,
+    anomaly, audit, call, calls, form, needs, reconciliations, saga, session, sign_in, store, tools,
 };
 
 /// Every page that shows something.
@@ -64,6 +64,7 @@ pub(super) async fn screen(context: &Context<'_>, path: &str) -> Result<Screen, 
         ["session"] => session::screen(context).await,
         ["reconciliations"] => reconciliations::list(context).await,
         ["reconciliation"] => reconciliations::screen(context).await,
+        ["anomaly"] => anomaly::screen(context).await,
         ["tools"] => tools::list(context).await,
         ["tool"] => tools::screen(context).await,
         ["store"] => store::screen(context).await,

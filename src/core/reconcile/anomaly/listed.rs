@@ -75,6 +75,9 @@ impl State {
         Self::Ignored,
     ];
 
+    /// The states of an anomaly that is neither done nor ignored.
+    pub const UNSETTLED: [Self; 3] = [Self::Reported, Self::Open, Self::GivenUp];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Reported => "reported",

@@ -47,6 +47,14 @@ pub(super) fn verdict(case: &Case, request: Request) -> Verdict {
     Verdict::Do(asks_for)
 }
 
+impl Case {
+    /// What a person may ask for now, so that something follows from it.
+    pub fn requests(&self) -> Vec<Request> {
+        let follows = |request: &Request| matches!(verdict(self, *request), Verdict::Do(_));
+        Request::ALL.into_iter().filter(follows).collect()
+    }
+}
+
 /// Whether an effect can be adopted, as far as its case says.
 ///
 /// # Errors

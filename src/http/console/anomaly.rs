@@ -1,0 +1,103 @@
+//! One disagreement of ledger and source: what is known of it, and what a person may do about it.
+
+use maud::{Markup, html};
+
+use super::super::problem::Problem;
+use super::address;
+use super::context::{Context, Field};
+use super::page::Screen;
+use super::words::{call, fact, moment, plain, state, text, when};
+use crate::core::reconcile::anomaly::Request;
+use crate::gateway::reconcile::Shown;
+
+/// The address of an anomaly's page.
+pub(super) fn to(reconciliation: &str, id: &str) -> String {
+    address::to(&["anomaly"], &[("name", reconciliation), ("id", id)])
+}
+
+pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
+    let (name, id) = (context.asked.text("name"), context.asked.text("id"));
+    let reconciler = &context.http.gateway.reconciler;
+    let caller = &context.person.caller;
+    let found = reconciler.find_anomaly(caller, name, id).await?;
+    let body = html! { (about(&found, context)) (acts(&found, context)) };
+    Ok(Screen {
+        title: format!(
+            "Anomaly: {}, {}",
+            found.listed.kind,
+            found.listed.state.as_str()
+        ),
+        tab: "reconciliations",
+        body,
+    })
+}
+
+/// What is known of it.
+pub(super) fn about(found: &Shown, context: &Context<'_>) -> Markup {
+    let listed = &found.listed;
+    let run = [("name", found.reconciliation.as_str()), ("run", &found.run)];
+    let of_call = listed.call().map_or_else(|| html! {}, call);
+    let made = listed
+        .made_at
+        .map_or_else(|| html! {}, |at| moment(at, context.now));
+    html! {
+        p { (state(listed.state.as_str())) " " b { (listed.kind.as_str()) } " " (text(&listed.detail)) }
+        @if let Some(why) = &listed.error { p.failed { (text(why)) } }
+        dl {
+            (fact("Found", &when(found.found_at, context.now)))
+            (fact("Effect made", &made))
+            @for (pointer, value) in &listed.shown { (fact_of(pointer, &value.to_string())) }
+            (fact("Effect", &html! { code { (text(&listed.effect)) } }))
+            (fact("Key at the tool", &plain(&listed.key)))
+            (fact("Call", &of_call))
+            (fact("Act", &plain(listed.action.as_str())))
+            (fact("Reconciliation", &html! {
+                a href=(address::to(&["reconciliation"], &run)) { (text(&found.reconciliation)) } ", source " (text(&listed.source))
+            }))
+            @if let Some(acted) = &listed.acted {
+                (fact("A person asked for", &html! {
+                    (acted.act.as_str()) " " (moment(acted.at, context.now)) " by " (text(&acted.by)) ": " (text(&acted.reason))
+                }))
+            }
+        }
+    }
+}
+
+/// A value of the item, under its pointer.
+fn fact_of(pointer: &str, value: &str) -> Markup {
+    html! { div { dt { code { (text(pointer)) } } dd { (text(value)) } } }
+}
+
+/// The acts that a person may ask for.
+pub(super) fn acts(found: &Shown, context: &Context<'_>) -> Markup {
+    let of = [
+        ("name", found.reconciliation.as_str()),
+        ("id", &found.listed.id),
+    ];
+    html! {
+        section.acts aria-label="What you may do" {
+            @for request in &found.requests {
+                @let (what, about) = words(*request);
+                (context.act(&address::to(&["anomaly", request.as_str()], &of), what, about, &[Field::Reason]))
+            }
+            (context.may_not_act())
+        }
+    }
+}
+
+fn words(request: Request) -> (&'static str, &'static str) {
+    match request {
+        Request::Compensate => (
+            "Undo it",
+            "The call, or the effect that is one too many, is undone with the compensation of its tool. Look into the tool's own system first.",
+        ),
+        Request::Ignore => (
+            "Ignore it",
+            "Nothing is done about it, and no later run takes it up again.",
+        ),
+        Request::Adopt => (
+            "Adopt it",
+            "The ledger has forgotten this call: it is written back as one that succeeded, so that its repetition is a replay.",
+        ),
+    }
+}

@@ -1,0 +1,79 @@
+//! The forms for acts on all that a list shows.
+
+use maud::{Markup, html};
+
+use super::context::{Context, Field};
+
+/// Parameters of a list that are no filters.
+pub(super) const NO_FILTERS: [&str; 3] = ["cursor", "limit", "done"];
+
+/// An act: its word in an address, its name, and what it does.
+pub(super) type Words = (&'static str, &'static str, &'static str);
+
+pub(super) const ASK: Words = (
+    "probe",
+    "Ask the tools of all of these",
+    "Each tool is asked whether it knows the keys. Nothing is sent again.",
+);
+pub(super) const SUCCEEDED: Words = (
+    "succeeded",
+    "Settle all of these: they were executed",
+    "Look into the tools' own systems first. From now on every duplicate gets the result that you write here.",
+);
+pub(super) const FAILED: Words = (
+    "failed",
+    "Settle all of these: they were not executed",
+    "Only if the tools' own systems show that. The next repetition of each is executed.",
+);
+pub(super) const RETRY: Words = (
+    "retry",
+    "Try to undo all of these again",
+    "What is stuck in each is undone with the same key as before.",
+);
+pub(super) const SKIP: Words = (
+    "skip",
+    "Skip what is stuck in all of these",
+    "The calls in trouble are not undone: their effects stand. The sagas go on with the others.",
+);
+const FIRST: &str = " Before anything is done you see how many these are.";
+
+/// The acts on the calls of a list, if its filter names a state in which there are any.
+pub(super) fn of_calls(context: &Context<'_>) -> Markup {
+    let all: &[Words] = match context.asked.text("state") {
+        "unknown" => &[ASK, SUCCEEDED, FAILED],
+        "stuck" => &[SUCCEEDED, FAILED],
+        _ => &[],
+    };
+    forms(context, "calls", all)
+}
+
+/// The acts on the sagas of a list, if these are those that are stuck.
+pub(super) fn of_sagas(context: &Context<'_>) -> Markup {
+    let all: &[Words] = match context.asked.text("state") {
+        "stuck" => &[RETRY, SKIP],
+        _ => &[],
+    };
+    forms(context, "sagas", all)
+}
+
+fn forms(context: &Context<'_>, kind: &str, all: &[Words]) -> Markup {
+    let result = Field::Json {
+        label: "Result of each, as JSON; null where the tool answers nothing",
+        value: "",
+    };
+    html! {
+        @if !all.is_empty() {
+            section.acts aria-label="What you may do to all of these" {
+                @for (word, what, about) in all {
+                    @let to = context.asked.to(&["many", kind, word], &NO_FILTERS);
+                    @let about = format!("{about}{FIRST}");
+                    @if *word == SUCCEEDED.0 {
+                        (context.act(&to, what, &about, &[result, Field::Reason]))
+                    } @else {
+                        (context.act(&to, what, &about, &[Field::Reason]))
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Acts on all that a list shows: first how many these are, and, when that is confirmed, what became of them.
+
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use axum::response::Response;
+use maud::{Markup, html};
+use tokio::time::{Instant, timeout_at};
+
+use super::super::problem::{self, Problem};
+use super::super::{Http, many};
+use super::address::{self, Asked};
+use super::context::Context;
+use super::form::Form;
+use super::many::{ASK, FAILED, NO_FILTERS, RETRY, SKIP, SUCCEEDED, Words};
+use super::words::{self, fact, plain, text};
+use super::{acts, calls, page, saga};
+use crate::core::many::Summary;
+use crate::core::record::Content;
+use crate::core::unknown::Resolution;
+use crate::gateway::{CallAct, Line, LineOf, Report, Reports, SagaAct, Totals};
+
+/// How long a page waits for the end of an act. The act goes on.
+const WAITS: Duration = Duration::from_secs(10);
+/// Most of those that were not done which a page names.
+const NAMED: usize = 50;
+
+/// `POST /console/many/calls/{act}`
+pub(super) async fn on_calls(
+    State(http): State<Http>,
+    Path(act): Path<String>,
+    uri: Uri,
+    form: Form,
+) -> Response {
+    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
+    let page = act_on_calls(&http, &form, &asked, &act).await;
+    page.unwrap_or_else(|problem| page::failure(&problem, Some(&form.person.around())))
+}
+
+async fn act_on_calls(
+    http: &Http,
+    form: &Form,
+    asked: &Asked,
+    word: &str,
+) -> Result<Response, Problem> {
+    let (act, words) = match word {
+        "probe" => (CallAct::Probe, ASK),
+        "failed" => (CallAct::Resolve(Resolution::Failed), FAILED),
+        "succeeded" => {
+            let result = acts::result(form.fields.text("result"))?;
+            let resolution = Resolution::Succeeded(Content::Kept(result));
+            (CallAct::Resolve(resolution), SUCCEEDED)
+        }
+        _ => return Err(problem::unknown_path().await),
+    };
+    let filter = asked.query_without(&NO_FILTERS);
+    let act = many::on_calls_of(&filter, act, form.reason()?)?;
+    let (acts, caller) = (&http.gateway.many, &form.person.caller);
+    let list = asked.to(&["calls"], &NO_FILTERS);
+    if let Some(confirmed) = confirmed(form)? {
+        let reports = acts.act_on_calls(caller, act, confirmed).await?;
+        return Ok(became(form, words, &list, reports).await);
+    }
+    let found = acts.try_on_calls(caller, &act).await?;
+    let context = context(http, form, asked);
+    let ask = Ask {
+        words,
+        what: "calls",
+        filter: &act.filter_json,
+        to: asked.to(&["many", "calls", word], &NO_FILTERS),
+        list,
+        summary: &found.summary,
+        refused: found.refused,
+        unreadable: found.unreadable,
+        sample: calls::table("The newest of them", &found.sample, &context),
+    };
+    Ok(ask.page(form))
+}
+
+/// `POST /console/many/sagas/{act}`
+pub(super) async fn on_sagas(
+    State(http): State<Http>,
+    Path(act): Path<String>,
+    uri: Uri,
+    form: Form,
+) -> Response {
+    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
+    let page = act_on_sagas(&http, &form, &asked, &act).await;
+    page.unwrap_or_else(|problem| page::failure(&problem, Some(&form.person.around())))
+}
+
+async fn act_on_sagas(
+    http: &Http,
+    form: &Form,
+    asked: &Asked,
+    word: &str,
+) -> Result<Response, Problem> {
+    let (act, words) = match word {
+        "retry" => (SagaAct::Retry, RETRY),
+        "skip" => (SagaAct::Skip, SKIP),
+        _ => return Err(problem::unknown_path().await),
+    };
+    let act = many::on_sagas_of(asked.owned("tenant"), act, form.reason()?)?;
+    let (acts, caller) = (&http.gateway.many, &form.person.caller);
+    let list = asked.to(&["sagas"], &NO_FILTERS);
+    if let Some(confirmed) = confirmed(form)? {
+        let reports = acts.act_on_sagas(caller, act, confirmed).await?;
+        return Ok(became(form, words, &list, reports).await);
+    }
+    let found = acts.try_on_sagas(caller, &act).await?;
+    let context = context(http, form, asked);
+    let ask = Ask {
+        words,
+        what: "stuck sagas",
+        filter: &act.filter_json,
+        to: asked.to(&["many", "sagas", word], &NO_FILTERS),
+        list,
+        summary: &found.summary,
+        refused: found.refused,
+        unreadable: found.unreadable,
+        sample: saga::table(&found.sample, &context),
+    };
+    Ok(ask.page(form))
+}
+
+fn context<'a>(http: &'a Http, form: &'a Form, asked: &'a Asked) -> Context<'a> {
+    Context {
+        http,
+        person: &form.person,
+        now: http.gateway.base.wall_time(),
+        asked,
+        origin: "",
+    }
+}
+
+/// What a dry run has answered, as the form brings it back.
+fn confirmed(form: &Form) -> Result<Option<Summary>, Problem> {
+    let (Some(count), Some(digest)) = (form.fields.get("count"), form.fields.get("digest")) else {
+        return Ok(None);
+    };
+    let count = count
+        .parse()
+        .map_err(|_| Problem::invalid_request("count must be a whole number"))?;
+    let digest = digest.to_owned();
+    Ok(Some(Summary { count, digest }))
+}
+
+/// What an act would be done to, and the form that confirms it.
+struct Ask<'a> {
+    words: Words,
+    what: &'static str,
+    /// The filter as JSON.
+    filter: &'a str,
+    to: String,
+    list: String,
+    summary: &'a Summary,
+    refused: usize,
+    unreadable: u64,
+    sample: Markup,
+}
+
+impl Ask<'_> {
+    fn page(&self, form: &Form) -> Response {
+        let ((_, name, about), Summary { count, digest }) = (self.words, self.summary);
+        let counted = count.to_string();
+        let kept = [
+            ("form", form.person.form_token.as_str()),
+            ("reason", form.fields.text("reason")),
+            ("result", form.fields.text("result")),
+            ("count", &counted),
+            ("digest", digest),
+        ];
+        let body = html! {
+            p { b { (count) " " (self.what) } ". Nothing has been done yet. " (about) }
+            dl {
+                (fact("Filter", &html! { code { (text(self.filter)) } }))
+                (fact("Reason", &plain(form.fields.text("reason"))))
+                (fact("Result of each", &plain(form.fields.text("result"))))
+                (fact("Would refuse it now", &html! { @if self.refused > 0 { (self.refused) } }))
+                (fact("Cannot be read, and are left alone", &html! { @if self.unreadable > 0 { (self.unreadable) } }))
+            }
+            @if *count > 0 {
+                form method="post" action=(self.to) {
+                    @for (name, value) in kept {
+                        @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
+                    }
+                    button type="submit" { "Do it to " (count) }
+                }
+            }
+            (self.sample)
+            p { a href=(self.list) { "Back to the list" } }
+        };
+        page::plain(name, Some(&form.person.around()), &body)
+    }
+}
+
+/// What an act has come to, as far as a page waits for it.
+async fn became(form: &Form, (_, name, _): Words, list: &str, mut reports: Reports) -> Response {
+    let until = Instant::now() + WAITS;
+    let (mut done, mut not_done, mut totals) = (0_usize, Vec::new(), None);
+    while let Ok(Some(report)) = timeout_at(until, reports.next()).await {
+        match report {
+            Report::Line(line) if line.result.as_str() == "done" => done += 1,
+            Report::Line(line) => not_done.push(line),
+            Report::End(end) => {
+                totals = Some(end);
+                break;
+            }
+        }
+    }
+    let body = html! {
+        @match &totals {
+            Some(totals) => (ended(totals)),
+            None => p { (done) " are done so far. It goes on by itself; the audit says when it has ended." },
+        }
+        @if !not_done.is_empty() {
+            h2 { "Not done: " (not_done.len()) }
+            ul { @for line in not_done.iter().take(NAMED) { li { (said(line)) } } }
+            @if not_done.len() > NAMED { p.note { "The first " (NAMED) " are shown." } }
+        }
+        p { a href=(list) { "Back to the list" } " · " a href=(address::to(&["audit"], &[])) { "The audit" } }
+    };
+    page::plain(name, Some(&form.person.around()), &body)
+}
+
+fn ended(totals: &Totals) -> Markup {
+    let counts = [
+        ("Done", totals.done),
+        ("Changed meanwhile, and not touched", totals.changed),
+        ("Refused by the rules", totals.refused),
+        ("Not answered by the store: done or not", totals.unclear),
+        ("Left, because the gateway was stopped", totals.left()),
+    ];
+    html! {
+        p.done role="status" { (totals.done) " of " (totals.total) " are done. It stands in the audit under the name of your token." }
+        dl {
+            @for (name, count) in counts { @if count > 0 { (fact(name, &html! { (count) })) } }
+            @for (state, count) in &totals.states { (fact("Now", &html! { (words::state(state)) " " (count) })) }
+        }
+    }
+}
+
+fn said(line: &Line) -> Markup {
+    html! {
+        @match &line.of {
+            LineOf::Call { call_id, tool } => { "call of " (words::tool(tool)) " " (words::call(*call_id)) }
+            LineOf::Saga(id) => { "saga " (words::saga(&line.tenant, id)) }
+        }
+        " " b { (line.result.as_str()) }
+        @if let Some(state) = line.state { " " (words::state(state)) }
+        @if let Some(why) = &line.why { ": " (text(why)) }
+    }
+}
