@@ -10,9 +10,8 @@ use super::plan::Kind;
 use super::world::Asked;
 use crate::core::key::Lookup;
 
-/// The tools of calls without a saga, and of those with one.
-const ALONE: [&str; 5] = ["held", "asked", "dedup", "turns", "turns"];
-const IN_SAGAS: [&str; 4] = ["order", "pay", "ship", "send"];
+/// The tools of calls with a saga.
+const IN_SAGAS: [&str; 5] = ["order", "pay", "ship", "send", "send"];
 /// Problems that are no word about the call itself.
 const OF_SAGAS: [&str; 3] = ["wrong-state", "key-reused", "invalid-request"];
 
@@ -44,7 +43,10 @@ impl Agent {
         let plan = self.gateways.world.plan.clone();
         for _ in 0..plan.steps {
             self.rest(700).await;
-            let (tool, key) = (self.dice.pick(&ALONE), self.dice.below(plan.keys));
+            let (tool, key) = (
+                self.dice.pick(&plan.tools_alone),
+                self.dice.below(plan.keys),
+            );
             let asked = Asked {
                 tool,
                 key: format!("{tool}-{key}"),
@@ -124,7 +126,7 @@ impl Agent {
             .entry(asked.key.clone())
             .or_insert(asked.clone());
         // Now and then an agent mixes up its keys.
-        let is_mixed_up = !world.is_healed() && self.dice.chance(4);
+        let is_mixed_up = !world.is_calm() && self.dice.chance(4);
         let mut body = json!({
             "args": { "key": asked.key, "other": is_mixed_up },
             "session_id": asked.session,
@@ -151,11 +153,15 @@ impl Agent {
             return Some(answer);
         }
         let call = answer.body["call_id"].as_str().unwrap_or_default();
+        let is_forgotten = Kind::named(asked.tool).is_forgotten();
         if answer.status == 200 {
             world.count("successes told");
-            world.judge_told(&asked.key, call, answer.body["result"]["made"].as_u64());
+            let made = answer.body["result"]["made"].as_u64();
+            world.judge_told(&asked.key, call, made, is_forgotten);
         } else if answer.problem() == "result-unavailable" {
-            world.judge_told(&asked.key, call, None);
+            world.judge_told(&asked.key, call, None, is_forgotten);
+        } else if is_forgotten {
+            // An earlier intent of its key may have been executed.
         } else if answer.body["effect"] == "none" && !OF_SAGAS.contains(&answer.problem()) {
             let key = Lookup::new("default", asked.tool, &asked.key).for_tool();
             world.judge_none(&key, &asked.key, asked_at);

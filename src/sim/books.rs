@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::plan::Kind;
+
 /// An execution of a call.
 #[derive(Debug, Clone)]
 pub(super) struct Effect {
@@ -51,15 +53,17 @@ pub(super) struct Books {
     effects: Vec<Effect>,
     flights: BTreeMap<u64, Flight>,
     sent: u64,
-    /// The calls that tools have seen, each with its key.
-    seen: BTreeMap<String, String>,
+    /// The calls that tools have seen, each with its name, and whether it is forgotten after a while.
+    seen: BTreeMap<String, (String, bool)>,
 }
 
 impl Books {
     /// A request has left. Answers with its number.
     pub(super) fn sent(&mut self, flight: Flight) -> u64 {
         self.sent += 1;
-        self.seen.insert(flight.call.clone(), flight.key.clone());
+        let is_forgotten = Kind::named(flight.tool).is_forgotten();
+        self.seen
+            .insert(flight.call.clone(), (flight.name.clone(), is_forgotten));
         self.flights.insert(self.sent, flight);
         self.sent
     }
@@ -115,6 +119,13 @@ impl Books {
             .filter(move |effect| effect.undoes == call)
     }
 
+    /// Until when a request of this call may be executed; `None`: it is over.
+    pub(super) fn comes_until(&self, call: &str) -> Option<u64> {
+        let flights = self.flights.values();
+        let of_call = flights.filter(|flight| flight.call == call);
+        of_call.map(|flight| flight.until).max()
+    }
+
     /// Whether a request of this call may still be executed.
     pub(super) fn may_come(&self, call: &str, now: u64) -> bool {
         self.flights
@@ -132,9 +143,9 @@ impl Books {
         })
     }
 
-    /// The calls that tools have seen, each with its key there.
-    pub(super) fn seen(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.seen.iter()
+    /// The calls that tools have seen.
+    pub(super) fn seen(&self) -> &BTreeMap<String, (String, bool)> {
+        &self.seen
     }
 
     pub(super) fn effects(&self) -> usize {

@@ -137,11 +137,7 @@ impl Net {
         let flight = self.flight(&letter).await;
         let name = format!("{}: {}", self.life.name, flight.name);
         let mut dice = world.dice(&name);
-        let trouble = if world.is_healed() {
-            0
-        } else {
-            world.plan.tools
-        };
+        let trouble = if world.is_calm() { 0 } else { world.plan.tools };
         let kind = Kind::named(flight.tool);
         let fate = Fate::drawn(&mut dice, trouble, kind);
         let slow = if trouble > 0 {
@@ -196,7 +192,7 @@ impl Net {
         let key = url.path().trim_start_matches("/known/").to_owned();
         let name = format!("{} asks for {key}", self.life.name);
         let mut dice = world.dice(&name);
-        let trouble = if world.is_healed() {
+        let trouble = if world.is_calm() {
             0
         } else {
             world.plan.tools / 2
@@ -247,7 +243,7 @@ impl Way {
         let left = self.flight.until.saturating_sub(self.world.now());
         let is_too_late = self.world.plan.broken == Break::ArrivesTooLate;
         let after_ms = match fate {
-            Fate::Late | Fate::Silent { executes: true } if is_too_late => left + 700,
+            Fate::Late | Fate::Silent { executes: true } if is_too_late => left + 2_500,
             // Before the end of the lease, and mostly after the attempt was given up.
             Fate::Late | Fate::Silent { executes: true } => {
                 self.dice.below(left.saturating_sub(40))

@@ -12,6 +12,9 @@ use crate::core::document::Kind as DocumentKind;
 use crate::core::record::{Record, State};
 use crate::store::Documents;
 
+/// How long an act of a person may take on its way, at most.
+const LONG_MS: u64 = 1_000;
+
 pub(super) struct Person {
     gateways: Arc<Gateways>,
     dice: Dice,
@@ -60,22 +63,26 @@ impl Person {
     /// Settles what only a person settles, as the tools' books show.
     pub(super) async fn settle(&mut self, all: bool) {
         for record in self.unknown() {
-            if !is_held(&record.intent.tool) || !all && self.dice.chance(50) {
+            let is_checked = record.check.is_some_and(|check| check.at.is_some());
+            if is_checked && !is_held(&record.intent.tool) || !all && self.dice.chance(50) {
                 continue;
             }
             let call = record.intent.call_id.to_string();
-            let (effect, may_come) = {
-                let (world, now) = (&self.gateways.world, self.gateways.world.now());
+            let (world, now) = (&self.gateways.world, self.gateways.world.now());
+            let (effect, left) = {
                 let books = world.books();
                 let effect = books.of_call(&call).next().map(|effect| effect.number);
-                (effect, books.may_come(&call, now))
+                let until = books.comes_until(&call).unwrap_or_default();
+                (effect, until.saturating_sub(now))
             };
+            // Then the gateway refuses it; what a person has seen before the end of a lease must not count after it.
+            let is_refused = left > LONG_MS && world.plan.stalls == 0;
             let body = match effect {
                 Some(made) => {
-                    json!({ "as": "succeeded", "result": { "made": made }, "reason": "it is in the books" })
+                    let result = json!({ "made": made });
+                    json!({ "as": "succeeded", "result": result, "reason": "it is in the books" })
                 }
-                // The gateway refuses it, too, where it knows that.
-                None if may_come && self.dice.chance(50) => continue,
+                None if left > 0 && !is_refused => continue,
                 None => json!({ "as": "failed", "reason": "it is not in the books" }),
             };
             self.send(&format!("/v1/calls/{call}/resolve"), &body).await;

@@ -54,7 +54,10 @@ pub(super) struct Plan {
     pub(super) planners: usize,
     pub(super) steps: u64,
     pub(super) keys: u64,
-    /// When trouble ends, in milliseconds.
+    /// The tools that calls without a saga are for.
+    pub(super) tools_alone: Vec<&'static str>,
+    /// When trouble begins and ends, in milliseconds.
+    pub(super) trouble_from: u64,
     pub(super) trouble_until: u64,
     pub(super) store: Rates,
     /// The most that the way to the store takes.
@@ -91,22 +94,35 @@ impl Plan {
                 (from, from + dice.between(50, 1_500))
             })
             .collect();
+        let tools_alone = match dice.below(3) {
+            0 => vec![dice.pick(&ALONE)],
+            1 => vec![dice.pick(&ALONE), dice.pick(&ALONE)],
+            _ => ALONE.to_vec(),
+        };
         Self {
             seed,
             broken,
+            tools_alone,
+            // A gateway that learns nothing at its start claims nothing.
+            trouble_from: dice.pick(&[0, 200, 200, 200]),
             gateways: dice.pick(&[1, 2, 2]),
             agents: dice.between(1, 4) as usize,
-            planners: dice.below(3) as usize,
+            planners: dice.below(4) as usize,
             steps: dice.between(2, 7),
             keys: dice.between(1, 4),
             trouble_until,
             store,
-            way_ms: dice.pick(&[2, 2, 10, 40, 250]),
+            way_ms: dice.pick(&[2, 2, 10, 40, 120]),
             outages,
             tools: dice.pick(&[0, 20, 40, 60]),
             crashes: dice.pick(&[0, 0, 1, 1, 2, 4]),
             stalls: dice.pick(&[0, 0, 1, 2]),
         }
+    }
+
+    /// Whether anything may go wrong at this time.
+    pub(super) fn is_trouble(&self, now: u64) -> bool {
+        (self.trouble_from..self.trouble_until).contains(&now)
     }
 
     pub(super) fn is_down(&self, now: u64) -> bool {
@@ -115,6 +131,9 @@ impl Plan {
             .any(|(from, until)| (*from..*until).contains(&now))
     }
 }
+
+/// The tools of calls without a saga.
+const ALONE: [&str; 5] = ["held", "asked", "dedup", "turns", "short"];
 
 /// How long after its lease a request may still reach a tool that is asked.
 pub(super) const DECLARED_LATE: Duration = Duration::from_secs(1);
@@ -125,6 +144,8 @@ const RULES: &str = "timeout = \"400ms\"\ndeadline = \"900ms\"\nsession_wait = \
      recheck = { base = \"200ms\", max = \"800ms\" }\n";
 const DEDUPLICATES: &str = "dedup = \"key\"\nunknown = \"retry\"\n";
 const ASKED: &str = "unknown = \"probe\"\n";
+/// Its keys are forgotten while the world goes on, and its calls are deleted.
+const SHORT: &str = "dedup_window = \"1500ms\"\nretention = \"2500ms\"\n";
 
 /// A tool: its name, its rules, and the tool that undoes it.
 pub(super) struct Kind {
@@ -138,11 +159,12 @@ const fn kind(name: &'static str, rules: &'static str, undo: &'static str) -> Ki
 }
 
 /// All tools. Those with an undoing are what sagas are made of.
-pub(super) const KINDS: [Kind; 12] = [
+pub(super) const KINDS: [Kind; 13] = [
     kind("held", "", ""),
     kind("asked", ASKED, ""),
     kind("dedup", DEDUPLICATES, ""),
     kind("turns", "session = \"exclusive\"\n", ""),
+    kind("short", SHORT, ""),
     kind("order", "", "undo_order"),
     kind("pay", DEDUPLICATES, "undo_pay"),
     kind("ship", ASKED, "undo_ship"),
@@ -170,6 +192,10 @@ impl Kind {
 
     pub(super) fn is_exclusive(&self) -> bool {
         self.rules.contains("exclusive")
+    }
+
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.rules == SHORT
     }
 
     pub(super) fn undoes_unknown(&self) -> bool {

@@ -71,7 +71,7 @@ impl SimStore {
         let name = format!("{} {label} {about} {agent}", life.name);
         life.awake(&name).await;
         let mut dice = world.dice(&name);
-        let way_ms = if world.is_healed() {
+        let way_ms = if world.is_calm() {
             1
         } else {
             world.plan.way_ms
@@ -81,7 +81,7 @@ impl SimStore {
         if life.is_over() && dice.chance(50) {
             return std::future::pending().await;
         }
-        let fault = if world.is_healed() {
+        let fault = if world.is_calm() {
             Fault::Nothing
         } else if world.plan.is_down(world.now()) {
             Fault::Refused

@@ -1,6 +1,6 @@
 //! What all parts of a simulation share: the plan, the store's memory, the tools' books and the history.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,6 +32,8 @@ pub(super) struct Written {
     pub(super) tally: BTreeMap<&'static str, u64>,
     /// The effect that callers were told of, by the key of the call.
     pub(super) told: BTreeMap<String, (String, u64)>,
+    /// Calls that were at their end when the store last wrote them.
+    pub(super) settled: BTreeSet<String>,
     /// Every key that was asked for.
     pub(super) asked: BTreeMap<String, Asked>,
 }
@@ -84,8 +86,9 @@ impl World {
         self.say("everything is well from now on".to_owned());
     }
 
-    pub(super) fn is_healed(&self) -> bool {
-        self.is_healed.load(Ordering::SeqCst)
+    /// Whether nothing goes wrong now.
+    pub(super) fn is_calm(&self) -> bool {
+        self.is_healed.load(Ordering::SeqCst) || !self.plan.is_trouble(self.now())
     }
 
     /// Something has happened.
