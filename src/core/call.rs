@@ -35,6 +35,7 @@ mod verify; // a person asks whether a result is stable
 
 use jiff::Timestamp;
 
+pub use self::adopt::tenant_of;
 pub use self::change::{Action, Change, Illegal, Next, Takes};
 pub use self::end::{judge, may_be_retried};
 pub use self::event::{Adoption, Arrival, Event, Retry, UndoEnd};
@@ -208,6 +209,9 @@ pub fn next(
             State::Running,
         ) if record.attempt.id == *attempt => undo::not_joined(tool, record, *by, *kind, why, now),
         (Event::NotJoined { .. }, _) => return Err(Illegal::NotOwner),
+        (Event::EffectToUndo { by, reason }, _) => {
+            adopt::effect_to_undo(tool, record, by, reason, now)?
+        }
         (
             Event::ToCompensate {
                 by,

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::promise::any_event;
 use super::*;
+use crate::core::caller::RESERVED_TENANT;
 use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::prints::Prints;
 use crate::core::record::Holder;
@@ -151,6 +152,70 @@ fn an_adopted_call_under_an_earlier_name_is_in_the_way() {
     let names = [name(intent.lookup, Part::Today), name(own, Part::Earlier)];
     let met = meet(&[holder], &names, &intent, &Prints::default(), at(1));
     assert_eq!(met, Met::Call(0));
+}
+
+#[test]
+fn an_effect_that_is_undone_leaves_its_key_with_the_call_that_it_was_adopted_as() {
+    let to_undo = Event::EffectToUndo {
+        by: "reconciliation books".into(),
+        reason: "sold twice".into(),
+    };
+    let undone = Event::UndoEnded {
+        by: ME,
+        end: UndoEnd::Undone,
+    };
+    let known = asks(&adopted(), key::Source::Derived, 1, 1).change;
+    for before in [adopted(), known.expect("a change").record] {
+        let marked = moved(&tool("t"), Some(&before), &to_undo, 2).expect("it can be undone");
+        assert_eq!(marked.state, State::Compensating(Some(kept())));
+        assert_eq!((marked.compensation(), marked.expires_at), (None, None));
+        let again = next(&tool("t"), Some(&marked), &to_undo, at(3));
+        assert_eq!(again, Err(Illegal::NothingToUndo), "it has begun");
+        let after = moved(&tool("t"), Some(&marked), &undone, 3).expect("it has ended");
+        assert_eq!(after.state, State::Compensated(Some(kept())));
+        let again = next(&tool("t"), Some(&after), &to_undo, at(4));
+        assert_eq!(again, Err(Illegal::NothingToUndo));
+        let told = asks(&after, key::Source::Derived, 1, 5).action;
+        assert!(
+            matches!(told, Action::Answer | Action::TakeFingerprint),
+            "{told:?}"
+        );
+    }
+    let others = next(&tool("t"), Some(&succeeded("{}")), &to_undo, at(2));
+    assert_eq!(others, Err(Illegal::NothingToUndo), "it is no effect alone");
+}
+
+#[test]
+fn an_effect_is_of_the_one_known_tenant_whose_key_it_may_be_and_never_of_the_gateways_own() {
+    let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let of = |tenant: &str, names: &[&str]| tenant_of(&Lookup::new(tenant, "t", "k"), known(names));
+    let twin = |tenant: &str| {
+        let mut names = (0..).map(|n| format!("tenant {n}"));
+        let is_twin = |name: &String| Lookup::partition_of(name) == Lookup::partition_of(tenant);
+        names.find(is_twin).expect("one in 256")
+    };
+    assert_eq!(of("shop", &["bank", "shop"]), Ok("shop".into()));
+    assert!(of("shop", &["bank"]).is_err());
+    let several = of("shop", &["shop", &twin("shop")]);
+    assert!(several.is_err_and(|why| why.contains("may be of any of these tenants")));
+    // Of the effects that the gateway has undone itself none becomes a call of a tenant.
+    let own = RESERVED_TENANT;
+    for names in [
+        &[][..],
+        &["shop"],
+        &[own],
+        &[&twin(own)],
+        &[own, &twin(own)],
+    ] {
+        assert!(of(own, names).is_err(), "{names:?}");
+    }
+}
+
+#[test]
+fn whose_an_adopted_call_is_only_a_request_proves() {
+    assert!(!adopted().is_proven() && succeeded("{}").is_proven());
+    let known = asks(&adopted(), key::Source::Derived, 1, 1).change;
+    assert!(known.expect("a change").record.is_proven());
 }
 
 proptest! {

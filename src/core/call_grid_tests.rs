@@ -311,6 +311,13 @@ fn the_whole_grid() {
         ("verified", verified()),
         ("resembled", resembled(2)),
         ("adopted", adopt::adopts(1)),
+        (
+            "effect to undo",
+            Event::EffectToUndo {
+                by: "books".into(),
+                reason: "r".into(),
+            },
+        ),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {

@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq;
 
 use super::key;
 use super::rate::Rate;
+use super::record::Record;
 use super::saga::Saga;
 use super::time::after;
 
@@ -155,6 +156,13 @@ impl Caller {
     pub fn may_read_call(&self, tenant: &str, tool: &str, made_by: &str) -> bool {
         let is_own = self.tenant == tenant && self.name == made_by && self.may_call(tool);
         is_own || self.may_read(tenant)
+    }
+
+    /// Whether this caller may see a call of a tenant whose calls it may read.
+    ///
+    /// Of a call that is only guessed to be the tenant's an administrator alone.
+    pub fn may_see(&self, record: &Record) -> bool {
+        self.is_admin() || record.is_proven()
     }
 
     /// Whether this caller may read any call of `tenant`.

@@ -152,6 +152,8 @@ pub struct Item {
     fields: Vec<Option<Value>>,
     /// Whether the item is an effect that was not taken back.
     counts: bool,
+    /// When it was made, as the source says.
+    made_at: Option<Timestamp>,
     /// The item as the source sent it.
     pub raw: Bytes,
 }
@@ -177,6 +179,7 @@ impl Rules {
                 .map(|compare| at(&compare.item).cloned())
                 .collect(),
             counts: status.is_none_or(|status| !self.ignore.contains(&status)),
+            made_at: self.time.as_ref().and_then(at).and_then(moment),
             raw: item.to_string().into(),
         }
     }
@@ -197,6 +200,20 @@ fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.is_empty() && text != redact::MASK => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// A time as sources write it: RFC 3339, or seconds or milliseconds since 1970.
+fn moment(value: &Value) -> Option<Timestamp> {
+    /// As seconds this is the year 5138, as milliseconds 1973.
+    const MILLISECONDS_FROM: i64 = 100_000_000_000;
+    match value {
+        Value::String(text) => text.parse().ok(),
+        Value::Number(number) => match number.as_i64()? {
+            seconds if seconds.abs() < MILLISECONDS_FROM => Timestamp::from_second(seconds).ok(),
+            milliseconds => Timestamp::from_millisecond(milliseconds).ok(),
+        },
         _ => None,
     }
 }
@@ -273,6 +290,8 @@ pub struct Anomaly {
     pub detail: String,
     /// The doubt because of which nothing is undone.
     pub doubt: Option<Doubt>,
+    /// Of several effects of a key without a call, why this is not the one that is adopted.
+    pub rival: Option<String>,
     pub item: Option<Item>,
 }
 
@@ -291,6 +310,8 @@ pub enum Doubt {
     Untold,
     /// The source has no effect of any call in the window.
     Silent,
+    /// The effect may be that of another call with the same key.
+    Forgotten,
 }
 
 impl fmt::Display for Doubt {
@@ -301,6 +322,7 @@ impl fmt::Display for Doubt {
             Self::Unreadable => "what calls are joined by cannot be read in all that may have made it",
             Self::Stranger => "it names a call that is not known",
             Self::Untold => "the call's result does not name the one that stays",
+            Self::Forgotten => "it may be that of another call with the key, which the ledger has forgotten",
             Self::Silent => {
                 "the source has none of the calls that it should have: is it the right one, and read rightly?"
             }

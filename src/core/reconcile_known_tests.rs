@@ -17,6 +17,10 @@ fn items_without_a_call_name_the_calls_to_look_for() {
     assert_eq!(pairing.finish(&[]).anomalies, []);
 }
 
+fn cancelled(item: Value) -> Value {
+    with(item, "status", "cancelled")
+}
+
 /// The comparison if these calls of other tools are known, too.
 fn marked_known(rules: &Rules, items: &[Value], others: &[Record]) -> Comparison {
     let items = items.iter().map(|item| rules.item(item)).collect();
@@ -215,4 +219,105 @@ fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_we
             .collect::<Vec<_>>()
     };
     assert_eq!((kinds(false), kinds(true)), (vec![], vec![Kind::Settled]));
+}
+
+#[test]
+fn an_effect_that_is_older_than_an_unknown_call_does_not_settle_it() {
+    // The key, forgotten with its first call, and asked for again: the second call was never executed.
+    let rules = Rules {
+        time: Some(pointer("/made_at")),
+        call_id: Some(pointer("/call")),
+        ..rules()
+    };
+    let made = |id: &str, second: i64| {
+        let item = with(item(1), "id", id);
+        with(item, "made_at", at(second).as_second())
+    };
+    let found = |items: &[Value]| {
+        let unknown = call(1, 1_500, State::Unknown(String::new()));
+        let found = reconciled(&rules, &[unknown], items);
+        let kinds = found
+            .anomalies
+            .iter()
+            .map(|one| (one.kind, one.item.clone()));
+        let settled: Vec<_> = kinds
+            .filter(|(kind, _)| *kind == Kind::Settled)
+            .map(|(_, item)| item.expect("an item").id)
+            .collect();
+        (settled, found.anomalies.len(), found.undecided)
+    };
+    let by = |id: &str| (vec![Some(id.to_owned())], 1, 0);
+    // The margin is 100 seconds: so much may clocks differ.
+    assert_eq!(found(&[made("o1", 1_399)]), (vec![], 0, 1));
+    assert_eq!(found(&[made("o1", 1_400)]), by("o1"));
+    assert_eq!(
+        found(&[item(1)]),
+        by("o1"),
+        "its source does not say when it was made"
+    );
+    let its_own = with(made("o1", 1_000), "call", FIRST);
+    assert_eq!(found(&[its_own]), by("o1"), "it says whose it is");
+    // The later one is the call's, whichever comes first.
+    let (settled, ..) = found(&[made("o1", 1_000), made("o9", 1_505)]);
+    assert_eq!(settled, [Some("o9".to_owned())]);
+}
+
+#[test]
+fn an_adopted_call_has_the_effect_from_which_it_was_adopted_and_another_is_in_doubt() {
+    let adopted = adopted_from("o1");
+    for items in [
+        [item(1), with(item(1), "id", "o9")],
+        [with(item(1), "id", "o9"), item(1)],
+    ] {
+        let found = reconciled(&rules(), std::slice::from_ref(&adopted), &items);
+        assert_eq!(brief(&found), [(Kind::Duplicate, "o9")]);
+        assert_eq!(found.anomalies[0].doubt, Some(Doubt::Forgotten));
+        assert_eq!(found.matched, 1);
+    }
+}
+
+#[test]
+fn of_several_effects_of_a_key_without_a_call_the_newest_has_no_rival() {
+    let rules = Rules {
+        time: Some(pointer("/made_at")),
+        ..rules()
+    };
+    let made = |id: &str, second: Option<i64>| {
+        let item = with(item(1), "id", id);
+        match second {
+            Some(second) => with(item, "made_at", at(second).as_second()),
+            None => item,
+        }
+    };
+    let rivals = |items: &[Value]| {
+        let found = reconciled(&rules, &[], items);
+        let rivals = found.anomalies.into_iter().map(|one| one.rival);
+        rivals.collect::<Vec<_>>()
+    };
+    let newer = |id: &str| Some(format!("{id} has the same key, and is newer"));
+    assert_eq!(rivals(&[made("o1", Some(1_500))]), [None]);
+    assert_eq!(rivals(&[made("o1", None)]), [None]);
+    let two = [made("o1", Some(1_500)), made("o2", Some(1_400))];
+    assert_eq!(rivals(&two), [None, newer("o1")]);
+    let three = [
+        made("o3", Some(1_300)),
+        made("o1", Some(1_500)),
+        made("o2", Some(1_500)),
+    ];
+    assert_eq!(
+        rivals(&three),
+        [newer("o2"), None, newer("o2")],
+        "o1, o2, o3"
+    );
+    let unsaid = rivals(&[made("o1", Some(1_500)), made("o2", None)]);
+    let says = |rival: &Option<String>| {
+        rival
+            .as_ref()
+            .is_some_and(|why| why.contains("does not say"))
+    };
+    assert!(unsaid.iter().all(says) && unsaid.len() == 2, "{unsaid:?}");
+    let taken_back = [made("o1", Some(1_400)), cancelled(made("o2", Some(1_500)))];
+    assert_eq!(rivals(&taken_back), [None]);
+    let other_key = with(with(item(2), "id", "o9"), "made_at", at(1_600).as_second());
+    assert_eq!(rivals(&[made("o1", Some(1_500)), other_key]), [None, None]);
 }

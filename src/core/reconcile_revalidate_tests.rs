@@ -56,3 +56,81 @@ fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
     assert_eq!(surplus(Kind::Orphan, None, "o1"), Ok(()));
     assert!(never(of(Kind::Orphan, succeeded(2))));
 }
+
+#[test]
+fn a_second_effect_of_an_adopted_call_may_be_undone_and_its_own_may_not() {
+    use crate::core::record::AttemptId;
+    use revalidate::surplus;
+    let adopted = adopted_from("o1");
+    for kind in [Kind::Orphan, Kind::Duplicate] {
+        assert_eq!(surplus(kind, Some(&adopted), "o2"), Ok(()));
+        let its_own = surplus(kind, Some(&adopted), "o1").map_err(|why| why.blocker);
+        assert_eq!(its_own, Err(Blocker::Final));
+    }
+    let lookup = adopted.intent.lookup;
+    assert_eq!(adopted.attempt.id, AttemptId::of_effect(&lookup, "o1"));
+}
+
+#[test]
+fn an_effect_whose_key_its_tool_knows_is_adopted_before_it_is_undone() {
+    use super::anomaly::{Act, Listed};
+    use crate::core::tool::Dedup;
+    use revalidate::is_bound;
+    let found = reconciled(&rules(), &[], &[item(1)]);
+    let listed = Listed::of("orders", &found.anomalies[0], Act::Compensate);
+    let tool = |dedup| crate::core::tool::Tool {
+        dedup,
+        ..crate::core::tool::tests::tool("t")
+    };
+    let (key, none) = (tool(Dedup::Key), tool(Dedup::None));
+    assert!(is_bound(&key, &Join::Key, &listed));
+    assert!(!is_bound(&none, &Join::Key, &listed));
+    let path = Path::read("/args/business_id").expect("a path");
+    assert!(!is_bound(&key, &Join::At(path), &listed));
+    let with = |change: &dyn Fn(&mut Listed)| {
+        let mut listed = listed.clone();
+        change(&mut listed);
+        is_bound(&key, &Join::Key, &listed)
+    };
+    assert!(!with(&|listed| listed.kind = Kind::Duplicate));
+    assert!(!with(&|listed| listed.call_id = Some(FIRST.into())));
+    assert!(!with(&|listed| listed.rival = Some("o2 is newer".into())));
+    assert!(!with(&|listed| listed.key = "beside".into()));
+}
+
+#[test]
+fn an_adopted_call_is_undone_with_its_effect_and_in_one_way_only() {
+    use crate::core::record::{Compensation, Undo};
+    use revalidate::{adopted, without_call};
+    let call = adopted_from("o1");
+    let as_state = |state| Record {
+        state,
+        undo: Some(Undo::default()),
+        ..call.clone()
+    };
+    assert_eq!(adopted(&as_state(State::Compensating(None))), Ok(true));
+    assert_eq!(adopted(&as_state(State::Compensated(None))), Ok(false));
+    let blocker = |call: &Record| adopted(call).map_err(|why| why.blocker);
+    assert_eq!(blocker(&call), Err(Blocker::Busy), "it is not marked yet");
+    assert_eq!(blocker(&as_state(State::Stuck(None))), Err(Blocker::Final));
+    let mut by_a_saga = as_state(State::Compensating(None));
+    by_a_saga.undo = Some(Undo {
+        compensation: Some(Compensation {
+            tool: "cancel".into(),
+            call_id: call.intent.call_id,
+        }),
+        skipped: false,
+    });
+    assert_eq!(blocker(&by_a_saga), Err(Blocker::Final));
+    let mut skipped = call.clone();
+    skipped.undo = Some(Undo {
+        compensation: None,
+        skipped: true,
+    });
+    assert_eq!(blocker(&skipped), Err(Blocker::Final));
+    assert_eq!(without_call(Some(&call), "o1", true), Ok(()));
+    for (effect, is_bound) in [("o1", false), ("o2", true)] {
+        assert!(without_call(Some(&call), effect, is_bound).is_err());
+    }
+    assert_eq!(without_call(None, "o1", false), Ok(()));
+}

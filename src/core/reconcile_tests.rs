@@ -128,6 +128,15 @@ fn key_of(id: u128) -> String {
 }
 
 /// The effect of this call.
+/// The first call, adopted from an effect, with no result.
+fn adopted_from(effect: &str) -> Record {
+    let content = Content::Unavailable("it was adopted".into());
+    let mut adopted = call(1, 1_500, State::Succeeded(content));
+    Arc::make_mut(&mut adopted.intent).key_source = Source::Adopted;
+    adopted.attempt.id = AttemptId::of_effect(&adopted.intent.lookup, effect);
+    adopted
+}
+
 fn item(id: u128) -> Value {
     json!({ "key": key_of(id), "id": format!("o{id}"), "amount": id, "status": "created" })
 }

@@ -46,6 +46,16 @@ impl fmt::Display for CallId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId(pub Uuid);
 
+impl AttemptId {
+    /// The attempt of a call that is adopted from an effect. It follows from the effect, so that an effect is adopted once.
+    pub fn of_effect(lookup: &key::Lookup, effect: &str) -> Self {
+        let digest = key::digest(["adopt", &lookup.for_tool(), effect]);
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest[..16]);
+        Self(Uuid::from_bytes(id))
+    }
+}
+
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.simple().fmt(f)
@@ -207,6 +217,16 @@ impl Record {
     /// Whether the call was written back from its effect, with nothing but its key.
     pub fn is_adopted(&self) -> bool {
         self.intent.key_source == key::Source::Adopted
+    }
+
+    /// Whether it is known whose the call is. Of an adopted one only its first request proves that.
+    pub fn is_proven(&self) -> bool {
+        !self.is_adopted() || !self.aliases.is_empty()
+    }
+
+    /// Whether it was adopted from just this effect.
+    pub fn is_adopted_from(&self, effect: &str) -> bool {
+        self.is_adopted() && self.attempt.id == AttemptId::of_effect(&self.intent.lookup, effect)
     }
 
     /// Whether cleanup may delete the record now. One that is not over has no such time.

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::adopting::{RESULT, charge, lost};
 use crate::anomalies::only;
 use crate::contract::ME;
-use crate::reconcile::config;
+use crate::reconcile::{config, report};
 use crate::saga_losses::Place;
 use crate::support::books::Books;
 use crate::support::faulty::{Fault, FaultStore, Verb};
@@ -51,6 +51,21 @@ async fn only_an_administrator_adopts_and_the_call_is_of_the_tenant_whose_key_it
         (adopted.at("/state"), adopted.at("/acted/by")),
         (json!("done"), json!("ops"))
     );
+    // That it is this tenant's follows from one byte: nothing of it is shown to the tenant before a request proves it.
+    let path = format!(
+        "/v1/calls/{}",
+        adopted.at("/call_id").as_str().expect("an id")
+    );
+    let get = async |token: &str, path: &str| {
+        let request = gateway.client.get(gateway.url(path));
+        Answer::to(request.bearer_auth(token)).await
+    };
+    for reader in ["reads", "shops"] {
+        get(reader, &path).await.expect_problem("unknown-call");
+        let listed = get(reader, "/v1/calls").await.expect_ok();
+        assert_eq!(listed.at("/calls"), json!([]), "{reader}");
+    }
+    get("ops", &path).await.expect_ok();
     let calls = "/v1/tools/act/calls";
     let body = json!({ "args": { "amount": 1, "plan": "" }, "idempotency_key": "k1" });
     let of_bank = gateway.post_as("banks", calls, &body).await.expect_ok();
@@ -61,6 +76,9 @@ async fn only_an_administrator_adopts_and_the_call_is_of_the_tenant_whose_key_it
         (json!(true), adopted.at("/call_id"))
     );
     assert_eq!(books.live().len(), 2);
+    get("reads", &path).await.expect_ok();
+    let listed = get("reads", "/v1/calls").await.expect_ok();
+    assert_eq!(listed.at("/calls/0/call_id"), adopted.at("/call_id"));
 }
 
 /// Whatever of it the store did not answer, and wherever a gateway ended: it is one call.
@@ -186,8 +204,8 @@ async fn the_runbooks_commands_after_a_loss_adopt_and_refund_as_they_are_printed
             paused.expect_problem("tool-paused");
         }
         if line.contains("ANOMALY") {
-            // The second effect of one key is adopted by none: the call has it already.
-            let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
+            // The second effect of one key is adopted by none: once more, and it is a duplicate.
+            let report = report(gateway).await;
             let anomalies = report.at("/anomalies");
             let double = anomalies
                 .as_array()

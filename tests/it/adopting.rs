@@ -32,6 +32,8 @@ macro_rules! on_lossy_stores {
     };
 }
 
+pub(crate) use on_lossy_stores;
+
 on_lossy_stores! {
     the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay,
     without_a_result_a_repetition_is_told_so_and_charges_nothing,
@@ -44,7 +46,7 @@ on_lossy_stores! {
 
 pub(crate) const RESULT: &str = "adopt = { result = \"/id\" }";
 
-async fn open(place: &Place, folder: TempDir, config: &str) -> Gateway {
+pub(crate) async fn open(place: &Place, folder: TempDir, config: &str) -> Gateway {
     let url = match place {
         Place::Sqlite => format!("sqlite:{}", folder.path().join("oncegate.db").display()),
         Place::Redis(redis) => redis.url(),

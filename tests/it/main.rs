@@ -15,6 +15,7 @@ mod access; // who may do what
 mod admission; // what every store promises about the conditions of a claim
 mod admission_groups; // what every store promises about budgets and calls that look alike
 mod adopted; // who adopts, and what the runbook says after a loss
+mod adopted_again; // adopted calls that are lost, several effects of a key, and tools that deduplicate
 mod adopting; // forgotten effects are calls again
 mod agent; // an agent that does what it is told
 mod agent_keyless; // a loop of an agent whose runtime brings no keys of its own

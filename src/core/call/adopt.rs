@@ -1,11 +1,15 @@
 //! An effect that the ledger has forgotten is written back as a succeeded call, and its first request recognised.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::change::{Action, Change, Illegal, Next};
 use super::event::{Adoption, Arrival};
+use super::undo;
 use crate::core::actor::Actor;
-use crate::core::key::Source;
+use crate::core::caller::RESERVED_TENANT;
+use crate::core::key::{Lookup, Source};
 use crate::core::outcome::Outcome;
 use crate::core::record::{Alias, Attempt, Record, State};
 use crate::core::time::after;
@@ -44,6 +48,49 @@ pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp) -> Next {
     let change = Change::new(record, "adopted", by, adoption.why.clone());
     let outcome = Outcome::Executed(adoption.content.clone());
     Next::finish(change.about(adoption.attempt).proving(&outcome))
+}
+
+/// The tenant whose key it is, of those that are known here: the last byte of a key follows from the tenant.
+///
+/// Another may have the same byte, and be known to another gateway: until a request proves whose it is, only administrators
+/// [read](Record::is_proven) the call.
+///
+/// # Errors
+/// Why it is not known. What undoes effects for the gateway itself has keys, too, and is not undone.
+pub fn tenant_of(lookup: &Lookup, mut known: BTreeSet<String>) -> Result<String, String> {
+    known.insert(RESERVED_TENANT.to_owned());
+    known.retain(|tenant| Lookup::partition_of(tenant) == lookup.partition());
+    let found: Vec<String> = known.into_iter().collect();
+    match &found[..] {
+        [] => Err("no tenant that this gateway knows has such a key".into()),
+        [own] if own == RESERVED_TENANT => Err(format!(
+            "of the tenants that this gateway knows only its own, {own}, has such a key"
+        )),
+        [tenant] => Ok(tenant.clone()),
+        several => Err(format!(
+            "its key may be of any of these tenants: {}",
+            several.join(", ")
+        )),
+    }
+}
+
+/// Marks an adopted call whose effect is undone at its source: its key is not free meanwhile, nor afterwards.
+///
+/// # Errors
+/// It is no adopted call, or it is undone, or being undone, or a person has decided that its effect stands.
+pub(super) fn effect_to_undo(
+    tool: &Tool,
+    record: &Record,
+    by: &str,
+    reason: &str,
+    now: Timestamp,
+) -> Result<Change, Illegal> {
+    if !record.is_adopted() || record.is_skipped() {
+        return Err(Illegal::NothingToUndo);
+    }
+    let change = undo::to_compensate(tool, record, by, reason, None, now)?;
+    let detail = format!("its effect is undone at the source ({reason})");
+    Ok(Change::new(change.record, "compensating", by, detail))
 }
 
 /// Whether the call that holds the key is the effect's own.

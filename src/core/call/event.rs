@@ -121,6 +121,8 @@ pub enum Event {
     SagaEnded { by: InstanceId },
     /// An effect whose call no ledger knows any more is written back as a call.
     Adopted(Adoption),
+    /// The effect that the call was adopted from is to be undone at its source. `by` is the reconciliation that does it.
+    EffectToUndo { by: String, reason: String },
     /// A request with another key looks like the call and is to get its result.
     ///
     /// `instead_of` are calls past their window that hold a name of the request. `by` was asked.

@@ -16,6 +16,7 @@ use self::person::{Verdict, verdict};
 use super::Kind;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::time::after;
+use crate::core::tool::{Dedup, Tool};
 use crate::core::work::{self, Blocked, Blocker, Due, Work};
 
 /// How many tries to undo, and the waits between them.
@@ -28,10 +29,15 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 pub enum Event {
     /// A run has found the anomaly again.
     ///
-    /// `again` is the case as it would be made now. `by_person`: an operator asked for that run.
-    Found { again: Box<Case>, by_person: bool },
+    /// `again` is the case as it would be made now. `by_person`: an operator asked for that run. Here and below `is_lost`:
+    /// the call that it was [adopted as](Case::adopted_as) is not in the ledger any more.
+    Found {
+        again: Box<Case>,
+        by_person: bool,
+        is_lost: bool,
+    },
     /// A person asks for an act.
-    Asked(Acted),
+    Asked { acted: Acted, is_lost: bool },
     /// A gateway begins to work on it. `undoing`: the compensation, if it can be decided now.
     Taken {
         until: Timestamp,
@@ -54,19 +60,37 @@ pub enum End {
     Unwanted,
     /// The effect is a call of the ledger now.
     Adopted(CallId),
-    /// Another call has its key, so that it was not adopted. `has_run`: that call may have had an effect.
+    /// Another call has its key, so that it was not adopted.
     Held {
         call_id: CallId,
-        has_run: bool,
+        holder: Holder,
     },
+}
+
+/// What the call that has the key of an effect says of that effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// It has failed: it is not its effect.
+    Failed,
+    /// It may have had an effect of its own: this one is most likely one too many.
+    HasRun,
+    /// Its tool executes a key once: it may have been told of just this effect.
+    Deduplicated,
+    /// It was adopted from another effect: this one is a second effect of one intent, or that of another intent.
+    Adopted,
 }
 
 impl End {
     /// The end of an adoption whose key this call has.
-    pub fn held_by(holder: &Record) -> Self {
+    pub fn held_by(tool: &Tool, holder: &Record) -> Self {
         Self::Held {
             call_id: holder.intent.call_id,
-            has_run: !matches!(holder.state, CallState::Failed(_)),
+            holder: match holder.state {
+                _ if holder.is_adopted() => Holder::Adopted,
+                CallState::Failed(_) => Holder::Failed,
+                _ if tool.dedup == Dedup::Key => Holder::Deduplicated,
+                _ => Holder::HasRun,
+            },
         }
     }
 }
@@ -112,22 +136,30 @@ pub fn next(
         postponed_by: None,
     };
     Ok(match event {
-        Event::Found { again, by_person } if is_reopened(case, &again.listed, *by_person) => {
+        Event::Found {
+            again,
+            by_person,
+            is_lost,
+        } if is_reopened(case, &again.listed, *by_person, *is_lost) => {
+            let is_open = again.state == State::Open;
             Case {
                 // What was decided on stays: it may have been begun.
                 undoing: case.undoing.clone(),
                 decides: case.decides,
                 found_at: now,
-                work: Work::due_at(now),
+                work: Work {
+                    due: if is_open { Due::At(now) } else { Due::Never },
+                    ..Work::due_at(now)
+                },
                 version: changed.version,
                 created_at: case.created_at,
                 ..(**again).clone()
             }
         }
-        Event::Found { again, by_person } => {
-            refreshed(case, again, *by_person, now).ok_or(Illegal::Kept)?
-        }
-        Event::Asked(acted) => match verdict(case, acted.act) {
+        Event::Found {
+            again, by_person, ..
+        } => refreshed(case, again, *by_person, now).ok_or(Illegal::Kept)?,
+        Event::Asked { acted, is_lost } => match verdict(case, acted.act, *is_lost) {
             Verdict::Stands => return Err(Illegal::Kept),
             Verdict::Refused(why) => return Err(Illegal::Contrary(why)),
             Verdict::Do(act) => asked(changed, act, acted, retention, now),
@@ -170,9 +202,9 @@ pub fn next(
                     done.listed.call_id = Some(call_id.to_string());
                     return Ok(done);
                 }
-                Ok(End::Held { call_id, has_run }) => {
+                Ok(End::Held { call_id, holder }) => {
                     let rests = rests(State::Reported, None);
-                    return Ok(not_adopted(rests, *call_id, *has_run));
+                    return Ok(not_adopted(rests, *call_id, *holder));
                 }
                 Err(blocked) => blocked,
             };
@@ -201,14 +233,22 @@ pub fn next(
     })
 }
 
-/// A case whose effect is not adopted, because another call has its key: it is that call's, and most likely one too many.
-fn not_adopted(case: Case, call_id: CallId, has_run: bool) -> Case {
-    let detail = format!("{}; call {call_id} has its key", case.listed.detail);
+/// A case whose effect is not adopted, because another call has its key.
+fn not_adopted(case: Case, call_id: CallId, holder: Holder) -> Case {
+    let so = match holder {
+        Holder::Failed | Holder::HasRun => "",
+        Holder::Deduplicated => {
+            ", and its tool executes a key once: it may be that call's effect; run the reconciliation again"
+        }
+        Holder::Adopted => {
+            ", and was adopted from another effect: this one is a second effect of one intent, or that of another intent"
+        }
+    };
+    let detail = format!("{}; call {call_id} has its key{so}", case.listed.detail);
     let listed = Listed {
-        kind: if has_run {
-            Kind::Duplicate
-        } else {
-            case.listed.kind
+        kind: match holder {
+            Holder::HasRun => Kind::Duplicate,
+            Holder::Failed | Holder::Deduplicated | Holder::Adopted => case.listed.kind,
         },
         call_id: Some(call_id.to_string()),
         detail,
@@ -250,7 +290,8 @@ fn asked(
 
 /// A case at rest with what a run says of it now; `None`: that is nothing new.
 ///
-/// A run that a person asked for says at least when it was found.
+/// That is also whose effect it is: a call that had its key may be lost since. A run that a person asked for says at least
+/// when it was found.
 fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Option<Case> {
     let may_be_acted_on = match case.state {
         State::Reported | State::GivenUp | State::Ignored => true,
@@ -261,9 +302,10 @@ fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Opti
         return None;
     }
     let listed = Listed {
-        shown: again.listed.shown.clone(),
-        made_at: again.listed.made_at,
-        ..case.listed.clone()
+        action: case.listed.action,
+        state: case.listed.state,
+        acted: case.listed.acted.clone(),
+        ..again.listed.clone()
     };
     // How a begun compensation was decided on follows from it.
     let effect = match case.undoing {
@@ -284,11 +326,15 @@ fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Opti
 ///
 /// What a person wants ignored is not.
 ///
-///
-/// Always if it was only reported, or was to settle a call that is still unknown; if given up, only on request.
-fn is_reopened(case: &Case, again: &Listed, by_person: bool) -> bool {
+/// Always if it was only reported, or was to settle a call that is still unknown; if given up, only on request. An
+/// adopted effect is, whatever is to be done about it, if the call that it became is lost: nothing keeps its repetition
+/// from being executed.
+fn is_reopened(case: &Case, again: &Listed, by_person: bool, is_lost: bool) -> bool {
     // What may have been undone is no effect of a call that has succeeded.
     let may_be_undone = again.action == Act::Adopt && case.undoing.is_some();
+    if case.adopted_as().is_some() {
+        return is_lost && again.call_id.is_none();
+    }
     again.action != Act::Report
         && !may_be_undone
         && match case.state {

@@ -1,5 +1,8 @@
 //! Properties of every anomaly, whatever its events.
 
+#[path = "anomaly_adopted_tests.rs"]
+mod adopted;
+
 use serde_json::Value;
 
 use super::*;
@@ -8,7 +11,7 @@ use crate::core::reconcile::{Anomaly, Doubt};
 const CALL: CallId = CallId(uuid::Uuid::from_u128(0xca11));
 const HELD: End = End::Held {
     call_id: CALL,
-    has_run: true,
+    holder: Holder::HasRun,
 };
 const RETENTION: SignedDuration = SignedDuration::from_hours(1);
 
@@ -16,8 +19,8 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
 }
 
-fn case(wanted: Action) -> Case {
-    let anomaly = Anomaly {
+fn orphan() -> Anomaly {
+    Anomaly {
         kind: Kind::Orphan,
         source: "shop".into(),
         key: "b700221b7ed665c90e13a4fa78c6f69c".into(),
@@ -25,23 +28,37 @@ fn case(wanted: Action) -> Case {
         id: "e1".into(),
         detail: "no call has made it".into(),
         doubt: None,
+        rival: None,
         item: None,
-    };
+    }
+}
+
+fn case(wanted: Action) -> Case {
     let terms = Terms {
         wanted: Some(wanted),
         retention: RETENTION,
         ..Terms::default()
     };
-    Case::new("orders", "run 1", &anomaly, &terms, at(0))
+    Case::new("orders", "run 1", &orphan(), &terms, at(0))
 }
 
 fn asks(act: Request) -> Event {
-    Event::Asked(Acted {
+    let acted = Acted {
         act,
         by: "ops".into(),
         reason: "ticket 7".into(),
         at: at(999).as_microsecond(),
-    })
+    };
+    let is_lost = false;
+    Event::Asked { acted, is_lost }
+}
+
+fn found(again: Case, by_person: bool) -> Event {
+    Event::Found {
+        again: Box::new(again),
+        by_person,
+        is_lost: false,
+    }
 }
 
 fn asked(case: &Case, act: Request, second: i64) -> Result<Case, Illegal> {
@@ -90,21 +107,12 @@ fn cases() -> Vec<(&'static str, Case)> {
 
 #[test]
 fn the_whole_grid() {
-    let again = |by_person| Event::Found {
-        again: Box::new(case(Action::Compensate)),
-        by_person,
-    };
+    let again = |by_person| found(case(Action::Compensate), by_person);
     let end = |end| Event::Ended { end, jitter: 1.0 };
     let events = [
         ("found", again(false)),
         ("found on request", again(true)),
-        (
-            "found, reports",
-            Event::Found {
-                again: Box::new(case(Action::Report)),
-                by_person: true,
-            },
-        ),
+        ("found, reports", found(case(Action::Report), true)),
         (
             "taken",
             Event::Taken {
@@ -234,10 +242,7 @@ fn what_a_person_asks_for_is_kept_with_the_name_and_the_same_once_more_changes_n
             Case::from_document(&first.to_document()),
             Some(first.clone())
         );
-        let runs = Event::Found {
-            again: Box::new(case(Action::Compensate)),
-            by_person: true,
-        };
+        let runs = found(case(Action::Compensate), true);
         let found = next(&first, &runs, RETENTION, at(7)).unwrap_or(first);
         assert_eq!(
             found.state, state,
@@ -261,12 +266,14 @@ fn what_was_ignored_may_be_undone_and_what_may_be_undone_is_not_ignored() {
 fn an_act_of_a_person_has_its_time_also_on_an_old_anomaly() {
     let old = case(Action::Report);
     let late = RETENTION.as_secs() + 5;
-    let event = Event::Asked(Acted {
+    let acted = Acted {
         act: Request::Compensate,
         by: "ops".into(),
         reason: "r".into(),
         at: at(late).as_microsecond(),
-    });
+    };
+    let is_lost = false;
+    let event = Event::Asked { acted, is_lost };
     let open = next(&old, &event, RETENTION, at(late)).expect("asked");
     let blocked = ended(&taken(&open, late), Err(Blocked::busy("paused")), late + 1);
     assert_eq!(blocked.state, State::Open, "it waits like a new one");
@@ -281,10 +288,7 @@ fn a_run_brings_what_an_anomaly_shows_up_to_date_and_nothing_else() {
     );
     let mut again = case(Action::Report);
     let found = |again: &Case, by_person| {
-        let event = Event::Found {
-            again: Box::new(again.clone()),
-            by_person,
-        };
+        let event = found(again.clone(), by_person);
         next(&before, &event, RETENTION, at(9))
     };
     assert_eq!(found(&again, false), Err(Illegal::Kept), "nothing is new");
@@ -362,9 +366,12 @@ fn what_is_not_adopted_because_a_call_has_its_key_is_that_calls_duplicate_unless
         (State::Done, Some(CALL)),
         "the call that it is now"
     );
-    for (has_run, kind) in [(true, Kind::Duplicate), (false, Kind::Orphan)] {
+    for (holder, kind) in [
+        (Holder::HasRun, Kind::Duplicate),
+        (Holder::Failed, Kind::Orphan),
+    ] {
         let call_id = CALL;
-        let held = ended(&adopting, Ok(End::Held { call_id, has_run }), 2);
+        let held = ended(&adopting, Ok(End::Held { call_id, holder }), 2);
         assert_eq!(
             (held.state, held.listed.kind, held.listed.call()),
             (State::Reported, kind, Some(CALL))
@@ -392,10 +399,7 @@ fn what_may_have_been_undone_is_not_taken_up_to_be_adopted() {
         let taken = next(&open, &event, RETENTION, at(1)).expect("it is due");
         ended(&taken, Err(Blocked::for_good("no")), 2)
     };
-    let again = Event::Found {
-        again: Box::new(case(Action::Adopt)),
-        by_person: true,
-    };
+    let again = found(case(Action::Adopt), true);
     for (undoing, state) in [(None, State::Open), (Some(undoing), State::GivenUp)] {
         let found = next(&given_up(undoing), &again, RETENTION, at(9)).expect("found again");
         assert_eq!(found.state, state);
@@ -410,14 +414,10 @@ fn where_the_configuration_adopts_only_what_can_be_adopted_is() {
         ..Terms::default()
     };
     let anomaly = |key: &str, doubt, call_id| Anomaly {
-        kind: Kind::Orphan,
-        source: "shop".into(),
         key: key.into(),
         call_id,
-        id: "e1".into(),
-        detail: "no call has made it".into(),
         doubt,
-        item: None,
+        ..orphan()
     };
     let key = "b700221b7ed665c90e13a4fa78c6f69c";
     for (key, doubt, call_id, action) in [

@@ -37,6 +37,8 @@ struct Call {
     fields: Vec<Option<Value>>,
     /// Items that the call's result names.
     named: Vec<usize>,
+    /// Whether it was adopted from one of the effects of its key.
+    is_adopted: bool,
     /// Tenant, tool and key of an unknown call: earlier calls may have had them, too.
     name: Option<Name>,
 }
@@ -175,8 +177,9 @@ impl<'a> Pairing<'a> {
         }
         let group = self.groups.entry(key).or_default();
         let is_named = |n: &usize| {
-            let id = self.items[*n].id.as_ref();
-            id.is_some_and(|id| result.as_ref().is_some_and(|result| names(result, id)))
+            let item = &self.items[*n];
+            let is_in = |id: &String| result.as_ref().is_some_and(|result| names(result, id));
+            item.id.as_ref().is_some_and(is_in) || record.is_adopted_from(&item.name())
         };
         let named = group.items.iter().copied().filter(is_named).collect();
         let fields = self
@@ -201,6 +204,7 @@ impl<'a> Pairing<'a> {
             call_id,
             fields,
             named,
+            is_adopted: record.is_adopted(),
             name: is_open.then(name),
         });
     }

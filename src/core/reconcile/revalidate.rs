@@ -1,8 +1,11 @@
 //! Whether an anomaly still holds when a worker acts on it.
 
-use super::Kind;
+use super::anomaly::Listed;
 use super::pairing::names;
+use super::{Join, Kind};
+use crate::core::key::Lookup;
 use crate::core::record::{Content, Record, State};
+use crate::core::tool::{Dedup, Tool};
 use crate::core::unknown::Finding;
 use crate::core::work::Blocked;
 
@@ -19,6 +22,11 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
     };
     let state = call.state.as_str();
     match (kind, &call.state) {
+        _ if call.is_adopted_from(effect) => Err(Blocked::for_good(
+            "its call was adopted from just this effect",
+        )),
+        // It is another effect that is the call's, whatever it was told.
+        _ if call.is_adopted() => Ok(()),
         // The same key may have run again since, and have been told of this effect.
         (Kind::Orphan, State::Failed(_) | State::Compensated(_)) => Ok(()),
         (Kind::Duplicate, State::Running | State::Unknown(_)) => {
@@ -40,13 +48,45 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
     }
 }
 
-/// Whether an effect is still without a call. `holder`: the call that has its key now.
+/// Whether an effect without a call must be adopted before it is undone.
+///
+/// Its tool knows its key: asked for again, the tool would tell of an effect that is undone, and make none. So the call must
+/// keep the key as one that was undone. Where several effects have the key, it is not known which of them the tool tells of.
+pub fn is_bound(tool: &Tool, join: &Join, listed: &Listed) -> bool {
+    tool.dedup == Dedup::Key
+        && *join == Join::Key
+        && (listed.kind, listed.call(), &listed.rival) == (Kind::Orphan, None, &None)
+        && Lookup::of_tool_key(&listed.key).is_some()
+}
+
+/// Whether an adopted call is to be undone with its effect; `false`: it is undone.
+///
+/// # Errors
+/// It is undone in another way, or not at all.
+pub fn adopted(call: &Record) -> Result<bool, Blocked> {
+    match &call.state {
+        State::Compensated(_) => Ok(false),
+        _ if call.is_skipped() => Err(Blocked::for_good(
+            "a person has decided that its effect stands",
+        )),
+        State::Compensating(_) if call.compensation().is_none() => Ok(true),
+        State::Compensating(_) | State::Stuck(_) => Err(Blocked::for_good(format!(
+            "it was adopted as call {}, and that is being undone",
+            call.intent.call_id
+        ))),
+        _ => Err(Blocked::busy("that it is to be undone is not written yet")),
+    }
+}
+
+/// Whether an effect is still without a call. `holder`: the call that has its key now. `is_bound`: the effect is adopted to
+/// be undone.
 ///
 /// # Errors
 /// It has one: it was adopted, or its key has run since.
-pub fn without_call(holder: Option<&Record>) -> Result<(), Blocked> {
+pub fn without_call(holder: Option<&Record>, effect: &str, is_bound: bool) -> Result<(), Blocked> {
     match holder {
         None => Ok(()),
+        Some(call) if is_bound && call.is_adopted_from(effect) => Ok(()),
         Some(call) => Err(Blocked::for_good(format!(
             "call {} has its key by now: run the reconciliation again",
             call.intent.call_id

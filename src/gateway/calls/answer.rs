@@ -195,10 +195,12 @@ pub(in crate::gateway) fn read(
         }
         State::Succeeded(Content::Unavailable(why))
         | State::Compensating(Some(Content::Unavailable(why)))
-        | State::Compensated(Some(Content::Unavailable(why)))
         | State::Stuck(Some(Content::Unavailable(why))) => {
             Err(ErrorKind::ResultUnavailable(why.clone()))
         }
+        State::Compensated(Some(Content::Unavailable(why))) => Err(ErrorKind::WrongState(format!(
+            "what the call did has been undone, and its result is not kept: {why}"
+        ))),
         State::Failed(failure) => Err(match failure.kind {
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
             FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),

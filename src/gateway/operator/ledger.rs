@@ -107,7 +107,9 @@ impl Ledger {
             .filter(|by| caller.may_read_call(&by.tenant, &by.tool, &by.token))
             .ok_or_else(unknown)?;
         let found = self.base.store.history(call_id, MAX_ENTRIES).await;
-        let mut history = found.map_err(unavailable)?.ok_or_else(unknown)?;
+        let found = found.map_err(unavailable)?;
+        let found = found.filter(|history| caller.may_see(&history.record));
+        let mut history = found.ok_or_else(unknown)?;
         self.mask(&mut history.record);
         Ok(history)
     }
@@ -186,6 +188,7 @@ impl Ledger {
         });
         let fits = fits.count();
         page.cut(fits);
+        page.found.retain(|listed| caller.may_see(&listed.record));
         page.found
             .iter_mut()
             .for_each(|listed| self.mask(&mut listed.record));

@@ -52,7 +52,10 @@ impl Reconciler {
         for _ in 0..ROUNDS {
             let case = self.anomaly(name, id).await?;
             let now = self.base.now();
-            let asked = anomaly::next(&case, &Event::Asked(acted.clone()), of.retention, now);
+            let is_lost = self.anomalies.is_lost(&case).await.map_err(unavailable)?;
+            let acted = acted.clone();
+            let event = Event::Asked { acted, is_lost };
+            let asked = anomaly::next(&case, &event, of.retention, now);
             let document = match asked {
                 Ok(case) => case.to_document(),
                 Err(Illegal::Kept | Illegal::NotDue) => return Ok(case.listed_now(false)),

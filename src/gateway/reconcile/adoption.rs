@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use uuid::Uuid;
 
 use super::anomaly_worker::AnomalyWorker;
 use super::settings::{Reconciliation, SourceAt};
-use crate::core::call::{Adoption, Event};
-use crate::core::caller::RESERVED_TENANT;
+use crate::core::call::{self, Adoption, Event};
 use crate::core::key::{self, Lookup};
 use crate::core::reconcile::Join;
 use crate::core::reconcile::anomaly::{Case, End};
@@ -55,7 +53,7 @@ impl AnomalyWorker {
         };
         let event = Event::Adopted(Adoption {
             intent: Arc::new(intent),
-            attempt: attempt_of(&lookup, &listed.effect),
+            attempt: AttemptId::of_effect(&lookup, &listed.effect),
             content: self.content_of(at, &tool, case),
             owner: self.base.instance,
             by: of.name.clone(),
@@ -79,7 +77,7 @@ impl AnomalyWorker {
                 let call_id = holder.intent.call_id;
                 match transition::ask(&tool.tool, Some(&holder), &event, now) {
                     Ok(_) => Ok(End::Adopted(call_id)),
-                    Err(_) => Ok(End::held_by(&holder)),
+                    Err(_) => Ok(End::held_by(&tool.tool, &holder)),
                 }
             }
             Begun::Not(None) | Begun::Denied(_) | Begun::Unconfirmed(_) => {
@@ -88,26 +86,13 @@ impl AnomalyWorker {
         }
     }
 
-    /// The tenant whose key it is: the last byte of a key follows from the tenant.
+    /// The tenant whose key it is.
     async fn tenant_of(&self, lookup: &Lookup) -> Result<String, Blocked> {
         let stored = self.base.store.tenants().await;
         let stored = stored.map_err(|error| Blocked::busy(error.to_string()))?;
         let mut tenants: BTreeSet<String> = stored.into_iter().collect();
         tenants.extend(self.base.tenants().iter().cloned());
-        // What undoes effects is not undone itself.
-        tenants.remove(RESERVED_TENANT);
-        let may_be = |tenant: &String| Lookup::partition_of(tenant) == lookup.partition();
-        let found: Vec<String> = tenants.into_iter().filter(may_be).collect();
-        match &found[..] {
-            [tenant] => Ok(tenant.clone()),
-            [] => Err(Blocked::for_good(
-                "no tenant that this gateway knows has such a key",
-            )),
-            several => Err(Blocked::for_good(format!(
-                "its key may be of any of these tenants: {}",
-                several.join(", ")
-            ))),
-        }
+        call::tenant_of(lookup, tenants).map_err(Blocked::for_good)
     }
 
     /// The result for its duplicates.
@@ -151,12 +136,4 @@ fn adoptable<'a>(of: &'a Reconciliation, case: &Case) -> Result<(&'a SourceAt, L
     let lookup = Lookup::of_tool_key(&case.listed.key);
     let lookup = lookup.ok_or_else(|| Blocked::for_good("its key is not of the gateway's form"))?;
     Ok((at, lookup))
-}
-
-/// The attempt of an adopted call. It follows from the effect, so that an effect is adopted once.
-fn attempt_of(lookup: &Lookup, effect: &str) -> AttemptId {
-    let digest = key::digest(["adopt", &lookup.for_tool(), effect]);
-    let mut id = [0; 16];
-    id.copy_from_slice(&digest[..16]);
-    AttemptId(Uuid::from_bytes(id))
 }

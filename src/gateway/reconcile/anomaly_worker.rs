@@ -71,12 +71,21 @@ impl AnomalyWorker {
         let event = Event::Found {
             again: Box::new(case),
             by_person,
+            is_lost: self.is_lost(&before).await?,
         };
         if let Ok(again) = anomaly::next(&before, &event, of.retention, self.base.now()) {
             // If another gateway was faster, it takes it up.
             drop(self.base.store.put_document(&again.to_document()).await?);
         }
         Ok(false)
+    }
+
+    /// Whether an effect was adopted, and the call that it became is not in the ledger any more.
+    pub(super) async fn is_lost(&self, case: &Case) -> Result<bool, store::Error> {
+        match case.adopted_as() {
+            Some(call_id) => Ok(self.base.store.load(call_id).await?.is_none()),
+            None => Ok(false),
+        }
     }
 
     /// Works at once on the anomalies of a run.
@@ -219,7 +228,7 @@ impl AnomalyWorker {
             Act::Adopt if case.listed.acted.is_none() && !of.adopts() => return Ok(End::Unwanted),
             Act::Compensate => {
                 self.must_be_found_since_a_loss(case).await?;
-                self.remedy(of, case).await?;
+                return self.remedy(of, case).await;
             }
             Act::Adopt => {
                 self.must_be_found_since_a_loss(case).await?;

@@ -9,17 +9,18 @@ use serde_json::Value;
 use super::anomaly_worker::AnomalyWorker;
 use super::settings::{Reconciliation, SourceAt};
 use crate::core::actor::Actor;
-use crate::core::call::Event;
+use crate::core::call::{Event, UndoEnd};
 use crate::core::caller::RESERVED_TENANT;
 use crate::core::compensation::{Policy, Template};
 use crate::core::key::Lookup;
-use crate::core::reconcile::anomaly::{Case, Listed, Undoing};
+use crate::core::reconcile::anomaly::{Case, End, Listed, Undoing};
 use crate::core::reconcile::{Join, Kind, revalidate};
 use crate::core::record::{CallId, Content, Record};
 use crate::core::undo;
 use crate::core::work::Blocked;
 use crate::gateway::calls::InternalCall;
 use crate::gateway::error::ErrorKind;
+use crate::store;
 
 impl AnomalyWorker {
     /// The template by which an effect at a source is undone.
@@ -72,10 +73,13 @@ impl AnomalyWorker {
     }
 
     /// Undoes a call or a surplus effect.
-    pub(super) async fn remedy(&self, of: &Reconciliation, case: &Case) -> Result<(), Blocked> {
+    pub(super) async fn remedy(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
         let listed = &case.listed;
+        if self.is_bound(of, listed) {
+            return self.undo_bound(of, case).await;
+        }
         if listed.kind.is_surplus() {
-            return self.undo_surplus(of, case).await;
+            return self.undo_surplus(of, case).await.map(|()| End::Done);
         }
         let call_id = call_of(case)?;
         if let Some(record) = self.load(call_id).await? {
@@ -94,7 +98,7 @@ impl AnomalyWorker {
             .compensate_call(call_id, &by, &listed.detail)
             .await;
         // From here on the queue of compensations sees to it.
-        begun.map(drop).map_err(|error| match error.kind {
+        begun.map(|_| End::Done).map_err(|error| match error.kind {
             ErrorKind::StoreUnavailable => Blocked::busy(error.to_string()),
             kind => Blocked::for_good(kind.to_string()),
         })
@@ -113,7 +117,9 @@ impl AnomalyWorker {
         let call = self.known_call_of(case).await?;
         revalidate::surplus(listed.kind, call.as_ref(), &listed.effect)?;
         if call.is_none() {
-            revalidate::without_call(self.holder_of(of, listed).await?.as_ref())?;
+            let holder = self.holder_of(of, listed).await?;
+            let is_bound = self.is_bound(of, listed);
+            revalidate::without_call(holder.as_ref(), &listed.effect, is_bound)?;
         }
         let effect = case.effect.as_ref();
         let effect = effect.ok_or_else(|| Blocked::for_good("what to undo is not kept"))?;
@@ -130,6 +136,52 @@ impl AnomalyWorker {
             key: undo::key_of_effect(&tool, &listed.effect),
             args: args.map_err(Blocked::for_good)?,
         })
+    }
+
+    /// Whether an effect is adopted before it is undone.
+    fn is_bound(&self, of: &Reconciliation, listed: &Listed) -> bool {
+        let at = of.source(&listed.source);
+        let tool = at.and_then(|at| self.base.tool_at(at.tool.as_ref()?));
+        let both = at.zip(tool);
+        both.is_some_and(|(at, tool)| revalidate::is_bound(&tool.tool, &at.rules.join, listed))
+    }
+
+    /// Adopts an effect whose key its tool knows, and undoes it and its call.
+    async fn undo_bound(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
+        // Nothing is adopted for what cannot be undone.
+        case.undoing(&self.undoing(of, case).await?)?;
+        let call_id = match self.adopt(of, case).await? {
+            End::Adopted(call_id) => call_id,
+            held => return Ok(held),
+        };
+        let to_undo = Event::EffectToUndo {
+            by: Actor::Reconciliation(&of.name).to_string(),
+            reason: case.listed.detail.clone(),
+        };
+        let failed = |error: store::Error| Blocked::busy(error.to_string());
+        // It is refused if that has begun before.
+        drop(
+            self.registry
+                .apply(call_id, &to_undo)
+                .await
+                .map_err(failed)?,
+        );
+        let call = self.load(call_id).await?;
+        let call = call.ok_or_else(|| Blocked::busy("the call that it was adopted as is gone"))?;
+        if revalidate::adopted(&call)? {
+            self.undo_surplus(of, case).await?;
+            let undone = Event::UndoEnded {
+                by: self.base.instance,
+                end: UndoEnd::Undone,
+            };
+            drop(
+                self.registry
+                    .apply(call_id, &undone)
+                    .await
+                    .map_err(failed)?,
+            );
+        }
+        Ok(End::Adopted(call_id))
     }
 
     async fn load(&self, call_id: CallId) -> Result<Option<Record>, Blocked> {

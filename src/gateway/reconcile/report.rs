@@ -346,6 +346,7 @@ mod tests {
             id: "e1".into(),
             detail: "no call has made it".into(),
             doubt: None,
+            rival: None,
             item: None,
         };
         let listed = Listed::of("orders", &anomaly, Act::Report);

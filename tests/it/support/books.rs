@@ -75,6 +75,7 @@ impl Books {
         };
         let router = Router::new()
             .route("/do", post(act))
+            .route("/once", post(act_once))
             .route("/undo", post(undo))
             .route("/items", get(items))
             .route("/by-key/{key}", get(by_key))
@@ -95,6 +96,16 @@ impl Books {
             headers.insert("idempotency-key", key.parse().expect("a header"));
         }
         self.lock().make(&headers, json!(1))
+    }
+
+    /// The same, some minutes ago.
+    pub fn make_beside_ago(&self, key: Option<&str>, minutes: i64) -> String {
+        let id = self.make_beside(key);
+        let mut inner = self.lock();
+        let (at, item) = inner.items.last_mut().expect("it");
+        *at -= SignedDuration::from_mins(minutes);
+        item["made_at"] = at.to_string().into();
+        id
     }
 
     /// It is not there any more, and never was.
@@ -177,6 +188,16 @@ async fn act(State(books): State<Books>, headers: HeaderMap, Json(args): Json<Va
         "" => ok(inner.make(&headers, amount)),
         other => panic!("no such plan: {other}"),
     }
+}
+
+/// The same key does it once, and gets the same answer again, which names nothing.
+async fn act_once(books: State<Books>, headers: HeaderMap, args: Json<Value>) -> Response {
+    let key = headers["idempotency-key"].to_str().expect("ASCII");
+    let is_known = |(_, item): &(Timestamp, Value)| item["key"] == key;
+    if !books.lock().items.iter().any(is_known) {
+        act(books, headers, args).await;
+    }
+    Json(json!({ "done": true })).into_response()
 }
 
 /// The same key does it once.

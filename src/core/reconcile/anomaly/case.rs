@@ -8,6 +8,7 @@ use super::listed::{Act, Action, Listed, Showing, State, adoptable};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key::Pointer;
 use crate::core::reconcile::{Anomaly, Doubt, Kind};
+use crate::core::record::CallId;
 use crate::core::time::after;
 use crate::core::work::{Blocked, Due, Work};
 
@@ -97,11 +98,14 @@ impl Case {
             (_, Some(Action::Compensate)) if anomaly.doubt.is_some() => Act::Report,
             (_, Some(Action::Compensate)) => Act::Compensate,
             (_, Some(Action::Webhook)) => Act::Webhook,
-            (kind, Some(Action::Adopt)) => match adoptable(kind, anomaly.call_id, &anomaly.key) {
-                // The claim of the key finds each call that has it, also one that no run has found.
-                Ok(()) if anomaly.doubt != Some(Doubt::Silent) => Act::Adopt,
-                _ => Act::Report,
-            },
+            (kind, Some(Action::Adopt)) => {
+                let rival = anomaly.rival.as_ref();
+                match adoptable(kind, anomaly.call_id, &anomaly.key, rival) {
+                    // The claim of the key finds each call that has it, also one that no run has found.
+                    Ok(()) if anomaly.doubt != Some(Doubt::Silent) => Act::Adopt,
+                    _ => Act::Report,
+                }
+            }
             (_, Some(Action::Report) | None) => Act::Report,
         };
         let mut listed = Listed::of(reconciliation, anomaly, action);
@@ -157,6 +161,12 @@ impl Case {
             new,
             ..self.listed
         }
+    }
+
+    /// The call that its effect was adopted as.
+    pub fn adopted_as(&self) -> Option<CallId> {
+        let is_adopted = self.state == State::Done && self.listed.action == Act::Adopt;
+        self.listed.call().filter(|_| is_adopted)
     }
 
     /// Since when its act is wanted.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::core::key::{Lookup, Pointer};
-use crate::core::reconcile::{Anomaly, Kind};
+use crate::core::reconcile::{Anomaly, Kind, moment};
 use crate::core::record::CallId;
 use crate::core::redact;
 
@@ -163,6 +163,9 @@ pub struct Listed {
     /// The last act of a person on it.
     #[serde(default)]
     pub acted: Option<Acted>,
+    /// Why another effect of its key is adopted, and not this one.
+    #[serde(default)]
+    pub rival: Option<String>,
 }
 
 impl Listed {
@@ -174,7 +177,10 @@ impl Listed {
             key: anomaly.key.clone(),
             call_id: anomaly.call_id.map(|call_id| call_id.to_string()),
             effect: anomaly.id.clone(),
-            detail: anomaly.detail.clone(),
+            detail: match &anomaly.rival {
+                Some(rival) => format!("{}; {rival}", anomaly.detail),
+                None => anomaly.detail.clone(),
+            },
             action,
             state: State::first(action),
             error: None,
@@ -182,6 +188,7 @@ impl Listed {
             shown: BTreeMap::new(),
             made_at: None,
             acted: None,
+            rival: anomaly.rival.clone(),
         }
     }
 
@@ -201,11 +208,17 @@ impl Listed {
     }
 }
 
-/// Whether an effect can be adopted: no call is known to have its key, and the key is of the gateway's form.
+/// Whether an effect can be adopted: no call is known to have its key, the key is of the gateway's form, and no other effect
+/// has more right to it.
 ///
 /// # Errors
 /// Why not.
-pub(super) fn adoptable(kind: Kind, call: Option<CallId>, key: &str) -> Result<(), String> {
+pub(super) fn adoptable(
+    kind: Kind,
+    call: Option<CallId>,
+    key: &str,
+    rival: Option<&String>,
+) -> Result<(), String> {
     if let Some(call_id) = call {
         return Err(format!("call {call_id} has its key"));
     }
@@ -215,7 +228,7 @@ pub(super) fn adoptable(kind: Kind, call: Option<CallId>, key: &str) -> Result<(
     if Lookup::of_tool_key(key).is_none() {
         return Err("its key is none that this gateway gives to tools".into());
     }
-    Ok(())
+    rival.map_or(Ok(()), |rival| Err(rival.clone()))
 }
 
 /// What an anomaly shows of its item.
@@ -256,20 +269,6 @@ fn shortened(value: &Value) -> Value {
         short.push('…');
     }
     short.into()
-}
-
-/// A time as sources write it: RFC 3339, or seconds or milliseconds since 1970.
-fn moment(value: &Value) -> Option<Timestamp> {
-    /// As seconds this is the year 5138, as milliseconds 1973.
-    const MILLISECONDS_FROM: i64 = 100_000_000_000;
-    match value {
-        Value::String(text) => text.parse().ok(),
-        Value::Number(number) => match number.as_i64()? {
-            seconds if seconds.abs() < MILLISECONDS_FROM => Timestamp::from_second(seconds).ok(),
-            milliseconds => Timestamp::from_millisecond(milliseconds).ok(),
-        },
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ pub(super) enum Verdict {
 
 /// Decides on a request.
 ///
-/// What was done, or may have been begun, stands. That nothing was to be done does not: nothing has happened.
-pub(super) fn verdict(case: &Case, request: Request) -> Verdict {
+/// What was done, or may have been begun, stands. That nothing was to be done does not: nothing has happened. An adoption
+/// does not stand if its call `is_lost`.
+pub(super) fn verdict(case: &Case, request: Request, is_lost: bool) -> Verdict {
     let (state, action) = (case.state, case.listed.action);
     // To tell a webhook changes nothing.
     let is_bound = matches!(state, State::Open | State::Done) && action != Act::Webhook;
@@ -27,6 +28,11 @@ pub(super) fn verdict(case: &Case, request: Request) -> Verdict {
         Request::Ignore => None,
         Request::Adopt => Some(Act::Adopt),
     };
+    if is_lost && case.adopted_as().is_some() {
+        let why =
+            "the call that it became is not in the ledger any more: run the reconciliation again";
+        return Verdict::Refused(why.into());
+    }
     match asks_for {
         Some(act) if is_bound && act == action => return Verdict::Stands,
         None if state == State::Ignored => return Verdict::Stands,
@@ -50,7 +56,7 @@ pub(super) fn verdict(case: &Case, request: Request) -> Verdict {
 impl Case {
     /// What a person may ask for now, so that something follows from it.
     pub fn requests(&self) -> Vec<Request> {
-        let follows = |request: &Request| matches!(verdict(self, *request), Verdict::Do(_));
+        let follows = |request: &Request| matches!(verdict(self, *request, false), Verdict::Do(_));
         Request::ALL.into_iter().filter(follows).collect()
     }
 }
@@ -63,5 +69,11 @@ fn may_be_adopted(case: &Case) -> Result<(), String> {
     if case.undoing.is_some() {
         return Err("how it is undone is decided already: that may have been begun".into());
     }
-    adoptable(case.listed.kind, case.listed.call(), &case.listed.key)
+    let listed = &case.listed;
+    adoptable(
+        listed.kind,
+        listed.call(),
+        &listed.key,
+        listed.rival.as_ref(),
+    )
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{Call, Group, Pairing, Standing};
 use crate::core::reconcile::{Anomaly, Comparison, Doubt, Item, Join, Kind};
 use crate::core::record::CallId;
+use crate::core::time::before;
 
 impl Pairing<'_> {
     /// The comparison, and the reasons to doubt that every call is known.
@@ -96,8 +97,16 @@ impl<'a> Judge<'a> {
             return;
         }
         let surplus = free.into_iter().map(|n| self.item(n));
-        let surplus = surplus.filter(|item| item.counts);
-        (found.anomalies).extend(surplus.map(|item| self.surplus(item, &calls)));
+        let surplus: Vec<&Item> = surplus.filter(|item| item.counts).collect();
+        let judged = surplus.iter().map(|item| Anomaly {
+            rival: if calls.is_empty() {
+                rival(item, &surplus)
+            } else {
+                None
+            },
+            ..self.surplus(item, &calls)
+        });
+        found.anomalies.extend(judged);
     }
 
     /// An effect that is left when each call has one.
@@ -121,6 +130,7 @@ impl<'a> Judge<'a> {
         let doubt = match item.call_id {
             _ if !is_told => Some(Doubt::Untold),
             Some(call_id) if call_id == call.call_id => None,
+            _ if self.may_be_anothers(call, item) => Some(Doubt::Forgotten),
             Some(_) => Some(Doubt::Stranger),
             None => self.doubts.first().copied(),
         };
@@ -154,7 +164,10 @@ impl<'a> Judge<'a> {
         let names_it = |call: &Call, n: usize| self.item(n).call_id == Some(call.call_id);
         let may_be_of = |call: &Call, n: usize| {
             let named = self.item(n).call_id;
-            names_it(call, n) || named.is_none_or(|other| !self.all.known.contains(&other))
+            let is_others = named.is_some_and(|other| self.all.known.contains(&other));
+            // What was told of one effect may have been told of an older one, by a tool that deduplicates.
+            let is_older = call.standing == Standing::Unknown && self.is_older(call, self.item(n));
+            names_it(call, n) || !is_others && !is_older
         };
         let is_named = |call: &Call, n: usize| call.named.contains(&n) && may_be_of(call, n);
         // What was undone is expected to be no effect any more.
@@ -202,9 +215,22 @@ impl<'a> Judge<'a> {
         let is_read = self.all.read.contains(self.key) || !self.doubts.contains(&Doubt::Unread);
         let is_its_own = match item.call_id {
             Some(call_id) => call_id == call.call_id,
-            None => self.all.rules.join == Join::Key && is_read,
+            None => self.all.rules.join == Join::Key && is_read && !self.is_older(call, item),
         };
         is_its_own && item.counts
+    }
+
+    /// Whether the item may be the effect of another call of the key, which the ledger has forgotten.
+    fn may_be_anothers(&self, call: &Call, item: &Item) -> bool {
+        call.is_adopted || self.is_older(call, item)
+    }
+
+    /// Whether the item was made before the call was asked for: then an earlier call of the key has made it, and the ledger
+    /// may have forgotten that one.
+    fn is_older(&self, call: &Call, item: &Item) -> bool {
+        // By so much clocks may differ.
+        let first = before(call.created_at, self.all.window.margin);
+        item.made_at.is_some_and(|made_at| made_at < first)
     }
 
     /// Compares item and call. A value that the call lacks is not compared.
@@ -262,9 +288,26 @@ impl<'a> Judge<'a> {
             id: call_id.map(|id| id.to_string()).unwrap_or_default(),
             detail,
             doubt: None,
+            rival: None,
             item: item.cloned(),
         }
     }
+}
+
+/// Why an effect is not the one of its key that is adopted; `None`: it is.
+///
+/// A key has one call at a time. Of several effects the newest is that of the last one; the others are its doubles, or those of
+/// calls before it, whose window was over.
+fn rival(item: &Item, all: &[&Item]) -> Option<String> {
+    let order = |item: &Item| item.made_at.map(|made_at| (made_at, item.name()));
+    let others = all.iter().filter(|other| !std::ptr::eq(**other, item));
+    let newest = others.max_by_key(|other| order(other))?;
+    if all.iter().any(|item| item.made_at.is_none()) {
+        let why = "the source has several effects of its key, and does not say which is the newest";
+        return Some(why.to_owned());
+    }
+    (order(newest) > order(item))
+        .then(|| format!("{} has the same key, and is newer", newest.name()))
 }
 
 /// Whether an item belongs to a call.
