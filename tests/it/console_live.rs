@@ -142,5 +142,5 @@ async fn streams_are_few_and_are_only_of_pages() {
         assert_eq!(stream.status, 404, "{at}");
     }
     let nobody = Browser::with_cookie(&gateway, "");
-    assert_eq!(nobody.see("/console/live?at=%2Fconsole").await.status, 303);
+    assert_eq!(nobody.see("/console/live?at=%2Fconsole").await.status, 401);
 }

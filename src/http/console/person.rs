@@ -76,9 +76,9 @@ impl Person {
     }
 }
 
-/// A page asks to sign in; a form says that it was not taken.
+/// A page asks to sign in; a form says that it was not taken, and a stream ends: a browser takes no page for one.
 fn refused(parts: &Parts) -> Response {
-    if parts.method == Method::GET {
+    if parts.method == Method::GET && parts.uri.path() != LIVE {
         ask_first(parts)
     } else {
         page::failure(&Problem::unauthenticated(), None)
