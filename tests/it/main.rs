@@ -134,6 +134,7 @@ mod secrets; // what is secret stays so
 mod session_tokens; // fencing tokens, and the sessions of different tenants
 mod sessions; // what bounds the branches of one conversation
 mod setup; // what `make` installs before it builds
+mod shared_runs; // what those are told who share a run
 mod shares; // what tenants and tokens leave to each other
 mod shop; // the demo's tool checks fencing tokens
 mod shutdown; // stopping in good order

@@ -102,7 +102,7 @@ async fn a_list_is_no_body_at_any_door() {
             refused
                 .at("/detail")
                 .as_str()
-                .is_some_and(|why| why.contains("is a list")),
+                .is_some_and(|why| why.contains("expected an object")),
             "{door}"
         );
     }

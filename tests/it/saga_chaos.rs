@@ -30,7 +30,7 @@ use crate::support::stores::Stores;
 use crate::support::{client, times};
 
 /// Sagas in all four worlds together.
-const RUNS: usize = 160;
+const RUNS: usize = 112;
 /// Plans that are carried out at once in one world, so that a busy machine is not all that goes wrong.
 const AT_ONCE: usize = 20;
 

@@ -379,6 +379,7 @@ impl Engine {
         });
         let (mut pause, longest_pause) = self.base.limits.pace.poll;
         let mut is_first = listener.is_some();
+        let mut has_failed = false;
         while !run.leave_if_alone() {
             // It may have ended before this listened.
             if !std::mem::take(&mut is_first) {
@@ -401,6 +402,14 @@ impl Engine {
                 Ok(Some(record)) if record.version < version => {
                     return run.end(Err(ErrorKind::StoreUnavailable), false);
                 }
+                // It may run again since this was read. Only requests that came before that may be told so.
+                Ok(Some(Record {
+                    state: State::Failed(_),
+                    ..
+                })) if !has_failed => {
+                    run.close();
+                    (has_failed, is_first) = (true, true);
+                }
                 Ok(Some(record)) => {
                     return run.end(self.memory.with_room(record).map(Arc::new), false);
                 }
@@ -418,6 +427,7 @@ impl Engine {
         run: RunHandle,
         began: Instant,
     ) {
+        run.close();
         let attempt = record.attempt.id;
         let (failure, why) = match &kind {
             ErrorKind::WrongState(why) => (FailureKind::SagaClosed, why.clone()),

@@ -12,6 +12,7 @@ use super::attempt::{Attempted, Sender};
 use super::prepared::PreparedCall;
 use super::shared_run::{Progress, RunHandle};
 use crate::core::call::{Action, Event, Retry, may_be_retried};
+use crate::core::outcome::Outcome;
 use crate::core::record::{Content, Record, State};
 use crate::downstream::{Deadline, Exchange};
 use crate::gateway::base::Base;
@@ -69,6 +70,9 @@ impl Runner {
                 outcome,
                 silent,
             } = self.sender.attempt(call, &record, &permit, deadline).await;
+            if let (Some(run), Outcome::NotExecuted(_)) = (run, &outcome) {
+                run.close();
+            }
             let retry = Retry {
                 attempt: new_attempt(),
                 jitter: jitter(),

@@ -2,6 +2,9 @@
 //!
 //! It must not know how a call runs. The store's claim is the authority; sharing only spares the
 //! store the questions of requests that arrive together.
+//!
+//! A run is closed before the store is given a failure: from then on another gateway may run the key again, and a request that comes after
+//! that must not be told that nothing was executed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,7 +76,28 @@ impl Progress {
 
 /// The runs of a gateway.
 #[derive(Default)]
-pub(in crate::gateway) struct SharedRuns(Mutex<HashMap<RunKey, watch::Sender<Progress>>>);
+pub(in crate::gateway) struct SharedRuns(Mutex<Runs>);
+
+#[derive(Default)]
+struct Runs {
+    open: HashMap<RunKey, watch::Sender<Progress>>,
+    /// Those that no request joins any more.
+    closed: Vec<watch::Sender<Progress>>,
+}
+
+impl Runs {
+    /// Takes a run out of those that can be joined. Whether it was one of them.
+    fn close(&mut self, run: &RunHandle) -> bool {
+        let is_open = self
+            .open
+            .get(&run.id)
+            .is_some_and(|progress| progress.same_channel(&run.progress));
+        if is_open {
+            self.open.remove(&run.id);
+        }
+        is_open
+    }
+}
 
 impl SharedRuns {
     /// Joins the run of this key, or begins one. A new run has a handle that drives it.
@@ -82,11 +106,11 @@ impl SharedRuns {
         id: RunKey,
     ) -> (watch::Receiver<Progress>, Option<RunHandle>) {
         let mut runs = self.lock();
-        if let Some(progress) = runs.get(&id) {
+        if let Some(progress) = runs.open.get(&id) {
             return (progress.subscribe(), None);
         }
         let (progress, seen) = watch::channel(Progress::Claiming);
-        runs.insert(id.clone(), progress.clone());
+        runs.open.insert(id.clone(), progress.clone());
         (
             seen,
             Some(RunHandle {
@@ -100,7 +124,8 @@ impl SharedRuns {
     /// Whether a call runs here. Its run may have begun under another of its names.
     pub(in crate::gateway) fn runs(&self, call_id: CallId) -> bool {
         let runs = self.lock();
-        runs.values().any(|progress| match &*progress.borrow() {
+        let mut all = runs.open.values().chain(&runs.closed);
+        all.any(|progress| match &*progress.borrow() {
             Progress::Running { record, ours: true } | Progress::Unwritten { record } => {
                 record.intent.call_id == call_id
             }
@@ -108,7 +133,7 @@ impl SharedRuns {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, watch::Sender<Progress>>> {
+    fn lock(&self) -> MutexGuard<'_, Runs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,8 +150,17 @@ impl RunHandle {
         self.progress.send_replace(progress);
     }
 
+    /// Lets no further request join. Later ones ask the store.
+    pub(in crate::gateway) fn close(&self) {
+        let mut runs = self.runs.lock();
+        if runs.close(self) {
+            runs.closed.push(self.progress.clone());
+        }
+    }
+
     /// Ends the run. Later requests ask the store.
     pub(in crate::gateway) fn end(self, record: Result<Arc<Record>, ErrorKind>, ours: bool) {
+        self.close();
         self.say(Progress::Ended { record, ours });
     }
 
@@ -137,7 +171,7 @@ impl RunHandle {
         let mut runs = self.runs.lock();
         let alone = self.progress.receiver_count() == 0;
         if alone {
-            runs.remove(&self.id);
+            runs.close(self);
         }
         alone
     }
@@ -146,11 +180,9 @@ impl RunHandle {
 impl Drop for RunHandle {
     fn drop(&mut self) {
         let mut runs = self.runs.lock();
-        if runs
-            .get(&self.id)
-            .is_some_and(|progress| progress.same_channel(&self.progress))
-        {
-            runs.remove(&self.id);
+        if !runs.close(self) {
+            let is_other = |closed: &watch::Sender<Progress>| !closed.same_channel(&self.progress);
+            runs.closed.retain(is_other);
         }
     }
 }

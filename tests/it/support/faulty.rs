@@ -1,5 +1,7 @@
 //! A store that goes wrong: on request, or by a plan that a seed decides.
 
+mod plan; // what goes wrong by itself
+
 use std::any::Any;
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -20,6 +22,8 @@ use oncegate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
+pub use self::plan::{Plan, Rates};
+
 /// What goes wrong with one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -37,6 +41,8 @@ pub enum Fault {
     Hang,
     /// Carried out once the store is healed.
     Hold,
+    /// Carried out at once, and answered once the store is healed.
+    HoldAnswer,
 }
 
 impl Fault {
@@ -48,6 +54,7 @@ impl Fault {
             Self::Duplicate => 3,
             Self::Hang => 4,
             Self::Hold => 5,
+            Self::HoldAnswer => 7,
             Self::Unreadable => 6,
         }
     }
@@ -88,71 +95,7 @@ impl Verb {
 
 /// Verbs without faults.
 const LOSS_RECOVERY: [&str; 3] = ["doubtful", "prepare_acceptance", "accept_loss"];
-const KINDS: usize = 7;
-
-/// How often each fault comes, in percent.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Rates {
-    pub err_before: u8,
-    pub execute_then_timeout: u8,
-    pub execute_late: u8,
-    pub duplicate: u8,
-}
-
-/// What goes wrong by itself. The n-th operation of a verb has the same fate in every run.
-#[derive(Debug, Clone, Default)]
-pub struct Plan {
-    pub seed: u64,
-    pub claim: Rates,
-    pub replace: Rates,
-    /// Of every other verb.
-    pub others: Rates,
-    /// The most that a late execution is late.
-    pub late_ms: u64,
-    /// The most that the way to the store takes, and the most that the way back takes.
-    pub way_ms: u64,
-}
-
-impl Plan {
-    fn fault(&self, verb: &str, n: usize) -> Option<Fault> {
-        let rates = match verb {
-            "claim" => self.claim,
-            "replace" => self.replace,
-            _ => self.others,
-        };
-        let late = Duration::from_millis(self.draw(verb, n, 1) % (self.late_ms + 1));
-        let mut left = self.draw(verb, n, 0) % 100;
-        for (rate, fault) in [
-            (rates.err_before, Fault::ErrBefore),
-            (rates.execute_then_timeout, Fault::ExecuteThenTimeout),
-            (rates.execute_late, Fault::ExecuteLate(late)),
-            (rates.duplicate, Fault::Duplicate),
-        ] {
-            let Some(rest) = left.checked_sub(rate.into()) else {
-                return Some(fault);
-            };
-            left = rest;
-        }
-        None
-    }
-
-    /// How long the way there takes, and the way back.
-    fn ways(&self, verb: &str, n: usize) -> [Duration; 2] {
-        [2, 3].map(|what| Duration::from_millis(self.draw(verb, n, what) % (self.way_ms + 1)))
-    }
-
-    /// A number that depends on nothing but this (SplitMix64).
-    fn draw(&self, verb: &str, n: usize, what: u64) -> u64 {
-        let mut mixed = self.seed;
-        for part in [index(verb) as u64, n as u64, what] {
-            mixed = (mixed ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            mixed ^= mixed >> 31;
-        }
-        mixed
-    }
-}
+const KINDS: usize = 8;
 
 /// Clones share one store.
 #[derive(Clone)]
@@ -280,6 +223,12 @@ impl FaultStore {
         self.inner.ordered.lock().expect("not poisoned")
     }
 
+    async fn is_healed(&self) {
+        while !self.ordered().is_empty() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// What goes wrong with the n-th operation of a verb.
     fn fault(&self, verb: &str, n: usize) -> Option<Fault> {
         if self.inner.is_down.load(Ordering::SeqCst) {
@@ -357,10 +306,13 @@ impl FaultStore {
             }
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Hold) => {
-                while !self.ordered().is_empty() {
-                    sleep(Duration::from_millis(1)).await;
-                }
+                self.is_healed().await;
                 run().await
+            }
+            Some(Fault::HoldAnswer) => {
+                let answer = run().await;
+                self.is_healed().await;
+                answer
             }
         };
         pass(back).await;
