@@ -265,6 +265,44 @@ impl World {
         }
     }
 
+    /// What a saga has done is undone as a whole, or not at all.
+    pub(super) async fn judge_sagas(&self) {
+        let sagas = self
+            .memory
+            .documents(DocumentKind::Saga, None, None, None, 100);
+        let sagas = sagas
+            .await
+            .map(|(found, _)| found.calls)
+            .unwrap_or_default();
+        for saga in &sagas {
+            for (record, _) in self.memory.records() {
+                let call = record.intent.call_id.to_string();
+                if record.intent.saga_id != saga.id
+                    || Kind::named(&record.intent.tool).undo.is_empty()
+                {
+                    continue;
+                }
+                let (is_done, is_undone) = {
+                    let books = self.books();
+                    (
+                        books.of_call(&call).count() > 0,
+                        books.undoing(&call).count() > 0,
+                    )
+                };
+                let name = label(&record);
+                match saga.state.as_str() {
+                    "completed" if is_undone => {
+                        self.breaks(format!("{name} is undone, and its saga is complete"));
+                    }
+                    "compensated" if is_done && !is_undone && !record.is_skipped() => {
+                        self.breaks(format!("{name} is not undone, and its saga is"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// All is at rest: what the store says is what has happened.
     pub(super) fn judge_rest(&self) {
         let records = self.memory.records();

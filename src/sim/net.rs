@@ -292,6 +292,9 @@ impl Way {
     fn execute(&self) -> u64 {
         let world = &self.world;
         let kind = Kind::named(self.flight.tool);
+        if world.plan.broken == Break::UndoesNothing && !self.flight.undoes.is_empty() {
+            return 0;
+        }
         let is_honest = world.plan.broken != Break::DeduplicatesNothing;
         let done = {
             let mut books = world.books();
@@ -306,7 +309,10 @@ impl Way {
             }
             Done::Before(number) => world.say(format!("{} is known: {number}", self.name)),
         }
-        done.number()
+        match world.plan.broken {
+            Break::GarblesResults => done.number() + 1_000,
+            _ => done.number(),
+        }
     }
 }
 

@@ -34,9 +34,10 @@ impl Person {
         while world.now() < world.plan.trouble_until {
             let rest_ms = self.dice.between(300, 1_500);
             world.turns.wait("person".to_owned(), rest_ms).await;
-            match self.dice.below(6) {
+            match self.dice.below(7) {
                 0 => self.pause().await,
                 1 => self.probe().await,
+                2 => self.abort().await,
                 _ => self.settle(false).await,
             }
         }
@@ -49,6 +50,24 @@ impl Person {
         let world = self.gateways.world.clone();
         world.turns.wait("person".to_owned(), 400).await;
         self.act(&format!("/v1/tools/{tool}/resume")).await;
+    }
+
+    /// Has a saga undone, whatever has become of it.
+    async fn abort(&mut self) {
+        let sagas = self
+            .gateways
+            .world
+            .memory
+            .documents(DocumentKind::Saga, None, None, None, 10);
+        let sagas = sagas
+            .await
+            .map(|(found, _)| found.calls)
+            .unwrap_or_default();
+        if !sagas.is_empty() {
+            let which = self.dice.below(sagas.len() as u64) as usize;
+            self.act(&format!("/v1/sagas/{}/abort", sagas[which].id))
+                .await;
+        }
     }
 
     /// Has the tool of an unknown call asked.

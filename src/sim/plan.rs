@@ -30,6 +30,12 @@ pub(super) enum Break {
     ArrivesTooLate,
     /// Calls of a session that must not run at the same time do.
     SharesSession,
+    /// Results are not those of the effects.
+    GarblesResults,
+    /// What is to undo a call is answered, and undoes nothing.
+    UndoesNothing,
+    /// A gateway takes a finished saga for an open one.
+    ReopensSagas,
 }
 
 /// How often each fault of the store comes, in percent.

@@ -113,6 +113,7 @@ async fn live(world: &Arc<World>) {
     living.join_all().await;
     if come_to_rest(&gateways).await {
         world.judge_rest();
+        world.judge_sagas().await;
         ask_again(&gateways).await;
     }
 }

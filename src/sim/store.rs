@@ -223,6 +223,16 @@ macro_rules! broken {
             _ => $self.store.replace($change, $expected).await,
         }
     }};
+    ($self:ident, $label:expr, document($kind:ident, $tenant:ident, $id:ident)) => {{
+        let mut found = $self.store.document($kind, $tenant, $id).await?;
+        if $self.broken == Break::ReopensSagas
+            && let Some(saga) = found.as_mut().filter(|found| found.kind == Kind::Saga)
+            && matches!(saga.state.as_str(), "completed" | "compensated")
+        {
+            saga.state = "open".to_owned();
+        }
+        Ok(found)
+    }};
     ($self:ident, $label:expr, due($now:ident, $limit:ident)) => {
         match $self.broken {
             Break::RecoversNothing => Ok(Found::default()),

@@ -226,3 +226,21 @@ fn a_call_that_is_executed_after_it_was_undone_is_found() {
 fn calls_of_a_session_at_the_same_time_are_found() {
     finds(Break::SharesSession, "of its session may be");
 }
+
+#[test]
+fn results_that_are_not_those_of_the_effects_are_found() {
+    finds(
+        Break::GarblesResults,
+        "is told as succeeded, and has no such effect",
+    );
+}
+
+#[test]
+fn an_undoing_that_undoes_nothing_is_found() {
+    finds(Break::UndoesNothing, "is not undone, and its saga is");
+}
+
+#[test]
+fn a_finished_saga_that_moves_is_found() {
+    finds(Break::ReopensSagas, ", and moves");
+}
