@@ -165,7 +165,7 @@ impl<'a> Judge<'a> {
         let may_be_of = |call: &Call, n: usize| {
             let named = self.item(n).call_id;
             let is_others = named.is_some_and(|other| self.all.known.contains(&other));
-            // What was told of one effect may have been told of an older one, by a tool that deduplicates.
+            // An unknown call would be settled by it. One that has succeeded may have been told of it, by a tool that deduplicates.
             let is_older = call.standing == Standing::Unknown && self.is_older(call, self.item(n));
             names_it(call, n) || !is_others && !is_older
         };
@@ -210,12 +210,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether the item shows that this very call was executed. One key may have had many calls.
+    /// Whether the item shows that this very call was executed. One key may have had many calls. An unknown call is not
+    /// [paired](Self::pair) with an item that is older.
     fn is_proof(&self, call: &Call, item: &Item) -> bool {
         let is_read = self.all.read.contains(self.key) || !self.doubts.contains(&Doubt::Unread);
         let is_its_own = match item.call_id {
             Some(call_id) => call_id == call.call_id,
-            None => self.all.rules.join == Join::Key && is_read && !self.is_older(call, item),
+            None => self.all.rules.join == Join::Key && is_read,
         };
         is_its_own && item.counts
     }
