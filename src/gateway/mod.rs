@@ -379,6 +379,7 @@ impl Gateway {
 
     async fn end_calls(&self) {
         tokio::select! {
+            biased;
             ended = tokio::time::timeout(self.base.limits.shutdown_grace, self.base.tasks.wait()) => {
                 if ended.is_ok() {
                     return;

@@ -105,7 +105,9 @@ impl Sender {
         let mut exchange = self.downstream.dispatch(&endpoint, request);
         let is_sent = exchange.watch_sending();
         let head_by = deadline.at.min(began + tool.timeout);
+        // An answer that has come counts, also if the gateway is told to stop at the same moment.
         let observed = tokio::select! {
+            biased;
             observed = exchange.until(head_by, deadline.at) => observed,
             () = crash::point_after(is_sent, "after_last_byte") => None,
             () = self.base.abandoned.cancelled() => Some(exchange.give_up("the gateway is shutting down")),
@@ -193,6 +195,7 @@ impl Sender {
             Err(why) => return (Finding::Unclear(why), None),
         };
         tokio::select! {
+            biased;
             answer = self.downstream.probe(&at.endpoint, party, &url, by) => match answer {
                 Ok((status, body, retry_after)) => {
                     let finding = read_probe(&at.tool, status, &body);
@@ -222,6 +225,7 @@ impl Sender {
         };
         let party = Party::tool(&record.intent.tenant, &asks.by.tool);
         tokio::select! {
+            biased;
             answer = self.downstream.ask(asked, party, args, by) => match answer {
                 Ok(answer) => read_mcp_probe(&answer, &asks.found),
                 Err(why) => Finding::Unclear(why),

@@ -419,6 +419,7 @@ impl Claimer {
         let mut looks = 0;
         while looks < CLAIM_LOOKS && Instant::now() < until {
             tokio::select! {
+                biased;
                 () = sleep(self.base.limits.pace.look_for_claim) => {}
                 () = self.base.abandoned.cancelled() => return,
             }

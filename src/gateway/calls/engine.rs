@@ -344,7 +344,9 @@ impl Engine {
         deadline: Deadline,
     ) {
         let until = deadline.late_by(call.at.tool.lease_margin);
+        // A gateway that stops waits for no answer, and settles the call by one that has come.
         let observed = tokio::select! {
+            biased;
             observed = exchange.until(until, until) => observed,
             () = self.base.abandoned.cancelled() => None,
         };
@@ -384,6 +386,7 @@ impl Engine {
             // It may have ended before this listened.
             if !std::mem::take(&mut is_first) {
                 tokio::select! {
+                    biased;
                     () = sleep(pause) => {}
                     () = heard(listener.as_ref()) => {}
                     // Others can be asked how it ends.

@@ -89,6 +89,7 @@ impl SessionQueue {
                 {
                     drop((place, room));
                     tokio::select! {
+                        biased;
                         () = sleep(first_pause) => continue,
                         () = self.base.draining.cancelled() => {
                             let held = Err(ErrorKind::ShuttingDown);
@@ -156,6 +157,7 @@ impl SessionQueue {
                 .as_ref()
                 .and_then(|(_, listener)| listener.as_ref());
             tokio::select! {
+                biased;
                 () = sleep(pause.min(policy.wait.saturating_sub(came.elapsed()))) => {}
                 () = heard(listener) => {}
                 () = self.base.draining.cancelled() => break refused(ErrorKind::ShuttingDown),

@@ -148,6 +148,7 @@ impl Rechecks {
             return false;
         };
         let _place = tokio::select! {
+            biased;
             place = at.health.checks.acquire() => place,
             () = self.base.draining.cancelled() => return false,
         };
@@ -247,6 +248,7 @@ impl Rechecks {
             return Ok(Probed::Not(Moved::Refused(record, Illegal::NoProbe)));
         };
         let place = tokio::select! {
+            biased;
             place = at.health.checks.acquire() => place,
             () = self.base.draining.cancelled() => return Err(store::Error::Refused("the gateway is shutting down".into())),
         };
