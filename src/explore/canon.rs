@@ -16,7 +16,7 @@ use super::world::{
 use crate::core::record::{CallId, FailureKind, Record, State};
 use crate::core::saga::{Phase, Saga};
 use crate::core::time::after;
-use crate::core::tool::Tool;
+use crate::core::tool::{OnUnknown, Tool};
 use crate::core::unknown::is_negative_final;
 use crate::core::work::Due;
 
@@ -135,6 +135,13 @@ impl Canon<'_> {
                 self.time(check.since, past.since);
             }
             None => self.add(1),
+        }
+        // How long ago it may have been executed, for when it becomes unknown and is checked.
+        let is_checked =
+            self.tool.unknown != OnUnknown::Hold || undone_by(name_of(record)).is_some();
+        if is_checked && !is_over && record.check.is_none() {
+            self.time(record.attempt.run_started_at, past.since);
+            self.time(record.intent.created_at, past.since);
         }
         match &record.undo {
             Some(undo) => {

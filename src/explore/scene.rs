@@ -13,8 +13,8 @@ pub(super) const TICK: Duration = Duration::from_secs(10);
 /// A run may send for this long, and holds its call for as long again.
 pub(super) const DEADLINE: i64 = 1;
 pub(super) const LEASE: i64 = 2;
-/// How long unknown calls are checked.
-pub(super) const GIVE_UP: i64 = 3;
+/// How long unknown calls are checked, from the beginning of the run on: longer than a lease.
+pub(super) const GIVE_UP: i64 = 5;
 
 /// How often each of the things that cost a budget may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -313,7 +313,7 @@ fn plain(name: &str) -> Tool {
         recheck: Recheck {
             base: TICK,
             max: TICK,
-            give_up_after: 3 * TICK,
+            give_up_after: 5 * TICK,
         },
         ..Tool::new(name)
     }
