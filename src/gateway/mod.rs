@@ -45,8 +45,8 @@ pub use self::clock::local_time;
 pub use self::error::{Differs, Error, ErrorKind, Reused};
 pub use self::ids::{jitter, new_instance};
 pub use self::operator::{
-    AuditQuery, CallAct, DryRun, Line, LineOf, Many, Query, Replay, Report, Reports, SagaAct,
-    SessionQuery, Totals,
+    AuditQuery, CallAct, DryRun, Line, LineOf, Many, Query, Replay, Report, Reports, SessionQuery,
+    Totals,
 };
 use self::operator::{Finder, Ledger, ManyActs, Operator, Sessions};
 use self::pauses::Pauses;
@@ -60,7 +60,7 @@ pub use self::recovery::AFTER_LOSS;
 use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
 pub use self::refusals::TokenRefused;
-pub use self::sagas::{SagaAt, SagaQuery};
+pub use self::sagas::{SagaAct, SagaAt, SagaQuery};
 use self::sagas::{SagaRegistry, SagaWorker, Sagas, Undoer};
 use self::samples::Samples;
 pub use self::samples::{Rates, SAMPLE_EVERY};

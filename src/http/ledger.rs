@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::Http;
 use super::auth::Known;
 use super::problem::Problem;
-use super::read::{self, NamedCall, read_body, read_reason, reason};
+use super::read::{self, ActOnCall, NamedCall, Sentence, read_body};
 use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::record::{Content, Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
@@ -44,11 +44,8 @@ pub(super) struct ResolveBody<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<&'a RawValue>,
-    #[schema(
-        max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
-    )]
-    reason: String,
+    #[schema(inline)]
+    reason: Sentence,
 }
 
 /// Reads a member that is there, also if it is null.
@@ -76,7 +73,7 @@ pub(super) async fn resolve(
     let bytes = read_body(body, http.max_body).await?;
     let body: ResolveBody<'_> = read::object(&bytes)?;
     let resolution = resolution(body.r#as, body.result)?;
-    let reason = reason(body.reason)?;
+    let reason = body.reason.checked()?;
     let record = http
         .gateway
         .operator
@@ -99,15 +96,10 @@ pub(super) fn resolution(r#as: As, result: Option<&RawValue>) -> Result<Resoluti
 }
 
 /// `POST /v1/calls/{id}/probe`
-pub(super) async fn probe(
-    State(http): State<Http>,
-    Known(caller): Known,
-    NamedCall(call_id): NamedCall,
-    body: Body,
-) -> Result<Response, Problem> {
-    let reason = read_reason(body, http.max_body).await?;
+pub(super) async fn probe(State(http): State<Http>, act: ActOnCall) -> Result<Response, Problem> {
     let operator = &http.gateway.operator;
-    let record = operator.probe(&caller, call_id, &reason).await?;
+    let probing = operator.probe(&act.caller, act.call_id, &act.reason);
+    let record = probing.await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }
 

@@ -16,7 +16,7 @@ use super::auth::Known;
 use super::ledger::{As, CallView, given, resolution};
 use super::listing::NDJSON;
 use super::problem::Problem;
-use super::read::{self, Members, identity, moment, read_body, reason};
+use super::read::{self, Members, Sentence, identity, moment, read_body};
 use super::sagas::SagaView;
 use crate::core::caller::Caller;
 use crate::core::ledger::Filter;
@@ -188,11 +188,8 @@ pub(super) struct ResolveBody<'a> {
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<&'a RawValue>,
-    #[schema(
-        max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
-    )]
-    reason: String,
+    #[schema(inline)]
+    reason: Sentence,
     /// Without it nothing is changed.
     #[schema(value_type = Option<Confirm>)]
     confirm: Option<Members<Confirm>>,
@@ -205,11 +202,8 @@ pub(super) struct ResolveBody<'a> {
 pub(super) struct CallsBody {
     #[schema(value_type = CallFilter)]
     filter: Members<CallFilter>,
-    #[schema(
-        max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
-    )]
-    reason: String,
+    #[schema(inline)]
+    reason: Sentence,
     /// Without it nothing is changed.
     #[schema(value_type = Option<Confirm>)]
     confirm: Option<Members<Confirm>>,
@@ -222,11 +216,8 @@ pub(super) struct CallsBody {
 pub(super) struct SagasBody {
     #[schema(value_type = SagaFilter)]
     filter: Members<SagaFilter>,
-    #[schema(
-        max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
-    )]
-    reason: String,
+    #[schema(inline)]
+    reason: Sentence,
     /// Without it nothing is changed.
     #[schema(value_type = Option<Confirm>)]
     confirm: Option<Members<Confirm>>,
@@ -241,7 +232,7 @@ pub(super) async fn resolve(
     let bytes = read_body(body, http.max_body).await?;
     let body: ResolveBody<'_> = read::object(&bytes)?;
     let act = CallAct::Resolve(resolution(body.r#as, body.result)?);
-    let reason = reason(body.reason)?;
+    let reason = body.reason.checked()?;
     let many = body.filter.0.read(act, reason, &["unknown", "stuck"])?;
     on_calls(&http, &caller, many, body.confirm).await
 }
@@ -253,7 +244,7 @@ pub(super) async fn probe(
     body: Body,
 ) -> Result<Response, Problem> {
     let body: CallsBody = read::object(&read_body(body, http.max_body).await?)?;
-    let reason = reason(body.reason)?;
+    let reason = body.reason.checked()?;
     let many = body.filter.0.read(CallAct::Probe, reason, &["unknown"])?;
     on_calls(&http, &caller, many, body.confirm).await
 }
@@ -311,7 +302,7 @@ async fn on_sagas(
     act: SagaAct,
 ) -> Result<Response, Problem> {
     let body: SagasBody = read::object(&read_body(body, http.max_body).await?)?;
-    let reason = reason(body.reason)?;
+    let reason = body.reason.checked()?;
     let (many, acts) = (body.filter.0.read(act, reason)?, &http.gateway.many);
     match body.confirm {
         Some(Members(confirm)) => {

@@ -34,16 +34,27 @@ const MAX_REASON: usize = 1_000;
 /// The longest user, session, saga or trace id, in bytes.
 const MAX_ID: usize = 255;
 
+// A sentence in one line. Not documented: it would be said of each of its places in the schema.
+#[derive(Deserialize, ToSchema)]
+#[schema(
+    max_length = 1000,
+    pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
+)]
+pub(super) struct Sentence(String);
+
+impl Sentence {
+    pub(super) fn checked(self) -> Result<String, Problem> {
+        reason(self.0)
+    }
+}
+
 /// Why a person does something.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
     /// A sentence in one line.
-    #[schema(
-        max_length = 1000,
-        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
-    )]
-    reason: String,
+    #[schema(inline)]
+    reason: Sentence,
 }
 
 /// Why a person does something that needs no reason.
@@ -161,6 +172,27 @@ impl FromRequest<Http> for Act {
     }
 }
 
+/// A person's act on one call, and why.
+pub(super) struct ActOnCall {
+    pub(super) caller: Caller,
+    pub(super) call_id: CallId,
+    pub(super) reason: String,
+}
+
+impl FromRequest<Http> for ActOnCall {
+    type Rejection = Problem;
+
+    async fn from_request(mut request: Request, http: &Http) -> Result<Self, Problem> {
+        let Known(caller) = request.extract_parts_with_state(http).await?;
+        let NamedCall(call_id) = request.extract_parts_with_state(http).await?;
+        Ok(Self {
+            caller,
+            call_id,
+            reason: read_reason(request.into_body(), http.max_body).await?,
+        })
+    }
+}
+
 /// The whole body, if it is short and comes soon.
 pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Problem> {
     let read = timeout(max_body.time, body::to_bytes(body, max_body.bytes)).await;
@@ -234,7 +266,8 @@ pub(super) fn optional_object<'a, T: Default + Deserialize<'a>>(
 
 /// Reads `{"reason": "…"}`, the reason of a person's act.
 pub(super) async fn read_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
-    reason(object::<Reason>(&read_body(body, max_body).await?)?.reason)
+    let read: Reason = object(&read_body(body, max_body).await?)?;
+    read.reason.checked()
 }
 
 /// Reads the reason of an act that needs none: the body may be empty, and so may the reason.

@@ -12,14 +12,13 @@ use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
 use super::read::{
-    Act, Named, NamedCall, QueryOf, Whose, cursor, identity, limit, read_optional_reason,
-    read_reason,
+    Act, ActOnCall, Named, QueryOf, Whose, cursor, identity, limit, read_optional_reason,
 };
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
 use crate::core::record::{Record, State as CallState};
 use crate::core::saga::{Saga, SagaId, State as SagaState};
-use crate::gateway::{SagaAt, SagaQuery};
+use crate::gateway::{SagaAct, SagaAt, SagaQuery};
 
 /// `GET /v1/sagas`
 pub(super) async fn list(
@@ -94,41 +93,32 @@ pub(super) async fn complete(
 ) -> Result<Response, Problem> {
     let reason = read_optional_reason(body, http.max_body).await?;
     let sagas = &http.gateway.sagas;
-    Ok(shown(
-        &sagas
-            .complete_saga(&named.caller, &id(&named), &reason)
-            .await?,
-    ))
+    let id = id(&named);
+    let completing = sagas.complete_saga(&named.caller, &id, &reason);
+    Ok(shown(&completing.await?))
 }
 
 /// `POST /v1/sagas/{id}/abort`
 pub(super) async fn abort(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let sagas = &http.gateway.sagas;
-    Ok(shown(
-        &sagas
-            .abort_saga(&act.on.caller, &id(&act.on), &act.reason)
-            .await?,
-    ))
+    let (id, sagas) = (id(&act.on), &http.gateway.sagas);
+    let aborting = sagas.abort_saga(&act.on.caller, &id, &act.reason);
+    Ok(shown(&aborting.await?))
 }
 
 /// `POST /v1/sagas/{id}/retry`
 pub(super) async fn retry(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let sagas = &http.gateway.sagas;
-    Ok(shown(
-        &sagas
-            .retry_saga(&act.on.caller, &id(&act.on), &act.reason)
-            .await?,
-    ))
+    on_stuck(&http, act, SagaAct::Retry).await
 }
 
 /// `POST /v1/sagas/{id}/skip`
 pub(super) async fn skip(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let sagas = &http.gateway.sagas;
-    Ok(shown(
-        &sagas
-            .skip_stuck(&act.on.caller, &id(&act.on), &act.reason, None)
-            .await?,
-    ))
+    on_stuck(&http, act, SagaAct::Skip).await
+}
+
+async fn on_stuck(http: &Http, Act { on, reason }: Act, act: SagaAct) -> Result<Response, Problem> {
+    let (id, sagas) = (id(&on), &http.gateway.sagas);
+    let acting = sagas.act_on_stuck(&on.caller, act, &id, &reason, None);
+    Ok(shown(&acting.await?))
 }
 
 fn id(named: &Named) -> SagaId {
@@ -141,13 +131,11 @@ fn id(named: &Named) -> SagaId {
 /// `POST /v1/calls/{id}/compensate`
 pub(super) async fn compensate(
     State(http): State<Http>,
-    Known(caller): Known,
-    NamedCall(call_id): NamedCall,
-    body: Body,
+    act: ActOnCall,
 ) -> Result<Response, Problem> {
-    let reason = read_reason(body, http.max_body).await?;
     let sagas = &http.gateway.sagas;
-    Ok(shown(&sagas.compensate(&caller, call_id, &reason).await?))
+    let undoing = sagas.compensate(&act.caller, act.call_id, &act.reason);
+    Ok(shown(&undoing.await?))
 }
 
 fn shown(at: &SagaAt) -> Response {

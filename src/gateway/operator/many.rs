@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::calls::Operator;
 use super::ledger::ExportPlace;
 use super::report::{Did, Line, LineOf, Report, Reports, Totals};
-use super::targets::{CallAct, DryRun, Finder, Item, Many, SagaAct, of_calls, of_sagas};
+use super::targets::{CallAct, DryRun, Finder, Item, Many, of_calls, of_sagas};
 use crate::core::audit::{Act, Outcome, Target};
 use crate::core::caller::Caller;
 use crate::core::ledger::Listed;
@@ -24,6 +24,7 @@ use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, unavailable};
 use crate::gateway::recovery::{Probed, Rechecks};
+use crate::gateway::sagas::SagaAct;
 use crate::gateway::transition::{self, Moved, OnConflict, ROUNDS};
 use crate::store;
 
@@ -51,12 +52,8 @@ impl ManyActs {
     ) -> Result<DryRun<Listed>, Error> {
         let _place = self.admit(caller).await?;
         let found = self.finder.find_calls(caller, many).await?;
-        Ok(DryRun {
-            summary: of_calls(&many.act, &found.items),
-            refused: found.refused,
-            unreadable: found.unreadable,
-            sample: found.sample,
-        })
+        let summary = of_calls(&many.act, &found.items);
+        Ok(found.dry_run(summary))
     }
 
     /// Says what an act on sagas would be done to. Changes nothing.
@@ -70,12 +67,8 @@ impl ManyActs {
     ) -> Result<DryRun<Saga>, Error> {
         let _place = self.admit(caller).await?;
         let found = self.finder.find_sagas(caller, many).await?;
-        Ok(DryRun {
-            summary: of_sagas(many.act, &found.items),
-            refused: found.refused,
-            unreadable: found.unreadable,
-            sample: found.sample,
-        })
+        let summary = of_sagas(many.act, &found.items);
+        Ok(found.dry_run(summary))
     }
 
     /// Acts on the calls that were confirmed, and reports each as it is done.
@@ -293,10 +286,8 @@ impl ManyActs {
         }
         let (id, reason, seen) = (&item.id, &many.reason[..], Some(item.mark));
         let (sagas, steps) = (&self.finder.sagas, Steps::default());
-        let done = match many.act {
-            SagaAct::Retry => sagas.retry(caller, id, reason, seen, &steps).await,
-            SagaAct::Skip => sagas.skip(caller, id, reason, seen, &steps).await,
-        };
+        let done = sagas.settle(caller, many.act, id, reason, seen, &steps);
+        let done = done.await;
         let is_half_done = steps.outcome(&done) == Outcome::Unknown;
         match done {
             Ok(saga) => {

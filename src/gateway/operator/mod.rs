@@ -16,4 +16,4 @@ pub use self::report::{Line, LineOf, Report, Reports, Totals};
 pub use self::sessions::SessionQuery;
 pub(super) use self::sessions::Sessions;
 pub(super) use self::targets::Finder;
-pub use self::targets::{CallAct, DryRun, Many, SagaAct};
+pub use self::targets::{CallAct, DryRun, Many};

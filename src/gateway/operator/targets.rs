@@ -13,7 +13,7 @@ use crate::core::saga::{self, Saga, SagaId};
 use crate::core::unknown::Resolution;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
-use crate::gateway::sagas::{SagaQuery, Sagas};
+use crate::gateway::sagas::{SagaAct, SagaQuery, Sagas};
 use crate::gateway::transition;
 
 /// What to do to calls.
@@ -22,13 +22,6 @@ pub enum CallAct {
     Resolve(Resolution),
     /// Ask their tools whether they know the keys.
     Probe,
-}
-
-/// What to do to stuck sagas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SagaAct {
-    Retry,
-    Skip,
 }
 
 /// An act on all that a filter finds.
@@ -85,6 +78,15 @@ impl<I, T> Default for Found<I, T> {
 }
 
 impl<I, T> Found<I, T> {
+    pub(super) fn dry_run(self, summary: Summary) -> DryRun<T> {
+        DryRun {
+            summary,
+            refused: self.refused,
+            unreadable: self.unreadable,
+            sample: self.sample,
+        }
+    }
+
     /// # Errors
     /// There are more than one act may have.
     fn take(&mut self, item: Item<I>, shown: T, most: usize) -> Result<(), Error> {
@@ -146,15 +148,6 @@ impl<A> Many<A> {
     /// The act as the audit keeps it.
     pub(super) fn audited(&self, caller: &Caller, deed: Deed, target: Target) -> Act {
         Act::on_many(caller, deed, self.tenant.as_deref(), target, &self.reason)
-    }
-}
-
-impl SagaAct {
-    pub(super) fn deed(self) -> Deed {
-        match self {
-            Self::Retry => Deed::Retry,
-            Self::Skip => Deed::Skip,
-        }
     }
 }
 

@@ -34,6 +34,24 @@ pub struct SagaQuery {
     pub limit: u32,
 }
 
+/// What a person does to a stuck saga.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SagaAct {
+    /// Have it tried again.
+    Retry,
+    /// Skip the call in trouble, which the reason is about: it is not undone, and the saga goes on.
+    Skip,
+}
+
+impl SagaAct {
+    pub(in crate::gateway) fn deed(self) -> Deed {
+        match self {
+            Self::Retry => Deed::Retry,
+            Self::Skip => Deed::Skip,
+        }
+    }
+}
+
 /// The acts of callers and persons on sagas.
 pub struct Sagas {
     pub(in crate::gateway) base: Arc<Base>,
@@ -196,42 +214,61 @@ impl Sagas {
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
     }
 
-    /// A person has a stuck saga tried again.
+    /// A person acts on a stuck saga.
+    ///
+    /// `seen`: the saga as the person saw it, if it must not have changed since.
     ///
     /// # Errors
-    /// The caller is no administrator, there is no such saga, or it is not stuck.
-    pub async fn retry_saga(
+    /// The caller is no administrator, there is no such saga, it is not stuck, or not as it was seen.
+    pub async fn act_on_stuck(
         self: &Arc<Self>,
         caller: &Caller,
+        act: SagaAct,
         id: &SagaId,
         reason: &str,
+        seen: Option<Mark>,
     ) -> Result<SagaAt, Error> {
         let (sagas, caller) = (self.clone(), caller.clone());
         let (id, reason) = (id.clone(), reason.to_owned());
         self.base.admit_person(&caller).await?;
-        let act = async move {
-            let act = Act::on_saga(&caller, Deed::Retry, &id, &reason);
+        let acting = async move {
+            let audited = Act::on_saga(&caller, act.deed(), &id, &reason);
             let steps = Steps::default();
-            let doing = sagas.retry(&caller, &id, &reason, None, &steps);
-            let saga = audit::kept_as(&sagas.base, act, doing, |done| steps.outcome(done)).await?;
+            let doing = sagas.settle(&caller, act, &id, &reason, seen, &steps);
+            let outcome = |done: &_| steps.outcome(done);
+            let saga = audit::kept_as(&sagas.base, audited, doing, outcome).await?;
             sagas.registry.with_calls(saga).await
         };
-        self.base.to_its_end(act).await
+        self.base.to_its_end(acting).await
     }
 
-    /// Has a stuck saga tried again. `seen`: as a person has seen it, if it must not have changed since.
-    pub(in crate::gateway) async fn retry(
+    /// Acts on a stuck saga, unless it has changed since it was `seen`.
+    pub(in crate::gateway) async fn settle(
         &self,
         caller: &Caller,
+        act: SagaAct,
         id: &SagaId,
         reason: &str,
         seen: Option<Mark>,
         steps: &Steps,
     ) -> Result<Saga, Error> {
-        let saga = self.stuck_saga(id).await?;
-        is_as_seen(&saga, seen)?;
+        let stuck = self.stuck_saga(id).await?;
+        is_as_seen(&stuck, seen)?;
+        match act {
+            SagaAct::Retry => self.retry(caller, &stuck, reason, steps).await,
+            SagaAct::Skip => self.skip(caller, id, reason, seen, steps).await,
+        }
+    }
+
+    async fn retry(
+        &self,
+        caller: &Caller,
+        stuck: &Saga,
+        reason: &str,
+        steps: &Steps,
+    ) -> Result<Saga, Error> {
         // Its calls first: if this breaks off here, it is still stuck, and seen.
-        match self.registry.calls_of(&saga).await {
+        match self.registry.calls_of(stuck).await {
             Ok(calls) => {
                 let is_stuck = |record: &&Record| matches!(record.state, CallState::Stuck(_));
                 for stuck in calls.iter().map(Member::record).filter(is_stuck) {
@@ -258,44 +295,18 @@ impl Sagas {
             by: by(caller),
             reason: reason.to_owned(),
         };
-        let saga = self.act_on_saga(id, &event).await?;
+        let saga = self.act_on_saga(&stuck.id, &event).await?;
         tracing::warn!(
-            saga = id.id,
+            saga = saga.id.id,
             by = caller.name,
             "a stuck saga is tried again"
         );
-        self.worker.begin_undoing(id);
+        self.worker.begin_undoing(&saga.id);
         Ok(saga)
     }
 
-    /// A person skips the call in trouble: it is not undone, and the saga goes on.
-    ///
-    /// `seen`: the saga as the person saw it, whose trouble the reason is about.
-    ///
-    /// # Errors
-    /// The caller is no administrator, there is no such saga, it is not stuck, or not as it was seen.
-    pub async fn skip_stuck(
-        self: &Arc<Self>,
-        caller: &Caller,
-        id: &SagaId,
-        reason: &str,
-        seen: Option<Mark>,
-    ) -> Result<SagaAt, Error> {
-        let (sagas, caller) = (self.clone(), caller.clone());
-        let (id, reason) = (id.clone(), reason.to_owned());
-        self.base.admit_person(&caller).await?;
-        let act = async move {
-            let act = Act::on_saga(&caller, Deed::Skip, &id, &reason);
-            let steps = Steps::default();
-            let doing = sagas.skip(&caller, &id, &reason, seen, &steps);
-            let saga = audit::kept_as(&sagas.base, act, doing, |done| steps.outcome(done)).await?;
-            sagas.registry.with_calls(saga).await
-        };
-        self.base.to_its_end(act).await
-    }
-
-    /// Skips the call in trouble. `seen`: as for [`retry`](Self::retry).
-    pub(in crate::gateway) async fn skip(
+    /// Skips the call in trouble: it is not undone, and the saga goes on.
+    async fn skip(
         &self,
         caller: &Caller,
         id: &SagaId,
@@ -303,7 +314,6 @@ impl Sagas {
         seen: Option<Mark>,
         steps: &Steps,
     ) -> Result<Saga, Error> {
-        is_as_seen(&self.stuck_saga(id).await?, seen)?;
         // Before its calls: a worker writes down the saga before it sends a compensation.
         let held = Event::Held {
             until: self.base.busy_until(self.base.now(), Duration::ZERO),

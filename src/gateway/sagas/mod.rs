@@ -9,8 +9,8 @@ mod registry; // as they are stored, and the one way to change them
 mod undo; // what a saga has done is undone
 mod worker; // sagas that are due
 
-pub use self::ended::SagaQuery;
 pub(super) use self::ended::Sagas;
+pub use self::ended::{SagaAct, SagaQuery};
 pub use self::members::SagaAt;
 pub(super) use self::registry::SagaRegistry;
 pub(super) use self::undo::Undoer;

@@ -13,41 +13,33 @@ use super::super::Http;
 use super::super::problem::{self, Problem};
 use super::super::read::identity;
 use super::address::Asked;
-use super::form::Form;
-use super::{call, page};
+use super::call;
+use super::form::{Act, Form};
 use crate::core::many::Mark;
 use crate::core::reconcile::anomaly::Request;
 use crate::core::record::{CallId, Content};
 use crate::core::saga::SagaId;
 use crate::core::session::SessionId;
 use crate::core::unknown::Resolution;
-use crate::gateway::ErrorKind;
 use crate::gateway::reconcile::Period;
+use crate::gateway::{ErrorKind, SagaAct};
 
 /// How long a page waits for a run of a reconciliation. The run goes on, and its page shows it.
 const WAITS: Duration = Duration::from_secs(2);
 
-/// What a form is about: the parameters of its address.
-struct About {
-    id: String,
-    tenant: String,
+/// The session or saga that a form is about. Without a tenant it is one of the person's own.
+fn about(act: &Act) -> [(&str, &str); 2] {
+    let tenant = act.asked.get("tenant");
+    let tenant = tenant.unwrap_or(&act.form.person.caller.tenant);
+    [("id", act.asked.text("id")), ("tenant", tenant)]
 }
 
-impl About {
-    fn of(uri: &Uri, form: &Form) -> Result<Self, Problem> {
-        let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
-        let tenant = asked.owned("tenant");
-        let tenant = tenant.unwrap_or_else(|| form.person.caller.tenant.clone());
-        let id = asked.get("id").or(asked.get("name")).unwrap_or_default();
-        Ok(Self {
-            id: identity("the id", id.to_owned())?,
-            tenant: identity("tenant", tenant)?,
-        })
-    }
-
-    fn parameters(&self) -> [(&str, &str); 2] {
-        [("id", &self.id), ("tenant", &self.tenant)]
-    }
+fn id_and_tenant(act: &Act) -> Result<[String; 2], Problem> {
+    let [(_, id), (_, tenant)] = about(act);
+    Ok([
+        identity("the id", id.to_owned())?,
+        identity("tenant", tenant.to_owned())?,
+    ])
 }
 
 /// `POST /console/calls/{id}/{act}`
@@ -58,7 +50,7 @@ pub(super) async fn on_call(
 ) -> Response {
     let call_id = match call::id_of(&id) {
         Ok(call_id) => call_id,
-        Err(problem) => return page::failure(&problem, Some(&form.person.around())),
+        Err(problem) => return form.failure(&problem),
     };
     if act == "verify" {
         return call::verify(&http, &form.person, call_id).await;
@@ -105,28 +97,17 @@ pub(super) fn result(json: &str) -> Result<Bytes, Problem> {
 }
 
 /// `POST /console/session/{act}`
-pub(super) async fn on_session(
-    State(http): State<Http>,
-    Path(act): Path<String>,
-    uri: Uri,
-    form: Form,
-) -> Response {
-    let about = match About::of(&uri, &form) {
-        Ok(about) => about,
-        Err(problem) => return form.answer(Err(problem), &["sessions"], &[]),
-    };
-    let done = do_on_session(&http, &form, &about, &act).await;
-    form.answer(done, &["session"], &about.parameters())
+pub(super) async fn on_session(act: Act) -> Response {
+    let done = do_on_session(&act).await;
+    act.form.answer(done, &["session"], &about(&act))
 }
 
-async fn do_on_session(http: &Http, form: &Form, about: &About, act: &str) -> Result<(), Problem> {
-    let (sessions, caller) = (&http.gateway.sessions, &form.person.caller);
-    let id = SessionId {
-        tenant: about.tenant.clone(),
-        id: about.id.clone(),
-    };
-    let reason = form.reason()?;
-    match act {
+async fn do_on_session(act: &Act) -> Result<(), Problem> {
+    let [id, tenant] = id_and_tenant(act)?;
+    let id = SessionId { tenant, id };
+    let (sessions, form) = (&act.http.gateway.sessions, &act.form);
+    let (caller, reason) = (&form.person.caller, form.reason()?);
+    match &act.word[..] {
         "freeze" => sessions.freeze_session(caller, &id, &reason).await?,
         "thaw" => sessions.thaw_session(caller, &id, &reason).await?,
         "unlock" => {
@@ -140,38 +121,39 @@ async fn do_on_session(http: &Http, form: &Form, about: &About, act: &str) -> Re
 }
 
 /// `POST /console/saga/{act}`
-pub(super) async fn on_saga(
-    State(http): State<Http>,
-    Path(act): Path<String>,
-    uri: Uri,
-    form: Form,
-) -> Response {
-    let about = match About::of(&uri, &form) {
-        Ok(about) => about,
-        Err(problem) => return form.answer(Err(problem), &["sagas"], &[]),
-    };
-    let done = do_on_saga(&http, &form, &about, &act).await;
-    form.answer(done, &["saga"], &about.parameters())
+pub(super) async fn on_saga(act: Act) -> Response {
+    let done = do_on_saga(&act).await;
+    act.form.answer(done, &["saga"], &about(&act))
 }
 
-async fn do_on_saga(http: &Http, form: &Form, about: &About, act: &str) -> Result<(), Problem> {
-    let (sagas, caller) = (&http.gateway.sagas, &form.person.caller);
+async fn do_on_saga(act: &Act) -> Result<(), Problem> {
+    let [id, tenant] = id_and_tenant(act)?;
+    let id = SagaId { tenant, id };
+    let (sagas, form) = (&act.http.gateway.sagas, &act.form);
+    let caller = &form.person.caller;
     // A program may end its own saga; here a person does.
     if !caller.is_admin() {
         return Err(ErrorKind::Forbidden.into());
     }
-    let id = SagaId::new(&about.tenant, &about.id);
-    match act {
+    match &act.word[..] {
         "complete" => {
             sagas
                 .complete_saga(caller, &id, &form.optional_reason()?)
                 .await?
         }
         "abort" => sagas.abort_saga(caller, &id, &form.reason()?).await?,
-        "retry" => sagas.retry_saga(caller, &id, &form.reason()?).await?,
+        "retry" => {
+            let reason = form.reason()?;
+            sagas
+                .act_on_stuck(caller, SagaAct::Retry, &id, &reason, None)
+                .await?
+        }
         "skip" => {
             let seen = form.fields.get("seen").map(Mark::from_hex);
-            sagas.skip_stuck(caller, &id, &form.reason()?, seen).await?
+            let reason = form.reason()?;
+            sagas
+                .act_on_stuck(caller, SagaAct::Skip, &id, &reason, seen)
+                .await?
         }
         _ => return Err(problem::unknown_path().await),
     };
@@ -179,21 +161,17 @@ async fn do_on_saga(http: &Http, form: &Form, about: &About, act: &str) -> Resul
 }
 
 /// `POST /console/tool/{act}`
-pub(super) async fn on_tool(
-    State(http): State<Http>,
-    Path(act): Path<String>,
-    uri: Uri,
-    form: Form,
-) -> Response {
-    let done = do_on_tool(&http, &form, &uri, &act).await;
-    let name = Asked::read(uri.query().unwrap_or_default().as_bytes());
-    form.answer(done, &["tool"], &[("name", name.text("name"))])
+pub(super) async fn on_tool(act: Act) -> Response {
+    let done = do_on_tool(&act).await;
+    let of = [("name", act.asked.text("name"))];
+    act.form.answer(done, &["tool"], &of)
 }
 
-async fn do_on_tool(http: &Http, form: &Form, uri: &Uri, act: &str) -> Result<(), Problem> {
-    let (pauses, caller) = (&http.gateway.pauses, &form.person.caller);
-    let About { id: name, .. } = About::of(uri, form)?;
-    match act {
+async fn do_on_tool(act: &Act) -> Result<(), Problem> {
+    let (pauses, form) = (&act.http.gateway.pauses, &act.form);
+    let caller = &form.person.caller;
+    let name = identity("the id", act.asked.text("name").to_owned())?;
+    match &act.word[..] {
         "pause" => pauses.pause_tool(caller, &name, &form.reason()?).await?,
         "resume" => {
             pauses
@@ -207,14 +185,14 @@ async fn do_on_tool(http: &Http, form: &Form, uri: &Uri, act: &str) -> Result<()
 
 /// `POST /console/reconciliation/run`
 pub(super) async fn run(State(http): State<Http>, uri: Uri, form: Form) -> Response {
-    let name = Asked::read(uri.query().unwrap_or_default().as_bytes());
-    let name = name.text("name");
+    let asked = Asked::of(&uri);
+    let name = asked.text("name");
     let (reconciler, caller) = (&http.gateway.reconciler, &form.person.caller);
-    let asked = Period {
+    let period = Period {
         since: None,
         until: None,
     };
-    let running = timeout(WAITS, reconciler.reconcile_now(caller, name, asked)).await;
+    let running = timeout(WAITS, reconciler.reconcile_now(caller, name, period)).await;
     let done = match running {
         Ok(Err(error)) => Err(error.into()),
         Ok(Ok(_)) | Err(_) => Ok(()),
@@ -223,31 +201,23 @@ pub(super) async fn run(State(http): State<Http>, uri: Uri, form: Form) -> Respo
 }
 
 /// `POST /console/anomaly/{act}`
-pub(super) async fn on_anomaly(
-    State(http): State<Http>,
-    Path(act): Path<String>,
-    uri: Uri,
-    form: Form,
-) -> Response {
-    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
-    let of = [("name", asked.text("name")), ("id", asked.text("id"))];
-    let done = do_on_anomaly(&http, &form, of, &act).await;
-    form.answer(done, &["anomaly"], &of)
+pub(super) async fn on_anomaly(act: Act) -> Response {
+    let done = do_on_anomaly(&act).await;
+    let (name, id) = (act.asked.text("name"), act.asked.text("id"));
+    act.form
+        .answer(done, &["anomaly"], &[("name", name), ("id", id)])
 }
 
-async fn do_on_anomaly(
-    http: &Http,
-    form: &Form,
-    [(_, name), (_, id)]: [(&str, &str); 2],
-    act: &str,
-) -> Result<(), Problem> {
-    let asked = Request::ALL.into_iter().find(|asked| asked.as_str() == act);
-    let Some(asked) = asked else {
+async fn do_on_anomaly(act: &Act) -> Result<(), Problem> {
+    let mut requests = Request::ALL.into_iter();
+    let request = requests.find(|request| request.as_str() == act.word);
+    let Some(request) = request else {
         return Err(problem::unknown_path().await);
     };
-    let (reconciler, caller) = (&http.gateway.reconciler, &form.person.caller);
-    let reason = form.reason()?;
-    let acting = reconciler.act_on_anomaly(caller, name, id, asked, &reason);
+    let (reconciler, caller) = (&act.http.gateway.reconciler, &act.form.person.caller);
+    let (name, id) = (act.asked.text("name"), act.asked.text("id"));
+    let reason = act.form.reason()?;
+    let acting = reconciler.act_on_anomaly(caller, name, id, request, &reason);
     acting.await?;
     Ok(())
 }

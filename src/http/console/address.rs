@@ -1,5 +1,6 @@
 //! Addresses of pages, and what they ask for. Values of callers are encoded in them.
 
+use axum::http::Uri;
 use form_urlencoded::Serializer;
 
 /// Where all pages are.
@@ -42,6 +43,10 @@ pub(super) fn words(path: &str) -> Option<Vec<&str>> {
 pub(super) struct Asked(Vec<(String, String)>);
 
 impl Asked {
+    pub(super) fn of(uri: &Uri) -> Self {
+        Self::read(uri.query().unwrap_or_default().as_bytes())
+    }
+
     pub(super) fn read(query: &[u8]) -> Self {
         let pairs = form_urlencoded::parse(query);
         let pairs = pairs.filter(|(_, value)| !value.is_empty());

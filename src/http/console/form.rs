@@ -1,7 +1,8 @@
 //! Forms of pages: whose they are, and that they come from a page of this session.
 
 use axum::RequestExt;
-use axum::extract::{FromRequest, Request};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequest, Path, Request};
 use axum::response::{IntoResponse, Redirect, Response};
 use sha2::{Digest, Sha256};
 
@@ -74,8 +75,41 @@ impl Form {
                 let of = [of, &[("done", done.as_str())]].concat();
                 Redirect::to(&address::to(path, &of)).into_response()
             }
-            Err(problem) => page::failure(&problem, Some(&self.person.around())),
+            Err(problem) => self.failure(&problem),
         }
+    }
+
+    /// A page, or why there is none.
+    pub(super) fn page(&self, page: Result<Response, Problem>) -> Response {
+        page.unwrap_or_else(|problem| self.failure(&problem))
+    }
+
+    /// The page that says why something was not done.
+    pub(super) fn failure(&self, problem: &Problem) -> Response {
+        page::failure(problem, Some(&self.person.around()))
+    }
+}
+
+/// A form of an act: the word in its path, and what its address names.
+pub(super) struct Act {
+    pub(super) http: Http,
+    pub(super) word: String,
+    pub(super) asked: Asked,
+    pub(super) form: Form,
+}
+
+impl FromRequest<Http> for Act {
+    type Rejection = Response;
+
+    async fn from_request(mut request: Request, http: &Http) -> Result<Self, Response> {
+        let word: Result<Path<String>, PathRejection> = request.extract_parts().await;
+        let Path(word) = word.map_err(IntoResponse::into_response)?;
+        Ok(Self {
+            http: http.clone(),
+            word,
+            asked: Asked::of(request.uri()),
+            form: Form::from_request(request, http).await?,
+        })
     }
 }
 

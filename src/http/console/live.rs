@@ -35,7 +35,7 @@ pub(super) async fn listen(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
+    let asked = Asked::of(&uri);
     let at = asked.text("at").parse::<Uri>().ok();
     let at = at.filter(|at| at.authority().is_none() && address::words(at.path()).is_some());
     let Some(at) = at else {
@@ -46,7 +46,7 @@ pub(super) async fn listen(
     };
     let watching = Watching {
         origin: screens::origin(&http, &uri, &headers),
-        asked: Asked::read(at.query().unwrap_or_default().as_bytes()),
+        asked: Asked::of(&at),
         seen: asked.text("seen").to_owned(),
         wait: Duration::ZERO,
         quiet: QUIET,

@@ -2,24 +2,22 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
-use axum::http::Uri;
 use axum::response::Response;
 use maud::{Markup, html};
 use tokio::time::{Instant, timeout_at};
 
+use super::super::many;
 use super::super::problem::{self, Problem};
-use super::super::{Http, many};
-use super::address::{self, Asked};
+use super::address;
 use super::context::Context;
-use super::form::Form;
+use super::form::{Act, Form};
 use super::many::{ASK, FAILED, NO_FILTERS, RETRY, SKIP, SUCCEEDED, Words};
 use super::words::{self, fact, plain, text};
 use super::{acts, calls, page, saga};
 use crate::core::many::Summary;
 use crate::core::record::Content;
 use crate::core::unknown::Resolution;
-use crate::gateway::{CallAct, Line, LineOf, Report, Reports, SagaAct, Totals};
+use crate::gateway::{CallAct, DryRun, Line, LineOf, Report, Reports, SagaAct, Totals};
 
 /// How long a page waits for the end of an act. The act goes on.
 const WAITS: Duration = Duration::from_secs(10);
@@ -27,24 +25,14 @@ const WAITS: Duration = Duration::from_secs(10);
 const NAMED: usize = 50;
 
 /// `POST /console/many/calls/{act}`
-pub(super) async fn on_calls(
-    State(http): State<Http>,
-    Path(act): Path<String>,
-    uri: Uri,
-    form: Form,
-) -> Response {
-    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
-    let page = act_on_calls(&http, &form, &asked, &act).await;
-    page.unwrap_or_else(|problem| page::failure(&problem, Some(&form.person.around())))
+pub(super) async fn on_calls(act: Act) -> Response {
+    let page = act_on_calls(&act).await;
+    act.form.page(page)
 }
 
-async fn act_on_calls(
-    http: &Http,
-    form: &Form,
-    asked: &Asked,
-    word: &str,
-) -> Result<Response, Problem> {
-    let (act, words) = match word {
+async fn act_on_calls(of: &Act) -> Result<Response, Problem> {
+    let (asked, form) = (&of.asked, &of.form);
+    let (act, words) = match &of.word[..] {
         "probe" => (CallAct::Probe, ASK),
         "failed" => (CallAct::Resolve(Resolution::Failed), FAILED),
         "succeeded" => {
@@ -56,80 +44,62 @@ async fn act_on_calls(
     };
     let filter = asked.query_without(&NO_FILTERS);
     let act = many::on_calls_of(&filter, act, form.reason()?)?;
-    let (acts, caller) = (&http.gateway.many, &form.person.caller);
+    let (acts, caller) = (&of.http.gateway.many, &form.person.caller);
     let list = asked.to(&["calls"], &NO_FILTERS);
     if let Some(confirmed) = confirmed(form)? {
         let reports = acts.act_on_calls(caller, act, confirmed).await?;
         return Ok(became(form, words, &list, reports).await);
     }
     let found = acts.try_on_calls(caller, &act).await?;
-    let context = context(http, form, asked);
     let ask = Ask {
         words,
         what: "calls",
         filter: &act.filter_json,
-        to: asked.to(&["many", "calls", word], &NO_FILTERS),
+        to: asked.to(&["many", "calls", &of.word], &NO_FILTERS),
         list,
-        summary: &found.summary,
-        refused: found.refused,
-        unreadable: found.unreadable,
-        sample: calls::table("The newest of them", &found.sample, &context),
+        sample: calls::table("The newest of them", &found.sample, &context(of)),
     };
-    Ok(ask.page(form))
+    Ok(ask.page(form, &found))
 }
 
 /// `POST /console/many/sagas/{act}`
-pub(super) async fn on_sagas(
-    State(http): State<Http>,
-    Path(act): Path<String>,
-    uri: Uri,
-    form: Form,
-) -> Response {
-    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
-    let page = act_on_sagas(&http, &form, &asked, &act).await;
-    page.unwrap_or_else(|problem| page::failure(&problem, Some(&form.person.around())))
+pub(super) async fn on_sagas(act: Act) -> Response {
+    let page = act_on_sagas(&act).await;
+    act.form.page(page)
 }
 
-async fn act_on_sagas(
-    http: &Http,
-    form: &Form,
-    asked: &Asked,
-    word: &str,
-) -> Result<Response, Problem> {
-    let (act, words) = match word {
+async fn act_on_sagas(of: &Act) -> Result<Response, Problem> {
+    let (asked, form) = (&of.asked, &of.form);
+    let (act, words) = match &of.word[..] {
         "retry" => (SagaAct::Retry, RETRY),
         "skip" => (SagaAct::Skip, SKIP),
         _ => return Err(problem::unknown_path().await),
     };
     let act = many::on_sagas_of(asked.owned("tenant"), act, form.reason()?)?;
-    let (acts, caller) = (&http.gateway.many, &form.person.caller);
+    let (acts, caller) = (&of.http.gateway.many, &form.person.caller);
     let list = asked.to(&["sagas"], &NO_FILTERS);
     if let Some(confirmed) = confirmed(form)? {
         let reports = acts.act_on_sagas(caller, act, confirmed).await?;
         return Ok(became(form, words, &list, reports).await);
     }
     let found = acts.try_on_sagas(caller, &act).await?;
-    let context = context(http, form, asked);
     let ask = Ask {
         words,
         what: "stuck sagas",
         filter: &act.filter_json,
-        to: asked.to(&["many", "sagas", word], &NO_FILTERS),
+        to: asked.to(&["many", "sagas", &of.word], &NO_FILTERS),
         list,
-        summary: &found.summary,
-        refused: found.refused,
-        unreadable: found.unreadable,
-        sample: saga::table(&found.sample, &context),
+        sample: saga::table(&found.sample, &context(of)),
     };
-    Ok(ask.page(form))
+    Ok(ask.page(form, &found))
 }
 
-fn context<'a>(http: &'a Http, form: &'a Form, asked: &'a Asked) -> Context<'a> {
+fn context(act: &Act) -> Context<'_> {
     Context {
-        http,
-        person: &form.person,
-        now: http.gateway.base.wall_time(),
-        asked,
+        http: &act.http,
+        person: &act.form.person,
+        now: act.http.gateway.base.wall_time(),
+        asked: &act.asked,
         origin: "",
     }
 }
@@ -154,15 +124,13 @@ struct Ask<'a> {
     filter: &'a str,
     to: String,
     list: String,
-    summary: &'a Summary,
-    refused: usize,
-    unreadable: u64,
     sample: Markup,
 }
 
 impl Ask<'_> {
-    fn page(&self, form: &Form) -> Response {
-        let ((_, name, about), Summary { count, digest }) = (self.words, self.summary);
+    fn page<T>(&self, form: &Form, found: &DryRun<T>) -> Response {
+        let ((_, name, about), Summary { count, digest }) = (self.words, &found.summary);
+        let (refused, unreadable) = (found.refused, found.unreadable);
         let counted = count.to_string();
         let kept = [
             ("form", form.person.form_token.as_str()),
@@ -177,8 +145,8 @@ impl Ask<'_> {
                 (fact("Filter", &html! { code { (text(self.filter)) } }))
                 (fact("Reason", &plain(form.fields.text("reason"))))
                 (fact("Result of each", &plain(form.fields.text("result"))))
-                (fact("Would refuse it now", &html! { @if self.refused > 0 { (self.refused) } }))
-                (fact("Cannot be read, and are left alone", &html! { @if self.unreadable > 0 { (self.unreadable) } }))
+                (fact("Would refuse it now", &html! { @if refused > 0 { (refused) } }))
+                (fact("Cannot be read, and are left alone", &html! { @if unreadable > 0 { (unreadable) } }))
             }
             @if *count > 0 {
                 form method="post" action=(self.to) {

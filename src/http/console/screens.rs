@@ -22,7 +22,7 @@ pub(super) async fn show(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let asked = Asked::read(uri.query().unwrap_or_default().as_bytes());
+    let asked = Asked::of(&uri);
     let origin = origin(&http, &uri, &headers);
     let context = Context {
         http: &http,

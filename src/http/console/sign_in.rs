@@ -24,7 +24,7 @@ pub(super) async fn show(State(http): State<Http>, request: Request) -> Response
     if http.tokens.now().is_empty() {
         return Redirect::to(address::ROOT).into_response();
     }
-    let asked = Asked::read(request.uri().query().unwrap_or_default().as_bytes());
+    let asked = Asked::of(request.uri());
     page::plain("Sign in", None, &form(asked.text("next"), None))
 }
 
