@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::promise::any_event;
+use super::promise::{any_event, led_through};
 use super::*;
 use crate::core::caller::RESERVED_TENANT;
 use crate::core::recipe::identity::{Name, Part};
@@ -226,11 +226,7 @@ proptest! {
         pause in 0..50_000_i64,
     ) {
         let tool = Tool { compensation: cancel(true), ..tool("t") };
-        let (mut there, mut seconds) = (record(&tool, key::Source::Derived, &[]), 0);
-        for (event, pause) in steps {
-            seconds += pause;
-            there = moved(&tool, Some(&there), &event, seconds).unwrap_or(there);
-        }
+        let (there, seconds) = led_through(&tool, &steps);
         prop_assert_eq!(next(&tool, Some(&there), &adopts(7), at(seconds + pause)), Err(Illegal::KeyHeld));
     }
 

@@ -4,6 +4,16 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// A call after these events, each so many seconds after the one before, and when that is. What is illegal changes nothing.
+pub(super) fn led_through(tool: &Tool, steps: &[(Event, i64)]) -> (Record, i64) {
+    let (mut there, mut seconds) = (record(tool, key::Source::Derived, &[]), 0);
+    for (event, pause) in steps {
+        seconds += pause;
+        there = moved(tool, Some(&there), event, seconds).unwrap_or(there);
+    }
+    (there, seconds)
+}
+
 /// Any event that may reach a call; attempts 1..4, so that owners and zombies both occur.
 pub(super) fn any_event() -> impl Strategy<Value = Event> {
     let evidence = prop_oneof![

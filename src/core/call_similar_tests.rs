@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::promise::any_event;
+use super::promise::{any_event, led_through};
 use super::*;
 use crate::core::record::MAX_ALIASES;
 use crate::core::session::Release;
@@ -123,11 +123,7 @@ proptest! {
         pause in 0..50_000_i64,
     ) {
         let tool = Tool { compensation: cancel(true), ..tool("t") };
-        let (mut there, mut seconds) = (record(&tool, key::Source::Derived, &[]), 0);
-        for (event, pause) in steps {
-            seconds += pause;
-            there = moved(&tool, Some(&there), &event, seconds).unwrap_or(there);
-        }
+        let (there, mut seconds) = led_through(&tool, &steps);
         seconds += pause;
         let like = alike("like", fingerprint, saga);
         let Next { change, action } = asks(&tool, &there, &like, seconds);

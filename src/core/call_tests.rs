@@ -48,7 +48,7 @@ fn attempt(number: u128) -> AttemptId {
     AttemptId(Uuid::from_u128(number))
 }
 
-fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
+pub(crate) fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
     Arc::new(Intent {
         call_id: CallId(Uuid::from_u128(0xca11)),
         tenant: "shop".into(),
@@ -72,7 +72,10 @@ fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
 }
 
 fn arrived(source: key::Source, fingerprint: u8, id: u128) -> Event {
-    let intent = intent(source, fingerprint);
+    arrived_with(intent(source, fingerprint), id)
+}
+
+fn arrived_with(intent: Arc<Intent>, id: u128) -> Event {
     Event::Arrived(Arrival {
         intent,
         prints: Arc::default(),

@@ -57,13 +57,7 @@ fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_
             args: "{\"mended\":1}".into(),
             ..(*intent(source, 2)).clone()
         });
-        Event::Arrived(Arrival {
-            intent,
-            prints: Arc::default(),
-            brought: Brought::default(),
-            attempt: attempt(id),
-            owner: ME,
-        })
+        arrived_with(intent, id)
     };
     let running = record(&tool, source, &[]);
     let failed =

@@ -76,26 +76,14 @@ fn failed() -> State {
 
 /// A call of 10 seconds, made at this second.
 fn call(id: u128, second: i64, state: State) -> Record {
-    let lookup = Lookup::new("shop", "t", &format!("k{id}"));
+    let key = format!("k{id}");
     let intent = Intent {
         call_id: CallId(Uuid::from_u128(id)),
-        tenant: "shop".into(),
-        tool: "t".into(),
-        lookup,
-        names: Vec::new(),
-        recipe: crate::core::recipe::RecipeId::default(),
-        key: format!("k{id}"),
-        key_source: Source::Runtime,
-        fingerprint: [0; 32],
-        user_id: String::new(),
-        session_id: String::new(),
-        saga_id: String::new(),
-        trace_id: String::new(),
-        made_by: "agent".into(),
-        client_ids: String::new(),
-        similar: None,
+        lookup: Lookup::new("shop", "t", &key),
+        key,
         args: format!("{{\"amount\":{id},\"business_id\":\"B{id}\"}}").into(),
         created_at: at(second),
+        ..(*crate::core::call::tests::intent(Source::Runtime, 0)).clone()
     };
     let attempt = Attempt {
         id: AttemptId(Uuid::from_u128(1)),
@@ -105,21 +93,8 @@ fn call(id: u128, second: i64, state: State) -> Record {
         lease_until: at(second + 40),
     };
     Record {
-        intent: Arc::new(intent),
         version: 2,
-        state,
-        attempt,
-        attempts: 1,
-        earlier_attempt_may_have_run: false,
-        fencing: None,
-        similar_to: None,
-        check: None,
-        latency_ms: None,
-        updated_at: at(second + 10),
-        expires_at: None,
-        retain_until: None,
-        undo: None,
-        aliases: Vec::new(),
+        ..Record::first(Arc::new(intent), state, attempt, at(second + 10))
     }
 }
 

@@ -172,6 +172,32 @@ pub struct Record {
 }
 
 impl Record {
+    /// The first version of a call, in its first attempt.
+    pub(super) fn first(
+        intent: Arc<Intent>,
+        state: State,
+        attempt: Attempt,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            intent,
+            version: 1,
+            state,
+            attempt,
+            attempts: 1,
+            earlier_attempt_may_have_run: false,
+            fencing: None,
+            similar_to: None,
+            check: None,
+            undo: None,
+            aliases: Vec::new(),
+            latency_ms: None,
+            updated_at: now,
+            expires_at: None,
+            retain_until: None,
+        }
+    }
+
     /// The call's compensation, if there is one.
     pub fn compensation(&self) -> Option<&Compensation> {
         self.undo.as_ref()?.compensation.as_ref()

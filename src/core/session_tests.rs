@@ -20,25 +20,13 @@ fn call(number: u128) -> CallId {
 }
 
 fn intent(session_id: &str, user_id: &str) -> Intent {
+    let made = crate::core::call::tests::intent(key::Source::Runtime, 1);
     Intent {
         call_id: call(1),
-        tenant: "shop".into(),
-        tool: "t".into(),
-        lookup: key::Lookup::new("shop", "t", "k"),
-        names: Vec::new(),
-        recipe: crate::core::recipe::RecipeId::default(),
-        key: "k".into(),
-        key_source: key::Source::Runtime,
-        fingerprint: [1; 32],
         user_id: user_id.into(),
         session_id: session_id.into(),
-        saga_id: String::new(),
-        trace_id: String::new(),
-        made_by: "agent".into(),
-        client_ids: String::new(),
         similar: Some(GroupKey([7; 32])),
-        args: "{}".into(),
-        created_at: at(0),
+        ..(*made).clone()
     }
 }
 
@@ -298,21 +286,8 @@ fn holder(state: State, token: u64) -> Record {
         lease_until: at(40),
     };
     Record {
-        intent: Arc::new(intent("S", "U")),
-        version: 1,
-        state,
-        attempt,
-        attempts: 1,
-        earlier_attempt_may_have_run: false,
         fencing: Some(token),
-        similar_to: None,
-        check: None,
-        undo: None,
-        aliases: Vec::new(),
-        latency_ms: None,
-        updated_at: at(0),
-        expires_at: None,
-        retain_until: None,
+        ..Record::first(Arc::new(intent("S", "U")), state, attempt, at(0))
     }
 }
 

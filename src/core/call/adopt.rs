@@ -21,28 +21,18 @@ use crate::core::tool::Tool;
 /// executed. Whose key it is comes out later, so it is remembered as long as any.
 pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp) -> Next {
     let window = tool.window(Source::Adopted);
+    let attempt = Attempt {
+        id: adoption.attempt,
+        owner: adoption.owner,
+        number: 1,
+        run_started_at: now,
+        lease_until: now,
+    };
+    let state = State::Succeeded(adoption.content.clone());
     let record = Record {
-        intent: adoption.intent.clone(),
-        version: 1,
-        state: State::Succeeded(adoption.content.clone()),
-        attempt: Attempt {
-            id: adoption.attempt,
-            owner: adoption.owner,
-            number: 1,
-            run_started_at: now,
-            lease_until: now,
-        },
-        attempts: 1,
-        earlier_attempt_may_have_run: false,
-        fencing: None,
-        similar_to: None,
-        check: None,
-        undo: None,
-        aliases: Vec::new(),
-        latency_ms: None,
-        updated_at: now,
         expires_at: Some(after(now, window)),
         retain_until: Some(after(now, tool.retention.max(window))),
+        ..Record::first(adoption.intent.clone(), state, attempt, now)
     };
     let by = Actor::Reconciliation(&adoption.by);
     let change = Change::new(record, "adopted", by, adoption.why.clone());

@@ -108,23 +108,8 @@ pub(super) fn claim(
     instead_of: Option<CallId>,
     now: Timestamp,
 ) -> Next {
-    let record = Record {
-        intent: arrival.intent.clone(),
-        version: 1,
-        state: State::Running,
-        attempt: first_attempt(tool, arrival, now),
-        attempts: 1,
-        earlier_attempt_may_have_run: false,
-        fencing: None,
-        similar_to: None,
-        check: None,
-        undo: None,
-        aliases: Vec::new(),
-        latency_ms: None,
-        updated_at: now,
-        expires_at: None,
-        retain_until: None,
-    };
+    let attempt = first_attempt(tool, arrival, now);
+    let record = Record::first(arrival.intent.clone(), State::Running, attempt, now);
     let mut detail = match instead_of {
         None => "the key was free".to_owned(),
         Some(old) => format!("the key's earlier call {old} is past its window"),

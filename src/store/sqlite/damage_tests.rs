@@ -13,7 +13,6 @@ use crate::core::document::{Document, Kind};
 use crate::core::key::{Lookup, Source};
 use crate::core::ledger::{Duplicate, Duplicates, Filter};
 use crate::core::outcome::Evidence;
-use crate::core::recipe::RecipeId;
 use crate::core::record::{AttemptId, Intent, Record};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
@@ -156,23 +155,11 @@ fn arrival(key: &str) -> Change {
     let lookup = Lookup::new("shop", "t", key);
     let intent = Intent {
         call_id: CallId::new(Uuid::new_v4(), &lookup),
-        tenant: "shop".into(),
-        tool: "t".into(),
         lookup,
-        names: Vec::new(),
-        recipe: RecipeId::default(),
         key: key.into(),
-        key_source: Source::Runtime,
-        fingerprint: [1; 32],
-        user_id: String::new(),
-        session_id: String::new(),
-        saga_id: String::new(),
         trace_id: "trace".into(),
-        made_by: "agent".into(),
-        client_ids: String::new(),
-        similar: None,
-        args: "{}".into(),
         created_at: at(0),
+        ..(*crate::core::call::tests::intent(Source::Runtime, 1)).clone()
     };
     let event = Event::Arrived(Arrival {
         intent: Arc::new(intent),
