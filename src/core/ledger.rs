@@ -271,6 +271,20 @@ impl<T: Placed> Page<T> {
     }
 }
 
+impl Page<Listed> {
+    /// Leaves calls for the next page once there are [`PAGE_BYTES`].
+    pub fn cut_bytes(&mut self) {
+        let mut bytes = 0;
+        let fits = self.found.iter().take_while(|listed| {
+            let fits = bytes < PAGE_BYTES;
+            bytes += listed.size();
+            fits
+        });
+        let fits = fits.count();
+        self.cut(fits);
+    }
+}
+
 #[cfg(test)]
 #[path = "ledger_tests.rs"]
 mod of_calls;

@@ -180,14 +180,7 @@ impl Ledger {
             }
         }
         let mut page = Page::merge(pages, limit);
-        let mut bytes = 0;
-        let fits = page.found.iter().take_while(|listed| {
-            let fits = bytes < PAGE_BYTES;
-            bytes += listed.size();
-            fits
-        });
-        let fits = fits.count();
-        page.cut(fits);
+        page.cut_bytes();
         page.found.retain(|listed| caller.may_see(&listed.record));
         page.found
             .iter_mut()

@@ -18,15 +18,6 @@ const BATCH: u32 = 100;
 /// Largest batch when the head of the queue is blocked.
 const MOST: u32 = 3_200;
 
-/// The result of one recovery.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Calls without an owner.
-    pub due: usize,
-    /// Calls that were settled.
-    pub settled: usize,
-}
-
 /// Settles calls that have lost their owner.
 pub struct LostCalls {
     pub(in crate::gateway) base: Arc<Base>,
@@ -35,45 +26,25 @@ pub struct LostCalls {
 }
 
 impl LostCalls {
-    /// Settles a bounded number of calls that have lost their owner.
+    /// Settles every call without an owner, and returns how many there were.
     ///
     /// Doing it twice, or on two gateways at once, has the effect of once.
-    ///
-    /// # Errors
-    /// The store failed; what was settled so far stays so.
-    pub async fn recover_once(&self, now: Timestamp) -> Result<Report, store::Error> {
-        self.recover_some(now, BATCH).await
-    }
-
-    async fn recover_some(&self, now: Timestamp, most: u32) -> Result<Report, store::Error> {
-        let due = self
-            .base
-            .readable("due", self.base.store.due(now, most).await)?;
-        let mut report = Report {
-            due: due.len(),
-            settled: 0,
-        };
-        for lost in due {
-            if self.settle_lost(lost, now).await? {
-                report.settled += 1;
-            }
-        }
-        Ok(report)
-    }
-
-    /// Settles every call without an owner, and returns how many there were.
     ///
     /// # Errors
     /// The store failed; what was settled so far stays so.
     pub async fn recover_all(&self, now: Timestamp) -> Result<usize, store::Error> {
         let (mut settled, mut most) = (0, BATCH);
         loop {
-            let report = self.recover_some(now, most).await?;
-            settled += report.settled;
+            let due = self.base.store.due(now, most).await;
+            let due = self.base.readable("due", due)?;
+            let (count, before) = (due.len(), settled);
+            for lost in due {
+                settled += usize::from(self.settle_lost(lost, now).await?);
+            }
             // Those that were due and did not move are another gateway's by now, or wait for a saga that cannot be
             // read: then there may be others behind them.
-            if report.settled == 0 {
-                if report.due < most as usize || most >= MOST {
+            if settled == before {
+                if count < most as usize || most >= MOST {
                     return Ok(settled);
                 }
                 most = most.saturating_mul(2).min(MOST);

@@ -6,7 +6,7 @@ mod prune; // what is kept no longer is deleted
 mod rechecks; // unknown calls are resolved
 
 pub use self::loss::{AFTER_LOSS, LossAcceptance};
-pub use self::lost::{LostCalls, Report};
+pub use self::lost::LostCalls;
 pub(super) use self::prune::prune_all;
 pub(super) use self::rechecks::Probed;
 pub use self::rechecks::{Rechecks, Rested};

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::answer::unreadable;
-use super::keys::{self, List, Partition};
+use super::keys::{self, Partition};
 use super::scripts::{Run, command};
 use super::store::Redis;
+use crate::core::ledger::Index;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State};
 use crate::store::Error;
@@ -114,9 +115,9 @@ impl Redis {
         for (number, record) in (1..).zip(over) {
             let mut of_call = keys::lists(&record.intent);
             // A call that has lost its key to another call is in this list.
-            of_call.push(List::Key(&record.intent.key));
+            of_call.push(Index::Key(&record.intent.key));
             if matches!(record.state, State::Failed(_)) {
-                of_call.push(List::State(record.state.as_str()));
+                of_call.push(Index::State(record.state.as_str()));
             }
             for list in of_call {
                 let calls = lists

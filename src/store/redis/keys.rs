@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::core::document::Kind;
 use crate::core::key::GroupKey;
 use crate::core::key::{self, Lookup};
+use crate::core::ledger::Index;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::session::SessionId;
 
@@ -98,16 +99,18 @@ impl Partition {
 
     /// The list of a tenant's calls with one property, by position.
     ///
-    /// Hashed: text of callers never gets into a name.
-    pub(super) fn list(self, tenant: &str, list: List<'_>) -> String {
+    /// That of a key has only calls whose name is not made of it, or is held by another call; of the states only
+    /// [`LISTED`] have one. All calls of a tenant are those of its tools: the list of them all stays empty. Hashed: text of callers never gets into a name.
+    pub(super) fn list(self, tenant: &str, list: Index<'_>) -> String {
         let (name, value) = match list {
-            List::Key(key) => ("key", key),
-            List::Trace(trace) => ("trace", trace),
-            List::Session(session) => ("session", session),
-            List::User(user) => ("user", user),
-            List::Saga(saga) => ("saga", saga),
-            List::State(state) => ("state", state),
-            List::Tool(tool) => ("tool", tool),
+            Index::Key(key) => ("key", key),
+            Index::Trace(trace) => ("trace", trace),
+            Index::Session(session) => ("session", session),
+            Index::User(user) => ("user", user),
+            Index::Saga(saga) => ("saga", saga),
+            Index::State(state) => ("state", state),
+            Index::Tool(tool) => ("tool", tool),
+            Index::All => ("tool", ""),
         };
         let digest = key::digest(["list", tenant, name, value]);
         self.key(&format!("list:{}", short(&digest[..16])))
@@ -120,7 +123,7 @@ impl Partition {
         self,
         record: &Record,
         rooms: Option<[String; 5]>,
-        lists: &[List<'_>],
+        lists: &[Index<'_>],
         instead_of: &[Record],
     ) -> Vec<String> {
         let intent = &record.intent;
@@ -138,11 +141,11 @@ impl Partition {
         keys.extend([self.retained(), self.stream(), self.tenants()]);
         keys.push(self.tools(&intent.tenant));
         let list = |list| self.list(&intent.tenant, list);
-        keys.extend(LISTED.map(List::State).map(list));
+        keys.extend(LISTED.map(Index::State).map(list));
         keys.extend(lists.iter().copied().map(list));
         keys.extend(instead_of.iter().map(|giver| {
             let giver = &giver.intent;
-            self.list(&giver.tenant, List::Key(&giver.key))
+            self.list(&giver.tenant, Index::Key(&giver.key))
         }));
         keys.extend(record.all_names().skip(1).map(|name| self.holder(name)));
         keys
@@ -162,31 +165,17 @@ impl Partition {
 /// The states with a list for each tenant.
 const LISTED: [&str; 2] = ["unknown", "failed"];
 
-/// A list of a tenant's calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum List<'a> {
-    /// Calls whose name is not made of their key, or is held by another call.
-    Key(&'a str),
-    Trace(&'a str),
-    Session(&'a str),
-    User(&'a str),
-    Saga(&'a str),
-    /// One of [`LISTED`].
-    State(&'a str),
-    Tool(&'a str),
-}
-
 /// The lists that have a call from its claim on.
-pub(super) fn lists(intent: &Intent) -> Vec<List<'_>> {
+pub(super) fn lists(intent: &Intent) -> Vec<Index<'_>> {
     let mut lists = Vec::with_capacity(5);
     if intent.lookup != Lookup::new(&intent.tenant, &intent.tool, &intent.key) {
-        lists.push(List::Key(&intent.key));
+        lists.push(Index::Key(&intent.key));
     }
-    lists.extend([List::Tool(&intent.tool), List::Trace(&intent.trace_id)]);
+    lists.extend([Index::Tool(&intent.tool), Index::Trace(&intent.trace_id)]);
     let named = [
-        (&intent.session_id, List::Session(&intent.session_id)),
-        (&intent.user_id, List::User(&intent.user_id)),
-        (&intent.saga_id, List::Saga(&intent.saga_id)),
+        (&intent.session_id, Index::Session(&intent.session_id)),
+        (&intent.user_id, Index::User(&intent.user_id)),
+        (&intent.saga_id, Index::Saga(&intent.saga_id)),
     ];
     let is_named = |(name, _): &(&String, _)| !name.is_empty();
     lists.extend(named.into_iter().filter(is_named).map(|(_, list)| list));

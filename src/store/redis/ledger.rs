@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::answer::unreadable;
 use super::find::{READ_AT_ONCE, portions};
-use super::keys::{self, List, Partition};
+use super::keys::{self, Partition};
 use super::record;
 use super::scripts::{Run, command};
 use super::store::Redis;
@@ -136,11 +136,11 @@ impl Redis {
         let found = match filter.index() {
             Index::All => {
                 let tools = self.tools(tenant).await?;
-                let lists = tools.iter().map(|tool| List::Tool(tool)).collect();
+                let lists = tools.iter().map(|tool| Index::Tool(tool)).collect();
                 self.in_lists(tenant, lists, filter, before, limit).await?
             }
             Index::Key(key) => {
-                let lists = vec![List::Key(key)];
+                let lists = vec![Index::Key(key)];
                 let mut found = self.in_lists(tenant, lists, filter, before, limit).await?;
                 let (held, unplaced) = self.under_key(tenant, key).await?;
                 found.extend(held);
@@ -149,7 +149,7 @@ impl Redis {
             }
             Index::State("running") => self.running(tenant).await?,
             index => {
-                let lists = vec![list(index)];
+                let lists = vec![index];
                 self.in_lists(tenant, lists, filter, before, limit).await?
             }
         };
@@ -163,7 +163,7 @@ impl Redis {
     async fn in_lists(
         &self,
         tenant: &str,
-        lists: Vec<List<'_>>,
+        lists: Vec<Index<'_>>,
         filter: &Filter,
         before: Option<Position>,
         limit: usize,
@@ -266,7 +266,7 @@ impl Redis {
     async fn is_listed(&self, tenant: &str, place: &Position) -> Result<bool, Error> {
         let tools = self.tools(tenant).await?;
         let ask = |tool: &String| {
-            let list = Partition::of_tenant(tenant).list(tenant, List::Tool(tool));
+            let list = Partition::of_tenant(tenant).list(tenant, Index::Tool(tool));
             command("ZSCORE", (list, &place.to_bytes()[..]))
         };
         let scores = self.server.link.ask_many(tools.iter().map(ask).collect());
@@ -346,10 +346,10 @@ impl Redis {
             return Ok(());
         }
         let tools = self.tools(tenant).await?;
-        let lists: Vec<List<'_>> = match filter.index() {
-            Index::All => tools.iter().map(|tool| List::Tool(tool)).collect(),
+        let lists: Vec<Index<'_>> = match filter.index() {
+            Index::All => tools.iter().map(|tool| Index::Tool(tool)).collect(),
             Index::State("running") => return Ok(()),
-            index => vec![list(index)],
+            index => vec![index],
         };
         for list in lists {
             let list = Partition::of_call(position.call_id()).list(tenant, list);
@@ -366,21 +366,6 @@ impl Redis {
         let asks = ids.iter().flat_map(ask).collect();
         let texts: Vec<Option<Bytes>> = self.server.link.ask_many(asks).await?;
         Ok(texts.as_chunks().0.to_vec())
-    }
-}
-
-/// The one list of an index.
-fn list(index: Index<'_>) -> List<'_> {
-    match index {
-        Index::Key(key) => List::Key(key),
-        Index::Trace(trace) => List::Trace(trace),
-        Index::Session(session) => List::Session(session),
-        Index::User(user) => List::User(user),
-        Index::Saga(saga) => List::Saga(saga),
-        Index::State(state) => List::State(state),
-        // All calls of a tenant are those of its tools.
-        Index::Tool(tool) => List::Tool(tool),
-        Index::All => List::Tool(""),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::keys::{self, List, Partition};
+use super::keys::{self, Partition};
 use super::memory::Remembered;
 use super::record::{self, retain_until, score};
 use super::server::{Server, givers};
+use crate::core::ledger::Index;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::store::{Error, codec};
 
@@ -115,8 +116,8 @@ impl Restorer {
         let intent = &record.intent;
         let mut lists = keys::lists(intent);
         // If it does not get its key back, it must be found by this list.
-        if !matches!(lists[..], [List::Key(_), ..]) {
-            lists.insert(0, List::Key(&intent.key));
+        if !matches!(lists[..], [Index::Key(_), ..]) {
+            lists.insert(0, Index::Key(&intent.key));
         }
         let counts = [lists.len(), instead_of.len()];
         let script = &self.server.scripts.assert;

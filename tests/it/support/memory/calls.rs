@@ -7,9 +7,7 @@ use jiff::Timestamp;
 use oncegate::core::call::{Change, Takes};
 use oncegate::core::document::Document;
 use oncegate::core::key::Lookup;
-use oncegate::core::ledger::{
-    Duplicates, Filter, History, Listed, Maker, PAGE_BYTES, Page, Placed,
-};
+use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Placed};
 use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Holder, Record, State};
 use oncegate::store::{Calls, Census, Claimed, Due, Error, Found, Ledger, Replaced};
@@ -302,14 +300,8 @@ impl Ledger for Memory {
         };
         page.found
             .sort_by_key(|listed| std::cmp::Reverse(listed.position()));
-        let mut bytes = 0;
-        let fits = page.found.iter().take_while(|listed| {
-            let fits = bytes < PAGE_BYTES;
-            bytes += listed.size();
-            fits
-        });
-        let fits = fits.count();
-        page.cut(fits.min(limit as usize));
+        page.cut_bytes();
+        page.cut(limit as usize);
         Ok(page)
     }
 
