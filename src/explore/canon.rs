@@ -166,7 +166,7 @@ impl Canon<'_> {
 
     fn saga(&mut self, saga: &Saga) {
         self.add(saga.id.id.len());
-        let stored = self.stored.sagas.iter().find(|stored| stored.id == saga.id);
+        let stored = self.stored.saga(&saga.id);
         let is_stale = stored.is_none_or(|stored| stored.version != saga.version);
         match self.versions {
             Versions::Newest => self.add(u8::from(is_stale)),

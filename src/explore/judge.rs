@@ -179,7 +179,7 @@ impl Model {
                 }
             }
             for saga in &before.store.sagas {
-                let later = after.store.sagas.iter().find(|later| later.id == saga.id);
+                let later = after.store.saga(&saga.id);
                 let may_move = saga.only.is_some() || !saga.phase.is_over();
                 if !may_move && later.is_none_or(|later| later.phase != saga.phase) {
                     return Err("a finished saga has moved".into());

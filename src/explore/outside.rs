@@ -1,8 +1,8 @@
 //! The tool, and the network before it: what may become of a request.
 
 use super::gateway::Answers;
-use super::model::{Broken, Model, label};
-use super::world::{Job, Request, Seen, World};
+use super::model::{Broken, Model, label, title};
+use super::world::{Job, Request, Seen, Task, World, Write};
 
 impl Model {
     /// The tool executes a request. One that deduplicates does so once for each key.
@@ -56,14 +56,14 @@ impl Model {
             } => self.ended(world, task.gateway, record, seen, until, tells)?,
             Job::Listen { record, until } => {
                 let write = Self::ending(record, seen, None, until);
-                Job::Write(Box::new(super::world::Write {
+                Job::Write(Box::new(Write {
                     tells: false,
                     ..write
                 }))
             }
             job => job,
         };
-        world.tasks.push(super::world::Task {
+        world.tasks.push(Task {
             gateway: task.gateway,
             job,
         });
@@ -86,54 +86,31 @@ impl Model {
         });
     }
 
-    /// The gateway gives an attempt up, of which it has heard nothing.
-    pub(super) fn give_up(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
-        let task = world.tasks.remove(at);
-        let Job::Wait {
-            record,
-            until,
-            tells,
-        } = task.job
-        else {
-            return Ok(());
+    /// An attempt ends unanswered: its gateway cannot reach the tool, or has waited long enough.
+    pub(super) fn end_unanswered(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
+        let Task { gateway, job } = world.tasks.remove(at);
+        let (record, until, tells, seen) = match job {
+            Job::Send {
+                record,
+                until,
+                tells,
+            } => (record, until, tells, Seen::NotSent),
+            Job::Wait {
+                record,
+                until,
+                tells,
+            } => (record, until, tells, Seen::NoAnswer),
+            _ => return Ok(()),
         };
-        self.say(|| {
-            format!(
-                "{} has waited long enough for {}",
-                super::model::title(task.gateway),
-                Self::call_label(&record)
-            )
+        self.say(|| match seen {
+            Seen::NotSent => format!("{} cannot reach the tool", title(gateway)),
+            _ => {
+                let call = Self::call_label(&record);
+                format!("{} has waited long enough for {call}", title(gateway))
+            }
         });
-        let job = self.ended(world, task.gateway, record, Seen::NoAnswer, until, tells)?;
-        world.tasks.push(super::world::Task {
-            gateway: task.gateway,
-            job,
-        });
-        Ok(())
-    }
-
-    /// The tool cannot be reached.
-    pub(super) fn not_reached(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
-        let task = world.tasks.remove(at);
-        let Job::Send {
-            record,
-            until,
-            tells,
-        } = task.job
-        else {
-            return Ok(());
-        };
-        self.say(|| {
-            format!(
-                "{} cannot reach the tool",
-                super::model::title(task.gateway)
-            )
-        });
-        let job = self.ended(world, task.gateway, record, Seen::NotSent, until, tells)?;
-        world.tasks.push(super::world::Task {
-            gateway: task.gateway,
-            job,
-        });
+        let job = self.ended(world, gateway, record, seen, until, tells)?;
+        world.tasks.push(Task { gateway, job });
         Ok(())
     }
 
@@ -176,7 +153,7 @@ impl Model {
             job @ (Job::Wait { .. } | Job::Listen { .. }) => Some(job),
         };
         if let Some(job) = next {
-            world.tasks.push(super::world::Task { gateway, job });
+            world.tasks.push(Task { gateway, job });
         }
         Ok(())
     }

@@ -24,15 +24,17 @@ pub(super) enum Act {
     Skip,
 }
 
+fn abort(after_loss: bool) -> Event {
+    Event::Abort {
+        by: String::new(),
+        reason: String::new(),
+        after_loss,
+    }
+}
+
 impl Model {
     pub(super) fn act_on_saga(&mut self, world: &mut World, act: Act) {
-        let Some(saga) = world
-            .store
-            .sagas
-            .iter()
-            .find(|saga| saga.id == trip())
-            .cloned()
-        else {
+        let Some(saga) = world.store.saga(&trip()).cloned() else {
             return;
         };
         let (by, reason) = (String::new(), String::new());
@@ -43,15 +45,7 @@ impl Model {
             }
             Act::Abort => {
                 self.say(|| "the caller aborts the saga".into());
-                self.move_on(
-                    world,
-                    &saga,
-                    &Event::Abort {
-                        by,
-                        reason,
-                        after_loss: true,
-                    },
-                );
+                self.move_on(world, &saga, &abort(true));
             }
             Act::Retry => {
                 self.say(|| "a person has the stuck saga tried again".into());
@@ -128,7 +122,7 @@ impl Model {
         }
         let alone = SagaId::new("", undo::key_of(record.intent.call_id));
         for id in [trip(), alone] {
-            if let Some(saga) = world.store.sagas.iter().find(|saga| saga.id == id).cloned() {
+            if let Some(saga) = world.store.saga(&id).cloned() {
                 let (by, reason) = (String::new(), String::new());
                 self.move_on(world, &saga, &Event::Settled { by, reason });
             }
@@ -143,18 +137,9 @@ impl Model {
         self.say(|| format!("a person has {} undone", Self::call_label(&record)));
         world.left.undos -= 1;
         let id = SagaId::new("", undo::key_of(call_id));
-        if let Some(saga) = world.store.sagas.iter().find(|saga| saga.id == id).cloned() {
+        if let Some(saga) = world.store.saga(&id).cloned() {
             if saga.may_undo_after_all(&record) {
-                let (by, reason) = (String::new(), String::new());
-                self.move_on(
-                    world,
-                    &saga,
-                    &Event::Abort {
-                        by,
-                        reason,
-                        after_loss: false,
-                    },
-                );
+                self.move_on(world, &saga, &abort(false));
             }
             return;
         }
@@ -167,7 +152,7 @@ impl Model {
 
     /// Whether a person would act on the saga in this way now.
     pub(super) fn may_act(world: &World, act: Act) -> bool {
-        let Some(saga) = world.store.sagas.iter().find(|saga| saga.id == trip()) else {
+        let Some(saga) = world.store.saga(&trip()) else {
             return false;
         };
         let is_open = matches!(saga.phase, Phase::Open | Phase::OpenAtLoss);

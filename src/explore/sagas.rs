@@ -37,7 +37,7 @@ pub(super) fn trip() -> SagaId {
 impl Model {
     /// The saga that the calls name. The first call begins it; `None`: the store lets nothing begin.
     pub(super) fn ensure_saga(&mut self, world: &mut World) -> Option<Arc<Saga>> {
-        if let Some(saga) = world.store.sagas.iter().find(|saga| saga.id == trip()) {
+        if let Some(saga) = world.store.saga(&trip()) {
             return Some(saga.clone());
         }
         let begun = Arc::new(Saga::begin(trip(), &self.scene.sagas, at(world.now)));

@@ -298,9 +298,9 @@ impl Model {
             }
             Step::NotReached(at) => {
                 world.left.refusals -= 1;
-                self.not_reached(world, place(at))?;
+                self.end_unanswered(world, place(at))?;
             }
-            Step::GiveUp(at) => self.give_up(world, place(at))?,
+            Step::GiveUp(at) => self.end_unanswered(world, place(at))?,
             Step::Execute(at) => self.execute(world, place(at))?,
             Step::Answer(at) => {
                 let effect = world.requests[place(at)].executed.unwrap_or(0);

@@ -8,7 +8,7 @@ use super::names::{CALLS_OF_KEY, UNDOES};
 use super::scene::{Left, Scene};
 use crate::core::call::Change;
 use crate::core::record::{AttemptId, CallId, Record};
-use crate::core::saga::Saga;
+use crate::core::saga::{Saga, SagaId};
 use crate::core::session::Lock;
 
 pub(super) use super::names::{
@@ -40,6 +40,10 @@ impl Store {
     pub(super) fn holder(&self, name: Name) -> Option<&Arc<Record>> {
         let (_, call_id) = self.names.iter().find(|(held, _)| *held == name)?;
         self.load(*call_id)
+    }
+
+    pub(super) fn saga(&self, id: &SagaId) -> Option<&Arc<Saga>> {
+        self.sagas.iter().find(|saga| saga.id == *id)
     }
 
     pub(super) fn put(&mut self, record: Arc<Record>) {
