@@ -119,12 +119,12 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy {
+    pub(super) const POLICY: Policy = Policy {
         failures: 3,
         cooldown: Duration::from_secs(5),
     };
 
-    fn at(seconds: u64) -> Duration {
+    pub(super) fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 

@@ -8,6 +8,7 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use super::agents::Agent;
+use super::dice::Dice;
 use super::gateway::Gateways;
 use super::persons::Person;
 use super::plan::Plan;
@@ -118,22 +119,24 @@ async fn live(world: &Arc<World>) {
     }
 }
 
-async fn crash(gateways: Arc<Gateways>, n: u64) {
+/// Waits until an accident happens. Its dice, and the gateway that it happens to.
+async fn strike(gateways: &Gateways, accident: String) -> (Dice, usize) {
     let world = &gateways.world;
-    let mut dice = world.dice(&format!("crash {n}"));
+    let mut dice = world.dice(&accident);
     let at = dice.below(world.plan.trouble_until);
-    world.turns.wait(format!("crash {n}"), at).await;
+    world.turns.wait(accident, at).await;
     let place = dice.below(world.plan.gateways as u64) as usize;
+    (dice, place)
+}
+
+async fn crash(gateways: Arc<Gateways>, n: u64) {
+    let (mut dice, place) = strike(&gateways, format!("crash {n}")).await;
     let (in_order, pause_ms) = (dice.chance(25), dice.below(1_200));
     gateways.restart(place, in_order, pause_ms).await;
 }
 
 async fn stall(gateways: Arc<Gateways>, n: u64) {
-    let world = &gateways.world;
-    let mut dice = world.dice(&format!("stall {n}"));
-    let at = dice.below(world.plan.trouble_until);
-    world.turns.wait(format!("stall {n}"), at).await;
-    let place = dice.below(world.plan.gateways as u64) as usize;
+    let (mut dice, place) = strike(&gateways, format!("stall {n}")).await;
     gateways.stall(place, dice.pick(&[100, 500, 1_200, 2_500]));
 }
 

@@ -86,10 +86,7 @@ async fn an_adopted_charge_whose_call_is_lost_again_is_adopted_again_and_charged
 ) {
     let books = Books::open().await;
     let rules = config(&books, "", RESULT);
-    let gateways = forgotten(&mut place, &rules, async |gateway| {
-        charge(gateway, 7).await.expect_ok();
-    })
-    .await;
+    let gateways = forgotten(&mut place, &rules, [7]).await;
     let found = only(&report(&gateways[0]).await);
     let first = ask(&gateways[0], &found["id"], "adopt", "r")
         .await
@@ -133,14 +130,7 @@ async fn what_a_deduplicating_tool_has_told_a_call_is_not_taken_for_its_duplicat
     mut place: Place,
 ) {
     let books = Books::open().await;
-    let gateways = forgotten(
-        &mut place,
-        &deduplicating(&books, RESULT),
-        async |gateway| {
-            charge(gateway, 7).await.expect_ok();
-        },
-    )
-    .await;
+    let gateways = forgotten(&mut place, &deduplicating(&books, RESULT), [7]).await;
     let gateway = &gateways[0];
     let found = only(&report(gateway).await);
     // The tool tells it of the one effect.
@@ -175,14 +165,7 @@ async fn a_forgotten_effect_that_is_undone_is_not_told_as_done_by_a_tool_that_kn
     mut place: Place,
 ) {
     let books = Books::open().await;
-    let gateways = forgotten(
-        &mut place,
-        &deduplicating(&books, RESULT),
-        async |gateway| {
-            charge(gateway, 7).await.expect_ok();
-        },
-    )
-    .await;
+    let gateways = forgotten(&mut place, &deduplicating(&books, RESULT), [7]).await;
     let (gateway, last) = (&gateways[0], gateways.last().expect("one"));
     let found = only(&report(gateway).await);
     let undone = ask(gateway, &found["id"], "compensate", "r")

@@ -104,9 +104,14 @@ pub(crate) async fn accept(gateways: &[Gateway]) {
 pub(crate) async fn forgotten(
     place: &mut Place,
     config: &str,
-    between: impl AsyncFnOnce(&Gateway),
+    charged: impl IntoIterator<Item = usize>,
 ) -> Vec<Gateway> {
-    let gateways = lost(place, config, async |_| {}, between).await;
+    let charge_all = async |gateway: &Gateway| {
+        for n in charged {
+            charge(gateway, n).await.expect_ok();
+        }
+    };
+    let gateways = lost(place, config, async |_| {}, charge_all).await;
     accept(&gateways).await;
     gateways
 }
@@ -120,10 +125,7 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
     let books = Books::open().await;
     let shows = "show = [\"/amount\"]";
     let rules = config(&books, shows, &format!("{RESULT}\ntime = \"/made_at\""));
-    let gateways = forgotten(&mut place, &rules, async |gateway| {
-        charge(gateway, 7).await.expect_ok();
-    })
-    .await;
+    let gateways = forgotten(&mut place, &rules, [7]).await;
     let (first, last) = (&gateways[0], gateways.last().expect("one"));
     let found = only(&report(first).await);
     assert_eq!(
@@ -197,10 +199,7 @@ async fn without_a_result_a_repetition_is_told_so_and_charges_nothing(mut place:
     let books = Books::open().await;
     let keys = format!("[store]\nencryption_keys = [\"{}\"]\n", "ab".repeat(32));
     let rules = format!("{keys}{}", config(&books, "", ""));
-    let gateways = forgotten(&mut place, &rules, async |gateway| {
-        charge(gateway, 7).await.expect_ok();
-    })
-    .await;
+    let gateways = forgotten(&mut place, &rules, [7]).await;
     let gateway = &gateways[0];
     let found = only(&report(gateway).await);
     ask(gateway, &found["id"], "adopt", "r").await.expect_ok();
@@ -218,10 +217,7 @@ async fn without_a_result_a_repetition_is_told_so_and_charges_nothing(mut place:
 
 async fn what_a_call_has_done_since_is_not_adopted_over_it(mut place: Place) {
     let books = Books::open().await;
-    let gateways = forgotten(&mut place, &config(&books, "", RESULT), async |gateway| {
-        charge(gateway, 7).await.expect_ok();
-    })
-    .await;
+    let gateways = forgotten(&mut place, &config(&books, "", RESULT), [7]).await;
     let gateway = &gateways[0];
     let found = only(&report(gateway).await);
     let since = charge(gateway, 7).await.expect_ok();
@@ -292,12 +288,7 @@ async fn a_store_that_may_have_lost_data_adopts_nothing_until_that_is_accepted_a
 
 async fn of_two_first_requests_at_two_gateways_one_says_what_the_call_asked_for(mut place: Place) {
     let books = Books::open().await;
-    let gateways = forgotten(&mut place, &config(&books, "", RESULT), async |gateway| {
-        for n in 0..8 {
-            charge(gateway, n).await.expect_ok();
-        }
-    })
-    .await;
+    let gateways = forgotten(&mut place, &config(&books, "", RESULT), 0..8).await;
     let (one, other) = (&gateways[0], gateways.last().expect("one"));
     let found = report(one).await.at("/anomalies");
     for anomaly in found.as_array().expect("a list") {
@@ -328,12 +319,7 @@ async fn of_two_first_requests_at_two_gateways_one_says_what_the_call_asked_for(
 
 async fn an_adoption_and_a_repetition_at_once_make_one_call(mut place: Place) {
     let books = Books::open().await;
-    let gateways = forgotten(&mut place, &config(&books, "", RESULT), async |gateway| {
-        for n in 0..8 {
-            charge(gateway, n).await.expect_ok();
-        }
-    })
-    .await;
+    let gateways = forgotten(&mut place, &config(&books, "", RESULT), 0..8).await;
     let (one, other) = (&gateways[0], gateways.last().expect("one"));
     let found = report(one).await.at("/anomalies");
     let mut anomalies: Vec<&Value> = found.as_array().expect("a list").iter().collect();
@@ -378,10 +364,7 @@ async fn the_configuration_adopts_what_was_forgotten_and_leaves_alone_what_is_no
     mut place: Place,
 ) {
     let books = Books::open().await;
-    let gateways = forgotten(&mut place, &config(&books, "", RESULT), async |gateway| {
-        charge(gateway, 7).await.expect_ok();
-    })
-    .await;
+    let gateways = forgotten(&mut place, &config(&books, "", RESULT), [7]).await;
     let gateway = &gateways[0];
     books.make_beside(Some("beside"));
     // As if it were of a tenant that no token of this gateway has.

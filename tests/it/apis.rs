@@ -16,7 +16,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::support::tool::Seen;
-use crate::support::{Act, Gateway, Tool};
+use crate::support::{Act, Gateway, Tool, until};
 
 fn path(inside: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(inside)
@@ -95,6 +95,17 @@ fn sent_alike(tool: &Tool, times: usize) -> Seen {
     }
     assert_eq!(tool.effects(), 1, "{seen:#?}");
     seen[0].clone()
+}
+
+/// Aborts a saga, and waits until it is undone.
+async fn abort(gateway: &Gateway, saga: &str) {
+    let path = format!("/v1/sagas/{saga}");
+    let reason = json!({ "reason": "the plan is abandoned" });
+    gateway.post_to(&format!("{path}/abort"), &reason).await;
+    until("the saga is undone", async || {
+        gateway.get(&path).await.at("/state") == "compensated"
+    })
+    .await;
 }
 
 #[test]

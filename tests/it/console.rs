@@ -44,6 +44,17 @@ pub async fn unknown(gateway: &Gateway, key: &str) -> String {
     call.expect_problem("outcome-unknown").id()
 }
 
+/// Two signed in at a gateway, and its configuration without the first one's token.
+pub async fn two_signed_in() -> (Gateway, Browser, Browser, String) {
+    let tool = Tool::start().await;
+    let config = with_tokens(&one_tool(&tool, ""));
+    let gateway = Gateway::start(&config).await;
+    let ops = Browser::sign_in(&gateway, "ops").await;
+    let reads = Browser::sign_in(&gateway, "reads").await;
+    let without = config.replace(&hex::encode(Sha256::digest("ops")), &hex::encode([7; 32]));
+    (gateway, ops, reads, without)
+}
+
 async fn every_gateway_of_a_store_accepts_a_session(stores: &Stores) {
     let tool = Tool::start().await;
     let gateways = stores.gateways(&with_tokens(&one_tool(&tool, ""))).await;
@@ -357,15 +368,8 @@ async fn a_cookie_that_was_changed_or_is_of_another_store_opens_nothing() {
 
 #[tokio::test]
 async fn a_token_that_is_removed_ends_its_sessions() {
-    let tool = Tool::start().await;
-    let config = with_tokens(&one_tool(&tool, ""));
-    let gateway = Gateway::start(&config).await;
-    let (ops, reads) = (
-        Browser::sign_in(&gateway, "ops").await,
-        Browser::sign_in(&gateway, "reads").await,
-    );
+    let (gateway, ops, reads, without) = two_signed_in().await;
     let form = ops.form_token().await;
-    let without = config.replace(&hex::encode(Sha256::digest("ops")), &hex::encode([7; 32]));
     assert!(gateway.reload(&without).await);
     assert_eq!(ops.see("/console").await.status, 303);
     let late = ops.form(

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
-use crate::console::{call, with_tokens};
+use crate::console::{call, two_signed_in, with_tokens};
 use crate::support::browser::Browser;
 use crate::support::gateway::one_tool;
 use crate::support::stores::{Stores, on_both_stores};
@@ -93,15 +92,8 @@ async fn a_change_is_told_once_and_a_page_that_stays_as_it_is_says_nothing(store
 
 #[tokio::test]
 async fn a_stream_ends_with_its_session_and_with_the_gateway() {
-    let tool = Tool::start().await;
-    let config = with_tokens(&one_tool(&tool, ""));
-    let gateway = Gateway::start(&config).await;
-    let (ops, reads) = (
-        Browser::sign_in(&gateway, "ops").await,
-        Browser::sign_in(&gateway, "reads").await,
-    );
+    let (gateway, ops, reads, without) = two_signed_in().await;
     let (mut of_ops, mut of_reads) = (open(&ops, "/console").await, open(&reads, "/console").await);
-    let without = config.replace(&hex::encode(Sha256::digest("ops")), &hex::encode([7; 32]));
     assert!(gateway.reload(&without).await);
     while next(&mut of_ops).await.is_some() {}
     gateway.begin_stop();

@@ -42,6 +42,20 @@ async fn until_remembered(gateway: &Gateway, replay: impl AsyncFn(&Gateway) -> A
     until("it is remembered", holds).await;
 }
 
+async fn until_told_undone(gateway: &Gateway) {
+    let is_told = async || order(gateway).await.at("/compensated") == true;
+    until("it is told as undone", is_told).await;
+}
+
+/// The other gateway remembers the order again, and is told when the one undoes it.
+async fn is_remembered_anew_until_it_is_undone([one, other]: [&Gateway; 2], order_made: &Answer) {
+    one.until_ready().await;
+    other.until_ready().await;
+    until_remembered(other, order).await;
+    undo(one, order_made).await;
+    until_told_undone(other).await;
+}
+
 async fn over(redis: &str, config: &str) -> Gateway {
     let gateway = Gateway::sharing(redis, config).await;
     gateway.until_ready().await;
@@ -124,8 +138,7 @@ async fn a_call_that_one_gateway_has_undone_is_replayed_as_undone_by_another() {
     undo(&one, &first).await;
     let undone = Instant::now();
     assert_eq!(order(&one).await.at("/compensated"), true, "its own change");
-    let is_told = async || order(&other).await.at("/compensated") == true;
-    until("the other knows", is_told).await;
+    until_told_undone(&other).await;
     assert!(undone.elapsed() < SOON, "{:?}", undone.elapsed());
     assert_eq!(tool.effects(), 2, "it, and what undoes it");
 }
@@ -179,12 +192,7 @@ async fn nothing_is_remembered_of_a_redis_that_was_emptied() {
     assert_eq!(tool.effects(), 1);
     // What the gateways have put back is remembered anew, and its changes are told.
     one.accept_loss("a test").await.expect_ok();
-    one.until_ready().await;
-    other.until_ready().await;
-    until_remembered(&other, order).await;
-    undo(&one, &first).await;
-    let is_told = async || order(&other).await.at("/compensated") == true;
-    until("the other knows", is_told).await;
+    is_remembered_anew_until_it_is_undone([&one, &other], &first).await;
     assert_eq!(tool.effects(), 2);
 }
 
@@ -230,12 +238,7 @@ async fn after_a_failover_of_redis_memory_is_told_by_the_new_master() {
         order(&other).await.status != 200
     })
     .await;
-    one.until_ready().await;
-    other.until_ready().await;
-    until_remembered(&other, order).await;
-    undo(&one, &first).await;
-    let is_told = async || order(&other).await.at("/compensated") == true;
-    until("the other knows", is_told).await;
+    is_remembered_anew_until_it_is_undone([&one, &other], &first).await;
     assert_eq!(tool.effects(), 2);
 }
 

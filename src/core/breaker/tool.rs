@@ -215,16 +215,8 @@ impl ToolBreaker {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{POLICY, at};
     use super::*;
-
-    const POLICY: Policy = Policy {
-        failures: 3,
-        cooldown: Duration::from_secs(5),
-    };
-
-    fn at(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
 
     fn fail(breaker: &mut ToolBreaker, tenant: &str, times: u32, now: Duration) {
         for _ in 0..times {

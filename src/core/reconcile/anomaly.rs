@@ -347,4 +347,4 @@ fn is_reopened(case: &Case, again: &Listed, by_person: bool, is_lost: bool) -> b
 
 #[cfg(test)]
 #[path = "anomaly_tests.rs"]
-mod tests;
+pub(crate) mod tests;

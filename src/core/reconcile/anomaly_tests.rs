@@ -19,7 +19,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
 }
 
-fn orphan() -> Anomaly {
+pub(crate) fn orphan() -> Anomaly {
     Anomaly {
         kind: Kind::Orphan,
         source: "shop".into(),

@@ -334,22 +334,11 @@ impl Reconciler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::reconcile::Kind;
+    use crate::core::reconcile::anomaly::tests::orphan;
 
     #[test]
     fn a_report_with_an_anomaly_of_an_unknown_kind_has_the_others() {
-        let anomaly = Anomaly {
-            kind: Kind::Orphan,
-            source: "shop".into(),
-            key: "k".into(),
-            call_id: None,
-            id: "e1".into(),
-            detail: "no call has made it".into(),
-            doubt: None,
-            rival: None,
-            item: None,
-        };
-        let listed = Listed::of("orders", &anomaly, Act::Report);
+        let listed = Listed::of("orders", &orphan(), Act::Report);
         let mut stored = serde_json::json!({
             "name": "orders", "run": "1", "state": "done", "error": null, "by": "schedule",
             "since": 0, "until": 1, "started_at": 1, "finished_at": 2, "matched": 3, "undecided": 0,

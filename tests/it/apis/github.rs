@@ -145,13 +145,7 @@ async fn an_issue_of_an_abandoned_plan_is_closed_once_although_the_answer_to_tha
         .await
         .expect_ok();
     tool.then(Act::ExecuteThenDrop);
-    gateway
-        .post_to("/v1/sagas/plan-1/abort", &json!({ "reason": "not needed" }))
-        .await;
-    until("the saga is undone", async || {
-        gateway.get("/v1/sagas/plan-1").await.at("/state") == "compensated"
-    })
-    .await;
+    super::abort(&gateway, "plan-1").await;
     let seen = tool.seen();
     assert_eq!(seen[1].line, "PATCH /repos/acme/shop/issues/1347 HTTP/1.1");
     assert_eq!(

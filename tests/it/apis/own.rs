@@ -170,13 +170,7 @@ async fn a_plan_that_is_abandoned_cancels_its_order_once_and_the_books_agree() {
         .await
         .expect_ok();
     line.cut(true);
-    gateway
-        .post_to("/v1/sagas/trip-1/abort", &json!({ "reason": "gone" }))
-        .await;
-    until("the saga is undone", async || {
-        gateway.get("/v1/sagas/trip-1").await.at("/state") == "compensated"
-    })
-    .await;
+    super::abort(&gateway, "trip-1").await;
     let made = orders.orders().await;
     let states: Vec<_> = made.iter().map(|order| order["status"].clone()).collect();
     assert_eq!(states, ["created", "cancelled"]);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{call, keeping_keys, sent_alike};
 use crate::support::tool::Seen;
-use crate::support::{Act, Tool, until};
+use crate::support::{Act, Tool};
 
 const ADDRESS: &str = "https://connect.squareup.com";
 const PAID: &[u8] = br#"{"payment":{"id":"R2B3Z8WMVt3EAmzYWLZvz7Y69EbZY","status":"COMPLETED","amount_money":{"amount":1998,"currency":"USD"}}}"#;
@@ -95,13 +95,7 @@ async fn a_payment_of_an_abandoned_plan_is_paid_back_once() {
         .await
         .expect_ok();
     tool.then(Act::ExecuteThenDrop);
-    gateway
-        .post_to("/v1/sagas/trip-1/abort", &json!({ "reason": "gone" }))
-        .await;
-    until("the saga is undone", async || {
-        gateway.get("/v1/sagas/trip-1").await.at("/state") == "compensated"
-    })
-    .await;
+    super::abort(&gateway, "trip-1").await;
     let seen = tool.seen();
     assert_eq!(
         (seen[1].line.as_str(), seen.len()),

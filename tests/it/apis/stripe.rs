@@ -198,12 +198,7 @@ async fn a_payment_of_an_abandoned_plan_is_refunded_once_although_the_answer_to_
         gateway.post(name, &request, &[]).await.expect_ok();
     }
     tool.then(Act::ExecuteThenDrop);
-    let reason = json!({ "reason": "the customer went away" });
-    gateway.post_to("/v1/sagas/trip-1/abort", &reason).await;
-    until("the saga is undone", async || {
-        gateway.get("/v1/sagas/trip-1").await.at("/state") == "compensated"
-    })
-    .await;
+    super::abort(&gateway, "trip-1").await;
     let seen = tool.seen();
     let refunds: Vec<_> = seen
         .iter()
