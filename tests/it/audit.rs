@@ -13,6 +13,7 @@ use crate::contract::ME;
 use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::Bare;
 use crate::support::memory::Memory;
+use crate::support::rounds::work_on_sagas;
 use crate::support::{Act, Answer, Tool, client, until};
 
 /// The acts of the audit, newest first.
@@ -104,7 +105,7 @@ async fn an_act_that_is_refused_half_way_is_unknown() {
     post("/v1/sagas/G/abort", why()).await.expect_ok();
     until("it is stuck", async || {
         let later = bare.gateway.now() + jiff::SignedDuration::from_mins(5);
-        drop(bare.gateway.saga_worker.work_on_sagas_once(later).await);
+        drop(work_on_sagas(&bare.gateway, later).await);
         let saga = Answer::to(client().get(bare.url_of("/v1/sagas/G"))).await;
         saga.at("/state") == "stuck"
     })

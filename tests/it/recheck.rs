@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use oncegate::gateway::{self, recovery::Rested};
+use oncegate::gateway;
 use serde_json::json;
 
 use crate::support::gateway::{Bare, one_tool, read};
 use crate::support::memory::Memory;
+use crate::support::rounds::{Rested, recheck};
 use crate::support::{Act, Answer, Tool, client, until};
 
 /// A gateway over this store, with one tool and what is said of it.
@@ -81,11 +82,7 @@ impl Bare {
     /// Works on what is due in so many seconds.
     pub async fn rest_in(&self, seconds: u64) -> Rested {
         let now = self.gateway.now() + Duration::from_secs(seconds);
-        self.gateway
-            .rechecks
-            .recheck_once(now)
-            .await
-            .expect("an answer")
+        recheck(&self.gateway, now).await
     }
 }
 
@@ -132,7 +129,7 @@ async fn rules_that_changed_while_a_recheck_waited_for_its_turn_hold_for_it() {
         .collect();
     let gateway = Arc::clone(&bare.gateway);
     let now = gateway.now() + Duration::from_secs(60);
-    let rests = tokio::spawn(async move { gateway.rechecks.recheck_once(now).await });
+    let rests = tokio::spawn(async move { recheck(&gateway, now).await });
     until("as many are sent as may be at once", async || {
         tool.requests() == 9
     })
@@ -141,7 +138,7 @@ async fn rules_that_changed_while_a_recheck_waited_for_its_turn_hold_for_it() {
     bare.gateway.set_tools(held, Vec::new()).expect("a client");
     drop(holds);
     assert_eq!(
-        rests.await.expect("no panic").expect("an answer"),
+        rests.await.expect("no panic"),
         Rested { due: 5, settled: 4 }
     );
     assert_eq!(

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use oncegate::core::key::Lookup;
-use oncegate::gateway::recovery::Rested;
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -13,6 +12,7 @@ use crate::recheck::{OFTEN, RETRYING, over, probing};
 use crate::support::gateway::one_tool;
 use crate::support::memory::Memory;
 use crate::support::redis::{PROGRESS, Redis, short};
+use crate::support::rounds::{Rested, recheck};
 use crate::support::stores::Stores;
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -31,15 +31,12 @@ async fn a_finding_is_not_lost_because_another_gateway_asks_too() {
     let unknown = first.ask("k").await.expect_problem("outcome-unknown");
     let gateway = Arc::clone(&first.gateway);
     let now = gateway.now() + Duration::from_secs(3);
-    let asks = tokio::spawn(async move { gateway.rechecks.recheck_once(now).await });
+    let asks = tokio::spawn(async move { recheck(&gateway, now).await });
     until("it is asked", async || tool.requests() == 2).await;
     // The tool is slow to say it, and the next check is due meanwhile.
     assert_eq!(second.rest_in(60).await, Rested { due: 1, settled: 0 });
     drop(hold);
-    assert_eq!(
-        asks.await.expect("no panic").expect("an answer"),
-        Rested { due: 1, settled: 1 }
-    );
+    assert_eq!(asks.await.expect("no panic"), Rested { due: 1, settled: 1 });
     assert_eq!(second.state(&unknown).await, "succeeded");
     assert_eq!(second.ask("k").await.expect_ok().at("/result/order"), 1);
 }

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::gateway::{Bare, one_tool};
 use crate::support::memory::Memory;
+use crate::support::rounds::recheck;
 use crate::support::stores::{Stores, begin, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -291,24 +292,14 @@ async fn not_found_is_final_when_an_operator_or_a_deduplicating_tool_says_so() {
         ask().await.expect_problem("outcome-unknown");
         // The lease is the default deadline of 30 s, and ten more.
         let early = bare.gateway.now() + Duration::from_secs(10);
-        let rested = bare
-            .gateway
-            .rechecks
-            .recheck_once(early)
-            .await
-            .expect("an answer");
+        let rested = recheck(&bare.gateway, early).await;
         assert_eq!(
             (rested.due, rested.settled),
             (1, 0),
             "its request may still be under way"
         );
         let late = bare.gateway.now() + Duration::from_secs(120);
-        let rested = bare
-            .gateway
-            .rechecks
-            .recheck_once(late)
-            .await
-            .expect("an answer");
+        let rested = recheck(&bare.gateway, late).await;
         assert_eq!((rested.due, rested.settled), (1, 1), "{more} {dedup}");
         ask().await.expect_ok();
         assert_eq!(tool.effects_by_key().len(), 1);

@@ -12,6 +12,7 @@ use crate::contract::{ME, open_redis, open_redis_as_it_is};
 use crate::sagas::{MADE, executed, words};
 use crate::support::gateway::{Bare, store_is_free};
 use crate::support::redis::Redis;
+use crate::support::rounds::work_on_sagas;
 use crate::support::{Act, Answer, Tool, client, has_reason, until};
 
 /// A store that can be put back to a copy of it.
@@ -122,14 +123,10 @@ impl Shop {
     /// Does what is due, now that the deadline of the sagas is over.
     async fn work(&self) {
         let now = self.bare.gateway.now();
-        while self
-            .bare
-            .gateway
-            .saga_worker
-            .work_on_sagas_once(now)
+        while work_on_sagas(&self.bare.gateway, now)
             .await
             .expect("worked")
-            .worked
+            .settled
             > 0
         {}
     }
@@ -138,7 +135,7 @@ impl Shop {
     async fn undone(&self, saga: &str) {
         until("it is undone", async || {
             let (gateway, now) = (&self.bare.gateway, self.bare.gateway.now());
-            drop(gateway.saga_worker.work_on_sagas_once(now).await);
+            drop(work_on_sagas(&gateway, now).await);
             let state = self.saga(saga).await.at("/state");
             if state == "stuck" {
                 self.end(saga, "retry").await;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::contract::{Home, ME};
 use crate::sagas::{MADE, SOON, executed, shop, words};
 use crate::support::gateway::Bare;
+use crate::support::rounds::work_on_sagas;
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
@@ -282,9 +283,7 @@ async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(home: Hom
     })
     .await;
     let later = bare.gateway.now() + SignedDuration::from_hours(3);
-    bare.gateway
-        .saga_worker
-        .work_on_sagas_once(later)
+    work_on_sagas(&bare.gateway, later)
         .await
         .expect("an answer");
     assert_eq!(

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::contract::{Home, ME, arrival, at, claimed, ended, replaced};
 use crate::support::gateway::Bare;
+use crate::support::rounds::work_on_sagas;
 use crate::support::{Answer, Tool, client};
 
 /// A gateway that has ended.
@@ -86,10 +87,7 @@ impl Large {
     async fn at_rest(&self) -> Answer {
         for round in 1..=5 {
             let later = self.bare.gateway.now() + SignedDuration::from_mins(10 * round);
-            self.bare
-                .gateway
-                .saga_worker
-                .work_on_sagas_once(later)
+            work_on_sagas(&self.bare.gateway, later)
                 .await
                 .expect("an answer");
         }
@@ -256,9 +254,7 @@ async fn what_no_key_opens_is_put_aside(home: Home) {
     assert_eq!(lost.state.as_str(), "unknown");
 
     for _ in 0..6 {
-        bare.gateway
-            .saga_worker
-            .work_on_sagas_once(bare.gateway.now())
+        work_on_sagas(&bare.gateway, bare.gateway.now())
             .await
             .expect("an answer");
     }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::Bare;
 use crate::support::memory::Memory;
+use crate::support::rounds::work_on_sagas;
 use crate::support::{Act, Answer, Tool, client, until};
 
 const FAULTS: [Fault; 4] = [
@@ -105,7 +106,7 @@ impl Life {
     async fn work_later(&self) {
         let gateway = &self.gateway.gateway;
         let later = gateway.now() + SignedDuration::from_mins(5);
-        drop(gateway.saga_worker.work_on_sagas_once(later).await);
+        drop(work_on_sagas(&gateway, later).await);
     }
 
     /// Each once, and the newest undone first.

@@ -9,4 +9,4 @@ pub use self::loss::{AFTER_LOSS, LossAcceptance};
 pub use self::lost::LostCalls;
 pub(super) use self::prune::prune_all;
 pub(super) use self::rechecks::Probed;
-pub use self::rechecks::{Rechecks, Rested};
+pub use self::rechecks::Rechecks;

@@ -29,15 +29,6 @@ const BATCH: u32 = 32;
 /// Calls without a check that a start takes up.
 const TAKEN_UP: u32 = 1_000;
 
-/// The result of one round.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rested {
-    /// Calls whose check was due.
-    pub due: usize,
-    /// Calls that were settled.
-    pub settled: usize,
-}
-
 /// The result of a probe that a person wanted.
 pub(in crate::gateway) enum Probed {
     /// The record as it is now, and what the tool has said.
@@ -55,25 +46,10 @@ pub struct Rechecks {
 }
 
 impl Rechecks {
-    /// Checks a bounded number of due unknown calls, as their tools' policies say.
+    /// Begins to check a bounded number of due unknown calls, as their tools' policies say.
     ///
-    /// Many gateways may do it at once: each call is checked by one of them.
-    ///
-    /// # Errors
-    /// The store failed; what was settled so far stays so.
-    pub async fn recheck_once(self: &Arc<Self>, now: Timestamp) -> Result<Rested, store::Error> {
-        let begun = self.begin_rechecks(now).await?;
-        let mut rested = Rested {
-            due: begun.len(),
-            settled: 0,
-        };
-        for work in begun {
-            rested.settled += usize::from(work.await.unwrap_or(false));
-        }
-        Ok(rested)
-    }
-
-    /// Begins the due checks without waiting for them: a slow tool keeps no other waiting.
+    /// It does not wait for them: a slow tool keeps no other waiting. Many gateways may do it at once: each call is
+    /// checked by one of them.
     ///
     /// Each handle returns whether its call was settled. A check goes on if its handle is dropped.
     ///

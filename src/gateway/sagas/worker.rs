@@ -32,15 +32,6 @@ const AT_ONCE: usize = 16;
 /// How much longer other gateways leave a saga alone whose calls are let go.
 const LETTING_GO: Duration = Duration::from_mins(1);
 
-/// The result of one round.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Worked {
-    /// Sagas that were due.
-    pub due: usize,
-    /// Sagas that this gateway worked on.
-    pub worked: usize,
-}
-
 /// The worker for due sagas: deadlines, and compensations.
 pub struct SagaWorker {
     base: Arc<Base>,
@@ -62,28 +53,9 @@ impl SagaWorker {
         }
     }
 
-    /// Works on a bounded number of due sagas.
+    /// Begins to work on a bounded number of due sagas, and does not wait.
     ///
     /// Many gateways may do it at once: each saga is worked on by one of them.
-    ///
-    /// # Errors
-    /// The store failed; what was done so far stays so.
-    pub async fn work_on_sagas_once(
-        self: &Arc<Self>,
-        now: Timestamp,
-    ) -> Result<Worked, store::Error> {
-        let begun = self.begin_saga_work(now).await?;
-        let mut worked = Worked {
-            due: begun.len(),
-            worked: 0,
-        };
-        for work in begun {
-            worked.worked += usize::from(work.await.unwrap_or(false));
-        }
-        Ok(worked)
-    }
-
-    /// Begins to work on due sagas, and does not wait.
     ///
     /// # Errors
     /// The store failed; nothing was begun.

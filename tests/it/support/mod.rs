@@ -16,6 +16,7 @@ pub mod pace; // how fast gateways look at things
 pub mod ports; // ports for servers that are killed
 pub mod program; // an MCP server that is a program, and counts its effects in a file
 pub mod redis; // real Redis servers
+pub mod rounds; // one round of a worker
 pub mod shop; // the demo's shop as a process
 pub mod stores; // a gateway on each store, and calls of one session
 pub mod tool; // a tool that counts its effects and misbehaves on request
