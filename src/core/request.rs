@@ -66,18 +66,6 @@ pub struct Sent {
 }
 
 impl Shape {
-    /// The usual form: every argument in the body, as JSON; the key in its header.
-    pub fn plain(target: Target) -> Self {
-        Self {
-            target,
-            body: BodyForm::Json,
-            set: Vec::new(),
-            headers: Vec::new(),
-            key_header: KEY_HEADER.to_owned(),
-            key_body: None,
-        }
-    }
-
     /// Whether the body is exactly the arguments.
     fn keeps_body(&self) -> bool {
         self.body == BodyForm::Json

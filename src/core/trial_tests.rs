@@ -1,6 +1,6 @@
 //! Verdicts from observations.
 
-use super::lines::{End, Setting, end, lines};
+use super::lines::{Setting, end, lines};
 use super::*;
 use crate::core::outcome::{Body, Evidence, Sent, classify};
 use crate::core::tool::{Dedup, OnUnknown, Tool};
@@ -453,7 +453,7 @@ fn ids_that_are_redacted_are_compared_and_not_shown() {
 }
 
 #[track_caller]
-fn settings(tool: &Tool, trial: &Trial) -> (Vec<(Setting, Verdict)>, End) {
+fn settings(tool: &Tool, trial: &Trial) -> (Vec<(Setting, Verdict)>, Verdict) {
     let lines = lines(tool, trial.probed.is_some(), trial, &trial.findings());
     let settings = lines.iter().map(|line| (line.setting, line.verdict));
     (settings.collect(), end(&lines))
@@ -464,23 +464,23 @@ fn a_line_is_justified_by_all_its_claims_and_refuted_by_one() {
     let mut tool = Tool::new("t");
     let good = trial();
     let both = |verdict| vec![(Setting::Dedup, verdict), (Setting::Retry, verdict)];
-    assert_eq!(settings(&tool, &good), (both(Proved), End::Proved));
+    assert_eq!(settings(&tool, &good), (both(Proved), Proved));
     let mut bad = trial();
     bad.later = step(vec![seen("key-of-the-first", 201, 9)]);
     assert_eq!(
         settings(&tool, &bad),
-        (both(Refuted), End::Proved),
+        (both(Refuted), Proved),
         "nothing is declared"
     );
     tool.dedup = Dedup::Key;
-    assert_eq!(settings(&tool, &bad).1, End::Refuted);
+    assert_eq!(settings(&tool, &bad).1, Refuted);
     let unclear = Trial {
         naming: naming(""),
         ..trial()
     };
-    assert_eq!(settings(&tool, &unclear), (both(NotShown), End::NotShown));
+    assert_eq!(settings(&tool, &unclear), (both(NotShown), NotShown));
     tool.unknown = OnUnknown::Retry;
-    assert_eq!(settings(&tool, &good).1, End::Proved);
+    assert_eq!(settings(&tool, &good).1, Proved);
     // A repetition that is refused is no second effect, and brings no result.
     let refused = by_count(1, counted(0, step(vec![seen("k", 409, 0)])), 1);
     let refused = Trial {
@@ -488,7 +488,7 @@ fn a_line_is_justified_by_all_its_claims_and_refuted_by_one() {
         ..refused
     };
     let expected = vec![(Setting::Dedup, Proved), (Setting::Retry, NotShown)];
-    assert_eq!(settings(&tool, &refused), (expected, End::NotShown));
+    assert_eq!(settings(&tool, &refused), (expected, NotShown));
     tool.redact.args = vec!["/card".parse().expect("a pointer")];
     assert_eq!(settings(&tool, &good).0, [(Setting::Dedup, Proved)]);
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use oncegate::app::{self, TrialOptions, TrialPlan};
-use oncegate::core::trial::lines::End;
+use oncegate::core::trial::Verdict;
 
 use super::{complain, read, say};
 
@@ -106,9 +106,9 @@ impl VerifyTool {
             say(&report.text())?;
         }
         Ok(match report.end() {
-            End::Proved => ExitCode::SUCCESS,
-            End::Refuted => ExitCode::from(REFUTED),
-            End::NotShown => ExitCode::from(NOT_SHOWN),
+            Verdict::Proved => ExitCode::SUCCESS,
+            Verdict::Refuted => ExitCode::from(REFUTED),
+            Verdict::NotShown => ExitCode::from(NOT_SHOWN),
         })
     }
 }

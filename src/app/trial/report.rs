@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::core::trial::lines::{End, Line, Setting, end};
+use crate::core::trial::lines::{Line, Setting, end};
 use crate::core::trial::{Finding, Verdict, friendly};
 
 /// How much of a request or answer is shown, in characters.
@@ -87,7 +87,7 @@ pub(super) fn listed(exchanged: &Exchanged) -> String {
 
 impl Report {
     /// How the command ends.
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> Verdict {
         end(&self.lines)
     }
 

@@ -7,7 +7,14 @@ fn at(text: &str) -> Pointer {
 }
 
 fn shape(url: &str) -> Shape {
-    Shape::plain(Target::read(url).expect("a URL"))
+    Shape {
+        target: Target::read(url).expect("a URL"),
+        body: BodyForm::Json,
+        set: Vec::new(),
+        headers: Vec::new(),
+        key_header: KEY_HEADER.to_owned(),
+        key_body: None,
+    }
 }
 
 fn made(shape: &Shape, args: &Value) -> (String, String) {

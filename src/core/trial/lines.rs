@@ -86,23 +86,9 @@ fn retry_line(tool: &Tool, trial: &Trial, dedup: &Line) -> Option<Line> {
     Some(line)
 }
 
-/// How the command ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Every declared setting was proved.
-    Proved,
-    /// A declared setting was refuted.
-    Refuted,
-    /// A declared setting was neither proved nor refuted.
-    NotShown,
-}
-
 /// The trial's verdict on all declared settings together.
-pub fn end(lines: &[Line]) -> End {
+pub fn end(lines: &[Line]) -> Verdict {
     let declared = lines.iter().filter(|line| line.is_declared);
-    match declared.map(|line| line.verdict).max() {
-        None | Some(Verdict::Proved) => End::Proved,
-        Some(Verdict::NotShown) => End::NotShown,
-        Some(Verdict::Refuted) => End::Refuted,
-    }
+    let worst = declared.map(|line| line.verdict).max();
+    worst.unwrap_or(Verdict::Proved)
 }
