@@ -169,4 +169,9 @@ fn a_clock_set_back_does_no_harm() {
     )
     .expect("done");
     assert_eq!(done.latency_ms, Some(0));
+    let over = done.expires_at.expect("a window");
+    assert!(
+        over.duration_since(running.updated_at) >= jiff::SignedDuration::from_hours(1),
+        "its key is not over when the clock is right again: {over}"
+    );
 }

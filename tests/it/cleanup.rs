@@ -368,3 +368,28 @@ async fn recovery_and_rechecks_do_not_wait_for_a_cleanup_that_hangs() {
     stop.cancel();
     at.stop().await;
 }
+
+/// Its end would count as days old when the clock is right again: its key would be over, or free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_ends_while_the_clock_of_redis_is_days_behind_is_remembered() {
+    let (clock, tool) = (Clock::new(), Tool::start().await);
+    let redis = Redis::strict_by(&clock).await;
+    let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
+    tool.then(Act::after_ms(3_000, Act::Numbered));
+    let running = gateway.call(json!({ "n": 1 }));
+    let setting = async {
+        until("it runs", async || tool.requests() == 1).await;
+        clock.set_ahead(-2 * 24 * 3_600);
+        let is_closed = async || gateway.reasons().await.contains("its clock is -");
+        until("the clock is seen", is_closed).await;
+    };
+    let (first, ()) = tokio::join!(running, setting);
+    let first = first.expect_ok();
+    clock.set_ahead(0);
+    gateway.until_ready().await;
+    let again = gateway.call(json!({ "n": 1 })).await.expect_ok();
+    assert_eq!(again.at("/replayed"), true);
+    assert_eq!(again.result(), first.result());
+    assert_eq!(tool.effects(), 1);
+}

@@ -145,6 +145,8 @@ pub(super) fn finish(
     why: &str,
     now: Timestamp,
 ) -> Change {
+    // If the clock was set back meanwhile, the key must not look older than its call once the clock is right again.
+    let now = now.max(record.updated_at);
     let (state, is_known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content.clone()), true),
         Outcome::NotExecuted(failure) => (State::Failed(failure.clone()), true),
