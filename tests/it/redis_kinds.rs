@@ -354,3 +354,32 @@ async fn after_a_failover_the_new_master_has_what_was_acknowledged() {
     call(&gateway, 100).await.expect_ok();
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
 }
+
+/// As after a failover to a replica that lacked the newest write.
+#[tokio::test]
+async fn the_loss_of_a_bounded_redis_can_be_accepted_at_the_gateway_that_lost_a_write() {
+    let tool = Tool::start().await;
+    tool.always(Act::Numbered);
+    let redis = Redis::with(&[("min-replicas-to-write", "1")]).await;
+    let _replica = redis.replica().await;
+    let gateway = gateway(&redis, &tool, "[store]\ndurability = \"bounded\"").await;
+    let first = call(&gateway, 1).await.expect_ok();
+    let mut lost = 0;
+    for partition in 0..64 {
+        let mut counts = redis.counts(partition).await;
+        for count in counts.values_mut().filter(|count| **count > 1) {
+            *count -= 1;
+            lost += 1;
+        }
+        redis.set_counts(partition, &counts).await;
+    }
+    assert!(lost > 0, "the call was counted");
+    notices(&gateway, "accept-loss").await;
+    // What is left is on the replica, too, and is shown.
+    until("a replay", async || call(&gateway, 1).await.status == 200).await;
+    gateway.accept_loss("a test").await.expect_ok();
+    gateway.until_ready().await;
+    assert_eq!(call(&gateway, 1).await.expect_ok().result(), first.result());
+    call(&gateway, 2).await.expect_ok();
+    assert_eq!(tool.effects(), 2);
+}

@@ -104,6 +104,8 @@ struct State {
     running: HashMap<CallId, Remembered>,
     recent: VecDeque<Remembered>,
     recent_bytes: usize,
+    /// Where writes of this gateway are missing: how many are left, by the number of the partition.
+    left: HashMap<usize, u64>,
 }
 
 /// A write of the last seconds.
@@ -240,6 +242,27 @@ impl Memory {
         state.marks.writes.of(&state.marks.gateway, partition)
     }
 
+    /// How many of its own writes a server must have to be the store: those that it knows, but for lost ones.
+    ///
+    /// Where writes are missing no further ones are counted.
+    pub(super) fn writes_left(&self, partition: Partition) -> u64 {
+        let state = self.state();
+        let known = state.marks.writes.of(&state.marks.gateway, partition);
+        let left = state.left.get(&partition.index());
+        left.map_or(known, |left| known.min(*left))
+    }
+
+    /// Notes a look that found writes missing.
+    pub(super) fn saw_loss(&self, sight: &Sight) {
+        let mut state = self.state();
+        let (own, known) = (&state.marks.gateway, &state.marks.writes);
+        let left = Partition::all().filter_map(|at| {
+            let there = sight.writes.of(own, at);
+            (there < known.of(own, at)).then(|| (at.index(), there))
+        });
+        state.left = left.collect();
+    }
+
     /// How many writes of each gateway it knows.
     pub(super) fn all_writes(&self) -> Writes {
         self.state().marks.writes.clone()
@@ -250,6 +273,7 @@ impl Memory {
     /// Older writes need not be put back, and forgotten gateways need not be remembered.
     pub(super) fn saw_all(&self, sight: &Sight) {
         let mut state = self.state();
+        state.left.clear();
         let marks = &mut state.marks;
         marks.writes.merge(&sight.writes);
         marks.writes.forget_absent(&sight.writes, &marks.gateway);
@@ -315,6 +339,7 @@ impl Memory {
             sight.token().max(self.highest_token())
         };
         let mut state = self.state();
+        state.left.clear();
         epoch.clone_into(&mut state.marks.epoch);
         state.marks.writes = sight.writes;
         state.marks.token = floor.max(state.marks.token);
