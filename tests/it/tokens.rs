@@ -218,6 +218,23 @@ mod an_hour_back {
         session.rises(&relaxed.restart().await).await;
     }
 
+    /// Tokens two days ahead would close the gateway until the clock is there.
+    #[tokio::test]
+    async fn a_clock_that_was_two_days_ahead_for_a_moment_does_not_close_a_gateway_over_redis() {
+        let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
+        let redis = Redis::strict_by(&clock).await;
+        let gateway = gateway(&redis, &tool, RELAXED).await;
+        session.rises(&gateway).await;
+        clock.set_ahead(172_800);
+        session.rises(&gateway).await;
+        clock.set_ahead(0);
+        gateway.until_ready().await;
+        session.rises(&gateway).await;
+        let token = session.tokens.last().expect("a token");
+        let ahead = token.saturating_sub(time(&redis).await);
+        assert!(ahead < 60 * 1_000_000, "ahead by {ahead} µs");
+    }
+
     #[tokio::test]
     async fn tokens_rise_by_the_gateways_memory_alone_when_redis_is_flushed_too() {
         let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());

@@ -39,6 +39,8 @@ struct Conditions {
     call: String,
     token: String,
     floor: String,
+    /// No clock of a Redis counts beyond this.
+    latest: String,
     explained: u64,
     lock: bool,
     lease: String,
@@ -88,6 +90,7 @@ impl Admissions {
                 Token::This(token) => token.to_string(),
             },
             floor: self.floor()?.to_string(),
+            latest: (self.now_us() + TOKEN_LIMIT_US).to_string(),
             explained: self.server.accepted_token.load(Ordering::SeqCst),
             lock: admission.lock.is_some(),
             lease: change
@@ -111,9 +114,13 @@ impl Admissions {
         serde_json::to_string(&asked).map_err(|error| Error::Refused(error.to_string()))
     }
 
+    fn now_us(&self) -> u64 {
+        self.server.now().as_microsecond().unsigned_abs()
+    }
+
     /// The lowest token: the clock, and every token that this gateway has seen.
     fn floor(&self) -> Result<u64, Error> {
-        let now = self.server.now().as_microsecond().unsigned_abs();
+        let now = self.now_us();
         let floor = now.max(self.server.memory.token() + 1);
         if floor.saturating_sub(now) > TOKEN_LIMIT_US {
             return Err(Error::Refused(

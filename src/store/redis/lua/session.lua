@@ -1,7 +1,7 @@
 -- Sessions, budgets and similar calls, for the scripts that begin a call or end one. The gateway makes the conditions
 -- (`admission`). Scripts compare them, and write what follows from them.
 --
--- admission: call, token ('next' or a number), floor, explained, lock, lease, line_us, line_length,
+-- admission: call, token ('next' or a number), floor, latest, explained, lock, lease, line_us, line_length,
 --       budget { max, window_us }, similar { window_us, refuses, confirmed }. A missing member is no condition. Numbers
 --       that a double does not print in full are texts.
 
@@ -124,12 +124,13 @@ end
 
 -- Writes what follows from conditions that hold: token, lock and places. Returns the token, and the newest similar call or
 -- ''. A new token is max(previous + 1, this server's clock in microseconds, floor): it rises even if the session or the
--- clock was set back.
+-- clock was set back. A clock beyond `latest` is a fault that must not drive tokens ahead for ever: it does not count.
 local function enter(keys, admission, now, seen)
   local token = admission.token
   if token == 'next' then
     local previous = tonumber(seen.token or '0')
-    token = digits(math.max(previous + 1, now, tonumber(admission.floor)))
+    local clock = now <= tonumber(admission.latest or now) and now or 0
+    token = digits(math.max(previous + 1, clock, tonumber(admission.floor)))
   end
   if admission.lock then
     redis.call('HSET', keys.session, 'token', token, 'lock', admission.call, 'lock_token', token, 'lock_lease', admission.lease)
