@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident check otel loss observe fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants audit
+.PHONY: install dist run test test-fast soak incident check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -63,6 +63,14 @@ observe:
 	@scripts/setup observe
 	cargo build --quiet --bin oncegate
 	@scripts/observe
+
+# Faults of the machine under a real gateway: disks that are full, fail, lie or lose power, clocks, no memory, no files, stopped
+# processes, failover; over SQLite, Redis and Valkey. FAULTS names some of them. Takes Linux, python3, cc, redis-server and
+# valkey-server (or Debian's archive); seven minutes. See docs/reliability.md.
+faults:
+	@scripts/setup faults
+	cargo build --quiet --bin oncegate
+	@scripts/faults $(FAULTS)
 
 # A real gateway under what schemathesis makes of /openapi.json; and each parser under samples that change at random, for
 # FUZZ_SECONDS. Takes python3 and PyPI; eight minutes.

@@ -141,6 +141,7 @@ fn each_target_names_what_it_needs() {
     for (set, packages) in [
         ("loss", "iproute2 nftables redis-server"),
         ("observe", "redis-server prometheus python3"),
+        ("faults", "python3 redis-server"),
         ("fuzz", "curl python3 python3-venv"),
         ("clients", "git python3 python3-venv"),
         ("conformance", "python3 python3-venv"),
