@@ -402,8 +402,8 @@ static SERVER: LazyLock<Option<&[&str]>> = LazyLock::new(|| {
     // Another one, such as valkey-server, by its path.
     let named = std::env::var("REDIS_SERVER").ok().map(|path| &*path.leak());
     let server = named.unwrap_or("redis-server");
-    let bound = Vec::leak(vec!["setpriv", "--pdeathsig", "KILL", server]);
-    [&*bound, &bound[3..]].into_iter().find(runs)
+    let bound: &[&str] = Vec::leak(vec!["setpriv", "--pdeathsig", "KILL", server]);
+    [bound, &bound[3..]].into_iter().find(runs)
 });
 
 /// A thread that starts the servers and never ends: the kernel kills such a server together with the
