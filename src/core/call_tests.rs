@@ -18,6 +18,8 @@ mod run;
 mod similar;
 #[path = "call_undo_tests.rs"]
 mod undo;
+#[path = "call_whole_tests.rs"]
+mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;
