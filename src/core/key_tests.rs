@@ -85,6 +85,23 @@ fn a_pointer_takes_out_a_member_or_an_item_and_nothing_else() {
     }
 }
 
+#[test]
+fn a_pointer_holds_itself_and_what_is_below_it() {
+    let at = |text: &str| text.parse::<Pointer>().expect(text);
+    for (pointer, other, holds) in [
+        ("/a", "/a", true),
+        ("/a", "/a/b", true),
+        ("/a", "/a/b/0", true),
+        ("/a", "/ab", false),
+        ("/a/b", "/a", false),
+        ("/a", "/b/a", false),
+    ] {
+        assert_eq!(at(pointer).holds(&at(other)), holds, "{pointer} {other}");
+    }
+    let whole = Pointer::to(&[]);
+    assert!(whole.holds(&whole) && whole.holds(&at("/a")));
+}
+
 /// Stored calls are found by these bytes: they must stay the same.
 #[test]
 fn the_forms_of_a_name_stay_as_they_are() {

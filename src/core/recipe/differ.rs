@@ -86,7 +86,15 @@ mod tests {
         let long = "n".repeat(500);
         let deep = |value: u8| format!("{{\"a\":{{\"{long}\":{value}}}}}");
         assert_eq!(differing(&tool, &deep(1), &deep(2)), ["/a"]);
-        let large = |value: u8| format!("{{\"a\":{value},\"b\":\"{}\"}}", "x".repeat(MAX_ARGS));
-        assert_eq!(differing(&tool, &large(1), &large(2)), [""; 0]);
+        let large = |value: u8, size: usize| {
+            let around = r#"{"a":1,"b":""}"#.len();
+            format!("{{\"a\":{value},\"b\":\"{}\"}}", "x".repeat(size - around))
+        };
+        let of_size = |one, other| differing(&tool, &large(1, one), &large(2, other));
+        assert_eq!(of_size(MAX_ARGS, MAX_ARGS), ["/a"]);
+        assert_eq!(of_size(MAX_ARGS + 1, MAX_ARGS + 1), [""; 0]);
+        let fits = "n".repeat(MAX_PLACE - "/a/".len());
+        assert_eq!(short(format!("/a/{fits}")), format!("/a/{fits}"));
+        assert_eq!(short(format!("/a/{fits}n")), "/a");
     }
 }

@@ -207,8 +207,7 @@ impl Recipe {
         as_second: Part,
     ) -> Vec<(Chosen, Part)> {
         let mut names: Vec<_> = key.iter().map(|key| (key.clone(), as_key)).collect();
-        let depends = |key: &Chosen| matches!(key.source, Source::Business | Source::Derived);
-        if !self.redacted.is_empty() && key.as_ref().is_ok_and(depends) {
+        if !self.redacted.is_empty() {
             let counted = self.counted(asking.args);
             for earlier in &asking.secrets.earlier {
                 let secrets = &Secrets::one(earlier.clone());

@@ -1,3 +1,8 @@
+//! Keys and fingerprints, by every recipe.
+
+#[path = "identity_names_tests.rs"]
+mod names;
+
 use proptest::prelude::*;
 use serde_json::json;
 
