@@ -31,8 +31,14 @@ fn cancelled(item: Value) -> Value {
 
 #[test]
 fn one_name_under_two_keys_is_two_effects() {
-    let found = reconciled(&rules(), &[], &[item(1), with(item(2), "id", "o1")]);
-    assert_eq!(brief(&found), [(Kind::Orphan, "o1"), (Kind::Orphan, "o1")]);
+    let (one, two) = (item(1), with(item(2), "id", "o1"));
+    // However often a list that moved on says them.
+    for again in [&one, &two] {
+        let said = [one.clone(), two.clone(), again.clone()];
+        let found = reconciled(&rules(), &[], &said);
+        assert_eq!(brief(&found), [(Kind::Orphan, "o1"), (Kind::Orphan, "o1")]);
+    }
+    let found = reconciled(&rules(), &[], &[one, two]);
     let keys: BTreeSet<_> = found.anomalies.iter().map(|one| one.key.clone()).collect();
     assert_eq!(keys, BTreeSet::from([key_of(1), key_of(2)]));
     assert!(found.anomalies.iter().all(|one| one.source == "shop"));
@@ -378,4 +384,17 @@ fn a_surplus_effect_is_that_of_the_call_that_it_names_or_of_the_last_that_has_ru
     // A call that is not known may be one of before.
     let stranger = "00000000-0000-0000-0000-000000000009";
     assert_eq!(surplus(&both[..1], &[names("x1", stranger)]), []);
+}
+
+#[test]
+fn a_call_whose_server_only_asked_is_not_missing() {
+    let with_result = |result: &'static str| {
+        let content = Content::Kept(result.into());
+        call(1, 1_500, State::Succeeded(content))
+    };
+    let asked = with_result(r#"{"resultType":"input_required","requestState":"s"}"#);
+    check(&[asked.clone()], &[], 0, &[]);
+    check(&[asked], &[item(1)], 1, &[]);
+    let done = with_result(r#"{"resultType":"complete"}"#);
+    check(&[done], &[], 0, &[(Kind::Missing, FIRST)]);
 }

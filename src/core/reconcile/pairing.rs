@@ -79,13 +79,12 @@ impl<'a> Pairing<'a> {
     pub fn new(rules: &'a Rules, window: Window, said: Vec<Item>) -> Self {
         let (mut items, mut places) = (Vec::<Item>::with_capacity(said.len()), HashMap::new());
         for item in said {
-            match places.entry(item.name()) {
+            // One name under two keys is two effects.
+            match places.entry((item.name(), item.key.clone())) {
                 Entry::Vacant(place) => {
                     place.insert(items.len());
                     items.push(item);
                 }
-                // One name for two effects: each is one.
-                Entry::Occupied(place) if items[*place.get()].key != item.key => items.push(item),
                 Entry::Occupied(place) => items[*place.get()] = item,
             }
         }
