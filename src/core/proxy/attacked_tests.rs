@@ -286,3 +286,52 @@ fn what_a_person_says_of_an_answer_may_not_speak_for_the_connection() {
         assert_eq!(said(status, "x-b"), None, "{status}");
     }
 }
+
+#[test]
+fn what_is_too_deep_for_readers_is_kept_as_a_text() {
+    let nested = |levels: usize, (open, close): (&str, &str)| {
+        format!("{}0{}", open.repeat(levels), close.repeat(levels))
+    };
+    for pair in [("[", "]"), ("{\"a\":", "}")] {
+        for (levels, member) in [(99, "json"), (100, "text"), (120, "text")] {
+            let asked = post("application/json", &nested(levels, pair));
+            let image = Policy::default().image(&asked);
+            let kept: Value = serde_json::from_slice(&image).expect("JSON");
+            let has = |name: &str| kept.get(name).is_some();
+            assert!(has(member), "{levels} of {pair:?}: {kept}");
+            assert!(has("json") != has("text"), "{levels} of {pair:?}");
+            assert_eq!(message(&image), Some(asked));
+        }
+    }
+}
+
+#[test]
+fn a_request_without_a_body_stays_one_whatever_is_secret() {
+    let policy = Policy {
+        redact: vec![at("/card")],
+        ..Policy::default()
+    };
+    let asked = Message {
+        method: "DELETE".into(),
+        ..post("application/json", "")
+    };
+    assert_eq!(message(&policy.image(&asked)), Some(asked));
+}
+
+#[test]
+fn a_kept_answer_is_shown_without_its_secrets_and_otherwise_whole() {
+    let policy = Policy {
+        secret_headers: vec!["x-own".into()],
+        ..Policy::default()
+    };
+    let with = |own: &str, token: &str| Reply {
+        status: 201,
+        headers: [("x-own", own), ("x-token", token), ("date", "today")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec(),
+        body: "{\"a\":1.50}".into(),
+    };
+    let masked = with("[redacted]", "[redacted]");
+    assert_eq!(policy.shown(&with("a", "b").keep()), masked.keep());
+    assert_eq!(policy.shown(b"by a person"), "by a person");
+}

@@ -361,3 +361,121 @@ proptest! {
         prop_assert_eq!(Reply::read(&reply.keep()), Some(reply));
     }
 }
+
+#[test]
+fn a_header_that_names_another_method_takes_the_stricter_of_two_treatments() {
+    let deletes = Rule {
+        unkeyed: Some(Unkeyed::Derive),
+        ..rule(&["DELETE"], "/v1", Does::Write)
+    };
+    let named = |method: &str| Message {
+        headers: vec![("x-http-method".into(), method.into())],
+        ..post("", "")
+    };
+    let mut policy = Policy {
+        rules: vec![deletes, rule(&["PURGE"], "/v1", Does::Deny)],
+        ..Policy::default()
+    };
+    for (unkeyed, method, decided) in [
+        (Unkeyed::Derive, "DELETE", (Does::Write, Unkeyed::Derive)),
+        (Unkeyed::Derive, "PUT", (Does::Write, Unkeyed::Derive)),
+        (Unkeyed::Refuse, "DELETE", (Does::Write, Unkeyed::Refuse)),
+        (Unkeyed::Refuse, "PUT", (Does::Write, Unkeyed::Refuse)),
+        (Unkeyed::Pass, "DELETE", (Does::Write, Unkeyed::Refuse)),
+        (Unkeyed::Pass, "PUT", (Does::Write, Unkeyed::Refuse)),
+        (Unkeyed::Derive, "PURGE", (Does::Deny, Unkeyed::Derive)),
+        (Unkeyed::Derive, "put, purge", (Does::Deny, Unkeyed::Derive)),
+    ] {
+        policy.unkeyed = unkeyed;
+        assert_eq!(policy.decide_on(&named(method)), decided, "{method}");
+    }
+}
+
+#[test]
+fn a_target_is_path_and_query_as_they_were_written() {
+    let plain = post("", "");
+    assert_eq!(plain.target(), "/v1/charges");
+    for query in ["", "a=%20b"] {
+        let asked = Message {
+            query: Some(query.into()),
+            ..plain.clone()
+        };
+        assert_eq!(asked.target(), format!("/v1/charges?{query}"));
+    }
+}
+
+#[test]
+fn a_credential_that_goes_through_is_part_of_the_intent() {
+    let mut policy = Policy {
+        counted_headers: vec!["stripe-account".into()],
+        ..Policy::default()
+    };
+    assert_eq!(policy.counted(), ["stripe-account"]);
+    policy.passes_authorization = true;
+    assert_eq!(policy.counted(), ["stripe-account", CREDENTIAL]);
+}
+
+#[test]
+fn a_rule_that_reads_fits_only_a_path_that_every_server_reads_alike() {
+    let policy = Policy {
+        rules: vec![rule(&["POST"], "/v1/search", Does::Read)],
+        ..Policy::default()
+    };
+    for (path, does) in [
+        ("/v1/search", Does::Read),
+        ("/v1/%73earch", Does::Read),
+        ("/v1//search", Does::Write),
+        ("/v1%2fsearch", Does::Write),
+        ("/v1%2Fsearch", Does::Write),
+        ("/V1/search", Does::Write),
+    ] {
+        assert_eq!(policy.decide("POST", path).1, does, "{path}");
+    }
+}
+
+#[test]
+fn headers_of_one_connection_are_told_from_others() {
+    let named = ["x-hop".to_owned()];
+    for (name, is) in [
+        ("te", true),
+        ("host", true),
+        ("upgrade", true),
+        ("x-hop", true),
+        ("x-other", false),
+        ("content-type", false),
+    ] {
+        assert_eq!(is_of_connection(name, &named), is, "{name}");
+    }
+    assert!(!is_of_connection("x-hop", &[]));
+}
+
+#[test]
+fn a_name_of_many_steps_is_never_taken_for_another() {
+    let name = |steps: usize, last: &str| {
+        let inner = "[x]".repeat(steps - 2);
+        format!("a{inner}[{last}]=1")
+    };
+    let form = |name: &str| view(&post(FORM, name), "");
+    for steps in [2, 31, 32, 33, 34, 40] {
+        let (one, other) = (form(&name(steps, "y")), form(&name(steps, "z")));
+        assert_ne!(one, other, "{steps}");
+    }
+    // One of as many steps as are told apart is in its place; a longer one is as a whole.
+    let steps = |steps: usize| {
+        let names = [&["a"], &vec!["x"; steps - 2][..], &["y"]].concat();
+        let pointer = Pointer::to(&[&["body"], &names[..]].concat());
+        let places = places(&pointer);
+        form(&name(steps, "y")).pointer(places[1].as_str()).cloned()
+    };
+    assert_eq!(steps(32), Some(json!([["1"], {}])));
+    assert_eq!(steps(33), None);
+    let whole = form(&name(33, "y"));
+    let (written, _) = name(33, "y")
+        .split_once('=')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .expect("a name");
+    assert_eq!(
+        whole["body"]["form"],
+        json!([[], { (written): [["1"], {}] }])
+    );
+}

@@ -41,19 +41,17 @@ impl Target {
         let path = url[authority..]
             .find(['/', '?', '#', '\\'])
             .map_or(url.len(), |at| authority + at);
-        let (mut pieces, mut rest, mut at) = (Vec::new(), url, 0);
+        if url[..path].contains('{') {
+            return Err("only path and query of a URL have places for arguments".into());
+        }
+        let (mut pieces, mut rest) = (Vec::new(), url);
         while let Some((before, inside)) = rest.split_once('{') {
-            at += before.len();
-            if at < path {
-                return Err("only path and query of a URL have places for arguments".into());
-            }
             let (place, after) = inside.split_once('}').ok_or("a { without its }")?;
             if is_cut(before) {
                 return Err("a place for an argument stands within a percent-encoded byte".into());
             }
             pieces.push(Piece::Given(before.to_owned()));
             pieces.push(piece(place)?);
-            at += place.len() + 2;
             rest = after;
         }
         pieces.push(Piece::Given(rest.to_owned()));

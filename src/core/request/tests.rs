@@ -260,3 +260,72 @@ fn a_header_takes_visible_text_of_one_line() {
         );
     }
 }
+
+#[test]
+fn a_body_is_written_anew_as_soon_as_any_rule_speaks_of_it() {
+    let args = Bytes::from("{ \"b\" : 1.0, \"a\":2 }");
+    let plain = shape("https://h/x");
+    let body = |change: &dyn Fn(&mut Shape)| {
+        let mut shape = plain.clone();
+        change(&mut shape);
+        let sent = shape.make(&args, "k1").expect("a request");
+        String::from_utf8(sent.body.to_vec()).expect("text")
+    };
+    assert_eq!(body(&|_| {}).as_bytes(), args);
+    type Change<'a> = &'a dyn Fn(&mut Shape);
+    let changes: [(Change<'_>, &str); 5] = [
+        (
+            &|shape| shape.set = vec![(at("/c"), json!(3))],
+            r#"{"a":2,"b":1.0,"c":3}"#,
+        ),
+        (
+            &|shape| shape.key_body = Some(at("/key")),
+            r#"{"a":2,"b":1.0,"key":"k1"}"#,
+        ),
+        (
+            &|shape| shape.headers = vec![("x-b".to_owned(), at("/b"))],
+            r#"{"a":2}"#,
+        ),
+        (
+            &|shape| shape.target = Target::read("https://h/{/a}").expect("a URL"),
+            r#"{"b":1.0}"#,
+        ),
+        (
+            &|shape| shape.body = BodyForm::Form(Lists::Repeat),
+            "a=2&b=1.0",
+        ),
+    ];
+    for (change, expected) in changes {
+        assert_eq!(body(change), expected);
+    }
+}
+
+#[test]
+fn places_may_follow_each_other_at_once() {
+    let shape = shape("https://host/{/long_name}{/b}{key}?{/c}");
+    let (url, _) = made(&shape, &json!({ "long_name": 1, "b": 2, "c": 3 }));
+    assert_eq!(url, "https://host/12k1?3");
+}
+
+#[test]
+fn an_example_of_a_url_has_a_plain_character_in_each_place() {
+    for (url, example, has_key) in [
+        ("https://h/x?y=1", "https://h/x?y=1", false),
+        ("https://h/{/a}/x?k={key}", "https://h/0/x?k=0", true),
+        ("https://h/{/key}", "https://h/0", false),
+    ] {
+        let target = Target::read(url).expect(url);
+        assert_eq!(
+            (target.example().as_str(), target.has_key()),
+            (example, has_key)
+        );
+    }
+}
+
+#[test]
+fn a_place_that_is_none_is_named_up_to_40_characters() {
+    let why = |place: &str| Target::read(&format!("https://h/{{{place}}}")).expect_err("no place");
+    let name = "n".repeat(40);
+    assert!(why(&name).starts_with(&format!("{{{name}}} would be sent")));
+    assert!(why(&format!("{name}n")).starts_with("{ would be sent"));
+}
