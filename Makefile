@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants audit
+.PHONY: install dist run test test-fast soak incident check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -161,10 +161,16 @@ breaks:
 	@scripts/setup test
 	@scripts/breaks
 
-# Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes two hours, and cargo-mutants.
+# Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes three hours, and cargo-mutants.
 mutants:
 	@scripts/setup mutants
-	PROPTEST_CASES=32 cargo mutants
+	@scripts/mutants rules
+
+# The same, and the stores, but only lines that have changed since the commit SINCE.
+SINCE = main
+mutants-changed:
+	@scripts/setup mutants test
+	@scripts/mutants changed $(SINCE)
 
 # Builds for this machine and installs the binary, manual pages and completions below PREFIX.
 PREFIX = /usr/local
