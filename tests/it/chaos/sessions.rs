@@ -65,20 +65,22 @@ impl World {
                 match answer.map(|answer| answer.problem()).as_deref() {
                     Some("session-busy") => sleep(Duration::from_millis(20)).await,
                     // On a slow machine the tool may seem slow.
-                    Some("" | "outcome-unknown" | "tool-unreachable") => return true,
-                    Some("budget-exceeded") if self.bounds.budget.is_some() => return true,
-                    _ => return false,
+                    Some("" | "outcome-unknown" | "tool-unreachable") => return Ok(()),
+                    Some("budget-exceeded") if self.bounds.budget.is_some() => return Ok(()),
+                    other => return Err(format!("told {other:?}")),
                 }
             }
-            false
+            Err("busy for too long".to_owned())
         };
         let has_run = tokio::select! {
             has_run = runs => has_run,
-            () = time_passes => false,
+            () = time_passes => unreachable!("it has no end"),
         };
-        if !has_run {
+        if let Err(why) = has_run {
             let sessions = self.memory.sessions();
-            self.breaks(format!("L6: S{session} does not run k{key}: {sessions:?}"));
+            self.breaks(format!(
+                "L6: S{session} does not run k{key}, {why}: {sessions:?}"
+            ));
         }
     }
 
