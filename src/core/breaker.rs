@@ -213,4 +213,30 @@ mod tests {
         breaker.give_back(next, at(9));
         assert!(breaker.is_closed());
     }
+
+    #[test]
+    fn what_was_tried_before_it_closed_says_nothing_of_the_next_try() {
+        let mut breaker = open();
+        let old = breaker.admit(&POLICY, at(5)).expect("let through");
+        let old = old.expect("to try");
+        breaker.ended(&POLICY, true, None, at(6));
+        (0..3).for_each(|_| breaker.ended(&POLICY, false, None, at(7)));
+        let new = breaker.admit(&POLICY, at(12)).expect("let through");
+        assert!(new.is_some() && new != Some(old));
+        breaker.give_back(old, at(13));
+        assert_eq!(
+            breaker.admit(&POLICY, at(13)),
+            Err(at(4)),
+            "the new one tries"
+        );
+    }
+
+    #[test]
+    fn a_try_that_has_failed_is_not_given_back() {
+        let mut breaker = open();
+        let trial = breaker.admit(&POLICY, at(5)).expect("let through");
+        breaker.ended(&POLICY, false, trial, at(6));
+        breaker.give_back(trial.expect("to try"), at(7));
+        assert_eq!(breaker.admit(&POLICY, at(7)), Err(at(4)));
+    }
 }

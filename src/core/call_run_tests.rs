@@ -175,3 +175,18 @@ fn a_clock_set_back_does_no_harm() {
         "its key is not over when the clock is right again: {over}"
     );
 }
+
+#[test]
+fn a_saga_refuses_only_the_attempt_that_has_asked_it() {
+    let tool = tool("t");
+    let running = record(&tool, key::Source::Derived, &[]);
+    let of_another = Event::NotJoined {
+        by: ME,
+        attempt: attempt(9),
+        kind: FailureKind::SagaClosed,
+        why: "it is aborted".into(),
+    };
+    assert_eq!(cell(&tool, Some(&running), &of_another, 1), "(NotOwner)");
+    let own = not_joined(FailureKind::SagaClosed);
+    assert_eq!(cell(&tool, Some(&running), &own, 1), "Finish -> failed");
+}

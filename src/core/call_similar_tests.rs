@@ -146,3 +146,18 @@ proptest! {
         prop_assert_eq!(arrives(&tool, named, &alike("like", fingerprint + 1, ""), seconds), Action::RefuseReused);
     }
 }
+
+#[test]
+fn a_key_without_a_saga_or_of_the_same_one_gets_the_result_of_a_sagas_call() {
+    let tool = tool("t");
+    let mut done = succeeded("{}");
+    Arc::make_mut(&mut done.intent).saga_id = "G".into();
+    for (saga_id, action) in [
+        ("", Action::TakeNames),
+        ("G", Action::TakeNames),
+        ("H", Action::RefuseSimilar),
+    ] {
+        let asked = asks(&tool, &done, &alike("k2", 2, saga_id), 2);
+        assert_eq!(asked.action, action, "{saga_id:?}");
+    }
+}

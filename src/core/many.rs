@@ -248,4 +248,14 @@ mod tests {
             assert!(!marks[..at].contains(one), "{at}");
         }
     }
+
+    #[test]
+    fn a_mark_in_a_form_is_the_same_when_it_comes_back() {
+        let mark = Mark::of_call(&succeeded("{}"));
+        let text = mark.to_hex();
+        assert_eq!((Mark::from_hex(&text), text.len()), (mark, 32));
+        for other in ["", "xyzzy", &text[1..], &format!("{text}0")] {
+            assert_ne!(Mark::from_hex(other), mark, "{other:?}");
+        }
+    }
 }

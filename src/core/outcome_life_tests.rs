@@ -1,6 +1,7 @@
 //! Which answers show that a tool is there.
 
 use super::*;
+use crate::core::evidence::McpAnswer;
 
 fn answer(status: u16) -> Evidence {
     Evidence::Answer {
@@ -57,4 +58,20 @@ fn a_tool_is_healthy_that_has_said_something_definite() {
     ] {
         assert_eq!(outcome.is_healthy(), is_healthy, "{outcome:?}");
     }
+}
+
+#[test]
+fn an_mcp_server_that_refuses_a_request_is_there_and_one_that_failed_may_not_be() {
+    let error = |code: i32| {
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","id":"1","error":{{"code":{code},"message":"m"}}}}"#);
+        Evidence::Mcp(McpAnswer {
+            status: 200,
+            body: Body::Whole(body.into()),
+            has_session: false,
+            names_request: true,
+        })
+    };
+    assert!(is_sign_of_life(&error(-32602)), "invalid params");
+    assert!(!is_sign_of_life(&error(-32603)), "internal error");
 }

@@ -346,3 +346,57 @@ fn questions_prove_nothing_after_an_attempt_that_may_have_run_and_never_undo() {
         assert_eq!(classify(&tool, &evidence, sent).0.as_str(), expected);
     }
 }
+
+#[test]
+fn an_answer_that_is_no_clear_one_says_what_came() {
+    let tool = tool("t");
+    let said = |status, body: Body| {
+        let evidence = Evidence::Answer {
+            status,
+            body,
+            retry_after: None,
+            newest_token: None,
+        };
+        classify(&tool, &evidence, Sent::default()).1
+    };
+    assert_eq!(
+        said(302, Body::Whole("moved".into())),
+        "the tool answered 302 with 5 bytes; redirects are never followed"
+    );
+    assert_eq!(
+        said(500, Body::Broken("cut off".into())),
+        "the tool answered 500 with a body that could not be read (cut off); that does not prove that it was not executed"
+    );
+}
+
+#[test]
+fn only_a_proxy_keeps_what_an_api_said_when_it_did_not_take_the_request() {
+    let proxy = crate::core::proxy::Policy::default();
+    let plain = tool("t");
+    let proxied = Tool {
+        proxy: Some(proxy),
+        ..tool("t")
+    };
+    let whole = || Body::Whole(r#"{"busy":true}"#.into());
+    for (tool, body, kept) in [
+        (&proxied, whole(), Some(r#"{"busy":true}"#)),
+        (&proxied, Body::Broken("cut off".into()), None),
+        (&plain, whole(), None),
+    ] {
+        let evidence = Evidence::Answer {
+            status: 429,
+            body,
+            retry_after: None,
+            newest_token: None,
+        };
+        let failure = Failure {
+            kind: FailureKind::Unavailable,
+            status: Some(429),
+            body: kept.map(Into::into),
+            retry_after: None,
+            why: "the tool answered 429".into(),
+        };
+        let (outcome, _) = classify(tool, &evidence, Sent::default());
+        assert_eq!(outcome, Outcome::NotExecuted(failure));
+    }
+}

@@ -483,3 +483,7 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

@@ -325,3 +325,71 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_session_is_as_large_as_its_texts_and_its_lists() {
+    let entry = |by: &str, detail: &str| Entry::new(at(0), "frozen", by, detail);
+    let session = Session {
+        waiting: vec![(call(1), at(0)); 3],
+        events: vec![entry("token ops", "why"), entry("token me", "again")],
+        ..Session::default()
+    };
+    let texts = "token ops".len() + "why".len() + "token me".len() + "again".len();
+    let lists = 2 * size_of::<Entry>() + 3 * size_of::<(CallId, Timestamp)>();
+    assert_eq!(session.size(), texts + lists);
+    assert_eq!(Session::default().size(), 0);
+}
+
+#[test]
+fn every_refusal_has_its_word() {
+    let (call_id, retry_after) = (call(1), Duration::ZERO);
+    let pending = Refusal::SimilarPending {
+        call_id,
+        retry_after: None,
+    };
+    let words = [
+        Refusal::Frozen,
+        Refusal::Stale,
+        Refusal::NotGiven,
+        Refusal::Busy { retry_after },
+        Refusal::Spent { retry_after },
+        Refusal::Similar { call_id },
+    ];
+    assert_eq!(words.map(|refusal| refusal.as_str()), Refusal::WORDS);
+    assert_eq!(pending.as_str(), "similar");
+}
+
+#[test]
+fn a_call_is_not_refused_where_similar_ones_are_only_flagged() {
+    for (action, refuses) in [
+        (OnSimilar::Flag, false),
+        (OnSimilar::Refuse, true),
+        (OnSimilar::Replay, true),
+    ] {
+        let tool = Tool {
+            similar: Some(Similar {
+                fields: Vec::new(),
+                window: Duration::from_secs(60),
+                action,
+            }),
+            ..with_mode(Mode::Shared)
+        };
+        let brought = Brought {
+            fencing: None,
+            confirmed: Some(call(9)),
+        };
+        let admitted = admission(&tool, &intent("S", "U"), brought);
+        let expected = Admission {
+            token: Token::Next,
+            lock: None,
+            budget: None,
+            similar: Some(NearDuplicateRule {
+                group: GroupKey([7; 32]),
+                window: Duration::from_secs(60),
+                refuses,
+                confirmed: Some(call(9)),
+            }),
+        };
+        assert_eq!(admitted, Ok(Some(expected)));
+    }
+}

@@ -1,5 +1,8 @@
 //! Verdicts from observations.
 
+#[path = "trial_told_tests.rs"]
+mod told;
+
 use super::lines::{Setting, end, lines};
 use super::*;
 use crate::core::outcome::{Body, Evidence, Sent, classify};

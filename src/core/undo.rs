@@ -152,6 +152,7 @@ mod tests {
     use super::*;
     use crate::core::call::tests::succeeded;
     use crate::core::compensation::read_members;
+    use crate::core::record::{Compensation, Undo};
     use crate::core::redact;
 
     fn template(args: Value) -> Result<Template, String> {
@@ -231,5 +232,127 @@ mod tests {
             let copies = template(json!({ "lines": "/args/lines" })).expect("a template");
             assert!(copies.args(&call).is_err(), "{masked}");
         }
+    }
+
+    #[test]
+    fn only_a_compensation_that_succeeded_has_undone_its_call() {
+        use crate::core::call::tests::failed;
+        let done = succeeded("{}");
+        for (state, blocker) in [
+            (done.state.clone(), None),
+            (State::Running, Some(Blocker::Busy)),
+            (failed(), Some(Blocker::Failed)),
+            (State::Unknown("timed out".into()), Some(Blocker::Unknown)),
+            (State::Compensating(None), Some(Blocker::Final)),
+            (State::Compensated(None), Some(Blocker::Final)),
+            (State::Stuck(None), Some(Blocker::Final)),
+        ] {
+            let compensation = Record {
+                state,
+                ..done.clone()
+            };
+            let blocked = outcome_of(&compensation).err();
+            let blocked = blocked.map(|blocked| blocked.blocker);
+            assert_eq!(blocked, blocker, "{}", compensation.state.as_str());
+        }
+    }
+
+    #[test]
+    fn a_call_is_undone_alone_only_if_it_has_or_may_have_an_effect_that_can_be_undone() {
+        let tool = |compensation| Tool {
+            compensation,
+            ..Tool::new("t")
+        };
+        let by = |undoes_unknown| {
+            let template = template(json!({})).expect("a template");
+            tool(Policy::By(Template {
+                undoes_unknown,
+                ..template
+            }))
+        };
+        let read = Tool {
+            effect: Effect::Read,
+            ..by(true)
+        };
+        let done = succeeded("{}");
+        let in_state = |state| Record {
+            state,
+            ..done.clone()
+        };
+        let unknown = in_state(State::Unknown("timed out".into()));
+        let mut undoes = done.clone();
+        std::sync::Arc::make_mut(&mut undoes.intent).key_source = key::Source::Compensation;
+        let not_known = "it is not known whether the call was executed: resolve it first";
+        for (record, tool, why) in [
+            (&done, by(false), None),
+            (&done, tool(Policy::Undeclared), None),
+            (&unknown, by(true), None),
+            (&in_state(State::Stuck(None)), by(false), None),
+            (&done, read, Some("the tool only reads")),
+            (
+                &done,
+                tool(Policy::Needless),
+                Some("its tool has nothing to undo: compensation = \"none\""),
+            ),
+            (
+                &undoes,
+                by(true),
+                Some("the call undoes another one itself"),
+            ),
+            (
+                &in_state(State::Compensated(None)),
+                by(true),
+                Some("what the call did has been undone"),
+            ),
+            (&unknown, by(false), Some(not_known)),
+            (&unknown, tool(Policy::Undeclared), Some(not_known)),
+        ] {
+            let told = may_be_undone(record, &tool).err();
+            assert_eq!(told, why, "{}", record.state.as_str());
+        }
+    }
+
+    #[test]
+    fn a_compensation_is_wanted_only_by_the_call_that_waits_for_just_this_one() {
+        let id = |number| CallId(uuid::Uuid::from_u128(number));
+        let undone = |state, compensation: Option<u128>| Record {
+            state,
+            undo: Some(Undo {
+                compensation: compensation.map(|number| Compensation {
+                    tool: "cancel".into(),
+                    call_id: id(number),
+                }),
+                skipped: false,
+            }),
+            ..succeeded("{}")
+        };
+        let waits = || State::Compensating(None);
+        for (record, is_wanted) in [
+            (Some(undone(waits(), Some(7))), true),
+            (Some(undone(waits(), Some(8))), false),
+            (Some(undone(waits(), None)), false),
+            (Some(undone(State::Stuck(None), Some(7))), false),
+            (Some(undone(State::Compensated(None), Some(7))), false),
+            (Some(succeeded("{}")), false),
+            (None, false),
+        ] {
+            assert_eq!(
+                super::is_wanted(id(7), record.as_ref()),
+                is_wanted,
+                "{record:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_effect_has_the_same_key_for_ever_so_that_it_is_undone_once() {
+        let key = key_of_effect("orders", "7");
+        assert_eq!(key, "compensate:effect-050fadb724984a0cc05cabd208497403");
+        assert_ne!(key, key_of_effect("orders", "8"));
+        assert_ne!(
+            key,
+            key_of_effect("order", "s7"),
+            "texts do not run together"
+        );
     }
 }

@@ -389,4 +389,46 @@ mod tests {
         assert!(breaker.is_closed_for(&POLICY, "b", at(2)));
         assert!(!breaker.is_closed_for(&POLICY, "a", at(2)));
     }
+
+    #[test]
+    fn what_counts_as_long_ago_is_two_cooldowns_or_half_a_minute() {
+        for (cooldown, window) in [(5, 30), (20, 40), (60, 120)] {
+            let policy = Policy {
+                cooldown: at(cooldown),
+                ..POLICY
+            };
+            let mut breaker = ToolBreaker::default();
+            for _ in 0..3 {
+                breaker.ended(&policy, "a", Sign::Failed, Trials::default(), at(1_000));
+            }
+            let is_suspect = |now| !breaker.is_closed_for(&policy, "b", at(now));
+            assert!(is_suspect(1_000 + window), "{cooldown}");
+            assert!(!is_suspect(1_000 + window + 1), "{cooldown}");
+        }
+    }
+
+    #[test]
+    fn only_other_tenants_that_called_lately_say_whether_the_tool_is_suspect() {
+        let mut breaker = ToolBreaker::default();
+        succeed(&mut breaker, "quiet", at(1));
+        fail(&mut breaker, "failing", 3, at(1_000));
+        assert!(
+            !breaker.is_closed_for(&POLICY, "new", at(1_001)),
+            "all that called failed"
+        );
+        // Its own failure, which did not open its breaker, speaks for no other.
+        fail(&mut breaker, "new", 1, at(1_001));
+        assert!(!breaker.is_closed_for(&POLICY, "new", at(1_002)));
+    }
+
+    #[test]
+    fn the_quietest_tenant_is_forgotten_first() {
+        let mut breaker = ToolBreaker::default();
+        for n in 0..MAX_TENANTS {
+            succeed(&mut breaker, &n.to_string(), at(1_000 + n as u64));
+        }
+        fail(&mut breaker, "0", 1, at(5_000));
+        succeed(&mut breaker, "one more", at(5_001));
+        assert!(breaker.tenants.contains_key("0") && !breaker.tenants.contains_key("1"));
+    }
 }

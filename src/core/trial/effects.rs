@@ -295,3 +295,73 @@ pub(super) fn listed(places: &[String]) -> String {
     };
     format!("{}{more}", named.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_id_repeats_the_request_if_it_is_the_same_text_or_a_long_part_of_it() {
+        for (id, sent, expected) in [
+            (json!("7"), "7", true),
+            (json!(7), "7", true),
+            (json!("--"), "--", true),
+            (json!("A-1"), "a1", true),
+            (json!("--"), "++", false),
+            (json!("a1"), "a2", false),
+            // A part of the request.
+            (json!("key-45678"), "the KEY45678 of the first", true),
+            (json!("key-4567"), "the KEY4567 of the first", false),
+            // The request as a part of it.
+            (json!("order-key45678-1"), "key-45678", true),
+            (json!("order-key4567-1"), "key-4567", false),
+            // One part of it alone.
+            (json!("9-abcdefghijkl"), "x abcdefghijkl", true),
+            (json!("9-abcdefghijk"), "x abcdefghijk", false),
+        ] {
+            assert_eq!(repeats(&id, sent), expected, "{id} {sent}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_hidden_with_what_holds_it_or_stands_in_it() {
+        let pointer = |text: &str| text.parse::<Pointer>().expect("a pointer");
+        let naming = Naming {
+            hidden: vec![pointer("/card/no")],
+            ..Naming::default()
+        };
+        for (at, is_hidden) in [
+            ("/card/no", true),
+            ("/card", true),
+            ("/card/no/0", true),
+            ("/card/nothing", false),
+            ("/card/n", false),
+            ("/id", false),
+        ] {
+            let shown = naming.show(&pointer(at), &json!(7));
+            assert_eq!(shown, if is_hidden { MASK } else { "7" }, "{at:?}");
+        }
+        let long = naming.show(&pointer("/id"), &json!("x".repeat(99)));
+        assert_eq!(long.len(), MAX_SHOWN);
+    }
+
+    #[test]
+    fn a_sentence_names_six_places_and_says_how_many_more_there_are() {
+        let places = |count: usize| -> Vec<String> {
+            let places = (0..count).map(|n| {
+                if n == 0 {
+                    String::new()
+                } else {
+                    format!("/{n}")
+                }
+            });
+            places.collect()
+        };
+        assert_eq!(listed(&places(1)), "the top");
+        let six = "the top, /1, /2, /3, /4, /5";
+        assert_eq!(listed(&places(6)), six);
+        assert_eq!(listed(&places(8)), format!("{six} and 2 more places"));
+    }
+}
