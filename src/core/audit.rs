@@ -377,4 +377,11 @@ mod tests {
         };
         assert!(Audited::from_document(&other).is_err());
     }
+
+    #[test]
+    fn an_outcome_is_written_as_it_is_stored() {
+        for outcome in [Outcome::Done, Outcome::Refused, Outcome::Unknown] {
+            assert_eq!(serde_json::json!(outcome), outcome.as_str());
+        }
+    }
 }

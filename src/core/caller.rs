@@ -407,4 +407,31 @@ mod tests {
         other[31] = 8;
         assert!(!is_same(&[7; 32], &other));
     }
+
+    #[test]
+    fn tenants_are_those_of_the_tokens_or_the_one_of_an_open_gateway() {
+        let of = |tenant: &str| Token {
+            caller: Caller {
+                tenant: tenant.into(),
+                ..caller(&[])
+            },
+            ..token(None)
+        };
+        let tenants = |tokens: &[Token]| Caller::tenants(tokens).into_iter().collect::<Vec<_>>();
+        assert_eq!(tenants(&[]), ["default"]);
+        assert_eq!(
+            tenants(&[of("shop"), of("bank"), of("shop")]),
+            ["bank", "shop"]
+        );
+    }
+
+    #[test]
+    fn a_call_that_is_only_guessed_to_be_a_tenants_is_seen_by_administrators_alone() {
+        let call = crate::core::call::tests::succeeded("{}");
+        let mut guessed = call.clone();
+        std::sync::Arc::make_mut(&mut guessed.intent).key_source = key::Source::Adopted;
+        let (admin, reader) = (caller(&["admin"]), caller(&["read"]));
+        assert!(admin.may_see(&call) && reader.may_see(&call));
+        assert!(admin.may_see(&guessed) && !reader.may_see(&guessed));
+    }
 }

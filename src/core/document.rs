@@ -167,5 +167,6 @@ mod tests {
             ..document.clone()
         };
         assert_eq!(document.to_the_microsecond(), kept);
+        assert_eq!(document.digest(), digest(Kind::Saga, "shop", "G"));
     }
 }

@@ -179,3 +179,9 @@ fn a_page_that_is_just_full_goes_on_where_it_did() {
     assert_eq!(page(2), (2, Some(place(1))));
     assert_eq!(page(1), (1, Some(place(3))));
 }
+
+#[test]
+fn few_calls_stay_failed_or_unknown() {
+    let listed = STATES.into_iter().filter(|state| is_listed(state));
+    assert_eq!(listed.collect::<Vec<_>>(), ["failed", "unknown"]);
+}

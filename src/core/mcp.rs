@@ -200,6 +200,10 @@ mod tests {
         let long = "a".repeat(MAX_CLIENT_ID);
         let meta = object(json!({ "a": "toolu_1", "b": long, "c": { "x": 1 }, "d": 7, "e": "x" }));
         assert_eq!(client_ids(&names, &meta), r#"{"a":"toolu_1","d":7}"#);
+        for number in [json!(-7), json!(u64::MAX)] {
+            let ids = client_ids(&names, &object(json!({ "a": number })));
+            assert_eq!(ids, format!("{{\"a\":{number}}}"));
+        }
         assert_eq!(client_ids(&names[1..3], &meta), "");
         assert_eq!(client_ids(&[], &meta), "");
     }

@@ -97,6 +97,9 @@ mod tests {
         let after = |last, milliseconds| next_batch(last, Duration::from_millis(milliseconds), 100);
         assert_eq!(after(100, 6), 50);
         assert_eq!(after(50, 4), 50, "about right");
+        for right in [BATCH_TIME, BATCH_TIME / 2] {
+            assert_eq!(next_batch(50, right, 100), 50);
+        }
         assert_eq!(after(50, 2), 100);
         assert_eq!(after(100, 0), 100);
         assert_eq!(after(12, 900), 10);

@@ -134,3 +134,28 @@ fn an_adopted_call_is_undone_with_its_effect_and_in_one_way_only() {
     }
     assert_eq!(without_call(None, "o1", false), Ok(()));
 }
+
+#[test]
+fn a_call_is_undone_only_if_it_is_known_how_it_ends_and_no_person_lets_it_stand() {
+    use crate::core::record::Undo;
+    let of = |state| revalidate::call(&call(1, 1_500, state));
+    for ended in [succeeded(1), failed(), State::Stuck(None)] {
+        assert_eq!(of(ended), Ok(()));
+    }
+    for state in [State::Running, State::Unknown(String::new())] {
+        let why = Blocked::busy("it is not known how the call ends");
+        assert_eq!(of(state), Err(why));
+    }
+    for state in [succeeded(1), State::Running] {
+        let undo = Some(Undo {
+            compensation: None,
+            skipped: true,
+        });
+        let skipped = Record {
+            undo,
+            ..call(1, 1_500, state)
+        };
+        let why = Blocked::for_good("a person has decided that its effect stands");
+        assert_eq!(revalidate::call(&skipped), Err(why));
+    }
+}

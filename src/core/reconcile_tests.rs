@@ -8,6 +8,8 @@ mod paired;
 mod planted;
 #[path = "reconcile_revalidate_tests.rs"]
 mod revalidated;
+#[path = "reconcile_window_tests.rs"]
+mod windows;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

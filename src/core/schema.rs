@@ -280,4 +280,24 @@ mod tests {
         let wide = format!("{}éé", &sentence[1..]);
         assert_eq!(cut(wide), format!("{}…", &sentence[1..]));
     }
+
+    #[test]
+    fn a_part_is_found_through_properties_and_references() {
+        let id = json!({ "type": "string" });
+        let order = json!({ "properties": { "id": id, "next": { "$ref": "#/$defs/order" } } });
+        let text = json!({
+            "$ref": "#/$defs/root",
+            "$defs": { "root": { "properties": { "order": { "$ref": "#/$defs/order" } } }, "order": order },
+        });
+        let schema = Schema::new(text.clone()).expect("a schema");
+        let at = |pointer: &str| schema.at(&pointer.parse().expect("a pointer")).cloned();
+        assert_eq!(at("/order"), Some(order));
+        assert_eq!(at("/order/id"), Some(id.clone()));
+        assert_eq!(at("/order/next/next/id"), Some(id));
+        assert_eq!((at("/id"), at("/order/id/x")), (None, None));
+        let root = schema.at(&Pointer::to(&[]));
+        assert_eq!(root, text.pointer("/$defs/root"));
+        let in_circles = Schema::new(json!({ "$ref": "#" })).expect("a schema");
+        assert_eq!(in_circles.at(&Pointer::to(&[])), None);
+    }
 }

@@ -72,6 +72,16 @@ mod tests {
     }
 
     #[test]
+    fn a_part_is_its_fraction_of_what_is_free_afterwards() {
+        let part = Part {
+            numerator: 2,
+            denominator: 3,
+        };
+        assert_eq!(part.alone(1_000), 400);
+        assert!(fits(1_000, 0, 0, 400, part) && !fits(1_000, 0, 0, 401, part));
+    }
+
+    #[test]
     fn nothing_fits_beyond_the_total_or_the_largest_number() {
         assert!(!fits(100, 100, 0, 1, TENANT));
         assert!(!fits(100, 200, 0, 1, TENANT));

@@ -403,4 +403,23 @@ pub(crate) mod tests {
             "a proxy's derived keys have a window of their own"
         );
     }
+
+    #[test]
+    fn a_call_holds_its_key_for_longer_than_it_may_run() {
+        let mut tool = tool("t");
+        let seconds = |tool: &Tool| (tool.lease().as_secs(), tool.longest().as_secs());
+        assert_eq!(seconds(&tool), (30 + 10, 5 + 30 + 10 + 10));
+        tool.session.wait = Duration::from_secs(100);
+        assert_eq!(seconds(&tool), (40, 150));
+    }
+
+    #[test]
+    fn effects_and_modes_have_their_words() {
+        assert_eq!(
+            [Effect::Read, Effect::Write].map(Effect::as_str),
+            ["read", "write"]
+        );
+        let modes = [Mode::Exclusive, Mode::Fenced, Mode::Shared].map(Mode::as_str);
+        assert_eq!(modes, ["exclusive", "fenced", "shared"]);
+    }
 }

@@ -138,6 +138,11 @@ mod tests {
             (context.parent.to_string().as_str(), context.state.as_str()),
             ("00f067aa0ba902b7", "a=1,b=2")
         );
+        for (flags, sampled) in [("00", false), ("01", true), ("02", false), ("ff", true)] {
+            let line = format!("00-{TRACE}-00f067aa0ba902b7-{flags}");
+            let context = Context::parse(&line, "").expect("valid");
+            assert_eq!(context.sampled, sampled, "{flags}");
+        }
         let later =
             Context::parse(&format!("01-{TRACE}-00f067aa0ba902b7-02-more"), "").expect("valid");
         assert_eq!((later.trace_id.as_str(), later.sampled), (TRACE, false));
@@ -148,6 +153,8 @@ mod tests {
             &format!("00-{TRACE}-00f067aa0ba902b7-01-more"),
             &format!("ff-{TRACE}-00f067aa0ba902b7-01"),
             &format!("00-{TRACE}-0000000000000000-01"),
+            &format!("00-{TRACE}-00f067aa0ba902b-01"),
+            &format!("00-{TRACE}-00f067aa0ba902b7-1"),
             &format!("00-{TRACE}-00f067aa0ba902b7-zz"),
             "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
             "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
@@ -194,6 +201,7 @@ mod tests {
         };
         let share = |share| ids().filter(|id| is_sampled(id, share)).count();
         assert_eq!((share(0.0), share(1.0)), (0, 1_000));
+        assert!(!is_sampled("10000000000000000000000000000000", 0.0));
         assert!((400..600).contains(&share(0.5)), "{}", share(0.5));
         let is_kept = |id: &String| is_sampled(id, 0.3) <= is_sampled(id, 0.4);
         assert!(

@@ -56,7 +56,6 @@ impl Lines {
     pub fn end(&mut self) -> Option<Line> {
         let mut line = mem::take(&mut self.line);
         if mem::take(&mut self.is_too_long) {
-            shorten(&mut line);
             return Some(Line::TooLong(line));
         }
         if line.last() == Some(&b'\r') {
@@ -70,7 +69,9 @@ impl Lines {
             self.line.extend_from_slice(part);
             self.is_too_long |= self.line.len() > self.max;
             if self.is_too_long {
-                shorten(&mut self.line);
+                // Its beginning and its end stay.
+                self.line.drain(ENDS..self.line.len() - ENDS);
+                self.line.shrink_to(4 * ENDS);
             }
         }
     }
@@ -132,14 +133,6 @@ pub fn one_line(message: &[u8]) -> Vec<u8> {
     bytes.chain([b'\n']).collect()
 }
 
-/// Keeps the beginning and the end of a line.
-fn shorten(line: &mut Vec<u8>) {
-    if line.len() > 2 * ENDS {
-        line.drain(ENDS..line.len() - ENDS);
-        line.shrink_to(4 * ENDS);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -175,6 +168,21 @@ mod tests {
         assert!(ends.starts_with(b"begin") && ends.ends_with(b"the end"));
         assert!(ends.len() <= 2 * ENDS);
         assert_eq!(*next, whole("{}"), "the next line is read as ever");
+    }
+
+    #[test]
+    fn a_line_is_whole_up_to_its_bound() {
+        for (max, bound) in [(10_000, 10_000), (0, 2 * ENDS)] {
+            let mut lines = Lines::new(max);
+            let mut line = vec![b'x'; bound];
+            let whole = Line::Whole(line.clone());
+            line.push(b'\n');
+            assert_eq!(lines.push(&line), [whole]);
+            line.insert(0, b'y');
+            let mut ends = vec![b'x'; 2 * ENDS];
+            ends[0] = b'y';
+            assert_eq!(lines.push(&line), [Line::TooLong(ends)]);
+        }
     }
 
     #[test]

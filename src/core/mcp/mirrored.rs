@@ -186,4 +186,42 @@ mod tests {
             .is_err()
         );
     }
+
+    #[test]
+    fn headers_repeat_the_arguments_that_have_a_text_number_or_boolean() {
+        let named = ["Region", "Count", "Dry", "List", "Gone"];
+        let properties =
+            named.map(|name| (name.to_ascii_lowercase(), json!({ "x-mcp-header": name })));
+        let schema = json!({ "properties": serde_json::Map::from_iter(properties) });
+        let all = mirrored(&schema);
+        let args = json!({ "region": "é", "count": 1.5, "dry": false, "list": [1], "gone": null });
+        let mut said = headers(&all, &args);
+        said.sort();
+        let expected = [
+            ("mcp-param-count", "1.5"),
+            ("mcp-param-dry", "false"),
+            ("mcp-param-region", "=?base64?w6k=?="),
+        ];
+        assert_eq!(
+            said,
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+        assert_eq!(mistake(&all), None);
+    }
+
+    #[test]
+    fn each_header_has_a_name_and_stands_for_one_argument() {
+        let of = |one: &str, other: &str| {
+            mistake(&mirrored(&json!({ "properties": {
+                "a": { "x-mcp-header": one }, "b": { "x-mcp-header": other },
+            } })))
+        };
+        assert_eq!(of("x!#$%&'*+-.^_`|~9", "y"), None);
+        for bad in ["a b", "ä", "a:"] {
+            let why = format!("\"mcp-param-{bad}\" is no header name");
+            assert_eq!(of("x", bad), Some(why));
+        }
+        let why = "mcp-param-x stands for two arguments".to_owned();
+        assert_eq!(of("X", "x"), Some(why));
+    }
 }

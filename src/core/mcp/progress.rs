@@ -121,6 +121,11 @@ mod tests {
         ] {
             assert_eq!(read(message.as_bytes()), None, "{message}");
         }
+        let around = long.len() - MAX_NOTE;
+        let note =
+            |length: usize| long.replacen(&"a".repeat(MAX_NOTE), &"a".repeat(length - around), 1);
+        assert!(read(note(MAX_NOTE).as_bytes()).is_some());
+        assert_eq!(read(note(MAX_NOTE + 1).as_bytes()), None);
         for token in [
             json!(1.5),
             json!(null),

@@ -172,4 +172,28 @@ mod tests {
         assert_eq!(legacy["params"]["_meta"].get(revision::VERSION), None);
         assert_eq!(legacy["params"]["_meta"][KEY], "k");
     }
+
+    #[test]
+    fn the_gateways_own_requests_are_these() {
+        let read = |sent: &[u8]| serde_json::from_slice::<Value>(sent).expect("JSON");
+        let client = json!({ "name": "oncegate", "version": env!("CARGO_PKG_VERSION") });
+        assert_eq!(
+            read(&discover("1")),
+            json!({ "jsonrpc": "2.0", "id": "1", "method": "server/discover", "params": { "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+                "io.modelcontextprotocol/clientInfo": client,
+            } } })
+        );
+        assert_eq!(
+            read(&initialize("2")),
+            json!({ "jsonrpc": "2.0", "id": "2", "method": "initialize", "params": {
+                "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client,
+            } })
+        );
+        assert_eq!(
+            read(&initialized()),
+            json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })
+        );
+    }
 }

@@ -326,4 +326,37 @@ mod tests {
         assert_eq!(negotiated(MODERN), "2025-11-25");
         assert_eq!(supported(), [MODERN, "2025-11-25", "2025-06-18"]);
     }
+
+    #[test]
+    fn a_message_without_headers_gets_those_that_agree_with_it() {
+        let of = |method: &str, params: Value| {
+            let mut message = json!({ "method": method, "params": params });
+            message["params"]["_meta"] = modern();
+            let headers = headers_of(&message);
+            headers
+                .into_iter()
+                .map(|(name, value)| format!("{name}: {value}"))
+                .collect::<Vec<_>>()
+        };
+        let both = |method: &str| {
+            vec![
+                format!("mcp-protocol-version: {MODERN}"),
+                format!("mcp-method: {method}"),
+            ]
+        };
+        let params = json!({ "name": "é", "uri": "a:b" });
+        for (method, name) in [
+            ("tools/call", Some("=?base64?w6k=?=")),
+            ("prompts/get", Some("=?base64?w6k=?=")),
+            ("resources/read", Some("a:b")),
+            ("tools/list", None),
+        ] {
+            let mut expected = both(method);
+            expected.extend(name.map(|name| format!("mcp-name: {name}")));
+            assert_eq!(of(method, params.clone()), expected);
+        }
+        assert_eq!(of("tools/call", json!({})), both("tools/call"));
+        let older = json!({ "method": "tools/call", "params": { "name": "a" } });
+        assert_eq!(headers_of(&older), []);
+    }
 }

@@ -270,6 +270,7 @@ mod tests {
                 without(value),
                 serde_json::from_str::<Value>(args).expect("JSON")
             );
+            assert!(is_answer(stored.as_bytes()));
             assert_eq!(as_asked(args, stored.as_bytes()).trim_end(), stored);
             assert_eq!(as_asked(args, b"{}"), args);
             assert!(split(args.as_bytes()).1.is_none() && !is_answer(args.as_bytes()));
@@ -287,5 +288,25 @@ mod tests {
         );
         let long = json!({ "sampling": { "x": "a".repeat(MAX_ANSWERS) } });
         assert!(can_answer(Some(&long)).is_empty() && can_answer(None).is_empty());
+    }
+
+    #[test]
+    fn a_call_asked_only_if_its_kept_result_has_questions() {
+        use crate::core::call::tests::{failed, succeeded};
+        let asking = r#"{"resultType":"input_required","requestState":"s"}"#;
+        let record = succeeded(asking);
+        let questions = Asked {
+            state: Some("s".into()),
+        };
+        assert_eq!(asked_by(&record), Some(questions));
+        let lost = State::Succeeded(Content::Unavailable("too long".into()));
+        for state in [lost, failed()] {
+            let other = Record {
+                state,
+                ..record.clone()
+            };
+            assert_eq!(asked_by(&other), None);
+        }
+        assert_eq!(asked_by(&succeeded("{}")), None);
     }
 }

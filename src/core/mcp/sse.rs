@@ -78,6 +78,7 @@ mod tests {
         for (stream, expected) in [
             ("data: a\n\n", vec!["a"]),
             ("data:a\r\n\r\ndata: b\r\r", vec!["a", "b"]),
+            ("data: a\r\ndata: b\r\n\r\n", vec!["a\nb"]),
             (
                 "event: message\nid: 7\ndata: a\ndata: b\nretry: 1\n\n",
                 vec!["a\nb"],

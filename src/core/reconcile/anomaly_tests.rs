@@ -2,6 +2,8 @@
 
 #[path = "anomaly_adopted_tests.rs"]
 mod adopted;
+#[path = "anomaly_whole_tests.rs"]
+mod whole;
 
 use serde_json::Value;
 

@@ -328,4 +328,12 @@ mod tests {
             assert_eq!(moment(&value), time, "{value}");
         }
     }
+
+    #[test]
+    fn a_text_is_shown_whole_up_to_its_bound() {
+        let text = |length: usize| json!("ä".repeat(length));
+        assert_eq!(shortened(&text(MAX_TEXT)), text(MAX_TEXT));
+        let cut = json!(format!("{}…", "ä".repeat(MAX_TEXT)));
+        assert_eq!(shortened(&text(MAX_TEXT + 1)), cut);
+    }
 }
