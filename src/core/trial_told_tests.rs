@@ -106,6 +106,19 @@ fn what_undoes_a_call_of_a_trial_gets_its_key_its_arguments_and_its_result() {
 }
 
 #[test]
+fn a_tool_that_deduplicates_does_not_thereby_declare_that_it_is_sent_again() {
+    let tool = Tool {
+        dedup: Dedup::Key,
+        ..Tool::new("t")
+    };
+    let trial = trial();
+    let lines = lines(&tool, false, &trial, &trial.findings());
+    let declared = lines.iter().map(|line| (line.setting, line.is_declared));
+    let expected = [(Setting::Dedup, true), (Setting::Retry, false)];
+    assert_eq!(declared.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn each_line_says_whether_the_configuration_has_it_and_which_claims_decided_it() {
     let declared = Tool {
         dedup: Dedup::Key,

@@ -431,4 +431,12 @@ mod tests {
         succeed(&mut breaker, "one more", at(5_001));
         assert!(breaker.tenants.contains_key("0") && !breaker.tenants.contains_key("1"));
     }
+
+    #[test]
+    fn a_tenant_whose_breaker_is_closed_does_not_count_as_failing() {
+        let mut breaker = ToolBreaker::default();
+        fail(&mut breaker, "failing", 3, at(1));
+        fail(&mut breaker, "once", 1, at(1));
+        assert!(breaker.is_closed_for(&POLICY, "new", at(2)));
+    }
 }
