@@ -393,7 +393,7 @@ fn a_call_whose_server_only_asked_is_not_missing() {
         call(1, 1_500, State::Succeeded(content))
     };
     let asked = with_result(r#"{"resultType":"input_required","requestState":"s"}"#);
-    check(&[asked.clone()], &[], 0, &[]);
+    check(std::slice::from_ref(&asked), &[], 0, &[]);
     check(&[asked], &[item(1)], 1, &[]);
     let done = with_result(r#"{"resultType":"complete"}"#);
     check(&[done], &[], 0, &[(Kind::Missing, FIRST)]);

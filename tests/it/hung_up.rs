@@ -76,7 +76,7 @@ async fn a_saga_goes_on_after_a_resolution_whose_caller_has_hung_up() {
     world.post("/v1/sagas/G/abort", reason).await.expect_ok();
     let saga = async || {
         let gateway = &world.gateway.gateway;
-        drop(work_on_sagas(&gateway, gateway.now()).await);
+        drop(work_on_sagas(gateway, gateway.now()).await);
         world.get("/v1/sagas/G").await
     };
     until("it is stuck, and told", async || {

@@ -135,7 +135,7 @@ impl Shop {
     async fn undone(&self, saga: &str) {
         until("it is undone", async || {
             let (gateway, now) = (&self.bare.gateway, self.bare.gateway.now());
-            drop(work_on_sagas(&gateway, now).await);
+            drop(work_on_sagas(gateway, now).await);
             let state = self.saga(saga).await.at("/state");
             if state == "stuck" {
                 self.end(saga, "retry").await;

@@ -106,7 +106,7 @@ impl Life {
     async fn work_later(&self) {
         let gateway = &self.gateway.gateway;
         let later = gateway.now() + SignedDuration::from_mins(5);
-        drop(work_on_sagas(&gateway, later).await);
+        drop(work_on_sagas(gateway, later).await);
     }
 
     /// Each once, and the newest undone first.

@@ -390,6 +390,13 @@ fn spawn(folder: &Path, arguments: &[&str], environment: &[(String, String)]) ->
         .expect("the server starts")
 }
 
+/// Another server, such as valkey-server, by its path.
+#[expect(clippy::disallowed_methods, reason = "a test has no other argument")]
+fn named_server() -> Option<&'static str> {
+    let path = std::env::var("REDIS_SERVER").ok()?;
+    Some(path.leak())
+}
+
 /// The words that start a server which the kernel kills when the tests are gone, where that can be had.
 static SERVER: LazyLock<Option<&[&str]>> = LazyLock::new(|| {
     let runs = |words: &&[&str]| {
@@ -399,9 +406,7 @@ static SERVER: LazyLock<Option<&[&str]>> = LazyLock::new(|| {
             .output();
         version.is_ok_and(|output| output.status.success())
     };
-    // Another one, such as valkey-server, by its path.
-    let named = std::env::var("REDIS_SERVER").ok().map(|path| &*path.leak());
-    let server = named.unwrap_or("redis-server");
+    let server = named_server().unwrap_or("redis-server");
     let bound: &[&str] = Vec::leak(vec!["setpriv", "--pdeathsig", "KILL", server]);
     [bound, &bound[3..]].into_iter().find(runs)
 });
