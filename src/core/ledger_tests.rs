@@ -185,3 +185,41 @@ fn few_calls_stay_failed_or_unknown() {
     let listed = STATES.into_iter().filter(|state| is_listed(state));
     assert_eq!(listed.collect::<Vec<_>>(), ["failed", "unknown"]);
 }
+
+#[test]
+fn a_page_ends_with_the_call_that_fills_it() {
+    let sized = |second, bytes: usize| {
+        let mut record = call();
+        let intent = std::sync::Arc::make_mut(&mut record.intent);
+        intent.created_at = at(second);
+        intent.args = vec![b' '; bytes].into();
+        let mut listed = Listed {
+            record,
+            duplicates: Duplicates::default(),
+        };
+        let more = listed.size() - bytes;
+        let args = vec![b' '; bytes.saturating_sub(more)];
+        std::sync::Arc::make_mut(&mut listed.record.intent).args = args.into();
+        listed
+    };
+    let half = PAGE_BYTES / 2;
+    for (sizes, fit) in [
+        (&[half, half, half][..], 2),
+        (&[half, half - 1, half, half], 3),
+        (&[PAGE_BYTES, half], 1),
+        (&[half, half - 1], 2),
+    ] {
+        let found = (0_i64..)
+            .zip(sizes)
+            .map(|(second, bytes)| sized(100 - second, *bytes));
+        let mut page = Page {
+            found: found.collect(),
+            next: None,
+            unreadable: 0,
+        };
+        let last = page.found[fit - 1].position();
+        page.cut_bytes();
+        assert_eq!(page.found.len(), fit, "{sizes:?}");
+        assert_eq!(page.next, (fit < sizes.len()).then_some(last), "{sizes:?}");
+    }
+}
