@@ -34,7 +34,7 @@ const MAX_REASON: usize = 1_000;
 /// The longest user, session, saga or trace id, in bytes.
 const MAX_ID: usize = 255;
 
-// A sentence in one line. Not documented: it would be said of each of its places in the schema.
+/// A sentence in one line.
 #[derive(Deserialize, ToSchema)]
 #[schema(
     max_length = 1000,
@@ -52,7 +52,7 @@ impl Sentence {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
-    /// A sentence in one line.
+    // Documented as a type: a description here would make it a string and an object at once.
     #[schema(inline)]
     reason: Sentence,
 }
