@@ -132,7 +132,7 @@ impl Epochs {
                     return Ok(ControlFlow::Continue(()));
                 }
                 lock(&self.moments).saw_loss(&sight, &epoch);
-                self.server.memory.saw_loss(&sight);
+                self.server.memory.saw_loss(&sight, &known);
                 // Nothing may be claimed that is about to be put back.
                 self.server.status.close_for(&reason);
                 // Also if the warning itself was lost since: the store may have been emptied once more.

@@ -100,7 +100,8 @@ impl Partition {
     /// The list of a tenant's calls with one property, by position.
     ///
     /// That of a key has only calls whose name is not made of it, or is held by another call; of the states only
-    /// [`LISTED`] have one. All calls of a tenant are those of its tools: the list of them all stays empty. Hashed: text of callers never gets into a name.
+    /// [`LISTED`] have one. All calls of a tenant are those of its tools: the list of them all stays empty. The name is
+    /// hashed: text of callers never gets into it.
     pub(super) fn list(self, tenant: &str, list: Index<'_>) -> String {
         let (name, value) = match list {
             Index::Key(key) => ("key", key),

@@ -243,8 +243,6 @@ impl Memory {
     }
 
     /// How many of its own writes a server must have to be the store: those that it knows, but for lost ones.
-    ///
-    /// Where writes are missing no further ones are counted.
     pub(super) fn writes_left(&self, partition: Partition) -> u64 {
         let state = self.state();
         let known = state.marks.writes.of(&state.marks.gateway, partition);
@@ -252,10 +250,12 @@ impl Memory {
         left.map_or(known, |left| known.min(*left))
     }
 
-    /// Notes a look that found writes missing.
-    pub(super) fn saw_loss(&self, sight: &Sight) {
+    /// Notes a look that found writes missing. `known`: the writes that were known before it.
+    ///
+    /// One that was made during the look is not in `sight`, and is not lost.
+    pub(super) fn saw_loss(&self, sight: &Sight, known: &Writes) {
         let mut state = self.state();
-        let (own, known) = (&state.marks.gateway, &state.marks.writes);
+        let own = &state.marks.gateway;
         let left = Partition::all().filter_map(|at| {
             let there = sight.writes.of(own, at);
             (there < known.of(own, at)).then(|| (at.index(), there))

@@ -106,6 +106,27 @@ fn after_a_loss_no_token_is_below_what_others_have_given() {
 }
 
 #[test]
+fn a_write_that_was_made_during_a_look_is_not_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+    let (lost, whole) = (Partition::FIRST, partition(1));
+    memory.saw_writes(lost, 9);
+    memory.saw_writes(whole, 4);
+    let known = memory.all_writes();
+    let mut sight = Sight::default();
+    sight.writes.count(&memory.gateway(), lost, 7);
+    sight.writes.count(&memory.gateway(), whole, 4);
+    memory.saw_writes(whole, 5);
+    memory.saw_loss(&sight, &known);
+    assert_eq!(
+        (memory.writes_left(lost), memory.writes_left(whole)),
+        (7, 5)
+    );
+    memory.saw_all(&sight);
+    assert_eq!(memory.writes_left(lost), 9);
+}
+
+#[test]
 fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("watermarks");
