@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::super::parts::{Part, Parts};
 use super::super::problem::{MALFORMED, NO_SUCH_METHOD};
+use super::super::read::Members;
 use crate::core::mcp::revision::{Era, Malformed, supported};
 
 pub(super) const PARSE_ERROR: i32 = -32_700;
@@ -166,7 +167,7 @@ pub(super) fn readable_id(bytes: &[u8]) -> Option<&RawValue> {
         #[serde(borrow)]
         id: &'a RawValue,
     }
-    let Identified { id } = serde_json::from_slice(bytes).ok()?;
+    let Members(Identified { id }) = serde_json::from_slice(bytes).ok()?;
     is_id(id.get()).then_some(id)
 }
 
@@ -244,6 +245,14 @@ mod tests {
             code(r#" {"jsonrpc":"2.0","method":"notifications/initialized","params":{}} "#),
             Ok(false)
         );
+    }
+
+    #[test]
+    fn an_error_has_the_id_of_an_object_only() {
+        let id = |text: &'static str| readable_id(text.as_bytes()).map(RawValue::get);
+        assert_eq!(id(r#"{"jsonrpc":"1.0","id":7}"#), Some("7"));
+        assert_eq!(id("[1]"), None, "a list has no members");
+        assert_eq!(id("{\"id\":[1]}"), None);
     }
 
     #[test]
