@@ -2,21 +2,14 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use tokio::task::futures::TaskLocalFuture;
 use tokio::task_local;
 use tokio::time::Instant;
 
-use crate::core::call::Change;
-use crate::core::document::{Document, Kind};
-use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
-use crate::core::position::Position;
-use crate::core::record::{CallId, Entry, Holder, Intent, Record};
-use crate::core::session::{Lock, Session, SessionId};
+use crate::core::record::Intent;
 use crate::metrics::Metrics;
-use crate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets, implement};
-use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
+use crate::store::verbs::LABELS;
+use crate::store::verbs::layer::*;
 
 task_local! {
     /// The call that the current task works on.

@@ -4,24 +4,16 @@ use std::borrow::Borrow;
 use std::future::Future;
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use super::dice::Dice;
 use super::judge::{Target, Watched};
 use super::life::{AGENT, Life};
 use super::memory::Memory;
 use super::plan::{Break, Rates};
-use crate::core::call::Change;
-use crate::core::document::{Document, Kind};
-use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
-use crate::core::position::Position;
-use crate::core::record::{CallId, Entry, Holder, Record, State};
-use crate::core::session::{Lock, Session, SessionId};
-use crate::store::verbs::{each_verb, forward_secrets, implement};
-use crate::store::{
-    Census, Claimed, Due, Error, Finished, Found, Health, Listener, Put, Readiness, Replaced, Store,
-};
+use crate::core::record::State;
+use crate::store::verbs::layer::*;
+use crate::store::{Finished, Health, Listener, Readiness};
 
 /// How much later than its answer is lost a verb is carried out, at most.
 const LATEST_MS: u64 = 300;
@@ -254,7 +246,7 @@ macro_rules! broken {
 each_verb!(implement, Broken, broken);
 
 forward_secrets!(Broken);
-crate::store::verbs::forward_health!(Broken);
+forward_health!(Broken);
 
 /// An argument of a verb, of which a copy is kept for later, and a few words of it are told.
 trait Argument<'a> {

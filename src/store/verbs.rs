@@ -9,16 +9,25 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
-use super::{Census, Claimed, Due, Error, Finished, Found, Listener, Put, Readiness, Replaced};
-use crate::core::call::Change;
-use crate::core::document::{Document, Kind};
-use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
-use crate::core::position::Position;
-use crate::core::record::{CallId, Entry, Holder, Record};
-use crate::core::session::{Lock, Session, SessionId};
+use self::layer::*;
+use super::{Finished, Listener, Readiness};
+
+/// What a layer around a store needs in scope: the verbs, the macros and all types of the verbs.
+pub mod layer {
+    pub use jiff::Timestamp;
+
+    pub use super::{Store, each_verb, forward_health, forward_secrets, implement};
+    pub use crate::core::call::Change;
+    pub use crate::core::document::{Document, Kind};
+    pub use crate::core::key::Lookup;
+    pub use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
+    pub use crate::core::position::Position;
+    pub use crate::core::record::{CallId, Entry, Holder, Record};
+    pub use crate::core::session::{Lock, Session, SessionId};
+    pub use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced};
+}
 
 /// Hands the list of verbs to a macro, after the macro's own arguments.
 ///

@@ -9,16 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use oncegate::core::call::Change;
-use oncegate::core::document::{Document, Kind};
-use oncegate::core::key::Lookup;
-use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
-use oncegate::core::position::Position;
-use oncegate::core::record::{AttemptId, CallId, Entry, Holder, Record, State};
-use oncegate::core::session::{Lock, Session, SessionId};
-use oncegate::store::verbs::{LABELS, each_verb, forward_health, forward_secrets, implement};
-use oncegate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
+use oncegate::core::record::{AttemptId, State};
+use oncegate::store::verbs::LABELS;
+use oncegate::store::verbs::layer::*;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
