@@ -11,18 +11,16 @@ mod finished; // succeeded calls in memory
 mod lock; // locks that go on after a panic
 mod private; // files that only one gateway may read
 pub mod redis; // the store that many gateways share
-mod remembering; // succeeded calls of an own store in memory
+mod remembering; // layers around a store, which remember succeeded calls
 pub mod sqlite; // the embedded store of one gateway
-mod tracked; // succeeded calls of a shared store in memory
-mod tracking; // whether they are still as they were read
+mod tracking; // whether remembered calls of a shared store are still as they were read
 pub mod verbs; // what a store is asked
 
 pub use self::cipher::Keys;
 pub use self::encrypted::Encrypted;
 pub use self::endings::{Endings, Listener};
 pub use self::finished::Finished;
-pub use self::remembering::Remembering;
-pub use self::tracked::Tracked;
+pub use self::remembering::{Remembering, Tracked};
 pub use self::verbs::{
     Calls, Documents, Health, Ledger, LossRecovery, Pauses, Secrets, Sessions, Store,
 };

@@ -1,25 +1,38 @@
-//! A layer around a store of one process that remembers its succeeded calls.
+//! Layers around a store that remember its succeeded calls: for a store of one process, and for a shared one.
+//!
+//! Why a remembered call is never older than the stored one: see [`finished`](super::finished) and, for a shared store,
+//! [`tracking`](super::tracking).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use jiff::Timestamp;
+use tokio::sync::Semaphore;
 
 use super::finished::{Finished, HasRoom, Seen, size};
-use super::verbs::{each_verb, forward_health, forward_secrets, implement};
-use super::{Census, Claimed, Due, Error, Found, Put, Replaced, Store};
-use crate::core::call::Change;
-use crate::core::document::{Document, Kind};
-use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
-use crate::core::position::Position;
-use crate::core::record::{CallId, Entry, Holder, Record, State};
-use crate::core::session::{Lock, Session, SessionId};
+use super::verbs::layer::*;
+use crate::core::record::State;
 
-/// A layer around a store that remembers its succeeded calls.
+/// Most calls that are read at once to be remembered. Further calls wait for their next replay.
+const READS: usize = 64;
+
+/// A layer around the store of one process. It remembers calls as they were read or written.
 pub struct Remembering {
     store: Arc<dyn Store>,
     finished: Arc<Finished>,
     has_room: HasRoom,
+}
+
+/// A layer around a shared store that tells of changed calls.
+///
+/// It remembers a call after the call's first replay by this gateway, and only as [`watch`](super::Calls::watch) read it:
+/// never as this gateway wrote it.
+pub struct Tracked {
+    store: Arc<dyn Store>,
+    finished: Arc<Finished>,
+    has_room: HasRoom,
+    reads: Arc<Semaphore>,
+    /// Bytes of the calls that are being read.
+    reading: Arc<AtomicUsize>,
 }
 
 impl Remembering {
@@ -44,55 +57,154 @@ impl Remembering {
         }
     }
 
-    async fn claimed(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    async fn claim_and_remember(
+        &self,
+        change: &Change,
+        instead_of: &[Record],
+    ) -> Result<Claimed, Error> {
         let seen = self.finished.begin(change.record.intent.all_names());
         let claimed = self.store.claim(change, instead_of).await;
-        match &claimed {
-            Err(Error::Ambiguous(_)) => {}
-            _ => self.finished.end(&seen),
+        if !matches!(claimed, Err(Error::Ambiguous(_))) {
+            self.finished.end(&seen);
         }
-        // With several names it is not known which of them the call holds: past its window it may have lost some.
+        // The answer does not say which of several names the call holds: a call past its window may have lost some.
         if let (Ok(Claimed::Existing(record)), [Seen(name, _)]) = (&claimed, &seen[..]) {
             self.remember(record, [name].into_iter(), &seen);
         }
         claimed
     }
 
-    async fn replaced(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+    async fn replace_and_remember(
+        &self,
+        change: &Change,
+        expected: &Record,
+    ) -> Result<Replaced, Error> {
         let seen = self.finished.begin(change.record.all_names());
         let replaced = self.store.replace(change, expected).await;
-        match &replaced {
-            Err(Error::Ambiguous(_)) => {}
-            _ => self.finished.end(&seen),
+        if !matches!(replaced, Err(Error::Ambiguous(_))) {
+            self.finished.end(&seen);
         }
         // Only a call that was running surely holds all its names.
         if let (Ok(Replaced::Done(record)), State::Running) = (&replaced, &expected.state) {
-            let held = record.intent.all_names();
-            self.remember(record, held, &seen);
+            self.remember(record, record.intent.all_names(), &seen);
         }
         replaced
     }
 
-    async fn found(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn find_and_remember(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
         let seen = self.finished.look(names);
         let found = self.store.holders(names).await?;
         for holder in &found {
-            let held = holder.names.iter();
-            self.remember(&holder.record, held, &seen);
+            self.remember(&holder.record, holder.names.iter(), &seen);
         }
         Ok(found)
     }
 }
 
+impl Tracked {
+    pub fn new(store: Arc<dyn Store>, finished: Arc<Finished>, has_room: HasRoom) -> Self {
+        Self {
+            store,
+            finished,
+            has_room,
+            reads: Arc::new(Semaphore::new(READS)),
+            reading: Arc::default(),
+        }
+    }
+
+    async fn claim_and_remember(
+        &self,
+        change: &Change,
+        instead_of: &[Record],
+    ) -> Result<Claimed, Error> {
+        let intent = &change.record.intent;
+        // If no call gives up its names, the claim takes no name that a remembered call holds.
+        if !instead_of.is_empty() {
+            self.finished.touch(intent.all_names());
+        }
+        let claimed = self.store.claim(change, instead_of).await;
+        match &claimed {
+            Ok(Claimed::Existing(record)) => self.remember_soon(intent.lookup, record),
+            _ => self.finished.touch(intent.all_names()),
+        }
+        claimed
+    }
+
+    /// Forgets the names before the change, because the store may make it at any moment, and after it, because a read may
+    /// have begun before.
+    async fn replace_and_remember(
+        &self,
+        change: &Change,
+        expected: &Record,
+    ) -> Result<Replaced, Error> {
+        self.finished.touch(change.record.all_names());
+        let replaced = self.store.replace(change, expected).await;
+        self.finished.touch(change.record.all_names());
+        replaced
+    }
+
+    async fn find_and_remember(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+        let found = self.store.holders(names).await?;
+        if let Some(first) = names.first() {
+            for holder in found.iter().filter(|holder| holder.names.contains(first)) {
+                self.remember_soon(*first, &holder.record);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads a succeeded call once more, so that the store tells of its changes, and remembers it.
+    fn remember_soon(&self, name: Lookup, record: &Record) {
+        let is_wanted = matches!(record.state, State::Succeeded(_))
+            && record.all_names().any(|held| *held == name)
+            && !self.finished.has(&name);
+        if !is_wanted {
+            return;
+        }
+        // The call as it is read, and its copy in memory.
+        let bytes = 2 * size(record);
+        let under_way = self.reading.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let reading = Reading(self.reading.clone(), bytes);
+        if !(self.has_room)(self.finished.bytes() + under_way) {
+            return;
+        }
+        let Ok(permit) = self.reads.clone().try_acquire_owned() else {
+            return;
+        };
+        let (store, finished) = (self.store.clone(), self.finished.clone());
+        let has_room = self.has_room.clone();
+        let call_id = record.intent.call_id;
+        tokio::spawn(async move {
+            let read = finished.begin_read(name, call_id);
+            // Other users of the memory budget may have taken the room meanwhile.
+            if let Ok(Some(record)) = store.watch(&name, call_id).await
+                && has_room(finished.bytes() + size(&record))
+            {
+                finished.remember_read(&record, &read);
+            }
+            drop((permit, reading));
+        });
+    }
+}
+
+/// The bytes of one read that is under way.
+struct Reading(Arc<AtomicUsize>, usize);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
 macro_rules! remembering {
     ($self:ident, $label:expr, claim($change:ident, $instead_of:ident)) => {
-        $self.claimed($change, $instead_of).await
+        $self.claim_and_remember($change, $instead_of).await
     };
     ($self:ident, $label:expr, replace($change:ident, $expected:ident)) => {
-        $self.replaced($change, $expected).await
+        $self.replace_and_remember($change, $expected).await
     };
     ($self:ident, $label:expr, holders($names:ident)) => {
-        $self.found($names).await
+        $self.find_and_remember($names).await
     };
     ($self:ident, $label:expr, accept_loss($reason:ident)) => {{
         let accepted = $self.store.accept_loss($reason).await;
@@ -104,6 +216,9 @@ macro_rules! remembering {
     };
 }
 each_verb!(implement, Remembering, remembering);
+each_verb!(implement, Tracked, remembering);
 
 forward_health!(Remembering);
+forward_health!(Tracked);
 forward_secrets!(Remembering);
+forward_secrets!(Tracked);
