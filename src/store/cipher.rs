@@ -1,8 +1,8 @@
 //! Encryption of texts, each bound to its call and its place.
 //!
-//! XChaCha20-Poly1305 (RFC 8439 with a nonce of 192 bits). The nonce is derived from everything that goes into
-//! a text, so the same change, written again after a lost answer, is the same to the last byte; two different
-//! texts never share a nonce. A text that is moved to another call or place does not open.
+//! XChaCha20-Poly1305 (RFC 8439 with a nonce of 192 bits). The nonce is a digest of key, binding and text. So a change
+//! that is written again after a lost answer has the same bytes, and two different texts never share a nonce. A text that
+//! was moved to another call or place does not decrypt.
 
 use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -11,17 +11,21 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::Error;
+use crate::core::document::Document;
 use crate::core::record::CallId;
 
 /// The first byte of an encrypted text; no JSON begins with it.
 const MARK: u8 = 1;
-/// How much of a key's digest names it.
+/// Bytes of a key's digest that name the key.
 const NAME: usize = 4;
 const NONCE: usize = 24;
 
-/// The keys of a store: the first one encrypts, all of them decrypt.
+/// The keys of a store: the newest one encrypts, all of them decrypt.
 #[derive(Clone)]
-pub struct Keys(Vec<OneKey>);
+pub struct Keys {
+    newest: OneKey,
+    older: Vec<OneKey>,
+}
 
 #[derive(Clone)]
 struct OneKey {
@@ -33,34 +37,31 @@ struct OneKey {
 
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} keys", self.0.len())
+        write!(f, "{} keys", 1 + self.older.len())
     }
 }
 
 impl Keys {
+    /// Takes keys of 32 bytes each, the newest first. `None`: the list is empty.
+    pub fn new(keys: &[[u8; 32]]) -> Option<Self> {
+        let (newest, older) = keys.split_first()?;
+        Some(Self {
+            newest: OneKey::new(newest),
+            older: older.iter().map(OneKey::new).collect(),
+        })
+    }
+
     /// The name of the key that encrypts.
     pub(super) fn name(&self) -> String {
-        self.0
-            .first()
-            .map(|key| hex::encode(key.name))
-            .unwrap_or_default()
+        hex::encode(self.newest.name)
     }
 
-    /// `keys` are of 32 bytes each, the newest first. `None` if there is none.
-    pub fn new(keys: &[[u8; 32]]) -> Option<Self> {
-        let keys: Vec<OneKey> = keys.iter().map(OneKey::new).collect();
-        (!keys.is_empty()).then_some(Self(keys))
-    }
-
+    /// Encrypts a text. One that could not be decrypted, and so is encrypted still, stays as it is.
     pub(super) fn seal(&self, binding: Binding, text: &Bytes) -> Result<Bytes, Error> {
-        // A text that could not be opened goes back as it came.
         if text.first() == Some(&MARK) {
             return Ok(text.clone());
         }
-        let key = self
-            .0
-            .first()
-            .ok_or_else(|| Error::Refused("there is no key to seal with".into()))?;
+        let key = &self.newest;
         let about = binding.about();
         let mut digest = Sha256::new();
         for part in [&key.secret[..], &about, text] {
@@ -82,7 +83,7 @@ impl Keys {
         Ok([&[MARK], &key.name[..], &nonce, &sealed].concat().into())
     }
 
-    /// Decrypts a text. One from before there were keys is returned as it is.
+    /// Decrypts a text. One that was written before the store had keys stays as it is.
     pub(super) fn open(&self, binding: Binding, sealed: &Bytes) -> Result<Bytes, Error> {
         if sealed.first() != Some(&MARK) {
             return Ok(sealed.clone());
@@ -94,9 +95,10 @@ impl Keys {
         let (nonce, text) = rest
             .split_first_chunk::<NONCE>()
             .ok_or_else(|| unreadable("a sealed text is cut off"))?;
-        let key = self.0.iter().find(|key| key.name == *name);
-        let key =
-            key.ok_or_else(|| unreadable("it is sealed with a key that is not configured"))?;
+        let key = std::iter::once(&self.newest)
+            .chain(&self.older)
+            .find(|key| key.name == *name)
+            .ok_or_else(|| unreadable("it is sealed with a key that is not configured"))?;
         let opened = key.cipher.decrypt(
             &XNonce::from(*nonce),
             Payload {
@@ -130,49 +132,46 @@ impl OneKey {
     }
 }
 
-/// The call and the place of a text.
+/// What an encrypted text is bound to: the call or the document, and the place in it.
 #[derive(Clone, Copy)]
 pub(super) struct Binding {
-    call_id: CallId,
+    id: Uuid,
     what: &'static str,
 }
 
 impl Binding {
-    /// The copy of the store's secret, which has no call.
-    pub(super) const SECRET: Self = Self {
-        call_id: CallId(Uuid::nil()),
-        what: "secret",
-    };
+    /// The copy of the store's secret, which belongs to no call.
+    pub(super) const SECRET: Self = Self::new(Uuid::nil(), "secret");
+
+    const fn new(id: Uuid, what: &'static str) -> Self {
+        Self { id, what }
+    }
 
     pub(super) fn args(call_id: CallId) -> Self {
-        let what = "args";
-        Self { call_id, what }
+        Self::new(call_id.0, "args")
     }
 
     pub(super) fn result(call_id: CallId) -> Self {
-        let what = "result";
-        Self { call_id, what }
+        Self::new(call_id.0, "result")
     }
 
-    /// The body of the document with this digest.
-    pub(super) fn document(digest: [u8; 16]) -> Self {
-        Self {
-            call_id: CallId(Uuid::from_bytes(digest)),
-            what: "document",
-        }
+    /// The body of a document.
+    pub(super) fn document(document: &Document) -> Self {
+        Self::new(Uuid::from_bytes(document.digest()), "document")
     }
 
+    /// The associated data of the encryption.
     fn about(self) -> Vec<u8> {
-        [self.call_id.0.as_bytes(), self.what.as_bytes()].concat()
+        [self.id.as_bytes(), self.what.as_bytes()].concat()
     }
 }
 
 impl std::fmt::Display for Binding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.what {
-            "document" => write!(f, "document {}", self.call_id.0.simple()),
+            "document" => write!(f, "document {}", self.id.simple()),
             "secret" => f.write_str("copy of the secret"),
-            what => write!(f, "{what} of call {}", self.call_id),
+            what => write!(f, "{what} of call {}", CallId(self.id)),
         }
     }
 }
@@ -182,10 +181,7 @@ mod tests {
     use super::*;
 
     fn place(id: u128, what: &'static str) -> Binding {
-        Binding {
-            call_id: CallId(Uuid::from_u128(id)),
-            what,
-        }
+        Binding::new(Uuid::from_u128(id), what)
     }
 
     fn keys(keys: &[u8]) -> Keys {
@@ -193,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_only_in_its_place_and_with_its_key() {
+    fn an_encrypted_text_opens_only_in_its_place_and_with_its_key() {
         let text = Bytes::from("{\"card\":\"4111\"}");
         let sealed = keys(&[1]).seal(place(1, "args"), &text).expect("sealed");
         assert!(!sealed.windows(4).any(|some| some == b"4111"));
@@ -226,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_have_nonces_of_their_own() {
+    fn two_texts_never_share_a_nonce() {
         let nonce = |place: Binding, text: &'static str| {
             keys(&[1])
                 .seal(place, &Bytes::from(text))
@@ -244,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_before_there_were_keys_is_read_as_it_is() {
+    fn a_text_written_before_the_store_had_keys_is_read_as_it_is() {
         let text = Bytes::from("{\"n\":1}");
         assert_eq!(
             keys(&[1]).open(place(1, "args"), &text).expect("opened"),

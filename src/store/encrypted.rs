@@ -1,28 +1,19 @@
 //! A layer around a store that encrypts the texts of callers and tools.
 //!
-//! Arguments, results and the bodies of documents are encrypted. What a call is found by stays readable, and
-//! so does what a document is listed by. [`Seal`] and [`Open`] say for each argument and each answer of a verb
-//! what is encrypted in it: a verb with a type of which they say nothing does not compile.
+//! It encrypts arguments, results and the bodies of documents. All members by which the store finds calls and lists
+//! documents stay readable. [`Seal`] and [`Open`] say for each type of an argument and of an answer what is encrypted in
+//! it. A verb with a type that implements neither does not compile.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 
+use super::Secrets;
 use super::cipher::{Binding, Keys};
-use super::verbs::{each_verb, forward_health, implement};
-use super::{Census, Claimed, Due, Error, Found, Put, Replaced, Secrets, Store};
-use crate::core::call::Change;
-use crate::core::document::{Document, Kind, digest};
-use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page};
-use crate::core::position::Position;
-use crate::core::record::Content;
-use crate::core::record::{CallId, Entry, Holder, Record, State};
-use crate::core::session::{Lock, Session, SessionId};
+use super::verbs::layer::*;
+use crate::core::record::{Content, State};
 
-/// A store whose texts only the holder of the keys can read.
+/// A layer that encrypts on the way to the store and decrypts on the way back.
 pub struct Encrypted {
     store: Arc<dyn Store>,
     keys: Keys,
@@ -64,7 +55,7 @@ impl Secrets for Encrypted {
     }
 }
 
-/// An argument of a verb.
+/// The type of a verb's argument.
 trait Seal<'a>: Sized {
     /// The argument with its texts encrypted.
     type Sealed: Send + Sync;
@@ -95,29 +86,26 @@ impl<'a> Seal<'a> for &'a Change {
 }
 
 impl<'a> Seal<'a> for &'a Document {
-    type Sealed = Cow<'a, Document>;
+    type Sealed = Document;
 
-    fn sealed(self, keys: &Keys) -> Result<Self::Sealed, Error> {
-        // A gateway that cannot read a recipe does not recognise its calls, and one that cannot read a mark does not
-        // find its frozen session, whatever keys it has. Neither holds anything that a caller or a tool has said.
-        if matches!(self.kind, Kind::Recipe | Kind::Session) {
-            return Ok(Cow::Borrowed(self));
+    fn sealed(self, keys: &Keys) -> Result<Document, Error> {
+        let mut document = self.clone();
+        // Every gateway must read recipes, to recognise calls, and marks of frozen sessions, whatever keys it has. Neither
+        // kind holds texts of a caller or a tool.
+        if !matches!(self.kind, Kind::Recipe | Kind::Session) {
+            document.body = keys.seal(Binding::document(self), &self.body)?;
         }
-        let body = keys.seal(binding_of(self), &self.body)?;
-        Ok(Cow::Owned(Document {
-            body,
-            ..self.clone()
-        }))
+        Ok(document)
     }
 
-    fn lent(sealed: &'a Self::Sealed) -> Self {
+    fn lent(sealed: &'a Document) -> Self {
         sealed
     }
 }
 
-/// Arguments without texts.
+/// Types of arguments without texts to encrypt.
 ///
-/// A change compares itself with records, but with none of their texts.
+/// Stores compare records with stored ones, but never their texts.
 macro_rules! nothing_to_seal {
     ($($ty:ty),*) => { $(
         impl<'a> Seal<'a> for $ty {
@@ -133,39 +121,24 @@ macro_rules! nothing_to_seal {
         }
     )* };
 }
+nothing_to_seal!(CallId, Timestamp, Kind, u32, bool, Option<Position>);
+nothing_to_seal!(Option<&'a Position>, Option<&'a str>, &'a str, &'a [String]);
+nothing_to_seal!(&'a Record, &'a [Record], &'a Lookup, &'a [Lookup]);
 nothing_to_seal!(
-    &'a Record,
-    &'a [Record],
-    &'a Lookup,
-    &'a [Lookup],
-    &'a [String],
-    &'a str,
-    &'a Filter
-);
-nothing_to_seal!(
+    &'a Filter,
     &'a Duplicates,
     &'a SessionId,
     &'a Lock,
-    &'a Entry,
-    Option<&'a str>
-);
-nothing_to_seal!(
-    Option<&'a Position>,
-    Option<Position>,
-    CallId,
-    Timestamp,
-    Kind,
-    u32,
-    bool
+    &'a Entry
 );
 
-/// An answer of a verb.
+/// The type of a verb's answer.
 trait Open: Sized {
     /// The answer with its texts decrypted.
     fn opened(self, keys: &Keys) -> Result<Self, Error>;
 }
 
-/// Answers without texts.
+/// Types of answers without encrypted texts.
 macro_rules! nothing_to_open {
     ($($ty:ty),*) => { $(
         impl Open for $ty {
@@ -175,24 +148,18 @@ macro_rules! nothing_to_open {
         }
     )* };
 }
+nothing_to_open!((), bool, u64, String, Timestamp, CallId);
 nothing_to_open!(
-    (),
-    Option<Timestamp>,
-    bool,
-    u64,
     Maker,
     Session,
-    Vec<Census>,
-    Vec<Entry>,
-    Vec<String>
+    Census,
+    Entry,
+    (String, Entry),
+    (String, u64)
 );
-nothing_to_open!(
-    Vec<(String, Entry)>,
-    Vec<(String, u64)>,
-    (Vec<CallId>, Option<String>)
-);
+nothing_to_open!((Vec<CallId>, Option<String>));
 
-/// Answers that hold a record among other members.
+/// Types of answers that hold a record among other members.
 macro_rules! open_the_record_of {
     ($($ty:ty),*) => { $(
         impl Open for $ty {
@@ -206,10 +173,9 @@ macro_rules! open_the_record_of {
 open_the_record_of!(Holder, Due, Listed, History);
 
 impl Open for Record {
-    /// Decrypts a record. A text that no key decrypts fails nothing.
+    /// Decrypts a record. Never fails: a text that no key decrypts must not hide the call.
     ///
-    /// Arguments stay encrypted, so that they are not sent, and a result becomes one that cannot be
-    /// read.
+    /// Such arguments stay encrypted, so that they are not sent. Such a result becomes `Content::Unavailable`.
     fn opened(mut self, keys: &Keys) -> Result<Self, Error> {
         let call_id = self.intent.call_id;
         if let Ok(args) = keys.open(Binding::args(call_id), &self.intent.args) {
@@ -254,7 +220,7 @@ impl Open for Replaced {
 
 impl Open for Document {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
-        let body = keys.open(binding_of(&self), &self.body)?;
+        let body = keys.open(Binding::document(&self), &self.body)?;
         Ok(Self { body, ..self })
     }
 }
@@ -274,7 +240,7 @@ impl<T: Open> Open for Option<T> {
     }
 }
 
-impl Open for Vec<Holder> {
+impl<T: Open> Open for Vec<T> {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
         self.into_iter().map(|found| found.opened(keys)).collect()
     }
@@ -282,29 +248,28 @@ impl Open for Vec<Holder> {
 
 impl Open for Page<Listed> {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
-        let found = self.found.into_iter().map(|found| found.opened(keys));
-        let found = found.collect::<Result<_, _>>()?;
+        let found = self.found.opened(keys)?;
         Ok(Self { found, ..self })
     }
 }
 
-/// Calls, each of which is decrypted.
-macro_rules! open_each_found {
-    ($($ty:ty),*) => { $(
-        impl Open for Found<$ty> {
-            fn opened(self, keys: &Keys) -> Result<Self, Error> {
-                let calls = self.calls.into_iter().map(|found| found.opened(keys));
-                let calls = calls.collect::<Result<_, _>>()?;
-                Ok(Self { calls, ..self })
-            }
-        }
-    )* };
+impl Open for Found<Record> {
+    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+        let calls = self.calls.opened(keys)?;
+        Ok(Self { calls, ..self })
+    }
 }
-open_each_found!(Record, Due);
 
-/// Due documents: one that no key decrypts stays encrypted.
+impl Open for Found<Due> {
+    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+        let calls = self.calls.opened(keys)?;
+        Ok(Self { calls, ..self })
+    }
+}
+
+/// Due documents. One that no key decrypts stays encrypted.
 ///
-/// Its worker postpones it; if it were left out here, each search would find it first.
+/// Its worker postpones it. If it were left out, each search would find it first again.
 impl Open for Found<Document> {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
         Ok(self.map(|document| match document.clone().opened(keys) {
@@ -317,26 +282,17 @@ impl Open for Found<Document> {
     }
 }
 
-/// Listed documents: those that no key decrypts are named as unreadable.
+/// Listed documents. Those that no key decrypts are named as unreadable.
 impl Open for (Found<Document>, Option<Position>) {
     fn opened(self, keys: &Keys) -> Result<Self, Error> {
-        let (found, next) = self;
-        let mut opened = Found {
-            calls: Vec::new(),
-            unreadable: found.unreadable,
-        };
-        for document in found.calls {
+        let (mut found, next) = self;
+        for document in std::mem::take(&mut found.calls) {
             let id = document.id.clone();
             match document.opened(keys) {
-                Ok(document) => opened.calls.push(document),
-                Err(error) => opened.unreadable.push((id, error.to_string())),
+                Ok(document) => found.calls.push(document),
+                Err(error) => found.unreadable.push((id, error.to_string())),
             }
         }
-        Ok((opened, next))
+        Ok((found, next))
     }
-}
-
-/// The binding of a document's body.
-fn binding_of(document: &Document) -> Binding {
-    Binding::document(digest(document.kind, &document.tenant, &document.id))
 }
