@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::position::Position;
-use super::record::{Content, Entry, Record, State};
+use super::record::{Entry, Record};
 
 /// The usual and the largest number of calls in one answer.
 pub const LIMITS: (u32, u32) = (50, 500);
@@ -164,14 +164,8 @@ pub struct Listed {
 impl Listed {
     /// About how many bytes the call holds of texts from callers and tools.
     pub fn size(&self) -> usize {
-        let body = match &self.record.state {
-            State::Failed(failure) => failure.body.as_ref().map_or(0, bytes::Bytes::len),
-            state => match state.content() {
-                Some(Content::Kept(json)) => json.len(),
-                Some(Content::Unavailable(_)) | None => 0,
-            },
-        };
-        self.record.intent.args.len() + body + 1_024
+        let answer = self.record.state.kept().map_or(0, bytes::Bytes::len);
+        self.record.intent.args.len() + answer + 1_024
     }
 }
 

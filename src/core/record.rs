@@ -328,6 +328,17 @@ impl State {
     }
 
     /// The kept answer of the tool: a result, or the body of a rejection.
+    pub fn kept(&self) -> Option<&Bytes> {
+        match self {
+            Self::Failed(failure) => failure.body.as_ref(),
+            state => match state.content() {
+                Some(Content::Kept(json)) => Some(json),
+                Some(Content::Unavailable(_)) | None => None,
+            },
+        }
+    }
+
+    /// The kept answer of the tool, as a mutable reference.
     pub fn kept_mut(&mut self) -> Option<&mut Bytes> {
         match self {
             Self::Failed(failure) => failure.body.as_mut(),

@@ -4,8 +4,8 @@
 //! arguments, result, fencing token and similar call beside them, unencoded. The history is a sequence of *entries*.
 //!
 //! Each value is a version byte and then its fields, in their order, in the wire format of [`postcard`]
-//! (<https://postcard.jamesmunns.com/wire-format>). Numbers take as many bytes as they need. Times are microseconds
-//! since the call was created. What has to be encrypted is encrypted before it arrives here.
+//! (<https://postcard.jamesmunns.com/wire-format>). Small numbers take fewer bytes than large ones. Times are microseconds
+//! since the call was created. Texts that need encryption are encrypted already.
 
 mod history; // entries and duplicates
 mod packed; // a call in memory
@@ -29,14 +29,13 @@ use crate::core::key::{Fingerprint, GroupKey, Lookup, Source};
 use crate::core::ledger::Maker;
 use crate::core::recipe::RecipeId;
 use crate::core::record::{
-    Alias, Attempt, AttemptId, CallId, Check, Compensation, Content, InstanceId, Intent, Record,
-    State, Undo,
+    Alias, Attempt, AttemptId, CallId, Check, Compensation, InstanceId, Intent, Record, Undo,
 };
 
-/// The version byte. A value of another version is refused.
+/// The version byte. A value with another one is unreadable.
 const VERSION: u8 = 1;
 
-/// Why a stored value cannot be read. Such a call never counts as absent.
+/// Why a stored value cannot be read. Its call never counts as absent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("it was written by another version of oncegate (version {0} of its bytes)")]
@@ -47,23 +46,14 @@ pub(super) enum Unreadable {
     Missing(&'static str),
 }
 
-/// The stored parts of a call, to be decoded.
+/// The parts of a call that the store keeps unencoded, beside intent and progress.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Kept<'a> {
-    pub(super) intent: &'a [u8],
-    pub(super) progress: &'a [u8],
+pub(super) struct Beside {
     pub(super) args: Bytes,
     /// The result, or the body of a rejection.
     pub(super) result: Option<Bytes>,
     pub(super) fencing: Option<u64>,
     pub(super) similar_to: Option<CallId>,
-}
-
-/// What is kept beside intent and progress, decoded.
-struct Beside {
-    result: Option<Bytes>,
-    fencing: Option<u64>,
-    similar_to: Option<CallId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,7 +66,7 @@ struct StoredIntent<'a> {
     tool: Text<'a>,
     #[serde(borrow)]
     made_by: Text<'a>,
-    /// `None`, as for nearly all calls: it is computed from tenant, tool and key.
+    /// `None`, as in nearly all calls: the lookup key follows from tenant, tool and key.
     lookup: Option<Id>,
     names: Vec<Id>,
     recipe: Id,
@@ -191,30 +181,18 @@ fn stored_progress(record: &Record) -> Progress<'_> {
     }
 }
 
-/// The result, or the body of a rejection.
-pub(super) fn result(record: &Record) -> Option<&Bytes> {
-    match &record.state {
-        State::Failed(failure) => failure.body.as_ref(),
-        state => match state.content() {
-            Some(Content::Kept(json)) => Some(json),
-            Some(Content::Unavailable(_)) | None => None,
-        },
-    }
-}
-
 /// Decodes a call.
-pub(super) fn read(kept: Kept<'_>) -> Result<Record, Unreadable> {
-    let intent = read_intent(kept.intent, kept.args)?;
-    let progress = read_whole(kept.progress, "progress")?;
-    let beside = Beside {
-        result: kept.result,
-        fencing: kept.fencing,
-        similar_to: kept.similar_to,
-    };
-    whole(intent, progress, beside)
+pub(super) fn read(intent: &[u8], progress: &[u8], beside: Beside) -> Result<Record, Unreadable> {
+    let intent = read_whole(intent, "intent")?;
+    decoded_record(intent, read_whole(progress, "progress")?, beside)
 }
 
-fn whole(intent: Intent, progress: Progress<'_>, beside: Beside) -> Result<Record, Unreadable> {
+fn decoded_record(
+    intent: StoredIntent<'_>,
+    progress: Progress<'_>,
+    beside: Beside,
+) -> Result<Record, Unreadable> {
+    let intent = decoded_intent(intent, beside.args)?;
     let damaged = Unreadable::Damaged("progress");
     let time = |since| time(intent.created_at, since, "progress");
     let check = |(at, since, number): (Option<i64>, _, _)| {
@@ -246,7 +224,7 @@ fn whole(intent: Intent, progress: Progress<'_>, beside: Beside) -> Result<Recor
     })
 }
 
-/// Decodes an intent, and puts these arguments into it.
+/// Decodes an intent, with these arguments.
 pub(super) fn read_intent(bytes: &[u8], args: Bytes) -> Result<Intent, Unreadable> {
     decoded_intent(read_whole(bytes, "intent")?, args)
 }
@@ -288,13 +266,15 @@ pub(super) fn read_maker(bytes: &[u8]) -> Result<Maker, Unreadable> {
     })
 }
 
-/// The id of a call, from its intent or its packed form. Works also if the intent is damaged after the id, or has another version.
+/// The id of a call, from its intent or its packed form.
+///
+/// Works also if the intent has another version, or is damaged after the id.
 pub(super) fn call_id(intent: &[u8]) -> Option<CallId> {
     let (id, _) = intent.get(1..)?.split_first_chunk()?;
     Some(CallId(Uuid::from_bytes(*id)))
 }
 
-/// The version and the attempt of a call, which compare-and-swap compares beside the fencing token.
+/// The version and the attempt of a call: compare-and-swap compares them and the fencing token.
 pub(super) fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
     let progress: Progress<'_> = read_whole(bytes, "progress")?;
     let attempt = AttemptId(Uuid::from_bytes(progress.attempt));

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::ledger::{Duplicate, Duplicates};
-use crate::core::record::{Entry, Failure, FailureKind};
+use crate::core::record::{Content, Entry, Failure, FailureKind, State};
 
 /// Texts in the forms that the codec shortens, in similar forms, and any other texts.
 fn text() -> impl Strategy<Value = String> {
@@ -184,14 +184,13 @@ prop_compose! {
 
 /// Reads these bytes and the values beside them.
 fn read_back(intent: &[u8], progress: &[u8], record: &Record) -> Result<Record, Unreadable> {
-    read(Kept {
-        intent,
-        progress,
+    let beside = Beside {
         args: record.intent.args.clone(),
-        result: result(record).cloned(),
+        result: record.state.kept().cloned(),
         fencing: record.fencing,
         similar_to: record.similar_to,
-    })
+    };
+    read(intent, progress, beside)
 }
 
 proptest! {
@@ -261,8 +260,8 @@ proptest! {
         for version in [None, Some(VERSION)] {
             let with = |bytes: &[u8]| version.into_iter().chain(bytes.iter().copied()).collect::<Vec<u8>>();
             let (intent, progress) = (with(&intent), with(&progress));
-            drop(read(Kept { intent: &intent, progress: &progress, ..Kept::default() }));
-            drop(read(Kept { intent: &super::intent(&of), progress: &progress, ..Kept::default() }));
+            drop(read(&intent, &progress, Beside::default()));
+            drop(read(&super::intent(&of), &progress, Beside::default()));
             drop(read_entries(&progress, &of, 5));
             drop(read_duplicate(&progress));
         }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::codec::{call_id, pack, result, unpack};
+use super::codec::{call_id, pack, unpack};
 use super::lock::lock;
 use super::tracking::Tracking;
 use crate::core::key::Lookup;
@@ -101,7 +101,7 @@ pub(super) fn size(record: &Record) -> usize {
         &intent.client_ids,
     ];
     let texts: usize = texts.iter().map(|text| text.len()).sum();
-    let result = result(record).map_or(0, Bytes::len);
+    let result = record.state.kept().map_or(0, Bytes::len);
     let names = intent.names.len() * size_of::<Lookup>() + record.aliases.len() * ALIAS;
     result + texts + names + PACKED + FIXED
 }

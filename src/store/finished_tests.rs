@@ -24,7 +24,7 @@ fn keep(finished: &Finished, result: &'static str, seen: &[Seen]) {
 
 /// The result that is remembered.
 fn remembered(finished: &Finished) -> Option<Bytes> {
-    finished.get(&name()).as_ref().and_then(result).cloned()
+    finished.get(&name())?.state.kept().cloned()
 }
 
 #[test]

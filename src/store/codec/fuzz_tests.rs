@@ -37,12 +37,11 @@ fn a_changed_progress_is_refused_or_reads_as_one_that_can_be_written() {
     let intent = intent(&record.intent);
     let samples: Vec<Vec<u8>> = some(any_record()).iter().map(progress).collect();
     let read_one = |bytes: &[u8]| {
-        read(Kept {
-            intent: &intent,
-            progress: bytes,
+        let beside = Beside {
             result: Some(Bytes::from_static(b"{}")),
-            ..Kept::default()
-        })
+            ..Beside::default()
+        };
+        read(&intent, bytes, beside)
     };
     attack(&samples, |bytes| {
         drop(stamp(bytes));

@@ -46,7 +46,7 @@ impl<'a> StoredEntry<'a> {
         }
     }
 
-    /// The entry's attempt and actor. `None`: it refers to an entry before it, and there is none.
+    /// The entry's attempt and actor. `None`: it refers to an entry before the first one.
     fn about(&self, before: Option<About<'a>>) -> Option<About<'a>> {
         let attempt = match self.attempt {
             Attempted::None => None,
@@ -64,15 +64,15 @@ impl<'a> StoredEntry<'a> {
 /// The attempt and the actor of an entry.
 type About<'a> = (Option<Id>, Text<'a>);
 
-/// Encodes an entry so that it can be read without the entry before it.
+/// Encodes an entry in full: it is readable without the entry before it.
 pub(in crate::store) fn entry(entry: &Entry, of: &Intent) -> Vec<u8> {
     write(&StoredEntry::of(entry, of))
 }
 
-/// Appends an entry to a history. Leaves out the attempt and the actor where the entry before has the same.
+/// Appends an entry to a history, without attempt and actor where the entry before has the same.
 pub(in crate::store) fn append(history: &mut Vec<u8>, entry: &Entry, of: &Intent) {
     let mut stored = StoredEntry::of(entry, of);
-    // After unreadable entries nothing is left out.
+    // An entry after unreadable ones must not refer to them, so it is written in full.
     if let Some((_, (attempt, by))) = entries(history).ok().and_then(|mut all| all.pop()) {
         if entry.attempt.is_some() && attempt == entry.attempt.map(|id| id.0.into_bytes()) {
             stored.attempt = Attempted::Same;
@@ -81,15 +81,6 @@ pub(in crate::store) fn append(history: &mut Vec<u8>, entry: &Entry, of: &Intent
     }
     let written = write(&stored);
     history.extend_from_slice(&written);
-}
-
-/// Encodes one duplicate of a call.
-pub(in crate::store) fn duplicate(duplicate: &Duplicate) -> Vec<u8> {
-    write(&(
-        duplicate.at.as_microsecond(),
-        Text::of(&duplicate.by),
-        Text::of(&duplicate.kind),
-    ))
 }
 
 /// The newest entries of a call's history, at most `limit`, oldest first.
@@ -126,8 +117,15 @@ fn entries(mut history: &[u8]) -> Result<Vec<(StoredEntry<'_>, About<'_>)>, Unre
     Ok(all)
 }
 
-pub(in crate::store) fn read_duplicate(bytes: &[u8]) -> Result<Duplicate, Unreadable> {
-    let (at, by, kind): (i64, Text<'_>, Text<'_>) = read_whole(bytes, "duplicates")?;
+/// A duplicate as it is stored: its time, its token and its kind.
+type StoredDuplicate<'a> = (i64, Text<'a>, Text<'a>);
+
+fn stored_duplicate(one: &Duplicate) -> StoredDuplicate<'_> {
+    let at = one.at.as_microsecond();
+    (at, Text::of(&one.by), Text::of(&one.kind))
+}
+
+fn decoded_duplicate((at, by, kind): StoredDuplicate<'_>) -> Result<Duplicate, Unreadable> {
     Ok(Duplicate {
         at: Timestamp::from_microsecond(at).map_err(|_| Unreadable::Damaged("duplicates"))?,
         by: by.read(),
@@ -135,25 +133,26 @@ pub(in crate::store) fn read_duplicate(bytes: &[u8]) -> Result<Duplicate, Unread
     })
 }
 
+/// Encodes one duplicate of a call.
+pub(in crate::store) fn duplicate(duplicate: &Duplicate) -> Vec<u8> {
+    write(&stored_duplicate(duplicate))
+}
+
+pub(in crate::store) fn read_duplicate(bytes: &[u8]) -> Result<Duplicate, Unreadable> {
+    decoded_duplicate(read_whole(bytes, "duplicates")?)
+}
+
 /// Encodes the count and the newest duplicates of a call.
 pub(in crate::store) fn duplicates(duplicates: &Duplicates) -> Vec<u8> {
-    let last = duplicates.last.iter().map(|one| {
-        let (at, by, kind) = (one.at.as_microsecond(), &one.by, &one.kind);
-        (at, Text::of(by), Text::of(kind))
-    });
-    write(&(duplicates.count, last.collect::<Vec<_>>()))
+    let last: Vec<_> = duplicates.last.iter().map(stored_duplicate).collect();
+    write(&(duplicates.count, last))
 }
 
 pub(in crate::store) fn read_duplicates(bytes: &[u8]) -> Result<Duplicates, Unreadable> {
-    let (count, last): (u64, Vec<(i64, Text<'_>, Text<'_>)>) = read_whole(bytes, "duplicates")?;
-    let one = |(at, by, kind): (i64, Text<'_>, Text<'_>)| {
-        Some(Duplicate {
-            at: Timestamp::from_microsecond(at).ok()?,
-            by: by.read(),
-            kind: kind.read(),
-        })
-    };
-    let last = last.into_iter().map(one).collect::<Option<_>>();
-    let last = last.ok_or(Unreadable::Damaged("duplicates"))?;
+    let (count, last): (_, Vec<StoredDuplicate<'_>>) = read_whole(bytes, "duplicates")?;
+    let last = last
+        .into_iter()
+        .map(decoded_duplicate)
+        .collect::<Result<_, _>>()?;
     Ok(Duplicates { count, last })
 }

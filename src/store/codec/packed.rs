@@ -1,6 +1,6 @@
-//! A call in memory: one value, without the arguments, with the result behind it.
+//! A call as it is remembered in memory: one value without the arguments, and the result behind it.
 //!
-//! It never leaves the process, so its form may change with any version.
+//! It never leaves the process, so any version of oncegate may change its form.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    Beside, Id, Progress, StoredIntent, Unreadable, decoded_intent, read_first, result,
-    stored_intent, stored_progress, whole, write,
+    Beside, Id, Progress, StoredIntent, Unreadable, decoded_record, read_first, stored_intent,
+    stored_progress, write,
 };
 use crate::core::record::{CallId, Record};
 
@@ -27,9 +27,9 @@ struct Packed<'a> {
 
 /// Encodes a call.
 pub(in crate::store) fn pack(record: &Record) -> Arc<[u8]> {
-    let result = result(record);
+    let result = record.state.kept();
     let mut bytes = write(&Packed {
-        // With its name nothing has to be hashed to read it.
+        // With the lookup key in it, `unpack` need not compute a digest.
         intent: stored_intent(&record.intent, Some(record.intent.lookup)),
         progress: stored_progress(record),
         fencing: record.fencing,
@@ -40,16 +40,16 @@ pub(in crate::store) fn pack(record: &Record) -> Arc<[u8]> {
     bytes.into()
 }
 
-/// Decodes a call, with no arguments. Its result is a part of `bytes`, without a copy.
+/// Decodes a call, without arguments. Its result shares `bytes`: nothing is copied.
 pub(in crate::store) fn unpack(bytes: &Arc<[u8]>) -> Result<Record, Unreadable> {
     let (packed, rest): (Packed<'_>, _) = read_first(bytes, "memory")?;
     let at = bytes.len() - rest.len();
     let result = || Bytes::from_owner(bytes.clone()).slice(at..);
     let beside = Beside {
+        args: Bytes::new(),
         result: packed.has_result.then(result),
         fencing: packed.fencing,
         similar_to: packed.similar_to.map(|id| CallId(Uuid::from_bytes(id))),
     };
-    let intent = decoded_intent(packed.intent, Bytes::new())?;
-    whole(intent, packed.progress, beside)
+    decoded_record(packed.intent, packed.progress, beside)
 }

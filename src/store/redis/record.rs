@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::keys;
 use crate::core::ledger::Maker;
 use crate::core::record::{AttemptId, Check, Entry, Record, State};
-use crate::store::codec::{self, Kept};
+use crate::store::codec::{self, Beside};
 
 /// Bytes before the parts of a call.
 pub(super) const HEAD: usize = 48;
@@ -92,7 +92,7 @@ pub(super) fn retain_until(record: &Record) -> String {
 
 /// The result, or the body of a rejection; empty for none.
 pub(super) fn result(record: &Record) -> &[u8] {
-    codec::result(record).map_or(&[], AsRef::as_ref)
+    record.state.kept().map_or(&[], AsRef::as_ref)
 }
 
 /// Version and attempt: no two changes of a call have the same.
@@ -228,9 +228,7 @@ impl Parts {
         let fencing = Some(token).filter(|token| !token.is_empty());
         let similar_to = Some(&self.similar_to).filter(|id| !id.is_empty());
         let no_call = || Corrupt::new("the call that it is similar to has no id");
-        codec::read(Kept {
-            intent: &self.intent,
-            progress: &self.progress,
+        let beside = Beside {
             args: self.args,
             // Its state says whether it is one.
             result: Some(self.result),
@@ -238,8 +236,8 @@ impl Parts {
             similar_to: similar_to
                 .map(|id| keys::call_id(id).ok_or_else(no_call))
                 .transpose()?,
-        })
-        .map_err(Corrupt::new)
+        };
+        codec::read(&self.intent, &self.progress, beside).map_err(Corrupt::new)
     }
 }
 

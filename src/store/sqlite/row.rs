@@ -12,7 +12,7 @@ use crate::core::call::Change;
 use crate::core::key::Lookup;
 use crate::core::ledger::STATES;
 use crate::core::record::{AttemptId, CallId, Entry, Record, State};
-use crate::store::codec::{self, Kept};
+use crate::store::codec::{self, Beside};
 
 /// The due time of an unknown call that is not checked any more.
 const NEVER: i64 = i64::MAX;
@@ -40,15 +40,14 @@ pub(super) fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
         let bytes = row.get_ref(column)?.as_blob_or_null()?;
         Ok(bytes.map(Bytes::copy_from_slice))
     };
-    let kept = Kept {
-        intent: blob(row, 0, "intent")?,
+    let beside = Beside {
         args: bytes(1)?.unwrap_or_default(),
-        progress: blob(row, 2, "progress")?,
         result: bytes(3)?,
         fencing: row.get::<_, Option<i64>>(4)?.map(i64::unsigned_abs),
         similar_to: row.get::<_, Option<Identity>>(5)?.map(|id| CallId(id.0)),
     };
-    codec::read(kept).map_err(corrupt)
+    let (intent, progress) = (blob(row, 0, "intent")?, blob(row, 2, "progress")?);
+    codec::read(intent, progress, beside).map_err(corrupt)
 }
 
 /// The number of a call, from the columns of `select`.
@@ -113,7 +112,7 @@ pub(super) fn insert(
         record.similar_to.map(|id| id.0.into_bytes()),
         fresh.progress,
         fresh.entry,
-        codec::result(record).map(AsRef::<[u8]>::as_ref),
+        record.state.kept().map(AsRef::<[u8]>::as_ref),
     ];
     execute(connection, sql, row)?;
     let seq = connection.last_insert_rowid();
@@ -210,7 +209,7 @@ impl Stored {
             record.similar_to.map(|id| id.0.into_bytes()),
             progress,
             self.history,
-            codec::result(record).map(AsRef::<[u8]>::as_ref),
+            record.state.kept().map(AsRef::<[u8]>::as_ref),
         ];
         execute(connection, sql, row)?;
         let (before, after) = (STATES.get(usize::from(self.state)), record.state.as_str());
