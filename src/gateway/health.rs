@@ -1,19 +1,18 @@
-//! A tool's health, as this gateway sees it: breaker, retries and usual latency.
-//!
-//! The rules are in `core`.
+//! A tool's health, as this gateway sees it: breaker, retries and usual latency. The rules are in `core`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::lock::lock;
 use crate::core::breaker::{self, Sign, ToolBreaker, Trials};
 use crate::core::retry::Budget;
 
-/// How much the newest attempt counts for the usual latency.
+/// The weight of the newest attempt in the usual latency.
 const WEIGHT: f64 = 0.2;
-/// How long to wait for a tool: without a known latency, at least, and at most.
+/// How soon to ask again for a running call: if the latency is unknown, at the earliest, and at the latest.
 const WAITS: (Duration, Duration, Duration) = (
     Duration::from_secs(1),
     Duration::from_millis(200),
@@ -27,7 +26,7 @@ const CHECKS: usize = 4;
 pub(super) struct Health {
     /// Places for checks of its unknown calls.
     ///
-    /// A tool that is just up again is not overrun, and one that hangs delays no other tool.
+    /// The bound keeps checks from overrunning a tool that has just recovered, and a tool that hangs from delaying others.
     pub(super) checks: Semaphore,
     policy: breaker::Policy,
     start: Instant,
@@ -38,11 +37,11 @@ pub(super) struct Health {
 struct Observed {
     breaker: ToolBreaker,
     budget: Budget,
-    /// Exponentially weighted.
+    /// An exponentially weighted mean.
     latency: Option<Duration>,
 }
 
-/// Permit of the circuit breaker. When half-open it holds the single trial; dropped unused, it gives it back.
+/// Permit of the circuit breaker. While the breaker is half-open it holds its trials; dropped unused, it gives them back.
 #[derive(Default)]
 pub(super) struct Permit(Option<Held>);
 
@@ -54,14 +53,10 @@ struct Held {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(Held {
-            health,
-            tenant,
-            trials,
-        }) = self.0.take()
-        {
-            let now = health.start.elapsed();
-            health.observed().breaker.give_back(&tenant, trials, now);
+        if let Some(held) = self.0.take() {
+            let now = held.health.start.elapsed();
+            let mut observed = held.health.observed();
+            observed.breaker.give_back(&held.tenant, held.trials, now);
         }
     }
 }
@@ -76,12 +71,13 @@ impl Health {
         }
     }
 
-    /// Lets a call of a tenant through, or says how long the breaker stays open.
+    /// Lets a call of a tenant through.
+    ///
+    /// # Errors
+    /// The breaker is open; says for how long.
     pub(super) fn admit(self: &Arc<Self>, tenant: &str) -> Result<Permit, Duration> {
-        let trials = self
-            .observed()
-            .breaker
-            .admit(&self.policy, tenant, self.start.elapsed())?;
+        let now = self.start.elapsed();
+        let trials = self.observed().breaker.admit(&self.policy, tenant, now)?;
         let is_trial = trials != Trials::default();
         Ok(Permit(is_trial.then(|| Held {
             health: self.clone(),
@@ -90,16 +86,16 @@ impl Health {
         })))
     }
 
-    /// Lets a call try at once whether the tool is there again.
+    /// Ends the cooldown of an open breaker: the next call may try the tool.
     pub(super) fn end_cooldown(&self) {
         self.observed().breaker.end_cooldown(self.start.elapsed());
     }
 
     /// Whether every call of a tenant may begin.
     pub(super) fn is_closed_for(&self, tenant: &str) -> bool {
-        self.observed()
-            .breaker
-            .is_closed_for(&self.policy, tenant, self.start.elapsed())
+        let now = self.start.elapsed();
+        let observed = self.observed();
+        observed.breaker.is_closed_for(&self.policy, tenant, now)
     }
 
     /// Whether every call of every tenant may begin.
@@ -107,7 +103,7 @@ impl Health {
         self.observed().breaker.is_closed()
     }
 
-    /// An attempt for a tenant ended after this long.
+    /// Notes the end of a tenant's attempt, and how long the attempt took.
     pub(super) fn ended(&self, tenant: &str, sign: Sign, permit: &Permit, took: Duration) {
         let now = self.start.elapsed();
         let mut observed = self.observed();
@@ -115,20 +111,18 @@ impl Health {
             .0
             .as_ref()
             .map_or_else(Trials::default, |held| held.trials);
-        observed
-            .breaker
-            .ended(&self.policy, tenant, sign, trials, now);
-
+        let breaker = &mut observed.breaker;
+        breaker.ended(&self.policy, tenant, sign, trials, now);
         let before = observed.latency.unwrap_or(took);
         observed.latency = Some(before.mul_f64(1.0 - WEIGHT) + took.mul_f64(WEIGHT));
     }
 
-    /// A call's first attempt is made.
+    /// Notes a call's first attempt, which earns a part of a retry.
     pub(super) fn earn_retry(&self) {
         self.observed().budget.earn();
     }
 
-    /// Takes one retry for the tool, if there is one.
+    /// Takes a retry from the tool's budget. False: none is left.
     pub(super) fn try_spend_retry(&self) -> bool {
         self.observed().budget.try_spend()
     }
@@ -138,7 +132,7 @@ impl Health {
         self.observed().budget.give_back();
     }
 
-    /// How long an attempt usually takes; `None`: there was none.
+    /// How long an attempt usually takes; `None`: no attempt was made yet.
     pub(super) fn usual_latency(&self) -> Option<Duration> {
         self.observed().latency
     }
@@ -148,19 +142,16 @@ impl Health {
         self.retry_after(Duration::ZERO)
     }
 
-    /// How soon to ask again for a call that has run for so long.
-    ///
-    /// When such calls usually end.
+    /// How soon to ask again for a call that has run for this long: when such calls usually end.
     pub(super) fn retry_after(&self, runs_for: Duration) -> Duration {
         let (unknown, least, most) = WAITS;
         let usual = self.observed().latency;
-        usual
-            .map_or(unknown, |usual| usual.saturating_sub(runs_for))
-            .clamp(least, most)
+        let left = usual.map_or(unknown, |usual| usual.saturating_sub(runs_for));
+        left.clamp(least, most)
     }
 
     fn observed(&self) -> MutexGuard<'_, Observed> {
-        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.observed)
     }
 }
 
@@ -169,20 +160,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_to_wait_is_told_what_the_tool_usually_takes() {
+    async fn a_caller_that_has_to_wait_is_sent_away_for_the_time_that_the_tool_usually_takes() {
         let health = Health::new(breaker::Policy::default());
-        let told = |ran_ms| {
+        let retry_after = |ran_ms| {
             health
                 .retry_after(Duration::from_millis(ran_ms))
                 .as_millis()
         };
-        assert_eq!(told(0), 1_000, "nothing is known yet");
+        assert_eq!(retry_after(0), 1_000, "no latency is known yet");
         let ended = |sign, took| health.ended("t", sign, &Permit::default(), took);
         ended(Sign::Healthy, Duration::from_secs(4));
-        assert_eq!((told(0), told(1_500), told(9_000)), (4_000, 2_500, 200));
+        let after_a_while = (retry_after(0), retry_after(1_500), retry_after(9_000));
+        assert_eq!(after_a_while, (4_000, 2_500, 200));
         (0..100).for_each(|_| ended(Sign::Healthy, Duration::from_millis(500)));
-        assert_eq!(told(0), 500, "it has become faster");
+        assert_eq!(retry_after(0), 500, "the tool has become faster");
         (0..100).for_each(|_| ended(Sign::Failed, Duration::from_secs(600)));
-        assert_eq!(told(0), 30_000, "no caller is sent away for longer");
+        assert_eq!(retry_after(0), 30_000, "no caller is sent away for longer");
     }
 }

@@ -1,4 +1,4 @@
-//! Random names and numbers: the one place that makes them.
+//! Makes all random ids and numbers of the gateway.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
@@ -43,25 +43,25 @@ pub fn jitter() -> f64 {
     (quick_number() >> 32) as f64 / f64::from(u32::MAX)
 }
 
-/// A number for names of traces and spans, without a system call.
+/// A number for ids of traces and spans, without a system call.
 ///
-/// Not for what must stay secret or decides anything: a copy of a virtual machine goes on with the same numbers.
+/// Not for secrets or decisions: two copies of a virtual machine go on with the same numbers.
 pub(super) fn quick_number() -> u64 {
     #[cfg(test)]
     if let Some(seeded) = crate::seed::number() {
         return seeded;
     }
-    // Its keys come from the operating system once for each thread, and differ at each call.
+    // The keys of a `RandomState` come from the operating system once for each thread, and change with each new state.
     RandomState::new().build_hasher().finish()
 }
 
 /// A trace id of 32 hexadecimal digits (W3C Trace Context).
 pub(super) fn new_trace_id() -> String {
-    // All zeros would be no trace id.
+    // A trace id must not be all zeros.
     format!("{:016x}{:016x}", quick_number().max(1), quick_number())
 }
 
-/// A name for one run of a job, ordered by time.
+/// An id for one run of a job, ordered by time.
 pub(super) fn new_run_id() -> String {
     by_time().to_string()
 }

@@ -7,6 +7,7 @@ mod clock; // the time that the rules go by
 mod error; // why a request gets no result
 mod health; // what is seen of a tool
 mod ids; // random names
+mod lock; // locks that outlive a panic
 mod measured; // the time and the errors of the store's verbs
 mod operator; // what persons ask and do
 mod pauses; // tools that a person has paused

@@ -1,10 +1,11 @@
-//! Refused tokens: counted by reason, and each reason logged once a minute at most.
+//! Counts refused tokens by reason, and logs each reason at most once a minute.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::lock::lock;
 use crate::metrics::Metrics;
 
 /// How often one reason is logged.
@@ -13,7 +14,7 @@ const LOGGED_EVERY: Duration = Duration::from_secs(60);
 /// Why a token was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenRefused {
-    /// There is no bearer token, or more than one.
+    /// The request has no bearer token, or more than one.
     Missing,
     Unknown,
     Expired,
@@ -35,12 +36,13 @@ impl TokenRefused {
     }
 }
 
-/// When each reason was logged last, and how many came since.
+/// Counts and logs refused tokens.
 pub struct Refusals {
     metrics: Arc<Metrics>,
     noted: Mutex<[Noted; TokenRefused::ALL.len()]>,
 }
 
+/// When a reason was logged last, and how many requests were refused for it since.
 #[derive(Default, Clone, Copy)]
 struct Noted {
     logged_at: Option<Instant>,
@@ -49,7 +51,7 @@ struct Noted {
 
 impl Refusals {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        // There before the first one, which would be no increase otherwise.
+        // The series must exist before the first refusal, or a query for increases misses it.
         for why in TokenRefused::ALL {
             metrics.refused_tokens.with_label_values(&[why.as_str()]);
         }
@@ -59,24 +61,25 @@ impl Refusals {
         }
     }
 
-    /// Notes that a request's token was refused. Nothing of the token is kept or logged.
+    /// Notes that a request's token was refused. The token itself is neither kept nor logged.
     pub fn note_refused(&self, why: TokenRefused) {
         self.metrics
             .refused_tokens
             .with_label_values(&[why.as_str()])
             .inc();
         if let Some(requests) = self.note(why, Instant::now()) {
+            let reason = why.as_str();
             tracing::warn!(
-                reason = why.as_str(),
+                reason,
                 requests,
                 "requests were refused because of their token"
             );
         }
     }
 
-    /// How many there were since the last log line, if another line is due.
+    /// How many requests were refused since the last log line, if another line is due.
     fn note(&self, why: TokenRefused, now: Instant) -> Option<u64> {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = lock(&self.noted);
         let Noted { logged_at, since } = &mut noted[why as usize];
         *since += 1;
         if logged_at.is_some_and(|at| now.duration_since(at) < LOGGED_EVERY) {
@@ -92,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_logged_once_a_minute_with_how_many_there_were() {
+    fn each_reason_is_logged_once_a_minute_with_the_number_of_requests() {
         let (refusals, start) = (Refusals::new(Arc::new(Metrics::new())), Instant::now());
         let note = |why, seconds| refusals.note(why, start + Duration::from_secs(seconds));
         assert_eq!(note(TokenRefused::Unknown, 0), Some(1));

@@ -1,21 +1,22 @@
-//! The last hour of each tool, from this process's own metrics. Nothing of it is stored.
+//! The rates of each tool in the last hour, from this process's own metrics. They are not stored.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::base::Base;
+use super::lock::lock;
 use crate::core::outcome::Outcome;
 use crate::core::time::elapsed_ms;
 use crate::metrics::ArrivalKind;
 
 /// How often a sample is taken.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(30);
-/// Samples of a tool that are kept: an hour, and the one before.
+/// How many samples of a tool are kept: those of an hour, and the one before.
 const KEPT: usize = 121;
-/// Tools that are sampled. MCP servers may bring any number.
+/// Most tools that are sampled. MCP servers may bring any number of tools.
 const MOST_TOOLS: usize = 500;
 
 /// Keeps a bounded number of samples of each tool.
@@ -24,7 +25,7 @@ pub struct Samples {
     of_tools: Mutex<BTreeMap<String, VecDeque<Sample>>>,
 }
 
-/// What has been counted of a tool up to one moment.
+/// The counters of a tool at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     at: Timestamp,
@@ -38,14 +39,14 @@ struct Sample {
 /// The rates of a tool between two samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// The end of the time.
+    /// The end of the interval.
     pub at: Timestamp,
     pub requests_per_minute: f64,
     /// Requests that did not run their call.
     pub repeated_per_minute: f64,
-    /// Attempts that did not prove that they were executed.
+    /// Attempts that are not proven to have been executed.
     pub not_executed_per_minute: f64,
-    /// The mean time of an attempt in milliseconds; `None`: there was none.
+    /// The mean time of an attempt in milliseconds; `None`: no attempt was made.
     pub mean_ms: Option<f64>,
 }
 
@@ -57,10 +58,10 @@ impl Samples {
         }
     }
 
-    /// Takes a sample of each tool. Tools that are gone are forgotten.
+    /// Takes a sample of each tool, and forgets tools that are not configured any more.
     pub fn take_samples(&self, now: Timestamp) {
         let tools = self.base.tools();
-        let mut of_tools = self.lock();
+        let mut of_tools = lock(&self.of_tools);
         of_tools.retain(|tool, _| tools.contains_key(tool));
         for tool in tools.keys() {
             if of_tools.len() >= MOST_TOOLS && !of_tools.contains_key(tool) {
@@ -76,7 +77,7 @@ impl Samples {
 
     /// The rates of a tool, oldest first.
     pub fn rates(&self, tool: &str) -> Vec<Rates> {
-        let of_tools = self.lock();
+        let of_tools = lock(&self.of_tools);
         let Some(samples) = of_tools.get(tool) else {
             return Vec::new();
         };
@@ -91,14 +92,9 @@ impl Samples {
             counter.get()
         };
         let attempts = |word: &str| metrics.attempts.with_label_values(&[tool, word]).get();
-        let repeated: u64 = [
-            ArrivalKind::Replayed,
-            ArrivalKind::Joined,
-            ArrivalKind::Suppressed,
-        ]
-        .map(arrivals)
-        .iter()
-        .sum();
+        let repeated = arrivals(ArrivalKind::Replayed)
+            + arrivals(ArrivalKind::Joined)
+            + arrivals(ArrivalKind::Suppressed);
         let times = metrics.attempt_duration.with_label_values(&[tool]);
         let not_executed = Outcome::WORDS.iter().filter(|word| **word != "executed");
         Sample {
@@ -110,14 +106,10 @@ impl Samples {
             seconds: times.get_sample_sum(),
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, VecDeque<Sample>>> {
-        self.of_tools.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Sample {
-    /// The rates up to a later sample; `None`: no time has passed.
+    /// The rates up to a later sample; `None`: no time has passed, or the clock was set back.
     fn until(&self, next: &Self) -> Option<Rates> {
         let minutes = elapsed_ms(self.at, next.at) as f64 / 60_000.0;
         let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / minutes;

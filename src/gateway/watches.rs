@@ -1,4 +1,4 @@
-//! Pages that stay current: how many at once, and until when. The rule is in `core::places`.
+//! Console pages that are kept current: how many at once, and for how long. The rule is in `core::places`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::base::Base;
 use super::places::{Owner, Place, Places};
 use crate::core::caller::Caller;
 
-/// Pages of one gateway that are kept current at once. Each asks the store once a second.
+/// Most pages that one gateway keeps current at once. Each asks the store once a second.
 const MOST: usize = 64;
 
-/// The places for pages that stay current.
+/// The places for pages that are kept current.
 pub struct Watches {
     base: Arc<Base>,
     places: Places,
 }
 
-/// One page that stays current. Dropped, it gives its place back.
+/// A page that is kept current. Dropped, it gives its place back.
 pub struct Watch {
     draining: CancellationToken,
     until: Instant,
@@ -45,7 +45,7 @@ impl Watches {
 }
 
 impl Watch {
-    /// Waits for so long. False: the gateway stops, or the page was kept current for long enough.
+    /// Waits. False: the gateway stops, or the page was kept current for long enough.
     pub async fn rest(&self, time: Duration) -> bool {
         tokio::select! {
             () = self.draining.cancelled() => false,

@@ -1,4 +1,4 @@
-//! Tells the webhook of events.
+//! Sends events to the configured webhook.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use serde_json::Value;
 use crate::downstream::Downstream;
 use crate::downstream::outside::Webhook;
 
-/// Tells the configured webhook, if there is one.
+/// Sends events to the webhook, if one is configured.
 pub(super) struct Notifier {
     pub(super) downstream: Arc<Downstream>,
     pub(super) webhook: Option<Webhook>,
 }
 
 impl Notifier {
-    /// Tells the webhook. A repetition has the same `Idempotency-Key`, `event:id`.
+    /// Sends an event. A repetition has the same `Idempotency-Key`, `event:id`.
     ///
     /// # Errors
-    /// It may not have been heard; says why. The caller tries again later.
+    /// The webhook may not have got the event; says why. The caller tries again later.
     pub(super) async fn notify(&self, event: &str, id: &str, body: &Value) -> Result<(), String> {
         match &self.webhook {
             Some(webhook) => self.downstream.tell(webhook, event, id, body).await,
