@@ -1,11 +1,11 @@
-//! The store's secret.
+//! The store's secret, with which names and fingerprints of calls are made.
 //!
-//! It is a document, so that all gateways of a store share it, and it is encrypted like any other
-//! where there are encryption keys. Each gateway keeps a copy beside its watermarks, and puts it
-//! back if the store has lost it: the secret never changes as long as one copy is there.
+//! The secret is a document, so all gateways of a store share it, and it is encrypted like any other document. Each gateway
+//! keeps a copy beside its watermarks, and puts it back if the store has lost the secret. So the secret never changes as
+//! long as one copy exists.
 //!
-//! A gateway that knows another secret than the store has takes it for lost data. Once a person has accepted that, the
-//! store keeps both, so that the calls of either are recognised.
+//! A store whose secret differs from the gateway's copy counts as a store that has lost data. Once a person has accepted the
+//! loss, the store keeps both secrets, so that the calls of either are recognised.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,16 +29,16 @@ const ID: &str = "secret";
 pub(super) struct KnownSecrets {
     base: Arc<Base>,
     known: ArcSwapOption<Secrets>,
-    /// A secret for requests that claim nothing, until the store's own is known.
+    /// A secret for requests that claim no call, until the store's own is known.
     spare: Arc<Secrets>,
     trouble: ArcSwapOption<Trouble>,
     /// Whether this process has encrypted the document with its newest key.
     is_sealed_anew: AtomicBool,
-    /// Whether a loss was just accepted: other gateways may know the secret, and put it back.
+    /// Whether a loss was just accepted: another gateway may know the secret, and put it back.
     waits_for_others: AtomicBool,
 }
 
-/// As long as this exists no new secret is made.
+/// While this exists no new secret is made.
 pub(super) struct WaitForOthers<'a>(&'a AtomicBool);
 
 impl Drop for WaitForOthers<'_> {
@@ -47,7 +47,7 @@ impl Drop for WaitForOthers<'_> {
     }
 }
 
-/// Why nothing is claimed until a person accepts it.
+/// Why no call is claimed until a person accepts a loss of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Trouble {
     #[error("there are calls, but the secret with which they were made is gone")]
@@ -64,15 +64,8 @@ enum Trouble {
     Copy,
 }
 
-/// Rounds to wait for gateways that may know the secret.
+/// How often to look for a gateway that knows the secret, and to try a write that others cross.
 const ROUNDS: usize = 4;
-
-/// Whether there was a secret before.
-#[derive(Debug, Clone, Copy)]
-enum Before {
-    Known,
-    None,
-}
 
 /// The body of the document.
 #[derive(Serialize, Deserialize)]
@@ -81,7 +74,7 @@ struct Stored {
     /// Earlier secrets, of accepted losses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<String>,
-    /// Names the key that encrypted it.
+    /// The name of the key that encrypted the document.
     sealed_with: String,
 }
 
@@ -103,7 +96,7 @@ fn body_of(secrets: &Secrets, sealed_with: String) -> Bytes {
     serde_json::to_vec(&stored).unwrap_or_default().into()
 }
 
-/// The copy beside the watermarks.
+/// The bytes of the copy beside the watermarks.
 fn copy_of(secrets: &Secrets) -> Bytes {
     let all: Vec<u8> = secrets.all().flat_map(|one| *one.bytes()).collect();
     hex::encode(all).into()
@@ -119,7 +112,7 @@ fn read_secret(hex_digits: &[u8]) -> Option<Secret> {
     Some(Secret::new(bytes))
 }
 
-/// Of two random UUIDs: 244 random bits.
+/// A secret of two random UUIDs: 244 random bits.
 fn new_secret() -> Secret {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(random().as_bytes());
@@ -149,12 +142,12 @@ impl KnownSecrets {
         self.spare.clone()
     }
 
-    /// Whether nothing is claimed because of the secret until a person accepts it.
+    /// Whether no call is claimed until a person accepts that the secret is lost.
     pub(super) fn has_lost_secret(&self) -> bool {
         self.trouble.load().is_some()
     }
 
-    /// Why nothing can be claimed, as far as the secret goes.
+    /// Why the secret keeps calls from being claimed.
     pub(super) fn trouble_with_secret(&self) -> Option<Reason> {
         if let Some(trouble) = &*self.trouble.load() {
             let why = format!(
@@ -173,6 +166,7 @@ impl KnownSecrets {
         self.trouble.load().as_deref() == Some(&Trouble::Copy)
     }
 
+    /// Closes the gateway for new calls, and logs why.
     fn is_closed_by(&self, trouble: Trouble) -> store::Error {
         let before = self.trouble.swap(Some(Arc::new(trouble)));
         if before.as_deref() != Some(&trouble) {
@@ -181,7 +175,7 @@ impl KnownSecrets {
         store::Error::Refused(trouble.to_string())
     }
 
-    /// The secrets that this gateway knows, or has known.
+    /// The secrets that this gateway knows, from its memory or its copy.
     fn known_secrets(&self) -> Result<Option<Secrets>, store::Error> {
         if let Some(known) = &*self.known.load() {
             return Ok(Some(Secrets::clone(known)));
@@ -201,12 +195,12 @@ impl KnownSecrets {
         }
     }
 
-    /// Makes sure that the secret is known, stored, and in the watermarks.
+    /// Makes sure that the secret is known, stored, and copied beside the watermarks.
     ///
-    /// The first gateway of a store makes it.
+    /// The first gateway of a store makes the secret.
     ///
     /// # Errors
-    /// The store failed, what it has cannot be read, or it has not the secret of its calls.
+    /// The store failed, the stored secret cannot be read, or it is not the one with which calls were made.
     pub(super) async fn learn_secret(&self) -> Result<(), store::Error> {
         let found = self.base.store.document(Kind::Secret, "", ID).await;
         let Some(document) = found? else {
@@ -215,7 +209,7 @@ impl KnownSecrets {
         let (secrets, sealed_with) = read(&document)?;
         self.take_secrets(secrets.clone())?;
         let sealing = self.base.store.sealing_key();
-        // Once: gateways with other keys may do the same.
+        // Only once: a gateway with other keys would encrypt it with its own again, and so on without end.
         if sealed_with != sealing && !self.is_sealed_anew.load(Ordering::SeqCst) {
             let body = body_of(&secrets, sealing);
             let next = Document {
@@ -223,7 +217,7 @@ impl KnownSecrets {
                 body,
                 ..document
             };
-            // A store that is closed keeps it as it is; the next look tries again.
+            // A store that takes no writes keeps the document as it is; the next look tries again.
             let put = self.base.store.put_document(&next).await;
             let is_done = matches!(put, Ok(Put::Done));
             (self.is_sealed_anew).store(is_done, Ordering::SeqCst);
@@ -231,12 +225,14 @@ impl KnownSecrets {
         Ok(())
     }
 
-    /// Handles a store without a secret. A known one is put back.
+    /// Gives a secret to a store without one: a known secret is put back, otherwise a new one is made.
     async fn make_secret(&self) -> Result<(), store::Error> {
         if let Some(known) = self.known_secrets()? {
             self.take_secrets(known.clone())?;
-            // It is known here, and a store that does not take it now takes it later.
-            drop(self.write_secrets(known, Before::Known).await);
+            let document = self.first_document(&known);
+            let put = self.base.store.put_back_document(&document).await;
+            // The secret is known here. If the store does not take it now, the next look tries again.
+            drop(put.and_then(|put| self.take_written(put, known)));
             return Ok(());
         }
         if self.waits_for_others.load(Ordering::SeqCst) {
@@ -247,13 +243,12 @@ impl KnownSecrets {
         if !tenants.is_empty() {
             return Err(self.is_closed_by(Trouble::Lost));
         }
-        self.write_secrets(Secrets::one(new_secret()), Before::None)
-            .await
+        self.write_new_secret().await
     }
 
-    /// Keeps both secrets, if the store's and this gateway's differ.
+    /// Stores the secrets of both the store and this gateway, if they differ.
     ///
-    /// A person accepts a loss of data; nothing is claimed before this is done.
+    /// Part of the acceptance of a loss: no call is claimed before this is done.
     pub(super) async fn join_secrets(&self) -> Result<(), store::Error> {
         let max_age = self.base.limits.pace.recipes_max_age;
         for _ in 0..ROUNDS {
@@ -261,16 +256,18 @@ impl KnownSecrets {
             let Some(document) = found? else {
                 return Ok(());
             };
-            let there = read(&document)?.0;
-            // A copy that cannot be read stays until the loss is accepted: a key that opens it may still be added.
-            let known = match self.has_unreadable_copy() {
-                true => None,
-                false => self.known_secrets()?,
+            let stored = read(&document)?.0;
+            // An unreadable copy stays until the loss is accepted: a key that opens it may still be added.
+            let known = if self.has_unreadable_copy() {
+                None
+            } else {
+                self.known_secrets()?
             };
-            let known = known.unwrap_or_else(|| there.clone());
-            let (joined, left_out) = Secrets::joined(&there, &known);
+            let known = known.unwrap_or_else(|| stored.clone());
+            let (joined, left_out) = Secrets::joined(&stored, &known);
             if left_out > 0 {
-                // The person accepts that, too: this gateway must not take the store for a wrong one once more.
+                // The person accepts this, too. This gateway knows only the joined secrets from now on, so that it does not
+                // take the same store for a wrong one again.
                 tracing::error!(
                     left_out,
                     "the store keeps {MAX_SECRETS} secrets at most: calls made with further ones are not recognised"
@@ -278,7 +275,7 @@ impl KnownSecrets {
                 self.base.store.remember_secret(&copy_of(&joined));
                 self.known.store(Some(Arc::new(joined.clone())));
             }
-            if !there.has_all_of(&joined) {
+            if !stored.has_all_of(&joined) {
                 let body = body_of(&joined, self.base.store.sealing_key());
                 let next = Document {
                     version: document.version + 1,
@@ -292,7 +289,7 @@ impl KnownSecrets {
             } else if self.base.now().duration_since(document.created_at) > signed(max_age) {
                 return Ok(());
             }
-            // Other gateways may still claim by what they have read before.
+            // Other gateways may still claim by the secret that they have read before.
             if self.base.store.is_shared() {
                 sleep(max_age).await;
             }
@@ -311,8 +308,8 @@ impl KnownSecrets {
 
     /// Learns the secret after an accepted loss.
     ///
-    /// Other gateways that know the secret put it back within a round of theirs. This one waits for
-    /// that before it makes another.
+    /// A gateway that knows the secret puts it back in its next round. This gateway waits for that before it makes a new
+    /// secret.
     pub(super) async fn learn_secret_after_loss(
         &self,
         waiting: WaitForOthers<'_>,
@@ -321,13 +318,9 @@ impl KnownSecrets {
             self.base.store.remember_secret(&Bytes::new());
         }
         for _ in 0..ROUNDS {
-            let is_there = self
-                .base
-                .store
-                .document(Kind::Secret, "", ID)
-                .await
-                .is_ok_and(|there| there.is_some());
-            if is_there || !self.base.store.is_shared() || self.known.load().is_some() {
+            let found = self.base.store.document(Kind::Secret, "", ID).await;
+            let is_stored = found.is_ok_and(|found| found.is_some());
+            if is_stored || !self.base.store.is_shared() || self.known.load().is_some() {
                 break;
             }
             sleep(self.base.limits.pace.recover_every).await;
@@ -335,16 +328,21 @@ impl KnownSecrets {
         drop(waiting);
         match self.learn_secret().await {
             Err(_) if self.trouble.load().as_deref() == Some(&Trouble::Lost) => {
-                self.write_secrets(Secrets::one(new_secret()), Before::None)
-                    .await
+                self.write_new_secret().await
             }
             learned => learned,
         }
     }
 
-    /// Writes the first document. Of concurrent writers all take the secret that won.
-    async fn write_secrets(&self, secrets: Secrets, before: Before) -> Result<(), store::Error> {
-        let document = Document {
+    async fn write_new_secret(&self) -> Result<(), store::Error> {
+        let secrets = Secrets::one(new_secret());
+        let document = self.first_document(&secrets);
+        let put = self.base.store.put_document(&document).await?;
+        self.take_written(put, secrets)
+    }
+
+    fn first_document(&self, secrets: &Secrets) -> Document {
+        Document {
             kind: Kind::Secret,
             tenant: String::new(),
             id: ID.to_owned(),
@@ -353,20 +351,20 @@ impl KnownSecrets {
             created_at: self.base.now(),
             due_at: None,
             retain_until: None,
-            body: body_of(&secrets, self.base.store.sealing_key()),
-        };
-        let put = match before {
-            Before::Known => self.base.store.put_back_document(&document).await,
-            Before::None => self.base.store.put_document(&document).await,
-        };
-        match put? {
-            Put::Done => self.take_secrets(secrets),
-            Put::Lost(Some(there)) => self.take_secrets(read(&there)?.0),
+            body: body_of(secrets, self.base.store.sealing_key()),
+        }
+    }
+
+    /// Takes the secrets that were written, or those of a concurrent writer that was faster.
+    fn take_written(&self, put: Put, written: Secrets) -> Result<(), store::Error> {
+        match put {
+            Put::Done => self.take_secrets(written),
+            Put::Lost(Some(stored)) => self.take_secrets(read(&stored)?.0),
             Put::Lost(None) => Err(store::Error::Ambiguous("the secret was lost again".into())),
         }
     }
 
-    /// Takes these secrets, unless one that is known here is not among them.
+    /// Takes these secrets, unless they lack one that is known here.
     fn take_secrets(&self, secrets: Secrets) -> Result<(), store::Error> {
         let known = self.known_secrets()?;
         if known
@@ -376,7 +374,7 @@ impl KnownSecrets {
             return Err(self.is_closed_by(Trouble::Differs));
         }
         if known.as_ref() != Some(&secrets) || self.known.load().is_none() {
-            // Also to seal the copy with the newest key.
+            // Even an equal copy is written at the start, to seal it with the newest key.
             self.base.store.remember_secret(&copy_of(&secrets));
             self.known.store(Some(Arc::new(secrets)));
         }

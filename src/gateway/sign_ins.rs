@@ -1,6 +1,6 @@
 //! Sessions of persons in the console. The rules are in `core::sign_in`.
 //!
-//! They are sealed with the store's secret, so every gateway of a store accepts them, and none has to keep them.
+//! A session is a cookie that is sealed with the store's secret: every gateway of the store accepts it, and none keeps it.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ impl SignIns {
         Self { base, secrets }
     }
 
-    /// Begins a session of the token with this SHA-256. Also its cookie; `None`: it could not be sealed.
+    /// Begins a session of the token with this SHA-256. Returns it with its cookie; `None`: it could not be sealed.
     ///
-    /// While the store's secret is not known, as when the store was never reached, it opens at this gateway only.
+    /// Until the store's secret is known, only this gateway accepts the cookie.
     pub fn begin(&self, token: [u8; 32]) -> Option<(SignIn, String)> {
         let id = Uuid::new_v4().into_bytes();
         let sign_in = SignIn::begin(id, token, self.base.wall_time());
@@ -35,7 +35,7 @@ impl SignIns {
         Some((sign_in, cookie))
     }
 
-    /// The session in a cookie, if it is one of this store and its time is not over.
+    /// The session in a cookie, if this store has sealed it and it has not expired.
     pub fn open(&self, cookie: &str) -> Option<SignIn> {
         let now = self.base.wall_time();
         self.any(|secret| SignIn::open(cookie, secret, now))
@@ -46,13 +46,13 @@ impl SignIns {
         sign_in.form_token(&self.secrets.current().today)
     }
 
-    /// Whether a form has come from a page of this session.
+    /// Whether a form comes from a page of this session.
     pub fn has_made(&self, sign_in: &SignIn, form_token: &str) -> bool {
         let found = self.any(|secret| sign_in.has_made(form_token, secret).then_some(()));
         found.is_some()
     }
 
-    /// Asks with each secret that may have been used: the store's, and the one from before it was known.
+    /// Tries each secret that may have sealed the session: those of the store, and the spare one from before they were known.
     fn any<T>(&self, ask: impl Fn(&Secret) -> Option<T>) -> Option<T> {
         let (known, spare) = (self.secrets.current(), self.secrets.spare());
         known.all().chain(spare.all()).find_map(ask)
