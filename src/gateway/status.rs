@@ -1,6 +1,4 @@
-//! The answers of the ops routes.
-//!
-//! However often they are asked, the store is asked once a second at most.
+//! The answers of the ops routes. However often they come, the store is asked at most once a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,77 +18,68 @@ use crate::core::ledger::Filter;
 use crate::core::saga;
 use crate::store::{self, Census, Readiness, Reason};
 
-/// The newest answers, each with the time at which the store was asked.
-///
-/// Requests that come meanwhile wait for the lock and share the answer.
+/// The answers of the ops routes.
 pub struct Status {
     base: Arc<Base>,
     recipes: Arc<Recipes>,
     secrets: Arc<KnownSecrets>,
     pauses: Arc<Pauses>,
-    scrape: Mutex<Option<(Instant, Bytes)>>,
-    readiness: Mutex<Option<(Instant, Readiness)>>,
+    scrape: Recent<Bytes>,
+    readiness: Recent<Readiness>,
     counts: Mutex<Counts>,
     loss: Mutex<Option<Loss>>,
+}
+
+/// The newest answer to a question, and when the question was asked.
+struct Recent<T>(Mutex<Option<(Instant, T)>>);
+
+impl<T: Clone> Recent<T> {
+    /// The answer, asked for again if it is too old. Concurrent requests wait and share it.
+    async fn get(&self, max_age: Duration, ask: impl Future<Output = T>) -> T {
+        let mut recent = self.0.lock().await;
+        if let Some((at, answer)) = &*recent
+            && at.elapsed() < max_age
+        {
+            return answer.clone();
+        }
+        let at = Instant::now();
+        let answer = ask.await;
+        *recent = Some((at, answer.clone()));
+        answer
+    }
 }
 
 /// The time of a loss of data, as far as it is known here.
 struct Loss {
     noticed: Timestamp,
-    /// What is told of it, once the newest call that is left is known.
+    /// The sentence about it, once the newest remaining call is known.
     told: Option<String>,
 }
 
-/// How long readiness waits for the newest call that is left after a loss. Later it is looked for again.
+/// How long readiness waits for the newest call that remains after a loss. Later the search is made again.
 const LOOKS_FOR: Duration = Duration::from_millis(500);
 
-/// What the store had when it was last asked.
+/// The counts of the store when it was last asked.
 #[derive(Default)]
 struct Counts {
     unknown: Vec<Census>,
     sagas: Vec<(String, u64)>,
 }
 
-/// A count, and what it counts.
-trait Counted: Clone {
-    fn is_same(&self, other: &Self) -> bool;
-    fn number_mut(&mut self) -> &mut u64;
-}
-
-impl Counted for Census {
-    fn is_same(&self, other: &Self) -> bool {
-        (&self.tool, &self.state) == (&other.tool, &other.state)
-    }
-
-    fn number_mut(&mut self) -> &mut u64 {
-        &mut self.calls
-    }
-}
-
-impl Counted for (String, u64) {
-    fn is_same(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-
-    fn number_mut(&mut self) -> &mut u64 {
-        &mut self.1
-    }
-}
-
-/// Raises each count to what it was before.
-fn keep_at_least<T: Counted>(found: &mut Vec<T>, before: &[T]) {
+/// Raises each count to what it was before. Adds the counts that are missing now.
+fn keep_at_least<T: Clone>(
+    found: &mut Vec<T>,
+    before: &[T],
+    is_same: impl Fn(&T, &T) -> bool,
+    count: impl Fn(&mut T) -> &mut u64,
+) {
     for known in before {
         let mut known = known.clone();
-        match found.iter_mut().find(|count| count.is_same(&known)) {
-            Some(count) => *count.number_mut() = (*count.number_mut()).max(*known.number_mut()),
+        match found.iter_mut().find(|one| is_same(one, &known)) {
+            Some(one) => *count(one) = (*count(one)).max(*count(&mut known)),
             None => found.push(known),
         }
     }
-}
-
-fn has_lost_data(readiness: &Readiness) -> bool {
-    let mut reasons = readiness.reasons.iter();
-    reasons.any(|reason| reason.code == store::LOST_DATA)
 }
 
 impl Status {
@@ -105,8 +94,8 @@ impl Status {
             recipes,
             secrets,
             pauses,
-            scrape: Mutex::default(),
-            readiness: Mutex::default(),
+            scrape: Recent(Mutex::default()),
+            readiness: Recent(Mutex::default()),
             counts: Mutex::default(),
             loss: Mutex::default(),
         }
@@ -139,7 +128,7 @@ impl Status {
         readiness
     }
 
-    /// Says of a loss of data when it was noticed here, and of when the newest call is that is left.
+    /// Adds to a loss of data when it was noticed here, and when the newest remaining call was made.
     async fn date_loss(&self, readiness: &mut Readiness) {
         let mut loss = self.loss.lock().await;
         let reasons = readiness.reasons.iter_mut();
@@ -154,7 +143,7 @@ impl Status {
             noticed: self.base.now(),
             told: None,
         });
-        // Nothing is claimed meanwhile, so it stays as it is.
+        // No call is claimed until the loss is accepted, so the newest call stays the newest.
         if loss.told.is_none() {
             let noticed = loss.noticed;
             loss.told = match timeout(LOOKS_FOR, self.newest_left()).await {
@@ -174,7 +163,7 @@ impl Status {
         }
     }
 
-    /// When the newest of the calls was made that the store has.
+    /// When the newest stored call was made.
     async fn newest_left(&self) -> Result<Option<Timestamp>, store::Error> {
         let filter = Filter {
             is_brief: true,
@@ -189,11 +178,11 @@ impl Status {
         Ok(newest)
     }
 
-    /// Counts the frozen sessions, for the warning of them.
+    /// Counts the frozen sessions, for the warning about them.
     ///
-    /// Readiness does not: it must not wait for what the ledger is asked.
+    /// Readiness itself does not count them: it must not wait behind questions to the ledger.
     pub async fn count_frozen(&self) {
-        // If the store does not say, the last number stays.
+        // If the store does not answer, the last number stays.
         if let Ok(counts) = self.base.store.count_documents(Kind::Session).await {
             let frozen = counts.iter().find(|(state, _)| state == FROZEN);
             let frozen = frozen.map_or(0, |(_, count)| *count);
@@ -210,39 +199,34 @@ impl Status {
         (frozen > 0).then(|| Reason::new("session_frozen", text))
     }
 
-    /// The metrics as text, with counts of the store: one shared buffer, made anew after a second.
+    /// The metrics as text, with counts of the store. At most a second old.
     pub async fn scrape(&self) -> Bytes {
-        let mut recent = self.scrape.lock().await;
-        match &*recent {
-            Some((at, text)) if at.elapsed() < self.base.limits.pace.ask_store_every => {
-                text.clone()
-            }
-            _ => {
-                let at = Instant::now();
-                let text = Bytes::from(self.scrape_now().await);
-                *recent = Some((at, text.clone()));
-                text
-            }
-        }
+        let max_age = self.base.limits.pace.ask_store_every;
+        self.scrape.get(max_age, self.scrape_now()).await
     }
 
-    async fn scrape_now(&self) -> String {
-        let is_lost = has_lost_data(&self.recent_readiness().await);
+    async fn scrape_now(&self) -> Bytes {
+        let metrics = &self.base.metrics;
+        let mut reasons = self.recent_readiness().await.reasons.into_iter();
+        let is_lost = reasons.any(|reason| reason.code == store::LOST_DATA);
         let mut census = self.base.store.census().await.ok();
         let mut sagas = self.base.store.count_documents(Kind::Saga).await.ok();
-        // What a store has forgotten still needs a person: until the loss is accepted no count falls.
+        // Calls and sagas that the store has lost still need a person, so no count falls until the loss is accepted.
         {
             let mut counts = self.counts.lock().await;
             if let Some(found) = &mut census {
                 if is_lost {
-                    keep_at_least(found, &counts.unknown);
+                    let is_same = |one: &Census, other: &Census| {
+                        (&one.tool, &one.state) == (&other.tool, &other.state)
+                    };
+                    keep_at_least(found, &counts.unknown, is_same, |one| &mut one.calls);
                 }
                 let unknown = found.iter().filter(|count| count.state == "unknown");
                 counts.unknown = unknown.cloned().collect();
             }
             if let Some(found) = &mut sagas {
                 if is_lost {
-                    keep_at_least(found, &counts.sagas);
+                    keep_at_least(found, &counts.sagas, |a, b| a.0 == b.0, |one| &mut one.1);
                 }
                 counts.sagas.clone_from(found);
             }
@@ -252,48 +236,29 @@ impl Status {
                 let found = sagas.iter().find(|(name, _)| name == state.as_str());
                 found.map_or(0, |(_, count)| *count)
             };
-            let counts = saga::State::ALL
-                .into_iter()
-                .map(|state| (state.as_str(), count(state)));
-            self.base
-                .metrics
-                .take_sagas(counts, count(saga::State::Stuck));
+            let states = saga::State::ALL.into_iter();
+            let counts = states.map(|state| (state.as_str(), count(state)));
+            metrics.take_sagas(counts, count(saga::State::Stuck));
         }
         let memory = &self.base.limits.memory;
-        self.base
-            .metrics
-            .take_memory(memory.total(), memory.held(), memory.refused());
+        metrics.take_memory(memory.total(), memory.held(), memory.refused());
         let tools = self.base.tools();
-        self.base.metrics.take_open_breakers(
-            tools
-                .iter()
-                .map(|(tool, at)| (tool.as_str(), !at.health.is_closed())),
-        );
-        self.base.metrics.take_paused(
-            tools
-                .keys()
-                .map(|tool| (tool.as_str(), self.pauses.is_paused(tool))),
-        );
-        self.base.metrics.scrape(tools.keys(), census.as_deref())
+        let open = tools.iter();
+        metrics.take_open_breakers(open.map(|(tool, at)| (&tool[..], !at.health.is_closed())));
+        let paused = tools.keys();
+        metrics.take_paused(paused.map(|tool| (&tool[..], self.pauses.is_paused(tool))));
+        metrics.scrape(tools.keys(), census.as_deref()).into()
     }
 
     /// The same as [`readiness`](Self::readiness), at most a second old.
     pub async fn recent_readiness(&self) -> Readiness {
-        let found = {
-            let mut recent = self.readiness.lock().await;
-            match &*recent {
-                Some((at, found)) if at.elapsed() < self.base.limits.pace.ask_store_every => {
-                    found.clone()
-                }
-                _ => {
-                    let at = Instant::now();
-                    let mut found = self.base.store.readiness().await;
-                    self.date_loss(&mut found).await;
-                    *recent = Some((at, found.clone()));
-                    found
-                }
-            }
+        let ask = async {
+            let mut found = self.base.store.readiness().await;
+            self.date_loss(&mut found).await;
+            found
         };
+        let max_age = self.base.limits.pace.ask_store_every;
+        let found = self.readiness.get(max_age, ask).await;
         self.readiness_with(found).await
     }
 }
