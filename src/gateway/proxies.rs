@@ -1,4 +1,4 @@
-//! APIs that callers use as they are: writes are calls, other requests go through.
+//! Proxies: APIs that callers use as they are. A write becomes a call, other requests are passed on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
 use crate::downstream::{Downstream, Party};
 use crate::metrics::Door;
 
-/// Passes requests to APIs, and makes calls of writes.
+/// Passes requests on to APIs, and makes calls of writes.
 pub struct Proxies {
     base: Arc<Base>,
     engine: Arc<Engine>,
     downstream: Arc<Downstream>,
     pauses: Arc<Pauses>,
-    /// Names of proxies by the host name in a request.
+    /// The names of proxies, by the host name of requests.
     hosts: ArcSwap<HashMap<String, String>>,
 }
 
@@ -34,7 +34,7 @@ pub struct Proxies {
 pub enum Through {
     /// A stored answer.
     Kept(Box<Stored>, Reply),
-    /// An answer that goes through as it comes.
+    /// An answer that is passed on as it comes.
     Passing(reqwest::Response),
 }
 
@@ -70,7 +70,7 @@ impl Proxies {
         }
     }
 
-    /// Rebuilds the list of hosts after the tools were swapped.
+    /// Reads the host names of the proxies again, after the tools were set.
     pub(super) fn renew(&self) {
         self.hosts.store(Arc::new(hosts(&self.base.tools())));
     }
@@ -84,7 +84,7 @@ impl Proxies {
         hosts.get(&host.to_ascii_lowercase()).cloned()
     }
 
-    /// How requests to a proxy are read. `None`: there is none of this name.
+    /// How requests to a proxy are read. `None`: no proxy has this name.
     pub fn entry(&self, name: &str) -> Option<Entry> {
         let at = self.base.tool_at(name)?;
         let policy = at.tool.proxy.as_ref()?;
@@ -94,10 +94,10 @@ impl Proxies {
         })
     }
 
-    /// Passes a request on, as a call if it writes.
+    /// Passes a request on, or makes a call of it if it writes.
     ///
     /// # Errors
-    /// There is no answer of the API that may be told.
+    /// The request is refused, or has no answer of the API that may be passed back.
     pub async fn serve(&self, caller: &Caller, name: &str, asked: Asked) -> Result<Through, Error> {
         let at = self.engine.prepare.tool_for(caller, name)?;
         let policy = at.tool.proxy.as_ref();
@@ -146,7 +146,7 @@ impl Proxies {
             return Err(ErrorKind::ToolPaused.alone());
         }
         let (mut message, _) = own_credentials(policy, asked.message);
-        // A key is told to the API only by a call, as the call's own.
+        // Only a call sends an idempotency key to the API: its own.
         message
             .headers
             .retain(|(name, _)| *name != policy.key_header);
@@ -158,8 +158,9 @@ impl Proxies {
         match answered.await {
             Ok(response) => Ok(Through::Passing(response)),
             Err(why) => {
+                let tool = name;
                 tracing::warn!(
-                    tool = name,
+                    tool,
                     kind,
                     why,
                     "a request that was passed on has no answer"
@@ -178,24 +179,19 @@ impl Proxies {
         asked: Asked,
     ) -> Result<Through, Error> {
         let (mut message, credential) = own_credentials(policy, asked.message);
-        let (keys, headers) = std::mem::take(&mut message.headers)
-            .into_iter()
-            .partition(|(name, _)| *name == policy.key_header);
-        message.headers = headers;
-        let keys: Vec<(String, String)> = keys;
+        let is_key = |(name, _): &mut (String, String)| *name == policy.key_header;
+        let mut keys: Vec<_> = message.headers.extract_if(.., is_key).collect();
         if keys.len() > 1 {
             let why = format!("there is more than one {} header line", policy.key_header);
             return Err(ErrorKind::InvalidRequest(why).alone());
         }
         let read = || {
-            (
-                view(&message, &credential).to_string(),
-                policy.image(&message),
-            )
+            let args = view(&message, &credential).to_string();
+            (args, policy.image(&message))
         };
         let large = &self.engine.large;
         let (args, image) = large.read_off_workers(message.body.len(), read).await;
-        let key = keys.into_iter().next();
+        let key = keys.pop();
         let request = Request {
             tool: name.to_owned(),
             args,
@@ -222,7 +218,7 @@ impl Proxies {
                 })?;
                 Ok(Through::Kept(Box::new(stored), reply))
             }
-            // No caller of a proxy can ask for that.
+            // Only for the match: a proxy's caller cannot ask for an answer before the end.
             Answer::Accepted(record) => {
                 let retry_after = self.base.limits.pace.poll.1;
                 Err(ErrorKind::CallInProgress { retry_after }.of_call(record.intent.call_id))
@@ -231,7 +227,7 @@ impl Proxies {
     }
 }
 
-/// Whether its credentials would hold for all requests of the connection.
+/// Whether a request would authenticate its whole connection, which other callers' requests share.
 fn is_of_a_connection(message: &Message) -> bool {
     let scheme = message.header("authorization").unwrap_or_default();
     let scheme = scheme.split(' ').next().unwrap_or_default();
@@ -240,22 +236,15 @@ fn is_of_a_connection(message: &Message) -> bool {
         .any(|one| scheme.eq_ignore_ascii_case(one))
 }
 
-/// Takes credentials that do not go through out of a request.
-///
-/// Returns those that go through, as one text.
+/// Removes the credentials of a request, unless they are for the API. Returns those that stay, as one text.
 fn own_credentials(policy: &Policy, mut message: Message) -> (Message, String) {
-    let (own, headers): (Vec<_>, Vec<_>) = message
-        .headers
-        .into_iter()
-        .partition(|(name, _)| CREDENTIALS.contains(&name.as_str()));
-    message.headers = headers;
+    let is_own = |(name, _): &mut (String, String)| CREDENTIALS.contains(&name.as_str());
+    let own: Vec<_> = message.headers.extract_if(.., is_own).collect();
     if !policy.passes_authorization {
         return (message, String::new());
     }
-    let lines: Vec<String> = own
-        .iter()
-        .map(|(name, value)| format!("{name}: {value}"))
-        .collect();
+    let lines = own.iter().map(|(name, value)| format!("{name}: {value}"));
+    let lines: Vec<String> = lines.collect();
     message.headers.extend(own);
     (message, lines.join("\n"))
 }

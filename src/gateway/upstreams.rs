@@ -1,19 +1,20 @@
-//! MCP servers: their unlisted tools, and requests beside calls.
+//! MCP servers: their unlisted tools, which no section of the configuration names, and requests that are no calls.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex as Guard, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex as Guard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::base::Base;
 use super::calls::ResultMemory;
 use super::error::{Error, ErrorKind};
+use super::lock::lock;
 use super::recipes::Recipes;
 use super::tools::{ToolAt, Tools};
 use crate::budget::attach;
@@ -24,17 +25,17 @@ use crate::core::record::{Failure, FailureKind};
 use crate::core::tool::{Effect, Tool};
 use crate::downstream::{About, Downstream, Endpoint, McpTool, Party, Question};
 
-/// How long a request that executes nothing may take.
+/// How long a request that is no call may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server may take to describe itself.
 ///
-/// A program may have to be fetched from a network first.
+/// A server that is a program may have to be fetched from a network first.
 const FIRST_PATIENCE: Duration = Duration::from_secs(100);
-/// How long a server's list counts as fresh for a tool not in it.
+/// How long a server's list counts as fresh for a tool that it lacks, and after a failed read.
 const FRESH: Duration = Duration::from_secs(5);
-/// How long a server's list counts as fresh for a tool in it.
+/// How long a server's list counts as fresh for a tool that it has.
 const LISTED: Duration = Duration::from_mins(5);
-/// Most tools of one server that no section names. Each has metrics and a stored recipe.
+/// Most unlisted tools of one server. Each has metrics and a stored recipe.
 const MAX_UNLISTED: usize = 500;
 /// Most pages of one server's list.
 const MAX_PAGES: usize = 50;
@@ -47,13 +48,13 @@ pub struct UpstreamAt {
     pub endpoint: Endpoint,
     /// The effect of unlisted tools; `None`: they are not served.
     pub unlisted: Option<Effect>,
-    /// Whether a tool reads if its annotations say so.
+    /// Whether a tool counts as reading if its annotations say so.
     pub trusts_annotations: bool,
-    /// The timeout of their calls.
+    /// The timeout of calls of unlisted tools.
     pub timeout: Duration,
-    /// How long their derived keys are remembered.
+    /// How long derived keys of unlisted tools are remembered.
     pub dedup_window: Duration,
-    /// Names on the server of tools that may be executed any number of times.
+    /// The server's names of tools that may be executed any number of times.
     pub repeatable: BTreeSet<String>,
 }
 
@@ -72,15 +73,20 @@ impl UpstreamAt {
         }
     }
 
-    fn name_of(&self, tool: &str) -> String {
-        format!("{}.{tool}", self.name)
+    /// The owner of connections for requests that are no calls: no tool has such a name.
+    fn party(&self, caller: &Caller) -> Party {
+        Party::tool(&caller.tenant, &unlisted_name(&self.name, ""))
     }
 }
 
-/// The list of one server, as it was read.
+fn unlisted_name(upstream: &str, tool: &str) -> String {
+    format!("{upstream}.{tool}")
+}
+
+/// A server, and its list of tools as it was last read.
 struct Known {
     at: UpstreamAt,
-    /// Its tools, or why they could not be read; and since when that is known.
+    /// Its tools, or why they could not be read; and when they were read.
     listed: Mutex<Option<(Instant, Result<List, String>)>>,
 }
 
@@ -90,7 +96,7 @@ type List = BTreeMap<String, Listed>;
 #[derive(Default)]
 struct Listed {
     is_read: bool,
-    /// The arguments that headers repeat.
+    /// The arguments that are repeated in headers.
     mirrored: Vec<Mirrored>,
 }
 
@@ -131,10 +137,10 @@ pub struct Upstreams {
     downstream: Arc<Downstream>,
     memory: Arc<ResultMemory>,
     recipes: Arc<Recipes>,
-    /// Tools with stored calls whose server's list was not read.
+    /// Tools that have stored calls, and whose server's list was not read since.
     remembered: Guard<BTreeSet<String>>,
     all: ArcSwap<BTreeMap<String, Arc<Known>>>,
-    /// Held while tools are added, so that none are added for earlier servers.
+    /// Held while tools are added or the servers are set, so that no tool of an earlier server is added.
     changing: Guard<()>,
 }
 
@@ -159,30 +165,27 @@ impl Upstreams {
 
     /// Sets the servers, and the tools that sections name.
     pub(super) fn set(&self, upstreams: Vec<UpstreamAt>, tools: Tools) {
-        let changing = lock(&self.changing);
-        self.base.tools.store(Arc::new(tools));
-        self.all.store(Arc::new(known(upstreams)));
-        drop(changing);
+        {
+            let _one_at_a_time = lock(&self.changing);
+            self.base.tools.store(Arc::new(tools));
+            self.all.store(Arc::new(known(upstreams)));
+        }
         self.remember();
     }
 
-    /// Adds unlisted tools that may have stored calls, of an earlier run or another gateway.
+    /// Adds unlisted tools that may have stored calls, made by an earlier run or another gateway.
     ///
-    /// So their calls are answered although the server is down, or lists the tool no more.
+    /// So their calls are answered even while the server is down, or when it lists the tool no more.
     pub fn remember(&self) {
         let all = self.all.load_full();
         for here in self.recipes.tools() {
-            let Some((upstream, tool)) = here.split_once('.') else {
-                continue;
-            };
-            let known = all.get(upstream);
-            let Some((known, effect)) = known.and_then(|known| Some((known, known.at.unlisted?)))
-            else {
-                continue;
-            };
-            if self.base.tool_at(&here).is_none() {
+            if let Some((upstream, tool)) = here.split_once('.')
+                && let Some(known) = all.get(upstream)
+                && let Some(effect) = known.at.unlisted
+                && self.base.tool_at(&here).is_none()
+            {
                 lock(&self.remembered).insert(here.clone());
-                self.add(known, upstream, &here, tool, &Listed::default(), effect);
+                self.add(known, &here, tool, &Listed::default(), effect);
             }
         }
     }
@@ -191,33 +194,30 @@ impl Upstreams {
         self.all.load().contains_key(upstream)
     }
 
-    /// The gateway's name of a server's tool.
-    ///
-    /// The name of the section that names it, or one made of both names.
+    /// The gateway's name of a server's tool: the name of its section, or `upstream.tool`.
     pub fn name_of(&self, upstream: &str, tool: &str) -> String {
         let tools = self.base.tools();
-        let is_it = |at: &&Arc<ToolAt>| {
+        let is_that_tool = |at: &&Arc<ToolAt>| {
             let mcp = at.endpoint.mcp.as_ref();
             mcp.is_some_and(|mcp| mcp.upstream == upstream && mcp.name == tool)
         };
-        let named = tools.values().find(is_it).map(|at| at.tool.name.clone());
-        named.unwrap_or_else(|| format!("{upstream}.{tool}"))
+        let named = tools.values().find(is_that_tool);
+        named.map_or_else(|| unlisted_name(upstream, tool), |at| at.tool.name.clone())
     }
 
     /// Adds a server's tool, if no section names it and the server lists it.
     ///
     /// # Errors
-    /// The server does not say which tools it has. Nothing was executed.
+    /// The server's list of tools could not be read. Nothing was executed.
     pub async fn admit(&self, caller: &Caller, upstream: &str, tool: &str) -> Result<(), Error> {
         let here = self.name_of(upstream, tool);
-        let known = self.all.load().get(upstream).cloned();
-        let (Some(known), true) = (known, caller.may_call(&here)) else {
+        let Some(known) = self.all.load().get(upstream).cloned() else {
             return Ok(());
         };
         let Some(effect) = known.at.unlisted else {
             return Ok(());
         };
-        if !is_plain(tool) || !self.has_to_look(&known, &here) {
+        if !caller.may_call(&here) || !is_plain(tool) || !self.has_to_look(&known, &here) {
             return Ok(());
         }
         let mut list = known.listed.lock().await;
@@ -229,36 +229,33 @@ impl Upstreams {
             let read = self.read_list(caller, &known.at);
             let read = timeout(PATIENCE, read).await;
             let read = read.unwrap_or_else(|_| Err("it did not answer in time".into()));
-            // A request that waited for a failed read does not repeat it.
+            // A failure is kept, too: a request that waited for this read does not repeat it.
             *list = Some((Instant::now(), read));
         }
-        let found = match list.as_ref().map(|(_, list)| list) {
-            Some(Ok(list)) => Ok(list.get(tool)),
-            Some(Err(why)) => Err(why.clone()),
-            None => Ok(None),
-        };
-        match found {
-            Ok(Some(listed)) => {
-                lock(&self.remembered).remove(&here);
-                self.add(&known, upstream, &here, tool, listed, effect);
-                Ok(())
-            }
-            // What is stored of it is told, and a call meets the server itself.
-            _ if self.base.tool_at(&here).is_some() => Ok(()),
-            Ok(None) => self.was_served(&here).await.map(drop),
-            Err(_) if self.was_served(&here).await? => Ok(()),
-            Err(why) => {
+        let read = list.as_ref().map(|(_, read)| read.as_ref());
+        if let Some(Ok(list)) = read
+            && let Some(listed) = list.get(tool)
+        {
+            lock(&self.remembered).remove(&here);
+            self.add(&known, &here, tool, listed, effect);
+            return Ok(());
+        }
+        // A tool that is served here stays: its stored calls are answered, and the server itself judges a new call.
+        if self.base.tool_at(&here).is_some() || self.was_served(&here).await? {
+            return Ok(());
+        }
+        match read {
+            Some(Err(why)) => {
                 Err(no_answer(format!("its list of tools could not be read: {why}")).alone())
             }
+            Some(Ok(_)) | None => Ok(()),
         }
     }
 
-    /// Whether another gateway has served a tool, which may then have stored calls.
-    ///
-    /// Then it is served here, too.
+    /// Whether another gateway has served a tool, which may then have stored calls. Then it is served here, too.
     ///
     /// # Errors
-    /// The store does not say.
+    /// The store did not answer.
     async fn was_served(&self, here: &str) -> Result<bool, Error> {
         if !self.base.store.is_shared() {
             return Ok(false);
@@ -269,9 +266,7 @@ impl Upstreams {
         Ok(self.base.tool_at(here).is_some())
     }
 
-    /// Whether the server's list has to be read for a tool.
-    ///
-    /// It may be new there, or may not read any more.
+    /// Whether the server's list has to be read for a tool: the tool may be new, or may not be a reading one any more.
     fn has_to_look(&self, known: &Known, here: &str) -> bool {
         let Some(at) = self.base.tool_at(here) else {
             return true;
@@ -280,15 +275,7 @@ impl Upstreams {
         at.is_unlisted() && (is_trusted || lock(&self.remembered).contains(here))
     }
 
-    fn add(
-        &self,
-        known: &Arc<Known>,
-        upstream: &str,
-        here: &str,
-        tool: &str,
-        listed: &Listed,
-        effect: Effect,
-    ) {
+    fn add(&self, known: &Arc<Known>, here: &str, tool: &str, listed: &Listed, effect: Effect) {
         let is_read =
             (listed.is_read && known.at.trusts_annotations) || known.at.repeatable.contains(tool);
         let added = ToolAt::new(
@@ -305,7 +292,7 @@ impl Upstreams {
         );
         let _one_at_a_time = lock(&self.changing);
         // The configuration may have been read again meanwhile.
-        let all = self.all.load();
+        let (all, upstream) = (self.all.load(), &known.at.name);
         let is_current = all.get(upstream).is_some_and(|now| Arc::ptr_eq(now, known));
         if is_current && !self.base.add_unlisted(added, upstream, MAX_UNLISTED) {
             tracing::warn!(
@@ -319,7 +306,7 @@ impl Upstreams {
         let (mut tools, mut cursor) = (List::new(), None::<String>);
         for _ in 0..MAX_PAGES {
             let params = match &cursor {
-                Some(cursor) => serde_json::json!({ "cursor": cursor }).to_string(),
+                Some(cursor) => json!({ "cursor": cursor }).to_string(),
                 None => "{}".to_owned(),
             };
             let params = serde_json::from_str(&params).map_err(|error| error.to_string())?;
@@ -333,8 +320,8 @@ impl Upstreams {
                 Reply::Result(page) => page,
                 Reply::Error(_) => return Err("the server answered with an error".into()),
             };
-            let page: ListPage<'_> =
-                serde_json::from_slice(&page).map_err(|error| error.to_string())?;
+            let page: Result<ListPage<'_>, _> = serde_json::from_slice(&page);
+            let page = page.map_err(|error| error.to_string())?;
             for tool in page.tools {
                 let schema = tool.schema.map_or("{}", RawValue::get);
                 let schema: Value = serde_json::from_str(schema).unwrap_or_default();
@@ -369,16 +356,20 @@ impl Upstreams {
     /// Sends a server a request that executes nothing.
     ///
     /// # Errors
-    /// There is no such server, or it did not answer.
+    /// The server is not configured, or did not answer.
     pub async fn ask(
         &self,
         caller: &Caller,
         upstream: &str,
         question: Question<'_>,
     ) -> Result<Reply, ErrorKind> {
-        let known = self.all.load().get(upstream).cloned();
-        let known = known.ok_or_else(|| no_answer("there is no such upstream".into()))?;
+        let known = self.known(upstream).map_err(no_answer)?;
         self.ask_at(caller, &known.at, question).await
+    }
+
+    fn known(&self, upstream: &str) -> Result<Arc<Known>, String> {
+        let known = self.all.load().get(upstream).cloned();
+        known.ok_or_else(|| "there is no such upstream".into())
     }
 
     async fn ask_at(
@@ -389,8 +380,7 @@ impl Upstreams {
     ) -> Result<Reply, ErrorKind> {
         let room = self.memory.reserve(&caller.tenant, None, 0);
         let mut room = room.ok_or(ErrorKind::NoRoom)?;
-        // No tool has such a name: what is asked here shares no connection with calls.
-        let party = Party::tool(&caller.tenant, &at.name_of(""));
+        let party = at.party(caller);
         let by = Instant::now() + PATIENCE;
         let asked = self.downstream.forward(&at.endpoint, party, question, by);
         let answer = tokio::select! {
@@ -409,11 +399,10 @@ impl Upstreams {
     /// A server's description of itself.
     ///
     /// # Errors
-    /// There is no such server, or it did not answer.
+    /// The server is not configured, or did not answer.
     pub async fn about(&self, caller: &Caller, upstream: &str) -> Result<Arc<About>, String> {
-        let known = self.all.load().get(upstream).cloned();
-        let at = &known.as_ref().ok_or("there is no such upstream")?.at;
-        let party = Party::tool(&caller.tenant, &at.name_of(""));
+        let at = &self.known(upstream)?.at;
+        let party = at.party(caller);
         let by = Instant::now() + FIRST_PATIENCE;
         tokio::select! {
             about = self.downstream.about(&at.endpoint, party, by) => about,
@@ -441,16 +430,13 @@ impl Upstreams {
             match named.get(&name) {
                 Some(here) => caller.may_call(here),
                 None => {
-                    let here = format!("{upstream}.{name}");
-                    serves_others && is_plain(&name) && caller.may_call(&here)
+                    serves_others
+                        && is_plain(&name)
+                        && caller.may_call(&unlisted_name(upstream, &name))
                 }
             }
         }
     }
-}
-
-fn lock<T>(guard: &Guard<T>) -> MutexGuard<'_, T> {
-    guard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Deserialize)]
