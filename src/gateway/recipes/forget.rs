@@ -1,7 +1,6 @@
 //! Forgets recipes of which no call is kept.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -11,31 +10,28 @@ use crate::core::ledger::Filter;
 use crate::core::position::Position;
 use crate::core::recipe::RecipeId;
 use crate::core::recipe::stored::Remembered;
+use crate::gateway::lock::lock;
 use crate::store::{self, Put};
 
-/// Calls that one search reads.
+/// Calls that one page has.
 const PAGE: u32 = 500;
-/// How soon to look again for calls of an overdue recipe, if one was found.
+/// How soon to search again for calls of an overdue recipe, if some were found.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
-/// Most pages of old calls that one look reads.
+/// Most pages of old calls that one search reads.
 const PAGES: usize = 20;
 
 impl Recipes {
-    /// Says that this gateway uses its recipes, reads others, and forgets those without calls.
+    /// Writes that this gateway uses its recipes, reads all others, and forgets those without calls.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
     pub async fn keep_recipes_once(&self, now: Timestamp) -> Result<(), Error> {
         self.learn_recipes().await?;
-        let current: BTreeSet<RecipeId> =
-            self.base.tools().values().map(|at| at.recipe_id).collect();
+        let tools = self.base.tools();
+        let current: BTreeSet<RecipeId> = tools.values().map(|at| at.recipe_id).collect();
         let known = self.known.load_full();
-        for one in known
-            .all
-            .values()
-            .flatten()
-            .filter(|one| one.is_overdue(now) && !current.contains(&one.id))
-        {
+        let is_old = |one: &&Remembered| one.is_overdue(now) && !current.contains(&one.id);
+        for one in known.iter().filter(is_old) {
             if !self.is_looked_for(one.id, now) || self.has_calls_of(one).await? {
                 continue;
             }
@@ -44,23 +40,17 @@ impl Recipes {
                 let (tool, recipe) = (&one.recipe.tool, one.id);
                 tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
                 self.change(|known| {
-                    known
-                        .all
-                        .entry(tool.clone())
-                        .or_default()
-                        .retain(|there| there.id != recipe);
+                    let of_tool = known.all.entry(tool.clone()).or_default();
+                    of_tool.retain(|one| one.id != recipe);
                 });
             }
         }
         Ok(())
     }
 
-    /// Whether it is time to look for the calls of a recipe.
+    /// Whether it is time to search for the calls of a recipe.
     fn is_looked_for(&self, id: RecipeId, now: Timestamp) -> bool {
-        let mut looked_for = self
-            .looked_for
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut looked_for = lock(&self.looked_for);
         let is_time = looked_for
             .get(&id)
             .is_none_or(|at| now.duration_since(*at) >= LOOK_AGAIN);
@@ -71,7 +61,7 @@ impl Recipes {
         is_time
     }
 
-    /// Whether a call of a recipe is kept. Counts as yes if the store cannot say.
+    /// Whether a call of a recipe is kept. If not every old call can be read, one counts as kept.
     async fn has_calls_of(&self, one: &Remembered) -> Result<bool, store::Error> {
         let filter = Filter {
             tool: Some(one.recipe.tool.clone()),
@@ -81,14 +71,11 @@ impl Recipes {
         for tenant in self.base.store.tenants().await? {
             let mut before: Option<Position> = None;
             for page in 0.. {
-                let found = self.base.store.list(&tenant, &filter, before, PAGE).await;
-                let found = found?;
-                let is_of_it = found
-                    .found
-                    .iter()
-                    .any(|listed| recipes_of(&listed.record).any(|id| id == one.id));
+                let found = self.base.store.list(&tenant, &filter, before, PAGE).await?;
+                let mut calls = found.found.iter();
+                let is_kept = calls.any(|call| recipes_of(&call.record).any(|id| id == one.id));
                 before = found.next;
-                if is_of_it || found.unreadable > 0 || (before.is_some() && page >= PAGES) {
+                if is_kept || found.unreadable > 0 || (before.is_some() && page >= PAGES) {
                     return Ok(true);
                 }
                 if before.is_none() {

@@ -23,10 +23,9 @@ pub struct Recipes {
     pub(super) base: Arc<Base>,
     pub(super) secrets: Arc<KnownSecrets>,
     pub(super) known: ArcSwap<KnownRecipes>,
-    /// Held by the one request that reads recipes for all.
-    pub(super) learning: Mutex<()>,
-    pub(super) failed_at: Guard<Option<Instant>>,
-    /// When overdue recipes were last looked for among the calls.
+    /// Held by the one request that reads recipes for all. When such a read last failed.
+    pub(super) learning: Mutex<Option<Instant>>,
+    /// When calls of an overdue recipe were last searched.
     pub(super) looked_for: Guard<HashMap<RecipeId, Timestamp>>,
 }
 
@@ -34,13 +33,13 @@ pub struct Recipes {
 pub(super) struct KnownRecipes {
     /// Recipes by tool, the newest first.
     pub(super) all: BTreeMap<String, Vec<Remembered>>,
-    /// Recipes that are written down, with all others read after that.
+    /// Recipes of this gateway that are stored, with all other recipes read after that.
     pub(super) served: BTreeSet<RecipeId>,
     /// When the newest read began.
     pub(super) read_at: Option<Instant>,
-    /// Tools with an unreadable recipe: none of their calls is claimed.
+    /// Tools with an unreadable recipe: no call of theirs is claimed.
     pub(super) unreadable: BTreeSet<String>,
-    /// Whether an unreadable recipe names no tool: then nothing is claimed.
+    /// Whether an unreadable recipe names no tool: then no call is claimed.
     pub(super) is_any_unreadable: bool,
 }
 
@@ -53,9 +52,13 @@ impl KnownRecipes {
         self.is_any_unreadable || self.unreadable.contains(tool)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Remembered> {
+        self.all.values().flatten()
+    }
+
     pub(super) fn put(&mut self, one: Remembered) {
         let of_tool = self.all.entry(one.recipe.tool.clone()).or_default();
-        of_tool.retain(|there| there.id != one.id);
+        of_tool.retain(|known| known.id != one.id);
         of_tool.push(one);
         of_tool.sort_by_key(|one| (std::cmp::Reverse(one.created_at), one.id));
     }
@@ -68,17 +71,16 @@ impl Recipes {
             secrets,
             known: ArcSwap::default(),
             learning: Mutex::default(),
-            failed_at: Guard::default(),
             looked_for: Guard::default(),
         }
     }
 
-    /// The tools with a stored recipe: no other tool has calls.
+    /// The tools with a stored recipe. Other tools have no stored calls.
     pub(in crate::gateway) fn tools(&self) -> Vec<String> {
         self.known.load().all.keys().cloned().collect()
     }
 
-    /// A tool's recipes but today's, the newest first.
+    /// A tool's recipes except today's, the newest first.
     pub(in crate::gateway) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
         let known = self.known.load();
         let of_tool = known.all.get(&at.tool.name).into_iter().flatten();
@@ -88,23 +90,10 @@ impl Recipes {
             .collect()
     }
 
-    /// Whether these are a tool's recipes but today's.
+    /// Whether these are a tool's recipes except today's.
     pub(in crate::gateway) fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
         let earlier = self.earlier(at);
         earlier.iter().map(|(id, _)| id).eq(ids)
-    }
-
-    /// Whether the recipes were read within this time.
-    pub(super) fn is_younger(&self, max_age: Duration) -> bool {
-        self.known
-            .load()
-            .read_at
-            .is_some_and(|read_at| read_at.elapsed() <= max_age)
-    }
-
-    pub(super) fn serves(&self, at: &ToolAt) -> bool {
-        let known = self.known.load();
-        known.served.contains(&at.recipe_id) && !known.is_unreadable(&at.tool.name)
     }
 
     pub(super) fn change(&self, change: impl Fn(&mut KnownRecipes)) {
@@ -115,10 +104,10 @@ impl Recipes {
         });
     }
 
-    /// How long until every gateway claims names by the tool's recipe of today; `None`: all do.
+    /// How long until every gateway knows the tool's recipe of today; `None`: all know it.
     ///
-    /// Until then no name by an earlier recipe may be left out of a claim: a gateway that does not
-    /// know today's recipe looks for no other name.
+    /// Until then a claim must include the names by earlier recipes: a gateway that does not know today's recipe looks for
+    /// those alone.
     pub(in crate::gateway) fn names_settle_in(
         &self,
         at: &ToolAt,
@@ -134,9 +123,7 @@ impl Recipes {
             .map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
 
-    /// Loads the unknown recipes of calls that a request met.
-    ///
-    /// A recipe that the store lacks stays unknown.
+    /// The recipes of stored calls that a request does not know yet. A recipe that the store lacks is left out.
     ///
     /// # Errors
     /// The store did not answer.
@@ -145,30 +132,26 @@ impl Recipes {
         holders: &[Holder],
         is_known: impl Fn(RecipeId) -> bool,
     ) -> Result<Vec<(RecipeId, Arc<Recipe>)>, store::Error> {
-        let mut met: Vec<(RecipeId, Arc<Recipe>)> = Vec::new();
+        let mut new: Vec<(RecipeId, Arc<Recipe>)> = Vec::new();
         for holder in holders {
             let tool = &holder.record.intent.tool;
             for id in recipes_of(&holder.record) {
-                if is_known(id) || met.iter().any(|(there, _)| *there == id) {
+                if is_known(id) || new.iter().any(|(known, _)| *known == id) {
                     continue;
                 }
                 if let Some(one) = self.known.load().find(tool, id) {
-                    met.push((id, one.recipe.clone()));
+                    new.push((id, one.recipe.clone()));
                     continue;
                 }
-                let found = self
-                    .base
-                    .store
-                    .document(Kind::Recipe, "", &name_of(tool, id))
-                    .await;
-                let found = found?;
+                let (store, name) = (&self.base.store, name_of(tool, id));
+                let found = store.document(Kind::Recipe, "", &name).await?;
                 if let Some(one) = found.as_ref().and_then(Remembered::from_document) {
                     self.change(|known| known.put(one.clone()));
-                    met.push((id, one.recipe));
+                    new.push((id, one.recipe));
                 }
             }
         }
-        Ok(met)
+        Ok(new)
     }
 }
 

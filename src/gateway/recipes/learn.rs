@@ -1,6 +1,6 @@
-//! Learning recipes: this gateway's are written down, then others are read.
+//! Learns recipes: writes those of this gateway, then reads all others.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use crate::gateway::tools::ToolAt;
 use crate::gateway::transition::ROUNDS;
 use crate::store::{self, Put};
 
-/// Documents that one search reads.
+/// Documents that one page has.
 const PAGE: u32 = 500;
 
 /// Why a gateway cannot use its recipes.
@@ -32,17 +32,21 @@ pub enum Error {
 }
 
 impl Recipes {
-    /// Makes sure that calls of a tool are recognised. Answers whether new ones may be claimed.
+    /// Makes sure that stored calls of a tool are recognised. Returns whether new calls may be claimed.
     ///
     /// # Errors
-    /// Nothing was ever read, so that not even a repetition is recognised.
+    /// No recipes were ever read, so not even a repetition would be recognised.
     pub(in crate::gateway) async fn know_recipes(&self, at: &ToolAt) -> Result<bool, ErrorKind> {
-        let serves = || self.serves(at) && self.secrets.trouble_with_secret().is_none();
+        let serves = || {
+            let known = self.known.load();
+            let is_served = known.served.contains(&at.recipe_id);
+            let is_closed = known.is_unreadable(&at.tool.name);
+            is_served && !is_closed && self.secrets.trouble_with_secret().is_none()
+        };
         if self.learn_until(at, serves).await {
             return Ok(true);
         }
-        let may_look = self.known.load().read_at.is_some() || at.tool.effect == Effect::Read;
-        if may_look {
+        if self.known.load().read_at.is_some() || at.tool.effect == Effect::Read {
             Ok(false)
         } else {
             Err(ErrorKind::StoreUnavailable)
@@ -55,38 +59,29 @@ impl Recipes {
             return true;
         }
         let asked = Instant::now();
-        let _learning = self.learning.lock().await;
-        // A request that waited for a failed read does not repeat it.
-        let failed_at = *self
-            .failed_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if !is_known()
-            && failed_at.is_none_or(|failed_at| failed_at < asked)
-            && !self.is_just_read(at, asked)
-        {
+        let mut failed_at = self.learning.lock().await;
+        // A request that waited while another read the recipes, in vain, does not read them again.
+        let has_just_failed = failed_at.is_some_and(|failed_at| failed_at >= asked);
+        if !is_known() && !has_just_failed && !self.is_just_read(at, asked) {
             let tools = self.base.tools();
             if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
-                // What failed in the store is logged there.
+                // A failure of the store is logged there.
                 if let Error::TooMany(tool) = &error {
                     tracing::error!(tool, %error, "the recipes of keys are not known");
                 }
-                *self
-                    .failed_at
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                *failed_at = Some(Instant::now());
             }
         }
         is_known()
     }
 
-    /// Whether another request has read this tool's recipes since this one asked.
+    /// Whether another request has read this tool's recipes since this request asked.
     ///
-    /// Of a tool that is closed because one of them cannot be read: whether that was a moment ago.
+    /// For a tool that is closed by an unreadable recipe: whether they were read a moment ago.
     fn is_just_read(&self, at: &ToolAt, asked: Instant) -> bool {
         let known = self.known.load();
         let is_closed = known.is_unreadable(&at.tool.name);
-        // A tool that has come meanwhile was not among those that the other request has learned.
+        // A tool that was configured meanwhile is not among those that the other request has learned.
         let is_among_them = is_closed || known.served.contains(&at.recipe_id);
         let pause = self.base.limits.pace.ask_store_every;
         known.read_at.is_some_and(|read_at| {
@@ -94,15 +89,17 @@ impl Recipes {
         })
     }
 
-    /// Whether the list of recipes is young enough to claim by.
-    ///
-    /// Other gateways may have added to it.
+    /// Whether the list of recipes is young enough to claim by. Other gateways may have added to it.
     pub(in crate::gateway) async fn has_recent_recipes(&self, at: &ToolAt) -> bool {
         let max_age = self.base.limits.pace.recipes_max_age;
-        !self.base.store.is_shared() || self.learn_until(at, || self.is_younger(max_age)).await
+        let is_young = || {
+            let read_at = self.known.load().read_at;
+            read_at.is_some_and(|read_at| read_at.elapsed() <= max_age)
+        };
+        !self.base.store.is_shared() || self.learn_until(at, is_young).await
     }
 
-    /// Adds the tools that take no new calls because of their recipes.
+    /// Adds to the readiness which tools take no new calls because of their recipes.
     pub(in crate::gateway) async fn look_at_recipes(&self, readiness: &mut store::Readiness) {
         let (mut is_unwritten, mut closed) = (false, Vec::new());
         for at in self.base.tools().values() {
@@ -131,15 +128,16 @@ impl Recipes {
              taken of: {}",
             closed.join(", ")
         );
-        let reason = store::Reason::new("recipe_unreadable", text);
-        if closed.len() == self.base.tools().len() {
-            readiness.reasons.push(reason);
+        let is_every_tool = closed.len() == self.base.tools().len();
+        let reasons = if is_every_tool {
+            &mut readiness.reasons
         } else {
-            readiness.warnings.push(reason);
-        }
+            &mut readiness.warnings
+        };
+        reasons.push(store::Reason::new("recipe_unreadable", text));
     }
 
-    /// Writes down the recipes of the tools, and reads all others.
+    /// Writes the recipes of the tools, and reads all others.
     ///
     /// # Errors
     /// The store failed, or there are too many; what was known stays so.
@@ -152,64 +150,54 @@ impl Recipes {
     /// Learns the recipes of tools that are about to be served.
     ///
     /// # Errors
-    /// They must not be served.
+    /// The tools must not be served.
     pub async fn adopt_recipes(&self, tools: &[ToolAt]) -> Result<(), Error> {
         let _learning = self.learning.lock().await;
         self.learn(tools.iter()).await
     }
 
-    /// Learns the recipes of these tools. The caller has the lock.
+    /// Learns the recipes of these tools. The caller holds `learning`.
     async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
         let now = self.base.now();
-        let began = Instant::now();
-        // What was made with the recipes was made with the secret.
-        self.secrets.learn_secret().await?;
-        self.read_recipes(now, began).await?;
+        self.read_recipes(now).await?;
         let known = self.known.load_full();
-        // A tool that is closed keeps no other from being served.
+        // A tool that is closed does not keep others from being served.
         let open = tools.filter(|at| !known.is_unreadable(&at.tool.name));
         let mut has_written = false;
         for at in open.clone() {
             has_written |= self.write_recipe(at, now).await?;
         }
         if has_written {
-            let began = Instant::now();
-            self.secrets.learn_secret().await?;
-            self.read_recipes(now, began).await?;
+            self.read_recipes(now).await?;
         }
         let ids: Vec<RecipeId> = open.map(|at| at.recipe_id).collect();
         self.change(|known| known.served.extend(&ids));
         Ok(())
     }
 
-    /// Writes down that a tool uses its recipe. Returns whether that was not known before.
+    /// Writes that a tool uses its recipe. Returns whether anything was written.
     async fn write_recipe(&self, at: &ToolAt, now: Timestamp) -> Result<bool, Error> {
         let known = self.known.load_full();
-        let keep = at.tool.retention;
-        if let Some(known) = known.find(&at.tool.name, at.recipe_id) {
-            if let Some(renewed) = known.renewed(keep, now) {
-                self.put_recipe(&renewed, false).await?;
-                // Others may have been written, or forgotten, since this one was read.
-                return Ok(true);
+        let (tool, keep) = (&at.tool.name, at.tool.retention);
+        let (recipe, is_new) = match known.find(tool, at.recipe_id) {
+            Some(known) => match known.renewed(keep, now) {
+                Some(renewed) => (renewed, false),
+                None => return Ok(false),
+            },
+            None if known.all.get(tool).map_or(0, Vec::len) >= MAX_RECIPES => {
+                return Err(Error::TooMany(tool.clone()));
             }
-            return Ok(false);
-        }
-        if known
-            .all
-            .get(&at.tool.name)
-            .is_some_and(|all| all.len() >= MAX_RECIPES)
-        {
-            return Err(Error::TooMany(at.tool.name.clone()));
-        }
-        self.put_recipe(
-            &Remembered::new(at.recipe_id, at.recipe.clone(), keep, now),
-            true,
-        )
-        .await?;
+            None => (
+                Remembered::new(at.recipe_id, at.recipe.clone(), keep, now),
+                true,
+            ),
+        };
+        self.put_recipe(&recipe, is_new).await?;
+        // Even after a renewal others are read again: they may have been written, or forgotten, meanwhile.
         Ok(true)
     }
 
-    /// Writes a recipe, over any version of its document. `is_new`: it is known from now on.
+    /// Writes a recipe over any version of its document. `is_new`: gateways find it only from now on.
     async fn put_recipe(&self, recipe: &Remembered, mut is_new: bool) -> Result<(), Error> {
         let mut recipe = recipe.clone();
         for _ in 0..ROUNDS {
@@ -218,8 +206,8 @@ impl Recipes {
                 recipe.known_since = self.base.now();
             }
             let put = self.base.store.put_document(&recipe.to_document()).await?;
-            let there = match put {
-                // Others count from a time at which it was not there yet.
+            let stored = match put {
+                // The write took so long that `known_since` lies too far before it: write a newer one.
                 Put::Done
                     if is_new && began.elapsed() > self.base.limits.pace.recipes_max_age / 2 =>
                 {
@@ -230,37 +218,35 @@ impl Recipes {
                     self.change(|known| known.put(recipe.clone()));
                     return Ok(());
                 }
-                Put::Lost(there) => there,
+                Put::Lost(stored) => stored,
             };
-            recipe.version = there.as_ref().map_or(0, |document| document.version) + 1;
-            let is_kept = there.as_ref().is_some_and(Remembered::is_kept);
-            if let Some(there) = there.as_ref().and_then(Remembered::from_document) {
+            recipe.version = stored.as_ref().map_or(0, |document| document.version) + 1;
+            let is_kept = stored.as_ref().is_some_and(Remembered::is_kept);
+            if let Some(stored) = stored.as_ref().and_then(Remembered::from_document) {
                 if is_kept {
                     is_new = false;
-                    recipe.known_since = there.known_since;
+                    recipe.known_since = stored.known_since;
                 }
-                recipe.used_at = recipe.used_at.max(there.used_at);
-                recipe.keep = recipe.keep.max(there.keep);
-                recipe.created_at = there.created_at;
+                recipe.used_at = recipe.used_at.max(stored.used_at);
+                recipe.keep = recipe.keep.max(stored.keep);
+                recipe.created_at = stored.created_at;
             }
         }
         Err(store::Error::Refused("a recipe is written by many at once".into()).into())
     }
 
-    /// Reads the stored recipes.
+    /// Reads the store's secret, and the stored recipes: names and fingerprints are made with both.
     ///
-    /// A recipe that this gateway knows and the store has lost is written again. `began`: before
-    /// the secret was read, too.
-    async fn read_recipes(&self, now: Timestamp, began: Instant) -> Result<(), Error> {
+    /// A recipe that this gateway knows and the store has lost is written again.
+    async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
+        let began = Instant::now();
+        self.secrets.learn_secret().await?;
         let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
         let mut before: Option<Position> = None;
         loop {
-            let found = self
-                .base
-                .store
-                .documents(Kind::Recipe, None, None, before.as_ref(), PAGE)
-                .await;
-            let (page, next) = found?;
+            let store = &self.base.store;
+            let page = store.documents(Kind::Recipe, None, None, before.as_ref(), PAGE);
+            let (page, next) = page.await?;
             stored.extend(page.calls);
             unreadable.extend(page.unreadable.into_iter().map(|(id, _)| id));
             before = next;
@@ -268,14 +254,13 @@ impl Recipes {
                 break;
             }
         }
+        let known = self.known.load_full();
         let mut read = KnownRecipes {
             read_at: Some(began),
+            served: known.served.clone(),
             ..KnownRecipes::default()
         };
-        for document in stored
-            .iter()
-            .filter(|document| Remembered::is_kept(document))
-        {
+        for document in stored.iter().filter(|one| Remembered::is_kept(one)) {
             match Remembered::from_document(document) {
                 Some(one) => read.put(one),
                 None => unreadable.push(document.id.clone()),
@@ -293,37 +278,28 @@ impl Recipes {
                 None => read.is_any_unreadable = true,
             }
         }
-        let known = self.known.load_full();
-        for one in known.all.values().flatten() {
-            if unreadable.contains(&name_of(&one.recipe.tool, one.id)) {
-                read.put(one.clone());
-            }
-        }
-        let is_there = |one: &Remembered| {
+        let mut lost = Vec::new();
+        for one in known.iter() {
             let name = name_of(&one.recipe.tool, one.id);
-            stored.iter().any(|document| document.id == name) || unreadable.contains(&name)
-        };
-        let lost: Vec<Remembered> = known
-            .all
-            .values()
-            .flatten()
-            .filter(|one| !is_there(one) && !one.is_overdue(now))
-            .cloned()
-            .collect();
-        // What is not stored is not served until it is written again, but it is known here all the same.
-        read.served.clone_from(&known.served);
-        for one in &lost {
-            read.served.remove(&one.id);
-            read.put(one.clone());
+            if unreadable.contains(&name) {
+                read.put(one.clone());
+            } else if !stored.iter().any(|document| document.id == name) && !one.is_overdue(now) {
+                // A lost recipe is not served until it is written again, but calls are recognised by it.
+                read.served.remove(&one.id);
+                read.put(one.clone());
+                lost.push(one);
+            }
         }
         self.known.store(Arc::new(read));
         let mut all = Ok(());
         for one in lost {
-            // One that cannot be written must not keep the others.
-            all = self
-                .put_recipe(&Remembered { version: 1, ..one }, true)
-                .await
-                .and(all);
+            let version = 1;
+            let again = Remembered {
+                version,
+                ..one.clone()
+            };
+            // A recipe that cannot be written does not keep the others from being written.
+            all = self.put_recipe(&again, true).await.and(all);
         }
         all
     }
