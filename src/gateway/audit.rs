@@ -1,6 +1,7 @@
-//! Writes down the acts of persons, for the audit. The rules are in `core::audit`.
+//! Writes the acts of persons into the audit. What an entry holds is decided by `core::audit`.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::base::Base;
@@ -10,10 +11,26 @@ use crate::core::audit::{Act, Outcome};
 use crate::core::document::Document;
 use crate::core::time::{after, signed};
 
-/// Makes an act and keeps it in the audit: it is written before it begins, and once more when its outcome is known.
+/// Makes an act in a task of its own, and keeps it in the audit as [`kept`] does.
 ///
-/// If the gateway ends in between, the act stays in the audit, its outcome unknown. Where the store takes no entry the act
-/// is made all the same: what stops a tool must not depend on it.
+/// The act goes on to its end even if its caller hangs up: half of it is of no use.
+///
+/// # Errors
+/// Those of the act.
+pub(super) async fn kept_to_its_end<T: Send + 'static>(
+    base: &Arc<Base>,
+    act: Act,
+    doing: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let of = base.clone();
+    let acting = async move { kept(&of, act, doing).await };
+    base.to_its_end(acting).await
+}
+
+/// Makes an act and keeps it in the audit: the entry is written before the act, and again with its outcome.
+///
+/// If the gateway ends in between, the outcome in the audit stays unknown. If the store takes no entry, the act is made
+/// nevertheless: what stops a tool must not depend on the audit.
 ///
 /// # Errors
 /// Those of the act.
@@ -25,16 +42,14 @@ pub(super) async fn kept<T>(
     kept_as(base, act, doing, outcome).await
 }
 
-/// The same for an act whose answer alone does not say its outcome.
+/// Like [`kept`], for an act whose outcome does not follow from its result alone.
 pub(super) async fn kept_as<T>(
     base: &Base,
     act: Act,
     doing: impl Future<Output = Result<T, Error>>,
     outcome: impl FnOnce(&Result<T, Error>) -> Outcome,
 ) -> Result<T, Error> {
-    let now = base.now();
-    let until = after(now, signed(base.limits.audit_retention));
-    let begun = act.begin(new_run_id(), now, until);
+    let begun = begin(base, &act);
     let is_begun = write(base, &act, &begun).await;
     let done = doing.await;
     if is_begun || write(base, &act, &begun).await {
@@ -52,7 +67,7 @@ pub(super) fn outcome<T>(done: &Result<T, Error>) -> Outcome {
     }
 }
 
-/// Whether an act of several steps has made one that stays, whatever becomes of the others.
+/// Whether an act of several steps has made a step that lasts, even if the act fails later.
 #[derive(Debug, Default)]
 pub(super) struct Steps(AtomicBool);
 
@@ -61,7 +76,7 @@ impl Steps {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// The outcome of the act: an error after a step does not say that nothing was done.
+    /// The outcome of the act: an error after a step does not prove that nothing was done.
     pub(super) fn outcome<T>(&self, done: &Result<T, Error>) -> Outcome {
         if done.is_err() && self.0.load(Ordering::SeqCst) {
             return Outcome::Unknown;
@@ -70,10 +85,10 @@ impl Steps {
     }
 }
 
-/// Makes an act of a program, and keeps it in the audit once it has changed something.
+/// Makes an act of a program, and keeps it in the audit if it has changed something.
 ///
-/// `doing` says whether it has. What programs repeat in a loop, or try in vain, must not fill the store; the history of
-/// the target says more.
+/// `doing` returns whether it has. Programs repeat acts in loops and in vain, which must not fill the store; the history
+/// of the target says more.
 ///
 /// # Errors
 /// Those of the act.
@@ -82,17 +97,23 @@ pub(super) async fn kept_if_changed<T>(
     act: Act,
     doing: impl Future<Output = Result<(T, bool), Error>>,
 ) -> Result<T, Error> {
-    let now = base.now();
-    let until = after(now, signed(base.limits.audit_retention));
+    // Before the act: the entry has the time at which it began.
+    let begun = begin(base, &act);
     let (done, has_changed) = doing.await?;
     if has_changed {
-        let begun = act.begin(new_run_id(), now, until);
         write(base, &act, &act.made(begun, Outcome::Done)).await;
     }
     Ok(done)
 }
 
-/// Writes an entry, also while the store has lost data: nothing is sent because of it.
+/// The entry of an act that begins now.
+fn begin(base: &Base, act: &Act) -> Document {
+    let now = base.now();
+    let until = after(now, signed(base.limits.audit_retention));
+    act.begin(new_run_id(), now, until)
+}
+
+/// Writes an entry, even while the store has lost data: no call is sent because of it.
 async fn write(base: &Base, act: &Act, document: &Document) -> bool {
     let put = base.store.put_back_document(document).await;
     if let Err(error) = &put {
