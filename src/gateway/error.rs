@@ -8,7 +8,7 @@ use crate::core::many::Different;
 use crate::core::record::CallId;
 use crate::core::record::Failure;
 use crate::core::session::Refusal;
-use crate::core::work::Blocker;
+use crate::core::work::{Blocked, Blocker};
 use crate::store;
 
 /// Why a request got no result. Only `http::problem` turns it into a status.
@@ -144,6 +144,28 @@ pub(super) fn must_be_admin(caller: &Caller) -> Result<(), Error> {
         Ok(())
     } else {
         Err(ErrorKind::Forbidden.alone())
+    }
+}
+
+/// The tenant that a caller may list: the named one, or its own. `None`: all tenants, for an administrator.
+///
+/// # Errors
+/// The caller may not read the calls of that tenant.
+pub(super) fn tenant_to_list(
+    caller: &Caller,
+    named: Option<&String>,
+) -> Result<Option<String>, Error> {
+    let own = (!caller.is_admin()).then_some(&caller.tenant);
+    match named.or(own) {
+        Some(tenant) if !caller.may_read(tenant) => Err(ErrorKind::Forbidden.alone()),
+        tenant => Ok(tenant.cloned()),
+    }
+}
+
+/// A store that fails blocks work only for a while.
+impl From<store::Error> for Blocked {
+    fn from(error: store::Error) -> Self {
+        Self::busy(error.to_string())
     }
 }
 

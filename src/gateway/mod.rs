@@ -56,7 +56,7 @@ use self::places::{Lines, Places};
 pub use self::proxies::{Asked, Entry, Proxies, Through};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
-use self::reconcile::{AnomalyWorker, Reconciler, Reconciliation, Reconciliations};
+use self::reconcile::{AnomalyWorker, Reconciler, Reconciliation, by_name};
 pub use self::recovery::AFTER_LOSS;
 use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
@@ -241,7 +241,7 @@ impl Gateway {
             registry: registry.clone(),
             sagas: sagas.clone(),
             notifier,
-            all: Reconciliations::new(reconciliations),
+            all: by_name(reconciliations),
         });
         let ledger = Arc::new(Ledger::new(base.clone()));
         let rechecks = Arc::new(Rechecks {

@@ -20,8 +20,8 @@ use crate::gateway::transition::{self, Begin, Begun};
 impl AnomalyWorker {
     /// Adopts an effect: claims its key for a call that has succeeded.
     ///
-    /// If another call holds the key, nothing is written: the effect is that call's, or its duplicate. Done again it is the
-    /// same call.
+    /// If another call holds the key, nothing is written: the effect is that call's, or its duplicate. A repeated adoption
+    /// finds the same call.
     pub(super) async fn adopt(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
         let (at, lookup) = adoptable(of, case)?;
         let tool = at.tool.as_ref().and_then(|tool| self.base.tool_at(tool));
@@ -36,7 +36,7 @@ impl AnomalyWorker {
             lookup,
             names: Vec::new(),
             recipe: tool.recipe_id,
-            // The caller's own cannot be had from it.
+            // The caller's own key does not follow from the tool's.
             key: lookup.for_tool(),
             key_source: key::Source::Adopted,
             fingerprint: [0; 32],
@@ -47,7 +47,7 @@ impl AnomalyWorker {
             made_by: String::new(),
             client_ids: String::new(),
             similar: None,
-            // They are not known.
+            // The arguments are not known.
             args: Bytes::from_static(b"null"),
             created_at: now,
         };
@@ -62,12 +62,11 @@ impl AnomalyWorker {
                 listed.source, listed.effect
             ),
         });
-        let failed = |why: String| Blocked::busy(why);
         let next = transition::ask(&tool.tool, None, &event, now);
         let change = next.ok().and_then(|next| next.change);
         let change = change.ok_or_else(|| Blocked::for_good("it cannot be adopted"))?;
-        let begun = transition::begin(&self.base, change, Begin::Claim { instead_of: &[] }, 0);
-        match begun.await.map_err(|error| failed(error.to_string()))? {
+        let claim = Begin::Claim { instead_of: &[] };
+        match transition::begin(&self.base, change, claim, 0).await? {
             Begun::Ours(record) => {
                 let (call_id, trace_id) = (record.intent.call_id, &record.intent.trace_id);
                 tracing::warn!(%call_id, tool = record.intent.tool, trace_id, "a forgotten effect was adopted");
@@ -81,38 +80,31 @@ impl AnomalyWorker {
                 }
             }
             Begun::Not(None) | Begun::Denied(_) | Begun::Unconfirmed(_) => {
-                Err(failed("the store did not say whether it has it".into()))
+                Err(Blocked::busy("the store did not say whether it has it"))
             }
         }
     }
 
     /// The tenant whose key it is.
     async fn tenant_of(&self, lookup: &Lookup) -> Result<String, Blocked> {
-        let stored = self.base.store.tenants().await;
-        let stored = stored.map_err(|error| Blocked::busy(error.to_string()))?;
-        let mut tenants: BTreeSet<String> = stored.into_iter().collect();
+        let mut tenants = BTreeSet::from_iter(self.base.store.tenants().await?);
         tenants.extend(self.base.tenants().iter().cloned());
         call::tenant_of(lookup, tenants).map_err(Blocked::for_good)
     }
 
     /// The result for its duplicates.
     fn content_of(&self, at: &SourceAt, tool: &ToolAt, case: &Case) -> Content {
+        let unavailable = |why: &str| Content::Unavailable(why.into());
         let Some(pointer) = &at.adopted_result else {
-            return Content::Unavailable(
-                "the call was adopted from its effect, without a result".into(),
-            );
+            return unavailable("the call was adopted from its effect, without a result");
         };
-        // Callers of these expect more than a result: a status and headers, or a message of MCP.
+        // Callers of such tools expect more than a result: a status and headers, or a message of MCP.
         if tool.tool.proxy.is_some() || tool.is_of_upstream() {
-            return Content::Unavailable(
-                "the call was adopted from its effect, which has no answer".into(),
-            );
+            return unavailable("the call was adopted from its effect, which has no answer");
         }
         let item = case.effect.as_ref();
         match item.and_then(|item| item.pointer(pointer.as_str())) {
-            None => Content::Unavailable(
-                "the effect from which the call was adopted has no result".into(),
-            ),
+            None => unavailable("the effect from which the call was adopted has no result"),
             Some(result) => self.kept(result),
         }
     }
@@ -121,10 +113,11 @@ impl AnomalyWorker {
 /// The source and the key of an effect that can be adopted.
 ///
 /// # Errors
-/// Its key is not surely one of the gateway's own.
+/// The key may not be one that the gateway has made.
 fn adoptable<'a>(of: &'a Reconciliation, case: &Case) -> Result<(&'a SourceAt, Lookup), Blocked> {
-    let at = of.source(&case.listed.source);
-    let at = at.ok_or_else(|| Blocked::for_good("its source is not configured any more"))?;
+    let Some(at) = of.source(&case.listed.source) else {
+        return Err(Blocked::for_good("its source is not configured any more"));
+    };
     if at.rules.join != Join::Key {
         let why = "the source does not show the keys that tools get: its items are joined by another value";
         return Err(Blocked::for_good(why));
@@ -133,7 +126,8 @@ fn adoptable<'a>(of: &'a Reconciliation, case: &Case) -> Result<(&'a SourceAt, L
         let why = "it is not said of which tool the effects of the source are: add tool";
         return Err(Blocked::for_good(why));
     }
-    let lookup = Lookup::of_tool_key(&case.listed.key);
-    let lookup = lookup.ok_or_else(|| Blocked::for_good("its key is not of the gateway's form"))?;
-    Ok((at, lookup))
+    match Lookup::of_tool_key(&case.listed.key) {
+        Some(lookup) => Ok((at, lookup)),
+        None => Err(Blocked::for_good("its key is not of the gateway's form")),
+    }
 }

@@ -1,7 +1,7 @@
 //! The worker for due anomalies.
 //!
-//! Gateways compete for each by compare-and-swap: one works on it at a time, again if that fails, and again after
-//! a crash.
+//! Gateways compete for each anomaly by compare-and-swap, so one gateway at a time works on it. The work is repeated if
+//! it fails, and after a crash.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::gateway::sagas::{SagaRegistry, Sagas};
 use crate::gateway::webhook::Notifier;
 use crate::store::{self, Put};
 
-/// Anomalies that one round takes.
+/// Most anomalies of one round.
 const BATCH: u32 = 32;
-/// How soon to look again at an anomaly that is not configured here.
+/// How soon to look again at an anomaly that is unreadable, or whose reconciliation is not configured here.
 ///
-/// Another gateway may have it.
+/// Another gateway may be able to work on it.
 const ELSEWHERE: SignedDuration = SignedDuration::from_mins(10);
 
 /// Documents that are read or written at once.
@@ -46,13 +46,12 @@ pub struct AnomalyWorker {
 }
 
 impl AnomalyWorker {
-    /// Whether a webhook can be told of anomalies.
+    /// Whether a webhook is configured.
     pub fn has_webhook(&self) -> bool {
         self.notifier.webhook.is_some()
     }
 
-    /// Writes an anomaly down; one that was found before may be reopened. Returns whether it is
-    /// new.
+    /// Writes an anomaly, or reopens it if it was found before. Returns whether it is new.
     pub(super) async fn write_anomaly(
         &self,
         of: &Reconciliation,
@@ -74,13 +73,13 @@ impl AnomalyWorker {
             is_lost: self.is_lost(&before).await?,
         };
         if let Ok(again) = anomaly::next(&before, &event, of.retention, self.base.now()) {
-            // If another gateway was faster, it takes it up.
+            // This fails if another gateway was faster, which then works on it.
             drop(self.base.store.put_document(&again.to_document()).await?);
         }
         Ok(false)
     }
 
-    /// Whether an effect was adopted, and the call that it became is not in the ledger any more.
+    /// Whether the ledger has lost the call that an effect was adopted as.
     pub(super) async fn is_lost(&self, case: &Case) -> Result<bool, store::Error> {
         match case.adopted_as() {
             Some(call_id) => Ok(self.base.store.load(call_id).await?.is_none()),
@@ -88,18 +87,21 @@ impl AnomalyWorker {
         }
     }
 
-    /// Works at once on the anomalies of a run.
+    /// Works now on the anomalies of a run.
     pub(super) async fn work_on_anomalies_of(&self, anomalies: &[Listed]) {
-        let open = anomalies
-            .iter()
-            .filter(|listed| listed.action != Act::Report);
+        let open = anomalies.iter();
+        let open = open.filter(|listed| listed.action != Act::Report);
         let work = open.map(|listed| async {
-            // Otherwise another gateway does it, or the loop.
-            if let Ok(Some(document)) = self.document_of(listed).await {
+            // An anomaly that cannot be read now is left to the background loop, or to another gateway.
+            if let Ok(Some(document)) = self.document(&listed.id).await {
                 self.work_on_anomaly(document, self.base.now()).await;
             }
         });
-        all_of(work.collect::<Vec<_>>()).await;
+        all_of(work.collect()).await;
+    }
+
+    pub(super) fn reconciliation(&self, name: &str) -> Option<Arc<Reconciliation>> {
+        self.all.load().get(name).cloned()
     }
 
     /// Works on a bounded number of due anomalies. Returns how many.
@@ -110,30 +112,25 @@ impl AnomalyWorker {
         if self.base.draining.is_cancelled() || self.base.is_out_of_time() {
             return Ok(0);
         }
-        let due = self
-            .base
-            .store
-            .due_documents(DocumentKind::Anomaly, now, BATCH);
+        let store = &self.base.store;
+        let due = store.due_documents(DocumentKind::Anomaly, now, BATCH);
         let due = self.base.readable("due_documents", due.await)?;
         let count = due.len();
-        let work = due
-            .into_iter()
-            .map(|document| self.work_on_anomaly(document, now));
-        all_of(work.collect::<Vec<_>>()).await;
+        let work = due.into_iter();
+        let work = work.map(|document| self.work_on_anomaly(document, now));
+        all_of(work.collect()).await;
         Ok(count)
     }
 
-    pub(super) async fn document_of(
-        &self,
-        listed: &Listed,
-    ) -> Result<Option<Document>, store::Error> {
+    /// The document of an anomaly.
+    pub(super) async fn document(&self, id: &str) -> Result<Option<Document>, store::Error> {
         let store = &self.base.store;
-        store.document(DocumentKind::Anomaly, "", &listed.id).await
+        store.document(DocumentKind::Anomaly, "", id).await
     }
 
-    /// Frees the anomalies on which the last run of this gateway was working.
+    /// Frees the anomalies on which this gateway was working when it ended.
     ///
-    /// Only where no other gateway can be at it. What cannot be freed now is due when its lease is over.
+    /// Only over a store that no other gateway shares. An anomaly that cannot be freed is due when its lease is over.
     pub async fn free_anomalies(&self) {
         if self.base.store.is_shared() {
             return;
@@ -141,10 +138,9 @@ impl AnomalyWorker {
         let mut pages = Documents::new(DocumentKind::Anomaly, State::Open.as_str());
         while let Ok(Some(found)) = pages.next(&self.base).await {
             for case in found.iter().filter_map(Case::from_document) {
-                // What is freed keeps no longer than anything else.
-                let freed =
-                    anomaly::next(&case, &Event::Freed, SignedDuration::MAX, self.base.now());
-                if let Ok(freed) = freed {
+                // The retention plays no part in this event.
+                let (event, retention) = (Event::Freed, SignedDuration::MAX);
+                if let Ok(freed) = anomaly::next(&case, &event, retention, self.base.now()) {
                     drop(self.base.store.put_document(&freed.to_document()).await);
                 }
             }
@@ -154,7 +150,7 @@ impl AnomalyWorker {
     /// Works on one anomaly, if it is due.
     pub(super) async fn work_on_anomaly(&self, document: Document, now: Timestamp) {
         let now = now.max(self.base.now());
-        // Also of one that cannot be read: another gateway may be at it, and what is at rest stays so.
+        // Before the anomaly is read: an unreadable one that is not due may be taken by another gateway, or at rest.
         if document.due_at.is_none_or(|due_at| due_at > now) {
             return;
         }
@@ -162,11 +158,11 @@ impl AnomalyWorker {
             tracing::error!(id = document.id, "an anomaly cannot be read");
             return self.put_aside(document).await;
         };
-        let Some(of) = self.all.get(&case.reconciliation) else {
+        let Some(of) = self.reconciliation(&case.reconciliation) else {
             return self.put_aside(document).await;
         };
-        // What blocks that is said when it is acted on.
         let of = &*of;
+        // A blocker of this is reported below, by `act_on`.
         let undoing = match case.listed.action {
             Act::Compensate if case.listed.kind.is_surplus() && case.undoing.is_none() => {
                 self.undoing(of, &case).await.ok()
@@ -189,8 +185,10 @@ impl AnomalyWorker {
         let end = self.act_on(of, &case).await;
         crash::point("anomaly_acted");
         let why = end.as_ref().err().map(|blocked| blocked.why.clone());
-        let jitter = jitter();
-        let ended = Event::Ended { end, jitter };
+        let ended = Event::Ended {
+            end,
+            jitter: jitter(),
+        };
         let Ok(case) = anomaly::next(&case, &ended, of.retention, self.base.now()) else {
             return;
         };
@@ -201,7 +199,7 @@ impl AnomalyWorker {
                 tries = case.work.tries,
                 state = case.state.as_str(),
                 why,
-                "an anomaly was not mended"
+                "the work on an anomaly failed"
             );
         }
         drop(self.base.store.put_document(&case.to_document()).await);
@@ -218,14 +216,15 @@ impl AnomalyWorker {
     }
 
     async fn act_on(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
-        match case.listed.action {
+        let (act, kind) = (case.listed.action, case.listed.kind);
+        // If a person has asked for the act, the configuration need not.
+        if case.listed.acted.is_none() && !of.asks_for(act, kind) {
+            return Ok(End::Unwanted);
+        }
+        match act {
             Act::Report => {}
             Act::Settle => self.settle_unknown(of, case).await?,
-            // A person may ask for what the configuration does not.
-            Act::Compensate if case.listed.acted.is_none() && !of.compensates(case.listed.kind) => {
-                return Ok(End::Unwanted);
-            }
-            Act::Adopt if case.listed.acted.is_none() && !of.adopts() => return Ok(End::Unwanted),
+            Act::Webhook => self.tell_of(case).await?,
             Act::Compensate => {
                 self.must_be_found_since_a_loss(case).await?;
                 return self.remedy(of, case).await;
@@ -234,12 +233,13 @@ impl AnomalyWorker {
                 self.must_be_found_since_a_loss(case).await?;
                 return self.adopt(of, case).await;
             }
-            Act::Webhook => self.tell_of(case).await?,
         }
         Ok(End::Done)
     }
 
-    /// Refuses to act on what was found before the store has lost data: it may be mended, and that forgotten.
+    /// Refuses to act on an anomaly that was found before the store has lost data.
+    ///
+    /// It may be mended already, and the store may have forgotten that.
     async fn must_be_found_since_a_loss(&self, case: &Case) -> Result<(), Blocked> {
         match self.base.store.readiness().await.whole_since {
             None => Err(Blocked::busy(
@@ -255,30 +255,24 @@ impl AnomalyWorker {
     /// How long work on an anomaly may take.
     fn time_for(&self, of: &Reconciliation, case: &Case) -> Duration {
         let work = match case.listed.action {
-            Act::Webhook => {
-                let webhook = self.notifier.webhook.as_ref();
-                webhook.map(|webhook| webhook.timeout)
-            }
-            // That a call is undone is only begun here, after its tool was asked.
+            Act::Webhook => self.notifier.webhook.as_ref().map(|at| at.timeout),
             Act::Compensate if case.listed.kind.is_surplus() => {
-                let undoes = self
-                    .template_for(of, &case.listed)
-                    .and_then(|by| self.base.tool_at(&by.tool));
+                let template = self.template_for(of, &case.listed);
+                let undoes = template.and_then(|by| self.base.tool_at(&by.tool));
                 undoes.map(|at| at.tool.longest())
             }
-            Act::Compensate => of
-                .tools
-                .iter()
-                .filter_map(|tool| self.base.tool_at(tool))
-                .map(|at| at.tool.timeout)
-                .max(),
+            // The tool of the call is only asked. The saga worker undoes the call.
+            Act::Compensate => {
+                let tools = of.tools.iter().filter_map(|tool| self.base.tool_at(tool));
+                tools.map(|at| at.tool.timeout).max()
+            }
             Act::Report | Act::Settle | Act::Adopt => None,
         };
         work.unwrap_or_default()
     }
 }
 
-/// Runs some work at once, and waits for all of it.
+/// Does some work concurrently, and waits for all of it.
 async fn all_of(work: Vec<impl Future<Output = ()>>) {
     let work = stream::iter(work).buffer_unordered(AT_ONCE);
     work.collect::<Vec<()>>().await;

@@ -1,11 +1,8 @@
 //! Compares the sources with the ledger.
 //!
-//! Everything is bounded, and a part that cannot be read fails the run: half of the truth would
-//! look like an anomaly.
+//! Everything is bounded, and a part that cannot be read fails the run: what is missing would look like an anomaly.
 
 use std::collections::BTreeSet;
-
-use jiff::Timestamp;
 
 use super::service::Reconciler;
 use super::settings::{Reconciliation, SourceAt};
@@ -17,11 +14,11 @@ use crate::core::record::Record;
 use crate::downstream::outside::Room;
 use crate::gateway::base::Base;
 
-/// Calls that one search reads.
-const AT_ONCE: u32 = 500;
-/// Calls of the window per item, at most.
+/// Calls that one page has.
+const PAGE: u32 = 500;
+/// Most calls of the window per item.
 const CALLS_PER_ITEM: usize = 10;
-/// Older calls that are searched for the one that made an item, at most.
+/// Most calls that one search reads for the call that made an item.
 const MAX_OLDER: usize = 200_000;
 
 /// The findings of a run, by source.
@@ -31,20 +28,23 @@ pub(super) struct Collected {
     pub(super) calls: u64,
 }
 
-/// Items of one source that wait for the calls of its tool.
+/// Items of one source, and the calls that were found for them so far.
 struct Waiting<'a> {
     at: &'a SourceAt,
     pairing: Pairing<'a>,
 }
 
-fn add(all: &mut [Waiting<'_>], record: &Record) {
+/// Pairs calls with the items of each source.
+fn add(all: &mut [Waiting<'_>], calls: &[Listed]) {
+    for Listed { record, .. } in calls {
+        add_one(all, record);
+    }
+}
+
+fn add_one(all: &mut [Waiting<'_>], record: &Record) {
     for waiting in all {
-        if waiting
-            .at
-            .tool
-            .as_ref()
-            .is_none_or(|tool| *tool == record.intent.tool)
-        {
+        let tool = waiting.at.tool.as_ref();
+        if tool.is_none_or(|tool| *tool == record.intent.tool) {
             waiting.pairing.add(record);
         } else {
             waiting.pairing.mark_known(record);
@@ -62,13 +62,12 @@ impl Reconciler {
         if let Some(gone) = of.tools.iter().find(|tool| !tools.contains_key(*tool)) {
             return Err(format!("the tool {gone} is not configured any more"));
         }
+        let downstream = &self.anomalies.downstream;
         let (mut all, mut items, mut room) = (Vec::new(), 0, Room::default());
         for at in &of.sources {
             let times = window.of_source(self.base.now());
-            let found = self
-                .downstream
-                .collect(&at.source, times, of.max_items, &at.rules, &mut room)
-                .await;
+            let found = downstream.collect(&at.source, times, of.max_items, &at.rules, &mut room);
+            let found = found.await;
             let found = found.map_err(|why| format!("source {}: {why}", at.rules.source))?;
             items += found.len() as u64;
             all.push(Waiting {
@@ -77,35 +76,36 @@ impl Reconciler {
             });
         }
         let most = of.max_items.saturating_mul(CALLS_PER_ITEM);
-        let mut read = 0;
-        let mut calls = Calls::of(&self.base, of, (Some(window.of_ledger()), None)).await?;
+        let filters = of.tools.iter().map(|tool| Filter {
+            tool: Some(tool.clone()),
+            since: Some(window.of_ledger()),
+            ..Filter::default()
+        });
+        let mut calls = Calls::of_all_tenants(&self.base, filters).await?;
         while let Some(page) = calls.next().await? {
             let page = whole(page)?;
-            read += page.len();
-            if read > most {
+            if calls.read > most {
                 return Err(format!("there are more than {most} calls in its time"));
             }
-            page.iter().for_each(|listed| add(&mut all, &listed.record));
+            add(&mut all, &page);
         }
         let mut doubts = self.look_further(of, window, &mut all).await?;
-        // Asked last: a loss that was accepted meanwhile counts.
+        // Read last: a loss of data that was accepted during the run counts.
         let whole_since = self.base.store.readiness().await.whole_since;
         doubts.extend((!window.is_known_since(whole_since)).then_some(Doubt::Young));
-        let found = all
-            .into_iter()
-            .map(|waiting| waiting.pairing.finish(&doubts))
-            .collect();
+        let found = all.into_iter();
         Ok(Collected {
-            found,
+            found: found
+                .map(|waiting| waiting.pairing.finish(&doubts))
+                .collect(),
             items,
-            calls: read as u64,
+            calls: calls.read as u64,
         })
     }
 
-    /// Looks for calls of items that seem to have none.
+    /// Looks for the calls of items that seem to have none. Returns why some may not be found.
     ///
-    /// A call of long ago may have run again, and a call of another tool may have made them.
-    /// Returns why it is in doubt that all were found.
+    /// An older call may have run again, or a call of another tool may have made the item.
     async fn look_further(
         &self,
         of: &Reconciliation,
@@ -119,7 +119,7 @@ impl Reconciler {
         for call_id in named {
             let found = self.base.store.load(call_id).await;
             if let Some(record) = found.map_err(|error| error.to_string())? {
-                add(all, &record);
+                add_one(all, &record);
             }
         }
         for n in 0..all.len() {
@@ -129,41 +129,40 @@ impl Reconciler {
                 }
             }
         }
-        let mut read = 0;
-        let mut older = Calls::of(&self.base, of, (None, Some(window.of_ledger()))).await?;
-        while all.iter().any(|waiting| waiting.pairing.has_strangers()) {
-            let Some(page) = older.next().await? else {
-                break;
-            };
+        let filters = of.tools.iter().map(|tool| Filter {
+            tool: Some(tool.clone()),
+            until: Some(window.of_ledger()),
+            ..Filter::default()
+        });
+        let mut older = Calls::of_all_tenants(&self.base, filters).await?;
+        while all.iter().any(|waiting| waiting.pairing.has_strangers())
+            && let Some(page) = older.next().await?
+        {
             let page = whole(page)?;
-            read += page.len();
-            if read > MAX_OLDER {
+            if older.read > MAX_OLDER {
                 return Ok(vec![Doubt::Unread]);
             }
-            page.iter().for_each(|listed| add(all, &listed.record));
+            add(all, &page);
         }
-        let mut read = 0;
-        let mut others = Calls::of_all_tools(&self.base).await?;
-        while all
-            .iter()
-            .any(|waiting| waiting.pairing.has_unclaimed_items())
+        let any = std::iter::once(Filter::default());
+        let mut others = Calls::of_all_tenants(&self.base, any).await?;
+        let has_unclaimed = |waiting: &Waiting<'_>| waiting.pairing.has_unclaimed_items();
+        while all.iter().any(has_unclaimed)
+            && let Some(page) = others.next().await?
         {
-            let Some(page) = others.next().await? else {
-                break;
-            };
-            read += page.found.len();
-            if read > MAX_OLDER || page.unreadable > 0 {
+            if others.read > MAX_OLDER || page.unreadable > 0 {
                 return Ok(vec![Doubt::Unread]);
             }
             for listed in &page.found {
-                all.iter_mut()
-                    .for_each(|waiting| waiting.pairing.mark_known(&listed.record));
+                for waiting in &mut *all {
+                    waiting.pairing.mark_known(&listed.record);
+                }
             }
         }
         Ok(Vec::new())
     }
 
-    /// Reads every call of this key. Returns whether all of them could be read.
+    /// Reads every call of a key. Returns whether all of them could be read.
     async fn read_all_of(
         &self,
         all: &mut [Waiting<'_>],
@@ -174,32 +173,21 @@ impl Reconciler {
             key: Some(key),
             ..Filter::default()
         };
-        let (mut before, mut read) = (None, 0);
-        loop {
-            let page = self
-                .base
-                .store
-                .list(&tenant, &filter, before, AT_ONCE)
-                .await;
-            let page = page.map_err(|error| error.to_string())?;
-            read += page.found.len();
-            if page.unreadable > 0 || read > MAX_OLDER {
+        let mut calls = Calls::new(&self.base, vec![(tenant, filter)]);
+        while let Some(page) = calls.next().await? {
+            if page.unreadable > 0 || calls.read > MAX_OLDER {
                 return Ok(false);
             }
-            page.found
-                .iter()
-                .for_each(|listed| add(all, &listed.record));
-            before = page.next;
-            if before.is_none() {
-                return Ok(true);
-            }
+            add(all, &page.found);
         }
+        Ok(true)
     }
 }
 
-/// Fails if calls of a page cannot be read.
+/// The calls of a page.
 ///
-/// Their effects would seem to have no call.
+/// # Errors
+/// Some of them cannot be read. Their effects would seem to have no call.
 fn whole(page: Page<Listed>) -> Result<Vec<Listed>, String> {
     match page.unreadable {
         0 => Ok(page.found),
@@ -207,74 +195,53 @@ fn whole(page: Page<Listed>) -> Result<Vec<Listed>, String> {
     }
 }
 
-/// The calls of some tools in some time, page after page.
+/// The calls of tenants that pass filters, page after page.
 struct Calls<'a> {
     base: &'a Base,
-    /// Tenants, with tools that are still to be read.
-    places: Vec<(String, Option<String>)>,
-    since: Option<Timestamp>,
-    until: Option<Timestamp>,
+    /// Tenants and filters that are still to be read.
+    left: Vec<(String, Filter)>,
     before: Option<Position>,
+    /// How many calls were read so far.
+    read: usize,
 }
 
 impl<'a> Calls<'a> {
-    async fn of(
-        base: &'a Base,
-        of: &Reconciliation,
-        (since, until): (Option<Timestamp>, Option<Timestamp>),
-    ) -> Result<Self, String> {
-        let tenants = base.store.tenants().await;
-        let mut places = Vec::new();
-        for tenant in tenants.map_err(|error| error.to_string())? {
-            places.extend(
-                of.tools
-                    .iter()
-                    .map(|tool| (tenant.clone(), Some(tool.clone()))),
-            );
+    fn new(base: &'a Base, left: Vec<(String, Filter)>) -> Self {
+        Self {
+            base,
+            left,
+            before: None,
+            read: 0,
         }
-        Ok(Self {
-            base,
-            places,
-            since,
-            until,
-            before: None,
-        })
     }
 
-    async fn of_all_tools(base: &'a Base) -> Result<Self, String> {
+    async fn of_all_tenants(
+        base: &'a Base,
+        filters: impl Iterator<Item = Filter> + Clone,
+    ) -> Result<Self, String> {
+        let mut left = Vec::new();
         let tenants = base.store.tenants().await;
-        let tenants = tenants.map_err(|error| error.to_string())?;
-        let places = tenants.into_iter().map(|tenant| (tenant, None)).collect();
-        Ok(Self {
-            base,
-            places,
-            since: None,
-            until: None,
-            before: None,
-        })
+        for tenant in tenants.map_err(|error| error.to_string())? {
+            left.extend(filters.clone().map(|filter| (tenant.clone(), filter)));
+        }
+        Ok(Self::new(base, left))
     }
 
-    /// The next page, newest first in each place; `None`: that was all.
+    /// The next page, newest first for each tenant and filter; `None`: all pages were read.
     async fn next(&mut self) -> Result<Option<Page<Listed>>, String> {
-        let Some((tenant, tool)) = self.places.last().cloned() else {
+        let Some((tenant, filter)) = self.left.last() else {
             return Ok(None);
-        };
-        let (since, until) = (self.since, self.until);
-        let filter = Filter {
-            tool,
-            since,
-            until,
-            ..Filter::default()
         };
         let page = self
             .base
             .store
-            .list(&tenant, &filter, self.before, AT_ONCE)
+            .list(tenant, filter, self.before, PAGE)
             .await;
         let page = page.map_err(|error| error.to_string())?;
+        self.read += page.found.len();
         self.before = page.next;
         if page.next.is_none() {
-            self.places.pop();
+            self.left.pop();
         }
         Ok(Some(page))
     }

@@ -1,26 +1,25 @@
-//! Reconciliation: the ledger is compared with the systems behind the tools.
+//! Reconciliation: compares the ledger with the systems behind the tools.
 //!
-//! `core::reconcile` decides what disagrees; here it is collected, written down and settled.
+//! `core::reconcile` decides what disagrees; this room collects the data, writes anomalies down and settles them.
 //!
-//! The source is asked first and the ledger after it: what the source has by then was claimed before, so
-//! no call that runs meanwhile is missed. Everything that is found has a name that follows from what
-//! it is, so a second run, on this gateway or another, finds the same and does nothing again.
+//! A run asks the sources first and the ledger after them. An effect that a source has was claimed before, so the ledger
+//! has its call by then. The name of an anomaly follows from its content, so a second run, on this gateway or another,
+//! finds the same anomalies and does nothing again.
 
-mod acts; // acts of persons on anomalies
 mod adoption; // writes forgotten effects back as calls
+mod anomalies; // anomalies as persons see them, and acts on them
 mod anomaly_worker; // works on anomalies that are due
-mod cases; // anomalies as persons look at them
-mod collect; // what sources and ledger have
-mod remedy; // how a call is settled, and a call or an effect undone
-mod report; // what is kept of a run, and shown
-mod run; // scheduled runs, and those that an operator asks for
-mod service; // what all of these work with
-mod settings; // as it is configured
+mod collect; // reads the sources and the ledger, and compares them
+mod remedy; // settles a call, and undoes a call or an effect
+mod report; // the report of a run
+mod run; // scheduled runs, and runs that an operator asks for
+mod service; // the service that all of these files extend
+mod settings; // the configured reconciliations
 
+pub use self::anomalies::Shown;
 pub use self::anomaly_worker::AnomalyWorker;
-pub use self::cases::Shown;
 pub use self::report::{Overview, Report, RunState};
 pub use self::run::Period;
 pub use self::service::Reconciler;
-pub(in crate::gateway) use self::settings::Reconciliations;
+pub(in crate::gateway) use self::settings::by_name;
 pub use self::settings::{Reconciliation, SourceAt};

@@ -1,7 +1,7 @@
 //! Remedies of anomalies: settle a call, or undo a call or an effect.
 //!
-//! Nothing has a second effect: a call is undone and settled once, and what undoes a surplus effect is a call
-//! with a key that follows from the effect.
+//! No remedy has a second effect: a call is undone and settled once, and a surplus effect is undone by a call whose key
+//! follows from the effect.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -49,14 +49,13 @@ impl AnomalyWorker {
             by: of.name.clone(),
             content,
         };
-        let applied = self.registry.apply(call_id, &event).await;
-        match applied.map_err(|error| Blocked::busy(error.to_string()))? {
+        match self.registry.apply(call_id, &event).await? {
             Some(Ok(record)) => {
                 tracing::warn!(%call_id, tool = record.intent.tool, trace_id = record.intent.trace_id, "an unknown call was settled by a source");
                 Ok(())
             }
-            // It is not unknown any more, but it may be again.
-            Some(Err(_)) => revalidate::unsettled(self.load(call_id).await?.as_ref()),
+            // The call was not unknown when the event came. It may be again by now.
+            Some(Err(_)) => revalidate::unsettled(self.base.store.load(call_id).await?.as_ref()),
             None => Err(Blocked::for_good("the call is gone")),
         }
     }
@@ -82,9 +81,9 @@ impl AnomalyWorker {
             return self.undo_surplus(of, case).await.map(|()| End::Done);
         }
         let call_id = call_of(case)?;
-        if let Some(record) = self.load(call_id).await? {
+        if let Some(record) = self.base.store.load(call_id).await? {
             revalidate::call(&record)?;
-            // Two reads of one list are one witness; the tool is another.
+            // The source may have left the effect out of its list, so the tool is asked, too.
             if listed.kind == Kind::Missing {
                 let at = self.base.tool_of(&record);
                 let at = at.ok_or_else(|| Blocked::busy("its tool is not configured here"))?;
@@ -97,23 +96,25 @@ impl AnomalyWorker {
             .sagas
             .compensate_call(call_id, &by, &listed.detail)
             .await;
-        // From here on the queue of compensations sees to it.
+        // From here on the saga worker undoes it.
         begun.map(|_| End::Done).map_err(|error| match error.kind {
             ErrorKind::StoreUnavailable => Blocked::busy(error.to_string()),
             kind => Blocked::for_good(kind.to_string()),
         })
     }
 
-    /// The compensation of an effect that is still too much, as it is to be made now.
+    /// The compensation of a surplus effect, as it would be made now.
+    ///
+    /// # Errors
+    /// The effect cannot be undone, or is not surplus any more.
     pub(super) async fn undoing(
         &self,
         of: &Reconciliation,
         case: &Case,
     ) -> Result<Undoing, Blocked> {
         let listed = &case.listed;
-        let template = self.template_for(of, listed);
-        let template =
-            template.ok_or_else(|| Blocked::for_good("its tool declares no compensation"))?;
+        let undeclared = || Blocked::for_good("its tool declares no compensation");
+        let template = self.template_for(of, listed).ok_or_else(undeclared)?;
         let call = self.known_call_of(case).await?;
         revalidate::surplus(listed.kind, call.as_ref(), &listed.effect)?;
         if call.is_none() {
@@ -127,18 +128,15 @@ impl AnomalyWorker {
             Some(record) => template.args_from(record, Some(effect)),
             None => template.args_of_effect(effect),
         };
-        let tool = of
-            .source(&listed.source)
-            .and_then(|source| source.tool.clone())
-            .unwrap_or_default();
+        let tool = of.source(&listed.source).and_then(|at| at.tool.as_deref());
         Ok(Undoing {
             tool: template.tool,
-            key: undo::key_of_effect(&tool, &listed.effect),
+            key: undo::key_of_effect(tool.unwrap_or_default(), &listed.effect),
             args: args.map_err(Blocked::for_good)?,
         })
     }
 
-    /// Whether an effect is adopted before it is undone.
+    /// Whether an effect must be adopted before it is undone: its tool would answer a repetition with it.
     fn is_bound(&self, of: &Reconciliation, listed: &Listed) -> bool {
         let at = of.source(&listed.source);
         let tool = at.and_then(|at| self.base.tool_at(at.tool.as_ref()?));
@@ -146,9 +144,9 @@ impl AnomalyWorker {
         both.is_some_and(|(at, tool)| revalidate::is_bound(&tool.tool, &at.rules.join, listed))
     }
 
-    /// Adopts an effect whose key its tool knows, and undoes it and its call.
+    /// Adopts an effect whose key its tool knows, and undoes both the effect and the adopted call.
     async fn undo_bound(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
-        // Nothing is adopted for what cannot be undone.
+        // First: an effect that cannot be undone is not adopted.
         case.undoing(&self.undoing(of, case).await?)?;
         let call_id = match self.adopt(of, case).await? {
             End::Adopted(call_id) => call_id,
@@ -158,15 +156,9 @@ impl AnomalyWorker {
             by: Actor::Reconciliation(&of.name).to_string(),
             reason: case.listed.detail.clone(),
         };
-        let failed = |error: store::Error| Blocked::busy(error.to_string());
-        // It is refused if that has begun before.
-        drop(
-            self.registry
-                .apply(call_id, &to_undo)
-                .await
-                .map_err(failed)?,
-        );
-        let call = self.load(call_id).await?;
+        // The event is refused if an earlier try has begun to undo the call.
+        drop(self.registry.apply(call_id, &to_undo).await?);
+        let call = self.base.store.load(call_id).await?;
         let call = call.ok_or_else(|| Blocked::busy("the call that it was adopted as is gone"))?;
         if revalidate::adopted(&call)? {
             self.undo_surplus(of, case).await?;
@@ -174,42 +166,31 @@ impl AnomalyWorker {
                 by: self.base.instance,
                 end: UndoEnd::Undone,
             };
-            drop(
-                self.registry
-                    .apply(call_id, &undone)
-                    .await
-                    .map_err(failed)?,
-            );
+            drop(self.registry.apply(call_id, &undone).await?);
         }
         Ok(End::Adopted(call_id))
     }
 
-    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Blocked> {
-        let found = self.base.store.load(call_id).await;
-        found.map_err(|error| Blocked::busy(error.to_string()))
-    }
-
-    /// The call that has the key of an effect by now, if there is one.
+    /// The call that has the key of an effect now, if the source shows keys.
     async fn holder_of(
         &self,
         of: &Reconciliation,
         listed: &Listed,
-    ) -> Result<Option<Record>, Blocked> {
+    ) -> Result<Option<Record>, store::Error> {
         let joins_by_key = |at: &SourceAt| at.rules.join == Join::Key;
         let lookup = Lookup::of_tool_key(&listed.key);
         let lookup = lookup.filter(|_| of.source(&listed.source).is_some_and(joins_by_key));
         let Some(lookup) = lookup else {
             return Ok(None);
         };
-        let found = self.base.store.holders(&[lookup]).await;
-        let found = found.map_err(|error| Blocked::busy(error.to_string()))?;
+        let found = self.base.store.holders(&[lookup]).await?;
         Ok(found.into_iter().next().map(|holder| holder.record))
     }
 
-    /// The stored call of an anomaly, if there is one.
-    async fn known_call_of(&self, case: &Case) -> Result<Option<Record>, Blocked> {
+    /// The stored call of an anomaly.
+    async fn known_call_of(&self, case: &Case) -> Result<Option<Record>, store::Error> {
         match case.listed.call() {
-            Some(call_id) => self.load(call_id).await,
+            Some(call_id) => self.base.store.load(call_id).await,
             None => Ok(None),
         }
     }
@@ -223,14 +204,15 @@ impl AnomalyWorker {
             (call.user_id.clone(), call.trace_id.clone())
         });
         let own = InternalCall {
-            // One effect has one key, whatever it is taken for; and no tenant reads of another's.
+            // The key follows from the effect alone, so it is undone once whatever its kind. No tenant reads this call:
+            // the effect may be another tenant's.
             tenant: RESERVED_TENANT.to_owned(),
             tool: undoing.tool.clone(),
             key: undoing.key.clone(),
             args: undoing.args.clone(),
             call_id: None,
             user_id,
-            // One of its own: a tool that takes one call of a session at a time needs one.
+            // A session of its own: a tool with exclusive sessions needs one.
             session_id: undoing.key.clone(),
             saga_id: String::new(),
             trace_id,
@@ -244,17 +226,15 @@ impl AnomalyWorker {
         }
     }
 
+    /// Sends an anomaly to the webhook.
     pub(super) async fn tell_of(&self, case: &Case) -> Result<(), Blocked> {
-        let told = serde_json::json!({
+        let body = serde_json::json!({
             "reconciliation": case.reconciliation,
             "run": case.run,
             "anomaly": case.listed,
         });
-        let told = self
-            .notifier
-            .notify("anomaly", &case.listed.id, &told)
-            .await;
-        told.map_err(Blocked::failed)
+        let telling = self.notifier.notify("anomaly", &case.listed.id, &body);
+        telling.await.map_err(Blocked::failed)
     }
 }
 

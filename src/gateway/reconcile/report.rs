@@ -8,29 +8,31 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::anomaly_worker::AT_ONCE;
+use super::collect::Collected;
 use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{Act, Case, Listed, Terms};
-use crate::core::reconcile::{Anomaly, Comparison, Window};
+use crate::core::reconcile::{Anomaly, Window};
 use crate::core::time::after;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::store::{self, Put};
 
-/// Anomalies that are listed if a run has found too many.
+/// How many anomalies are listed if a run has found too many.
 const SOME: usize = 20;
 /// The actor of a scheduled run.
 pub(super) const SCHEDULE: &str = "schedule";
 
 /// The state of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
-    /// It is under way, or its gateway has ended in the middle.
+    /// The run is under way, or its gateway has ended in the middle.
+    #[default]
     Running,
     Done,
-    /// Not all could be compared; nothing was done about the rest.
+    /// Sources and ledger could not be compared as a whole, so nothing was done about anomalies.
     Failed,
 }
 
@@ -45,7 +47,7 @@ impl RunState {
 }
 
 /// The findings of one run. Times are microseconds since 1970 in UTC.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     pub name: String,
     pub run: String,
@@ -63,8 +65,9 @@ pub struct Report {
     /// Items of the sources in the run.
     pub items: u64,
     pub calls: u64,
-    /// The number of each kind, and of those that no run had found before.
+    /// How many anomalies of each kind the run has found.
     pub counts: BTreeMap<String, u64>,
+    /// How many of them no run had found before.
     pub new: BTreeMap<String, u64>,
     #[serde(deserialize_with = "readable")]
     pub anomalies: Vec<Listed>,
@@ -98,13 +101,15 @@ pub(super) struct Progress {
     pub(super) run: String,
 }
 
-/// Plain values always make JSON.
+/// A value as JSON. The values of this room can always be written as JSON.
 pub(super) fn json_of<T: Serialize>(value: &T) -> bytes::Bytes {
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
-pub(super) fn micros(time: Timestamp) -> i64 {
-    time.as_microsecond()
+impl Progress {
+    pub(super) fn looked_until(&self) -> Option<Timestamp> {
+        Timestamp::from_microsecond(self.until?).ok()
+    }
 }
 
 impl Report {
@@ -118,67 +123,60 @@ impl Report {
         Self {
             name: of.name.clone(),
             run: run.to_owned(),
-            state: RunState::Running,
-            error: None,
             by: by.to_owned(),
-            since: micros(window.since),
-            until: micros(window.until),
-            started_at: micros(now),
-            finished_at: None,
-            matched: 0,
-            undecided: 0,
-            items: 0,
-            calls: 0,
-            counts: BTreeMap::new(),
-            new: BTreeMap::new(),
-            anomalies: Vec::new(),
+            since: window.since.as_microsecond(),
+            until: window.until.as_microsecond(),
+            started_at: now.as_microsecond(),
+            ..Self::default()
         }
     }
 
-    pub(super) fn take_counts(&mut self, found: &[Comparison], items: u64, calls: u64) {
-        (self.items, self.calls) = (items, calls);
-        for found in found {
-            self.matched += found.matched;
-            self.undecided += found.undecided;
-            for anomaly in &found.anomalies {
-                *self.counts.entry(anomaly.kind.to_string()).or_default() += 1;
-            }
+    /// Counts what a run has collected. Returns its anomalies.
+    ///
+    /// # Errors
+    /// More anomalies than allowed; says so. The first few are listed without their items: nothing is done about them.
+    pub(super) fn take(&mut self, of: Collected, most: usize) -> Result<Vec<Anomaly>, String> {
+        (self.items, self.calls) = (of.items, of.calls);
+        let mut found = Vec::new();
+        for compared in of.found {
+            self.matched += compared.matched;
+            self.undecided += compared.undecided;
+            found.extend(compared.anomalies);
         }
-    }
-
-    /// Lists the first few of too many anomalies, without their items: nothing is done about them.
-    pub(super) fn list_some(&mut self, found: &[Anomaly]) {
-        let some = found.iter().take(SOME);
-        self.anomalies = some
-            .map(|anomaly| Listed::of(&self.name, anomaly, Act::Report))
-            .collect();
+        for anomaly in &found {
+            *self.counts.entry(anomaly.kind.to_string()).or_default() += 1;
+        }
+        let count = found.len();
+        if count > most {
+            let listed = |anomaly| Listed::of(&self.name, anomaly, Act::Report);
+            self.anomalies = found.iter().take(SOME).map(listed).collect();
+            return Err(format!(
+                "{count} anomalies are more than max_anomalies = {most}: nothing was acted on; is the source read as it is meant?"
+            ));
+        }
+        Ok(found)
     }
 }
 
 impl Reconciler {
-    /// The configuration's part in the case of an anomaly.
-    fn terms_of(&self, of: &Reconciliation, anomaly: &Anomaly) -> Terms {
-        let (at, tools) = (of.source(&anomaly.source), self.tools_of(of));
-        Terms {
-            wanted: of.on.get(&anomaly.kind).copied(),
-            result: at.and_then(|at| at.result.clone()),
-            showing: of.showing(at, tools.iter().map(|at| &at.tool)),
-            retention: of.retention,
-        }
-    }
-
-    /// Writes down first the report, then each anomaly with its act.
+    /// Writes the report, then each anomaly with the act that is due.
     ///
-    /// From then on the act is done, also if this gateway ends.
+    /// From then on the act is done even if this gateway ends.
     pub(super) async fn write_down(
         &self,
         of: &Reconciliation,
         report: &mut Report,
-        found: Vec<Anomaly>,
+        found: &[Anomaly],
     ) -> Result<(), store::Error> {
-        let now = self.base.now();
+        let (now, tools) = (self.base.now(), self.tools_of(of));
         let case = |anomaly: &Anomaly| {
-            let terms = self.terms_of(of, anomaly);
+            let at = of.source(&anomaly.source);
+            let terms = Terms {
+                wanted: of.on.get(&anomaly.kind).copied(),
+                result: at.and_then(|at| at.result.clone()),
+                showing: of.showing(at, tools.iter().map(|at| &at.tool)),
+                retention: of.retention,
+            };
             Case::new(&of.name, &report.run, anomaly, &terms, now)
         };
         let found: Vec<Case> = found.iter().map(case).collect();
@@ -188,20 +186,17 @@ impl Reconciler {
         let write = found.into_iter();
         let write = write.map(|case| self.anomalies.write_anomaly(of, case, by_person));
         let write: Vec<_> = write.collect();
-        let written: Vec<Result<bool, store::Error>> =
-            stream::iter(write).buffered(AT_ONCE).collect().await;
+        let written: Vec<_> = stream::iter(write).buffered(AT_ONCE).collect().await;
         for (listed, is_new) in report.anomalies.iter_mut().zip(written) {
             listed.new = is_new?;
             if listed.new {
-                *report.new.entry(listed.kind.to_string()).or_default() += 1;
-                self.base
-                    .metrics
-                    .anomalies
-                    .with_label_values(&[of.name.as_str(), listed.kind.as_str()])
-                    .inc();
+                let kind = listed.kind.as_str();
+                *report.new.entry(kind.to_owned()).or_default() += 1;
+                let counter = &self.base.metrics.anomalies;
+                counter.with_label_values(&[of.name.as_str(), kind]).inc();
                 tracing::warn!(
                     reconciliation = of.name,
-                    kind = listed.kind.as_str(),
+                    kind,
                     source = listed.source,
                     id = listed.id,
                     call_id = listed.call_id,
@@ -226,7 +221,7 @@ impl Reconciler {
             tenant: String::new(),
             id: report.run.clone(),
             version,
-            // By this reports are found.
+            // Reports are listed by this.
             state: of.name.clone(),
             created_at: started_at,
             due_at: None,
@@ -234,7 +229,7 @@ impl Reconciler {
             body: json_of(report),
         };
         let put = self.base.store.put_document(&document).await?;
-        // A run that failed has written nothing before.
+        // A run that failed has not written the first version.
         if put == Put::Lost(None) {
             document.version = 1;
             drop(self.base.store.put_document(&document).await?);
@@ -242,10 +237,10 @@ impl Reconciler {
         Ok(())
     }
 
-    /// A report: that of this run, or the last one.
+    /// The report of a run, or of the last one.
     ///
     /// # Errors
-    /// The caller is no administrator, or there is none.
+    /// The caller is no administrator, or no such report is kept.
     pub async fn find_report(
         &self,
         caller: &Caller,
@@ -254,20 +249,22 @@ impl Reconciler {
     ) -> Result<Report, Error> {
         must_be_admin(caller)?;
         self.reconciliation(name)?;
+        let report = self.report(name, run).await.map_err(unavailable)?;
+        report.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
+    }
+
+    async fn report(&self, name: &str, run: Option<&str>) -> Result<Option<Report>, store::Error> {
         let store = &self.base.store;
         let found = match run {
-            Some(run) => store.document(DocumentKind::Report, "", run).await,
+            Some(run) => store.document(DocumentKind::Report, "", run).await?,
             None => {
                 let last = store.documents(DocumentKind::Report, None, Some(name), None, 1);
-                let last = self.base.readable_page(last.await);
-                last.map(|(found, _)| found.into_iter().next())
+                let (found, _) = self.base.readable_page(last.await)?;
+                found.into_iter().next()
             }
         };
-        let found = found.map_err(unavailable)?;
-        let report: Option<Report> =
-            found.and_then(|found| serde_json::from_slice(&found.body).ok());
-        let report = report.filter(|report| report.name == name);
-        report.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
+        let report = found.and_then(|found| serde_json::from_slice(&found.body).ok());
+        Ok(report.filter(|report: &Report| report.name == name))
     }
 
     /// Updates the listed anomalies of a report to their present states.
@@ -275,9 +272,8 @@ impl Reconciler {
     /// # Errors
     /// The store does not answer.
     pub async fn refresh(&self, anomalies: &mut [Listed]) -> Result<(), Error> {
-        let looks = anomalies
-            .iter()
-            .map(|listed| self.anomalies.document_of(listed));
+        let looks = anomalies.iter();
+        let looks = looks.map(|listed| self.anomalies.document(&listed.id));
         let looks: Vec<_> = looks.collect();
         let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).collect().await;
         for (listed, document) in anomalies.iter_mut().zip(found) {
@@ -298,33 +294,20 @@ impl Reconciler {
     /// The caller is no administrator, or the store does not answer.
     pub async fn list_reconciliations(&self, caller: &Caller) -> Result<Vec<Overview>, Error> {
         must_be_admin(caller)?;
-        let mut all = Vec::new();
-        for of in self.all.all().values() {
-            let kept = self
-                .base
-                .store
-                .document(DocumentKind::Reconciliation, "", &of.name);
+        let (store, mut all) = (&self.base.store, Vec::new());
+        for of in self.anomalies.all.load_full().values() {
+            let kept = store.document(DocumentKind::Reconciliation, "", &of.name);
             let kept = kept.await.map_err(unavailable)?;
-            let progress: Option<Progress> = kept
-                .as_ref()
-                .and_then(|kept| serde_json::from_slice(&kept.body).ok());
-            let until = progress.and_then(|progress| progress.until);
-            let last = match self.find_report(caller, &of.name, None).await {
-                Ok(report) => Some(report),
-                Err(Error {
-                    kind: ErrorKind::UnknownReconciliation,
-                    ..
-                }) => None,
-                Err(error) => return Err(error),
-            };
+            let progress = kept.as_ref().map(|kept| serde_json::from_slice(&kept.body));
+            let progress: Progress = progress.and_then(Result::ok).unwrap_or_default();
             all.push(Overview {
                 name: of.name.clone(),
                 every: of.every,
                 next_run_at: kept
                     .and_then(|kept| kept.due_at)
                     .filter(|_| of.every.is_some()),
-                looked_until: until.and_then(|until| Timestamp::from_microsecond(until).ok()),
-                last,
+                looked_until: progress.looked_until(),
+                last: self.report(&of.name, None).await.map_err(unavailable)?,
             });
         }
         Ok(all)

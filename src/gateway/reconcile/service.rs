@@ -1,13 +1,12 @@
-//! The reconciler and its parts.
+//! The service that compares the ledger with the systems behind the tools.
 
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
 use super::anomaly_worker::AnomalyWorker;
-use super::settings::{Reconciliation, Reconciliations};
+use super::settings::Reconciliation;
 use crate::core::reconcile::Kind;
-use crate::downstream::Downstream;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
 
@@ -17,36 +16,41 @@ const AT_ONCE: usize = 2;
 /// Compares the ledger with the systems behind the tools.
 pub struct Reconciler {
     pub(super) base: Arc<Base>,
-    pub(super) downstream: Arc<Downstream>,
     pub(super) anomalies: Arc<AnomalyWorker>,
-    pub(super) all: Reconciliations,
-    /// Places for reconciliations that run.
+    /// Places for runs.
     pub(super) places: Semaphore,
 }
 
 impl Reconciler {
     pub(in crate::gateway) fn new(anomalies: Arc<AnomalyWorker>) -> Self {
-        let (base, all) = (anomalies.base.clone(), anomalies.all.clone());
-        for name in all.all().keys() {
+        let base = anomalies.base.clone();
+        for name in anomalies.all.load().keys() {
             let kinds = Kind::ALL.map(Kind::as_str);
             base.metrics.has_reconciliation(name, &kinds);
         }
         Self {
             base,
-            downstream: anomalies.downstream.clone(),
             anomalies,
-            all,
             places: Semaphore::new(AT_ONCE),
         }
     }
 
-    /// Takes over what is done about anomalies of these and what they show, and nothing else.
+    /// Takes over new settings of known reconciliations: what is done about anomalies, and what they show.
+    ///
+    /// All other settings stay as they were at the start.
     pub fn take_over(&self, new: &[&Reconciliation]) {
-        self.all.take_over(new);
+        let mut all = (*self.anomalies.all.load_full()).clone();
+        for new in new {
+            if let Some(known) = all.get_mut(&new.name) {
+                let known = Arc::make_mut(known);
+                (known.on, known.show) = (new.on.clone(), new.show.clone());
+            }
+        }
+        self.anomalies.all.store(Arc::new(all));
     }
 
     pub(super) fn reconciliation(&self, name: &str) -> Result<Arc<Reconciliation>, Error> {
-        let of = self.all.get(name);
-        of.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
+        let found = self.anomalies.reconciliation(name);
+        found.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }
 }

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use jiff::SignedDuration;
 
 use crate::core::key::Pointer;
-use crate::core::reconcile::anomaly::{Action, Showing};
+use crate::core::reconcile::anomaly::{Act, Action, Showing};
 use crate::core::reconcile::{Kind, Rules};
 use crate::core::time::signed;
 use crate::core::tool::{OnUnknown, Tool};
@@ -20,7 +20,7 @@ pub struct Reconciliation {
     pub name: String,
     /// The interval between runs; `None`: by request only.
     pub every: Option<Duration>,
-    /// How far behind the clock a window ends: sources may be late.
+    /// How far behind the clock a window ends: sources may show effects late.
     pub lag: SignedDuration,
     /// The longest window of one run.
     pub window: SignedDuration,
@@ -30,7 +30,7 @@ pub struct Reconciliation {
     pub max_items: usize,
     /// Most anomalies of one run.
     ///
-    /// More are a mistake of the configuration, or a catastrophe: nothing is done then.
+    /// More are a mistake of the configuration, or a catastrophe. Then nothing is done about them.
     pub max_anomalies: usize,
     pub tools: Vec<String>,
     pub sources: Vec<SourceAt>,
@@ -53,42 +53,17 @@ pub struct SourceAt {
 }
 
 /// The reconciliations of a gateway by their names.
-#[derive(Clone)]
-pub(in crate::gateway) struct Reconciliations(Arc<ArcSwap<BTreeMap<String, Arc<Reconciliation>>>>);
+pub(super) type Reconciliations = ArcSwap<BTreeMap<String, Arc<Reconciliation>>>;
 
-impl Reconciliations {
-    pub(in crate::gateway) fn new(all: Vec<Reconciliation>) -> Self {
-        let named = |one: Reconciliation| (one.name.clone(), Arc::new(one));
-        Self(Arc::new(ArcSwap::from_pointee(
-            all.into_iter().map(named).collect(),
-        )))
-    }
-
-    pub(super) fn all(&self) -> Arc<BTreeMap<String, Arc<Reconciliation>>> {
-        self.0.load_full()
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<Arc<Reconciliation>> {
-        self.0.load().get(name).cloned()
-    }
-
-    /// Takes over what is done about anomalies and what they show, and nothing else.
-    pub(in crate::gateway) fn take_over(&self, new: &[&Reconciliation]) {
-        let mut all = (*self.all()).clone();
-        for new in new {
-            if let Some(of) = all.get_mut(&new.name) {
-                let of = Arc::make_mut(of);
-                (of.on, of.show) = (new.on.clone(), new.show.clone());
-            }
-        }
-        self.0.store(Arc::new(all));
-    }
+pub(in crate::gateway) fn by_name(all: Vec<Reconciliation>) -> Reconciliations {
+    let named = all.into_iter().map(|one| (one.name.clone(), Arc::new(one)));
+    ArcSwap::from_pointee(named.collect())
 }
 
 impl Reconciliation {
-    /// How much wider than its window a source is asked.
+    /// How much further than its window a run reads a source, at both ends.
     ///
-    /// An effect lies within a lease of the end of its call, and clocks differ.
+    /// An effect is made at most a lease before the end of its call, and clocks differ.
     pub fn margin<'a>(&self, tools: impl Iterator<Item = &'a Tool>) -> SignedDuration {
         let time = |tool: &Tool| match tool.unknown {
             OnUnknown::Retry => tool.lease() + tool.recheck.give_up_after,
@@ -98,14 +73,14 @@ impl Reconciliation {
         self.lag.saturating_add(signed(longest))
     }
 
-    /// Whether anomalies of this kind are undone.
-    pub(super) fn compensates(&self, kind: Kind) -> bool {
-        self.on.get(&kind) == Some(&Action::Compensate)
-    }
-
-    /// Whether forgotten effects are adopted.
-    pub(super) fn adopts(&self) -> bool {
-        self.on.get(&Kind::Orphan) == Some(&Action::Adopt)
+    /// Whether the configuration asks for an act on anomalies of this kind.
+    pub(super) fn asks_for(&self, act: Act, kind: Kind) -> bool {
+        match act {
+            Act::Compensate => self.on.get(&kind) == Some(&Action::Compensate),
+            Act::Adopt => self.on.get(&Kind::Orphan) == Some(&Action::Adopt),
+            // Such an anomaly is worked on even if the configuration asks for nothing any more.
+            Act::Report | Act::Settle | Act::Webhook => true,
+        }
     }
 
     /// What an anomaly of this source shows. `tools`: the configured ones.
@@ -114,7 +89,7 @@ impl Reconciliation {
         at: Option<&SourceAt>,
         tools: impl Iterator<Item = &'a Tool>,
     ) -> Showing {
-        // An item may have what is secret in arguments or results at the same places.
+        // An item may have the secret values of arguments or results at the same places.
         let secret = tools.flat_map(|tool| tool.redact.args.iter().chain(&tool.redact.result));
         let mut secret: Vec<Pointer> = secret.cloned().collect();
         if let Some(result) = at.and_then(|at| at.result.as_ref()) {
@@ -130,8 +105,7 @@ impl Reconciliation {
     }
 
     pub(super) fn source(&self, name: &str) -> Option<&SourceAt> {
-        self.sources
-            .iter()
-            .find(|source| source.rules.source == name)
+        let mut sources = self.sources.iter();
+        sources.find(|at| at.rules.source == name)
     }
 }
