@@ -49,7 +49,7 @@ pub use self::operator::{
     AuditQuery, CallAct, DryRun, Line, LineOf, Many, Query, Replay, Report, Reports, SessionQuery,
     Totals,
 };
-use self::operator::{Finder, Ledger, ManyActs, Operator, Sessions};
+use self::operator::{Ledger, Operator, Sessions};
 use self::pauses::Pauses;
 pub use self::pauses::{ToolNow, ToolState};
 use self::places::{Lines, Places};
@@ -110,7 +110,6 @@ pub struct Gateway {
     pub reconciler: Arc<Reconciler>,
     pub anomalies: Arc<AnomalyWorker>,
     pub operator: Arc<Operator>,
-    pub many: Arc<ManyActs>,
     pub sessions: Arc<Sessions>,
     pub upstreams: Upstreams,
     pub proxies: Proxies,
@@ -260,16 +259,6 @@ impl Gateway {
             rechecks: rechecks.clone(),
         });
         Self {
-            many: Arc::new(ManyActs {
-                base: base.clone(),
-                finder: Finder {
-                    base: base.clone(),
-                    ledger: ledger.clone(),
-                    sagas: sagas.clone(),
-                },
-                operator: operator.clone(),
-                rechecks: rechecks.clone(),
-            }),
             rechecks,
             operator,
             loss: Arc::new(LossAcceptance::new(

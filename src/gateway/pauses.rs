@@ -1,7 +1,7 @@
 //! Paused tools.
 //!
-//! The store keeps them for all gateways that share it. Gateways read them at intervals and not
-//! with each call, so a pause holds everywhere a moment later.
+//! The store keeps the pauses for all gateways that share it. A gateway reads them at intervals and not with each call,
+//! so a pause takes effect everywhere a moment later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,22 +23,22 @@ use crate::core::pause::is_resumed;
 use crate::core::record::Entry;
 use crate::store;
 
-/// The greatest age of the list of pauses, when a shared store is claimed.
+/// The greatest age of the list of pauses when a call is claimed in a shared store.
 ///
-/// The loop reads it more often.
+/// A background loop reads the list more often.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// The paused tools, as this gateway last read them.
 pub struct Pauses {
     base: Arc<Base>,
     seen: RwLock<PausedTools>,
-    /// Held by a look or a change, so that a look never overtakes a change.
+    /// Held by each read and each change, so that a slow read never undoes what a change has written to `seen`.
     looking: Mutex<()>,
 }
 
 #[derive(Default)]
 struct PausedTools {
-    /// Each tool with the entry that says since when, by whom and why.
+    /// Each paused tool, with the entry that says since when, by whom and why.
     tools: BTreeMap<String, Entry>,
     looked_at: Option<Instant>,
     failed_at: Option<Instant>,
@@ -46,7 +46,7 @@ struct PausedTools {
 
 /// A tool's pause, and the acts of persons on it.
 pub struct ToolState {
-    /// Since when it is paused; `None`: it is not.
+    /// Since when the tool is paused; `None`: it is not paused.
     pub since: Option<Timestamp>,
     /// By whom and why it is paused; for administrators only.
     pub paused: Option<Entry>,
@@ -57,13 +57,13 @@ pub struct ToolState {
 /// A configured tool, as this gateway sees it now.
 pub struct ToolNow {
     pub at: Arc<ToolAt>,
-    /// Since when it is paused; `None`: it is not.
+    /// Since when the tool is paused; `None`: it is not paused.
     pub since: Option<Timestamp>,
     /// By whom and why it is paused; for administrators only.
     pub paused: Option<Entry>,
     /// Whether its breaker is open or half-open.
     pub is_failing: bool,
-    /// How long an attempt usually takes; `None`: there was none.
+    /// How long an attempt usually takes; `None`: no attempt was made yet.
     pub usual_latency: Option<Duration>,
 }
 
@@ -93,7 +93,8 @@ impl Pauses {
         }
     }
 
-    fn is_fresh(&self, is_shared: bool) -> bool {
+    fn is_fresh(&self) -> bool {
+        let is_shared = self.base.store.is_shared();
         let looked_at = self.read(|seen| seen.looked_at);
         looked_at.is_some_and(|at| !is_shared || at.elapsed() < FRESH)
     }
@@ -105,9 +106,7 @@ impl Pauses {
     fn write(&self, write: impl FnOnce(&mut PausedTools)) {
         write(&mut self.seen.write().unwrap_or_else(PoisonError::into_inner));
     }
-}
 
-impl Pauses {
     /// Reads which tools are paused.
     ///
     /// # Errors
@@ -117,31 +116,25 @@ impl Pauses {
         self.look().await
     }
 
-    /// Reads which tools are paused. The caller has the lock.
+    /// Reads which tools are paused. The caller holds `looking`.
     async fn look(&self) -> Result<(), store::Error> {
         let looked_at = Instant::now();
-        let found = self.base.store.paused().await;
-        let found = match found {
-            Ok(found) => self.put_back_lost(found.into_iter().collect()).await,
-            Err(error) => Err(error),
+        let reading = async {
+            let mut found = self.base.store.paused().await?.into_iter().collect();
+            self.put_back_lost(&mut found).await?;
+            Ok(found)
         };
-        let tools =
-            found.inspect_err(|_| self.write(|seen| seen.failed_at = Some(Instant::now())))?;
+        let failed = |seen: &mut PausedTools| seen.failed_at = Some(Instant::now());
+        let tools = reading.await.inspect_err(|_| self.write(failed))?;
         self.write(|seen| {
-            for (tool, entry) in tools
-                .iter()
-                .filter(|(tool, _)| !seen.tools.contains_key(*tool))
-            {
-                tracing::warn!(
-                    tool,
-                    by = entry.by,
-                    reason = entry.detail,
-                    "a tool is paused"
-                );
+            let is_new = |(tool, _): &(&String, _)| !seen.tools.contains_key(*tool);
+            for (tool, entry) in tools.iter().filter(is_new) {
+                let (by, reason) = (&entry.by, &entry.detail);
+                tracing::warn!(tool, by, reason, "a tool is paused");
             }
             for tool in seen.tools.keys().filter(|tool| !tools.contains_key(*tool)) {
                 tracing::warn!(tool, "a tool is not paused any more");
-                // No call has shown meanwhile whether it works.
+                // No call has tried the tool meanwhile, so the next one may try at once.
                 if let Some(at) = self.base.tool_at(tool) {
                     at.health.end_cooldown();
                 }
@@ -156,56 +149,50 @@ impl Pauses {
     }
 
     /// Pauses again each tool whose pause the store has lost: no person has resumed it.
-    async fn put_back_lost(
-        &self,
-        mut found: BTreeMap<String, Entry>,
-    ) -> Result<BTreeMap<String, Entry>, store::Error> {
-        let known = self.read(|seen| seen.tools.clone());
-        for (tool, entry) in known
-            .into_iter()
-            .filter(|(tool, _)| !found.contains_key(tool))
-            .collect::<Vec<_>>()
-        {
+    async fn put_back_lost(&self, found: &mut BTreeMap<String, Entry>) -> Result<(), store::Error> {
+        for (tool, entry) in self.read(|seen| seen.tools.clone()) {
+            if found.contains_key(&tool) {
+                continue;
+            }
             let events = self.base.store.tool_events(&tool).await?;
             if is_resumed(&entry, &events) {
                 continue;
             }
             self.base.store.set_paused(&tool, true, &entry).await?;
+            let by = &entry.by;
             tracing::error!(
                 tool,
-                by = entry.by,
+                by,
                 "the store had lost that a tool is paused; it is paused again"
             );
             found.insert(tool, entry);
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Makes sure that the list of pauses is young enough to claim by.
     pub(super) async fn know_pauses(&self) -> Result<(), store::Error> {
-        let is_shared = self.base.store.is_shared();
-        if self.is_fresh(is_shared) {
+        if self.is_fresh() {
             return Ok(());
         }
         let asked = Instant::now();
         let _looking = self.looking.lock().await;
-        if self.is_fresh(is_shared) {
+        if self.is_fresh() {
             return Ok(());
         }
-        // Who waited for a look that failed need not fail as slowly once more.
+        // A request that waited while another read the list, in vain, does not read it again.
         if self.read(|seen| seen.failed_at.is_some_and(|failed| failed >= asked)) {
             return Err(store::Error::Refused(
                 "which tools are paused could not be looked up".into(),
             ));
         }
-        let mut looked = self.look().await;
-        // As often as a claim: a store that hesitates once must not refuse a call for that.
+        // As often as a claim is tried: one answer that the store does not give must not refuse the call.
         for _ in 1..CLAIM_TRIES {
-            if looked.is_err() {
-                looked = self.look().await;
+            if self.look().await.is_ok() {
+                return Ok(());
             }
         }
-        looked
+        self.look().await
     }
 
     pub(super) fn is_paused(&self, tool: &str) -> bool {
@@ -214,47 +201,15 @@ impl Pauses {
 
     /// Warnings about paused tools, with the reasons.
     pub(super) fn pause_warnings(&self) -> Vec<store::Reason> {
-        let text = |(tool, entry): (&String, &Entry)| {
-            let by = entry.by.strip_prefix("token ").unwrap_or(&entry.by);
-            store::Reason::new(
-                "tool_paused",
-                format!("tool {tool} is paused by {by}: {}", entry.detail),
-            )
-        };
         let tools = self.base.tools();
-        self.read(|seen| {
-            seen.tools
-                .iter()
-                .filter(|(tool, _)| tools.contains_key(*tool))
-                .map(text)
-                .collect()
-        })
-    }
-
-    /// Pauses a tool on every gateway that shares the store, until it is resumed.
-    ///
-    /// No call of it begins. Running calls go on, and stored answers are replayed.
-    ///
-    /// # Errors
-    /// The caller is no administrator, there is no such tool, or it is paused already.
-    pub async fn pause_tool(
-        self: &Arc<Self>,
-        caller: &Caller,
-        name: &str,
-        reason: &str,
-    ) -> Result<ToolState, Error> {
-        self.act(caller, name, true, reason).await
-    }
-
-    /// # Errors
-    /// The caller is no administrator, there is no such tool, or it is not paused.
-    pub async fn resume_tool(
-        self: &Arc<Self>,
-        caller: &Caller,
-        name: &str,
-        reason: &str,
-    ) -> Result<ToolState, Error> {
-        self.act(caller, name, false, reason).await
+        let warning = |(tool, entry): (&String, &Entry)| {
+            let by = entry.token().unwrap_or(&entry.by);
+            let text = format!("tool {tool} is paused by {by}: {}", entry.detail);
+            tools
+                .contains_key(tool)
+                .then(|| store::Reason::new("tool_paused", text))
+        };
+        self.read(|seen| seen.tools.iter().filter_map(warning).collect())
     }
 
     /// The configured tools that a caller may see, by name. Pauses are as this gateway last read them.
@@ -284,21 +239,20 @@ impl Pauses {
     /// Whether a tool is paused; for an administrator also what persons have done to it.
     ///
     /// # Errors
-    /// There is no such tool, the caller may not call it, or the store does not answer.
+    /// The tool does not exist, the caller may not call it, or the store does not answer.
     pub async fn show_tool(&self, caller: &Caller, name: &str) -> Result<ToolState, Error> {
-        // A tool that a caller may not call is told as one that is not there.
+        // The answer about a tool that the caller may not call is that of a tool that does not exist.
         if !may_see(caller, name) || self.base.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
         let paused = self.base.store.paused().await.map_err(unavailable)?;
-        let paused = paused
-            .into_iter()
-            .find_map(|(tool, entry)| (tool == name).then_some(entry));
+        let mut paused = paused.into_iter();
+        let paused = paused.find_map(|(tool, entry)| (tool == name).then_some(entry));
         if caller.is_admin() {
             let events = self.base.store.tool_events(name).await;
             Ok(ToolState::of(paused, events.map_err(unavailable)?))
         } else {
-            // Tenants share tools; the names and reasons of operators are not theirs.
+            // Tenants share tools, and must not learn the names and reasons of operators.
             Ok(ToolState {
                 since: paused.map(|entry| entry.at),
                 paused: None,
@@ -307,8 +261,13 @@ impl Pauses {
         }
     }
 
-    /// An act of a person, which goes on when its caller hangs up.
-    async fn act(
+    /// Pauses a tool on every gateway that shares the store, or resumes it.
+    ///
+    /// No call of a paused tool begins. Running calls go on, and stored answers are replayed.
+    ///
+    /// # Errors
+    /// The caller is no administrator, the tool does not exist, or it is paused or resumed already.
+    pub async fn set_paused(
         self: &Arc<Self>,
         caller: &Caller,
         name: &str,
@@ -319,57 +278,41 @@ impl Pauses {
         if self.base.tool_at(name).is_none() {
             return Err(ErrorKind::UnknownTool.alone());
         }
+        // A pause is allowed also while data is lost: it stops calls, and stands when the store opens again.
         if !paused {
             self.base.must_know_all_data().await?;
         }
-        let (pauses, caller) = (self.clone(), caller.clone());
-        let (name, reason) = (name.to_owned(), reason.to_owned());
-        let acting = async move {
-            let deed = if paused { Deed::Pause } else { Deed::Resume };
-            let act = Act::on_tool(&caller, deed, &name, &reason);
-            let doing = pauses.set_paused(&caller, &name, paused, &reason);
-            audit::kept(&pauses.base, act, doing).await
-        };
-        self.base.to_its_end(acting).await
+        let deed = if paused { Deed::Pause } else { Deed::Resume };
+        let act = Act::on_tool(caller, deed, name, reason);
+        let (pauses, name, by) = (self.clone(), name.to_owned(), act.clone());
+        let acting = async move { pauses.write_paused(&by, &name, paused).await };
+        audit::kept_to_its_end(&self.base, act, acting).await
     }
 
-    async fn set_paused(
-        &self,
-        caller: &Caller,
-        name: &str,
-        paused: bool,
-        reason: &str,
-    ) -> Result<ToolState, Error> {
-        let event = if paused { "paused" } else { "resumed" }.into();
-        let (at, by) = (self.base.now(), Actor::Token(&caller.name).to_string());
-        let entry = Entry {
-            at,
-            event,
-            attempt: None,
-            outcome: None,
-            by,
-            detail: reason.to_owned(),
+    async fn write_paused(&self, act: &Act, name: &str, paused: bool) -> Result<ToolState, Error> {
+        let (event, refusal) = if paused {
+            ("paused", "the tool is paused already")
+        } else {
+            ("resumed", "the tool is not paused")
         };
+        let by = Actor::Token(&act.by);
+        let entry = Entry::new(self.base.now(), event, by, &*act.reason);
         let _looking = self.looking.lock().await;
-        // A pause that the store has lost is put back first: a resume must find it, or the loss of it would
-        // stay open and the tool be paused once more.
+        // A pause that the store has lost is put back first. Otherwise a resume would not find it, and the next look
+        // would pause the tool again.
         self.look().await.map_err(unavailable)?;
-        // No call claims on what was known until it is read back, also when the caller hangs up meanwhile.
+        // Until the list is read again no call claims by it, even if this act breaks off.
         self.write(|seen| seen.looked_at = None);
         let changed = self.base.store.set_paused(name, paused, &entry).await;
         let changed = changed.map_err(unavailable)?;
         let seen = self.look().await;
         if !changed {
-            let why = if paused {
-                "the tool is paused already"
-            } else {
-                "the tool is not paused"
-            };
-            return Err(ErrorKind::WrongState(why.into()).alone());
+            return Err(ErrorKind::WrongState(refusal.into()).alone());
         }
+        let (by, reason) = (&act.by, &act.reason);
         tracing::warn!(
             tool = name,
-            by = caller.name,
+            by,
             reason,
             paused,
             "a person paused or resumed a tool"
@@ -384,7 +327,7 @@ impl Pauses {
     }
 }
 
-/// Whether a caller is told of a tool: tenants share tools, and not each may call all of them.
+/// Whether a caller may know of a tool. Tenants share tools, but each may call only some of them.
 fn may_see(caller: &Caller, tool: &str) -> bool {
     caller.is_admin() || caller.may_call(tool)
 }

@@ -14,7 +14,7 @@ use super::read::{self, ActOnCall, NamedCall, Sentence, read_body};
 use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::record::{Content, Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
-use crate::gateway::Replay;
+use crate::gateway::{CallAct, Replay};
 
 /// `GET /v1/calls/{id}`
 pub(super) async fn show(
@@ -72,13 +72,11 @@ pub(super) async fn resolve(
 ) -> Result<Response, Problem> {
     let bytes = read_body(body, http.max_body).await?;
     let body: ResolveBody<'_> = read::object(&bytes)?;
-    let resolution = resolution(body.r#as, body.result)?;
+    let act = CallAct::Resolve(resolution(body.r#as, body.result)?);
     let reason = body.reason.checked()?;
-    let record = http
-        .gateway
-        .operator
-        .resolve(&caller, call_id, &reason, &resolution, None)
-        .await?;
+    let operator = &http.gateway.operator;
+    let resolving = operator.act_on_call(&caller, act, call_id, &reason, None);
+    let record = resolving.await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }
 
@@ -98,7 +96,8 @@ pub(super) fn resolution(r#as: As, result: Option<&RawValue>) -> Result<Resoluti
 /// `POST /v1/calls/{id}/probe`
 pub(super) async fn probe(State(http): State<Http>, act: ActOnCall) -> Result<Response, Problem> {
     let operator = &http.gateway.operator;
-    let probing = operator.probe(&act.caller, act.call_id, &act.reason);
+    let (caller, reason) = (&act.caller, &act.reason);
+    let probing = operator.act_on_call(caller, CallAct::Probe, act.call_id, reason, None);
     let record = probing.await?;
     Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
 }

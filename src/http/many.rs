@@ -255,7 +255,7 @@ async fn on_calls(
     many: Many<CallAct>,
     confirm: Option<Members<Confirm>>,
 ) -> Result<Response, Problem> {
-    let acts = &http.gateway.many;
+    let acts = &http.gateway.operator;
     match confirm {
         Some(Members(confirm)) => {
             let reports = acts.act_on_calls(caller, many, confirm.into()).await?;
@@ -303,7 +303,7 @@ async fn on_sagas(
 ) -> Result<Response, Problem> {
     let body: SagasBody = read::object(&read_body(body, http.max_body).await?)?;
     let reason = body.reason.checked()?;
-    let (many, acts) = (body.filter.0.read(act, reason)?, &http.gateway.many);
+    let (many, acts) = (body.filter.0.read(act, reason)?, &http.gateway.operator);
     match body.confirm {
         Some(Members(confirm)) => {
             let reports = acts.act_on_sagas(&caller, many, confirm.into()).await?;
@@ -412,7 +412,7 @@ impl<'a> TotalsView<'a> {
 /// The reports of an act, a line each, as they come.
 fn lines(reports: Reports) -> Response {
     let lines = stream::unfold(reports, async |mut reports| {
-        let report = reports.next().await?;
+        let report = reports.recv().await?;
         // A view always serializes.
         let line = match &report {
             Report::Line(line) => serde_json::to_vec(&LineView::of(line)),

@@ -33,7 +33,7 @@ pub(super) async fn pause(
 ) -> Result<Response, Problem> {
     let reason = read_reason(body, http.max_body).await?;
     let pauses = &http.gateway.pauses;
-    let state = pauses.pause_tool(&caller, &tool, &reason).await?;
+    let state = pauses.set_paused(&caller, &tool, true, &reason).await?;
     Ok(Json(ToolView::of(&tool, &state)).into_response())
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn resume(
 ) -> Result<Response, Problem> {
     let reason = read_optional_reason(body, http.max_body).await?;
     let pauses = &http.gateway.pauses;
-    let state = pauses.resume_tool(&caller, &tool, &reason).await?;
+    let state = pauses.set_paused(&caller, &tool, false, &reason).await?;
     Ok(Json(ToolView::of(&tool, &state)).into_response())
 }
 

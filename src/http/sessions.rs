@@ -112,7 +112,7 @@ pub(super) async fn freeze(State(http): State<Http>, act: Act) -> Result<Respons
     let id = id(&act.on);
     http.gateway
         .sessions
-        .freeze_session(&act.on.caller, &id, &act.reason)
+        .set_frozen(&act.on.caller, &id, true, &act.reason)
         .await?;
     Ok(Json(Frozen::of(&id, true)).into_response())
 }
@@ -122,7 +122,7 @@ pub(super) async fn thaw(State(http): State<Http>, act: Act) -> Result<Response,
     let id = id(&act.on);
     http.gateway
         .sessions
-        .thaw_session(&act.on.caller, &id, &act.reason)
+        .set_frozen(&act.on.caller, &id, false, &act.reason)
         .await?;
     Ok(Json(Frozen::of(&id, false)).into_response())
 }

@@ -1,4 +1,4 @@
-//! Acts of persons while the store fails: they are made all the same, and the audit says what it knows.
+//! Acts of persons while the store fails: they are made nevertheless, and the audit keeps what is known of them.
 
 use oncegate::core::audit::{Deed, Outcome};
 use oncegate::core::caller::Caller;
@@ -6,7 +6,7 @@ use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Content};
 use oncegate::core::session::SessionId;
 use oncegate::core::unknown::Resolution;
-use oncegate::gateway::{AuditQuery, SessionQuery};
+use oncegate::gateway::{AuditQuery, CallAct, SessionQuery};
 use serde_json::json;
 
 use crate::contract::ME;
@@ -39,20 +39,23 @@ async fn an_act_is_made_also_where_the_audit_takes_no_entry() {
     let bare = Bare::over(faulty.clone(), ME, &tool, "").await;
     let (pauses, ops) = (&bare.gateway.pauses, Caller::operator());
     faulty.next(Verb::PutBackDocument, Fault::ErrBefore, 2);
-    let paused = pauses.pause_tool(&ops, "act", "R1").await;
+    let paused = pauses.set_paused(&ops, "act", true, "R1").await;
     assert!(paused.expect("an answer").paused.is_some());
     assert_eq!(acts(&bare).await, []);
-    // Refused once, it is written when its outcome is known.
+    // If the first write of the entry fails, the entry is written with the outcome.
     faulty.next(Verb::PutBackDocument, Fault::ErrBefore, 1);
     pauses
-        .resume_tool(&ops, "act", "R2")
+        .set_paused(&ops, "act", false, "R2")
         .await
         .expect("resumed");
     let resumed = (Deed::Resume, "R2".to_owned(), Outcome::Done);
     assert_eq!(acts(&bare).await, std::slice::from_ref(&resumed));
-    // Written, but the answer is lost.
+    // The entry is written, but the store's answer is lost.
     faulty.next(Verb::PutBackDocument, Fault::ExecuteThenTimeout, 1);
-    pauses.pause_tool(&ops, "act", "R3").await.expect("paused");
+    pauses
+        .set_paused(&ops, "act", true, "R3")
+        .await
+        .expect("paused");
     let paused = (Deed::Pause, "R3".to_owned(), Outcome::Done);
     assert_eq!(acts(&bare).await, [paused, resumed]);
     bare.stop().await;
@@ -69,10 +72,9 @@ async fn an_act_that_the_store_does_not_answer_stays_unknown() {
     let call = CallId(call.parse().expect("an id"));
     let settle = async |reason: &str| {
         let result = Resolution::Succeeded(Content::Kept("1".into()));
-        let operator = &bare.gateway.operator;
-        operator
-            .resolve(&Caller::operator(), call, reason, &result, None)
-            .await
+        let (operator, by) = (&bare.gateway.operator, Caller::operator());
+        let act = CallAct::Resolve(result);
+        operator.act_on_call(&by, act, call, reason, None).await
     };
     faulty.next(Verb::Replace, Fault::ErrBefore, 1);
     settle("R1").await.expect_err("not written");
@@ -110,7 +112,7 @@ async fn an_act_that_is_refused_half_way_is_unknown() {
         saga.at("/state") == "stuck"
     })
     .await;
-    // One person has skipped the call when another has the saga tried again.
+    // A second person has the saga retried after the first has skipped the call, and before the first act ends.
     faulty.next(Verb::PutDocument, Fault::Duplicate, 1);
     faulty.next(Verb::PutDocument, Fault::Hold, 1);
     let skip = async {
@@ -163,11 +165,7 @@ async fn a_freeze_and_a_thaw_that_cross_leave_a_list_that_is_right() {
             let (sessions, id) = (sessions.clone(), id.clone());
             tokio::spawn(async move {
                 let ops = Caller::operator();
-                let done = if frozen {
-                    sessions.freeze_session(&ops, &id, "R").await
-                } else {
-                    sessions.thaw_session(&ops, &id, "R").await
-                };
+                let done = sessions.set_frozen(&ops, &id, frozen, "R").await;
                 done.expect("done");
             })
         }
@@ -178,7 +176,7 @@ async fn a_freeze_and_a_thaw_that_cross_leave_a_list_that_is_right() {
         found.await.expect("an answer").frozen
     };
     act(true).await.expect("no panic");
-    // A thaw has yet to mark what a freeze freezes meanwhile. Its entry of the audit is written twice.
+    // The session is frozen again before a thaw has written its mark. The duplicate is the thaw's audit entry.
     faulty.next(Verb::PutBackDocument, Fault::Duplicate, 1);
     faulty.next(Verb::PutBackDocument, Fault::Hold, 1);
     let thaw = act(false);
@@ -193,12 +191,12 @@ async fn a_freeze_and_a_thaw_that_cross_leave_a_list_that_is_right() {
     faulty.heal();
     thaw.await.expect("no panic");
     assert_eq!((is_frozen().await, listed(&bare).await), (true, 1));
-    // A freeze has marked the session, which is then thawed and marked anew, and only then frozen.
+    // A freeze has marked the session; a thaw marks it anew before the freeze is written.
     act(false).await.expect("no panic");
     faulty.next(Verb::SetFrozen, Fault::Hold, 1);
     let freeze = act(true);
     is_held(Verb::SetFrozen).await;
-    let thaw = bare.gateway.sessions.thaw_session(&ops, &id, "R");
+    let thaw = bare.gateway.sessions.set_frozen(&ops, &id, false, "R");
     thaw.await.expect_err("it is not frozen yet");
     assert_eq!((is_frozen().await, listed(&bare).await), (false, 0));
     faulty.heal();
@@ -207,7 +205,7 @@ async fn a_freeze_and_a_thaw_that_cross_leave_a_list_that_is_right() {
     bare.stop().await;
 }
 
-/// The ids of sessions that a list finds, and where it goes on.
+/// The ids of the sessions that a list finds, and the position of the next page.
 async fn found(bare: &Bare, query: &SessionQuery) -> (Vec<String>, Option<Position>) {
     let ops = Caller::operator();
     let found = bare.gateway.sessions.list_sessions(&ops, query).await;
@@ -234,7 +232,7 @@ async fn a_session_that_cannot_be_read_keeps_no_other_out_of_the_list() {
             id: id.into(),
         };
         sessions
-            .freeze_session(&ops, &id, "R")
+            .set_frozen(&ops, &id, true, "R")
             .await
             .expect("frozen");
     }
@@ -266,7 +264,7 @@ async fn a_call_that_changes_its_state_meanwhile_is_listed_once() {
         })
         .await
     };
-    // It runs when the running ones are read, and is unknown when the unknown ones are.
+    // The call runs while running calls are read, and is unknown while unknown calls are read.
     faulty.next(Verb::List, Fault::Duplicate, 1);
     faulty.next(Verb::List, Fault::Hold, 1);
     let end = async {
@@ -278,7 +276,7 @@ async fn a_call_that_changes_its_state_meanwhile_is_listed_once() {
     };
     let (listed, id) = tokio::join!(found(&bare, &LOCKED), end);
     assert_eq!(listed.0, ["S"]);
-    // It is unknown when the running ones are read, and runs again when the unknown ones are.
+    // The call is unknown while running calls are read, and runs again while unknown calls are read.
     let (hold, held) = Act::held(Act::Ok("{}"));
     tool.then(held);
     faulty.next(Verb::List, Fault::Duplicate, 1);
@@ -315,7 +313,7 @@ async fn readiness_does_not_wait_for_a_count_of_frozen_sessions() {
     };
     let (sessions, ops) = (&bare.gateway.sessions, Caller::operator());
     sessions
-        .freeze_session(&ops, &id, "R")
+        .set_frozen(&ops, &id, true, "R")
         .await
         .expect("frozen");
     bare.gateway.status.count_frozen().await;
@@ -341,16 +339,16 @@ async fn a_session_is_frozen_also_where_no_mark_can_be_written() {
     let found = async || listed(&bare).await;
     faulty.next(Verb::PutBackDocument, Fault::ErrBefore, 3);
     sessions
-        .freeze_session(&ops, &id, "R1")
+        .set_frozen(&ops, &id, true, "R1")
         .await
         .expect("frozen");
     assert_eq!((is_frozen().await, found().await), (true, 0));
-    // To freeze it once more is refused, and mends the list.
-    let again = sessions.freeze_session(&ops, &id, "R2").await;
+    // A second freeze is refused, but corrects the list.
+    let again = sessions.set_frozen(&ops, &id, true, "R2").await;
     again.expect_err("it is frozen already");
     assert_eq!((is_frozen().await, found().await), (true, 1));
     sessions
-        .thaw_session(&ops, &id, "R3")
+        .set_frozen(&ops, &id, false, "R3")
         .await
         .expect("thawed");
     assert_eq!((is_frozen().await, found().await), (false, 0));

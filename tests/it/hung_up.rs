@@ -87,7 +87,8 @@ async fn a_saga_goes_on_after_a_resolution_whose_caller_has_hung_up() {
     let stuck = id(&saga().await.at("/trouble/call_id"));
 
     let (operator, caller) = (&world.gateway.gateway.operator, Caller::open());
-    let act = operator.resolve(&caller, stuck, "undone by hand", &Resolution::Failed, None);
+    let failed = gateway::CallAct::Resolve(Resolution::Failed);
+    let act = operator.act_on_call(&caller, failed, stuck, "undone by hand", None);
     world.hang_up_at(Verb::PutDocument, act).await;
     until("it goes on", async || {
         saga().await.at("/state") == "compensated"

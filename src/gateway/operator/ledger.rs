@@ -1,6 +1,6 @@
-//! Questions about calls.
+//! Questions about calls, and about acts of persons.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
@@ -12,21 +12,32 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind, unavailable};
+use crate::gateway::error::{Error, ErrorKind, tenant_to_list, unavailable};
+use crate::gateway::lock::lock;
 
 /// Most entries of a call's history in one answer: the newest.
 pub(in crate::gateway) const MAX_ENTRIES: u32 = 500;
-/// Calls that one step of a search looks at, and the fewest of a tenant in the first step, which is of all tenants.
+/// Calls that one step of a search looks at; and the fewest of each tenant in the first step, which covers all tenants.
 ///
-/// Not a time: the same page, asked for again, must not end at another call.
+/// The bound is a number and not a time, so that the same page, asked for again, ends at the same call.
 const LOOKS: (usize, usize) = (1_000, 16);
 /// Most steps for one page.
 const STEPS: usize = 16;
 
-/// How many exports may run at once: for a tenant, and in all.
+/// Most exports at once: of one tenant, and of all.
 const MAX_EXPORTS: (usize, usize) = (2, 16);
 
-/// How many calls the pages have up to a position to which all of them have looked, and of how many bytes.
+/// How many calls of each tenant the first read of a page asks for.
+///
+/// The shares make a full page together. What a share leaves out comes with a further read.
+pub(super) fn share_of(limit: u32, tenants: usize) -> u32 {
+    match u32::try_from(tenants).unwrap_or(u32::MAX) {
+        0 | 1 => limit,
+        many => limit / many + 4,
+    }
+}
+
+/// How many calls the pages have up to the position that every page has reached, and of how many bytes.
 fn up_to(behind: Position, pages: &[Page<Listed>]) -> (usize, usize) {
     let found = pages.iter().flat_map(|page| &page.found);
     let found = found.filter(|listed| listed.position() >= behind);
@@ -43,28 +54,20 @@ pub struct ExportPlace {
 
 impl Drop for ExportPlace {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         if let Some(at) = taken.iter().position(|tenant| *tenant == self.tenant) {
             taken.swap_remove(at);
         }
     }
 }
 
-/// The text in place of a result whose tool is not configured here.
-///
-/// Which parts of it are secret is not known.
-pub(in crate::gateway) fn hidden() -> Bytes {
-    Bytes::from_static(b"\"[hidden: the tool is not configured]\"")
-}
-
 /// A question to the ledger.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// The tenant of the calls; if none is named, the caller's own, or for an administrator every
-    /// tenant.
+    /// The tenant of the calls; `None`: the caller's own, or every tenant for an administrator.
     pub tenant: Option<String>,
     pub filter: Filter,
-    /// Only calls before this.
+    /// Only calls before this position.
     pub before: Option<Position>,
     pub limit: u32,
 }
@@ -97,11 +100,11 @@ impl Ledger {
     /// A call with its history.
     ///
     /// # Errors
-    /// Another's call is unknown, just as one that is not there: a token reads the calls that it made itself, and
-    /// with the scope `read` those of its tenant.
+    /// The call does not exist, or the caller may not read it, which looks the same. A token reads the calls that it made
+    /// itself, and with the scope `read` all of its tenant.
     pub async fn find_call(&self, caller: &Caller, call_id: CallId) -> Result<History, Error> {
         let unknown = || ErrorKind::UnknownCall.alone();
-        // First: another's call must take as long as one that is not there.
+        // Checked before the call is read: a refusal must take as long as the answer about a call that does not exist.
         let maker = self.base.store.maker(call_id).await.map_err(unavailable)?;
         maker
             .filter(|by| caller.may_read_call(&by.tenant, &by.tool, &by.token))
@@ -115,42 +118,46 @@ impl Ledger {
     }
 
     /// Takes secrets out of a record.
-    pub(in crate::gateway) fn mask(&self, record: &mut Record) {
-        let at = self.base.tool_at(&record.intent.tool);
-        let mask = |json: &Bytes| at.as_ref().map_or_else(hidden, |at| at.shown(json));
+    pub(super) fn mask(&self, record: &mut Record) {
+        let tool = &record.intent.tool;
         if let Some(json) = record.state.kept_mut() {
-            *json = mask(json);
+            *json = self.without_secrets(tool, json);
         }
-        if let Some(secret) = at
-            .as_ref()
-            .map(|at| &at.tool.redact)
-            .filter(|secret| !secret.args.is_empty())
-        {
-            // What was made before the configuration said so.
+        let at = self.base.tool_at(tool);
+        let secret = at.as_ref().map_or(&[][..], |at| &at.tool.redact.args);
+        // Calls from before this setting are stored with these arguments.
+        if !secret.is_empty() {
             let intent = Arc::make_mut(&mut record.intent);
-            intent.args = redact::mask(&intent.args, &secret.args);
+            intent.args = redact::mask(&intent.args, secret);
+        }
+    }
+
+    /// A tool's result without its secrets. Without the tool's settings all of it may be secret.
+    pub(super) fn without_secrets(&self, tool: &str, json: &Bytes) -> Bytes {
+        match self.base.tool_at(tool) {
+            Some(at) => at.shown(json),
+            None => Bytes::from_static(b"\"[hidden: the tool is not configured]\""),
         }
     }
 
     /// The calls that pass a filter, newest first.
     ///
-    /// The work for one page is bounded. So a page may hold fewer calls than there are, even none;
-    /// it says where the next one begins.
+    /// The work for one page is bounded, so a page may hold fewer calls than pass, even none. It says where the next page
+    /// begins.
     ///
     /// # Errors
     /// The caller may not read these calls, or the store does not answer.
     pub async fn list_calls(&self, caller: &Caller, query: &Query) -> Result<Page<Listed>, Error> {
-        let tenants = self.tenants_for(caller, query).await?;
+        let tenants = match tenant_to_list(caller, query.tenant.as_ref())? {
+            Some(tenant) => vec![tenant],
+            None => self.base.store.tenants().await.map_err(unavailable)?,
+        };
         let limit = query.limit as usize;
         let looks = |looks| Filter {
             looks: Some(looks),
             ..query.filter.clone()
         };
-        // Of many tenants each has a share; what is then missing comes with the next steps.
-        let share = match tenants.len() {
-            0 | 1 => query.limit,
-            many => u32::try_from(limit / many + 4).unwrap_or(query.limit),
-        };
+        let share = share_of(query.limit, tenants.len());
         let first = looks((LOOKS.0 / tenants.len().max(1)).max(LOOKS.1));
         let mut pages = Vec::with_capacity(tenants.len());
         for tenant in &tenants {
@@ -158,7 +165,7 @@ impl Ledger {
             pages.push(found.await.map_err(unavailable)?);
         }
         let further = looks(LOOKS.0);
-        // Once a step has found too little, it has looked at as many calls as it may.
+        // A step that finds less than it wants has looked at as many calls as it may. Then no further step is made.
         let mut is_spent = false;
         for _ in 0..STEPS {
             let Some(behind) = pages.iter().filter_map(|page| page.next).max() else {
@@ -190,7 +197,7 @@ impl Ledger {
 
     /// The acts of persons, newest first, and the position of the next page.
     ///
-    /// Acts on what belongs to no tenant, such as a tool, are shown to administrators.
+    /// Only administrators see acts on targets of no tenant, such as a tool.
     ///
     /// # Errors
     /// The caller may not read this tenant's calls, or the store does not answer.
@@ -199,14 +206,7 @@ impl Ledger {
         caller: &Caller,
         query: &AuditQuery,
     ) -> Result<(Vec<Audited>, Option<Position>), Error> {
-        let own = (!caller.is_admin()).then(|| caller.tenant.clone());
-        let tenant = query.tenant.clone().or(own);
-        if !tenant
-            .as_ref()
-            .map_or(caller.is_admin(), |tenant| caller.may_read(tenant))
-        {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
         let (deed, before) = (query.deed.map(Deed::as_str), query.before.as_ref());
         let store = &self.base.store;
         let found = store.documents(Kind::Act, tenant.as_deref(), deed, before, query.limit);
@@ -219,31 +219,17 @@ impl Ledger {
         Ok((found.iter().filter_map(read).collect(), next))
     }
 
-    async fn tenants_for(&self, caller: &Caller, query: &Query) -> Result<Vec<String>, Error> {
-        let tenant = query.tenant.as_ref().unwrap_or(&caller.tenant);
-        if !caller.may_read(tenant) {
-            return Err(ErrorKind::Forbidden.alone());
-        }
-        if query.tenant.is_some() || !caller.is_admin() {
-            return Ok(vec![tenant.clone()]);
-        }
-        let tenants = self.base.store.tenants().await;
-        tenants.map_err(unavailable)
-    }
-
     /// A place for an export.
     ///
-    /// There are few, so that calls are not held up; and a tenant that reads slowly leaves some to
-    /// the others.
+    /// The places are few, so that exports do not hold up calls; and each tenant has a part of them, so that a tenant that
+    /// reads slowly leaves places to others.
     ///
     /// # Errors
-    /// All of them are taken.
+    /// All places are taken.
     pub fn place_to_export(&self, caller: &Caller) -> Result<ExportPlace, Error> {
-        let mut taken = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = taken
-            .iter()
-            .filter(|tenant| **tenant == caller.tenant)
-            .count();
+        let mut taken = lock(&self.exports);
+        let own = taken.iter().filter(|tenant| **tenant == caller.tenant);
+        let own = own.count();
         if own >= MAX_EXPORTS.0 || taken.len() >= MAX_EXPORTS.1 {
             return Err(ErrorKind::RateLimited.alone());
         }

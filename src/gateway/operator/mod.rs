@@ -1,19 +1,19 @@
 //! Questions and acts of persons.
 
-mod calls; // resolve, replay, verify
-mod ledger; // what is known of calls
+mod calls; // settle a call, or ask its tool
+mod ledger; // questions about calls and acts
 mod many; // acts on many calls or sagas at once
 mod report; // what such an act reports
 mod sessions; // unlock, freeze, thaw
-mod targets; // what such an act is done to
+mod targets; // the calls or sagas that such an act changes
+mod verify; // replay a stored result, and compare it with a fresh one
 
+pub use self::calls::CallAct;
 pub(super) use self::calls::Operator;
-pub use self::calls::Replay;
 pub(super) use self::ledger::Ledger;
 pub use self::ledger::{AuditQuery, Query};
-pub(super) use self::many::ManyActs;
 pub use self::report::{Line, LineOf, Report, Reports, Totals};
 pub use self::sessions::SessionQuery;
 pub(super) use self::sessions::Sessions;
-pub(super) use self::targets::Finder;
-pub use self::targets::{CallAct, DryRun, Many};
+pub use self::targets::{DryRun, Many};
+pub use self::verify::Replay;

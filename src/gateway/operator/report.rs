@@ -1,4 +1,4 @@
-//! What an act on many calls or sagas reports: a line for each target, and totals at its end.
+//! The report of an act on many calls or sagas: a line for each target, and totals at the end.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use tokio::sync::mpsc;
 
 use crate::core::record::CallId;
 
-/// What an act has come to at one target.
+/// The result of an act at one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     pub of: LineOf,
     pub tenant: String,
     pub result: Did,
-    /// The state now, as far as it is known.
+    /// The target's state now, if it is known.
     pub state: Option<&'static str>,
-    /// A sentence, unless the result says all.
+    /// A sentence, where the result needs one.
     pub why: Option<String>,
 }
 
@@ -25,15 +25,15 @@ pub enum LineOf {
     Saga(String),
 }
 
-/// The result of an act at one target.
+/// What the act has done to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Did {
     Done,
-    /// It has changed since it was confirmed, and was not touched.
+    /// The target has changed since it was confirmed. It was not touched.
     Changed,
-    /// The rules do not allow it as it is now; it was not touched.
+    /// The rules do not allow the act in the target's state. It was not touched.
     Refused,
-    /// The store did not answer: it may be done or not.
+    /// The store did not answer: the act may be done or not.
     Unclear,
 }
 
@@ -48,7 +48,7 @@ impl Did {
     }
 }
 
-/// How an act has ended.
+/// How many targets had which result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
     pub total: usize,
@@ -56,18 +56,11 @@ pub struct Totals {
     pub changed: usize,
     pub refused: usize,
     pub unclear: usize,
-    /// The states of those that are done.
+    /// The new states of the targets that are done.
     pub states: BTreeMap<&'static str, usize>,
 }
 
 impl Totals {
-    pub(super) fn of(total: usize) -> Self {
-        Self {
-            total,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn count(&mut self, line: &Line) {
         let counted = match line.result {
             Did::Done => &mut self.done,
@@ -81,32 +74,19 @@ impl Totals {
         }
     }
 
-    /// Targets to which the act did not come, because the gateway was stopped.
+    /// Targets that the act did not reach, because the gateway was stopped.
     pub fn left(&self) -> usize {
         self.total - self.done - self.changed - self.refused - self.unclear
     }
 }
 
-/// What an act reports while it goes on.
+/// One report of an act.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
     Line(Line),
-    /// The last.
+    /// The last report.
     End(Totals),
 }
 
-/// The lines of an act. It goes on to its end also if they are dropped.
-pub struct Reports {
-    lines: mpsc::Receiver<Report>,
-}
-
-impl Reports {
-    pub(super) fn new(lines: mpsc::Receiver<Report>) -> Self {
-        Self { lines }
-    }
-
-    /// The next report; `None` after the last.
-    pub async fn next(&mut self) -> Option<Report> {
-        self.lines.recv().await
-    }
-}
+/// The reports of an act. The act goes on to its end even if they are dropped.
+pub type Reports = mpsc::Receiver<Report>;

@@ -1,8 +1,9 @@
-//! Acts of persons on sessions. The rules are in `core::session`.
+//! Acts of persons on sessions, and lists of frozen or locked ones. The rules are in `core::session`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::ledger::share_of;
 use crate::core::actor::Actor;
 use crate::core::audit::{Act, Deed};
 use crate::core::call::{Event, Illegal};
@@ -15,7 +16,7 @@ use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::gateway::audit;
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind, unavailable};
+use crate::gateway::error::{Error, ErrorKind, tenant_to_list, unavailable};
 use crate::gateway::transition::{self, Moved, OnConflict, ROUNDS};
 use crate::store::{self, Put};
 
@@ -30,11 +31,11 @@ pub struct SessionQuery {
     pub limit: u32,
 }
 
-/// A session that a list found, and the place where it was found.
+/// A session that a list found, and its position in the list.
 struct Place {
     at: Position,
     id: SessionId,
-    /// The call that may have its lock; `None`: it was found by its mark.
+    /// The call that may have the session's lock; `None`: the session was found by its mark.
     holder: Option<CallId>,
 }
 
@@ -62,9 +63,7 @@ impl Sessions {
 
     /// Breaks a session's lock: the next call runs, whatever the holder still does.
     ///
-    /// Both the session and the holder get an event.
-    ///
-    /// `seen`: the call that had the lock when the person looked.
+    /// Both the session and the holder get an event. `seen`: the call that had the lock when the person looked.
     ///
     /// # Errors
     /// The caller is no administrator, the lock is free, or another call has it.
@@ -75,114 +74,71 @@ impl Sessions {
         reason: &str,
         seen: Option<CallId>,
     ) -> Result<Lock, Error> {
-        let (sessions, caller) = (self.clone(), caller.clone());
-        let (id, reason) = (id.clone(), reason.to_owned());
-        self.base.admit_person(&caller).await?;
-        let unlocking = async move {
-            let act = Act::on_session(&caller, Deed::Unlock, &id, &reason);
-            let doing = sessions.unlock_and_tell(&caller, &id, &reason, seen);
-            audit::kept(&sessions.base, act, doing).await
-        };
-        self.base.to_its_end(unlocking).await
+        self.base.admit_person(caller).await?;
+        let act = Act::on_session(caller, Deed::Unlock, id, reason);
+        let (sessions, id, by) = (self.clone(), id.clone(), act.clone());
+        let unlocking = async move { sessions.unlock(&by, &id, seen).await };
+        audit::kept_to_its_end(&self.base, act, unlocking).await
     }
 
-    async fn unlock_and_tell(
-        &self,
-        caller: &Caller,
-        id: &SessionId,
-        reason: &str,
-        seen: Option<CallId>,
-    ) -> Result<Lock, Error> {
-        let session = self.find_session(caller, id).await?;
+    async fn unlock(&self, act: &Act, id: &SessionId, seen: Option<CallId>) -> Result<Lock, Error> {
+        let session = self.base.store.session(id).await.map_err(unavailable)?;
         let Some(lock) = session.lock else {
             return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
         };
         if seen.is_some_and(|seen| seen != lock.call_id) {
             return Err(ErrorKind::JustChanged.alone());
         }
-        let now = self.base.now();
-        let detail = format!(
-            "the lock of call {} was taken away from it ({reason})",
-            lock.call_id
-        );
-        let entry = entry(
-            "unlocked",
-            Actor::Token(&caller.name).to_string(),
-            detail,
-            now,
-        );
+        let (call_id, reason) = (lock.call_id, &act.reason);
+        let detail = format!("the lock of call {call_id} was taken away from it ({reason})");
+        let by = Actor::Token(&act.by);
+        let entry = Entry::new(self.base.now(), "unlocked", by, detail);
         let unlocked = self.base.store.unlock(id, &lock, &entry).await;
         if !unlocked.map_err(unavailable)? {
-            return Err(
-                ErrorKind::WrongState("the lock has changed hands meanwhile".into()).alone(),
-            );
+            let why = "the lock has changed hands meanwhile";
+            return Err(ErrorKind::WrongState(why.into()).alone());
         }
-        let told = self.tell_unlocked(&lock, caller, reason).await;
-        let trace_id = told.as_ref().map(|record| record.intent.trace_id.as_str());
-        tracing::warn!(call_id = %lock.call_id, trace_id, by = caller.name, reason, "a session was unlocked");
+        let trace_id = self.note_unlocked(&lock, act).await;
+        tracing::warn!(%call_id, trace_id, by = act.by, reason, "a session was unlocked");
         Ok(lock)
     }
 
-    /// Writes into a call's history that its lock was taken away.
+    /// Writes into a call's history that its lock was taken away. The call goes on.
     ///
-    /// The call goes on. Returns it, if it is still the one that had the lock.
-    async fn tell_unlocked(&self, lock: &Lock, caller: &Caller, reason: &str) -> Option<Record> {
+    /// Returns the call's trace, if its current run is the one that had the lock.
+    async fn note_unlocked(&self, lock: &Lock, act: &Act) -> Option<String> {
         let event = Event::Unlocked {
-            by: caller.name.clone(),
-            reason: reason.to_owned(),
+            by: act.by.clone(),
+            reason: act.reason.clone(),
             fencing: Some(lock.token),
         };
-        let moved =
-            transition::load_and_apply(&self.base, lock.call_id, &event, OnConflict::RetryOnLatest);
-        match moved.await.ok()?? {
-            // It was another run that had the lock.
+        let retry = OnConflict::RetryOnLatest;
+        let moved = transition::load_and_apply(&self.base, lock.call_id, &event, retry).await;
+        match moved.ok()?? {
+            // Another run had the lock.
             Moved::Refused(_, Illegal::NotOwner) | Moved::Lost(None) => None,
             Moved::Written { record, .. }
             | Moved::Unchanged(record, _)
             | Moved::Refused(record, _)
-            | Moved::Lost(Some(record)) => Some(record),
+            | Moved::Lost(Some(record)) => Some(record.intent.trace_id.clone()),
         }
     }
 
-    /// Freezes a session: none of its writes begins until it is thawed.
+    /// Marks a session as frozen or thawed, so that lists find it.
     ///
-    /// Running calls go on, and stored answers are replayed.
-    ///
-    /// # Errors
-    /// The caller is no administrator, or it is frozen already.
-    pub async fn freeze_session(
-        self: &Arc<Self>,
-        caller: &Caller,
-        id: &SessionId,
-        reason: &str,
-    ) -> Result<(), Error> {
-        self.freeze_or_thaw(caller, id, true, reason).await
-    }
-
-    /// # Errors
-    /// The caller is no administrator, or it is not frozen.
-    pub async fn thaw_session(
-        self: &Arc<Self>,
-        caller: &Caller,
-        id: &SessionId,
-        reason: &str,
-    ) -> Result<(), Error> {
-        self.freeze_or_thaw(caller, id, false, reason).await
-    }
-
-    /// Marks a session as frozen or thawed, so that it is found. A freeze must not fail for want of a mark.
+    /// A failure is only logged: a freeze must not fail because its mark cannot be written.
     async fn mark(&self, id: &SessionId, frozen: bool) {
         let store = &self.base.store;
         let marking = async {
-            let mut there = store.document(Kind::Session, &id.tenant, &id.id).await?;
+            let mut stored = store.document(Kind::Session, &id.tenant, &id.id).await?;
             for _ in 0..ROUNDS {
                 let now = self.base.now();
-                let Some(mark) = frozen::marked(id, there.as_ref(), frozen, now) else {
+                let Some(mark) = frozen::marked(id, stored.as_ref(), frozen, now) else {
                     return Ok(());
                 };
                 match store.put_back_document(&mark).await? {
                     Put::Done => return Ok(()),
-                    Put::Lost(newer) => there = newer,
+                    Put::Lost(newer) => stored = newer,
                 }
             }
             Err(store::Error::Refused("a mark changes too fast".into()))
@@ -194,7 +150,8 @@ impl Sessions {
 
     /// Marks a session after an act, and again if another act has changed it meanwhile.
     ///
-    /// Whichever of two acts marks last, looks last: so acts that cross each other leave a mark that is right.
+    /// Each act reads the session after it has marked it. So of two concurrent acts the one that marks last corrects the
+    /// mark.
     async fn mark_as_it_is(&self, id: &SessionId, after_act: bool) {
         let mut frozen = after_act;
         for _ in 0..ROUNDS {
@@ -212,8 +169,8 @@ impl Sessions {
 
     /// Sessions that are frozen, or locked, or both; and the position of the next page.
     ///
-    /// A page looks at `limit` marks or calls, so it may be short, and even empty. A listed session that is not frozen
-    /// lost its freeze: the store has forgotten it, or its gateway ended before it was written.
+    /// A page reads `limit` marks or calls, so it may be short, and even empty. A listed session that is not frozen
+    /// lost its freeze: the store has forgotten it, or its gateway ended before the freeze was written.
     ///
     /// # Errors
     /// The caller may not read this tenant's calls, or the store does not answer.
@@ -222,12 +179,7 @@ impl Sessions {
         caller: &Caller,
         query: &SessionQuery,
     ) -> Result<(Vec<(SessionId, Session)>, Option<Position>), Error> {
-        let own = (!caller.is_admin()).then(|| caller.tenant.clone());
-        let tenant = query.tenant.clone().or(own);
-        let may_read = |tenant: &String| caller.may_read(tenant);
-        if !tenant.as_ref().map_or(caller.is_admin(), may_read) {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
         let (listed, mut next) = if query.frozen {
             self.marked_sessions(tenant.as_deref(), query).await
         } else {
@@ -245,7 +197,7 @@ impl Sessions {
                 Err(error) => return Err(unavailable(error)),
             };
             let lock = session.lock.as_ref();
-            // Of all calls of a session one at most has its lock.
+            // A session is found once for each of its calls, and at most one of them has the lock.
             let is_asked_for = match holder {
                 Some(call_id) => lock.is_some_and(|lock| lock.call_id == call_id),
                 None => !query.locked || lock.is_some(),
@@ -288,20 +240,13 @@ impl Sessions {
         tenant: Option<String>,
         query: &SessionQuery,
     ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
-        // A call may be sent again while the unknown ones are read: then it runs, and is found by reading once more.
+        // An unknown call that is sent again between the first two reads runs by then; the third read finds it.
         const READ: [&str; 3] = ["running", "unknown", "running"];
         let tenants = match tenant {
             Some(tenant) => vec![tenant],
             None => self.base.store.tenants().await?,
         };
-        // Of many tenants each has a share; what is then missing comes with the next page.
-        let limit = query.limit as usize;
-        let share = if tenants.len() > 1 {
-            limit / tenants.len() + 4
-        } else {
-            limit
-        };
-        let share = u32::try_from(share).unwrap_or(query.limit);
+        let share = share_of(query.limit, tenants.len());
         let now = self.base.now();
         let may_lock = |record: &Record| {
             let is_running = matches!(record.state, State::Running);
@@ -317,14 +262,14 @@ impl Sessions {
                 };
                 let (store, before) = (&self.base.store, query.before);
                 let mut page = store.list(tenant, &filter, before, share).await?;
-                // One that has changed its state meanwhile comes once.
+                // A call that changes its state between two reads is listed once.
                 page.found.retain(|listed| {
                     may_lock(&listed.record) && seen.insert(listed.record.intent.call_id)
                 });
                 pages.push(page);
             }
         }
-        let page = Page::merge(pages, limit);
+        let page = Page::merge(pages, query.limit as usize);
         let records = page.found.iter().map(|listed| &listed.record);
         let places = records.map(|record| Place {
             at: Position::of(record),
@@ -334,7 +279,13 @@ impl Sessions {
         Ok((places.collect(), page.next))
     }
 
-    async fn freeze_or_thaw(
+    /// Freezes or thaws a session. No write of a frozen session begins.
+    ///
+    /// Running calls go on, and stored answers are replayed.
+    ///
+    /// # Errors
+    /// The caller is no administrator, or the session is frozen or thawed already.
+    pub async fn set_frozen(
         self: &Arc<Self>,
         caller: &Caller,
         id: &SessionId,
@@ -342,70 +293,35 @@ impl Sessions {
         reason: &str,
     ) -> Result<(), Error> {
         self.base.admit_person(caller).await?;
-        let (sessions, caller) = (self.clone(), caller.clone());
-        let (id, reason) = (id.clone(), reason.to_owned());
-        let acting = async move {
-            let deed = if frozen { Deed::Freeze } else { Deed::Thaw };
-            let act = Act::on_session(&caller, deed, &id, &reason);
-            let doing = sessions.set_frozen(&caller, &id, frozen, &reason);
-            audit::kept(&sessions.base, act, doing).await
-        };
-        self.base.to_its_end(acting).await
+        let deed = if frozen { Deed::Freeze } else { Deed::Thaw };
+        let act = Act::on_session(caller, deed, id, reason);
+        let (sessions, id, by) = (self.clone(), id.clone(), act.clone());
+        let acting = async move { sessions.write_frozen(&by, &id, frozen).await };
+        audit::kept_to_its_end(&self.base, act, acting).await
     }
 
-    async fn set_frozen(
-        &self,
-        caller: &Caller,
-        id: &SessionId,
-        frozen: bool,
-        reason: &str,
-    ) -> Result<(), Error> {
-        let what = if frozen { "frozen" } else { "thawed" };
-        let entry = entry(
-            what,
-            Actor::Token(&caller.name).to_string(),
-            reason.to_owned(),
-            self.base.now(),
-        );
-        // Marked before it is frozen, and until it is thawed: none that is frozen is missing in the list.
+    async fn write_frozen(&self, act: &Act, id: &SessionId, frozen: bool) -> Result<(), Error> {
+        let (event, refusal) = if frozen {
+            ("frozen", "the session is frozen already")
+        } else {
+            ("thawed", "the session is not frozen")
+        };
+        let by = Actor::Token(&act.by);
+        let entry = Entry::new(self.base.now(), event, by, &*act.reason);
+        // The mark is written before the freeze and goes after the thaw, so that lists miss no frozen session.
         if frozen {
             self.mark(id, true).await;
         }
         let changed = self.base.store.set_frozen(id, frozen, &entry).await;
-        // If it is not known whether it is frozen, it stays marked.
+        // After a thaw that may have failed the session stays marked.
         if frozen || changed.is_ok() {
             self.mark_as_it_is(id, frozen).await;
         }
         if !changed.map_err(unavailable)? {
-            let why = if frozen {
-                "the session is frozen already"
-            } else {
-                "the session is not frozen"
-            };
-            return Err(ErrorKind::WrongState(why.into()).alone());
+            return Err(ErrorKind::WrongState(refusal.into()).alone());
         }
-        tracing::warn!(
-            by = caller.name,
-            reason,
-            frozen,
-            "a session was frozen or thawed"
-        );
+        let (by, reason) = (&act.by, &act.reason);
+        tracing::warn!(by, reason, frozen, "a session was frozen or thawed");
         Ok(())
-    }
-}
-
-pub(in crate::gateway) fn entry(
-    event: &'static str,
-    by: String,
-    detail: String,
-    now: jiff::Timestamp,
-) -> Entry {
-    Entry {
-        at: now,
-        event: event.into(),
-        attempt: None,
-        outcome: None,
-        by,
-        detail,
     }
 }

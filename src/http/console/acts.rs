@@ -22,7 +22,7 @@ use crate::core::saga::SagaId;
 use crate::core::session::SessionId;
 use crate::core::unknown::Resolution;
 use crate::gateway::reconcile::Period;
-use crate::gateway::{ErrorKind, SagaAct};
+use crate::gateway::{CallAct, ErrorKind, SagaAct};
 
 /// How long a page waits for a run of a reconciliation. The run goes on, and its page shows it.
 const WAITS: Duration = Duration::from_secs(2);
@@ -61,26 +61,26 @@ pub(super) async fn on_call(
 
 async fn do_on_call(http: &Http, form: &Form, call_id: CallId, act: &str) -> Result<(), Problem> {
     let (gateway, caller) = (&http.gateway, &form.person.caller);
-    let resolution = match act {
-        "succeeded" => Resolution::Succeeded(Content::Kept(result(form.fields.text("result"))?)),
-        "failed" => Resolution::Failed,
+    // A resolution means something else for a call that runs again or is being undone since.
+    let as_shown = || Some(Mark::from_hex(form.fields.text("seen")));
+    let (act, seen) = match act {
+        "succeeded" => {
+            let content = Content::Kept(result(form.fields.text("result"))?);
+            let resolution = Resolution::Succeeded(content);
+            (CallAct::Resolve(resolution), as_shown())
+        }
+        "failed" => (CallAct::Resolve(Resolution::Failed), as_shown()),
+        "probe" => (CallAct::Probe, None),
         "compensate" => {
             let reason = form.reason()?;
             gateway.sagas.compensate(caller, call_id, &reason).await?;
             return Ok(());
         }
-        "probe" => {
-            let reason = form.reason()?;
-            gateway.operator.probe(caller, call_id, &reason).await?;
-            return Ok(());
-        }
         _ => return Err(problem::unknown_path().await),
     };
     let (operator, reason) = (&gateway.operator, form.reason()?);
-    // The same act means something else for a call that runs again or is being undone since.
-    let seen = Some(Mark::from_hex(form.fields.text("seen")));
     operator
-        .resolve(caller, call_id, &reason, &resolution, seen)
+        .act_on_call(caller, act, call_id, &reason, seen)
         .await?;
     Ok(())
 }
@@ -108,8 +108,8 @@ async fn do_on_session(act: &Act) -> Result<(), Problem> {
     let (sessions, form) = (&act.http.gateway.sessions, &act.form);
     let (caller, reason) = (&form.person.caller, form.reason()?);
     match &act.word[..] {
-        "freeze" => sessions.freeze_session(caller, &id, &reason).await?,
-        "thaw" => sessions.thaw_session(caller, &id, &reason).await?,
+        "freeze" => sessions.set_frozen(caller, &id, true, &reason).await?,
+        "thaw" => sessions.set_frozen(caller, &id, false, &reason).await?,
         "unlock" => {
             let seen = form.fields.get("seen").map(call::id_of).transpose()?;
             let unlocking = sessions.unlock_session(caller, &id, &reason, seen);
@@ -172,11 +172,13 @@ async fn do_on_tool(act: &Act) -> Result<(), Problem> {
     let caller = &form.person.caller;
     let name = identity("the id", act.asked.text("name").to_owned())?;
     match &act.word[..] {
-        "pause" => pauses.pause_tool(caller, &name, &form.reason()?).await?,
+        "pause" => {
+            let reason = form.reason()?;
+            pauses.set_paused(caller, &name, true, &reason).await?
+        }
         "resume" => {
-            pauses
-                .resume_tool(caller, &name, &form.optional_reason()?)
-                .await?
+            let reason = form.optional_reason()?;
+            pauses.set_paused(caller, &name, false, &reason).await?
         }
         _ => return Err(problem::unknown_path().await),
     };

@@ -44,7 +44,7 @@ async fn act_on_calls(of: &Act) -> Result<Response, Problem> {
     };
     let filter = asked.query_without(&NO_FILTERS);
     let act = many::on_calls_of(&filter, act, form.reason()?)?;
-    let (acts, caller) = (&of.http.gateway.many, &form.person.caller);
+    let (acts, caller) = (&of.http.gateway.operator, &form.person.caller);
     let list = asked.to(&["calls"], &NO_FILTERS);
     if let Some(confirmed) = confirmed(form)? {
         let reports = acts.act_on_calls(caller, act, confirmed).await?;
@@ -76,7 +76,7 @@ async fn act_on_sagas(of: &Act) -> Result<Response, Problem> {
         _ => return Err(problem::unknown_path().await),
     };
     let act = many::on_sagas_of(asked.owned("tenant"), act, form.reason()?)?;
-    let (acts, caller) = (&of.http.gateway.many, &form.person.caller);
+    let (acts, caller) = (&of.http.gateway.operator, &form.person.caller);
     let list = asked.to(&["sagas"], &NO_FILTERS);
     if let Some(confirmed) = confirmed(form)? {
         let reports = acts.act_on_sagas(caller, act, confirmed).await?;
@@ -167,7 +167,7 @@ impl Ask<'_> {
 async fn became(form: &Form, (_, name, _): Words, list: &str, mut reports: Reports) -> Response {
     let until = Instant::now() + WAITS;
     let (mut done, mut not_done, mut totals) = (0_usize, Vec::new(), None);
-    while let Ok(Some(report)) = timeout_at(until, reports.next()).await {
+    while let Ok(Some(report)) = timeout_at(until, reports.recv()).await {
         match report {
             Report::Line(line) if line.result.as_str() == "done" => done += 1,
             Report::Line(line) => not_done.push(line),
