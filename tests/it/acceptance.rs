@@ -1,5 +1,5 @@
-//! A person accepts that a store has lost data: what is refused until then, what refuses the acceptance itself, and
-//! what becomes of one that breaks off.
+//! A person accepts that a store has lost data: which acts are refused until then, when the acceptance is refused, and
+//! what remains of an acceptance that breaks off.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 on_both_stores! {
     a_loss_is_not_accepted_while_a_saga_cannot_be_read,
-    what_persons_do_waits_until_a_loss_is_accepted,
+    acts_of_persons_wait_until_a_loss_is_accepted,
 }
 
-/// Stops a gateway and starts it again over a store that has lost its newest writes, as far as it can see.
+/// Stops a gateway and starts it again over a store that seems to have lost its newest writes.
 async fn lose(stores: &Stores, gateway: Gateway, config: &str) -> Gateway {
     let folder = gateway.stop().await;
     let store = match stores {
@@ -93,7 +93,7 @@ async fn a_loss_is_not_accepted_while_a_saga_cannot_be_read(stores: &Stores) {
         }
         assert!(
             gateway.reasons().await.contains("accept-loss"),
-            "it stays closed"
+            "the store stays closed"
         );
         assert_eq!(
             gateway.record(&failed).await.at("/state"),
@@ -126,7 +126,7 @@ async fn a_loss_is_not_accepted_while_a_saga_cannot_be_read(stores: &Stores) {
     gateway.stop().await;
 }
 
-async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
+async fn acts_of_persons_wait_until_a_loss_is_accepted(stores: &Stores) {
     let tool = Tool::start().await;
     let config = one_tool(
         &tool,
@@ -174,7 +174,7 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
             refused.text
         );
     }
-    // What only holds back may be done before the store opens.
+    // A pause only stops calls, so it is allowed before the store opens.
     gateway
         .post_to("/v1/tools/act/pause", &reason)
         .await
@@ -182,7 +182,11 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
     gateway.accept_loss("an older copy").await.expect_ok();
     gateway.until_ready().await;
     let resumed = gateway.get("/v1/audit?act=resume").await;
-    assert_eq!(resumed.at("/acts"), json!([]), "it surely did nothing");
+    assert_eq!(
+        resumed.at("/acts"),
+        json!([]),
+        "the refused resume did nothing"
+    );
     gateway
         .act("new", json!({}))
         .await
@@ -196,7 +200,7 @@ async fn what_persons_do_waits_until_a_loss_is_accepted(stores: &Stores) {
     gateway.stop().await;
 }
 
-/// The way of a test about one acceptance that does not come to its end after the store was prepared for it.
+/// Acceptances that break off after the store was prepared for them: the store must be closed for documents again.
 async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) {
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
     let store = place.open(folder.path()).await;
@@ -213,7 +217,7 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
     drop(store);
     place.is_closed(folder.path()).await;
     let copy = place.copy(folder.path());
-    // One write more than the copy has.
+    // The store gets one write that its copy lacks.
     let store = place.open(folder.path()).await;
     let saga = store
         .document(Kind::Saga, "default", "G")
@@ -251,7 +255,7 @@ async fn an_acceptance_that_breaks_off_closes_documents_again(mut place: Place) 
     assert_eq!(
         store.injected(Verb::PutDocument, Fault::ErrBefore),
         1,
-        "it broke off where it was to"
+        "it broke off at that write"
     );
     is_closed("after the store has failed").await;
     store.panic_at(Verb::PutDocument);

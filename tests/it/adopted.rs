@@ -1,4 +1,4 @@
-//! Who adopts, what is left of an adoption that breaks off, and the runbook's order after a loss.
+//! Who may adopt, what remains of an adoption that breaks off, and the runbook's commands after a loss.
 
 use oncegate::core::caller::Caller;
 use oncegate::core::key::Lookup;
@@ -51,7 +51,7 @@ async fn only_an_administrator_adopts_and_the_call_is_of_the_tenant_whose_key_it
         (adopted.at("/state"), adopted.at("/acted/by")),
         (json!("done"), json!("ops"))
     );
-    // That it is this tenant's follows from one byte: nothing of it is shown to the tenant before a request proves it.
+    // Only one byte of the key says that the call is this tenant's, so the tenant does not see it before a request proves it.
     let path = format!(
         "/v1/calls/{}",
         adopted.at("/call_id").as_str().expect("an id")
@@ -81,7 +81,7 @@ async fn only_an_administrator_adopts_and_the_call_is_of_the_tenant_whose_key_it
     assert_eq!(listed.at("/calls/0/call_id"), adopted.at("/call_id"));
 }
 
-/// Whatever of it the store did not answer, and wherever a gateway ended: it is one call.
+/// One call results, whichever claims the store leaves unanswered and wherever a gateway ends.
 #[tokio::test]
 async fn an_adoption_that_breaks_off_is_made_once() {
     for (verb, fault, times) in [
@@ -106,7 +106,7 @@ async fn an_adoption_that_breaks_off_is_made_once() {
             Answer::to(request.body("{}")).await.expect_ok()
         };
         let found = only(&post("/v1/reconciliations/books/run").await);
-        // As if another gateway came later.
+        // Much later, as another gateway would come.
         let later = gateway.now() + jiff::SignedDuration::from_hours(1);
         let worker = &gateway.anomalies;
         worker.work_on_anomalies_once(later).await.expect("worked");
@@ -126,7 +126,7 @@ async fn an_adoption_that_breaks_off_is_made_once() {
     }
 }
 
-/// The commands of the runbook's page about lost data that pause, accept, report, adopt, refund and resume, as they are printed.
+/// The commands of the runbook's page about lost data, as printed: pause, accept, report, adopt, refund, resume.
 fn lines_of_the_runbook() -> Vec<String> {
     let book = include_str!("../../docs/runbook.md");
     let page = book
@@ -148,7 +148,7 @@ fn lines_of_the_runbook() -> Vec<String> {
     lines
 }
 
-/// What the shell prints for a line; `None`: there is no curl, or no jq.
+/// What the shell prints for a line; `None`: curl or jq is not installed.
 fn shell(line: &str, folder: &std::path::Path) -> Option<String> {
     let run = |line: &str| {
         let mut shell = std::process::Command::new("sh");
@@ -177,7 +177,7 @@ async fn the_runbooks_commands_after_a_loss_adopt_and_refund_as_they_are_printed
             for n in [1, 2] {
                 charge(gateway, n).await.expect_ok();
             }
-            // The tool has done this one twice.
+            // The tool executes this charge twice.
             gateway.plan(3, "duplicate").await.expect_ok();
         },
     )
@@ -192,7 +192,7 @@ async fn the_runbooks_commands_after_a_loss_adopt_and_refund_as_they_are_printed
             .replace("http://127.0.0.1:8080", &gateway.url(""))
             .replace("TOOL", "act")
             .replace("NAME", "books");
-        // The test's loss was a moment ago, and its ledger is new.
+        // The loss was a moment ago and the ledger is new, so no start of the window is named.
         line = line.replace("{\"since\":\"SINCE\"}", "{}");
         if line.contains("/v1/store/accept-loss") {
             gateway.accept_loss("a test").await.expect_ok();
@@ -204,7 +204,7 @@ async fn the_runbooks_commands_after_a_loss_adopt_and_refund_as_they_are_printed
             paused.expect_problem("tool-paused");
         }
         if line.contains("ANOMALY") {
-            // The second effect of one key is adopted by none: once more, and it is a duplicate.
+            // No call adopts the second effect of a key; a further run lists it as a duplicate.
             let report = report(gateway).await;
             let anomalies = report.at("/anomalies");
             let double = anomalies

@@ -1,5 +1,4 @@
-//! What an effect says of the calls of its key, and what is left of an adoption: calls that are lost again, several effects
-//! of one key, and tools that deduplicate.
+//! Adoptions in hard cases: adopted calls that are lost again, several effects of one key, and tools that deduplicate.
 
 use oncegate::core::key::Lookup;
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ use crate::support::{Answer, Gateway, until};
 
 on_lossy_stores! {
     an_adopted_charge_whose_call_is_lost_again_is_adopted_again_and_charged_once,
-    what_a_deduplicating_tool_has_told_a_call_is_not_taken_for_its_duplicate,
+    an_effect_that_a_deduplicating_tool_has_told_a_call_is_not_taken_for_its_duplicate,
     a_forgotten_effect_that_is_undone_is_not_told_as_done_by_a_tool_that_knows_its_key,
     of_two_forgotten_effects_of_a_key_a_person_adopts_the_newer_one,
     of_two_forgotten_effects_of_a_key_the_configuration_adopts_the_newer_one,
@@ -126,14 +125,14 @@ fn deduplicating(books: &Books, source: &str) -> String {
     config(books, "", source).replace(&plain, &format!("{url}dedup = \"key\"\n"))
 }
 
-async fn what_a_deduplicating_tool_has_told_a_call_is_not_taken_for_its_duplicate(
+async fn an_effect_that_a_deduplicating_tool_has_told_a_call_is_not_taken_for_its_duplicate(
     mut place: Place,
 ) {
     let books = Books::open().await;
     let gateways = forgotten(&mut place, &deduplicating(&books, RESULT), [7]).await;
     let gateway = &gateways[0];
     let found = only(&report(gateway).await);
-    // The tool tells it of the one effect.
+    // The tool answers this call with the one effect.
     let told = charge(gateway, 7).await.expect_ok();
     assert_eq!(
         (told.at("/replayed"), books.live().len()),
@@ -205,7 +204,7 @@ async fn a_forgotten_effect_that_is_undone_is_not_told_as_done_by_a_tool_that_kn
         events,
         ["adopted", "compensating", "compensated", "recognised"]
     );
-    // It is done once, whatever is asked for again.
+    // The effect is undone once, even if that is asked for again.
     let again = ask(last, &found["id"], "compensate", "r").await.expect_ok();
     assert_eq!(again.at("/state"), "done");
     assert_eq!(books.undone().get("i0"), Some(&1));
@@ -265,7 +264,7 @@ async fn the_newer_one_is_adopted(
         (answer.at("/replayed"), answer.at("/result")),
         (json!(true), json!(newer))
     );
-    // What is left may be a double, or an earlier intent: a person decides.
+    // The other effect may be a double, or of an earlier intent: a person decides.
     let left = only(&report(&gateway).await);
     assert_eq!(
         (&left["kind"], &left["effect"], &left["state"]),
@@ -285,7 +284,7 @@ async fn the_newer_one_is_adopted(
 async fn an_effect_that_is_older_than_an_unknown_call_of_its_key_does_not_settle_it(place: Place) {
     let books = Books::open().await;
     let rules = config(&books, "", TIMES);
-    // Asked itself, the tool would say that it has the key.
+    // Without a probe: the tool would answer that it knows the key.
     let probe = rules
         .lines()
         .find(|line| line.starts_with("probe = "))
@@ -301,7 +300,7 @@ async fn an_effect_that_is_older_than_an_unknown_call_of_its_key_does_not_settle
         first.text
     );
     assert_eq!(gateway.state_of(&unknown).await, "unknown");
-    // Its own does.
+    // An effect of the call itself settles it.
     books.make_beside(Some(&key(7)));
     let second = report(&gateway).await;
     let settled = second.at("/anomalies");

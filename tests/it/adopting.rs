@@ -15,7 +15,7 @@ use crate::support::books::Books;
 use crate::support::gateway::store_is_free;
 use crate::support::{Answer, Gateway, client, until};
 
-/// Runs a claim over each store that can lose what it was given.
+/// Runs a test over each store that can lose data.
 macro_rules! on_lossy_stores {
     ($($claim:ident),* $(,)?) => {
         mod sqlite {
@@ -37,11 +37,11 @@ pub(crate) use on_lossy_stores;
 on_lossy_stores! {
     the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay,
     without_a_result_a_repetition_is_told_so_and_charges_nothing,
-    what_a_call_has_done_since_is_not_adopted_over_it,
+    a_forgotten_effect_whose_key_has_a_call_since_is_not_adopted,
     a_store_that_may_have_lost_data_adopts_nothing_until_that_is_accepted_and_looked_at_again,
     of_two_first_requests_at_two_gateways_one_says_what_the_call_asked_for,
     an_adoption_and_a_repetition_at_once_make_one_call,
-    the_configuration_adopts_what_was_forgotten_and_leaves_alone_what_is_not_its_own,
+    the_configuration_adopts_forgotten_effects_and_leaves_those_of_others_alone,
 }
 
 pub(crate) const RESULT: &str = "adopt = { result = \"/id\" }";
@@ -54,7 +54,7 @@ pub(crate) async fn open(place: &Place, folder: TempDir, config: &str) -> Gatewa
     Gateway::again(folder, &url, config).await
 }
 
-/// The gateways of a store, two where it can have them, that has lost what `between` did. It is not accepted yet.
+/// The gateways of a store that has lost what `between` did. The loss is not accepted yet. A Redis has two gateways.
 pub(crate) async fn lost(
     place: &mut Place,
     config: &str,
@@ -100,7 +100,7 @@ pub(crate) async fn accept(gateways: &[Gateway]) {
     }
 }
 
-/// The same, with the loss accepted.
+/// The gateways of a store that has lost these charges. The loss is accepted.
 pub(crate) async fn forgotten(
     place: &mut Place,
     config: &str,
@@ -144,7 +144,7 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
         "{}",
         adopted.text
     );
-    // Adopted twice it is the same.
+    // A second adoption gives the same call.
     let again = ask(first, &found["id"], "adopt", "again").await.expect_ok();
     assert_eq!(again.json(), adopted.json());
     let call_id = adopted.at("/call_id");
@@ -188,7 +188,7 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
     );
     let audit = first.get("/v1/audit?act=adopt").await.expect_ok();
     assert_eq!(audit.at("/acts/1/reason"), "the loss of 14:02");
-    // It was executed, and may be undone like any call; but not without its arguments.
+    // A verification is refused: the arguments are not known.
     let refused = first
         .post_to(&format!("{path}/replay"), &json!({ "mode": "verify" }))
         .await;
@@ -209,13 +209,13 @@ async fn without_a_result_a_repetition_is_told_so_and_charges_nothing(mut place:
         assert_eq!(told.at("/effect"), "done");
     }
     assert_eq!(books.live().len(), 1);
-    // What would be undone is not known any more to be without a call.
+    // After the adoption the effect has a call, so it cannot be undone as an orphan.
     let refused = ask(gateway, &found["id"], "compensate", "r").await;
     let refused = refused.expect_problem("wrong-state");
     assert!(refused.text.contains("its action is adopt"));
 }
 
-async fn what_a_call_has_done_since_is_not_adopted_over_it(mut place: Place) {
+async fn a_forgotten_effect_whose_key_has_a_call_since_is_not_adopted(mut place: Place) {
     let books = Books::open().await;
     let gateways = forgotten(&mut place, &config(&books, "", RESULT), [7]).await;
     let gateway = &gateways[0];
@@ -245,7 +245,7 @@ async fn what_a_call_has_done_since_is_not_adopted_over_it(mut place: Place) {
     assert_eq!(gateway.record(&since).await.json(), before.json());
     let again = ask(gateway, &found["id"], "adopt", "r").await;
     again.expect_problem("wrong-state");
-    // It is one too many: the first one, which no call was told of.
+    // The first effect, which no call was answered with, is one too many.
     let undone = ask(gateway, &found["id"], "compensate", "paid twice").await;
     assert_eq!(undone.expect_ok().at("/state"), "done");
     assert_eq!(books.undone().get("i0"), Some(&1));
@@ -292,7 +292,7 @@ async fn of_two_first_requests_at_two_gateways_one_says_what_the_call_asked_for(
     let (one, other) = (&gateways[0], gateways.last().expect("one"));
     let found = report(one).await.at("/anomalies");
     for anomaly in found.as_array().expect("a list") {
-        // It stays open where a busy machine gives the act no time; then it is asked for again.
+        // On a busy machine the act may run out of time and the anomaly stay open. Then the act is repeated.
         until("it is adopted", async || {
             let adopted = ask(one, &anomaly["id"], "adopt", "r").await;
             adopted.expect_ok().at("/state") == "done"
@@ -335,7 +335,7 @@ async fn an_adoption_and_a_repetition_at_once_make_one_call(mut place: Place) {
             join(ask(one, &anomaly["id"], "adopt", "r"), charge(other, n)).await;
         let (adopted, repeated) = (adopted.expect_ok(), repeated.expect_ok());
         if adopted.at("/state") == "open" {
-            // The store did not say in time which of the two has the key. The act is repeated until that is known.
+            // The store did not say in time which of the two has the key. The act is repeated until it does.
             let call_id = repeated.at("/call_id");
             let call_id = call_id.as_str().expect("an id");
             until("it is settled", async || {
@@ -364,14 +364,14 @@ async fn an_adoption_and_a_repetition_at_once_make_one_call(mut place: Place) {
     assert_eq!(books.live().len(), charged);
 }
 
-async fn the_configuration_adopts_what_was_forgotten_and_leaves_alone_what_is_not_its_own(
+async fn the_configuration_adopts_forgotten_effects_and_leaves_those_of_others_alone(
     mut place: Place,
 ) {
     let books = Books::open().await;
     let gateways = forgotten(&mut place, &config(&books, "", RESULT), [7]).await;
     let gateway = &gateways[0];
     books.make_beside(Some("beside"));
-    // As if it were of a tenant that no token of this gateway has.
+    // This key belongs to a tenant that no token of this gateway has.
     let stranger = (0..)
         .map(|n| format!("tenant {n}"))
         .find(|tenant| Lookup::partition_of(tenant) != Lookup::partition_of("default"))
@@ -380,7 +380,7 @@ async fn the_configuration_adopts_what_was_forgotten_and_leaves_alone_what_is_no
     books.make_beside(Some(&Lookup::new(&stranger, "act", "k").for_tool()));
     let adopts = config(&books, "on = { orphan = \"adopt\" }", RESULT);
     assert!(gateway.reload(&adopts).await);
-    // A run of the other gateway, which only reports, may come in between.
+    // The other gateway, whose configuration only reports, may have worked on the anomaly in between.
     let mut found = report(gateway).await;
     for _ in 0..20 {
         if found.text.contains("\"done\"") {
@@ -398,7 +398,7 @@ async fn the_configuration_adopts_what_was_forgotten_and_leaves_alone_what_is_no
     assert_eq!(
         (of(1, "action"), of(1, "state")),
         (json!("report"), json!("reported")),
-        "its key is none of ours"
+        "the gateway did not make this key"
     );
     assert_eq!(
         (of(2, "action"), of(2, "state"), of(2, "error")),

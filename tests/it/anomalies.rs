@@ -1,4 +1,4 @@
-//! Acts of persons on anomalies: what is undone, what is left alone, and what a report says of it.
+//! Acts of persons on anomalies: undo, ignore, and what reports show of them.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use crate::support::{Answer, Gateway, until};
 
 on_both_stores! {
     a_reported_effect_is_undone_when_a_person_asks_for_it_and_the_report_says_who,
-    what_is_ignored_stays_so_whatever_runs_find_and_may_still_be_undone,
+    an_ignored_anomaly_stays_ignored_and_may_still_be_undone,
     a_contrary_act_is_refused_with_the_state_and_the_same_act_is_answered_as_before,
     reports_show_few_values_of_the_item_and_nothing_secret,
-    what_is_done_about_anomalies_is_reloaded_and_nothing_else_of_a_reconciliation,
+    a_reload_changes_the_acts_on_anomalies_and_nothing_else_of_a_reconciliation,
 }
 
 /// Asks for something about one anomaly.
@@ -78,7 +78,7 @@ async fn a_reported_effect_is_undone_when_a_person_asks_for_it_and_the_report_sa
     assert_eq!(act["target"], target);
 }
 
-async fn what_is_ignored_stays_so_whatever_runs_find_and_may_still_be_undone(stores: &Stores) {
+async fn an_ignored_anomaly_stays_ignored_and_may_still_be_undone(stores: &Stores) {
     let books = Books::open().await;
     let gateway = stores.gateway_of_old(&config(&books, "", "")).await;
     let effect = books.make_beside(Some("beside"));
@@ -92,7 +92,7 @@ async fn what_is_ignored_stays_so_whatever_runs_find_and_may_still_be_undone(sto
         (&again["id"], &again["state"]),
         (&found["id"], &json!("ignored"))
     );
-    assert!(books.undone().is_empty(), "a person has said so");
+    assert!(books.undone().is_empty(), "a person has ignored it");
     let asked = ask(&gateway, &found["id"], "compensate", "not sold").await;
     assert_eq!(asked.expect_ok().at("/state"), "done");
     assert_eq!(books.undone()[&effect], 1);
@@ -121,7 +121,7 @@ async fn a_contrary_act_is_refused_with_the_state_and_the_same_act_is_answered_a
     );
     let audit = gateway.get("/v1/audit?act=ignore").await.expect_ok();
     assert_eq!(audit.at("/acts/0/outcome"), "refused");
-    // Only what there is, and only with a reason.
+    // The anomaly must exist, and the act needs a reason.
     for (id, reason, slug) in [
         (&json!("0000"), "r", "unknown-reconciliation"),
         (id, "", "invalid-request"),
@@ -164,7 +164,7 @@ async fn reports_show_few_values_of_the_item_and_nothing_secret(stores: &Stores)
     );
 }
 
-async fn what_is_done_about_anomalies_is_reloaded_and_nothing_else_of_a_reconciliation(
+async fn a_reload_changes_the_acts_on_anomalies_and_nothing_else_of_a_reconciliation(
     stores: &Stores,
 ) {
     let books = Books::open().await;
@@ -173,8 +173,11 @@ async fn what_is_done_about_anomalies_is_reloaded_and_nothing_else_of_a_reconcil
     assert!(gateway.reload(&config(&books, "", "")).await);
     let effect = books.make_beside(Some("beside"));
     let found = only(&report(&gateway).await);
-    assert_eq!(found["state"], "reported", "it is a brake at once");
-    // With another source beside it nothing of it is taken over.
+    assert_eq!(
+        found["state"], "reported",
+        "the reload takes effect at once"
+    );
+    // A reload that also changes the source takes over nothing of the reconciliation.
     let other = config(&books, mends, "without_key = \"ignore\"");
     assert!(gateway.reload(&other).await);
     let found = only(&report(&gateway).await);

@@ -9,7 +9,7 @@ use crate::support::binary::{Process, free_port, log};
 use crate::support::gateway::one_tool;
 use crate::support::{Act, Answer, Tool, client};
 
-/// A canary in every place of a request and of an answer: none of them is in a log, a metric, or another tenant's answer.
+/// Puts a canary in every place of a request and an answer, and finds none in a log, a metric or another tenant's answer.
 #[tokio::test]
 async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
     let tool = Tool::start().await;
@@ -129,16 +129,13 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
         );
     }
     for answer in &others {
-        // What it has asked for itself may be named.
+        // The other tenant's own request names the session, so the answer may name it.
         let text = answer.text.replace("\"session_id\":\"canary-session\"", "");
         assert!(!text.contains("canary"), "{text}");
     }
     gateway.kill();
     let logged = fs::read_to_string(log(folder.path())).expect("a log");
-    assert!(
-        logged.contains("call ended"),
-        "there is something to look at"
-    );
+    assert!(logged.contains("call ended"), "the log has lines to search");
     for line in logged.lines() {
         assert!(
             !line.contains("canary-args") && !line.contains("canary-answer"),
@@ -152,6 +149,6 @@ async fn no_canary_gets_into_logs_metrics_or_the_answers_of_others() {
         );
         assert!(!line.contains("that-is-long"), "no key in full: {line}");
     }
-    // Once more under the same conditions: the fingers of the test find what is there.
+    // The caller's own answer has the canary, so the search would find one.
     assert!(own[0].text.contains("canary-answer"));
 }

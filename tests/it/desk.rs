@@ -1,5 +1,5 @@
-//! The doors that a person needs at 3 a.m.: who asked, what persons did, which sessions
-//! stand still. On both stores and on a cluster.
+//! Routes that an operator needs during an incident: who made a call, what persons did, which sessions stand still. Over both
+//! stores and a Redis cluster.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -10,7 +10,7 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 
 on_both_stores! {
     a_call_names_the_token_that_made_it_and_is_found_by_it,
-    what_persons_do_stands_in_the_audit,
+    acts_of_persons_stand_in_the_audit,
     frozen_and_locked_sessions_are_found,
 }
 
@@ -30,12 +30,12 @@ mod redis_cluster {
 
     over_a_cluster! {
         a_call_names_the_token_that_made_it_and_is_found_by_it,
-        what_persons_do_stands_in_the_audit,
+        acts_of_persons_stand_in_the_audit,
         frozen_and_locked_sessions_are_found,
     }
 }
 
-/// The names of tokens, which are their secrets too, with tenants and scopes.
+/// The names of tokens, with tenants and scopes. Each name is also the token's secret.
 const TOKENS: [(&str, &str, &str); 5] = [
     ("shop-a", "shop", "\"call\""),
     ("shop-b", "shop", "\"call\""),
@@ -98,7 +98,7 @@ async fn a_call_names_the_token_that_made_it_and_is_found_by_it(stores: &Stores)
     assert_eq!(
         by("shop-reads", "shop-b").await,
         ["k2"],
-        "not what it repeated"
+        "not the call that shop-b only repeated"
     );
     assert_eq!(by("shop-reads", "shop-a&key=k1").await, ["k1"]);
     assert_eq!(by("shop-reads", "bank-reads").await, [""; 0]);
@@ -132,7 +132,7 @@ async fn a_call_names_the_token_that_made_it_and_is_found_by_it(stores: &Stores)
     assert_eq!(record.at("/events/1/token"), Value::Null);
 }
 
-/// The acts of a page of the audit: what, to which kind of target, and the outcome.
+/// The acts of a page of the audit: act, kind of target, and outcome.
 pub fn acts(page: &Answer) -> Vec<String> {
     let page = page.at("/acts");
     let acts = page.as_array().expect("a list").iter();
@@ -143,7 +143,7 @@ pub fn acts(page: &Answer) -> Vec<String> {
     acts.map(text).collect()
 }
 
-async fn what_persons_do_stands_in_the_audit(stores: &Stores) {
+async fn acts_of_persons_stand_in_the_audit(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop).then(Act::ExecuteThenDrop);
     let more = "compensation = { tool = \"back\", args = {} }\n[tools.back]\nurl = \"http://127.0.0.1:9/\"\n";
@@ -180,7 +180,7 @@ async fn what_persons_do_stands_in_the_audit(stores: &Stores) {
     act(&compensate, why("R9")).await.expect_ok();
     let aborted = post(one, "shop-a", "/v1/sagas/G/abort", &why("R10")).await;
     aborted.expect_ok();
-    // What a token may not do is no act, and what does not exist is none.
+    // The audit keeps neither acts that a token may not do, nor acts on targets that do not exist.
     let refused = post(one, "shop-a", frozen, &why("no")).await;
     refused.expect_problem("forbidden");
     let nothing = act("/v1/tools/none/pause", why("no")).await;
@@ -314,7 +314,7 @@ async fn frozen_and_locked_sessions_are_found(stores: &Stores) {
     })
     .await;
 
-    // S is thawed, and its call hangs; then it is frozen once more.
+    // S is thawed, a call of it hangs, and S is frozen again.
     act("S", "shop", "thaw").await.expect_ok();
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);

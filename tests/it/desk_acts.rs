@@ -1,4 +1,4 @@
-//! Acts at the desk's doors that come in a loop, cross each other or fail half-way.
+//! Acts of persons and agents that come in a loop or fail half-way, and lists of locked sessions.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::support::{Act, Answer, Tool, until};
 on_both_stores! {
     an_agent_that_repeats_its_acts_fills_no_audit,
     locked_sessions_of_all_tenants_come_page_after_page,
-    what_an_administrator_completes_or_verifies_stands_in_the_audit,
+    completions_and_verifications_of_an_administrator_stand_in_the_audit,
     a_tenant_is_told_that_a_tool_is_paused_and_not_by_whom_or_why,
 }
 
@@ -68,14 +68,14 @@ async fn a_tenant_is_told_that_a_tool_is_paused_and_not_by_whom_or_why(stores: &
         (told.at("/paused"), told.at("/since")),
         (false.into(), Value::Null)
     );
-    // What a token may not call is told as what is not there.
+    // A tool that a token may not call looks like a tool that does not exist.
     let hidden = shown("shop-reads", "act").await;
     let nothing = shown("shop-reads", "none").await;
     let words = |answer: Answer| answer.expect_problem("unknown-tool").at("/detail");
     assert_eq!(words(hidden), words(nothing));
 }
 
-async fn what_an_administrator_completes_or_verifies_stands_in_the_audit(stores: &Stores) {
+async fn completions_and_verifications_of_an_administrator_stand_in_the_audit(stores: &Stores) {
     let tool = Tool::start().await;
     let more = "dedup = \"key\"\n";
     let gateway = stores.gateway(&with_tokens(&tool, more)).await;
@@ -91,13 +91,13 @@ async fn what_an_administrator_completes_or_verifies_stands_in_the_audit(stores:
         post(&gateway, "ops", &path, &mode).await
     };
     verify().await.expect_ok();
-    // The tool was asked, and what it answered is not comparable.
+    // The tool was asked, and its answer cannot be compared.
     tool.always(Act::Answer(500, "", b"{}"));
     verify().await.expect_problem("wrong-state");
     let path = format!("/v1/calls/{}/replay", uuid::Uuid::nil());
     let nothing = post(&gateway, "ops", &path, &json!({ "mode": "verify" })).await;
     nothing.expect_problem("unknown-call");
-    // Last: a completed saga lets its calls go, which changes them.
+    // Last, because the completion of a saga changes its calls.
     let why = json!({ "reason": "R" });
     let ended = post(&gateway, "shop-a", "/v1/sagas/G/complete", &why).await;
     ended.expect_ok();

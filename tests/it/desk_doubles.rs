@@ -1,5 +1,4 @@
-//! Calls that look like an earlier one: counted, found, and named by the page of the runbook. On both stores and on a
-//! cluster.
+//! Near-duplicate calls: counted and found by the commands of the runbook. Over both stores and a Redis cluster.
 
 use serde_json::{Value, json};
 
@@ -17,7 +16,7 @@ async fn calls_that_look_alike_are_counted_summed_and_named_on_a_redis_cluster()
     calls_that_look_alike_are_counted_summed_and_named(&Stores::Redis(cluster.url())).await;
 }
 
-/// The lines of the runbook that count, sum and name doubles, as they are printed.
+/// The commands of the runbook that count, sum and name doubles, as printed.
 fn lines_of_the_runbook() -> Vec<String> {
     let book = include_str!("../../docs/runbook.md");
     let page = book
@@ -32,7 +31,7 @@ fn lines_of_the_runbook() -> Vec<String> {
     lines
 }
 
-/// What the shell prints for a line, in a folder; `None`: there is no jq.
+/// What the shell prints for a line, in a folder; `None`: jq is not installed.
 fn shell(line: &str, folder: &std::path::Path) -> Option<String> {
     let run = |line: &str| {
         let shell = std::process::Command::new("sh")
@@ -82,7 +81,7 @@ async fn calls_that_look_alike_are_counted_summed_and_named(stores: &Stores) {
     ] {
         ask(user, key, amount, &Value::Null).await;
     }
-    // Erin means both, and says so; Fay means another one.
+    // Erin confirms that she means both calls. Fay's confirmation names the call of another user.
     let meant = ask("erin", "e1", 60, &Value::Null).await.at("/call_id");
     let second = ask("erin", "e2", 60, &meant).await;
     assert_eq!(second.at("/similar_to"), meant);

@@ -1,4 +1,4 @@
-//! Acts of persons on many calls or sagas at once. On both stores, with two gateways where there may be two.
+//! Acts of persons on many calls or sagas at once. Over both stores; a Redis has two gateways.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -9,15 +9,15 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 
 on_both_stores! {
     a_dry_run_changes_nothing_and_the_act_does_what_was_confirmed,
-    what_is_not_what_was_confirmed_is_refused_as_a_whole,
-    what_may_still_run_is_not_settled_as_failed,
+    an_act_on_other_targets_than_confirmed_is_refused_as_a_whole,
+    a_call_that_may_still_run_is_not_settled_as_failed,
     only_administrators_act_on_many,
     a_list_or_an_object_in_the_place_of_another_is_refused,
     an_act_on_too_many_is_refused_before_anything_is_done,
     stuck_sagas_are_retried_or_skipped_together,
 }
 
-/// The names of tokens, which are their secrets too, with tenants and scopes.
+/// The names of tokens, with tenants and scopes. Each name is also the token's secret.
 const TOKENS: [(&str, &str, &str); 5] = [
     ("shop-a", "shop", "\"call\""),
     ("shop-reads", "shop", "\"call\", \"read\""),
@@ -39,7 +39,7 @@ pub fn with_tokens(tool: &Tool, more: &str) -> String {
     format!("{}{}", one_tool(tool, &format!("{rules}{more}")), tokens())
 }
 
-/// A probe of the tool itself.
+/// The setting of a probe that asks the tool itself.
 pub fn probe_of(tool: &Tool) -> String {
     let url = format!("http://127.0.0.1:{}/by-key/{{key}}", tool.port);
     format!("probe = {{ url = \"{url}\" }}\n")
@@ -72,7 +72,7 @@ pub fn lines(answer: &Answer) -> (Vec<Value>, Value) {
     (lines, totals)
 }
 
-/// A call that is unknown, by the token of its tenant.
+/// Makes a call whose outcome is unknown. Returns its id.
 pub async fn unknown(gateway: &Gateway, token: &str, tool: &str, key: &str) -> String {
     let body = json!({ "args": {}, "idempotency_key": key });
     let path = format!("/v1/tools/{tool}/calls");
@@ -169,7 +169,7 @@ async fn a_dry_run_changes_nothing_and_the_act_does_what_was_confirmed(stores: &
     assert_eq!(seen.at("/acts/0/target"), target);
 }
 
-async fn what_is_not_what_was_confirmed_is_refused_as_a_whole(stores: &Stores) {
+async fn an_act_on_other_targets_than_confirmed_is_refused_as_a_whole(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(Act::ExecuteThenDrop);
     let gateways = stores.gateways(&with_tokens(&tool, "")).await;
@@ -189,7 +189,7 @@ async fn what_is_not_what_was_confirmed_is_refused_as_a_whole(stores: &Stores) {
         );
         assert!(refused.text.contains(why), "{}", refused.text);
     };
-    // Another result, another decision, another act: each needs a dry run of its own.
+    // Another result or another decision is another act, which needs a dry run of its own.
     let mut others = body.clone();
     others["result"] = json!({ "by": "mistake" });
     refused(&confirmed(&others, &dry), "another act was confirmed").await;
@@ -201,7 +201,7 @@ async fn what_is_not_what_was_confirmed_is_refused_as_a_whole(stores: &Stores) {
     let mut invented = confirmed(&body, &dry);
     invented["confirm"]["digest"] = "yes".into();
     refused(&invented, "none that a dry run has answered").await;
-    // One more, and one less: as many as before, and not the same.
+    // After one call more and one call less the filter finds as many calls as before, but not the same.
     let fourth = unknown(one, "shop-a", "act", "d").await;
     refused(
         &confirmed(&body, &dry),
@@ -238,7 +238,7 @@ async fn what_is_not_what_was_confirmed_is_refused_as_a_whole(stores: &Stores) {
         "3 were confirmed, and now the filter finds 0",
     )
     .await;
-    // Nothing is a set, too.
+    // An act on no calls is allowed.
     let dry = act(one, path, &body).await.expect_ok();
     let done = act(other, path, &confirmed(&body, &dry)).await;
     assert_eq!(
@@ -265,7 +265,7 @@ async fn what_is_not_what_was_confirmed_is_refused_as_a_whole(stores: &Stores) {
     }
 }
 
-async fn what_may_still_run_is_not_settled_as_failed(stores: &Stores) {
+async fn a_call_that_may_still_run_is_not_settled_as_failed(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(Act::ExecuteThenDrop);
     let rules = "timeout = \"3s\"\ndeadline = \"3s\"\n";
@@ -292,7 +292,7 @@ async fn what_may_still_run_is_not_settled_as_failed(stores: &Stores) {
     assert_eq!(
         lines(&done).1["states"],
         json!({ "failed": 1 }),
-        "still what was confirmed"
+        "the confirmation still holds"
     );
 }
 
@@ -350,7 +350,7 @@ async fn only_administrators_act_on_many(stores: &Stores) {
     assert_eq!(get(&gateway, "/v1/audit").await.at("/acts"), json!([]));
 }
 
-/// Gateways of tests take 50 at once; operators have 10,000.
+/// The bound is 50 targets in tests, and 10,000 otherwise.
 async fn an_act_on_too_many_is_refused_before_anything_is_done(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(Act::ExecuteThenDrop);
@@ -416,7 +416,7 @@ async fn stuck_sagas_are_retried_or_skipped_together(stores: &Stores) {
         .await;
     };
     let reason = json!({ "reason": "sold out" });
-    // Also those that are called like an act.
+    // Sagas whose ids are the names of acts are acted on like any other.
     let sagas = [("G", "shop"), ("retry", "shop"), ("skip", "bank")];
     for (saga, tenant) in sagas {
         let body = json!({ "args": {}, "idempotency_key": saga, "saga_id": saga });

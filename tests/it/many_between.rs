@@ -1,4 +1,4 @@
-//! What comes between an act on many calls and its end: another person, a stop, a kill.
+//! What may interrupt an act on many calls: another person, a stop, a kill.
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -116,7 +116,7 @@ async fn a_stop_leaves_the_rest_and_says_how_many() {
         let body = confirmed(&body, &dry);
         async move { post(&url, &body).await }
     });
-    until("as many are asked about as may be", async || {
+    until("as many calls are probed at once as allowed", async || {
         tool.requests() == 34
     })
     .await;
@@ -138,7 +138,7 @@ mod killed {
     use crate::support::redis::Redis;
     use crate::support::until_ready;
 
-    /// A gateway that ends in the middle of an act, and another one after it.
+    /// A gateway is killed in the middle of an act, and another one repeats the act.
     async fn each_call_is_done_or_untouched_and_the_act_is_given_again(store: String) {
         let world = World::new(store).await;
         world.tool.always(Act::ExecuteThenDrop);

@@ -1,4 +1,4 @@
-//! Tools are asked about many unknown calls because a person wants it. On both stores.
+//! A person has tools asked about many unknown calls. Over both stores.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ on_both_stores! {
     an_act_goes_on_when_its_person_hangs_up,
 }
 
-/// Else a person would run after the checks of the gateway: each of them writes.
+/// Each check writes to the call. If that voided the confirmation, no act would ever catch up with the checks.
 async fn a_check_that_proves_nothing_leaves_a_confirmation_as_it_is(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop)
@@ -42,7 +42,7 @@ async fn tools_are_asked_about_calls_that_are_unknown_already_and_nothing_is_sen
     stores: &Stores,
 ) {
     let tool = Tool::start().await;
-    // It knows what came with an odd number.
+    // The tool knows the keys of the calls with an odd number.
     tool.choose(|seen, before| {
         let is_probe = seen.line.starts_with("GET");
         let key = seen.line.split("/by-key/").nth(1).unwrap_or_default();
@@ -56,7 +56,7 @@ async fn tools_are_asked_about_calls_that_are_unknown_already_and_nothing_is_sen
             (true, false) => Act::Tell(404, "", b"{}"),
         }
     });
-    // They are held: no check is planned for any of them.
+    // Unknown calls are held, so no check is planned for them.
     let deaf = format!(
         "[tools.deaf]\nurl = \"{}\"\nretry = {{ attempts = 1 }}\n",
         tool.url()
@@ -83,7 +83,7 @@ async fn tools_are_asked_about_calls_that_are_unknown_already_and_nothing_is_sen
     };
     let before = posted();
 
-    // One alone.
+    // A single call.
     let reason = json!({ "reason": "a customer asks" });
     let path = format!("/v1/calls/{}/probe", ids[1]);
     let found = act(other, &path, &reason).await.expect_ok();
@@ -109,7 +109,7 @@ async fn tools_are_asked_about_calls_that_are_unknown_already_and_nothing_is_sen
         .expect_problem("wrong-state");
     assert!(refused.text.contains("no probe"), "{}", refused.text);
 
-    // All at once.
+    // All calls at once.
     let body = json!({ "filter": {}, "reason": "the shop is back" });
     let dry = act(one, "/v1/calls/probe", &body).await.expect_ok();
     assert_eq!((dry.at("/count"), dry.at("/refused")), (6.into(), 1.into()));
@@ -138,7 +138,7 @@ async fn tools_are_asked_about_calls_that_are_unknown_already_and_nothing_is_sen
         assert_eq!(state(one, id).await, expected, "{n}");
     }
     assert_eq!(posted(), before, "asking sends no call");
-    // What is unknown still can be asked about once more.
+    // The tool can be asked again about calls that are still unknown.
     let dry = act(one, "/v1/calls/probe", &body).await.expect_ok();
     let done = act(one, "/v1/calls/probe", &confirmed(&body, &dry)).await;
     assert_eq!(lines(&done).1["states"], json!({ "unknown": 3 }));

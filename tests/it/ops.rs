@@ -258,7 +258,7 @@ async fn a_log_that_is_not_read_stops_nothing_and_says_later_what_is_missing() {
     call_often(&process, 3_000).await;
     assert_eq!(get("/healthz").await, "ok\n");
     assert!(!get("/metrics").await.contains(&format!("{name} 0\n")));
-    // It is taken up to where it says so, and no further.
+    // The log is read up to the line that says how much is missing.
     let log = process.read_log();
     let mentioned = tokio::task::spawn_blocking(move || {
         let mut lines = BufReader::new(log);

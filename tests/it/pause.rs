@@ -1,4 +1,4 @@
-//! A person stops a tool for a while, on every gateway that shares the store.
+//! A person pauses a tool on every gateway that shares the store.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 
 on_both_stores![
     a_paused_tool_gets_nothing_new_until_it_is_resumed,
-    what_was_called_before_a_pause_is_still_answered,
+    calls_made_before_a_pause_are_still_answered,
     a_pause_while_a_call_runs_lets_it_end,
     a_pause_survives_a_restart,
     nothing_is_sent_again_to_a_paused_tool,
@@ -124,7 +124,7 @@ async fn a_paused_tool_gets_nothing_new_until_it_is_resumed(stores: &Stores) {
     resume(&gateway).await.expect_problem("wrong-state");
 }
 
-async fn what_was_called_before_a_pause_is_still_answered(stores: &Stores) {
+async fn calls_made_before_a_pause_are_still_answered(stores: &Stores) {
     let tool = Tool::start().await;
     let gateways = stores.gateways(&one_tool(&tool, "")).await;
     tool.then(Act::Numbered)
@@ -159,7 +159,7 @@ async fn what_was_called_before_a_pause_is_still_answered(stores: &Stores) {
             .act("done", json!({ "args": { "n": 1 } }))
             .await
             .expect_problem("key-reused");
-        // What has failed would run again.
+        // A failed call would run again, so its repetition is refused.
         gateway
             .act("failed", json!({}))
             .await
@@ -235,7 +235,7 @@ async fn nothing_is_sent_again_to_a_paused_tool(stores: &Stores) {
             .filter(|event| event["event"] == "held_back")
             .count()
     };
-    // One that was begun right before the pause may still end.
+    // A check that began right before the pause may still send.
     until("it is held back", async || held_back().await >= 1).await;
     let (sent, held) = (tool.requests(), held_back().await);
     until("it is held back again", async || {

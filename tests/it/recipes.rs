@@ -1,5 +1,5 @@
-//! A stored call is recognised whatever the configuration has become since: its repetition is answered, and nothing is
-//! executed twice, on a gateway that has read another configuration, and on others that have an older one.
+//! A stored call is recognised after any change of the key's settings: its repetition is answered, and no intent is executed
+//! twice, neither by a gateway with the new settings nor by one with older settings.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use crate::support::{Act, Answer, Gateway, Tool, client};
 pub const SCHEMA: &str =
     r#"input_schema = { type = "object", required = ["id"], properties = { id = {} } }"#;
 
-/// A change of the configuration, and whether the request brings a key of its own.
+/// A change of the configuration, and whether the request has a key of its own.
 pub struct Case {
     before: String,
     after: String,
     has_key: bool,
 }
 
-/// Each setting that changes a key, a fingerprint or what is accepted, given and taken away.
+/// Every setting that changes keys, fingerprints or accepted arguments, once added and once removed.
 fn cases() -> Vec<Case> {
     let fields = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}");
     let runtime = fields.replace("key = {", "key = { prefer = \"runtime\",");
@@ -85,7 +85,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// With a key that a model has made up, where the case is about that.
+/// The body of a request. It has a model's key in its arguments where the case is about that.
 pub fn body(case: &str, user_id: &str) -> Value {
     let mut args = json!({ "id": user_id, "note": "please", "card": "4111" });
     if case.contains("idempotency_key") {
@@ -135,7 +135,7 @@ pub async fn recognised(gateway: Gateway, tool: &Tool, case: &Case) {
         tried.text
     );
 
-    // A new process knows as much.
+    // After a restart the call is recognised, too.
     let gateway = gateway.restart_with(&one_tool(tool, &case.after)).await;
     let again = gateway.post("act", &body, &headers).await.expect_ok();
     assert_eq!(
@@ -146,7 +146,7 @@ pub async fn recognised(gateway: Gateway, tool: &Tool, case: &Case) {
     gateway.stop().await;
 }
 
-/// Runs the cases four at a time. Each of the four has a tool of its own, and goes through its share in turn.
+/// Runs the cases in four concurrent shares, each with a tool of its own.
 async fn side_by_side<F: Future<Output = ()>>(run: impl Fn(Arc<Tool>, Vec<(usize, Case)>) -> F) {
     let mut shares: [Vec<(usize, Case)>; 4] = Default::default();
     for (n, case) in cases().into_iter().enumerate() {
@@ -195,14 +195,14 @@ async fn two_gateways_of_a_redis_with_different_configurations_execute_each_inte
     .await;
 }
 
-/// Twenty arrivals of one intent at two gateways, one with the configuration before and one with that after.
+/// Sends one intent twenty times to two gateways, one with the old and one with the new configuration.
 async fn execute_once(redis: &Redis, tool: &Tool, n: usize, case: &Case) {
     if case.after.contains("required = [\"amount\"]")
         || (!case.has_key && case.after.contains("source"))
     {
         return;
     }
-    // The first has not heard of the other's recipe when it is asked.
+    // The first gateway does not know the other's recipe when the requests come.
     let one = Gateway::sharing(&redis.url(), &one_tool(tool, &case.before)).await;
     one.until_ready().await;
     let other = Gateway::sharing(&redis.url(), &one_tool(tool, &case.after)).await;
@@ -256,7 +256,7 @@ async fn of_two_hundred_arrivals_at_two_gateways_of_a_redis_one_is_executed() {
 }
 
 #[tokio::test]
-async fn what_no_earlier_call_explains_is_told_as_today_and_a_finer_key_holds_at_once() {
+async fn a_finer_key_holds_at_once_and_requests_without_an_earlier_call_go_by_the_new_settings() {
     let tool = Tool::start().await;
     tool.always(Act::Numbered);
     let coarse = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}");
@@ -277,7 +277,7 @@ async fn what_no_earlier_call_explains_is_told_as_today_and_a_finer_key_holds_at
     assert_ne!(
         second.at("/call_id"),
         first.at("/call_id"),
-        "the operator has said that these are two"
+        "by the new settings these are two intents"
     );
     let again = call(json!({ "id": 1, "line": 1 })).await.expect_ok();
     assert_eq!(again.at("/call_id"), first.at("/call_id"));
@@ -324,7 +324,7 @@ pub async fn post(bare: &Bare, key: &str, args: Value) -> Answer {
 }
 
 #[tokio::test]
-async fn where_nothing_can_be_looked_up_a_complaint_is_not_told_as_if_nothing_had_run() {
+async fn while_no_call_can_be_looked_up_a_refusal_does_not_say_that_nothing_was_executed() {
     let tool = Tool::start().await;
     let faulty = FaultStore::over(Memory::default());
     let bare = Bare::over(faulty.clone(), ME, &tool, SCHEMA).await;

@@ -1,4 +1,4 @@
-//! Recipes are written down before they are used, and forgotten after their last call.
+//! Recipes are stored before they are used, and forgotten after their last call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ on_both_stores! {
 
 const SHORT: &str = "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attempts = 1 }\n";
 
-/// A claim that leaves out a name by an earlier recipe is not found by a gateway that knows only that recipe.
+/// A gateway that knows only an earlier recipe does not find a claim that leaves out the name by that recipe.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing_a_second_time() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Numbered);
     let coarse = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}\n{SHORT}dedup_window = \"4s\"");
-    // It reads the recipes of others only when it has to.
+    // This gateway reads the recipes of others only when it has to.
     let never = Pace {
         recover_every: Duration::from_secs(3_600),
         ..brisk()
@@ -60,7 +60,7 @@ async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing
         tokio::time::sleep(Duration::from_millis(wait)).await;
     };
     assert_ne!(made.at("/call_id"), first.at("/call_id"));
-    // The first call gives up the coarse name: all that the first gateway knows of.
+    // Once past its window the first call gives up the coarse name, the only one that the first gateway knows.
     let body = json!({ "args": { "id": 1, "line": 1 } }).to_string();
     until("the first call is past its window", async || {
         let tried = one
@@ -69,7 +69,7 @@ async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing
             .body(body.clone())
             .send();
         let tried = Answer::read(tried.await.expect("an answer")).await;
-        // On a busy machine that was so before the second call was made, which has the coarse name then, too.
+        // On a busy machine that may have happened before the second call was made, which then has the coarse name, too.
         tried.at("/would") == "run" || tried.at("/call_id") == made.at("/call_id")
     })
     .await;
@@ -83,7 +83,7 @@ async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing
     other.stop().await;
 }
 
-/// A request that waits for its session while the settings change is the same call under them.
+/// A request that waits for its session while the settings change is the same call under the new settings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_waited_during_a_reload_is_looked_for_under_its_new_names() {
     let tool = Tool::start().await;
@@ -99,8 +99,8 @@ async fn a_request_that_waited_during_a_reload_is_looked_for_under_its_new_names
     };
     let short =
         "timeout = \"20s\"\ndeadline = \"20s\"\nretry = { attempts = 1 }\ndedup_window = \"21s\"";
-    // It asks twice, and then only when it hears that the session is free: by the settings that it came with it would
-    // be refused in between.
+    // The waiting request asks twice, and again only when the session is free. In between, its old settings would get it
+    // refused.
     let seldom = Duration::from_secs(3_600);
     let folder = tempfile::tempdir().expect("a folder");
     let store = format!("sqlite:{}", folder.path().join("oncegate.db").display());
@@ -120,7 +120,7 @@ async fn a_request_that_waited_during_a_reload_is_looked_for_under_its_new_names
     let claims = "oncegate_store_operation_duration_seconds_count{operation=\"claim\"}";
     until("it waits", async || gateway.metric(claims).await >= 3.0).await;
     assert!(gateway.reload(&settings("[\"/id\", \"/line\"]", "")).await);
-    // Its coarse name, which is all that it came with, stands for another call from now on.
+    // From now on the coarse name, the only name of the waiting request, stands for another call.
     gateway.post("act", &body("T", 1, 1), &[]).await.expect_ok();
     let made = gateway.post("act", &body("U", 1, 2), &[]).await.expect_ok();
     drop(hold);
@@ -174,7 +174,7 @@ async fn a_call_of_a_recipe_that_is_gone_is_neither_repeated_nor_taken_for_anoth
     assert_eq!(
         told,
         ("unknown".into(), "stop".into()),
-        "it may be the same"
+        "the two may be the same intent"
     );
     post(&second, "k", json!({ "n": 1, "note": "a" }))
         .await
@@ -218,7 +218,7 @@ async fn a_recipe_is_forgotten_when_no_call_of_it_is_kept_and_not_before() {
         .await
         .expect("kept");
     assert_eq!(kept().await, 2);
-    // The call is unknown, so it is kept, and so is what it is recognised by.
+    // The unknown call is kept, so its recipe is kept, too.
     gateway
         .recipes
         .keep_recipes_once(in_hours(24 * 365))
@@ -267,7 +267,7 @@ async fn a_reload_that_needs_more_recipes_than_are_remembered_is_refused_and_cha
     assert_eq!(
         same.at("/call_id"),
         one.at("/call_id"),
-        "what was before holds"
+        "the earlier settings hold"
     );
     gateway
         .call_with_key("k", json!({ "n31": 1, "n32": 2 }))
@@ -275,20 +275,20 @@ async fn a_reload_that_needs_more_recipes_than_are_remembered_is_refused_and_cha
         .expect_problem("key-reused");
     assert!(
         gateway.reload(&with(7)).await,
-        "one that is remembered may come back"
+        "a remembered recipe may be used again"
     );
     gateway.stop().await;
 }
 
-/// What is wrong with the stored recipes of one tool, or of all.
+/// Which stored recipes are made unreadable.
 #[derive(Clone, Copy, PartialEq)]
 enum Spoiled {
     Act,
-    /// Not even whose they are can be read.
+    /// One whose tool cannot be read either.
     Nameless,
 }
 
-/// Makes stored recipes unreadable, of a store that no gateway has open.
+/// Makes stored recipes unreadable while no gateway has the store open.
 async fn spoil_recipes(stores: &Stores, folder: &std::path::Path, spoiled: Spoiled) {
     match stores {
         Stores::Sqlite => {
@@ -383,7 +383,7 @@ async fn a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls(stores: &Sto
         let again = gateway.call_with_key("k", json!({ "n": 1 })).await;
         assert_eq!(again.at("/replayed"), true, "{}", again.text);
         assert_eq!(tool.effects(), effects);
-        // What else is in the way says that nothing was run. That is not known here.
+        // Other refusals say that nothing was executed. Here that is not known.
         let person = async |what: &str| {
             let url = gateway.url(&format!("/v1/tools/act/{what}"));
             let request = gateway

@@ -1,4 +1,4 @@
-//! The ledger, held against the system behind a tool: what is planted is found, mended, and not found again.
+//! Reconciliation finds planted anomalies, remedies them, and does not find them again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,12 +11,12 @@ use crate::support::{Answer, Gateway, client, times, until};
 
 on_both_stores! {
     a_planted_set_is_found_exactly_and_mended_and_not_found_again,
-    what_is_only_reported_stays_and_is_new_once,
+    an_anomaly_that_is_only_reported_stays_and_is_new_once,
     an_unknown_call_that_the_source_has_becomes_succeeded_and_its_duplicates_get_that,
     a_source_that_fails_makes_the_run_fail_and_nothing_is_done,
 }
 
-/// A tool that keeps books, what undoes it, and a reconciliation of both.
+/// The configuration of a tool that keeps books, its compensation, and a reconciliation.
 pub fn config(books: &Books, rules: &str, source: &str) -> String {
     let at = |path: &str| books.url(path);
     format!(
@@ -41,7 +41,7 @@ pub fn config(books: &Books, rules: &str, source: &str) -> String {
 
 pub(crate) const MENDS: &str = "on = { missing = \"compensate\", orphan = \"compensate\", duplicate = \"compensate\", mismatch = \"compensate\" }";
 
-/// Runs it now, up to now.
+/// Runs the reconciliation now, up to now.
 pub(crate) async fn run(url: &str) -> Answer {
     let request = client().post(format!("{url}/v1/reconciliations/books/run"));
     Answer::to(request).await
@@ -51,7 +51,7 @@ pub async fn report(gateway: &Gateway) -> Answer {
     run(&gateway.url("")).await.expect_ok()
 }
 
-/// The ids of the anomalies of each kind: what `member` says of them.
+/// The values of a member of the anomalies, by kind.
 pub fn by_kind(report: &Answer, member: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut kinds = BTreeMap::<String, BTreeSet<String>>::new();
     for anomaly in report.at("/anomalies").as_array().expect("a list") {
@@ -84,10 +84,10 @@ impl Gateway {
     }
 }
 
-/// How many calls a test makes; one in a hundred goes wrong.
+/// How many calls a test makes. One in a hundred becomes an anomaly.
 const CALLS: usize = 1_000;
 
-/// What becomes of each call: of each hundred one is planted, and some more that are no anomaly at all.
+/// The plan of each call: one in a hundred is a planted anomaly, and some more go wrong without being one.
 fn plan_of(n: usize) -> &'static str {
     const PLANTED: [&str; 5] = [
         "missing",
@@ -104,7 +104,7 @@ fn plan_of(n: usize) -> &'static str {
     }
 }
 
-/// Makes the calls; answers with their ids by plan.
+/// Makes the calls. Returns their ids by plan.
 async fn make_calls(gateway: &Gateway, calls: usize) -> HashMap<&'static str, BTreeSet<String>> {
     let made = stream::iter(0..calls).map(|n| async move {
         let plan = plan_of(n);
@@ -135,7 +135,7 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         .map(|key| books.make_beside(Some(key)))
         .into();
     orphans.insert(books.make_beside(None));
-    // A person has cancelled an order: that is no anomaly.
+    // An order that a person has cancelled is no anomaly.
     let is_plain = |item: &&Value| of_call(item, &ids[""]);
     let taken_back = books.live().iter().find(is_plain).expect("an order")["id"]
         .as_str()
@@ -148,7 +148,7 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
             .filter(|item| of_call(item, &ids["rejected but there"]))
             .map(|item| item["id"].as_str().expect("an id").to_owned()),
     );
-    // The first of two stays behind: the result names the second.
+    // Of two effects of a call the first is surplus: the call's result names the second.
     let mut doubled = HashMap::<&str, BTreeSet<usize>>::new();
     for item in live.iter().filter(|item| of_call(item, &ids["duplicate"])) {
         let number = item["id"].as_str().expect("an id")[1..]
@@ -193,7 +193,7 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         .sum::<usize>();
     assert_eq!(first.at("/matched"), calls);
 
-    // What is undone is undone by the queue of compensations.
+    // The saga worker undoes calls in the background.
     until("everything is mended", async || {
         let report = gateway.get("/v1/reconciliations/books").await.expect_ok();
         let anomalies = report.at("/anomalies");
@@ -225,7 +225,11 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         }
     }
     for id in &ids["broken"] {
-        assert_eq!(gateway.state_of(id).await, "unknown", "nothing proves it");
+        assert_eq!(
+            gateway.state_of(id).await,
+            "unknown",
+            "nothing proves how it ended"
+        );
     }
     let undone = books.undone();
     assert!(
@@ -245,7 +249,7 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
     );
 }
 
-async fn what_is_only_reported_stays_and_is_new_once(stores: &Stores) {
+async fn an_anomaly_that_is_only_reported_stays_and_is_new_once(stores: &Stores) {
     let books = Books::open().await;
     let on = "on = { orphan = \"webhook\" }";
     let gateway = stores.gateway(&config(&books, on, "")).await;
@@ -260,14 +264,18 @@ async fn what_is_only_reported_stays_and_is_new_once(stores: &Stores) {
     );
     let again = report(&gateway).await;
     assert_eq!(again.at("/counts"), first.at("/counts"));
-    assert_eq!(again.at("/new"), json!({}), "it is found, and not new");
+    assert_eq!(
+        again.at("/new"),
+        json!({}),
+        "the anomaly is found again, and not new"
+    );
     assert_eq!(
         by_kind(&again, "id"),
         by_kind(&first, "id"),
         "under the same name"
     );
     assert_eq!(gateway.anomalies_total("orphan").await, 1.0);
-    // The webhook says first that it has not heard: it is told again, the same.
+    // The webhook fails at first, and gets the same event again.
     until("it was told", async || books.told().len() >= 2).await;
     let told = books.told();
     assert_eq!(told[0], told[1]);
@@ -387,7 +395,7 @@ async fn a_source_that_fails_makes_the_run_fail_and_nothing_is_done(stores: &Sto
         );
         assert_eq!(failed.at("/error"), format!("source items: {why}"));
     }
-    // So many that rather the configuration is wrong than the world: nothing is undone.
+    // With more anomalies than allowed the configuration is probably wrong, so nothing is undone.
     for n in 1..3 {
         gateway.plan(n, "missing").await.expect_ok();
     }

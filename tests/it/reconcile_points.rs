@@ -1,4 +1,4 @@
-//! The process ends where it hurts a reconciliation.
+//! The process is killed at each step of a reconciliation.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::redis::Redis;
 use crate::support::stores::{LONG_AGO, Stores, know_all_since};
 use crate::support::{Answer, client, until};
 
-/// The points, and how often each is passed before.
+/// The crash points, and how often each is passed before the process ends.
 const POINTS: [(&str, usize); 5] = [
     ("reconciliation_reported", 0),
     ("anomaly_taken", 0),
@@ -28,14 +28,14 @@ async fn a_run_that_is_killed_in_the_middle_is_made_good() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_redis_a_run_that_is_killed_in_the_middle_is_made_good_by_whoever_comes_next() {
+async fn on_redis_a_run_that_is_killed_in_the_middle_is_made_good_by_another_gateway() {
     let worlds = POINTS.map(async |(point, passed)| {
         dies_at(point, passed, Some(Redis::strict().await)).await;
     });
     futures_util::future::join_all(worlds).await;
 }
 
-/// Wherever a run breaks off: at rest everything is found, mended and reported, each thing once.
+/// Kills a run at a point. In the end every anomaly is found, remedied and reported once.
 async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let books = Books::open().await;
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
@@ -62,7 +62,7 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     let call = async |gateway: &Process, n: usize, plan: &str| {
         let body = json!({ "args": { "amount": n, "plan": plan } }).to_string();
         let mut answer = None;
-        // A busy store may take longer than a call waits for it.
+        // A busy store may take longer than a call waits.
         until("the call is taken", async || {
             let request = client().post(gateway.url("/v1/tools/act/calls"));
             let request = request.header("idempotency-key", format!("k{n}"));
@@ -90,24 +90,24 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     drop(request.send().await);
     assert!(!dying.ended().await, "it has died at {point}");
 
-    // On a shared store it is another gateway, which knows nothing of the first.
+    // Over a shared store another gateway goes on, which knows nothing of the first.
     let folder = &folders[usize::from(redis.is_some())];
     let again = Process::start_in(folder.path(), free_port(), &config, &store).await;
     ready(&again).await;
     let path = again.url("/v1/reconciliations/books");
     let broken_off = Answer::to(client().get(path)).await.expect_ok();
-    // The loop that works on anomalies may take the one at which the process ends: the run may have ended before.
+    // At the other points the background loop may have reached the point after the run had ended.
     if point == "reconciliation_reported" {
         assert_eq!(broken_off.at("/state"), "running", "it had not ended");
     }
     let counts = json!({ "missing": 1, "duplicate": 1, "mismatch": 1, "settled": 1, "orphan": 2 });
     assert_eq!(broken_off.at("/counts"), counts);
-    // What was taken by the dead one is left alone for a while.
+    // Anomalies that the dead gateway has taken are left alone until their lease ends.
     until(point, async || {
         let report = run(&again.url("")).await.expect_ok();
-        // Each run reads all that is in the books.
+        // Each run reads all of the books, so the loop pauses.
         sleep(Duration::from_millis(100)).await;
-        // What is undone is undone by the queue of compensations.
+        // The saga worker undoes calls in the background.
         report.at("/counts") == json!({}) && books.undone().len() >= 5
     })
     .await;
@@ -125,7 +125,7 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     call(&again, 4, "silent").await.expect_ok();
 }
 
-/// No other worker can be at what the last run had taken: its time is not waited for.
+/// Over a file no other worker can hold the anomaly, so the gateway does not wait until its lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_crash_an_anomaly_over_a_file_is_worked_on_at_once() {
     let (books, folder) = (Books::open().await, tempfile::tempdir().expect("a folder"));

@@ -1,4 +1,4 @@
-//! What a reconciliation leaves alone, and how an anomaly ends.
+//! Which effects a reconciliation leaves alone, and how an anomaly ends.
 
 use std::collections::HashMap;
 
@@ -15,18 +15,18 @@ use crate::support::{Gateway, until};
 
 on_both_stores! {
     scheduled_runs_go_on_where_the_last_one_ended,
-    what_the_ledger_may_never_have_known_is_only_reported,
-    an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan,
-    what_the_source_does_not_show_and_the_tool_has_is_not_undone,
-    what_was_only_reported_or_given_up_is_taken_up_again,
-    what_undoes_an_effect_is_decided_once_and_is_no_tenants_call,
-    what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since,
+    an_effect_that_the_ledger_may_never_have_known_is_only_reported,
+    an_effect_of_another_tool_that_writes_to_the_same_system_is_no_orphan,
+    a_call_is_not_undone_if_the_tool_has_its_effect_and_only_the_source_lacks_it,
+    anomalies_that_were_reported_or_given_up_are_worked_on_again,
+    the_compensation_of_an_effect_is_decided_once_and_is_no_tenants_call,
+    an_open_anomaly_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since,
 }
 
-async fn what_the_ledger_may_never_have_known_is_only_reported(stores: &Stores) {
+async fn an_effect_that_the_ledger_may_never_have_known_is_only_reported(stores: &Stores) {
     let books = Books::open().await;
     let gateway = stores.gateway(&config(&books, MENDS, "")).await;
-    // Perhaps another gateway has made it, with a store that is not there any more.
+    // Another gateway may have made the effect, with a store that no longer exists.
     books.make_beside(Some("beside"));
     let report = report(&gateway).await;
     assert_eq!(report.at("/counts"), json!({ "orphan": 1 }));
@@ -40,9 +40,7 @@ async fn what_the_ledger_may_never_have_known_is_only_reported(stores: &Stores) 
     assert_eq!(books.undone().len(), 0);
 }
 
-async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orphan(
-    stores: &Stores,
-) {
+async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_no_orphan(stores: &Stores) {
     let books = Books::open().await;
     let other = format!("[tools.other]\nurl = \"{}\"\n", books.url("/do"));
     let gateway = stores
@@ -59,7 +57,9 @@ async fn an_effect_of_another_tool_that_writes_to_the_same_system_is_nobodys_orp
     );
 }
 
-async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &Stores) {
+async fn a_call_is_not_undone_if_the_tool_has_its_effect_and_only_the_source_lacks_it(
+    stores: &Stores,
+) {
     let books = Books::open().await;
     let gateway = stores.gateway(&config(&books, MENDS, "")).await;
     let made = gateway.plan(1, "hidden").await.expect_ok();
@@ -76,7 +76,7 @@ async fn what_the_source_does_not_show_and_the_tool_has_is_not_undone(stores: &S
     assert_eq!(books.undone().len(), 0);
 }
 
-async fn what_was_only_reported_or_given_up_is_taken_up_again(stores: &Stores) {
+async fn anomalies_that_were_reported_or_given_up_are_worked_on_again(stores: &Stores) {
     let books = Books::open().await;
     let gateway = stores.gateway_of_old(&config(&books, "", "")).await;
     let made = gateway.plan(1, "hidden").await.expect_ok();
@@ -121,7 +121,7 @@ async fn what_was_only_reported_or_given_up_is_taken_up_again(stores: &Stores) {
     .await;
 }
 
-async fn what_undoes_an_effect_is_decided_once_and_is_no_tenants_call(stores: &Stores) {
+async fn the_compensation_of_an_effect_is_decided_once_and_is_no_tenants_call(stores: &Stores) {
     let books = Books::open().await;
     let before = config(&books, MENDS, "");
     let gateway = stores.gateway_of_old(&before).await;
@@ -167,7 +167,7 @@ async fn what_undoes_an_effect_is_decided_once_and_is_no_tenants_call(stores: &S
     assert_eq!((calls(&gateway).await.len(), books.undone().len()), (1, 1));
 }
 
-async fn what_is_open_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since(
+async fn an_open_anomaly_ends_when_it_is_only_to_be_reported_or_the_store_has_lost_data_since(
     stores: &Stores,
 ) {
     let books = Books::open().await;
@@ -239,7 +239,7 @@ async fn scheduled_runs_go_on_where_the_last_one_ended(stores: &Stores) {
     assert_eq!(
         totals.await.into_iter().sum::<f64>(),
         1.0,
-        "of many gateways one found it, once"
+        "one of the gateways found it, once"
     );
 }
 
@@ -267,7 +267,7 @@ async fn progress_that_cannot_be_read_is_not_begun_anew() {
     let file = rusqlite::Connection::open(&database).expect("a store");
     let damage = "UPDATE documents SET body = CAST('{' AS BLOB) WHERE kind = 'reconciliation' AND id = 'books'";
     assert_eq!(file.execute(damage, []), Ok(1));
-    // A run may have been under way, and have kept its turn.
+    // A run that was under way may have left the reconciliation taken, so it is made due.
     let make_due = "UPDATE documents SET due_at = 0 WHERE kind = 'reconciliation'";
     assert_eq!(file.execute(make_due, []), Ok(2));
     drop(file);
@@ -278,15 +278,15 @@ async fn progress_that_cannot_be_read_is_not_begun_anew() {
     let body =
         "SELECT CAST(body AS TEXT) FROM documents WHERE kind = 'reconciliation' AND id = 'books'";
     let body: String = file.query_row(body, [], |row| row.get(0)).expect("it");
-    assert_eq!(body, "{", "it is as it was found");
+    assert_eq!(body, "{", "the unreadable progress was not overwritten");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_item_of_a_call_of_long_ago_is_nobodys_orphan() {
+async fn an_item_of_a_call_of_long_ago_is_no_orphan() {
     let (books, folder) = (Books::open().await, tempfile::tempdir().expect("a folder"));
     let file = folder.path().join("oncegate.db");
     let store = Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store");
-    // Its gateway has ended in the middle, years ago.
+    // The gateway of this call was killed years ago, while the call ran.
     let old = claimed(&store, &arrival("old", "S", 0, ME)).await;
     drop(store);
     store_is_free(folder.path()).await;

@@ -1,4 +1,4 @@
-//! The store's secret: redacted values cannot be guessed without it, and it outlives the data made with it.
+//! The store's secret: redacted values cannot be guessed without it, and it outlives the data that was made with it.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Answer, Gateway, Tool, until};
 
 on_both_stores! {
-    what_was_redacted_cannot_be_guessed_from_what_is_shown,
+    redacted_values_cannot_be_guessed_from_what_is_shown,
     all_gateways_of_a_store_have_one_secret_and_a_restart_keeps_it,
     a_store_that_was_emptied_gets_its_secret_back,
     calls_without_their_secret_are_lost_data,
@@ -40,7 +40,7 @@ fn plain(text: &str) -> String {
     hex::encode(&Sha256::digest(text)[..16])
 }
 
-async fn what_was_redacted_cannot_be_guessed_from_what_is_shown(stores: &Stores) {
+async fn redacted_values_cannot_be_guessed_from_what_is_shown(stores: &Stores) {
     let tool = Tool::start().await;
     let alike = "similar = { fields = [\"/card\"], window = \"10m\", action = \"flag\" }\n";
     let open = format!("[tools.open]\nurl = \"{}\"\n", tool.url());
@@ -65,7 +65,7 @@ async fn what_was_redacted_cannot_be_guessed_from_what_is_shown(stores: &Stores)
     assert_eq!(
         kept.at("/idempotency_key"),
         plain(&guess("open")),
-        "where nothing is redacted anyone may know it"
+        "without redaction the key follows from the arguments"
     );
     for answer in [gateway.record(&paid).await, gateway.record(&kept).await] {
         assert_eq!(answer.at("/fingerprint"), Value::Null, "{}", answer.text);
@@ -84,7 +84,7 @@ async fn what_was_redacted_cannot_be_guessed_from_what_is_shown(stores: &Stores)
             "a near-duplicate value"
         );
         let shown = hex::decode(shown.as_str().expect("a key")).expect("hex digits");
-        assert!(is_there(&shown), "what is looked for would be found");
+        assert!(is_there(&shown), "the search would find such bytes");
     }
 }
 
@@ -121,7 +121,7 @@ async fn ask(url: &str, command: &[&str]) -> i64 {
     ::redis::from_redis_value(answer).unwrap_or_default()
 }
 
-/// Where a Redis keeps the secret.
+/// The key under which a Redis keeps the secret.
 pub fn document_key() -> String {
     let name = digest(Kind::Secret, "", "secret");
     format!("oncegate:{{p000}}:document:{}", hex::encode(name))
@@ -131,7 +131,7 @@ fn sqlite_in(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("oncegate.db").display())
 }
 
-/// Or a tool that deduplicates would not know the repetition of what the store has forgotten.
+/// With another secret a deduplicating tool would not recognise the repetition of a forgotten call.
 async fn a_store_that_was_emptied_gets_its_secret_back(stores: &Stores) {
     let tool = Tool::start().await;
     let config = format!(
@@ -210,7 +210,7 @@ async fn calls_without_their_secret_are_lost_data(stores: &Stores) {
         }
         Stores::Redis(url) => {
             assert_eq!(ask(url, &["DEL", &document_key()]).await, 1);
-            // Another one, which has no copy.
+            // A gateway that has no copy of the secret.
             Gateway::sharing(url, &config).await
         }
     };
@@ -225,7 +225,7 @@ async fn calls_without_their_secret_are_lost_data(stores: &Stores) {
         .expect_problem("store-unavailable");
     gateway.accept_loss("the secret is gone").await.expect_ok();
     gateway.until_ready().await;
-    // Arguments that are kept can be compared; others cannot, and nothing is advised that would be a second effect.
+    // Calls whose arguments are kept can be compared. For others no advice may lead to a second effect.
     assert_eq!(
         gateway
             .post("open", &with(CARD), &[])
@@ -277,7 +277,7 @@ async fn a_secret_that_no_key_opens_closes_the_store(stores: &Stores) {
         .await
         .expect_problem("wrong-state");
     let folder = gateway.stop().await;
-    // It is sealed anew with the first key, so that the other one can go.
+    // The secret is sealed anew with the first key, so the other key can be removed.
     let gateway = Gateway::again(folder, &url, &with(&[2, 1])).await;
     gateway.until_ready().await;
     let folder = gateway.stop().await;
@@ -293,7 +293,7 @@ async fn a_secret_that_no_key_opens_closes_the_store(stores: &Stores) {
     gateway.stop().await;
 }
 
-/// By a gateway that was never there, before any that was.
+/// A gateway without a copy begins the store anew, before those with a copy come back.
 async fn a_store_that_was_begun_anew_is_closed_until_accepted_and_then_keeps_both_secrets(
     stores: &Stores,
 ) {
@@ -365,7 +365,7 @@ async fn a_copy_that_no_key_opens_closes_the_store_until_accepted(stores: &Store
     let gateway = stores.gateway(&with(&[1])).await;
     pay(&gateway, json!({ "card": CARD })).await.expect_ok();
     let folder = gateway.stop().await;
-    // It was not there while the keys were changed.
+    // This gateway was stopped while the keys were changed.
     let (folder, url) = match stores {
         Stores::Sqlite => {
             let (url, marks) = (
@@ -428,7 +428,7 @@ async fn a_damaged_copy_beside_a_file_closes_the_store_until_accepted() {
     bytes[last] ^= 1;
     fs::write(&marks, &bytes).expect("written");
     let url = sqlite_in(folder.path());
-    // A restart does not make it a copy that was never there.
+    // After a restart the unreadable copy still counts as a copy.
     let gateway = Gateway::again(folder, &url, &config).await;
     until("it is closed", async || {
         gateway.reasons().await.contains("accept-loss")

@@ -13,7 +13,7 @@ on_both_stores! {
     a_request_that_waits_is_claimed_under_the_secret_that_was_learned_meanwhile,
 }
 
-/// In the session S.
+/// Begins a payment in the session S.
 fn begin_paying(gateway: &Gateway, card: &str) -> tokio::task::JoinHandle<Answer> {
     let body = json!({ "args": { "card": card }, "session_id": "S" }).to_string();
     let request = gateway.client.post(gateway.url("/v1/tools/act/calls"));
@@ -21,7 +21,7 @@ fn begin_paying(gateway: &Gateway, card: &str) -> tokio::task::JoinHandle<Answer
     tokio::spawn(async move { Answer::read(request.await.expect("an answer")).await })
 }
 
-/// Puts a secret before the one that is there, as an accepted loss does.
+/// Puts a secret before the stored one, as an accepted loss does.
 async fn put_secret_before(stores: &Stores, gateway: &Gateway) {
     let with_other = |body: &str| {
         let mut body: Value = serde_json::from_str(body).expect("JSON");

@@ -1,5 +1,5 @@
-//! What is secret stays so: canaries are planted wherever a caller, a tool or an operator can put a secret, and
-//! then looked for everywhere that can be read.
+//! Secrets stay secret: the tests put canaries wherever a caller, a tool or an operator can put a secret, and then search
+//! everything that can be read.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 on_both_stores! {
-    what_is_redacted_is_sent_and_replayed_and_never_shown,
+    redacted_values_are_sent_and_replayed_and_never_shown,
 }
 
 const SECRET_ARGS: &str = "4111-canary-args";
@@ -29,10 +29,10 @@ fn paying(card: &str) -> Value {
     json!({ "args": { "card": card, "amount": 3 }, "session_id": "S", "idempotency_key": "k" })
 }
 
-async fn what_is_redacted_is_sent_and_replayed_and_never_shown(stores: &Stores) {
+async fn redacted_values_are_sent_and_replayed_and_never_shown(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&redacting(&tool, "")).await;
-    // At first it is refused, so that the same key runs again: with the arguments of the request.
+    // The tool refuses the call at first, so the same key runs again, with the arguments of the repeated request.
     let refusal: &'static [u8] = b"{\"token\":\"canary-result\",\"why\":\"closed\"}";
     tool.then(Act::Answer(422, "", refusal));
     gateway
@@ -60,7 +60,7 @@ async fn what_is_redacted_is_sent_and_replayed_and_never_shown(stores: &Stores) 
         assert_eq!(
             answer.at("/result/token"),
             SECRET_RESULT,
-            "who has called gets the whole result"
+            "the caller gets the whole result"
         );
     }
     assert!(
@@ -130,7 +130,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
+async fn a_sealed_file_holds_no_text_of_requests_and_answers_and_its_keys_can_be_changed() {
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let http = client();
@@ -172,7 +172,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
     }
     assert!(
         holds(&bytes, &first.at("/call_id").to_string().replace('"', "")),
-        "what is found is not nothing"
+        "the search finds such bytes"
     );
 
     let gateway = start(&[key(2), key(1)]).await;
@@ -193,7 +193,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
         .await
         .expect_problem("result-unavailable");
     assert_eq!(tool.effects(), 4, "what cannot be read is not run again");
-    // The store has answered, and does so each time.
+    // The store answered, so no text may say that it did not.
     assert!(
         !unavailable.text.contains("did not answer"),
         "{}",
@@ -233,7 +233,7 @@ async fn nothing_that_was_said_is_in_a_sealed_file_and_keys_can_be_changed() {
             .text
             .contains("sealed with a key that is not configured")
     );
-    // What was in doubt can be settled all the same.
+    // The unknown call can be settled nevertheless.
     let unknown = ask(&gateway, "unknown")
         .await
         .expect_problem("outcome-unknown");
@@ -278,7 +278,7 @@ async fn a_sealed_redis_survives_a_loss() {
     );
 }
 
-/// What was masked under one configuration is never sent under another.
+/// Arguments that one configuration has masked are never sent under another.
 #[tokio::test]
 async fn masked_arguments_are_never_sent() {
     let tool = Tool::start().await;
