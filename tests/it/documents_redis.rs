@@ -10,7 +10,7 @@ use crate::support::redis::Redis;
 use crate::support::{has_reason, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_that_cannot_be_read_are_not_in_the_way_of_those_behind_them_on_redis() {
+async fn unreadable_documents_do_not_hide_those_behind_them_on_redis() {
     for home in [Home::sqlite().await, Home::redis().await] {
         let store = home.store.as_ref();
         for n in 0..5 {
@@ -64,60 +64,32 @@ async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
     put(&store, &next(&first, "completed")).await;
     redis.restore(snapshot.path()).await;
     let again = next(&first, "aborted");
-    // It may have to be met anew first.
+    // The gateway may have to connect again first.
     until("the loss is noticed", async || {
         assert_ne!(
             store.put_document(&again).await.ok(),
             Some(Put::Done),
-            "it went back in time"
+            "a document was written to the older copy"
         );
         has_reason(&store.readiness().await, oncegate::store::LOST_DATA)
     })
     .await;
     assert!(store.put_document(&again).await.is_err());
     store.accept_loss("restored").await.expect("accepted");
-    until("it is open again", async || {
+    until("the store is open again", async || {
         store.readiness().await.reasons.is_empty()
     })
     .await;
     assert_eq!(
         load(&store, &first).await,
         Some(first),
-        "it is older, and stays so"
+        "the accepted document is the older one"
     );
     assert!(
         store.readiness().await.whole_since > Some(whole_since),
-        "calls of before may be gone"
+        "earlier calls may be gone"
     );
     put(&store, &again).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_redis_of_before_that_was_said_knows_every_call_from_the_first_sight_on() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
-    let first = store.readiness().await.whole_since.expect("it is known");
-    let key = "oncegate:{p000}:manifest";
-    let manifest = String::from_redis_value(redis.ask(&["GET", key]).await).expect("a text");
-    let mut manifest: serde_json::Value = serde_json::from_str(&manifest).expect("JSON");
-    manifest
-        .as_object_mut()
-        .expect("an object")
-        .remove("whole_since_us")
-        .expect("it was there");
-    redis.ask(&["SET", key, &manifest.to_string()]).await;
-    until("it is said again", async || {
-        store.readiness().await.whole_since > Some(first)
-    })
-    .await;
-    let since = store.readiness().await.whole_since;
-    drop(store);
-    let other = tempfile::tempdir().expect("a folder");
-    let store = open_redis(&redis.url(), other.path()).await;
-    assert_eq!(store.readiness().await.whole_since, since, "it is kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,22 +103,22 @@ async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert!(
         store.put_document(&document("shop", "t", 1)).await.is_err(),
-        "the Redis refuses"
+        "the Redis itself refuses"
     );
     let first = put(&store, &next(&first, "completed")).await;
-    until("the store has seen it", async || {
+    until("the store is not ready", async || {
         !store.readiness().await.reasons.is_empty()
     })
     .await;
     assert!(
         store.put_document(&document("shop", "t", 1)).await.is_err(),
-        "nothing may begin"
+        "nothing may begin while memory is full"
     );
     put(&store, &next(&first, "aborted")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_memory_is_nearly_full_no_act_is_written_down_on_redis() {
+async fn no_act_of_an_operator_is_recorded_on_a_redis_with_nearly_full_memory() {
     let (redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),
@@ -157,24 +129,27 @@ async fn when_memory_is_nearly_full_no_act_is_written_down_on_redis() {
         ..document("shop", id, 1)
     };
     let put_back = async |document: &Document| store.put_back_document(document).await.is_ok();
-    assert!(put_back(&act("A")).await, "there is room");
+    assert!(put_back(&act("A")).await, "memory is free");
     let info = String::from_redis_value(redis.ask(&["INFO", "memory"]).await).expect("a text");
     let used = info
         .lines()
         .find_map(|line| line.strip_prefix("used_memory:"));
     let used: u64 = used.expect("a number").parse().expect("a number");
-    // A tenth is left: the server itself still takes everything.
+    // A tenth of the memory is free: the server itself still takes all writes.
     let limit = (used * 10 / 9).to_string();
     redis.ask(&["CONFIG", "SET", "maxmemory", &limit]).await;
-    until("the store has seen it", async || {
+    until("the store is not ready", async || {
         !store.readiness().await.reasons.is_empty()
     })
     .await;
     assert!(!put_back(&act("B")).await);
-    assert!(put_back(&next(&act("A"), "open")).await, "its outcome");
+    assert!(
+        put_back(&next(&act("A"), "open")).await,
+        "the outcome of an act is recorded"
+    );
     let mark = Document {
         kind: Kind::Session,
         ..document("shop", "S", 1)
     };
-    assert!(put_back(&mark).await, "a mark");
+    assert!(put_back(&mark).await, "other kinds are recorded");
 }

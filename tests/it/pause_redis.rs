@@ -31,12 +31,12 @@ async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds_on_redis() {
             break;
         }
         answer.expect_ok();
-        assert!(took < Duration::from_secs(5), "still not so");
+        assert!(took < Duration::from_secs(5), "the pause does not hold yet");
     }
     let begun = tool.requests();
     assert!(
         last_begun(&tool) < paused_at + Duration::from_millis(2_500),
-        "two seconds, and a claim"
+        "no call may begin more than two seconds after the pause, plus the time of a claim"
     );
     gateways[0]
         .act("k", json!({}))
@@ -49,7 +49,7 @@ async fn a_pause_at_one_gateway_holds_at_another_within_two_seconds_on_redis() {
     assert_eq!(tool.requests(), begun);
     resume(&gateways[1]).await.expect_ok();
     gateways[1].act("k", json!({})).await.expect_ok();
-    until("it is resumed here, too", async || {
+    until("the first gateway has resumed, too", async || {
         warnings(&gateways[0]).await == json!([])
     })
     .await;
@@ -64,9 +64,9 @@ fn last_begun(tool: &Tool) -> Instant {
         .expect("a request")
 }
 
-/// Without its loop, so that only the call itself reads pauses.
+/// The gateway runs without its background loop, so that only the call itself reads pauses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago_on_redis() {
+async fn no_call_is_claimed_on_pauses_that_were_read_two_seconds_ago_on_redis() {
     let redis = Redis::strict().await;
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -106,9 +106,9 @@ async fn nothing_is_claimed_on_what_was_seen_of_pauses_more_than_two_seconds_ago
     assert_eq!(tool.requests(), 1);
 }
 
-/// A gateway that was cut off from its store must not go by what it knew before.
+/// A gateway that was cut off from its store must not use the pauses that it knew before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_that_comes_back_to_its_store_claims_on_nothing_old_on_redis() {
+async fn a_gateway_that_reconnects_to_redis_claims_nothing_before_it_has_read_the_pauses() {
     let mut redis = Redis::strict().await;
     let tool = Tool::start().await;
     let gateway = Stores::Redis(redis.url())
@@ -126,16 +126,16 @@ async fn a_gateway_that_comes_back_to_its_store_claims_on_nothing_old_on_redis()
     redis.start_again().await;
     let refused = async || {
         let answer = gateway.act("k", json!({})).await;
-        assert_ne!(answer.status, 200, "it did not know yet");
+        assert_ne!(answer.status, 200, "a call ran before the pauses were read");
         answer.problem() == "tool-paused"
     };
-    until("it knows", refused).await;
+    until("the pause holds", refused).await;
     assert_eq!(tool.requests(), 1);
 }
 
-/// Without the loop that looks at pauses: nothing has put the pause back when the resume comes.
+/// The gateway runs without its background loop, so the pause was not put back before the resume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
+async fn a_tool_whose_pause_was_just_lost_can_be_resumed_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis(&redis.url(), folder.path()).await;
@@ -160,7 +160,7 @@ async fn a_tool_whose_pause_the_store_has_just_lost_can_be_resumed_on_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not_on_redis() {
+async fn a_lost_pause_is_put_back_but_not_after_a_resume_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = Gateway::sharing(&redis.url(), &one_tool(&tool, "")).await;
     gateway.until_ready().await;
@@ -176,13 +176,13 @@ async fn a_pause_that_the_store_loses_is_put_back_and_a_resumed_one_is_not_on_re
         .expect_problem("tool-paused");
     assert_eq!(tool.requests(), 1);
     resume(&gateway).await.expect_ok();
-    until("another look has seen it", async || {
+    until("the resume is known", async || {
         gateway.act("k", json!({})).await.status == 200
     })
     .await;
     let looks = "oncegate_store_operation_duration_seconds_count{operation=\"paused\"}";
     let before = gateway.metric(looks).await;
-    until("it was looked at four times", async || {
+    until("pauses were read four more times", async || {
         gateway.metric(looks).await >= before + 4.0
     })
     .await;

@@ -1,4 +1,4 @@
-//! Many gateways over one Redis: the same promise, whatever becomes of the Redis.
+//! Many gateways over one Redis keep the promise, whatever happens to the Redis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::pace::brisk;
 use crate::support::redis::Redis;
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
-/// Looked for within this time: what operators were promised.
+/// Operators are promised that an unfit Redis is noticed within this time.
 const NOTICED: Duration = Duration::from_secs(5);
 
 pub(crate) async fn gateway(redis: &Redis, tool: &Tool, more: &str) -> Gateway {
@@ -24,7 +24,7 @@ pub(crate) async fn gateway(redis: &Redis, tool: &Tool, more: &str) -> Gateway {
     gateway
 }
 
-/// Waits until the gateway says that calls may not be claimed, for this reason.
+/// Waits until the gateway is not ready for this reason.
 pub(crate) async fn notices(gateway: &Gateway, why: &str) {
     let came = Instant::now();
     until(why, async || gateway.reasons().await.contains(why)).await;
@@ -72,7 +72,7 @@ async fn two_hundred_callers_of_one_key_at_two_gateways_have_one_effect_and_one_
 #[tokio::test]
 async fn a_replay_is_one_round_trip_at_most_and_a_first_arrival_is_two() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    // At the pace of operators, so that it does little else.
+    // At the default pace, so that background work adds few commands.
     let gateway = Gateway::at_pace(Pace::default(), &redis.url(), &one_tool(&tool, "")).await;
     gateway.until_ready().await;
     call(&gateway, 0).await.expect_ok();
@@ -82,7 +82,7 @@ async fn a_replay_is_one_round_trip_at_most_and_a_first_arrival_is_two() {
         call(&gateway, n).await.expect_ok();
     }
     let first_arrivals = scripts().await - before;
-    // Duplicates of one call are counted in one go, at most twice a second.
+    // One script counts all duplicates of a call, at most twice a second.
     let began = Instant::now();
     for _ in 1..=50 {
         assert_eq!(call(&gateway, 7).await.expect_ok().at("/replayed"), true);
@@ -94,16 +94,16 @@ async fn a_replay_is_one_round_trip_at_most_and_a_first_arrival_is_two() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_at_one_gateway_hears_of_the_end_at_another_at_once() {
+async fn a_caller_at_one_gateway_is_told_at_once_when_the_call_ends_at_another() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let (one, other) = (
         gateway(&redis, &tool, "").await,
         gateway(&redis, &tool, "").await,
     );
-    // Looks become rarer: the ones around this time are one second apart.
+    // The other gateway polls ever more rarely: around this time once a second.
     tool.then(Act::after_ms(1_900, Act::Numbered));
     let joined = async {
-        until("it runs", async || tool.requests() == 1).await;
+        until("the call runs", async || tool.requests() == 1).await;
         let answer = call(&other, 1).await.expect_ok();
         (answer, Instant::now())
     };
@@ -119,7 +119,7 @@ async fn a_caller_at_one_gateway_hears_of_the_end_at_another_at_once() {
 }
 
 #[tokio::test]
-async fn more_duplicates_than_may_wait_are_told_at_once() {
+async fn duplicates_beyond_the_limit_of_waiters_are_answered_at_once() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let one = gateway(&redis, &tool, "").await;
     let other = gateway(&redis, &tool, "[server]\nmax_waiting = 1").await;
@@ -129,8 +129,8 @@ async fn more_duplicates_than_may_wait_are_told_at_once() {
         tokio::join!(call(&one, 1), call(&one, 2));
     };
     let duplicates = async {
-        until("they run", async || tool.requests() == 2).await;
-        // Whichever comes second.
+        until("both calls run", async || tool.requests() == 2).await;
+        // The call that comes second.
         let (told, waits) = select(Box::pin(call(&other, 1)), Box::pin(call(&other, 2)))
             .await
             .factor_first();
@@ -143,13 +143,13 @@ async fn more_duplicates_than_may_wait_are_told_at_once() {
 }
 
 #[tokio::test]
-async fn what_was_surely_not_executed_is_written_down_while_nothing_may_be_begun() {
+async fn a_proven_non_execution_is_recorded_while_no_call_may_begin() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "").await;
     tool.then(Act::after_ms(300, Act::Answer(429, "", b"{}")));
     let running = call(&gateway, 1);
     let filling = async {
-        until("it runs", async || tool.requests() == 1).await;
+        until("the call runs", async || tool.requests() == 1).await;
         redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     };
     let (ended, ()) = tokio::join!(running, filling);
@@ -161,7 +161,7 @@ async fn what_was_surely_not_executed_is_written_down_while_nothing_may_be_begun
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_first_arrivals_at_once_are_no_trouble_for_a_new_gateway() {
+async fn a_new_gateway_takes_a_hundred_first_arrivals_at_once() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = Arc::new(gateway(&redis, &tool, "").await);
     let mut callers = JoinSet::new();
@@ -248,7 +248,7 @@ async fn a_call_that_runs_at_another_gateway_is_in_progress() {
     let other = gateway(&redis, &tool, "").await;
     let running = call(&one, 1);
     let lost = async {
-        until("it runs", async || tool.requests() == 1).await;
+        until("the call runs", async || tool.requests() == 1).await;
         let body = json!({ "args": { "n": 1 } });
         other
             .post("act", &body, &[("prefer", "wait=0")])
@@ -291,7 +291,7 @@ async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_a
             .expect("an answer");
         answer.status() == 200
     };
-    until("it is ready", is_ready).await;
+    until("the gateway is ready", is_ready).await;
     let body = json!({ "args": { "n": 1 } });
     let request = other
         .client
@@ -299,26 +299,23 @@ async fn a_call_whose_gateway_is_killed_is_in_progress_until_its_lease_is_over_a
         .body(body.to_string());
     let came = Instant::now();
     let caller = tokio::spawn(async move { request.send().await.is_err() });
-    until("it runs", async || tool.requests() == 1).await;
+    until("the call runs", async || tool.requests() == 1).await;
     killed.kill();
-    assert!(
-        caller.await.expect("a caller"),
-        "no caller was told anything"
-    );
+    assert!(caller.await.expect("a caller"), "the caller got no answer");
     let ask = || other.post("act", &body, &[("prefer", "wait=0")]);
     ask().await.expect_problem("call-in-progress");
-    until("its lease is over", async || {
+    until("the lease is over", async || {
         ask().await.problem() == "outcome-unknown"
     })
     .await;
     assert!(
         came.elapsed() > lease - Duration::from_millis(50),
-        "after {:?}: it was taken for free early",
+        "after {:?}: the call became unknown before the end of its lease",
         came.elapsed()
     );
     let record = other.record(&ask().await).await;
     assert_eq!(record.at("/events/1/event"), "lease_over");
-    assert_eq!(tool.requests(), 1, "and never again");
+    assert_eq!(tool.requests(), 1, "the call was not sent again");
 }
 
 #[tokio::test]
@@ -335,7 +332,7 @@ async fn no_call_and_no_key_has_a_time_to_live() {
     call(&gateway, 2).await.expect_ok();
     tool.then(Act::Answer(429, "", b"{}"));
     call(&gateway, 3).await.expect_problem("tool-unavailable");
-    // It runs again.
+    // The call runs again.
     call(&gateway, 3).await.expect_ok();
     let mut looked = 0;
     for names in ["oncegate:*:key:*", "oncegate:*:call:*"] {
@@ -353,9 +350,9 @@ async fn no_call_and_no_key_has_a_time_to_live() {
     assert_eq!(looked, 6, "three calls, each with its key");
 }
 
-/// Redis cuts off who has subscribed and takes its answers too slowly; who asks for much has not.
+/// Redis closes a subscriber that takes its answers too slowly. The connection of the commands is no subscriber.
 #[tokio::test]
-async fn answers_beyond_what_a_subscriber_may_owe_close_nothing() {
+async fn answers_above_the_buffer_limit_of_subscribers_close_nothing() {
     let limit = [("client-output-buffer-limit", "pubsub 1mb 1mb 1")];
     let (redis, tool) = (Redis::with(&limit).await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "").await;
@@ -382,28 +379,31 @@ async fn answers_beyond_what_a_subscriber_may_owe_close_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_listens_is_cut_off_and_listens_again_while_calls_go_on() {
+async fn a_subscriber_that_is_cut_off_subscribes_again_while_calls_go_on() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let (one, other) = (
         gateway(&redis, &tool, "").await,
         gateway(&redis, &tool, "").await,
     );
-    let listeners = async || {
+    let subscribers = async || {
         let clients = redis.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
         redis::from_redis_value::<String>(clients)
             .expect("a text")
             .lines()
             .count()
     };
-    until("both listen", async || listeners().await == 2).await;
+    until("both gateways subscribe", async || subscribers().await == 2).await;
     redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     for n in 0..20 {
         call(&one, n).await.expect_ok();
     }
-    until("both listen again", async || listeners().await == 2).await;
+    until("both gateways subscribe again", async || {
+        subscribers().await == 2
+    })
+    .await;
     tool.then(Act::after_ms(1_900, Act::Numbered));
     let joined = async {
-        until("it runs", async || tool.requests() == 21).await;
+        until("the call runs", async || tool.requests() == 21).await;
         call(&other, 99).await.expect_ok();
         Instant::now()
     };

@@ -1,4 +1,4 @@
-//! A loss of Redis data is accepted by a person.
+//! A person accepts that Redis has lost data.
 
 use futures_util::future::join_all;
 use oncegate::core::caller::Caller;
@@ -19,10 +19,10 @@ use crate::support::gateway::{Bare, OPS_TOKEN, one_tool, ops_token_sha256};
 use crate::support::redis::Redis;
 use crate::support::{Act, Answer, Gateway, Tool, client, has_reason, until};
 
-/// A newcomer, which knows nothing of what was, accepts a loss: the other gateway follows, and its call 1 is back.
+/// A new gateway accepts a loss: the other gateway follows, and its call 1 was put back.
 pub async fn opens_for_both(newcomer: &Gateway, other: &Gateway, reason: &str) {
-    // As long as its store says that it is not known yet what is lost, a person looks again.
-    until("it is accepted", async || {
+    // A person tries again while the store does not know yet what is lost.
+    until("the loss is accepted", async || {
         newcomer.accept_loss(reason).await.status == 200
     })
     .await;
@@ -31,12 +31,12 @@ pub async fn opens_for_both(newcomer: &Gateway, other: &Gateway, reason: &str) {
     assert_eq!(
         call(newcomer, 1).await.expect_ok().at("/replayed"),
         true,
-        "it was put back"
+        "the call was put back"
     );
 }
 
 #[tokio::test]
-async fn a_newcomer_accepts_for_all_a_loss_that_was_found_before_it_came() {
+async fn a_new_gateway_accepts_for_all_a_loss_that_was_found_before_it_started() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "").await;
     call(&gateway, 1).await.expect_ok();
@@ -49,7 +49,8 @@ async fn a_newcomer_accepts_for_all_a_loss_that_was_found_before_it_came() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_emptied_again_before_the_loss_is_accepted_stays_closed_for_a_newcomer() {
+async fn a_redis_that_is_emptied_again_before_the_loss_is_accepted_stays_closed_for_a_new_gateway()
+{
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "").await;
     call(&gateway, 1).await.expect_ok();
@@ -63,13 +64,13 @@ async fn a_redis_that_is_emptied_again_before_the_loss_is_accepted_stays_closed_
     assert_eq!(tool.effects(), 1);
 }
 
-/// The gateway has looked when nothing was there, and the newcomer's manifest came just after that.
+/// The gateway has inspected the empty Redis, and the new gateway's manifest was written just after that.
 #[tokio::test]
-async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_accepts() {
+async fn a_gateway_whose_warning_met_a_new_gateways_manifest_follows_its_acceptance() {
     let redis = Redis::strict().await;
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let one = open_redis(&redis.url(), folders[0].path()).await;
-    until("it was whole", async || {
+    until("the store is ready", async || {
         one.readiness().await.reasons.is_empty()
     })
     .await;
@@ -88,18 +89,18 @@ async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_
         let reasons = store.readiness().await.reasons;
         reasons.iter().any(|reason| reason.code == store::LOST_DATA)
     };
-    until("it has noticed", async || is_closed(&one).await).await;
+    until("the loss is noticed", async || is_closed(&one).await).await;
     redis.ask(&["SET", &keys[0], &newcomers.to_string()]).await;
     let newcomer = open_redis_as_it_is(&redis.url(), folders[1].path()).await;
-    until("its epoch is named", async || {
+    until("the manifest names the gateway's epoch", async || {
         manifest().await["follows"] == json!([epoch])
     })
     .await;
-    until("the newcomer is closed", async || {
+    until("the new gateway is closed", async || {
         is_closed(&newcomer).await
     })
     .await;
-    until("it is accepted", async || {
+    until("the loss is accepted", async || {
         newcomer.accept_loss("it was emptied").await.is_ok()
     })
     .await;
@@ -109,9 +110,9 @@ async fn a_gateway_whose_warning_met_a_newcomers_manifest_follows_what_that_one_
     .await;
 }
 
-/// Until a loss is accepted to the end, only the gateway that accepts it changes anything, also if that one ends.
+/// Until the end of an acceptance only the gateway that accepts the loss changes anything, also if that gateway ends.
 #[tokio::test]
-async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who_accepts_it() {
+async fn during_an_acceptance_only_its_gateway_changes_anything_and_only_documents() {
     let mut redis = Redis::strict().await;
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let one = open_redis(&redis.url(), folders[0].path()).await;
@@ -133,7 +134,7 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
         version: document.version + 1,
         ..document.clone()
     };
-    until("both have noticed", async || {
+    until("both have noticed the loss", async || {
         is_closed(&one).await && is_closed(&other).await
     })
     .await;
@@ -153,12 +154,15 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
     let saga = next(&saga);
     assert_eq!(one.put_document(&saga).await.expect("an answer"), Put::Done);
 
-    // It ends before it has accepted it. Who comes next finds it as it was.
+    // The gateway ends before it has accepted the loss. The next one finds the loss still open.
     drop(one);
     let third = open_redis_as_it_is(&redis.url(), folders[2].path()).await;
-    until("it is closed", async || is_closed(&third).await).await;
+    until("the third store is closed", async || {
+        is_closed(&third).await
+    })
+    .await;
     assert!(is_closed(&other).await && other.put_document(&next(&saga)).await.is_err());
-    until("it is accepted", async || {
+    until("the loss is accepted", async || {
         third.accept_loss("restored, and tried again").await.is_ok()
     })
     .await;
@@ -172,7 +176,7 @@ async fn what_is_about_to_be_accepted_is_closed_for_all_but_the_documents_of_who
     );
 }
 
-/// Its tool takes no cancellation before the loss, and does after it.
+/// The tool refuses the cancellation before the loss, and accepts it after the loss.
 #[cfg(feature = "crash-points")]
 #[tokio::test]
 async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also_if_the_gateway_ends()
@@ -212,7 +216,10 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
     let call =
         |key: &str, saga: &str| json!({ "args": {}, "saga_id": saga, "idempotency_key": key });
     let dying = begin("loss_prepared=return").await;
-    until("it is ready", async || get("/readyz").await.status == 200).await;
+    until("the store is ready", async || {
+        get("/readyz").await.status == 200
+    })
+    .await;
     post("/v1/tools/act/calls", call("a", "G"))
         .await
         .expect("an answer")
@@ -221,7 +228,7 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
         .await
         .expect("an answer")
         .expect_ok();
-    until("it is tried to be undone", async || tool.requests() > 2).await;
+    until("the saga is being undone", async || tool.requests() > 2).await;
     let snapshot = redis.snapshot();
     post("/v1/tools/act/calls", call("b", ""))
         .await
@@ -235,12 +242,12 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
     tool.always(Act::Ok("{\"made\":7}"));
     assert!(
         post("/v1/store/accept-loss", reason()).await.is_none(),
-        "it ends in the middle"
+        "the gateway ends during the acceptance"
     );
     dying.ended().await;
 
     let _gateway = begin("").await;
-    until("it says so", async || {
+    until("the interrupted acceptance is reported", async || {
         get("/readyz").await.text.contains("interrupted")
     })
     .await;
@@ -248,7 +255,10 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
         .await
         .expect("an answer")
         .expect_ok();
-    until("it is ready", async || get("/readyz").await.status == 200).await;
+    until("the store is ready", async || {
+        get("/readyz").await.status == 200
+    })
+    .await;
     let saga = get("/v1/sagas/G").await.expect_ok();
     assert_eq!(saga.at("/state"), "stuck");
     assert!(
@@ -261,7 +271,7 @@ async fn a_saga_that_was_being_undone_when_data_was_lost_waits_for_a_person_also
     assert_eq!(tool.effects(), 1, "nothing was undone");
 }
 
-/// As long as a loss is being accepted no saga may change. An acceptance that ended in a panic is none.
+/// During an acceptance no saga may change. An acceptance that panicked must not count as running.
 #[tokio::test(flavor = "multi_thread")]
 async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
@@ -269,7 +279,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     let store = FaultStore::over(open_redis(&redis.url(), folder.path()).await);
     let Bare { gateway, url, .. } = Bare::over(store.clone(), new_instance(), &tool, "").await;
     let ready = async || gateway.status.readiness().await.reasons.is_empty();
-    until("it is ready", ready).await;
+    until("the store is ready", ready).await;
     redis.ask(&["FLUSHALL"]).await;
     until("the loss is noticed", async || {
         has_reason(&gateway.status.readiness().await, store::LOST_DATA)
@@ -283,8 +293,8 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
             .await
             .is_err()
     );
-    // As a person would, if the Redis is slow.
-    until("it is accepted", async || {
+    // Repeated, as a person would, because the Redis may be slow.
+    until("the loss is accepted", async || {
         drop(
             gateway
                 .loss
@@ -298,9 +308,9 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
     Answer::to(client().post(url).body(body)).await.expect_ok();
 }
 
-/// Each look at the store may take a while: one that began before the acceptance must not close what is open again.
+/// An inspection may take a while: one that began before the acceptance must not close the store again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_loss_of_redis_that_was_accepted_stays_accepted_while_gateways_look() {
+async fn a_loss_of_redis_that_was_accepted_stays_accepted_while_gateways_inspect() {
     let redis = Redis::strict().await;
     let folders: Vec<_> = (0..6)
         .map(|_| tempfile::tempdir().expect("a folder"))
@@ -310,7 +320,7 @@ async fn a_loss_of_redis_that_was_accepted_stays_accepted_while_gateways_look() 
     let is_ready = async |store: &RedisStore| store.readiness().await.reasons.is_empty();
     for _ in 0..5 {
         for store in &stores {
-            until("it is ready", async || is_ready(store).await).await;
+            until("the store is ready", async || is_ready(store).await).await;
         }
         redis.ask(&["FLUSHALL"]).await;
         let reasons = async || stores[0].readiness().await.reasons;
@@ -321,13 +331,13 @@ async fn a_loss_of_redis_that_was_accepted_stays_accepted_while_gateways_look() 
                 .any(|reason| reason.code == store::LOST_DATA)
         })
         .await;
-        // It is refused if another gateway warns at the same time.
-        until("it is accepted", async || {
+        // The acceptance is refused if another gateway warns at the same time.
+        until("the loss is accepted", async || {
             stores[0].accept_loss("flushed").await.is_ok()
         })
         .await;
     }
     for store in &stores {
-        until("it is ready", async || is_ready(store).await).await;
+        until("the store is ready", async || is_ready(store).await).await;
     }
 }

@@ -1,4 +1,4 @@
-//! How many commands a gateway asks of a Redis: for each call, and while nothing happens.
+//! How many commands a gateway sends to Redis: for each call, and while it is idle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::support::{Act, Gateway, Tool};
 const CALLS: usize = 1_000;
 const CALLERS: usize = 8;
 
-/// All commands since the last `CONFIG RESETSTAT`, those of scripts included.
+/// All commands since the last `CONFIG RESETSTAT`, including those of scripts.
 async fn commands(redis: &Redis) -> u64 {
     redis.commands().await.values().sum()
 }
 
-/// At the pace of operators.
-async fn operated(redis: &Redis, tool: &Tool) -> Gateway {
+/// A gateway at the default pace.
+async fn at_default_pace(redis: &Redis, tool: &Tool) -> Gateway {
     let gateway = Gateway::at_pace(Pace::default(), &redis.url(), &one_tool(tool, "")).await;
     gateway.until_ready().await;
     gateway
@@ -30,7 +30,7 @@ async fn operated(redis: &Redis, tool: &Tool) -> Gateway {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_arrival_takes_at_most_forty_commands_of_a_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = Arc::new(operated(&redis, &tool).await);
+    let gateway = Arc::new(at_default_pace(&redis, &tool).await);
     redis.ask(&["CONFIG", "RESETSTAT"]).await;
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
@@ -53,19 +53,19 @@ async fn a_first_arrival_takes_at_most_forty_commands_of_a_redis() {
     assert!(of_a_call <= 40.0, "{of_a_call} commands a call: {all:?}");
     assert!(
         !all.contains_key("xadd"),
-        "a stream that was not asked for is not written"
+        "a stream that is not configured is not written"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_gateway_asks_at_most_twenty_commands_a_second_of_a_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = operated(&redis, &tool).await;
-    // It has had work, and will have more.
+    let gateway = at_default_pace(&redis, &tool).await;
+    // The gateway has had calls.
     for n in 0..10 {
         gateway.call(json!({ "n": n })).await.expect_ok();
     }
-    // It remembers some.
+    // It remembers a succeeded call.
     for _ in 0..20 {
         gateway.call(json!({ "n": 1 })).await.expect_ok();
     }
@@ -82,7 +82,7 @@ async fn an_idle_gateway_asks_at_most_twenty_commands_a_second_of_a_redis() {
 }
 
 #[tokio::test]
-async fn a_stream_of_changes_is_written_to_a_redis_where_it_is_asked_for() {
+async fn a_stream_of_changes_is_written_to_redis_if_it_is_configured() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let config = format!("[store]\nstream = true\n{}", one_tool(&tool, ""));
     let gateway = Gateway::sharing(&redis.url(), &config).await;
@@ -106,11 +106,11 @@ async fn a_stream_of_changes_is_written_to_a_redis_where_it_is_asked_for() {
     assert_eq!(entry["event"], "ended");
 }
 
-/// One unknown call that waits for a person must not cost a question to each of 64 partitions a second.
+/// An unknown call that waits for a person must not cost one command for each of 64 partitions a second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_stays_unknown_costs_few_commands_of_a_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let gateway = operated(&redis, &tool).await;
+    let gateway = at_default_pace(&redis, &tool).await;
     tool.then(Act::ExecuteThenDrop);
     gateway
         .call(json!({ "n": 1 }))

@@ -1,4 +1,4 @@
-//! Calls in a Redis that cannot be read: they are told of, and hide no others.
+//! Unreadable calls in a Redis: they are reported, and hide no other calls.
 
 use oncegate::core::ledger::Filter;
 use oncegate::core::position::Position;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::contract::{ME, arrival, at, claimed, open_redis};
 use crate::support::redis::{Redis, connect, short};
 
-/// Puts another text in the place of a call.
+/// Overwrites the text of a call.
 async fn damage(redis: &Redis, call: &oncegate::core::record::Record) {
     let id = short(call.intent.call_id.0.as_bytes());
     let pattern = format!("oncegate:*:call:{id}");
@@ -43,9 +43,9 @@ async fn a_list_says_that_one_of_its_calls_cannot_be_read() {
     }
 }
 
-/// Of an index, behind more entries than one round of a search reads.
+/// The index has more unreadable calls than one round of a search reads.
 #[tokio::test]
-async fn calls_that_cannot_be_read_hide_none_behind_them() {
+async fn unreadable_calls_hide_no_call_behind_them() {
     let (redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),

@@ -13,7 +13,7 @@ use crate::support::line::Line;
 use crate::support::redis::Redis;
 use crate::support::{Act, Gateway, Tool, times, until};
 
-/// Calls without end, each with a key of its own, some of them twice; remembers what was acknowledged.
+/// Sends calls until stopped, each twice with a key of its own. Returns the acknowledged results.
 async fn load(
     gateways: Vec<Arc<Gateway>>,
     stop: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ async fn load(
                 acknowledged.push((n, answer.result()));
             } else {
                 let slug = answer.problem();
-                // A claim that was confirmed too late is released as never sent.
+                // A call whose claim was confirmed too late is released as never sent.
                 let honest = [
                     "store-unavailable",
                     "outcome-unknown",
@@ -66,7 +66,7 @@ async fn kills_of_redis_lose_no_acknowledged_success_and_double_no_effect() {
     let kills = times(4);
     for round in 0..kills {
         let seen = tool.effects();
-        until("calls are run", async || tool.effects() > seen + 20).await;
+        until("calls have run", async || tool.effects() > seen + 20).await;
         sleep(Duration::from_millis(
             7 * (round as u64 * 20 / kills as u64),
         ))
@@ -104,7 +104,7 @@ async fn kills_of_redis_lose_no_acknowledged_success_and_double_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_stops_for_five_seconds_is_waited_for_or_said() {
+async fn a_call_during_a_five_second_stop_of_redis_succeeds_or_is_refused() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = Arc::new(gateway(&redis, &tool, "").await);
     call(&gateway, 0).await.expect_ok();
@@ -125,34 +125,34 @@ async fn a_redis_that_stops_for_five_seconds_is_waited_for_or_said() {
         );
     }
     gateway.until_ready().await;
-    // Claims that were applied late are recognised as never sent and released, long before their lease is over.
+    // Calls whose claims Redis applied late are released as never sent, long before their lease is over.
     for n in 1..=20 {
         until("the call can be run", async || {
             call(&gateway, n).await.status == 200
         })
         .await;
     }
-    assert_eq!(tool.effects(), 21, "each once");
+    assert_eq!(tool.effects(), 21, "each call ran once");
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
+async fn a_connection_that_is_cut_before_the_answer_makes_no_second_effect() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let line = Line::to(redis.port).await;
     let gateway = Gateway::sharing(&line.url(), &one_tool(&tool, "")).await;
     let unanswered = ["claim", "replace"].map(|verb| {
         format!("oncegate_store_errors_total{{kind=\"ambiguous\",operation=\"{verb}\"}}")
     });
-    let (mut doubted, mut n, mut have_come) = (0, 0, false);
-    // On a busy machine the line is often cut a moment too early or too late.
-    while n < 20 || !have_come && n < 200 {
+    let (mut doubted, mut n, mut were_both_cut) = (0, 0, false);
+    // On a busy machine the connection is often cut a moment too early or too late.
+    while n < 20 || !were_both_cut && n < 200 {
         gateway.until_ready().await;
         tool.then(Act::after_ms(20, Act::Numbered));
-        // The answer to a claim in one half of the cases, that to an outcome in the other.
+        // Cuts off the answer to a claim in one half of the cases, and the answer to an outcome in the other.
         let cutting = async {
             if n % 2 == 1 {
-                until("it runs", async || tool.requests() > n).await;
+                until("the call runs", async || tool.requests() > n).await;
             }
             line.cut(true);
         };
@@ -164,21 +164,24 @@ async fn a_line_that_is_cut_before_the_answer_makes_no_second_effect() {
             answer.text
         );
         doubted += usize::from(!slug.is_empty());
-        until("it is known", async || {
+        until("the outcome is known", async || {
             call(&gateway, n).await.status == 200
         })
         .await;
         line.cut(false);
         n += 1;
-        have_come = gateway.metric(&unanswered[0]).await >= 1.0
+        were_both_cut = gateway.metric(&unanswered[0]).await >= 1.0
             && gateway.metric(&unanswered[1]).await >= 1.0;
     }
     assert!(
         tool.effects_by_key().values().all(|effects| *effects == 1),
-        "{doubted} were in doubt"
+        "{doubted} answers were no success"
     );
     assert_eq!(tool.effects(), n);
-    assert!(have_come, "the line was cut at other times than meant");
+    assert!(
+        were_both_cut,
+        "the connection was never cut at the intended time"
+    );
 }
 
 #[tokio::test]
@@ -194,7 +197,7 @@ async fn eviction_set_at_run_time_closes_the_gateway() {
     assert_eq!(
         call(&gateway, 1).await.expect_ok().result(),
         first.result(),
-        "what is there is told"
+        "a stored result is replayed"
     );
     assert_eq!(
         gateway
@@ -211,7 +214,7 @@ async fn eviction_set_at_run_time_closes_the_gateway() {
 }
 
 #[tokio::test]
-async fn a_replica_is_no_store() {
+async fn a_replica_is_not_used_as_a_store() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "").await;
     call(&gateway, 1).await.expect_ok();
@@ -225,7 +228,7 @@ async fn a_replica_is_no_store() {
 }
 
 #[tokio::test]
-async fn each_weakness_of_a_redis_is_named_and_tolerated_only_by_who_asks_for_less() {
+async fn each_weakness_of_a_redis_is_named_and_tolerated_only_where_less_is_demanded() {
     let tool = Tool::start().await;
     for (settings, words) in [
         (&[("appendonly", "no")][..], "appendonly is off"),
@@ -269,9 +272,9 @@ async fn a_full_redis_takes_no_claim_and_loses_no_outcome() {
     tool.then(Act::after_ms(700, Act::Numbered));
     let running = call(&gateway, 1);
     let filling = async {
-        until("it runs", async || tool.requests() == 2).await;
+        until("the call runs", async || tool.requests() == 2).await;
         redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
-        // Refused by the Redis itself, before anybody has looked.
+        // The Redis itself refuses, before the gateway has inspected it.
         call(&gateway, 2).await.expect_problem("store-unavailable");
     };
     let (ran, ()) = tokio::join!(running, filling);

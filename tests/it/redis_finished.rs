@@ -1,4 +1,4 @@
-//! Succeeded calls that gateways over one Redis remember: replayed without it, and never as they were before.
+//! Succeeded calls that gateways over one Redis remember: replayed without Redis, and never in an outdated state.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::support::line::Line;
 use crate::support::redis::{Cluster, Redis, Sentinel};
 use crate::support::{Answer, Gateway, Tool, until};
 
-/// Docs: so long a gateway may answer from memory that is not told of changes any more.
+/// How long a gateway may answer from memory that gets no news of changes any more, as docs say.
 const BELIEF: Duration = Duration::from_millis(500);
-/// News comes at once; this long only on a busy machine.
+/// News of a change arrives at once; only a busy machine takes this long.
 const SOON: Duration = Duration::from_secs(2);
 
 async fn order(gateway: &Gateway) -> Answer {
@@ -29,7 +29,7 @@ async fn act(gateway: &Gateway) -> Answer {
     gateway.act("k", json!({ "args": {} })).await
 }
 
-/// Whether a replay was answered without the store. It is of a call that has succeeded.
+/// Whether the replay of a succeeded call was answered without the store.
 async fn is_remembered(gateway: &Gateway, replay: impl AsyncFn(&Gateway) -> Answer) -> bool {
     let before = asked(gateway).await;
     let again = replay(gateway).await.expect_ok();
@@ -39,15 +39,15 @@ async fn is_remembered(gateway: &Gateway, replay: impl AsyncFn(&Gateway) -> Answ
 
 async fn until_remembered(gateway: &Gateway, replay: impl AsyncFn(&Gateway) -> Answer) {
     let holds = async || is_remembered(gateway, &replay).await;
-    until("it is remembered", holds).await;
+    until("the call is remembered", holds).await;
 }
 
 async fn until_told_undone(gateway: &Gateway) {
     let is_told = async || order(gateway).await.at("/compensated") == true;
-    until("it is told as undone", is_told).await;
+    until("the call is replayed as undone", is_told).await;
 }
 
-/// The other gateway remembers the order again, and is told when the one undoes it.
+/// The second gateway remembers the order again, and gets the news when the first undoes it.
 async fn is_remembered_anew_until_it_is_undone([one, other]: [&Gateway; 2], order_made: &Answer) {
     one.until_ready().await;
     other.until_ready().await;
@@ -62,7 +62,7 @@ async fn over(redis: &str, config: &str) -> Gateway {
     gateway
 }
 
-/// Two gateways over one Redis, the second over a line; both have sold the same order, and the second remembers it.
+/// Two gateways over one Redis, the second through a proxy; both have sold the same order, and the second remembers it.
 async fn sold(redis: &Redis, tool: &Tool) -> (Gateway, Gateway, Line, Answer) {
     tool.always(MADE);
     let line = Line::to(redis.port).await;
@@ -76,20 +76,20 @@ async fn sold(redis: &Redis, tool: &Tool) -> (Gateway, Gateway, Line, Answer) {
     (one, other, line, first)
 }
 
-/// Undoes the call, and waits until its ledger says so.
+/// Undoes the call, and waits until the ledger says so.
 async fn undo(gateway: &Gateway, call: &Answer) {
     let path = format!("/v1/calls/{}/compensate", call.id());
     let is_undone = async || {
         gateway.act_on(&path).await;
         gateway.record(call).await.at("/state") == "compensated"
     };
-    until("it is undone", is_undone).await;
+    until("the call is undone", is_undone).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replays_after_the_first_ask_nothing_of_a_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    // At the pace of operators, so that they do little else.
+    // At the default pace, so that background work adds few commands.
     let config = one_tool(&tool, "");
     let mut gateways = Vec::new();
     for _ in 0..2 {
@@ -115,10 +115,13 @@ async fn replays_after_the_first_ask_nothing_of_a_redis() {
         }
     }
     let (commands, seconds) = (redis.commands().await, began.elapsed().as_secs() + 1);
-    // A busy machine may be late with the question whether the connection is alive.
+    // A busy machine may be late with the ping of the connection, and read from the store.
     let late = asked(&gateways[0]).await + asked(&gateways[1]).await - before;
-    assert!(late <= 20.0, "{late} of 400 have asked the store");
-    // Duplicates of one call are counted in one script, once a second.
+    assert!(
+        late <= 20.0,
+        "{late} of 400 replays were read from the store"
+    );
+    // One script counts all duplicates of a call, once a second.
     let scripts = commands.get("evalsha").copied().unwrap_or(0);
     let most = 2 * (seconds + 1) + late as u64;
     assert!(scripts <= most, "{scripts} in {seconds} s: {commands:?}");
@@ -126,7 +129,7 @@ async fn replays_after_the_first_ask_nothing_of_a_redis() {
         let counted = gateways[0].record(&first).await.at("/duplicates");
         counted.as_u64() >= Some(402)
     };
-    until("each is counted", duplicates).await;
+    until("each duplicate is counted", duplicates).await;
     assert_eq!(tool.effects(), 1);
 }
 
@@ -137,14 +140,18 @@ async fn a_call_that_one_gateway_has_undone_is_replayed_as_undone_by_another() {
     until_remembered(&one, order).await;
     undo(&one, &first).await;
     let undone = Instant::now();
-    assert_eq!(order(&one).await.at("/compensated"), true, "its own change");
+    assert_eq!(
+        order(&one).await.at("/compensated"),
+        true,
+        "the gateway knows its own change"
+    );
     until_told_undone(&other).await;
     assert!(undone.elapsed() < SOON, "{:?}", undone.elapsed());
-    assert_eq!(tool.effects(), 2, "it, and what undoes it");
+    assert_eq!(tool.effects(), 2, "the order, and its compensation");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_that_is_told_nothing_is_believed_for_half_a_second_over_redis() {
+async fn memory_without_news_from_redis_is_used_for_half_a_second() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let (one, other, line, first) = sold(&redis, &tool).await;
     line.mute_tracking(true);
@@ -154,7 +161,7 @@ async fn memory_that_is_told_nothing_is_believed_for_half_a_second_over_redis() 
         let (before, since) = (asked(&other).await, muted.elapsed());
         let again = order(&other).await.expect_ok();
         if asked(&other).await == before {
-            assert!(since < BELIEF, "believed after {since:?}");
+            assert!(since < BELIEF, "answered from memory after {since:?}");
         } else {
             assert_eq!(again.at("/compensated"), true);
         }
@@ -181,29 +188,29 @@ async fn nothing_is_remembered_of_a_redis_that_was_emptied() {
         order(&other).await;
         asked(&other).await > before
     };
-    until("the store is asked", is_asked).await;
+    until("the replay is read from the store", is_asked).await;
     assert!(flushed.elapsed() < SOON, "{:?}", flushed.elapsed());
     for gateway in [&one, &other] {
         notices(gateway, "accept-loss").await;
     }
     for _ in 0..3 {
-        assert!(is_asked().await, "while a loss is looked at");
+        assert!(is_asked().await, "while data is missing");
     }
     assert_eq!(tool.effects(), 1);
-    // What the gateways have put back is remembered anew, and its changes are told.
+    // The gateways remember again the call that they have put back, and get news of its changes.
     one.accept_loss("a test").await.expect_ok();
     is_remembered_anew_until_it_is_undone([&one, &other], &first).await;
     assert_eq!(tool.effects(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_was_killed_is_asked_anew_after_its_start() {
+async fn after_a_restart_of_redis_calls_are_read_from_it_again() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = over(&redis.url(), &one_tool(&tool, "")).await;
     act(&gateway).await.expect_ok();
     until_remembered(&gateway, act).await;
     redis.kill();
-    until("it is not believed", async || {
+    until("memory is not used any more", async || {
         act(&gateway).await.status != 200
     })
     .await;
@@ -215,7 +222,7 @@ async fn a_redis_that_was_killed_is_asked_anew_after_its_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_failover_of_redis_memory_is_told_by_the_new_master() {
+async fn after_a_failover_the_new_master_of_redis_tells_of_changes() {
     let tool = Tool::start().await;
     tool.always(MADE);
     let bounded = [("min-replicas-to-write", "1")];
@@ -234,7 +241,7 @@ async fn after_a_failover_of_redis_memory_is_told_by_the_new_master() {
     let first = order(&one).await.expect_ok();
     until_remembered(&other, order).await;
     master.kill();
-    until("it is not believed", async || {
+    until("memory is not used any more", async || {
         order(&other).await.status != 200
     })
     .await;

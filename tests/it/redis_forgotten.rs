@@ -1,4 +1,4 @@
-//! Gateways that are gone for long leave no trace, and no loss is hidden by that.
+//! Gateways that are gone for long leave no trace, which hides no loss.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn marks(folder: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// Under which name its writes are counted.
+/// The name under which the gateway's writes are counted.
 fn name(folder: &Path) -> String {
     marks(folder)["gateway"]
         .as_str()
@@ -31,18 +31,18 @@ fn name(folder: &Path) -> String {
         .to_owned()
 }
 
-/// What gateways are counted in a partition.
+/// The gateways with a counter in a partition.
 async fn counted(redis: &Redis, partition: usize) -> Vec<String> {
     redis.counts(partition).await.into_keys().collect()
 }
 
-/// Says that this gateway was there last long ago, and waits until it is forgotten.
+/// Makes the last announcement of a gateway seem old, and waits until the gateway is forgotten.
 async fn forget(redis: &Redis, name: &str) {
     redis
         .ask(&["ZADD", "oncegate:{p000}:seen", "1", name])
         .await;
-    // The last thing that is done about it, or the first that it does about that.
-    until("it is forgotten", async || {
+    // Forgetting ends with the deletion of the announcement. A live gateway announces itself again.
+    until("the gateway is forgotten", async || {
         let score = redis.ask(&["ZSCORE", "oncegate:{p000}:seen", name]).await;
         ::redis::from_redis_value::<Option<f64>>(score).expect("a time") != Some(1.0)
     })
@@ -80,7 +80,7 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
             .ask(&add.iter().map(String::as_str).collect::<Vec<_>>())
             .await;
     }
-    // A hundred with each look, which takes longer while there are so many.
+    // Each inspection forgets a hundred. It takes longer while so many gateways are counted.
     for left in (0..10).rev() {
         until("a hundred of them are forgotten", async || {
             let there = redis
@@ -94,7 +94,10 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
         let there = counted(&redis, partition).await;
         assert!(there.len() <= 2, "{there:?}");
     }
-    for (at, what) in [(&one, "one"), (&other, "the other")] {
+    for (at, what) in [
+        (&one, "the first file is clean"),
+        (&other, "the second file is clean"),
+    ] {
         until(what, async || {
             !marks(at.folder()).to_string().contains("past0")
         })
@@ -103,12 +106,12 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     }
     let tokens = redis.ask(&["HLEN", "oncegate:{p000}:tokens"]).await;
     assert!(matches!(tokens, ::redis::Value::Int(..=3)), "{tokens:?}");
-    until("nor when they were there", async || {
+    until("their announcements are deleted", async || {
         redis.ask(&["ZCARD", "oncegate:{p000}:seen"]).await == ::redis::Value::Int(2)
     })
     .await;
 
-    // What one of those that are left has lost is noticed by the other alone.
+    // Only the other gateway is left to notice that writes of the first were lost.
     call(&one, 2).await.expect_ok();
     let snapshot = redis.snapshot();
     call(&one, 3).await.expect_ok();
@@ -117,7 +120,7 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     for partition in 0..PARTITIONS {
         written += redis.counts(partition).await.get(&own).unwrap_or(&0);
     }
-    until("the other has seen it", async || {
+    until("the other has seen the writes", async || {
         let marks = marks(other.folder());
         let known = marks["writes"][&own].as_array().expect("counts").iter();
         known
@@ -131,10 +134,10 @@ async fn a_thousand_gateways_that_are_gone_leave_no_trace_and_hide_no_loss() {
     notices(&other, "accept-loss").await;
 }
 
-/// All of them seem to have been away for two hours. Each says again that it is there within a minute.
+/// All gateways seem to have been silent for two hours. Each announces itself again within a minute.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_of_redis_that_is_set_forgets_no_gateway() {
+async fn no_gateway_is_forgotten_when_the_clock_of_redis_is_set() {
     let clock = Clock::new();
     let redis = Redis::strict_by(&clock).await;
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
@@ -143,7 +146,7 @@ async fn a_clock_of_redis_that_is_set_forgets_no_gateway() {
         let mut settings = settings(&redis.url(), folder.path());
         settings.pace.redis_watch_gone = Pace::default().redis_watch_gone;
         let store = RedisStore::open(settings).await.expect("a store");
-        until("it is ready", async || {
+        until("the store is ready", async || {
             store.readiness().await.reasons.is_empty()
         })
         .await;
@@ -174,11 +177,11 @@ async fn a_clock_of_redis_that_is_set_forgets_no_gateway() {
     };
     clock.set_ahead(2 * 3_600);
     for store in &stores {
-        until("the clock is seen", async || is_off(store).await).await;
+        until("the wrong clock is noticed", async || is_off(store).await).await;
     }
     let looks = async || redis.commands().await.get("time").copied().unwrap_or(0);
     let first = looks().await;
-    until("all is looked at ten times more", async || {
+    until("both have inspected ten times more", async || {
         looks().await > first + 20
     })
     .await;
@@ -204,9 +207,12 @@ async fn a_gateway_that_was_forgotten_comes_back_and_goes_on() {
         assert_eq!(call(&one, n).await.expect_ok().at("/replayed"), true);
         call(&one, 100 + n).await.expect_ok();
     }
-    // Also while it runs, as if it had been cut off for long.
+    // Also while the gateway runs, as if it had been cut off for long.
     forget(&redis, &own).await;
-    until("it can go on", async || call(&one, 200).await.status == 200).await;
+    until("the gateway can go on", async || {
+        call(&one, 200).await.status == 200
+    })
+    .await;
     assert_eq!(
         (one.reasons().await, other.reasons().await),
         (String::new(), String::new())
@@ -223,7 +229,7 @@ async fn a_gateway_that_was_forgotten_notices_what_it_has_lost() {
     call(&one, 2).await.expect_ok();
     let folder = one.stop().await;
     let own = name(folder.path());
-    // Who comes meanwhile knows nothing of it, and forgets it as it is in the older copy.
+    // A new gateway does not know of the loss, and forgets the first gateway with its count in the older copy.
     redis.restore(snapshot.path()).await;
     let newcomer = gateway(&redis, &tool, "").await;
     call(&newcomer, 3).await.expect_ok();
@@ -236,7 +242,7 @@ async fn a_gateway_that_was_forgotten_notices_what_it_has_lost() {
     assert_eq!(tool.effects(), 3);
 }
 
-/// The last count of a gateway is where its writes are. If it was in the first partition, it would speak for all others.
+/// The last count of a gateway is in the partition of its writes. In the first partition it would stand for all others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forgotten_gateway_notices_that_one_partition_is_older_than_its_writes() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
@@ -267,9 +273,9 @@ async fn a_forgotten_gateway_notices_that_one_partition_is_older_than_its_writes
     notices(&one, "accept-loss").await;
 }
 
-/// The file of a gateway that was killed is behind. If it counted up to what was lost, the other would find nothing missing.
+/// The file of a killed gateway is behind. If the gateway counted up to the lost writes, the other would find none missing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_was_killed_does_not_count_up_to_what_others_miss() {
+async fn a_killed_gateway_does_not_count_up_to_the_writes_that_others_miss() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (one, other) = (
         gateway(&redis, &tool, "").await,
@@ -279,13 +285,13 @@ async fn a_gateway_that_was_killed_does_not_count_up_to_what_others_miss() {
     let snapshot = redis.snapshot();
     let behind = tempfile::NamedTempFile::new().expect("a file");
     let own = name(one.folder());
-    until("its file has the first call", async || {
+    until("the file has the first call", async || {
         std::fs::copy(one.folder().join("watermarks"), behind.path()).expect("copied");
         marks(one.folder())["writes"][&own].is_array()
     })
     .await;
     call(&one, 2).await.expect_ok();
-    until("the other has seen it", async || {
+    until("the other has seen the writes", async || {
         marks(other.folder())["writes"][&own] == marks(one.folder())["writes"][&own]
     })
     .await;
@@ -303,9 +309,9 @@ async fn a_gateway_that_was_killed_does_not_count_up_to_what_others_miss() {
     notices(&one, "accept-loss").await;
 }
 
-/// After an accepted loss a gateway counts from the store's own counts again.
+/// After an accepted loss a gateway goes on from the store's own counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn last_counts_of_before_an_accepted_loss_hide_no_later_one() {
+async fn last_counts_from_before_an_accepted_loss_hide_no_later_loss() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (one, other) = (
         gateway(&redis, &tool, "").await,
@@ -331,7 +337,7 @@ async fn last_counts_of_before_an_accepted_loss_hide_no_later_one() {
     one.until_ready().await;
     let snapshot = redis.snapshot();
     call(&one, 3).await.expect_ok();
-    until("the other has seen it", async || {
+    until("the other has seen the writes", async || {
         let marks = marks(other.folder());
         let counts = marks["writes"][&own].as_array();
         counts.is_some_and(|counts| counts.iter().any(|count| count.as_u64() > Some(0)))

@@ -1,4 +1,4 @@
-//! Kinds of Redis: as operators are told to set it up, over TLS, as a cluster, with replicas and Sentinels.
+//! Kinds of Redis: as `config/redis.conf` sets it up, over TLS, as a cluster, with replicas and Sentinels.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::support::line::Line;
 use crate::support::redis::{Cluster, Redis, Sentinel, TlsRedis};
 use crate::support::{Act, Gateway, Tool, until};
 
-/// The Redis that operators are told to copy.
+/// The configuration that operators are told to copy.
 const CONFIGURED: &str = include_str!("../../config/redis.conf");
 
-/// The user that operators are told to make: it may do what is needed, and no more.
+/// The user that operators are told to create. It has only the permissions that a gateway needs.
 pub(crate) fn minimal_user() -> Vec<String> {
     let user = CONFIGURED
         .lines()
@@ -22,7 +22,7 @@ pub(crate) fn minimal_user() -> Vec<String> {
         .expect("a user");
     assert!(
         include_str!("../../docs/redis.md").contains(user),
-        "the page for operators says the same"
+        "docs/redis.md has the same user"
     );
     let rules = user
         .trim_start_matches("user gate ")
@@ -35,7 +35,7 @@ pub(crate) fn minimal_user() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_redis_that_operators_are_told_to_copy_is_strict_without_a_warning() {
+async fn the_shipped_redis_conf_is_strict_without_a_warning() {
     let lines = CONFIGURED
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with(['#', ' ']));
@@ -59,7 +59,7 @@ async fn the_redis_that_operators_are_told_to_copy_is_strict_without_a_warning()
 }
 
 #[tokio::test]
-async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
+async fn a_gateway_works_over_tls_as_a_user_with_the_least_permissions() {
     let (redis, tool) = (TlsRedis::start().await, Tool::start().await);
     let command = minimal_user();
     redis
@@ -81,7 +81,7 @@ async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
     }
     tool.always(Act::after_ms(400, Act::Numbered));
     let (first, joined) = tokio::join!(call(&one, 1), async {
-        until("it runs", async || tool.requests() == 1).await;
+        until("the call runs", async || tool.requests() == 1).await;
         call(&other, 1).await
     });
     assert_eq!(first.expect_ok().result(), joined.expect_ok().result());
@@ -95,7 +95,7 @@ async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
         0.0
     );
 
-    // One permission less is found before any call is in the middle of it.
+    // A missing permission is found before any call needs it.
     redis
         .redis
         .ask(&["ACL", "SETUSER", "gate", "-hincrby"])
@@ -108,7 +108,7 @@ async fn over_tls_and_as_a_user_who_may_do_only_what_is_needed() {
 }
 
 #[tokio::test]
-async fn a_redis_that_hides_its_configuration_is_what_its_operator_declares() {
+async fn a_redis_that_forbids_config_is_as_durable_as_its_operator_declares() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let mut command = minimal_user();
     command.push("-config".into());
@@ -145,7 +145,7 @@ async fn a_cluster_keeps_the_promise_and_its_tokens_rise() {
         last = token;
     }
     assert_eq!(tool.effects(), 20);
-    // One master of three loses everything.
+    // One of three masters loses everything.
     cluster.nodes[0].ask(&["FLUSHALL"]).await;
     notices(&one, "accept-loss").await;
     call(&one, 99).await.expect_problem("store-unavailable");
@@ -153,7 +153,7 @@ async fn a_cluster_keeps_the_promise_and_its_tokens_rise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
+async fn a_bounded_write_is_on_a_replica_before_it_is_acknowledged() {
     let tool = Tool::start().await;
     let redis = Redis::with(&[("min-replicas-to-write", "1")]).await;
     let replica = redis.replica().await;
@@ -161,29 +161,32 @@ async fn what_is_bounded_is_on_a_replica_before_it_is_acknowledged() {
     assert_eq!(gateway.get("/readyz").await.at("/durability"), "bounded");
     call(&gateway, 1).await.expect_ok();
     replica.pause();
-    // The master takes it, but no caller is told, and nothing is sent.
+    // The master takes the claim, but it is not acknowledged, and nothing is sent.
     call(&gateway, 2).await.expect_problem("store-unavailable");
     assert_eq!(tool.effects(), 1);
     replica.resume();
-    until("it is on the replica", async || {
+    until("the claim is on the replica", async || {
         call(&gateway, 2).await.status == 200
     })
     .await;
-    // An outcome is held back, too, until it is on the replica.
+    // An outcome is not acknowledged either until it is on the replica.
     tool.then(Act::after_ms(500, Act::Numbered));
     let running = call(&gateway, 3);
     let cut_off = async {
-        until("it runs", async || tool.requests() == 3).await;
+        until("the call runs", async || tool.requests() == 3).await;
         replica.pause();
     };
     let (held_back, ()) = tokio::join!(running, cut_off);
     held_back.expect_problem("outcome-unknown");
     replica.resume();
-    until("it is told", async || call(&gateway, 3).await.status == 200).await;
+    until("the outcome is on the replica", async || {
+        call(&gateway, 3).await.status == 200
+    })
+    .await;
     assert_eq!(tool.effects(), 3);
 }
 
-/// What a person has done to a session must not be lost with the master either.
+/// The act of a person must not be lost with the master either.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_act_on_a_session_is_on_a_replica_before_it_is_acknowledged() {
     let tool = Tool::start().await;
@@ -203,7 +206,7 @@ async fn an_act_on_a_session_is_on_a_replica_before_it_is_acknowledged() {
             .await
             .expect_problem("store-unavailable");
         replica.resume();
-        until("it is told once the replica has it", async || {
+        until("the act is on the replica", async || {
             matches!(gateway.person(what).await.status, 200 | 409)
         })
         .await;
@@ -221,7 +224,7 @@ async fn an_outcome_is_confirmed_by_replicas_also_when_memory_is_full() {
     tool.then(Act::after_ms(300, Act::Numbered));
     let running = call(&gateway, 1);
     let filling = async {
-        until("it runs", async || tool.requests() == 1).await;
+        until("the call runs", async || tool.requests() == 1).await;
         redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     };
     let (ended, ()) = tokio::join!(running, filling);
@@ -247,12 +250,12 @@ async fn a_cluster_with_replicas_is_bounded_and_survives_the_loss_of_a_master() 
     }
     let acknowledged = callers.join_all().await;
     cluster.nodes[0].kill();
-    until("it is missed", async || {
+    until("the lost master is noticed", async || {
         gateway.get("/readyz").await.status == 503
     })
     .await;
-    // Its replica takes over, but takes no write until it has a replica itself.
-    until("it is replaced", async || {
+    // The replica becomes the master, but takes no write until it has a replica itself.
+    until("the replica is the master", async || {
         gateway.reasons().await.contains("0 replicas are connected")
     })
     .await;
@@ -296,7 +299,7 @@ async fn a_replica_of_another_master_is_no_proof() {
     let config = format!("[store]\ndurability = \"bounded\"\n{}", one_tool(&tool, ""));
     let gateway = Gateway::sharing(&line.url(), &config).await;
     gateway.until_ready().await;
-    // The connection on which replicas are waited for is made again when it is needed.
+    // The connection for `WAIT` is made again when it is needed, and leads to the other master then.
     line.lead_to(other.port);
     let clients: String =
         ::redis::from_redis_value(written.ask(&["CLIENT", "LIST"]).await).expect("a list");
@@ -313,7 +316,7 @@ async fn a_replica_of_another_master_is_no_proof() {
     call(&gateway, 1).await.expect_problem("store-unavailable");
     assert_eq!(tool.requests(), 0);
     line.lead_to(written.port);
-    until("the right one is asked", async || {
+    until("the right master is asked", async || {
         call(&gateway, 1).await.status == 200
     })
     .await;
@@ -321,7 +324,7 @@ async fn a_replica_of_another_master_is_no_proof() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_failover_the_new_master_has_what_was_acknowledged() {
+async fn after_a_failover_the_new_master_has_all_acknowledged_writes() {
     let tool = Tool::start().await;
     tool.always(Act::Numbered);
     let bounded = [("min-replicas-to-write", "1")];
@@ -355,7 +358,7 @@ async fn after_a_failover_the_new_master_has_what_was_acknowledged() {
     assert!(tool.effects_by_key().values().all(|effects| *effects == 1));
 }
 
-/// As after a failover to a replica that lacked the newest write.
+/// As after a failover to a replica that lacks the newest write.
 #[tokio::test]
 async fn the_loss_of_a_bounded_redis_can_be_accepted_at_the_gateway_that_lost_a_write() {
     let tool = Tool::start().await;
@@ -375,8 +378,11 @@ async fn the_loss_of_a_bounded_redis_can_be_accepted_at_the_gateway_that_lost_a_
     }
     assert!(lost > 0, "the call was counted");
     notices(&gateway, "accept-loss").await;
-    // What is left is on the replica, too, and is shown.
-    until("a replay", async || call(&gateway, 1).await.status == 200).await;
+    // The remaining writes are on the replica, and are shown.
+    until("the call is replayed", async || {
+        call(&gateway, 1).await.status == 200
+    })
+    .await;
     gateway.accept_loss("a test").await.expect_ok();
     gateway.until_ready().await;
     assert_eq!(call(&gateway, 1).await.expect_ok().result(), first.result());

@@ -1,4 +1,4 @@
-//! What was written to Redis late, or was left there: neither closes a store.
+//! Late writes to Redis, and keys that were left there, close no store.
 
 use std::fs;
 
@@ -13,25 +13,28 @@ use crate::support::redis::Redis;
 use crate::support::{Gateway, Tool, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_accepted_store_is_not_closed_again_by_a_warning_that_comes_late() {
+async fn an_accepted_store_is_not_closed_again_by_a_late_warning() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let line = Line::to(redis.port).await;
     let config = one_tool(&tool, "");
     let slow = Gateway::sharing(&line.url(), &config).await;
     slow.until_ready().await;
     slow.call(json!({ "n": 0 })).await.expect_ok();
-    // The word that closes a partition.
+    // This write closes a partition.
     line.hold(b"\r\nlost\r\n");
     redis.ask(&["FLUSHALL"]).await;
-    until("it is about to close the store", async || line.holds() > 0).await;
+    until("the gateway is about to close the store", async || {
+        line.holds() > 0
+    })
+    .await;
     let other = Gateway::sharing(&redis.url(), &config).await;
     notices(&other, "accept-loss").await;
     other.accept_loss("it is gone").await.expect_ok();
     other.until_ready().await;
     line.release();
-    until("the late words have come", async || line.holds() == 0).await;
+    until("the late writes have arrived", async || line.holds() == 0).await;
     for n in 1..6 {
-        // A busy machine may keep the store from answering in time; a store that is closed stays so.
+        // On a busy machine the store may answer too late. A closed store would stay closed.
         until("the call has run", async || {
             let answer = other.call(json!({ "n": n })).await;
             if answer.status != 200 {
@@ -45,9 +48,9 @@ async fn an_accepted_store_is_not_closed_again_by_a_warning_that_comes_late() {
     assert_eq!(tool.effects(), 6);
 }
 
-/// Two trials at once, or one that broke off, leave a key that later ones would take for their own.
+/// Two trials at once, or a trial that broke off, may leave a key that a later trial uses, too.
 #[tokio::test]
-async fn what_a_trial_of_the_scripts_has_left_in_redis_does_not_keep_the_store_closed() {
+async fn keys_that_a_trial_of_the_scripts_left_in_redis_do_not_keep_the_store_closed() {
     let (mut redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),

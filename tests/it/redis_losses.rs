@@ -1,4 +1,4 @@
-//! A Redis that has lost data: nothing runs again by itself, and a person opens the store again.
+//! A Redis that has lost data: no call runs again by itself, and a person opens the store again.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::support::line::Line;
 use crate::support::redis::{Redis, connect, short};
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
-/// Does something to a Redis and sees the gateway close, without an effect, and open again with the
-/// operator's acceptance; tokens go on rising.
+/// Makes a Redis lose data. The gateway closes without an effect, and opens when an operator accepts the loss; tokens go
+/// on rising.
 async fn loses(
     redis: &mut Redis,
     gateway: &Gateway,
@@ -30,7 +30,7 @@ async fn loses(
     let before = gateway.post("act", &session(1), &[]).await.expect_ok();
     lose(redis).await;
     let effects = tool.effects();
-    // Not even before anybody has looked.
+    // Not even before the gateway has inspected the Redis.
     gateway
         .post("act", &session(2), &[])
         .await
@@ -59,7 +59,7 @@ async fn loses(
         .accept_loss("again")
         .await
         .expect_problem("wrong-state");
-    // What the session had given out before is explained by the loss; nothing far above it is.
+    // The loss explains a token that the session gave out before, but no token far above it.
     let brings = |n: usize, token: u64| json!({ "args": { "n": n }, "session_id": "S", "fencing_token": token });
     let given = before.at("/fencing").as_u64().expect("a token");
     let made_up = brings(4, given + 7_190_000_000);
@@ -93,7 +93,7 @@ async fn a_flushed_redis_is_noticed_before_anything_runs_again() {
         redis.ask(&["FLUSHALL"]).await;
     })
     .await;
-    // What was remembered was put back first, so the call is known all the same.
+    // The gateway has put the remembered call back, so its result is replayed.
     let replay = gateway
         .post(
             "act",
@@ -118,7 +118,7 @@ async fn an_older_snapshot_is_noticed_before_anything_runs_again() {
 }
 
 #[tokio::test]
-async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
+async fn a_call_that_one_gateway_lost_does_not_run_again_at_another() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let line = Line::to(redis.port).await;
     let one = gateway(&redis, &tool, "").await;
@@ -129,7 +129,7 @@ async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
     for n in 1..=5 {
         call(&other, n).await.expect_ok();
     }
-    // Only the other one knows what is missing, and it comes late to say so.
+    // Only the other gateway knows what is missing, and it is cut off for a while.
     line.block(true);
     redis.restore(snapshot.path()).await;
     let until = Instant::now() + Duration::from_secs(1);
@@ -143,7 +143,7 @@ async fn what_one_gateway_has_lost_does_not_run_again_at_another() {
     assert_eq!(
         tool.effects(),
         6,
-        "this one has lost nothing, and waited for the other"
+        "the gateway ran nothing while it waited for the other"
     );
 }
 
@@ -156,8 +156,8 @@ async fn a_newcomer_does_not_take_an_emptied_redis_for_a_new_one() {
     call(&gateway, 1).await.expect_ok();
     redis.ask(&["FLUSHALL"]).await;
     let newcomer = start().await;
-    // As long as it is not decided, and that is not for ever.
-    until("it is decided", async || {
+    // Until the loss is noticed no call may run.
+    until("the loss is noticed", async || {
         if newcomer.reasons().await.contains("accept-loss") {
             return true;
         }
@@ -190,7 +190,7 @@ async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
     call(&gateway, 1).await.expect_problem("store-unavailable");
     assert_eq!(tool.effects(), 1);
 
-    // The command line does the same as the door, and every gateway that remembers follows.
+    // The command line does the same as the HTTP route, and every gateway with the old epoch follows.
     let text = format!(
         "[store]\nurl = \"{}\"\nwatermarks = \"watermarks\"\n{config}",
         redis.url()
@@ -215,14 +215,14 @@ async fn a_gateway_that_starts_again_notices_what_was_lost_while_it_was_away() {
 }
 
 #[tokio::test]
-async fn what_may_have_run_again_before_the_loss_is_unknown_after_it() {
+async fn a_failed_call_that_may_have_run_again_is_unknown_after_an_accepted_loss() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = gateway(&redis, &tool, "retry = { attempts = 1 }").await;
     tool.then(Act::Answer(429, "", b"{}"));
     call(&gateway, 1).await.expect_problem("tool-unavailable");
     let snapshot = redis.snapshot();
     call(&gateway, 1).await.expect_ok();
-    // Another gateway, which remembers nothing of it, is all that is left.
+    // Only another gateway is left, which does not remember the call.
     let config = one_tool(&tool, "");
     let other = Gateway::sharing(&redis.url(), &config).await;
     other.until_ready().await;
@@ -242,7 +242,7 @@ async fn what_may_have_run_again_before_the_loss_is_unknown_after_it() {
 }
 
 #[tokio::test]
-async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole() {
+async fn an_outcome_replaces_an_older_version_of_its_call_as_a_whole() {
     let redis = Redis::strict().await;
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis(&redis.url(), folder.path()).await;
@@ -254,7 +254,7 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     let second = replaced(&store, &rerun(&failed, 2), &failed).await;
     redis.ask(&["COPY", "before", &keys[0], "REPLACE"]).await;
 
-    // What would be begun on it is refused, and what is known of it is not lost.
+    // A new attempt is refused, and a known outcome is not lost.
     let retry = store.replace(&rerun(&failed, 2), &second).await;
     assert!(matches!(retry, Err(store::Error::Refused(_))), "{retry:?}");
     let done = replaced(&store, &ended(&second, 200, 3), &second).await;
@@ -271,8 +271,8 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
         done
     );
 
-    // The same if nothing at all is left of the call.
-    until("it has been looked at", async || {
+    // The same if the call is gone.
+    until("the store has been inspected", async || {
         store.readiness().await.reasons.is_empty()
     })
     .await;
@@ -291,16 +291,15 @@ async fn an_outcome_that_meets_an_older_version_of_its_call_goes_back_as_a_whole
     );
 }
 
-/// They may be millions: neither the store nor the gateway has all of them at once.
 #[tokio::test]
-async fn after_a_loss_redis_surely_has_what_was_there_when_it_was_seen_whole() {
+async fn after_a_loss_the_last_whole_inspection_tells_until_when_redis_has_everything() {
     let (redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),
     );
     let before = local_time();
     let store = open_redis(&redis.url(), folder.path()).await;
-    // The look at the start has seen everything that was written before it.
+    // The first inspection has seen everything that was written before it.
     let seen = local_time();
     let whole_until = async || store.whole_until().await.expect("an answer");
     claimed(&store, &arrival("k", "S", 0, ME)).await;
@@ -315,11 +314,12 @@ async fn after_a_loss_redis_surely_has_what_was_there_when_it_was_seen_whole() {
     assert!(before <= until_then && until_then <= seen, "{until_then}");
     store.accept_loss("flushed").await.expect("accepted");
     assert!(!is_lost().await);
-    assert_eq!(whole_until().await, None, "it counts as whole");
+    assert_eq!(whole_until().await, None, "the store counts as whole");
 }
 
+/// There may be millions: neither the store nor the gateway holds all of them at once.
 #[tokio::test]
-async fn calls_in_doubt_are_asked_for_in_pages_and_all_of_them_are_met() {
+async fn calls_at_risk_are_read_in_pages_and_none_is_left_out() {
     let (redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),
@@ -362,9 +362,9 @@ async fn calls_in_doubt_are_asked_for_in_pages_and_all_of_them_are_met() {
     assert!(met == all, "{} of {}", met.len(), all.len());
 }
 
-/// What a person has done to a session is a write like any other.
+/// The act of a person on a session is counted like any other write.
 #[tokio::test]
-async fn a_freeze_that_the_store_has_lost_is_noticed_before_the_session_writes() {
+async fn a_lost_freeze_is_noticed_before_the_session_writes() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let one = gateway(&redis, &tool, "").await;
     one.act("a", json!({})).await.expect_ok();
@@ -380,7 +380,7 @@ async fn a_freeze_that_the_store_has_lost_is_noticed_before_the_session_writes()
     }
     one.act("b", json!({})).await.expect_ok();
 
-    // The same if all that is left of it is in the file of watermarks.
+    // The same if only the file of watermarks knows of the act.
     let snapshot = redis.snapshot();
     one.person("freeze").await.expect_ok();
     let folder = one.stop().await;
@@ -402,9 +402,9 @@ async fn a_freeze_that_the_store_has_lost_is_noticed_before_the_session_writes()
     );
 }
 
-/// A lock that comes back with an older copy belongs to a call that a person has taken it from.
+/// The older copy has a lock that a person has taken from its call.
 #[tokio::test]
-async fn a_broken_lock_that_the_store_has_lost_is_noticed_before_the_session_writes() {
+async fn a_lost_unlock_is_noticed_before_the_session_writes() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let rules = "session = \"exclusive\"\nsession_wait = \"0s\"";
     let one = gateway(&redis, &tool, rules).await;
@@ -424,7 +424,7 @@ async fn a_broken_lock_that_the_store_has_lost_is_noticed_before_the_session_wri
     assert_eq!(tool.effects(), 1);
 }
 
-/// A server with `config/redis.conf` as it is, killed when dropped.
+/// A server with `config/redis.conf` unchanged, killed when dropped.
 struct Shipped(std::process::Child);
 
 impl Shipped {
@@ -448,10 +448,10 @@ impl Drop for Shipped {
     }
 }
 
-/// Redis reads its own file as the default user: if that one had no rights, nothing that a script has written
-/// would be there again.
+/// Redis reads its own file as the default user. If that user had no permissions, every write of a script would be
+/// missing.
 #[tokio::test]
-async fn the_redis_that_operators_are_told_to_copy_has_all_its_data_after_a_kill() {
+async fn the_shipped_redis_conf_keeps_all_data_over_a_kill() {
     let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
     let (redis, tool) = (Shipped::start(folder.path(), port), Tool::start().await);
     let url = format!("redis://gate:change-this-password@127.0.0.1:{port}");
@@ -459,7 +459,7 @@ async fn the_redis_that_operators_are_told_to_copy_has_all_its_data_after_a_kill
     gateway.until_ready().await;
     call(&gateway, 1).await.expect_ok();
     drop(redis);
-    until("it is gone", async || {
+    until("the Redis is gone", async || {
         gateway.get("/readyz").await.status == 503
     })
     .await;

@@ -1,4 +1,4 @@
-//! What a gateway remembers goes back to a Redis that has lost it: all of it, and the same however often that is tried.
+//! A gateway puts remembered calls back into a Redis that has lost them. Repetition does not change the result.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::support::redis::{Redis, connect, short};
 
 const TWO_DAYS: i64 = 2 * 24 * 3_600;
 
-/// The key under which Redis keeps who holds a name.
+/// The key under which Redis keeps the holder of a name.
 async fn holder_key(redis: &Redis, name: &str) -> String {
     let pattern = format!("oncegate:*:key:{}", short(&name_of(name).0));
     let keys: Vec<String> =
@@ -28,8 +28,8 @@ async fn holder_of(store: &RedisStore, name: &str) -> Option<CallId> {
     holders.first().map(|holder| holder.record.intent.call_id)
 }
 
-/// Takes the epochs away, so that the gateway puts back what it remembers, and accepts that.
-async fn loses_and_accepts(redis: &Redis, store: &RedisStore) {
+/// Deletes the epochs, so that the gateway puts remembered calls back, and accepts the loss.
+async fn lose_and_accept(redis: &Redis, store: &RedisStore) {
     for partition in 0..64 {
         let key = format!("oncegate:{{p{partition:03}}}:marks");
         let marks = redis.ask(&["GET", &key]).await;
@@ -40,9 +40,9 @@ async fn loses_and_accepts(redis: &Redis, store: &RedisStore) {
     accept_noticed_loss(store).await;
 }
 
-/// A first try has written the call, and broke off before it took the name.
+/// The first attempt has written the call, and broke off before it took the name.
 #[tokio::test]
-async fn a_name_goes_to_the_call_that_held_it_last_also_if_a_first_try_broke_off() {
+async fn a_name_goes_to_the_call_that_held_it_last_also_after_an_attempt_that_broke_off() {
     let (redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),
@@ -65,7 +65,7 @@ async fn a_name_goes_to_the_call_that_held_it_last_also_if_a_first_try_broke_off
     redis.ask(&["SET", &key, &first]).await;
 
     for round in 0..3 {
-        loses_and_accepts(&redis, &store).await;
+        lose_and_accept(&redis, &store).await;
         assert_eq!(
             holder_of(&store, "k").await,
             Some(second.intent.call_id),
@@ -79,7 +79,7 @@ async fn a_name_goes_to_the_call_that_held_it_last_also_if_a_first_try_broke_off
     );
 }
 
-/// Of a call whose first name is another's by now, all others are set.
+/// Another call holds some of the names by now. The others are set.
 #[tokio::test]
 async fn a_call_that_is_put_back_has_all_names_that_are_free() {
     let (redis, folder) = (
@@ -119,7 +119,7 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
     let calls: Vec<String> = ::redis::from_redis_value(calls).expect("keys");
     redis.ask(&["DEL", &calls[0]]).await;
 
-    loses_and_accepts(&redis, &store).await;
+    lose_and_accept(&redis, &store).await;
     assert_eq!(
         store.load(call.intent.call_id).await.expect("an answer"),
         Some(call.clone())
@@ -132,13 +132,13 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
     assert_eq!(
         holders,
         [others[0], id, others[1], id],
-        "what is another's stays with it"
+        "names of other calls stay with them"
     );
 }
 
-/// Restarts change the order of SCAN, and an index may vanish between two pages.
+/// A restart changes the order of SCAN, and an index may vanish between two pages.
 #[tokio::test]
-async fn each_call_at_risk_is_read_though_redis_is_started_anew_between_pages() {
+async fn each_call_at_risk_is_read_although_redis_restarts_between_pages() {
     let (mut redis, folder) = (
         Redis::strict().await,
         tempfile::tempdir().expect("a folder"),
@@ -146,7 +146,7 @@ async fn each_call_at_risk_is_read_though_redis_is_started_anew_between_pages() 
     let store = open_redis(&redis.url(), folder.path()).await;
     let created_at = arrival("k", "S", 0, ME).record.intent.created_at;
     let mut calls = BTreeSet::new();
-    // Many of one score, and one each of others, which are no whole numbers of ten digits.
+    // Most have the same score. The others have different and large scores.
     for (index, scores) in [("unknown", [9.2e18, 1.0]), ("failed", [0.0, 9.2e18])] {
         let mut fill = ::redis::cmd("ZADD");
         fill.arg(format!("oncegate:{{p003}}:{index}"));
@@ -166,24 +166,28 @@ async fn each_call_at_risk_is_read_though_redis_is_started_anew_between_pages() 
     let (_, next) = page.expect("a page");
     redis.start_again().await;
 
-    let (mut met, mut from, mut pages) = (Vec::new(), next, 0);
+    let (mut found_all, mut from, mut pages) = (Vec::new(), next, 0);
     while let Some(here) = from {
         let Ok((found, next)) = store.calls_at_risk_after_loss(&here, 100).await else {
-            // The connection is made anew.
+            // The connection is being made again.
             from = Some(here);
             continue;
         };
         if pages == 6 {
             redis.ask(&["DEL", "oncegate:{p003}:unknown"]).await;
         }
-        met.extend(found);
+        found_all.extend(found);
         (from, pages) = (next, pages + 1);
     }
-    assert_eq!(met.len(), calls.len(), "each once, from the beginning");
-    assert_eq!(met.into_iter().collect::<BTreeSet<_>>(), calls);
+    assert_eq!(
+        found_all.len(),
+        calls.len(),
+        "each call once, from the beginning"
+    );
+    assert_eq!(found_all.into_iter().collect::<BTreeSet<_>>(), calls);
 }
 
-/// The entry behind which a page begins has left the index, as calls do that become unknown.
+/// The last entry of a page leaves the index before the next page is read, as a call does that becomes unknown.
 #[tokio::test]
 async fn a_page_of_calls_at_risk_in_redis_begins_behind_an_entry_that_is_gone() {
     let (redis, folder) = (
@@ -204,7 +208,7 @@ async fn a_page_of_calls_at_risk_in_redis_begins_behind_an_entry_that_is_gone() 
     let mut connection = connect(&redis.url()).await;
     fill.query_async::<()>(&mut connection).await.expect("room");
 
-    let (mut met, mut from) = (Vec::new(), Some(String::new()));
+    let (mut found_all, mut from) = (Vec::new(), Some(String::new()));
     while let Some(here) = from {
         let page = store.calls_at_risk_after_loss(&here, 7).await;
         let (found, next) = page.expect("a page");
@@ -222,9 +226,9 @@ async fn a_page_of_calls_at_risk_in_redis_begins_behind_an_entry_that_is_gone() 
                 .await
                 .expect("gone");
         }
-        met.extend(found);
+        found_all.extend(found);
         from = next;
     }
     let all: Vec<CallId> = (0..40).map(|n| place(n).call_id()).collect();
-    assert_eq!(met, all);
+    assert_eq!(found_all, all);
 }

@@ -1,4 +1,4 @@
-//! A tenant is a partition: every kind of tool works on every kind of Redis, also while its slot moves.
+//! A tenant is in one partition: every kind of tool works on every kind of Redis, also while the slot moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::support::gateway::one_tool;
 use crate::support::redis::{Cluster, Redis, Sentinel};
 use crate::support::{Act, Gateway, Tool, until};
 
-/// What a store compares in the step of the claim: a lock, a budget, what looks alike; and a saga that is undone.
+/// Tries each condition of a claim: the lock, a budget, near duplicates; and a saga that is undone.
 async fn keeps_every_condition(url: &str, store: &str) {
     for (rules, most) in [
         (
@@ -54,7 +54,7 @@ async fn keeps_every_condition(url: &str, store: &str) {
                 .find(|(one, next)| next.at < one.until);
             assert!(overlap.is_none(), "two exclusive calls at the tool at once");
         }
-        // They do not know the tools of the saga below, and would work on it, too.
+        // These gateways do not have the tools of the saga below, and would work on it, too.
         for gateway in gateways {
             let gateway = Arc::into_inner(gateway).expect("all callers have ended");
             gateway.stop().await;
@@ -88,7 +88,7 @@ async fn every_condition_holds_on_a_redis_cluster() {
     keeps_every_condition(&Cluster::start().await.url(), "").await;
 }
 
-/// The hash tag of what is kept of this tenant.
+/// The hash tag of the first key that matches this pattern.
 async fn tag_of(cluster: &Cluster, pattern: &str) -> String {
     for node in &cluster.nodes {
         let keys = node.ask(&["KEYS", pattern]).await;
@@ -128,7 +128,7 @@ async fn while_a_slot_of_a_redis_cluster_moves_nothing_is_lost_and_nothing_doubl
                 let name = if caller < 6 { "act" } else { "alone" };
                 let body =
                     json!({ "args": { "key": key }, "session_id": "S", "idempotency_key": key });
-                // As a client does that was told to wait, or that the store is away.
+                // Repeats as a client does that was told to wait or to use the same key again.
                 loop {
                     let answer = gateway.post(name, &body, &[]).await;
                     if answer.status == 200 {
@@ -143,11 +143,11 @@ async fn while_a_slot_of_a_redis_cluster_moves_nothing_is_lost_and_nothing_doubl
             results
         });
     }
-    until("they call", async || tool.effects() > 50).await;
+    until("calls have run", async || tool.effects() > 50).await;
     let tag = tag_of(&cluster, "oncegate:*:session:*").await;
     cluster.move_slot_of(&tag).await;
     let moved = tool.effects();
-    until("they go on", async || tool.effects() > moved + 50).await;
+    until("calls go on", async || tool.effects() > moved + 50).await;
     is_over.store(true, Ordering::SeqCst);
     let results = callers.join_all().await.concat();
     assert_eq!(tool.effects(), results.len(), "one effect for each intent");
