@@ -1,40 +1,37 @@
-//! The durability of a Redis, by its role, memory policy and fsync. Pure.
+//! How durable a Redis is, judged by its role, memory policy and fsync. Pure.
 
 use std::collections::HashMap;
 
 use crate::store::{Durability, Reason};
 
-/// The oldest Redis: before it scripts have no flags and keys no permissions.
+/// The oldest version that works: earlier ones have no flags of scripts and no permissions of keys.
 const OLDEST: (u32, u32) = (7, 0);
-/// The share of the memory limit from which on nothing is claimed.
-///
-/// Outcomes still need room.
+/// The share of the memory limit from which on nothing is claimed, so that outcomes have room.
 const FULL_PERCENT: u64 = 80;
 /// The code of a server whose memory is nearly full.
 pub(super) const MEMORY: &str = "memory";
-/// How far the server's clock may be from this machine's, in microseconds.
+/// How far the server's clock may be off this machine's, in microseconds.
 const CLOCK_SLACK_US: u64 = 2_000_000;
 
 /// The state of one master.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    /// The fields of INFO.
+    /// The fields of `INFO`.
     pub(super) info: HashMap<String, String>,
-    /// The answer to CONFIG GET; `None` if that is not allowed.
+    /// The answer to `CONFIG GET`; `None` if that is not allowed.
     pub(super) config: Option<HashMap<String, String>>,
     /// Whether sentinels or the cluster may make a replica the master, connected or not.
     pub(super) fails_over: bool,
 }
 
-/// The demanded durability, and facts from elsewhere.
+/// The demanded durability, and what the master itself does not say.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
     /// The least durability.
     pub(super) durability: Durability,
     /// The operator's declaration about a Redis that cannot be inspected.
     pub(super) declared: Option<Durability>,
-    /// From this machine's clock to the server's, in microseconds; of several masters the furthest
-    /// off.
+    /// From this machine's clock to the server's, in microseconds; of several masters the largest.
     pub(super) clock_offset_us: i64,
 }
 
@@ -44,7 +41,7 @@ pub(super) struct Verdict {
     pub(super) durability: Durability,
     /// Why nothing may be claimed.
     pub(super) reasons: Vec<Reason>,
-    /// Weaknesses that the demanded durability allows.
+    /// The weaknesses that the demanded durability allows.
     pub(super) warnings: Vec<Reason>,
     /// How many replicas must have a write before it is acknowledged.
     pub(super) wait_for: u32,
@@ -52,164 +49,115 @@ pub(super) struct Verdict {
 
 /// Judges the masters, which together are as durable as the weakest of them.
 pub(super) fn judge(nodes: &[Node], demand: Demand) -> Verdict {
-    let verdicts = nodes.iter().map(|node| judge_one(node, demand));
-    let whole = verdicts.reduce(|one, other| Verdict {
-        durability: one.durability.min(other.durability),
-        reasons: union(one.reasons, other.reasons),
-        warnings: union(one.warnings, other.warnings),
-        wait_for: one.wait_for.max(other.wait_for),
-    });
-    whole.unwrap_or_else(|| Verdict {
-        durability: Durability::Relaxed,
-        reasons: vec![Reason::new("no_master", "there is no master")],
+    let mut verdict = Verdict {
+        durability: Durability::Strict,
+        reasons: Vec::new(),
         warnings: Vec::new(),
         wait_for: 0,
-    })
-}
-
-fn judge_one(node: &Node, demand: Demand) -> Verdict {
-    let mut reasons = fatal(node);
-    let weak = weaknesses(node, demand);
-    let found = weak
-        .iter()
-        .map(|(class, _)| *class)
-        .min()
-        .unwrap_or(Durability::Strict);
-    let (refused, tolerated): (Vec<_>, Vec<_>) = weak
-        .into_iter()
-        .partition(|(class, _)| *class < demand.durability);
-    reasons.extend(refused.into_iter().map(|(_, reason)| reason));
-    let mut warnings: Vec<Reason> = tolerated.into_iter().map(|(_, reason)| reason).collect();
-    if node.is_set("aof-load-truncated", "yes") {
-        let text = "aof-load-truncated is yes: after a crash the newest writes may be dropped without a word, which \
-                    the counters then notice";
-        warnings.push(Reason::new("aof_truncated", text));
-    }
-    // Also while something else is amiss: what runs must still be written as it was promised.
-    let may_fail_over =
-        node.fails_over || (demand.durability == Durability::Bounded && node.has_replicas());
-    let wait_for = if may_fail_over && demand.durability >= Durability::Bounded {
-        node.min_replicas().max(1)
-    } else {
-        0
     };
-    Verdict {
-        durability: found,
-        reasons,
-        warnings,
-        wait_for,
+    if nodes.is_empty() {
+        verdict.durability = Durability::Relaxed;
+        let reason = Reason::new("no_master", "there is no master");
+        verdict.reasons.push(reason);
     }
+    for node in nodes {
+        verdict.reasons.extend(fatal(node));
+        for (class, reason) in weaknesses(node, demand) {
+            verdict.durability = verdict.durability.min(class);
+            if class < demand.durability {
+                verdict.reasons.push(reason);
+            } else {
+                verdict.warnings.push(reason);
+            }
+        }
+        if node.setting("aof-load-truncated") == Some("yes") {
+            let text = "aof-load-truncated is yes: after a crash the newest writes may be dropped without a word, which \
+                        the counters then notice";
+            verdict.warnings.push(Reason::new("aof_truncated", text));
+        }
+        // Whatever else is amiss: the outcomes of running calls must still be written as promised.
+        let may_fail_over =
+            node.fails_over || (demand.durability == Durability::Bounded && node.has_replicas());
+        if may_fail_over && demand.durability >= Durability::Bounded {
+            verdict.wait_for = verdict.wait_for.max(node.min_replicas().max(1));
+        }
+    }
+    remove_repeats(&mut verdict.reasons);
+    remove_repeats(&mut verdict.warnings);
+    verdict
 }
 
 /// Reasons that no demanded durability allows.
 fn fatal(node: &Node) -> Vec<Reason> {
-    let mut reasons = Vec::new();
-    let mut because = |code, text: String| reasons.push(Reason::new(code, text));
-    let version = node.info("redis_version");
-    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
-    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) < OLDEST {
-        because(
-            "version",
-            format!(
-                "Redis {version} is too old; {}.{} is the oldest",
-                OLDEST.0, OLDEST.1
-            ),
-        );
-    }
-    let role = node.info("role");
-    if role != "master" {
-        because("role", format!("this Redis is a {role}, not a master"));
-    }
+    let (version, role) = (node.info("redis_version"), node.info("role"));
+    let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let number = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let policy = node.info("maxmemory_policy");
-    if policy != "noeviction" {
-        because(
-            "eviction",
-            format!("maxmemory-policy is {policy}: it deletes keys; it must be noeviction"),
-        );
-    }
-    if node.info("loading") == "1" {
-        because("loading", "Redis is loading its data".into());
-    }
-    if node.info("aof_enabled") == "1" && node.info("aof_last_write_status") == "err" {
-        because(
-            "aof_error",
-            "Redis cannot write its append-only file".into(),
-        );
-    }
+    let aof_fails = node.info("aof_enabled") == "1" && node.info("aof_last_write_status") == "err";
     let (good, needed) = (node.info("min_slaves_good_slaves"), node.min_replicas());
-    if good.parse().is_ok_and(|good: u32| good < needed) {
-        because(
-            "replicas",
-            format!("{good} replicas are connected and keep up; min-replicas-to-write is {needed}"),
-        );
-    }
     let (used, limit) = (node.number("used_memory"), node.number("maxmemory"));
-    if limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(FULL_PERCENT) {
-        because(
-            MEMORY,
-            format!(
-                "Redis uses {used} of {limit} bytes; from {FULL_PERCENT} % on nothing new is taken"
-            ),
-        );
-    }
+    let is_full = limit > 0 && used.saturating_mul(100) >= limit.saturating_mul(FULL_PERCENT);
+    let mut reasons = Vec::new();
+    let mut refuse_if = |is_so: bool, code, text: String| {
+        reasons.extend(is_so.then(|| Reason::new(code, text)));
+    };
+    let oldest = format!("{}.{}", OLDEST.0, OLDEST.1);
+    let text = format!("Redis {version} is too old; {oldest} is the oldest");
+    refuse_if(number < OLDEST, "version", text);
+    let text = format!("this Redis is a {role}, not a master");
+    refuse_if(role != "master", "role", text);
+    let text = format!("maxmemory-policy is {policy}: it deletes keys; it must be noeviction");
+    refuse_if(policy != "noeviction", "eviction", text);
+    let is_loading = node.info("loading") == "1";
+    refuse_if(is_loading, "loading", "Redis is loading its data".into());
+    let text = "Redis cannot write its append-only file";
+    refuse_if(aof_fails, "aof_error", text.into());
+    let are_missing = good.parse().is_ok_and(|good: u32| good < needed);
+    let text =
+        format!("{good} replicas are connected and keep up; min-replicas-to-write is {needed}");
+    refuse_if(are_missing, "replicas", text);
+    let text = format!(
+        "Redis uses {used} of {limit} bytes; from {FULL_PERCENT} % on nothing new is taken"
+    );
+    refuse_if(is_full, MEMORY, text);
     reasons
 }
 
 /// The weaknesses of a master, each with the best class that it allows.
 fn weaknesses(node: &Node, demand: Demand) -> Vec<(Durability, Reason)> {
     use Durability::{Bounded, Relaxed, Strict};
-    let mut weak = Vec::new();
-    let mut allows = |class, code, text: &str| weak.push((class, Reason::new(code, text)));
-    let replicas = node.number("connected_slaves");
-    if node.info("aof_enabled") != "1" {
-        allows(
-            Relaxed,
-            "no_aof",
-            "appendonly is off: a restart loses everything since the last snapshot",
-        );
-    } else if node.config.is_some() && !node.is_set("appendfsync", "always") {
-        allows(
-            Relaxed,
-            "fsync",
-            "appendfsync is not always: a power loss loses the last seconds",
-        );
-    }
-    if node.is_set("no-appendfsync-on-rewrite", "yes") {
-        allows(
-            Relaxed,
-            "fsync_on_rewrite",
-            "no-appendfsync-on-rewrite is yes: during a rewrite nothing is synced",
-        );
-    }
-    if node.config.is_none() {
-        let text = "CONFIG is not allowed, so how durable this Redis is cannot be seen; store.declared_durability \
-                    says it in its stead";
-        let class = demand.declared.unwrap_or(Relaxed);
-        if class < Strict || demand.declared.is_none() {
-            allows(class, "undeclared", text);
-        }
-    } else if (replicas > 0 || node.fails_over) && node.min_replicas() == 0 {
-        allows(
-            Relaxed,
-            "replicas",
-            "it has replicas and min-replicas-to-write is 0: a failover may lose the newest writes",
-        );
-    }
-    if node.fails_over || (node.has_replicas() && demand.durability == Bounded) {
-        allows(
-            Bounded,
-            "failover",
-            "a failover may lose what no replica has yet, so WAIT is asked for each write",
-        );
-    }
-    if demand.clock_offset_us.unsigned_abs() > CLOCK_SLACK_US {
-        let text = format!(
-            "its clock is {} ms away from this machine's",
-            demand.clock_offset_us / 1_000
-        );
-        allows(Relaxed, "clock", &text);
-    }
-    weak
+    let has_aof = node.info("aof_enabled") == "1";
+    let is_inspected = node.config.is_some();
+    let may_fail_over = node.number("connected_slaves") > 0 || node.fails_over;
+    let mut weaknesses = Vec::new();
+    let mut weak_if = |is_so: bool, class, code, text: &str| {
+        weaknesses.extend(is_so.then(|| (class, Reason::new(code, text))));
+    };
+    let text = "appendonly is off: a restart loses everything since the last snapshot";
+    weak_if(!has_aof, Relaxed, "no_aof", text);
+    let syncs_always = !is_inspected || node.setting("appendfsync") == Some("always");
+    let text = "appendfsync is not always: a power loss loses the last seconds";
+    weak_if(has_aof && !syncs_always, Relaxed, "fsync", text);
+    let pauses_sync = node.setting("no-appendfsync-on-rewrite") == Some("yes");
+    let text = "no-appendfsync-on-rewrite is yes: during a rewrite nothing is synced";
+    weak_if(pauses_sync, Relaxed, "fsync_on_rewrite", text);
+    let is_undeclared = !is_inspected && demand.declared != Some(Strict);
+    let declared = demand.declared.unwrap_or(Relaxed);
+    let text = "CONFIG is not allowed, so the durability of this Redis cannot be inspected; declare it in \
+                store.declared_durability";
+    weak_if(is_undeclared, declared, "undeclared", text);
+    let loses_writes = is_inspected && may_fail_over && node.min_replicas() == 0;
+    let text =
+        "it has replicas and min-replicas-to-write is 0: a failover may lose the newest writes";
+    weak_if(loses_writes, Relaxed, "replicas", text);
+    let needs_wait = node.fails_over || (node.has_replicas() && demand.durability == Bounded);
+    let text = "a failover may lose what no replica has yet, so WAIT is asked for each write";
+    weak_if(needs_wait, Bounded, "failover", text);
+    let is_clock_off = demand.clock_offset_us.unsigned_abs() > CLOCK_SLACK_US;
+    let offset_ms = demand.clock_offset_us / 1_000;
+    let text = format!("its clock is {offset_ms} ms away from this machine's");
+    weak_if(is_clock_off, Relaxed, "clock", &text);
+    weaknesses
 }
 
 impl Node {
@@ -221,10 +169,8 @@ impl Node {
         self.info(field).parse().unwrap_or(0)
     }
 
-    fn is_set(&self, setting: &str, value: &str) -> bool {
-        self.config
-            .as_ref()
-            .is_some_and(|config| config.get(setting).is_some_and(|have| have == value))
+    fn setting(&self, name: &str) -> Option<&str> {
+        self.config.as_ref()?.get(name).map(String::as_str)
     }
 
     fn has_replicas(&self) -> bool {
@@ -232,28 +178,26 @@ impl Node {
     }
 
     fn min_replicas(&self) -> u32 {
-        let config = self
-            .config
-            .as_ref()
-            .and_then(|config| config.get("min-replicas-to-write"));
-        config.and_then(|number| number.parse().ok()).unwrap_or(0)
+        let setting = self.setting("min-replicas-to-write");
+        setting.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 }
 
-fn union(mut one: Vec<Reason>, other: Vec<Reason>) -> Vec<Reason> {
-    for reason in other {
-        if !one.contains(&reason) {
-            one.push(reason);
-        }
-    }
-    one
+/// Several masters may have the same weakness.
+fn remove_repeats(reasons: &mut Vec<Reason>) {
+    let mut seen = Vec::new();
+    reasons.retain(|reason| {
+        let is_new = !seen.contains(reason);
+        seen.extend(is_new.then(|| reason.clone()));
+        is_new
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(pairs: &[(&str, &str)]) -> HashMap<String, String> {
+    fn fields(pairs: &[(&str, &str)]) -> HashMap<String, String> {
         pairs
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -261,7 +205,7 @@ mod tests {
     }
 
     fn strict() -> Node {
-        let info = words(&[
+        let info = fields(&[
             ("redis_version", "7.0.15"),
             ("role", "master"),
             ("maxmemory_policy", "noeviction"),
@@ -272,7 +216,7 @@ mod tests {
             ("maxmemory", "100"),
             ("connected_slaves", "0"),
         ]);
-        let config = words(&[
+        let config = fields(&[
             ("appendfsync", "always"),
             ("no-appendfsync-on-rewrite", "no"),
             ("min-replicas-to-write", "0"),
@@ -284,7 +228,7 @@ mod tests {
         }
     }
 
-    const ASKED: Demand = Demand {
+    const DEMAND: Demand = Demand {
         durability: Durability::Strict,
         declared: None,
         clock_offset_us: 0,
@@ -295,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_one_is_strict_and_one_bad_master_spoils_it() {
-        let good = judge(&[strict(), strict()], ASKED);
+    fn a_strict_redis_is_strict_and_one_unfit_master_makes_all_unfit() {
+        let good = judge(&[strict(), strict()], DEMAND);
         assert_eq!(
             (good.durability, good.reasons, good.wait_for),
             (Durability::Strict, vec![], 0)
@@ -304,12 +248,15 @@ mod tests {
         let mut bad = strict();
         bad.info
             .insert("maxmemory_policy".into(), "allkeys-lru".into());
-        assert_eq!(codes(&judge(&[strict(), bad], ASKED).reasons), ["eviction"]);
-        assert_eq!(codes(&judge(&[], ASKED).reasons), ["no_master"]);
+        assert_eq!(
+            codes(&judge(&[strict(), bad], DEMAND).reasons),
+            ["eviction"]
+        );
+        assert_eq!(codes(&judge(&[], DEMAND).reasons), ["no_master"]);
     }
 
     #[test]
-    fn what_no_demand_makes_good_is_a_reason_under_every_demand() {
+    fn a_fatal_state_is_a_reason_under_every_demanded_durability() {
         for (field, value, code) in [
             ("redis_version", "6.2.7", "version"),
             ("role", "slave", "role"),
@@ -325,7 +272,7 @@ mod tests {
                     &[node],
                     Demand {
                         durability,
-                        ..ASKED
+                        ..DEMAND
                     },
                 );
                 assert_eq!(codes(&verdict.reasons), [code], "{field} {durability:?}");
@@ -334,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weakness_is_a_reason_for_a_class_that_asks_for_more_and_a_warning_for_the_rest() {
+    fn a_weakness_is_a_reason_where_more_is_demanded_and_otherwise_a_warning() {
         let set = |setting: &str, value: &str| {
             let mut node = strict();
             node.config
@@ -367,7 +314,7 @@ mod tests {
                             &nodes,
                             Demand {
                                 durability,
-                                ..ASKED
+                                ..DEMAND
                             }
                         )
                         .reasons
@@ -379,7 +326,7 @@ mod tests {
                 &nodes,
                 Demand {
                     durability: Durability::Relaxed,
-                    ..ASKED
+                    ..DEMAND
                 },
             );
             assert_eq!(
@@ -390,13 +337,13 @@ mod tests {
         }
         let late = Demand {
             clock_offset_us: -2_000_001,
-            ..ASKED
+            ..DEMAND
         };
         assert_eq!(codes(&judge(&[strict()], late).reasons), ["clock"]);
     }
 
     #[test]
-    fn where_a_failover_may_happen_a_replica_must_have_each_write() {
+    fn if_a_failover_may_happen_a_replica_must_have_each_write() {
         let replicated = |fails_over, connected: &str, needed: &str| {
             let mut node = Node {
                 fails_over,
@@ -412,7 +359,7 @@ mod tests {
         };
         let bounded = Demand {
             durability: Durability::Bounded,
-            ..ASKED
+            ..DEMAND
         };
         let verdict = judge(&replicated(true, "2", "1"), bounded);
         assert_eq!(
@@ -420,23 +367,23 @@ mod tests {
             (Durability::Bounded, 1, vec![])
         );
         assert_eq!(
-            codes(&judge(&replicated(true, "2", "1"), ASKED).reasons),
+            codes(&judge(&replicated(true, "2", "1"), DEMAND).reasons),
             ["failover"]
         );
-        let alone = judge(&replicated(false, "1", "1"), ASKED);
+        let alone = judge(&replicated(false, "1", "1"), DEMAND);
         assert_eq!(
             (alone.durability, alone.wait_for),
             (Durability::Strict, 0),
-            "no failover behind our back"
+            "no failover without an operator"
         );
-        // The replica that is away just now may be promoted all the same.
+        // A replica that is not connected may be promoted all the same.
         for connected in ["0", "1"] {
             for durability in [Durability::Strict, Durability::Bounded] {
                 let verdict = judge(
                     &replicated(true, connected, "0"),
                     Demand {
                         durability,
-                        ..ASKED
+                        ..DEMAND
                     },
                 );
                 assert_eq!(
@@ -456,20 +403,20 @@ mod tests {
         assert_eq!(codes(&late.reasons), ["clock"]);
         assert_eq!(
             late.wait_for, 1,
-            "outcomes are waited for, whatever else is amiss"
+            "outcomes wait for a replica, whatever else is amiss"
         );
     }
 
     #[test]
-    fn a_redis_that_does_not_let_itself_be_looked_at_is_what_its_operator_says() {
+    fn a_redis_that_forbids_config_is_as_durable_as_its_operator_declares() {
         let nodes = [Node {
             config: None,
             ..strict()
         }];
-        assert_eq!(codes(&judge(&nodes, ASKED).reasons), ["undeclared"]);
+        assert_eq!(codes(&judge(&nodes, DEMAND).reasons), ["undeclared"]);
         let declared = Demand {
             declared: Some(Durability::Strict),
-            ..ASKED
+            ..DEMAND
         };
         let fails_over = [Node {
             config: None,
@@ -479,7 +426,7 @@ mod tests {
         assert_eq!(
             codes(&judge(&fails_over, declared).reasons),
             ["failover"],
-            "no word makes that strict"
+            "no declaration makes a failover strict"
         );
         let verdict = judge(&nodes, declared);
         assert_eq!(
@@ -488,7 +435,7 @@ mod tests {
         );
         let less = Demand {
             declared: Some(Durability::Bounded),
-            ..ASKED
+            ..DEMAND
         };
         assert_eq!(codes(&judge(&nodes, less).reasons), ["undeclared"]);
     }
