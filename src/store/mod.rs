@@ -155,7 +155,7 @@ impl Durability {
 }
 
 /// Whether calls may be claimed, and how durable they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// The store's durability; `None` if it cannot be seen.
     pub durability: Option<Durability>,

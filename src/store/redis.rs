@@ -6,12 +6,11 @@
 
 mod answer; // answers of scripts and commands
 mod at_risk; // calls that a loss of data puts at risk
-mod barrier; // WAIT, for what replicas must have
+mod barrier; // WAIT, for writes that replicas must have
 mod calls; // claims, changes, and finding calls that need work
-mod checks; // what is looked at, and when
+mod checks; // what is inspected, and when
 mod document; // documents
-mod durability; // what a Redis is worth
-mod ears; // hearing the ends of other gateways' calls
+mod durability; // how durable a Redis is
 mod epoch; // lost data: noticing it, accepting it
 mod find; // finding calls
 mod forget; // deleting old calls
@@ -22,23 +21,23 @@ mod ledger; // listing calls
 mod link; // the connection
 mod loss; // whether the store has lost data
 #[cfg(test)]
-mod loss_model; // all states of a model of that
+mod loss_model; // explores all states of a model of the loss check
 mod marks; // epoch and counts of a partition
-mod memory; // what a gateway remembers of it
+mod memory; // what a gateway remembers of the store
 mod pause; // paused tools
-mod put_back; // writes that were lost and are remembered
+mod put_back; // writes that the store has lost and the gateway remembers
 mod record; // records as texts
 mod scripts; // one per verb
-mod selftest; // a trial of them
+mod selftest; // a trial of the scripts
 mod server; // the connection, the scripts and what is known of their Redis
-mod session; // conditions, and what follows from them
+mod session; // conditions of claims, and denials
 mod sessions; // sessions as operators see them
 mod status; // whether anything may be claimed
 mod store; // the parts, opened together
-mod target; // which Redis, and what is asked of it
-mod tracker; // hearing what other gateways change
+mod subscriber; // hears the ends of other gateways' calls
+mod target; // the address of a Redis, and the demands on it
+mod tracker; // hears what other gateways change
 mod whole; // until when the store surely has everything
-mod write; // claims and changes of calls
 
 pub use self::memory::WatermarksError;
 pub use self::store::{OpenError, Redis};

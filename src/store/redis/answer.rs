@@ -1,72 +1,75 @@
 //! Reads the answers of scripts and commands.
 
-use std::str::FromStr;
-
 use redis::{FromRedisValue, Value};
 
 use super::record;
+use crate::core::position::Position;
 use crate::core::record::Record;
 use crate::store::Error;
 
-/// The answer of a script: a word and values behind it.
+/// The answer of a script: a word and the values after it.
 pub(super) struct Answer {
     pub(super) word: String,
-    rest: Vec<Value>,
+    values: Vec<Value>,
 }
 
 impl Answer {
     pub(super) fn read(answer: Value) -> Result<Self, Error> {
-        let mut parts = Vec::<Value>::from_redis_value(answer).map_err(unreadable)?;
-        if parts.is_empty() {
+        let mut values = Vec::<Value>::from_redis_value(answer).map_err(unreadable)?;
+        if values.is_empty() {
             return Err(unreadable("an empty answer"));
         }
-        let rest = parts.split_off(1);
-        let word = parts.pop().unwrap_or(Value::Nil);
-        Ok(Self {
-            word: String::from_redis_value(word).map_err(unreadable)?,
-            rest,
-        })
+        let word = String::from_redis_value(values.remove(0)).map_err(unreadable)?;
+        Ok(Self { word, values })
     }
 
-    /// One of the texts behind the word.
-    pub(super) fn text(&self, at: usize) -> Option<String> {
-        self.rest
-            .get(at)
-            .cloned()
-            .and_then(|value| String::from_redis_value(value).ok())
+    /// One of the values as a text; empty if the answer has none.
+    pub(super) fn text(&self, at: usize) -> String {
+        let value = self.values.get(at).cloned();
+        let text = value.and_then(|value| String::from_redis_value(value).ok());
+        text.unwrap_or_default()
     }
 
-    /// The texts behind the word.
+    /// All values as texts.
     pub(super) fn texts(&self) -> impl Iterator<Item = String> {
-        (0..self.rest.len()).filter_map(|at| self.text(at))
+        (0..self.values.len()).map(|at| self.text(at))
     }
 
-    pub(super) fn number<T: FromStr>(&self, at: usize) -> Option<T> {
-        self.text(at).and_then(|number| number.parse().ok())
+    pub(super) fn number(&self, at: usize) -> Option<u64> {
+        self.text(at).parse().ok()
     }
 
-    /// The fields at the end.
+    /// The fields in the last value.
     pub(super) fn fields(mut self) -> Result<Vec<Value>, Error> {
-        let fields = self.rest.pop().unwrap_or(Value::Nil);
-        Vec::from_redis_value(fields).map_err(unreadable)
+        Vec::from_redis_value(self.last()).map_err(unreadable)
     }
 
-    /// The record at the end.
+    /// The record in the last value.
     pub(super) fn record(mut self) -> Result<Option<Record>, Error> {
-        stored_in(self.rest.pop().unwrap_or(Value::Nil))
+        stored_in(self.last())
     }
 
-    /// The error for a word that makes no sense here.
-    pub(super) fn no_sense(&self) -> Error {
+    fn last(&mut self) -> Value {
+        self.values.pop().unwrap_or(Value::Nil)
+    }
+
+    /// The error for a word that the script should not answer with.
+    pub(super) fn unexpected(&self) -> Error {
         unreadable(format!("{:?} is no word of this script", self.word))
     }
 }
 
 pub(super) fn stored_in(text: Value) -> Result<Option<Record>, Error> {
     let text = record::text(text).map_err(unreadable)?;
-    text.map(|text| record::read(&text))
-        .transpose()
-        .map_err(unreadable)
+    let record = text.map(|text| record::read(&text)).transpose();
+    record.map_err(unreadable)
+}
+
+/// Reads the positions in a list. One that cannot be read makes all of them unreadable.
+pub(super) fn positions(list: &[Vec<u8>]) -> Result<Vec<Position>, Error> {
+    let positions = list.iter().map(|bytes| Position::from_bytes(bytes));
+    let positions: Option<_> = positions.collect();
+    positions.ok_or_else(|| unreadable("this is no position"))
 }
 
 /// The error for an unreadable answer, which proves nothing.

@@ -1,34 +1,34 @@
-//! Reading, page by page, the calls that a loss of data puts at risk.
+//! Reads, page by page, the calls that a loss of data puts at risk.
 //!
-//! A page begins behind the last entry of the one before it. That holds over a restart, which
-//! changes the order in which SCAN meets entries. After a failover all begins anew: the new master
-//! may list calls that the old one no longer had.
+//! A page begins behind the last entry of the page before, so a restart does not disturb it as it would disturb SCAN.
+//! After a restart or a failover the pages begin anew: the new master may list calls that the old one no longer had.
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use redis::FromRedisValue;
+use serde::{Deserialize, Serialize};
 
 use super::answer::unreadable;
 use super::checks::run_id;
 use super::keys::Partition;
-use super::put_back::Restorer;
+use super::put_back::put_all_back;
 use super::scripts::{Run, command};
+use super::server::Server;
 use crate::core::position::Position;
 use crate::core::record::CallId;
 use crate::store::Error;
 
-/// The indexes that are read. Those that become unknown meanwhile are not met again.
+/// The indexes, in the order in which they are read. Calls that become unknown meanwhile are not read twice.
 const INDEXES: [&str; 3] = ["unknown", "failed", "running"];
-/// How often a page is read whose server is started anew meanwhile.
+/// How often a page is read if the server restarts meanwhile.
 const TRIES: usize = 3;
 
 /// Where a page begins.
+#[derive(Serialize, Deserialize)]
 struct Place {
-    /// Index and partition.
+    /// The numbers of index and partition.
     index: (usize, usize),
-    /// The score of the last entry that was read, and its place in the index.
+    /// The score of the last entry that was read, and the entry.
     behind: (String, Vec<u8>),
-    /// The servers that the pages so far are from.
+    /// The servers from which the earlier pages were read.
     servers: String,
 }
 
@@ -40,110 +40,81 @@ impl Place {
             servers: servers.to_owned(),
         }
     }
-
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(':');
-        let mut next = || parts.next();
-        Some(Self {
-            index: (next()?.parse().ok()?, next()?.parse().ok()?),
-            behind: (next()?.to_owned(), URL_SAFE_NO_PAD.decode(next()?).ok()?),
-            servers: next()?.to_owned(),
-        })
-    }
-
-    fn text(&self) -> String {
-        let ((index, partition), (score, place)) = (self.index, &self.behind);
-        let place = URL_SAFE_NO_PAD.encode(place);
-        format!("{index}:{partition}:{score}:{place}:{}", self.servers)
-    }
 }
 
-impl Restorer {
-    /// One page of the calls at risk, and where the next begins.
-    pub(super) async fn calls_at_risk(
-        &self,
-        from: &str,
-        limit: u32,
-    ) -> Result<(Vec<CallId>, Option<String>), Error> {
-        for _ in 0..TRIES {
-            let servers = self.run_ids().await?;
-            let from = Place::parse(from).filter(|from| from.servers == servers);
-            if from.is_none() {
-                // What runs here may have been forgotten a moment ago.
-                self.put_all_back().await?;
+/// One page of the calls at risk, and where the next begins.
+pub(super) async fn calls_at_risk(
+    server: &Server,
+    from: &str,
+    limit: u32,
+) -> Result<(Vec<CallId>, Option<String>), Error> {
+    for _ in 0..TRIES {
+        let servers = run_ids(server).await?;
+        let from = match serde_json::from_str::<Place>(from) {
+            Ok(from) if from.servers == servers => from,
+            _ => {
+                // The restarted server may lack a call that runs here.
+                put_all_back(server).await?;
+                Place::first(&servers)
             }
-            let from = from.unwrap_or_else(|| Place::first(&servers));
-            let (calls, next) = self.page_at_risk(from, limit).await?;
-            if self.run_ids().await? == servers {
-                return Ok((calls, next.map(|next| next.text())));
-            }
-        }
-        let why = "Redis was started anew while its calls at risk were read";
-        Err(Error::Refused(why.into()))
-    }
-
-    /// The runs of all masters. A restart changes them, and so does a failover.
-    async fn run_ids(&self) -> Result<String, Error> {
-        let infos = self
-            .server
-            .link
-            .ask_masters(command("INFO", "server"))
-            .await?;
-        let run_id = |info| {
-            let info = String::from_redis_value(info).map_err(unreadable)?;
-            run_id(&info).ok_or_else(|| Error::Refused("INFO names no run_id".into()))
         };
-        let mut runs = infos
-            .into_iter()
-            .map(run_id)
-            .collect::<Result<Vec<_>, _>>()?;
-        runs.sort();
-        Ok(runs.join("+"))
+        let (calls, next) = page_at_risk(server, from, limit).await?;
+        if run_ids(server).await? == servers {
+            let next = next.map(|next| serde_json::to_string(&next)).transpose();
+            return Ok((calls, next.map_err(unreadable)?));
+        }
     }
+    let why = "Redis restarted while its calls at risk were read";
+    Err(Error::Refused(why.into()))
+}
 
-    /// The first page behind a place that has calls.
-    async fn page_at_risk(
-        &self,
-        mut from: Place,
-        limit: u32,
-    ) -> Result<(Vec<CallId>, Option<Place>), Error> {
-        let places = (0..).zip(INDEXES).flat_map(|(number, name)| {
-            (0..)
-                .zip(Partition::all())
-                .map(move |(at, partition)| ((number, at), partition.key(name)))
-        });
-        let (places, keys): (Vec<_>, Vec<_>) =
-            places.skip_while(|(at, _)| *at < from.index).unzip();
-        let exist = keys.iter().map(|key| command("EXISTS", key)).collect();
-        let exist: Vec<bool> = self.server.link.ask_many(exist).await?;
-        for ((index, key), _) in places
-            .into_iter()
-            .zip(keys)
-            .zip(exist)
-            .filter(|(_, exists)| *exists)
-        {
-            if index != from.index {
-                // An entry is of one index only, which may have vanished since.
-                from = Place {
-                    index,
-                    ..Place::first(&from.servers)
-                };
-            }
-            let mut run = Run::new(&self.server.scripts.at_risk);
-            run.key(key)
-                .arg((&from.behind.0, &from.behind.1[..], limit));
-            let found = self.server.link.run(&run).await?;
-            let found = Vec::<(Vec<u8>, String)>::from_redis_value(found).map_err(unreadable)?;
-            let Some((place, score)) = found.last().cloned() else {
-                continue;
+/// The run ids of all masters. A restart changes them, and so does a failover.
+async fn run_ids(server: &Server) -> Result<String, Error> {
+    let infos = server.link.ask_masters(command("INFO", "server")).await?;
+    let run_id = |info| {
+        let info = String::from_redis_value(info).map_err(unreadable)?;
+        run_id(&info).ok_or_else(|| Error::Refused("INFO names no run_id".into()))
+    };
+    let mut runs: Vec<String> = infos.into_iter().map(run_id).collect::<Result<_, _>>()?;
+    runs.sort();
+    Ok(runs.join("+"))
+}
+
+/// The first page behind a place that has calls.
+async fn page_at_risk(
+    server: &Server,
+    mut from: Place,
+    limit: u32,
+) -> Result<(Vec<CallId>, Option<Place>), Error> {
+    let mut indexes = Vec::new();
+    for (number, name) in (0..).zip(INDEXES) {
+        for partition in Partition::all() {
+            indexes.push(((number, partition.index()), partition.key(name)));
+        }
+    }
+    indexes.retain(|(index, _)| *index >= from.index);
+    let exists = indexes.iter().map(|(_, key)| command("EXISTS", key));
+    let exist: Vec<bool> = server.link.ask_many(exists).await?;
+    let existing = indexes.into_iter().zip(exist).filter(|(_, exists)| *exists);
+    for ((index, key), _) in existing {
+        if index != from.index {
+            // The last entry that was read is of another index, which may be gone by now.
+            from = Place {
+                index,
+                ..Place::first(&from.servers)
             };
-            let places = found
-                .iter()
-                .filter_map(|(place, _)| Position::from_bytes(place));
-            let calls = places.map(|place| place.call_id()).collect();
+        }
+        let run = Run::new(&server.scripts.at_risk).key(key);
+        let (score, place) = &from.behind;
+        let run = run.arg((score, &place[..], limit));
+        let found = server.link.run(&run).await?;
+        let found = Vec::<(Vec<u8>, String)>::from_redis_value(found).map_err(unreadable)?;
+        if let Some((place, score)) = found.last().cloned() {
+            let places = found.iter().map(|(place, _)| Position::from_bytes(place));
+            let calls = places.flatten().map(|place| place.call_id()).collect();
             from.behind = (score, place);
             return Ok((calls, Some(from)));
         }
-        Ok((Vec::new(), None))
     }
+    Ok((Vec::new(), None))
 }

@@ -1,48 +1,112 @@
 //! Calls: claims, changes, and finding those that need work.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+use super::answer::{Answer, unreadable};
 use super::find::SEARCHED;
-use super::keys::Partition;
-use super::record::NEVER;
+use super::keys::{self, Partition};
+use super::memory::Need;
+use super::put_back::put_back;
+use super::record::{self, NEVER};
 use super::scripts::command;
+use super::session::{condition_keys, denied, freed_from};
 use super::store::Redis;
 use crate::core::call::Change;
 use crate::core::key::Lookup;
-use crate::core::record::{CallId, Holder, Record};
-use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE};
+use crate::core::record::{CallId, Holder, Record, State};
+use crate::core::session::{Admission, Token};
+use crate::store::{
+    Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE, codec, is_seen,
+};
 
-/// Most unknown calls that are looked at for those of some tools; this is done once after a start.
-const LOOKED_AT: usize = 10_000;
+/// How many unknown calls one search for unscheduled calls reads. It runs once after a start.
+const UNSCHEDULED_SEARCHED: usize = 10_000;
 
 #[async_trait]
 impl Calls for Redis {
     async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
-        match self.writer.try_claim(change, instead_of).await {
-            // What is there can be told all the same; but nothing runs on it.
+        let holder = match self.try_claim(change, instead_of).await {
+            // Nothing may be claimed, but a stored result can still be replayed.
             Err(Error::Refused(why)) if self.server.status.is_reached() => {
-                match self.writer.in_the_way(change, instead_of).await {
+                match self.other_holder(change, instead_of).await {
                     Ok(Some(holder)) if holder.intent.call_id == intent.call_id => {
-                        Err(Error::Ambiguous(why))
+                        return Err(Error::Ambiguous(why));
                     }
-                    Ok(Some(holder)) => Ok(Claimed::Existing(self.server.settled(holder).await?)),
-                    _ => Err(Error::Refused(why)),
+                    Ok(Some(holder)) => holder,
+                    _ => return Err(Error::Refused(why)),
                 }
             }
-            Ok(Claimed::Existing(holder)) => {
-                Ok(Claimed::Existing(self.server.settled(holder).await?))
-            }
-            claimed => claimed,
-        }
+            Ok(Claimed::Existing(holder)) => holder,
+            claimed => return claimed,
+        };
+        Ok(Claimed::Existing(self.server.settled(holder).await?))
     }
 
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
-        self.writer.try_replace(change, expected).await
+        let (server, record) = (&self.server, &change.record);
+        let intent = &record.intent;
+        // A change after which a request is sent, or that claims names, needs a store that is open.
+        let runs = matches!(record.state, State::Running);
+        let begins = runs || !change.takes.names.is_empty();
+        let (epoch, script) = if begins {
+            server.status.must_be_open()?;
+            (server.memory.epoch(), &server.scripts.begin)
+        } else {
+            (String::new(), &server.scripts.finish)
+        };
+        let (stored_intent, args) = if runs {
+            (codec::intent(intent), &intent.args[..])
+        } else {
+            (Vec::new(), &[][..])
+        };
+        let leaves_similar = change.release.similar.is_some();
+        let run = server
+            .about_call(
+                script,
+                epoch,
+                (record, &change.entry),
+                condition_keys(change),
+                &[],
+                &change.takes.instead_of,
+            )
+            .arg((stored_intent, args))
+            .arg(server.conditions(change)?)
+            .arg((&record::cas(expected), record::or_empty(expected.fencing)))
+            .arg((freed_from(change), if leaves_similar { "1" } else { "" }))
+            .arg(if change.release.retakes_lock { "1" } else { "" })
+            .arg(if begins { "" } else { server.publish_command() })
+            .arg(change.takes.names.len());
+        let answer = if begins {
+            server.run_guarded(run).await?
+        } else {
+            server.run(run).await?
+        };
+        match answer.word.as_str() {
+            "done" => Ok(Replaced::Done(self.written(change, &answer).await?)),
+            "denied" => Ok(Replaced::Denied(denied(&answer)?)),
+            "gone" if begins => Err(server.has_lost("call")),
+            "gone" => self.complete_lost(change).await,
+            "changed" => {
+                let newer = answer.record()?;
+                let is_older = newer.as_ref().is_some_and(|stored| {
+                    stored.intent.call_id == intent.call_id && stored.version < expected.version
+                });
+                match (is_older, begins) {
+                    (true, true) => Err(server.has_lost("call")),
+                    (true, false) => self.complete_lost(change).await,
+                    (false, _) => {
+                        server.memory.forget(intent.call_id);
+                        Ok(Replaced::Lost(newer))
+                    }
+                }
+            }
+            _ => Err(answer.unexpected()),
+        }
     }
 
     async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
@@ -63,20 +127,20 @@ impl Calls for Redis {
     async fn watch(&self, name: &Lookup, call_id: CallId) -> Result<Option<Record>, Error> {
         match self.tracker.get() {
             Some(tracker) => tracker.watch(name, call_id).await,
-            None => Err(Error::Refused("no memory is told of changes".into())),
+            None => Err(Error::Refused(
+                "no memory of calls is told of changes".into(),
+            )),
         }
     }
 
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
-        // No gateway can tell that the owner has ended; its lease is what counts.
+        // A gateway cannot tell whether the owner has ended, only that the lease is over.
         let (limit, times) = (limit as usize, 0..=now.as_microsecond());
-        let over = self
+        let searched = limit + UNREADABLE as usize;
+        let search = self
             .server
-            .search("running", times, limit, limit + UNREADABLE as usize, |_| {
-                true
-            })
-            .await?
-            .0;
+            .search("running", times, limit, searched, |_| true);
+        let (over, _) = search.await?;
         Ok(over.map(|record| Due {
             record,
             owner_ended: false,
@@ -98,18 +162,12 @@ impl Calls for Redis {
                 true
             }
         };
-        // The index knows no tools: what stands before a long backlog is met in the next rounds.
-        let from = self.checked_until.load(Ordering::Relaxed);
-        let (found, last) = self
+        // The index is not by tool. If the backlog of one tool fills a round, the next round goes on behind it.
+        let times = self.checked_until.load(Ordering::Relaxed)..=now.as_microsecond();
+        let search = self
             .server
-            .search(
-                "unknown",
-                from..=now.as_microsecond(),
-                limit,
-                SEARCHED,
-                has_place,
-            )
-            .await?;
+            .search("unknown", times, limit, SEARCHED, has_place);
+        let (found, last) = search.await?;
         self.checked_until
             .store(last.unwrap_or(0), Ordering::Relaxed);
         Ok(found)
@@ -121,42 +179,128 @@ impl Calls for Redis {
         limit: u32,
     ) -> Result<Found<Record>, Error> {
         self.server.status.must_be_open()?;
-        let is_asked_for = |record: &Record| tools.contains(&record.intent.tool);
-        Ok(self
+        let (limit, times) = (limit as usize, NEVER..=NEVER);
+        let is_of_tools = |record: &Record| tools.contains(&record.intent.tool);
+        let search = self
             .server
-            .search(
-                "unknown",
-                NEVER..=NEVER,
-                limit as usize,
-                LOOKED_AT,
-                is_asked_for,
-            )
-            .await?
-            .0)
+            .search("unknown", times, limit, UNSCHEDULED_SEARCHED, is_of_tools);
+        Ok(search.await?.0)
     }
 
     async fn census(&self) -> Result<Vec<Census>, Error> {
-        let mut census: Vec<Census> = Vec::new();
         let counts = |partition: Partition| command("HGETALL", partition.key("census"));
         let counts: Vec<Vec<(String, i64)>> = self.server.link.ask_each(counts).await?;
+        let mut sums = BTreeMap::<String, u64>::new();
         for (name, calls) in counts.into_iter().flatten() {
-            let (Some((state, tool)), Ok(calls @ 1..)) =
-                (name.split_once(':'), u64::try_from(calls))
-            else {
-                continue;
-            };
-            match census
-                .iter_mut()
-                .find(|count| count.state == state && count.tool == tool)
+            *sums.entry(name).or_default() += u64::try_from(calls).unwrap_or(0);
+        }
+        let census = |(name, calls): (String, u64)| {
+            let (state, tool) = name.split_once(':').filter(|_| calls > 0)?;
+            Some(Census {
+                tool: tool.to_owned(),
+                state: state.to_owned(),
+                calls,
+            })
+        };
+        Ok(sums.into_iter().filter_map(census).collect())
+    }
+}
+
+impl Redis {
+    /// The first call that holds one of these names and does not give it up.
+    async fn other_holder(
+        &self,
+        change: &Change,
+        instead_of: &[Record],
+    ) -> Result<Option<Record>, Error> {
+        let names: Vec<Lookup> = change.record.intent.all_names().copied().collect();
+        let holders = self.server.held(&names).await?.into_iter();
+        let mut records = holders.map(|holder| holder.record);
+        Ok(records.find(|record| !is_seen(record, instead_of)))
+    }
+
+    async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+        self.server.status.must_be_open()?;
+        let (server, intent) = (&self.server, &change.record.intent);
+        let epoch = server.memory.epoch();
+        let is_listed = server.known.has(&epoch, &intent.tenant, &intent.tool);
+        let run = server
+            .about_call(
+                &server.scripts.claim,
+                epoch.clone(),
+                (&change.record, &change.entry),
+                condition_keys(change),
+                &keys::lists(intent),
+                instead_of,
+            )
+            .arg((codec::intent(intent), &intent.args[..]))
+            .arg(server.conditions(change)?)
+            .arg(if is_listed { "" } else { &intent.tenant });
+        let answer = server.run_guarded(run).await?;
+        match answer.word.as_str() {
+            "done" => {
+                let record = self.written(change, &answer).await?;
+                server.known.learn(&epoch, &intent.tenant, &intent.tool);
+                Ok(Claimed::Yours(record))
+            }
+            "held" => {
+                let missing = || Error::Refused("the record behind a key is missing".into());
+                Ok(Claimed::Existing(answer.record()?.ok_or_else(missing)?))
+            }
+            "denied" => Ok(Claimed::Denied(denied(&answer)?)),
+            _ => Err(answer.unexpected()),
+        }
+    }
+
+    /// The record as a script has written it, once replicas have it.
+    ///
+    /// Notes its token, the count of this gateway's writes, and the write, which may have to be put back.
+    async fn written(&self, change: &Change, answer: &Answer) -> Result<Record, Error> {
+        let (mut record, memory) = (change.record.clone(), &self.server.memory);
+        let token = Some(answer.text(0)).filter(|token| !token.is_empty());
+        let token: Option<Result<u64, _>> = token.map(|token| token.parse());
+        record.fencing = token.transpose().map_err(unreadable)?;
+        record.similar_to = keys::call_id(answer.text(2).as_bytes());
+        let partition = Partition::of(&record.intent.lookup);
+        self.server.saw_count(partition, answer, 1);
+        if let Some(token) = record.fencing {
+            let is_brought = |admission: &Admission| matches!(admission.token, Token::This(_));
+            if change.admission.as_ref().is_some_and(is_brought) {
+                // Tokens of other sessions need not be above it. But after a loss it must not be given again.
+                memory.saw_brought(token);
+            } else if memory.saw_token(token)
+                && !self.server.save_watermarks(Need::Token(token)).await
             {
-                Some(count) => count.calls += calls,
-                None => census.push(Census {
-                    tool: tool.to_owned(),
-                    state: state.to_owned(),
-                    calls,
-                }),
+                let why = "written, but the token could not be noted in the watermarks";
+                return Err(Error::Ambiguous(why.into()));
             }
         }
-        Ok(census)
+        memory.remember(memory.call_write(&record, change));
+        self.server.barrier.pass(partition).await?;
+        Ok(record)
+    }
+
+    /// Writes the end of a call that the store has lost, or has only in an older version.
+    ///
+    /// Unfinished calls are never deleted, so the store has lost data. The remembered record is put back as a whole.
+    async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
+        let server = &self.server;
+        let call_id = change.record.intent.call_id;
+        let write = server.memory.call_write(&change.record, change);
+        put_back(server, &write).await?;
+        server.memory.remember(write);
+        server.link.trouble.notify_one();
+        match server.fields_of(call_id).await? {
+            // Another writer was faster. This gateway's knowledge may still settle the call.
+            Some(stored) if stored != change.record => {
+                server.memory.forget(call_id);
+                Ok(Replaced::Lost(Some(stored)))
+            }
+            _ => {
+                let partition = Partition::of(&change.record.intent.lookup);
+                server.barrier.pass(partition).await?;
+                Ok(Replaced::Done(change.record.clone()))
+            }
+        }
     }
 }

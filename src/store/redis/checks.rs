@@ -1,68 +1,63 @@
 //! The inspection of a Redis: reachable, durable, permissions, and loss of data.
 //!
-//! At the start, on every trouble with the connection, and every second.
+//! Runs at the start, on every trouble with the connection, and every second.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use redis::{FromRedisValue, PushInfo, PushKind};
 use tokio::time::{Instant, sleep};
 
 use super::answer::unreadable;
 use super::durability::{self, Demand, Node, Verdict};
-use super::ears::Ears;
 use super::epoch::Epochs;
 use super::memory::{Need, TOKEN_LIMIT_US};
 use super::scripts::command;
 use super::server::{Server, local_time};
-use super::status::{readiness, unreachable};
-use super::target::Settings;
-use crate::core::pace::Pace;
+use super::status::unreachable;
+use super::subscriber::Subscriber;
+use super::target::{Kind, Settings};
 use crate::store::lock::lock;
-use crate::store::{Durability, Error, Readiness, Reason};
+use crate::store::{Error, Readiness, Reason};
 
-/// How often it tries to reach a Redis that does not answer.
+/// How often an unreachable or unfit Redis is inspected.
 const TRY_EVERY: Duration = Duration::from_millis(250);
 /// The shortest time between two inspections after trouble.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Failed inspections in a row, until the connection is made anew.
+/// After so many failed inspections in a row the connection is made anew.
 const PATIENCE: u32 = 3;
 
 /// Inspects a Redis, all of it each time.
 pub(super) struct Watch {
     server: Arc<Server>,
-    epochs: Arc<Epochs>,
-    ears: Arc<Ears>,
-    /// The least durability; below it nothing is claimed.
-    durability: Durability,
-    /// The declared durability, where CONFIG is not allowed.
-    declared: Option<Durability>,
-    pace: Pace,
-    /// Since when there are other servers than before.
-    met_at: Mutex<Option<Instant>>,
+    pub(super) epochs: Epochs,
+    pub(super) subscriber: Subscriber,
+    settings: Settings,
+    /// When the servers last changed.
+    changed_at: Mutex<Option<Instant>>,
 }
 
-/// Inspects as long as a handle of the store is open.
-pub(super) async fn keep_looking(store: Weak<Watch>) {
+/// Inspects the Redis as long as a handle of the store is open.
+pub(super) async fn keep_inspecting(store: Weak<Watch>) {
     let mut failures: u32 = 0;
     loop {
         let Some(watch) = store.upgrade() else { return };
-        let (trouble, is_well) = (
-            watch.server.link.trouble.clone(),
-            watch.server.status.get().reasons.is_empty(),
-        );
-        let every = watch.pace.redis_look_every;
+        let trouble = watch.server.link.trouble.clone();
+        let every = watch.settings.pace.redis_look_every;
+        let pause = if watch.server.status.is_open() {
+            every
+        } else {
+            TRY_EVERY.min(every)
+        };
         drop(watch);
-        let rest = if is_well { every } else { TRY_EVERY.min(every) };
         tokio::select! {
-            () = sleep(rest) => {}
+            () = sleep(pause) => {}
             () = trouble.notified() => sleep(PAUSE).await,
         }
         let Some(watch) = store.upgrade() else { return };
-        failures = if watch.look_after().await {
+        failures = if watch.inspect().await {
             0
         } else {
             failures + 1
@@ -75,63 +70,50 @@ pub(super) async fn keep_looking(store: Weak<Watch>) {
 }
 
 impl Watch {
-    pub(super) fn new(
-        server: Arc<Server>,
-        epochs: Arc<Epochs>,
-        ears: Arc<Ears>,
-        settings: Settings,
-    ) -> Self {
+    pub(super) fn new(server: Arc<Server>, settings: Settings) -> Self {
         Self {
+            epochs: Epochs::new(server.clone(), settings.pace.redis_watch_gone),
+            subscriber: Subscriber::new(&server.link),
             server,
-            epochs,
-            ears,
-            durability: settings.durability,
-            declared: settings.declared,
-            pace: settings.pace,
-            met_at: Mutex::default(),
+            settings,
+            changed_at: Mutex::default(),
         }
     }
 
-    /// One inspection of everything. Returns whether the Redis was reached.
-    pub(super) async fn look_after(&self) -> bool {
+    /// Inspects everything once, and publishes what it finds. Returns whether the Redis was reached.
+    pub(super) async fn inspect(&self) -> bool {
         let closings = self.server.status.closings();
-        let looked = self.look().await;
-        let reached = looked.is_ok();
-        let mut seen =
-            looked.unwrap_or_else(|error| unreachable(format!("Redis is not reached: {error}")));
+        let found = self.find_out().await;
+        let is_reached = found.is_ok();
+        let mut found =
+            found.unwrap_or_else(|error| unreachable(format!("Redis is not reached: {error}")));
         if !self.server.save_watermarks(Need::IfOld).await {
-            seen.reasons.push(Reason::new(
-                "watermarks",
-                "the file of watermarks cannot be written",
-            ));
+            let text = "the file of watermarks cannot be written";
+            found.reasons.push(Reason::new("watermarks", text));
         }
-        if self.server.status.closings() != closings && seen.reasons.is_empty() {
-            // This look may have seen what was before.
-            seen.reasons.push(Reason::new(
-                "disconnected",
-                "Redis has to be looked at once more",
-            ));
+        if self.server.status.closings() != closings && found.reasons.is_empty() {
+            // This inspection may have seen the state before the store was closed.
+            let text = "Redis has to be inspected once more";
+            found.reasons.push(Reason::new("disconnected", text));
             self.server.link.trouble.notify_one();
         }
-        seen.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
-        let whole_since_us =
-            Some(self.epochs.whole_since_us.load(Ordering::SeqCst)).filter(|since| *since != 0);
-        seen.whole_since = whole_since_us.and_then(|since| Timestamp::from_microsecond(since).ok());
-        self.server.status.publish(seen, &self.server.link.target);
+        found.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
+        found.whole_since = *lock(&self.epochs.whole_since);
+        self.server.status.publish(found, &self.server.link.target);
         self.server.looks.send_modify(|looks| *looks += 1);
-        reached
+        is_reached
     }
 
-    async fn look(&self) -> Result<Readiness, Error> {
+    async fn find_out(&self) -> Result<Readiness, Error> {
         if !self.server.link.is_connected() {
             self.connect().await?;
         }
-        self.ears.hear_endings().await;
+        self.subscriber.subscribe().await;
         let clock_offset_us = self.compare_clocks().await?;
         let nodes = self.ask_nodes().await?;
         let demand = Demand {
-            durability: self.durability,
-            declared: self.declared,
+            durability: self.settings.durability,
+            declared: self.settings.declared,
             clock_offset_us,
         };
         let Verdict {
@@ -141,8 +123,11 @@ impl Watch {
             wait_for,
         } = durability::judge(&nodes, demand);
         self.server.barrier.demand(wait_for);
-        if reasons.iter().any(|reason| reason.code == "role") {
-            // Another one may be the master by now.
+        let has_reason = |reasons: &[Reason], codes: &[&str]| {
+            reasons.iter().any(|reason| codes.contains(&reason.code))
+        };
+        if has_reason(&reasons, &["role"]) {
+            // Another server may be the master by now.
             self.server.link.disconnect();
         }
         let mut servers: Vec<&str> = nodes
@@ -153,27 +138,26 @@ impl Watch {
             .collect();
         servers.sort_unstable();
         let servers = servers.concat();
-        if self.server.memory.token()
-            > self.server.now().as_microsecond().unsigned_abs() + TOKEN_LIMIT_US
-        {
-            reasons.push(Reason::new(
-                "tokens_ahead",
-                "fencing tokens are more than a day ahead of the clock",
-            ));
+        let now = self.server.now().as_microsecond().unsigned_abs();
+        if self.server.memory.token() > now + TOKEN_LIMIT_US {
+            let text = "fencing tokens are more than a day ahead of the clock";
+            reasons.push(Reason::new("tokens_ahead", text));
         }
-        if !reasons
-            .iter()
-            .any(|reason| matches!(reason.code, "role" | "loading" | "version"))
-        {
+        if !has_reason(&reasons, &["role", "loading", "version"]) {
             reasons.extend(self.epochs.look_for_loss().await?);
-            reasons.extend(self.let_others_look(&servers));
+            reasons.extend(self.let_others_inspect(&servers));
         }
         if reasons.is_empty() {
             reasons.extend(self.server.try_scripts(&servers).await);
         }
-        warnings.extend(self.who_are_we().await);
+        warnings.extend(self.default_user().await);
         warnings.extend(self.server.memory.exposed());
-        Ok(readiness(Some(durability), reasons, warnings))
+        Ok(Readiness {
+            durability: Some(durability),
+            reasons,
+            warnings,
+            ..Readiness::default()
+        })
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -181,45 +165,39 @@ impl Watch {
         let hear = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 // The next server to answer may be another one, or the same with other data.
-                status.close_for(&Reason::new(
-                    "disconnected",
-                    "the connection to Redis was lost",
-                ));
+                let text = "the connection to Redis was lost";
+                status.close_for(&Reason::new("disconnected", text));
                 trouble.notify_one();
             }
         };
-        self.server
-            .link
-            .connect(hear)
-            .await
-            .map_err(|error| Error::Refused(error.to_string()))?;
-        self.ears.is_cut_off();
+        let connected = self.server.link.connect(hear).await;
+        connected.map_err(|error| Error::Refused(error.to_string()))?;
+        self.subscriber.renew();
         Ok(())
     }
 
     /// Compares the masters' clocks with this machine's, to half of a round trip.
     ///
-    /// The clock that is furthest behind decides: a clock that is ahead ends nothing too early.
-    /// Answers with the offset that is furthest off.
+    /// The store's clock is the one that is furthest behind, so that a clock that is ahead ends nothing too early.
+    /// Returns the largest offset in either direction.
     async fn compare_clocks(&self) -> Result<i64, Error> {
         let asked = Instant::now();
         let answers = self.server.link.ask_masters(redis::cmd("TIME")).await?;
         let half = i64::try_from(asked.elapsed().as_micros() / 2).unwrap_or(0);
         let here = local_time().as_microsecond() - half;
-        let offsets = answers.into_iter().map(|answer| {
-            let (seconds, microseconds) =
-                <(i64, i64)>::from_redis_value(answer).map_err(unreadable)?;
-            Ok(seconds * 1_000_000 + microseconds - here)
-        });
-        let offsets = offsets.collect::<Result<Vec<i64>, Error>>()?;
-        self.server.clock_offset_us.store(
-            offsets.iter().copied().min().unwrap_or(0),
-            Ordering::Relaxed,
-        );
-        Ok(offsets
+        let mut offsets = Vec::new();
+        for answer in answers {
+            let time = <(i64, i64)>::from_redis_value(answer);
+            let (seconds, microseconds) = time.map_err(unreadable)?;
+            offsets.push(seconds * 1_000_000 + microseconds - here);
+        }
+        let smallest = offsets.iter().copied().min().unwrap_or(0);
+        let clock_offset_us = &self.server.clock_offset_us;
+        clock_offset_us.store(smallest, Ordering::Relaxed);
+        let largest = offsets
             .into_iter()
-            .max_by_key(|offset| offset.unsigned_abs())
-            .unwrap_or(0))
+            .max_by_key(|offset| offset.unsigned_abs());
+        Ok(largest.unwrap_or(0))
     }
 
     async fn ask_nodes(&self) -> Result<Vec<Node>, Error> {
@@ -230,88 +208,77 @@ impl Watch {
             "min-replicas-to-write",
             "aof-load-truncated",
         ];
-        let ask = command("CONFIG", ("GET", &settings));
-        let configs = self.server.link.ask_masters_if_allowed(ask).await?;
-        let mut configs: Vec<_> = configs.into_iter().flatten().map(Some).collect();
-        configs.resize_with(infos.len(), || None);
+        let get = command("CONFIG", ("GET", &settings));
+        let configs = self.server.link.ask_masters_if_allowed(get).await?;
+        let mut configs = configs.into_iter().flatten();
         let fails_over = self.fails_over(infos.len()).await?;
-        let nodes = infos.into_iter().zip(configs).map(|(info, config)| {
-            let text = String::from_redis_value(info).map_err(unreadable)?;
-            let config = config
-                .map(HashMap::from_redis_value)
-                .transpose()
-                .map_err(unreadable)?;
-            Ok(Node {
-                info: fields(&text),
-                config,
+        let mut nodes = Vec::new();
+        for info in infos {
+            let info = String::from_redis_value(info).map_err(unreadable)?;
+            let config = configs.next().map(HashMap::from_redis_value).transpose();
+            nodes.push(Node {
+                info: fields(&info),
+                config: config.map_err(unreadable)?,
                 fails_over,
-            })
-        });
-        nodes.collect()
+            });
+        }
+        Ok(nodes)
     }
 
     /// Whether a failover may happen without an operator. `answered`: how many masters answered.
     async fn fails_over(&self, answered: usize) -> Result<bool, Error> {
-        if !self.server.link.target.is_cluster() {
-            return Ok(self.server.link.target.fails_over());
+        let link = &self.server.link;
+        if !link.target.is_cluster() {
+            return Ok(matches!(link.target.kind, Kind::Sentinel { .. }));
         }
-        let nodes: String = self.server.link.ask(&command("CLUSTER", "NODES")).await?;
+        let nodes: String = link.ask("CLUSTER", "NODES").await?;
         let nodes: Vec<Vec<&str>> = nodes
             .lines()
             .map(|line| line.split(' ').collect())
             .collect();
         let has_flag =
             |node: &&Vec<&str>, flag| node.get(2).is_some_and(|flags| flags.contains(flag));
-        // Behind its state stand a node's slots.
-        let masters = nodes
-            .iter()
-            .filter(|node| has_flag(node, "master") && node.len() > 8)
-            .count();
+        // A node's slots stand after its first eight fields.
+        let masters = nodes.iter().filter(|node| has_flag(node, "master"));
+        let masters = masters.filter(|node| node.len() > 8).count();
         if masters != answered {
-            // After a failover the connection may not know the new one, which was not looked at then.
-            self.server.link.disconnect();
+            // After a failover the connection may not know the new master, which was not inspected then.
+            link.disconnect();
             let why = format!("of {masters} masters of the cluster {answered} answered");
             return Err(Error::Refused(why));
         }
         Ok(nodes.iter().any(|node| has_flag(&node, "slave")))
     }
 
-    /// Waits, after a restart or exchange of the server, until other gateways have looked.
+    /// Waits, after a restart or exchange of the server, until other gateways have inspected it.
     ///
-    /// It may have lost writes that only their gateway can miss.
-    fn let_others_look(&self, servers: &str) -> Option<Reason> {
-        let mut since = lock(&self.met_at);
-        if self.server.memory.meet(servers) != servers {
-            *since = Some(Instant::now());
+    /// The server may have lost writes that only another gateway knows.
+    fn let_others_inspect(&self, servers: &str) -> Option<Reason> {
+        let mut changed_at = lock(&self.changed_at);
+        if self.server.memory.replace_servers(servers) != servers {
+            *changed_at = Some(Instant::now());
         }
-        let is_new = since.is_some_and(|since| since.elapsed() < self.pace.redis_others_look);
-        is_new.then(|| {
-            Reason::new(
-                "restarted",
-                "another Redis is there than before, or one that was started anew: every gateway looks first whether \
-                 it has lost data",
-            )
-        })
+        let time = self.settings.pace.redis_others_look;
+        let is_new = changed_at.is_some_and(|changed_at| changed_at.elapsed() < time);
+        let text =
+            "Redis was restarted or replaced: first every gateway checks whether it has lost data";
+        is_new.then(|| Reason::new("restarted", text))
     }
 
     /// The warning about a user with all permissions.
-    async fn who_are_we(&self) -> Option<Reason> {
-        let who: Result<String, Error> = self
-            .server
-            .link
-            .ask_quietly(&command("ACL", "WHOAMI"))
-            .await;
+    async fn default_user(&self) -> Option<Reason> {
+        let user: Result<String, Error> = self.server.link.ask_quietly("ACL", "WHOAMI").await;
         let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in config/redis.conf";
-        (who.ok()? == "default").then(|| Reason::new("default_user", text))
+        (user.ok()? == "default").then(|| Reason::new("default_user", text))
     }
 }
 
-/// Which run of a server has answered INFO with this text.
+/// The run id of a server in its answer to `INFO`.
 pub(super) fn run_id(info: &str) -> Option<String> {
     fields(info).remove("run_id")
 }
 
-/// The fields of INFO.
+/// The fields in an answer to `INFO`.
 fn fields(text: &str) -> HashMap<String, String> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines

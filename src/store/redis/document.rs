@@ -1,7 +1,7 @@
 //! Documents. Must not know what they mean.
 //!
-//! All of it is in the first partition, so that a list is one question on a cluster, too: there are few of
-//! them, beside calls.
+//! All of them are in the first partition, so that one command reads a list on a cluster, too. There are far fewer
+//! documents than calls.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,8 +9,9 @@ use jiff::Timestamp;
 use redis::{FromRedisValue, Script, Value};
 use serde::{Deserialize, Serialize};
 
-use super::answer::unreadable;
+use super::answer::{positions, unreadable};
 use super::keys::{self, Partition};
+use super::record;
 use super::scripts::command;
 use super::store::Redis;
 use crate::core::document::{Document, Kind, digest};
@@ -21,7 +22,7 @@ const PARTITION: Partition = Partition::FIRST;
 /// The fields of a document, in the order of `read`.
 const FIELDS: [&str; 4] = ["version", "state", "rest", "body"];
 
-/// The members of a document that scripts need not look at.
+/// The members of a document that scripts do not read.
 #[derive(Serialize, Deserialize)]
 struct Rest {
     tenant: String,
@@ -39,14 +40,14 @@ impl Documents for Redis {
         tenant: &str,
         id: &str,
     ) -> Result<Option<Document>, Error> {
-        let ask = command("HMGET", (keys::document(digest(kind, tenant, id)), &FIELDS));
-        read(kind, self.server.link.ask(&ask).await?)
+        let key = keys::document(digest(kind, tenant, id));
+        read(kind, self.server.link.ask("HMGET", (key, &FIELDS)).await?)
     }
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
         let begins = document.version == 1;
-        // What has begun goes on as long as it is known that all data is there, or while an operator accepts a loss.
-        let is_accepting = self.epochs.is_accepting();
+        // A later version needs only that all data is known to be there, or that an operator is accepting a loss.
+        let is_accepting = self.watch.epochs.is_accepting();
         if begins || self.server.status.is_in_doubt() && !is_accepting {
             self.server.status.must_be_open()?;
         }
@@ -58,7 +59,7 @@ impl Documents for Redis {
     }
 
     async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
-        // Also while data is missing: it existed before, and triggers no sending.
+        // Also while data is missing: the document existed before, and triggers no sending.
         if document.needs_spare_room() {
             self.server.status.must_have_room()?;
         }
@@ -75,15 +76,13 @@ impl Documents for Redis {
         limit: u32,
     ) -> Result<Found<Document>, Error> {
         let mut due = Found::default();
-        // What may have been lost is not worked on.
+        // Until lost writes are put back, a stored document may not be the newest version.
         if self.server.status.is_in_doubt() {
             return Ok(due);
         }
-        // Those that cannot be read may stand before the others.
+        // Unreadable documents may be due before readable ones.
         for from in (0..=UNREADABLE).step_by(limit.max(1) as usize) {
-            let digests = self
-                .in_order(keys::documents_by("due", kind), now, from, limit)
-                .await?;
+            let digests = self.in_order("due", kind, now, from, limit).await?;
             let found = self.read_documents(kind, &digests).await?;
             due.calls.extend(found.calls);
             due.unreadable.extend(found.unreadable);
@@ -105,61 +104,40 @@ impl Documents for Redis {
     ) -> Result<(Found<Document>, Option<Position>), Error> {
         let newest = before.map_or_else(
             || b"+".to_vec(),
-            |before| [&b"("[..], &before.to_bytes()[..]].concat(),
+            |before| [&b"("[..], &before.to_bytes()].concat(),
         );
         let list = keys::documents(kind, tenant, state);
-        let ask = command(
-            "ZRANGE",
-            (list, newest, "-", "BYLEX", "REV", "LIMIT", 0, limit),
-        );
-        let places: Vec<Vec<u8>> = self.server.link.ask(&ask).await?;
-        let places: Option<Vec<Position>> = places
-            .iter()
-            .map(|bytes| Position::from_bytes(bytes))
-            .collect();
-        let places = places.ok_or_else(|| unreadable("this is no place"))?;
-        let digests: Vec<Vec<u8>> = places
-            .iter()
-            .map(|place| place.id.as_bytes().to_vec())
-            .collect();
+        let range = (list, newest, "-", "BYLEX", "REV", "LIMIT", 0, limit);
+        let places: Vec<Vec<u8>> = self.server.link.ask("ZRANGE", range).await?;
+        let places = positions(&places)?;
+        let digests: Vec<_> = places.iter().map(|place| place.id.into_bytes()).collect();
         let found = self.read_documents(kind, &digests).await?;
-        let next = places
-            .last()
-            .copied()
-            .filter(|_| places.len() >= limit as usize);
-        Ok((found, next))
+        let may_be_more = places.len() >= limit as usize;
+        Ok((found, places.last().copied().filter(|_| may_be_more)))
     }
 
     async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
-        let counts: Vec<(String, i64)> = self
-            .server
-            .link
-            .ask(&command("HGETALL", keys::documents_by("count", kind)))
-            .await?;
-        let mut counts: Vec<(String, u64)> = counts
-            .into_iter()
-            .filter_map(|(state, count)| {
-                Some((state, u64::try_from(count).ok().filter(|count| *count > 0)?))
-            })
-            .collect();
+        let key = keys::documents_by("count", kind);
+        let counts: Vec<(String, i64)> = self.server.link.ask("HGETALL", key).await?;
+        let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+        let counts = counts.map(|(state, count)| (state, count.unsigned_abs()));
+        let mut counts: Vec<_> = counts.collect();
         counts.sort();
         Ok(counts)
     }
 }
 
 impl Redis {
-    /// Writes a document.
+    /// Writes a document, with the first script if it is the first version.
     ///
-    /// `scripts`: for its first version, and for later ones. `epoch`: of the data that it is written to; empty for any
-    /// data. `is_looked_at`: also to a server that was started anew.
+    /// `epoch`: of the data that it is written to; empty for any data. `is_inspected`: also to a restarted server.
     async fn write_document(
         &self,
         document: &Document,
         [first, later]: [&Script; 2],
         epoch: String,
-        is_looked_at: bool,
+        is_inspected: bool,
     ) -> Result<Put, Error> {
-        let begins = document.version == 1;
         let document = document.to_the_microsecond();
         let stored = self
             .document(document.kind, &document.tenant, &document.id)
@@ -168,33 +146,27 @@ impl Redis {
         if version + 1 != document.version && stored.as_ref() != Some(&document) {
             return Ok(Put::Lost(stored));
         }
-        let script = if begins { first } else { later };
         let before = stored.as_ref().map(|stored| stored.state.as_str());
-        let mut run = self.server.writing(script, "", PARTITION, epoch);
-        run.key(names(&document, before.unwrap_or(&document.state)));
+        let expected = record::or_empty(stored.as_ref().map(|stored| stored.version));
         let place = Position::of_document(&document);
-        run.arg((&place.id.as_bytes()[..], &place.to_bytes()[..]));
-        run.arg((
-            stored
-                .as_ref()
-                .map_or(String::new(), |_| version.to_string()),
-            before.unwrap_or_default(),
-        ));
-        run.arg((
-            document.version,
-            &document.state,
-            rest(&document)?,
-            &document.body[..],
-        ));
-        for time in [document.due_at, document.retain_until] {
-            run.arg(time.map_or(String::new(), |time| time.as_microsecond().to_string()));
-        }
-        // A server that was started anew has been looked at by who accepts what it has lost. To put a document back
-        // loads no script after which something may be sent.
-        let answer = if is_looked_at {
-            self.server.run(&run).await?
+        let script = if document.version == 1 { first } else { later };
+        let run = self
+            .server
+            .writing(script, PARTITION, epoch)
+            .key(names(&document))
+            .key(&state_lists(&document, before.unwrap_or(&document.state)))
+            .arg((place.id.as_bytes(), &place.to_bytes()))
+            .arg((expected, before.unwrap_or_default()))
+            .arg((document.version, &document.state))
+            .arg((rest(&document)?, &document.body[..]))
+            .arg(record::microseconds(document.due_at))
+            .arg(record::microseconds(document.retain_until));
+        // Accepting a loss has inspected a restarted server. To put a document back loads no script after which a
+        // request may be sent.
+        let answer = if is_inspected {
+            self.server.run(run).await?
         } else {
-            self.server.run_guarded(&run).await?
+            self.server.run_guarded(run).await?
         };
         match answer.word.as_str() {
             "done" => {
@@ -202,74 +174,62 @@ impl Redis {
                 Ok(Put::Done)
             }
             "changed" => Ok(Put::Lost(read(document.kind, answer.fields()?)?)),
-            _ => Err(answer.no_sense()),
+            _ => Err(answer.unexpected()),
         }
     }
-}
 
-impl Redis {
     /// Deletes documents past their retention, and answers how many.
     pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         let mut forgotten = 0;
         for kind in Kind::ALL {
-            let digests = self
-                .in_order(keys::documents_by("retained", kind), now, 0, limit)
-                .await?;
+            let digests = self.in_order("retained", kind, now, 0, limit).await?;
             for document in self.read_documents(kind, &digests).await?.calls {
                 let script = &self.server.scripts.forget_document;
-                let mut run =
-                    self.server
-                        .writing(script, "", PARTITION, self.server.memory.epoch());
-                run.key(&names(&document, "")[..9]);
                 let place = Position::of_document(&document);
-                run.arg((&place.id.as_bytes()[..], &place.to_bytes()[..]));
-                run.arg((now.as_microsecond(), &document.state));
-                self.server.run_deleting(&run).await?;
+                let run = self
+                    .server
+                    .writing(script, PARTITION, self.server.memory.epoch())
+                    .key(names(&document))
+                    .arg((place.id.as_bytes(), &place.to_bytes()))
+                    .arg((now.as_microsecond(), &document.state));
+                self.server.run_deleting(run).await?;
                 forgotten += 1;
             }
         }
         Ok(forgotten)
     }
 
-    /// The digests of due documents of an index, the earliest first.
+    /// The digests of the documents in an index up to now, the earliest first.
     async fn in_order(
         &self,
-        index: String,
+        index: &str,
+        kind: Kind,
         now: Timestamp,
         from: u32,
         limit: u32,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        let ask = (index, "-inf", now.as_microsecond(), "LIMIT", from, limit);
-        self.server.link.ask(&command("ZRANGEBYSCORE", ask)).await
+    ) -> Result<Vec<[u8; 16]>, Error> {
+        let (index, now) = (keys::documents_by(index, kind), now.as_microsecond());
+        let range = (index, "-inf", now, "LIMIT", from, limit);
+        self.server.link.ask("ZRANGEBYSCORE", range).await
     }
 
-    /// Reads documents. One that was deleted meanwhile is left out.
+    /// Reads documents. Leaves out those that were deleted meanwhile.
     async fn read_documents(
         &self,
         kind: Kind,
-        digests: &[Vec<u8>],
+        digests: &[[u8; 16]],
     ) -> Result<Found<Document>, Error> {
-        let mut asks = Vec::new();
-        for found in digests {
-            let found = found[..]
-                .try_into()
-                .map_err(|_| unreadable("this is no digest"))?;
-            let ask = command("HMGET", (keys::document(found), &FIELDS));
-            asks.push(ask);
-        }
+        let fields = |digest: &[u8; 16]| command("HMGET", (keys::document(*digest), &FIELDS));
+        let all = self.server.link.ask_many(digests.iter().map(fields));
+        let all: Vec<Vec<Value>> = all.await?;
         let mut found = Found::default();
-        if asks.is_empty() {
-            return Ok(found);
-        }
-        let all: Vec<Vec<Value>> = self.server.link.ask_many(asks).await?;
         for (digest, fields) in digests.iter().zip(all) {
             let id = id_of(&fields);
             match read(kind, fields) {
                 Ok(document) => found.calls.extend(document),
                 Err(error) => {
-                    found
-                        .unreadable
-                        .push((id.unwrap_or_else(|| hex::encode(digest)), error.to_string()));
+                    let id = id.unwrap_or_else(|| hex::encode(digest));
+                    found.unreadable.push((id, error.to_string()));
                 }
             }
         }
@@ -278,32 +238,25 @@ impl Redis {
 }
 
 /// The keys of a script about a document, in the order of the scripts.
-fn names(document: &Document, before: &str) -> Vec<String> {
-    let Document {
-        kind,
-        tenant,
-        id,
-        state,
-        ..
-    } = document;
-    let tenants = |state: &str| {
-        [
-            keys::documents(*kind, None, Some(state)),
-            keys::documents(*kind, Some(tenant), Some(state)),
-        ]
-    };
+fn names(document: &Document) -> Vec<String> {
+    let (kind, tenant) = (document.kind, &document.tenant);
     let mut names = vec![
-        keys::document(digest(*kind, tenant, id)),
-        keys::documents_by("due", *kind),
+        keys::document(document.digest()),
+        keys::documents_by("due", kind),
         PARTITION.marks(),
-        keys::documents_by("retained", *kind),
-        keys::documents_by("count", *kind),
-        keys::documents(*kind, None, None),
-        keys::documents(*kind, Some(tenant), None),
+        keys::documents_by("retained", kind),
+        keys::documents_by("count", kind),
+        keys::documents(kind, None, None),
+        keys::documents(kind, Some(tenant), None),
     ];
-    names.extend(tenants(state));
-    names.extend(tenants(before));
+    names.extend(state_lists(document, &document.state));
     names
+}
+
+/// The lists of documents in a state: of all tenants, and of the document's tenant.
+fn state_lists(document: &Document, state: &str) -> [String; 2] {
+    [None, Some(&*document.tenant)]
+        .map(|tenant| keys::documents(document.kind, tenant, Some(state)))
 }
 
 fn rest(document: &Document) -> Result<String, Error> {
@@ -319,10 +272,7 @@ fn rest(document: &Document) -> Result<String, Error> {
 
 /// The id of a document, as far as it can be read.
 fn id_of(fields: &[Value]) -> Option<String> {
-    let rest = fields
-        .get(2)
-        .cloned()
-        .and_then(|rest| Vec::<u8>::from_redis_value(rest).ok())?;
+    let rest = Vec::<u8>::from_redis_value(fields.get(2)?.clone()).ok()?;
     serde_json::from_slice(&rest).ok().map(|rest: Rest| rest.id)
 }
 
@@ -330,13 +280,8 @@ fn read(kind: Kind, fields: Vec<Value>) -> Result<Option<Document>, Error> {
     if fields.iter().all(|field| matches!(field, Value::Nil)) {
         return Ok(None);
     }
-    let fields: Vec<Vec<u8>> = fields
-        .into_iter()
-        .map(FromRedisValue::from_redis_value)
-        .collect::<Result<_, _>>()
-        .map_err(unreadable)?;
-    let [version, state, rest, body] =
-        <[Vec<u8>; 4]>::try_from(fields).map_err(|_| unreadable("a document has other fields"))?;
+    let fields = <[Vec<u8>; 4]>::from_redis_value(Value::Array(fields)).map_err(unreadable)?;
+    let [version, state, rest, body] = fields;
     let utf8 = |text: Vec<u8>| String::from_utf8(text).map_err(unreadable);
     let rest: Rest = serde_json::from_slice(&rest).map_err(unreadable)?;
     let time = |time: i64| Timestamp::from_microsecond(time).map_err(unreadable);

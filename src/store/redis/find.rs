@@ -16,32 +16,30 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Holder, Record, State};
 use crate::store::{Error, Found};
 
-/// Most calls of one read.
+/// How many calls one read gets at most.
 pub(super) const READ_AT_ONCE: usize = 32;
-/// Most bytes of one read; a single call may be larger.
+/// How many bytes one read gets at most; a single call may be larger.
 const READ_BYTES: usize = 4 << 20;
 /// Bytes of a call that usually hold everything before its arguments and its result.
 const BRIEF: usize = 2_048;
 /// How often the beginning of a call is read again if the call grows meanwhile.
-const ASKS: usize = 3;
+const READS: usize = 3;
 /// Calls of an index that a search reads in one round.
 pub(super) const SEARCHED: usize = 256;
 
 impl Link {
-    /// The beginnings of calls: all before arguments and result.
+    /// The beginnings of calls: everything before arguments and result. `None` for a call that is gone.
     pub(super) async fn beginnings(&self, ids: &[CallId]) -> Result<Vec<Option<Bytes>>, Error> {
-        let ask = |call_id: &CallId, most: usize| {
-            command("GETRANGE", (keys::call(*call_id), 0, most - 1))
-        };
-        let asks = ids.iter().map(|call_id| ask(call_id, BRIEF));
-        let found: Vec<Bytes> = self.ask_many(asks.collect()).await?;
+        let range = |call_id: &CallId, length: usize| (keys::call(*call_id), 0, length - 1);
+        let ranges = ids.iter().map(|id| command("GETRANGE", range(id, BRIEF)));
+        let found: Vec<Bytes> = self.ask_many(ranges).await?;
         let mut beginnings = Vec::with_capacity(found.len());
         for (call_id, mut text) in ids.iter().zip(found) {
             // A long history or many names need a second read. The call may grow between two reads.
-            for _ in 0..ASKS {
+            for _ in 0..READS {
                 match record::brief(&text) {
-                    Ok(whole) if whole > text.len() && text.len() >= BRIEF => {
-                        text = self.ask(&ask(call_id, whole)).await?;
+                    Ok(length) if length > text.len() && text.len() >= BRIEF => {
+                        text = self.ask("GETRANGE", range(call_id, length)).await?;
                     }
                     _ => break,
                 }
@@ -53,8 +51,8 @@ impl Link {
 
     /// The length in bytes of each call at these positions.
     pub(super) async fn sizes(&self, places: &[Position]) -> Result<Vec<usize>, Error> {
-        let ask = |place: &Position| command("STRLEN", keys::call(place.call_id()));
-        self.ask_many(places.iter().map(ask).collect()).await
+        let length = |place: &Position| command("STRLEN", keys::call(place.call_id()));
+        self.ask_many(places.iter().map(length)).await
     }
 }
 
@@ -65,29 +63,26 @@ impl Server {
             return Ok(Vec::new());
         };
         let partition = Partition::of(first);
-        let mut run = Run::new(&self.scripts.holders);
-        for name in names {
-            run.key(partition.holder(name));
-        }
-        run.arg(partition.prefix());
-        let found = Vec::<(Vec<usize>, Value)>::from_redis_value(self.link.run(&run).await?);
-        let holder = |(places, fields): (Vec<usize>, Value)| {
+        let keys: Vec<String> = names.iter().map(|name| partition.holder(name)).collect();
+        let run = Run::new(&self.scripts.holders);
+        let run = run.key(keys).arg(partition.prefix());
+        let found = self.link.run(&run).await?;
+        let found = Vec::<(Vec<usize>, Value)>::from_redis_value(found).map_err(unreadable)?;
+        let holder = |(numbers, text): (Vec<usize>, Value)| {
             let missing = || Error::Refused("the record behind a key is missing".into());
-            let record = stored_in(fields)?.ok_or_else(missing)?;
-            let names = places
-                .iter()
-                .filter_map(|place| names.get(place.checked_sub(1)?).copied())
-                .collect();
+            let record = stored_in(text)?.ok_or_else(missing)?;
+            let name = |number: usize| names.get(number.checked_sub(1)?).copied();
+            let names = numbers.into_iter().filter_map(name).collect();
             Ok(Holder { record, names })
         };
-        found.map_err(unreadable)?.into_iter().map(holder).collect()
+        found.into_iter().map(holder).collect()
     }
 
     pub(super) async fn fields_of(&self, call_id: CallId) -> Result<Option<Record>, Error> {
-        stored_in(self.link.ask(&command("GET", keys::call(call_id))).await?)
+        stored_in(self.link.ask("GET", keys::call(call_id)).await?)
     }
 
-    /// Calls without arguments and results; `None` for one that is gone.
+    /// Calls without arguments and results; `None` for a call that is gone.
     pub(super) async fn briefs(
         &self,
         ids: &[CallId],
@@ -97,13 +92,12 @@ impl Server {
         Ok(beginnings.map(read).collect())
     }
 
-    /// Returns the record when replicas have it, if they must. A running one need not wait: no caller is shown it.
+    /// Returns the record once replicas have it, if they must. A running call is not shown to callers, so it need not wait.
     pub(super) async fn settled(&self, record: Record) -> Result<Record, Error> {
         if !matches!(record.state, State::Running) {
             let partition = Partition::of(&record.intent.lookup);
-            self.barrier
-                .cover(partition, record.updated_at, self.now())
-                .await?;
+            let covered = self.barrier.cover(partition, record.updated_at, self.now());
+            covered.await?;
         }
         Ok(record)
     }
@@ -111,7 +105,7 @@ impl Server {
     /// The wanted calls of an index within time bounds: at most `limit`, out of the first `searched` entries.
     ///
     /// Oldest first, unless a partition has more than [`SEARCHED`] entries. Also returns up to which time the index was
-    /// searched, if it has more entries. Removes entries without a call.
+    /// searched, if it has more entries. Removes entries whose call is gone.
     pub(super) async fn search(
         &self,
         index: &str,
@@ -122,30 +116,27 @@ impl Server {
     ) -> Result<(Found<Record>, Option<i64>), Error> {
         let mut found = Found::default();
         // Until lost writes are put back, a stored state may not be the newest one.
-        if self.status.is_in_doubt() {
+        if self.status.is_in_doubt() || limit == 0 {
             return Ok((found, None));
         }
-        let names = Partition::all().map(|partition| partition.key(index));
-        let names = self.link.existing(names.collect()).await?;
-        let mut looked = 0;
+        let indexes = Partition::all().map(|partition| partition.key(index));
+        let indexes = self.link.existing(indexes.collect()).await?;
+        let mut read = 0;
         for from in (0..searched).step_by(SEARCHED) {
-            let (mut over, is_all) = self.listed(&names, &times, from).await?;
-            over.truncate(searched - looked);
-            looked += over.len();
-            for some in over.chunks(READ_AT_ONCE) {
+            let (mut entries, are_all) = self.entries(&indexes, &times, from).await?;
+            entries.truncate(searched - read);
+            read += entries.len();
+            for some in entries.chunks(READ_AT_ONCE) {
+                self.read_wanted(index, some, limit, &mut is_wanted, &mut found)
+                    .await?;
                 if found.calls.len() >= limit {
                     return Ok((found, None));
                 }
-                self.read_wanted(index, some, limit, &mut is_wanted, &mut found)
-                    .await?;
             }
-            if found.calls.len() >= limit {
-                return Ok((found, None));
+            if read >= searched {
+                return Ok((found, entries.last().map(|(_, time)| *time)));
             }
-            if looked >= searched {
-                return Ok((found, over.last().map(|(_, time)| *time)));
-            }
-            if is_all {
+            if are_all {
                 break;
             }
         }
@@ -153,28 +144,27 @@ impl Server {
     }
 
     /// Up to [`SEARCHED`] entries of each index within time bounds, after the first `from`; and whether these are all.
-    async fn listed(
+    async fn entries(
         &self,
         indexes: &[String],
         times: &RangeInclusive<i64>,
         from: usize,
     ) -> Result<(Vec<(Position, i64)>, bool), Error> {
-        let ask = |name: &String| {
+        let range = |index: &String| {
             let times = (*times.start(), *times.end(), "WITHSCORES");
-            command("ZRANGEBYSCORE", (name, times, "LIMIT", from, SEARCHED))
+            command("ZRANGEBYSCORE", (index, times, "LIMIT", from, SEARCHED))
         };
-        let asks = indexes.iter().map(ask).collect();
-        let listed: Vec<Vec<(Vec<u8>, f64)>> = self.link.ask_many(asks).await?;
-        let is_all = listed.iter().all(|some| some.len() < SEARCHED);
-        let mut over: Vec<(Position, i64)> = Vec::new();
-        for (place, time) in listed.into_iter().flatten() {
-            over.extend(Position::from_bytes(&place).map(|place| (place, time as i64)));
+        let found: Vec<Vec<(Vec<u8>, f64)>> = self.link.ask_many(indexes.iter().map(range)).await?;
+        let are_all = found.iter().all(|some| some.len() < SEARCHED);
+        let mut entries: Vec<(Position, i64)> = Vec::new();
+        for (place, time) in found.into_iter().flatten() {
+            entries.extend(Position::from_bytes(&place).map(|place| (place, time as i64)));
         }
-        over.sort_by_key(|(_, time)| *time);
-        Ok((over, is_all))
+        entries.sort_by_key(|(_, time)| *time);
+        Ok((entries, are_all))
     }
 
-    /// Adds the wanted calls among these, up to `limit`. Only wanted ones are read whole.
+    /// Adds the wanted calls among these entries, up to `limit`. Only wanted calls are read whole.
     async fn read_wanted(
         &self,
         index: &str,
@@ -187,13 +177,12 @@ impl Server {
         let mut wanted = Vec::new();
         for ((place, _), brief) in places.iter().zip(self.briefs(&ids).await?) {
             match brief {
-                Ok(Some(record)) if found.calls.len() + wanted.len() < limit => {
-                    if is_wanted(&record) {
+                Ok(Some(record)) => {
+                    if found.calls.len() + wanted.len() < limit && is_wanted(&record) {
                         wanted.push(*place);
                     }
                 }
-                Ok(Some(_)) => {}
-                Ok(None) => self.take_out_of(index, place).await?,
+                Ok(None) => self.take_out_of_index(index, place).await?,
                 Err(error) => found
                     .unreadable
                     .push((place.call_id().to_string(), error.to_string())),
@@ -210,8 +199,8 @@ impl Server {
     ) -> Result<(), Error> {
         let sizes = self.link.sizes(places).await?;
         for some in portions(places, &sizes) {
-            let ask = |place: &Position| command("GET", keys::call(place.call_id()));
-            let texts: Vec<Value> = self.link.ask_many(some.iter().map(ask).collect()).await?;
+            let get = |place: &Position| command("GET", keys::call(place.call_id()));
+            let texts: Vec<Value> = self.link.ask_many(some.iter().map(get)).await?;
             for (place, text) in some.iter().zip(texts) {
                 match stored_in(text) {
                     Ok(record) => found.calls.extend(record),
@@ -224,43 +213,38 @@ impl Server {
         Ok(())
     }
 
-    /// Removes a position from an index, if there is no such call.
-    pub(super) async fn take_out_of(&self, index: &str, place: &Position) -> Result<(), Error> {
-        let index = Partition::of_call(place.call_id()).key(index);
-        self.take_out_of_list(index, place).await
-    }
-
-    /// The same for any list of the call's partition.
-    pub(super) async fn take_out_of_list(
+    /// Removes a position from an index of the call's partition, if the call is gone.
+    pub(super) async fn take_out_of_index(
         &self,
-        list: String,
+        index: &str,
         place: &Position,
     ) -> Result<(), Error> {
-        let mut run = Run::new(&self.scripts.take_out);
-        run.key((keys::call(place.call_id()), list));
-        self.link
-            .run(run.arg(&place.to_bytes()[..]))
-            .await
-            .map(drop)
+        let index = Partition::of_call(place.call_id()).key(index);
+        self.take_out_of(index, place).await
+    }
+
+    /// Removes a position from a list of the call's partition, if the call is gone.
+    pub(super) async fn take_out_of(&self, list: String, place: &Position) -> Result<(), Error> {
+        let run = Run::new(&self.scripts.take_out).key((keys::call(place.call_id()), list));
+        self.link.run(&run.arg(&place.to_bytes())).await.map(drop)
     }
 }
 
 /// Splits items of these sizes into portions.
 ///
 /// Each has at most [`READ_AT_ONCE`] items and [`READ_BYTES`] bytes, or is a single item.
-pub(super) fn portions<'a, T>(mut items: &'a [T], sizes: &[usize]) -> Vec<&'a [T]> {
-    let (mut portions, mut sizes) = (Vec::new(), sizes.iter());
-    while !items.is_empty() {
-        let mut bytes = sizes.next().copied().unwrap_or(0);
-        let more = sizes.as_slice().iter().take_while(|size| {
-            bytes += **size;
-            bytes <= READ_BYTES
-        });
-        let more = more.count().min(READ_AT_ONCE - 1);
-        sizes = sizes.as_slice()[more..].iter();
-        let (portion, rest) = items.split_at((more + 1).min(items.len()));
-        portions.push(portion);
-        items = rest;
+pub(super) fn portions<'a, T>(items: &'a [T], sizes: &[usize]) -> Vec<&'a [T]> {
+    let (mut portions, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (at, size) in sizes.iter().enumerate() {
+        let is_full = at - start == READ_AT_ONCE || bytes + size > READ_BYTES;
+        if is_full && at > start {
+            portions.push(&items[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    if start < items.len() {
+        portions.push(&items[start..]);
     }
     portions
 }
@@ -270,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn portions_are_as_large_as_they_may_be_and_none_is_empty() {
+    fn portions_are_as_large_as_allowed_and_never_empty() {
         let lengths = |sizes: &[usize]| {
             let items: Vec<usize> = (0..sizes.len()).collect();
             let portions = portions(&items, sizes);

@@ -1,6 +1,6 @@
 //! Forgets gateways that are gone, so that the marks do not grow for ever.
 //!
-//! `loss.rs` says why that hides no loss.
+//! `loss.rs` explains why that hides no loss.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use crate::store::Error;
 use crate::store::lock::lock;
 
 /// How often a gateway announces itself.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
 /// How long a gateway is silent before it is watched.
 const GONE_AFTER_US: i64 = 3_600 * 1_000_000;
-/// Most gateways that one script forgets: so many take a few milliseconds.
+/// How many gateways one script forgets at most, which takes a few milliseconds.
 const AT_ONCE: usize = 100;
 /// The field with the highest token of all forgotten gateways.
-pub(super) const FORGOTTEN: &str = "forgotten";
+const FORGOTTEN: &str = "forgotten";
 
 /// Forgets gateways that are gone.
 pub(super) struct Gateways {
@@ -31,8 +31,8 @@ pub(super) struct Gateways {
     /// How long a gateway that seems gone is watched.
     patience: Duration,
     /// When this gateway last announced itself.
-    said_hello: Mutex<Option<Instant>>,
-    /// Gateways that seem gone: the time at which each last announced itself, and since when it is watched.
+    announced_at: Mutex<Option<Instant>>,
+    /// Gateways that seem gone: when each last announced itself, and since when it is watched.
     watched: Mutex<HashMap<String, (f64, Instant)>>,
 }
 
@@ -41,43 +41,33 @@ impl Gateways {
         Self {
             server,
             patience,
-            said_hello: Mutex::default(),
+            announced_at: Mutex::default(),
             watched: Mutex::default(),
         }
     }
 
     /// Announces this gateway, and forgets others that have been silent for long.
     ///
-    /// Call it only with a sight in which no data is missing. A failed step is tried again after the next look.
+    /// Call it only with a sight in which no data is missing. A failed step is tried again after the next inspection.
     pub(super) async fn forget_gone(&self, sight: &Sight) {
-        let forgotten = async {
-            self.say_hello(sight).await?;
+        let forgotten: Result<(), Error> = async {
+            self.announce(sight).await?;
             self.come_back(sight).await?;
             let since = self.server.now().as_microsecond() - GONE_AFTER_US;
-            let ask = command(
-                "ZRANGEBYSCORE",
-                (
-                    keys::seen(),
-                    "-inf",
-                    since,
-                    "WITHSCORES",
-                    "LIMIT",
-                    0,
-                    2 * AT_ONCE,
-                ),
-            );
-            let overdue: Vec<(String, f64)> = self.server.link.ask_quietly(&ask).await?;
+            let limit = ("LIMIT", 0, 2 * AT_ONCE);
+            let range = (keys::seen(), "-inf", since, "WITHSCORES", limit);
+            let overdue = self.server.link.ask_quietly("ZRANGEBYSCORE", range).await?;
             self.forget_these(&self.still_gone(overdue), sight).await
-        };
-        let forgotten: Result<(), Error> = forgotten.await;
+        }
+        .await;
         if let Err(error) = forgotten {
             tracing::warn!(%error, "gateways that are gone could not be forgotten yet");
         }
     }
 
-    /// The gateways that stayed silent for all the time that this one watched them.
+    /// The gateways that stayed silent for all the time that this gateway watched them.
     ///
-    /// If a clock was set, all gateways seem gone at once. Those that live announce themselves while they are watched.
+    /// If a clock was set, all gateways seem gone at once. Live ones announce themselves while they are watched.
     fn still_gone(&self, overdue: Vec<(String, f64)>) -> Vec<String> {
         let mut watched = lock(&self.watched);
         let before = std::mem::take(&mut *watched);
@@ -95,28 +85,21 @@ impl Gateways {
     /// Announces this gateway once a minute, and at once if it was forgotten.
     ///
     /// Also notes the present time for gateways that have marks and were never announced.
-    async fn say_hello(&self, sight: &Sight) -> Result<(), Error> {
-        let is_said = |said: Option<Instant>| said.is_some_and(|said| said.elapsed() < SAY_EVERY);
-        let was_forgotten = sight
-            .forgotten
-            .gateways()
-            .any(|gateway| gateway == self.server.memory.gateway());
-        if !was_forgotten && is_said(*lock(&self.said_hello)) {
+    async fn announce(&self, sight: &Sight) -> Result<(), Error> {
+        let own = self.server.memory.gateway();
+        let was_forgotten = sight.forgotten.gateways().any(|gateway| gateway == own);
+        let is_recent = |at: &Instant| at.elapsed() < ANNOUNCE_EVERY;
+        if !was_forgotten && lock(&self.announced_at).as_ref().is_some_and(is_recent) {
             return Ok(());
         }
-        let now = self.server.now().as_microsecond();
-        let own = self.server.memory.gateway();
-        let all = sight
-            .writes
-            .gateways()
-            .chain(sight.tokens.keys().map(String::as_str));
-        let all = all.filter(|gateway| *gateway != FORGOTTEN).chain([&*own]);
-        let all: Vec<(i64, &str)> = all.map(|gateway| (now, gateway)).collect();
-        let others = command("ZADD", (keys::seen(), "NX", all));
-        self.server.link.ask_quietly::<()>(&others).await?;
-        let own = command("ZADD", (keys::seen(), now, own));
-        self.server.link.ask_quietly::<()>(&own).await?;
-        *lock(&self.said_hello) = Some(Instant::now());
+        let (link, now) = (&self.server.link, self.server.now().as_microsecond());
+        let all = sight.gateways().filter(|gateway| *gateway != FORGOTTEN);
+        let all: Vec<_> = all.chain([&*own]).map(|gateway| (now, gateway)).collect();
+        let others = (keys::seen(), "NX", all);
+        link.ask_quietly::<()>("ZADD", others).await?;
+        let own = (keys::seen(), now, &own);
+        link.ask_quietly::<()>("ZADD", own).await?;
+        *lock(&self.announced_at) = Some(Instant::now());
         Ok(())
     }
 
@@ -126,36 +109,31 @@ impl Gateways {
         for partition in Partition::all() {
             let was_forgotten = sight.forgotten.of(&gateway, partition) > 0;
             if was_forgotten && sight.writes.of(&gateway, partition) == 0 {
-                let names = [partition.marks(), partition.marks()];
+                let keys = [partition.marks(), partition.marks()];
                 let script = &self.server.scripts.come_back;
-                let mut run = self.server.writing_to(script, partition, names);
-                run.key(&partition.last_counts(&self.server.memory.epoch())[..]);
-                self.server.run(&run).await?;
+                let last = partition.last_counts(&self.server.memory.epoch());
+                let run = self.server.writing_two(script, partition, keys);
+                self.server.run(run.key(&last)).await?;
             }
         }
         Ok(())
     }
 
-    /// Takes gateways out of the marks. Of those that have no marks any more, deletes the announcement.
+    /// Takes gateways out of the marks, or deletes the announcements of those that have no marks any more.
     async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<(), Error> {
         let own = self.server.memory.gateway();
-        let counted: BTreeSet<&str> = sight
-            .writes
-            .gateways()
-            .chain(sight.tokens.keys().map(String::as_str))
-            .collect();
+        let counted: BTreeSet<&str> = sight.gateways().collect();
         let others = overdue.iter().filter(|gateway| **gateway != own);
-        let (there, gone): (Vec<&String>, Vec<&String>) =
+        let (counted, gone): (Vec<&String>, Vec<&String>) =
             others.partition(|gateway| counted.contains(gateway.as_str()));
         if !gone.is_empty() {
-            let unseen = command("ZREM", (keys::seen(), &gone));
-            self.server.link.ask_quietly::<()>(&unseen).await?;
-            tracing::info!(
-                gateways = gone.len(),
-                "gateways that are gone were forgotten"
-            );
+            let announcements = (keys::seen(), &gone);
+            let link = &self.server.link;
+            link.ask_quietly::<()>("ZREM", announcements).await?;
+            let gateways = gone.len();
+            tracing::info!(gateways, "gateways that are gone were forgotten");
         }
-        let some = &there[..there.len().min(AT_ONCE)];
+        let some = &counted[..counted.len().min(AT_ONCE)];
         if !some.is_empty() {
             for partition in Partition::all() {
                 if !self.take_out(some, partition, sight).await? {
@@ -168,7 +146,7 @@ impl Gateways {
 
     /// Takes gateways out of a partition's marks, except those whose count has changed.
     ///
-    /// False if the script is not loaded yet or finds data missing. The next look finds that, too.
+    /// False if the script is not loaded yet or finds data missing, which the next inspection finds, too.
     async fn take_out(
         &self,
         gone: &[&String],
@@ -186,17 +164,17 @@ impl Gateways {
         if counted.is_empty() {
             return Ok(true);
         }
-        let tokens = if is_first {
-            keys::tokens()
+        let (tokens, forgotten) = if is_first {
+            (keys::tokens(), FORGOTTEN)
         } else {
-            partition.marks()
+            (partition.marks(), "")
         };
-        let names = [tokens.clone(), tokens];
-        let mut run =
-            self.server
-                .writing_to(&self.server.scripts.forget_gateways, partition, names);
-        run.key(&partition.last_counts(&self.server.memory.epoch())[..]);
-        run.arg(if is_first { FORGOTTEN } else { "" }).arg(counted);
+        let script = &self.server.scripts.forget_gateways;
+        let run = self
+            .server
+            .writing_two(script, partition, [tokens.clone(), tokens])
+            .key(&partition.last_counts(&self.server.memory.epoch()))
+            .arg((forgotten, counted));
         let Some(answer) = self.server.link.run_if_loaded(&run).await? else {
             return Ok(false);
         };
@@ -207,7 +185,7 @@ impl Gateways {
 
     /// The last counts of these gateways in the present epoch.
     ///
-    /// Must be read after the counts: a gateway whose count is gone by then has its last count already.
+    /// Must be read after the counts: then a gateway whose count is gone has its last count already.
     pub(super) async fn last_counts(&self, gateways: Vec<String>) -> Result<Writes, Error> {
         let mut last = Writes::default();
         if gateways.is_empty() {
@@ -216,11 +194,11 @@ impl Gateways {
         let epoch = self.server.memory.epoch();
         // The older hash is read second: counts that move into it meanwhile were read in the newer one.
         for generation in [0, 1] {
-            let ask = |partition: Partition| {
+            let counts = |partition: Partition| {
                 let key = &partition.last_counts(&epoch)[generation];
                 command("HMGET", (key, &gateways))
             };
-            let found: Vec<Vec<Option<u64>>> = self.server.link.ask_each(ask).await?;
+            let found: Vec<Vec<Option<u64>>> = self.server.link.ask_each(counts).await?;
             for (partition, counts) in Partition::all().zip(found) {
                 for (gateway, count) in gateways.iter().zip(counts) {
                     last.count(gateway, partition, count.unwrap_or(0));

@@ -1,7 +1,7 @@
 //! Names of keys.
 //!
-//! A tenant is a partition: the keys of its calls and sessions share one hash tag, so that one
-//! script may touch them on Redis Cluster.
+//! The keys of a tenant's calls and sessions are in one partition: they share one hash tag, so that one script may touch
+//! all of them on Redis Cluster.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,11 +16,11 @@ use crate::core::session::SessionId;
 
 /// The number of partitions.
 ///
-/// Part of the format: with another number nothing is found.
+/// Part of the stored format: a gateway with another number would not find the data.
 pub(super) const PARTITIONS: u8 = 64;
 
-/// A partition; on Redis Cluster all of it is on one master.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A partition of the keys; on Redis Cluster all of it is on one master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Partition(u8);
 
 impl Partition {
@@ -48,7 +48,7 @@ impl Partition {
         self.0.into()
     }
 
-    /// The prefix of its keys.
+    /// The prefix of the partition's keys.
     pub(super) fn prefix(self) -> String {
         format!("oncegate:{{p{:03}}}:", self.0)
     }
@@ -57,41 +57,24 @@ impl Partition {
         format!("{}{name}", self.prefix())
     }
 
-    /// The id of the call that holds this lookup key.
+    /// The key of the id of the call that holds this name.
     pub(super) fn holder(self, lookup: &Lookup) -> String {
         self.key(&format!("key:{}", short(&lookup.0)))
     }
 
-    /// The marks of a partition: its epoch and each gateway's writes, see `marks.lua`.
-    ///
-    /// Lost data does not have the epoch that its gateways remember.
+    /// The key of the marks: the epoch and each gateway's writes, see `marks.lua`.
     pub(super) fn marks(self) -> String {
         self.key("marks")
     }
 
-    /// Two hashes, the newer one first: the last counts of forgotten gateways in this partition.
+    /// Two hashes, the newer first: the last counts of forgotten gateways in this partition.
     ///
-    /// They belong to one epoch: after an accepted loss the store's own counts hold.
+    /// They belong to one epoch: after an accepted loss gateways count from the store's own counts.
     pub(super) fn last_counts(self, epoch: &str) -> [String; 2] {
         ["last_counts", "last_counts_before"].map(|name| self.key(&format!("{name}:{epoch}")))
     }
 
-    /// The finished calls, by the time when they may be deleted.
-    pub(super) fn retained(self) -> String {
-        self.key("retained")
-    }
-
-    /// The key of the earliest of these times.
-    pub(super) fn earliest(self) -> String {
-        self.key("earliest")
-    }
-
-    /// All tenants with a call.
-    pub(super) fn tenants(self) -> String {
-        self.key("tenants")
-    }
-
-    /// The tools that a tenant has called.
+    /// The set of tools that a tenant has called.
     pub(super) fn tools(self, tenant: &str) -> String {
         let digest = key::digest(["tools", tenant]);
         self.key(&format!("tools:{}", short(&digest[..16])))
@@ -99,9 +82,9 @@ impl Partition {
 
     /// The list of a tenant's calls with one property, by position.
     ///
-    /// That of a key has only calls whose name is not made of it, or is held by another call; of the states only
-    /// [`LISTED`] have one. All calls of a tenant are those of its tools: the list of them all stays empty. The name is
-    /// hashed: text of callers never gets into it.
+    /// The list of an idempotency key has only those of its calls that the holder of the key's name does not lead to. Of
+    /// the states only [`LISTED`] have a list. No list has all calls of a tenant: the lists of its tools together do.
+    /// The name is hashed, so that it contains no text of callers.
     pub(super) fn list(self, tenant: &str, list: Index<'_>) -> String {
         let (name, value) = match list {
             Index::Key(key) => ("key", key),
@@ -117,47 +100,36 @@ impl Partition {
         self.key(&format!("list:{}", short(&digest[..16])))
     }
 
-    /// The keys of a script about a call, in the order of the scripts.
-    ///
-    /// `rooms`: of its session, if the script reads or writes them.
+    /// The keys of a script about a call: see `common.lua`.
     pub(super) fn of_script(
         self,
         record: &Record,
-        rooms: Option<[String; 5]>,
+        conditions: ConditionKeys,
         lists: &[Index<'_>],
-        instead_of: &[Record],
+        givers: &[Record],
     ) -> Vec<String> {
         let intent = &record.intent;
-        let call = call(intent.call_id);
-        let rooms = rooms.unwrap_or_else(|| std::array::from_fn(|_| call.clone()));
         let mut keys = vec![
             self.holder(&intent.lookup),
-            call,
+            call(intent.call_id),
             self.marks(),
-            self.earliest(),
-            self.key("census"),
+            self.key("earliest"),
         ];
-        keys.extend(["running", "unknown", "failed"].map(|name| self.key(name)));
-        keys.extend(rooms);
-        keys.extend([self.retained(), self.stream(), self.tenants()]);
+        let indexes = ["census", "running", "unknown", "failed"];
+        keys.extend(indexes.map(|name| self.key(name)));
+        keys.extend(conditions);
+        keys.extend(["retained", "stream", "tenants"].map(|name| self.key(name)));
         keys.push(self.tools(&intent.tenant));
         let list = |list| self.list(&intent.tenant, list);
         keys.extend(LISTED.map(Index::State).map(list));
         keys.extend(lists.iter().copied().map(list));
-        keys.extend(instead_of.iter().map(|giver| {
-            let giver = &giver.intent;
-            self.list(&giver.tenant, Index::Key(&giver.key))
-        }));
+        let of_givers = givers.iter().map(|giver| Index::Key(&giver.intent.key));
+        keys.extend(of_givers.map(list));
         keys.extend(record.all_names().skip(1).map(|name| self.holder(name)));
         keys
     }
 
-    /// The stream of its calls' events.
-    pub(super) fn stream(self) -> String {
-        self.key("stream")
-    }
-
-    /// The channel for the end of a call.
+    /// The channel on which the ends of calls are announced.
     pub(super) fn endings(self) -> String {
         self.key("endings")
     }
@@ -166,6 +138,9 @@ impl Partition {
 /// The states with a list for each tenant.
 const LISTED: [&str; 2] = ["unknown", "failed"];
 
+/// The keys of a call's session, its line, the line's live waiters, its budget and its near-duplicate group.
+pub(super) type ConditionKeys = [String; 5];
+
 /// The lists that have a call from its claim on.
 pub(super) fn lists(intent: &Intent) -> Vec<Index<'_>> {
     let mut lists = Vec::with_capacity(5);
@@ -173,13 +148,11 @@ pub(super) fn lists(intent: &Intent) -> Vec<Index<'_>> {
         lists.push(Index::Key(&intent.key));
     }
     lists.extend([Index::Tool(&intent.tool), Index::Trace(&intent.trace_id)]);
-    let named = [
-        (&intent.session_id, Index::Session(&intent.session_id)),
-        (&intent.user_id, Index::User(&intent.user_id)),
-        (&intent.saga_id, Index::Saga(&intent.saga_id)),
-    ];
-    let is_named = |(name, _): &(&String, _)| !name.is_empty();
-    lists.extend(named.into_iter().filter(is_named).map(|(_, list)| list));
+    let named = |id: &String| !id.is_empty();
+    let (session, user, saga) = (&intent.session_id, &intent.user_id, &intent.saga_id);
+    lists.extend(named(session).then_some(Index::Session(session)));
+    lists.extend(named(user).then_some(Index::User(user)));
+    lists.extend(named(saga).then_some(Index::Saga(saga)));
     lists
 }
 
@@ -195,21 +168,21 @@ pub(super) fn id(call_id: CallId) -> String {
     short(call_id.0.as_bytes())
 }
 
-/// `None`: this is no id of a call.
+/// Reads the id of a call; `None` if it is none.
 pub(super) fn call_id(text: &[u8]) -> Option<CallId> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     Uuid::from_slice(&bytes).ok().map(CallId)
 }
 
-/// What a key is about.
+/// What a key belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum About {
-    /// The holder of a name.
+    /// A name, whose holder the key has.
     Name(Lookup),
     Call(CallId),
 }
 
-/// `None`: this is no key of a call.
+/// Reads what a key belongs to; `None` if neither to a name nor to a call.
 pub(super) fn about(key: &[u8]) -> Option<About> {
     let (_, name) = str::from_utf8(key).ok()?.split_once("}:")?;
     let (kind, id) = name.split_once(':')?;
@@ -221,12 +194,12 @@ pub(super) fn about(key: &[u8]) -> Option<About> {
     }
 }
 
-/// A call's record with its history: see `common.lua`.
+/// The key of a call's record with its history: see `common.lua`.
 pub(super) fn call(call_id: CallId) -> String {
     Partition::of_call(call_id).key(&format!("call:{}", id(call_id)))
 }
 
-/// The duplicates of a call: see `arrived.lua`.
+/// The key of a call's duplicates: see `arrived.lua`.
 pub(super) fn duplicates(call_id: CallId) -> String {
     Partition::of_call(call_id).key(&format!("again:{}", id(call_id)))
 }
@@ -236,19 +209,32 @@ pub(super) fn partition_of(id: &SessionId) -> Partition {
     Partition::of_tenant(&id.tenant)
 }
 
-/// The parts of a session: its token and lock, its line, and which waiters are alive.
+/// The keys of a session: its token and lock, its line, the line's live waiters, and the acts of operators.
 ///
-/// Hashed: text of callers never gets into a name.
-pub(super) fn session(id: &SessionId) -> [String; 3] {
-    ["session", "line", "alive"].map(|name| of_session(id, name))
+/// Hashed, so that they contain no text of callers.
+pub(super) fn session(id: &SessionId) -> [String; 4] {
+    let digest = hex::encode(&key::digest(["session", &id.tenant, &id.id])[..16]);
+    ["session", "line", "alive", "session_events"]
+        .map(|name| partition_of(id).key(&format!("{name}:{digest}")))
 }
 
-/// The acts of operators on a session.
-pub(super) fn session_events(id: &SessionId) -> String {
-    of_session(id, "session_events")
+/// The keys of a call's conditions. In the place of an absent group stands the session, which the script ignores there.
+pub(super) fn conditions(
+    intent: &Intent,
+    budget: Option<GroupKey>,
+    similar: Option<GroupKey>,
+) -> ConditionKeys {
+    let [session, line, waiters, _] = session(&SessionId::of(intent));
+    let group = |group: Option<GroupKey>| match group {
+        Some(group) => Partition::of_tenant(&intent.tenant)
+            .key(&format!("room:{}", hex::encode(&group.0[..16]))),
+        None => session.clone(),
+    };
+    let (budget, similar) = (group(budget), group(similar));
+    [session, line, waiters, budget, similar]
 }
 
-/// The paused tools: a hash, by tool.
+/// The hash of paused tools.
 pub(super) fn paused() -> String {
     Partition::FIRST.key("paused")
 }
@@ -258,32 +244,30 @@ pub(super) fn tool_events(tool: &str) -> String {
     Partition::FIRST.key(&format!("tool_events:{tool}"))
 }
 
-/// When each gateway last announced itself: sorted by that time.
+/// The gateways, by the time at which each last announced itself.
 pub(super) fn seen() -> String {
     Partition::FIRST.key("seen")
 }
 
-/// A hash: up to where each gateway gives tokens.
+/// The hash of the highest fencing token that each gateway may have given.
 pub(super) fn tokens() -> String {
     Partition::FIRST.key("tokens")
 }
 
-/// A document: a hash.
+/// The hash of a document.
 pub(super) fn document(digest: [u8; 16]) -> String {
     Partition::FIRST.key(&format!("document:{}", hex::encode(digest)))
 }
 
 /// An index of the documents of a kind.
 ///
-/// `due` and `retained` by the times when they may be worked on and deleted, and the `count` of
-/// each state, a hash.
+/// `due` is ordered by when they are due, `retained` by when they may be deleted; `count` is a hash of how many
+/// documents are in each state.
 pub(super) fn documents_by(index: &str, kind: Kind) -> String {
     Partition::FIRST.key(&format!("documents_{index}:{}", kind.as_str()))
 }
 
-/// The list of a kind's documents, by position.
-///
-/// Of one tenant or of all, and in one state or in any.
+/// The list of a kind's documents, by position: of one tenant or of all, in one state or in any.
 pub(super) fn documents(kind: Kind, tenant: Option<&str>, state: Option<&str>) -> String {
     let of = if tenant.is_some() { "of" } else { "all" };
     let in_state = if state.is_some() { "in" } else { "any" };
@@ -301,22 +285,12 @@ pub(super) fn documents(kind: Kind, tenant: Option<&str>, state: Option<&str>) -
     ))
 }
 
-fn of_session(id: &SessionId, name: &str) -> String {
-    let digest = key::digest(["session", &id.tenant, &id.id]);
-    partition_of(id).key(&format!("{name}:{}", hex::encode(&digest[..16])))
-}
-
-/// The calls of a tenant that have a place in a room.
-pub(super) fn room(tenant: &str, room: GroupKey) -> String {
-    Partition::of_tenant(tenant).key(&format!("room:{}", hex::encode(&room.0[..16])))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_key_says_what_it_is_about() {
+    fn a_key_of_a_name_or_a_call_is_recognised() {
         let lookup = Lookup(*b"a name in sixtee");
         let call_id = CallId(Uuid::from_bytes(*b"a call in sixtee"));
         let holder = Partition::of(&lookup).holder(&lookup);

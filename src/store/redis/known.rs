@@ -1,11 +1,11 @@
-//! The tenants and tools that the store surely lists, so that not every claim lists them again.
+//! The tenants and tools that the store is known to list, so that not every claim lists them again.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 
 use crate::store::lock::lock;
 
-/// Most pairs that are remembered. Beyond it all are forgotten, and listed again.
+/// How many pairs are remembered at most. Beyond it all are forgotten, and listed again.
 const MOST: usize = 10_000;
 
 /// Pairs of tenant and tool that are listed in the data of one epoch.
@@ -15,7 +15,7 @@ pub(super) struct Known(Mutex<(String, HashSet<(String, String)>)>);
 impl Known {
     pub(super) fn has(&self, epoch: &str, tenant: &str, tool: &str) -> bool {
         let known = lock(&self.0);
-        // Other data may lack the list: then the ledger would not find the call.
+        // Data of another epoch may lack the list: then the ledger would not find the call.
         known.0 == epoch && known.1.contains(&(tenant.to_owned(), tool.to_owned()))
     }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_listed_in_other_data_is_not_known() {
+    fn a_pair_that_was_listed_in_another_epoch_is_not_known() {
         let known = Known::default();
         assert!(!known.has("", "a", "t"));
         known.learn("e", "a", "t");

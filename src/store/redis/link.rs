@@ -1,36 +1,35 @@
-//! The connection: scripts and commands, and the evidence in their failures.
+//! The connection: sends scripts and commands, and judges what their failures prove.
 //!
-//! Nothing is ever sent again by itself, with one exception: what a server said it has not run
-//! (`MOVED`, `ASK`, `TRYAGAIN`).
+//! A command is sent only once, with one exception: a server said that it has not run it (`MOVED`, `ASK`, `TRYAGAIN`).
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo};
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, RedisError, RedisFuture,
-    RedisResult, Script, ServerErrorKind, TlsCertificates, Value,
+    RedisResult, Script, ServerErrorKind, TlsCertificates, ToRedisArgs, Value,
 };
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::keys::Partition;
 use super::scripts::{Run, command};
-use super::target::{Kind, Target};
+use super::target::{Kind, Target, no_delay};
 use crate::store::Error;
 use crate::store::lock::{read, write};
 
 /// The time limit of a command. Longer than a slow fsync.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Keys of which one command asks whether any of them exists.
+/// How many keys one `EXISTS` asks for.
 const EXIST_AT_ONCE: usize = 8;
-/// How often a command that a server has not run is sent again.
+/// How often a command that no server has run is sent again.
 const RESENDS: usize = 5;
 
 /// One connection, shared by all requests.
@@ -68,41 +67,33 @@ impl ConnectionLike for Wire {
     }
 }
 
-/// The connection to a Redis. Connects only when told to.
+/// The connection to a Redis. It is made by [`connect`](Self::connect) only.
 pub(super) struct Link {
     pub(super) target: Target,
     tls: Option<TlsCertificates>,
     /// How long a command waits for its answer.
     response_timeout: Duration,
     wire: RwLock<Option<Wire>>,
-    /// Notified when a look is needed.
+    /// Notified when the Redis should be inspected at once.
     pub(super) trouble: Arc<Notify>,
 }
 
 impl Link {
-    pub(super) fn new(target: Target, ca: Option<Vec<u8>>) -> Self {
-        let tls = ca.map(|pem| TlsCertificates {
-            client_tls: None,
-            root_cert: Some(pem),
-        });
-        let trouble = Arc::default();
+    pub(super) fn new(target: Target, tls: Option<TlsCertificates>) -> Self {
         Self {
             target,
             tls,
             response_timeout: RESPONSE_TIMEOUT,
             wire: RwLock::default(),
-            trouble,
+            trouble: Arc::default(),
         }
     }
 
     /// A second link to the same Redis, for blocking commands and subscriptions.
     pub(super) fn beside(&self, response_timeout: Duration) -> Self {
         Self {
-            target: self.target.clone(),
-            tls: self.tls.clone(),
             response_timeout,
-            wire: RwLock::default(),
-            trouble: Arc::default(),
+            ..Self::new(self.target.clone(), self.tls.clone())
         }
     }
 
@@ -115,7 +106,7 @@ impl Link {
         write(&self.wire).take();
     }
 
-    /// Connects, and asks sentinels where the master is. `hear` gets the server's pushes.
+    /// Connects, after asking the sentinels, if any, for the master. `hear` gets the server's pushes.
     pub(super) async fn connect<F>(&self, hear: F) -> RedisResult<Wire>
     where
         F: Fn(PushInfo) + Send + Sync + 'static,
@@ -125,7 +116,20 @@ impl Link {
             Ok::<_, redis::aio::SendError>(())
         };
         let wire = match &self.target.kind {
-            Kind::Cluster => Wire::Cluster(self.cluster(hear)?.get_async_connection().await?),
+            Kind::Cluster => {
+                let mut builder = ClusterClientBuilder::new(self.target.nodes.clone())
+                    // A command whose answer is lost may have run: it is never sent again by itself.
+                    .retries(0)
+                    .connection_timeout(CONNECT_TIMEOUT)
+                    .response_timeout(self.response_timeout)
+                    .tcp_settings(no_delay())
+                    .use_protocol(redis::ProtocolVersion::RESP3)
+                    .push_sender(hear);
+                if let Some(tls) = &self.tls {
+                    builder = builder.certs(tls.clone());
+                }
+                Wire::Cluster(builder.build()?.get_async_connection().await?)
+            }
             _ => {
                 let client = self.client().await?;
                 let config = ConnectionManagerConfig::new()
@@ -144,7 +148,7 @@ impl Link {
         Ok(wire)
     }
 
-    /// Of a single master, or of the one that sentinels name.
+    /// A client of the single master, or of the master that sentinels name.
     pub(super) async fn client(&self) -> RedisResult<Client> {
         match (&self.target.kind, &self.tls) {
             (Kind::Sentinel { name, db }, _) => self.find_master(name, *db).await,
@@ -153,32 +157,12 @@ impl Link {
         }
     }
 
-    fn cluster<F>(&self, hear: F) -> RedisResult<ClusterClient>
-    where
-        F: Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static,
-    {
-        let mut builder = ClusterClientBuilder::new(self.target.nodes.clone())
-            // A command whose answer is lost may have run: it is never sent again by itself.
-            .retries(0)
-            .connection_timeout(CONNECT_TIMEOUT)
-            .response_timeout(self.response_timeout)
-            .tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true))
-            .use_protocol(redis::ProtocolVersion::RESP3)
-            .push_sender(hear);
-        if let Some(tls) = &self.tls {
-            builder = builder.certs(tls.clone());
-        }
-        builder.build()
-    }
-
     async fn find_master(&self, name: &str, db: i64) -> RedisResult<Client> {
         let addresses = self.target.nodes.iter().map(|node| node.addr().clone());
         let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)?
             .set_client_to_redis_db(db)
             .set_client_to_redis_protocol(redis::ProtocolVersion::RESP3)
-            .set_client_to_redis_tcp_settings(
-                redis::io::tcp::TcpSettings::default().set_nodelay(true),
-            );
+            .set_client_to_redis_tcp_settings(no_delay());
         let first = &self.target.nodes[0];
         if let Some(username) = first.redis_settings().username() {
             builder = builder.set_client_to_redis_username(username);
@@ -207,10 +191,17 @@ impl Link {
     }
 
     /// Runs one command.
-    pub(super) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
-        self.send(command)
-            .await?
-            .map_err(|error| self.judge(&error))
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        name: &str,
+        arguments: impl ToRedisArgs,
+    ) -> Result<T, Error> {
+        self.ask_command(&command(name, arguments)).await
+    }
+
+    async fn ask_command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        let answer = self.send(command).await?;
+        answer.map_err(|error| self.judge(&error))
     }
 
     /// Sends one command, and again if a server says that it has not run it.
@@ -222,7 +213,7 @@ impl Link {
             if let (Wire::Cluster(cluster), Err(error)) = (&mut wire, &answer)
                 && let Some(to) = asks_elsewhere(error)
             {
-                answer = ask_there(cluster, command, to).await;
+                answer = ask_at(to, cluster, command).await;
             }
             match answer {
                 Err(error) if has_not_run(&error) && resends > 0 => {
@@ -240,17 +231,15 @@ impl Link {
             return Ok(answer);
         }
         let mut wire = self.wire()?;
-        run.script
-            .load_async(&mut wire)
-            .await
-            .map_err(|error| self.judge(&error))?;
+        let loaded = run.script.load_async(&mut wire).await;
+        loaded.map_err(|error| self.judge(&error))?;
         let answer = self.run_if_loaded(run).await?;
         answer.ok_or_else(|| Error::Refused("the server forgets its scripts".into()))
     }
 
     /// Runs one script; `None` if the server does not have it.
     ///
-    /// A server that was started anew has none, so this cannot write to data without a look since.
+    /// A restarted server has no scripts, so this cannot write to data that was not inspected since.
     pub(super) async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Value>, Error> {
         match self.send(&run.command()).await? {
             Ok(answer) => Ok(Some(answer)),
@@ -279,28 +268,31 @@ impl Link {
         }
     }
 
-    /// The same where a refusal is no trouble.
-    pub(super) async fn ask_quietly<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+    /// Runs one command whose failure needs no inspection of the Redis.
+    pub(super) async fn ask_quietly<T: FromRedisValue>(
+        &self,
+        name: &str,
+        arguments: impl ToRedisArgs,
+    ) -> Result<T, Error> {
         let mut wire = self.wire()?;
-        command
-            .query_async(&mut wire)
-            .await
-            .map_err(|error: RedisError| Error::Refused(error.to_string()))
+        let answer = command(name, arguments).query_async(&mut wire).await;
+        answer.map_err(|error: RedisError| Error::Refused(error.to_string()))
     }
 
-    /// Sends each partition a command.
+    /// Runs a command for each partition.
     pub(super) async fn ask_each<T: FromRedisValue>(
         &self,
         command: impl Fn(Partition) -> Cmd,
     ) -> Result<Vec<T>, Error> {
-        self.ask_many(Partition::all().map(command).collect()).await
+        self.ask_many(Partition::all().map(command)).await
     }
 
-    /// Sends many commands, each by itself; in one go where all are on one server.
+    /// Runs many commands; in one pipeline, except over a cluster.
     pub(super) async fn ask_many<T: FromRedisValue>(
         &self,
-        commands: Vec<Cmd>,
+        commands: impl Iterator<Item = Cmd>,
     ) -> Result<Vec<T>, Error> {
+        let commands: Vec<Cmd> = commands.collect();
         if commands.is_empty() {
             return Ok(Vec::new());
         }
@@ -310,60 +302,63 @@ impl Link {
                 for command in commands {
                     all.add_command(command);
                 }
-                all.query_async(&mut manager)
-                    .await
-                    .map_err(|error| self.judge(&error))
+                let answers = all.query_async(&mut manager).await;
+                answers.map_err(|error| self.judge(&error))
             }
             Wire::Cluster(_) => {
-                try_join_all(commands.iter().map(|command| self.ask(command))).await
+                try_join_all(commands.iter().map(|command| self.ask_command(command))).await
             }
         }
     }
 
-    /// The texts at these keys; by one command where all are on one server.
-    pub(super) async fn get_all(&self, keys: Vec<String>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+    /// The texts at these keys; by one command, except over a cluster.
+    pub(super) async fn get_all(
+        &self,
+        keys: impl Iterator<Item = String>,
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let keys: Vec<String> = keys.collect();
         if keys.is_empty() {
             return Ok(Vec::new());
         }
         match self.wire()? {
-            Wire::One(_) => self.ask(&command("MGET", keys)).await,
+            Wire::One(_) => self.ask("MGET", keys).await,
             Wire::Cluster(_) => {
-                self.ask_many(keys.into_iter().map(|key| command("GET", key)).collect())
-                    .await
+                let gets = keys.into_iter().map(|key| command("GET", key));
+                self.ask_many(gets).await
             }
         }
     }
 
-    /// Those of these keys under which there may be something: where all are on one server, by one command if there is
-    /// nothing, and by few if there is little.
+    /// Drops keys that do not exist, as far as few commands can tell; over a cluster none.
     pub(super) async fn existing(&self, mut keys: Vec<String>) -> Result<Vec<String>, Error> {
         if matches!(self.wire()?, Wire::One(_)) {
+            // Mostly none of them exists, which one command tells.
             for at_once in [keys.len().max(1), EXIST_AT_ONCE] {
-                let some: Vec<&[String]> = keys.chunks(at_once).collect();
-                let asks = some.iter().map(|some| command("EXISTS", *some)).collect();
-                let there: Vec<u64> = self.ask_many(asks).await?;
-                let there = some.into_iter().zip(there).filter(|(_, there)| *there > 0);
-                keys = there.flat_map(|(some, _)| some.to_vec()).collect();
+                let chunks: Vec<&[String]> = keys.chunks(at_once).collect();
+                let exists = chunks.iter().map(|chunk| command("EXISTS", *chunk));
+                let existing: Vec<u64> = self.ask_many(exists).await?;
+                let chunks = chunks.into_iter().zip(existing);
+                let chunks = chunks.filter(|(_, existing)| *existing > 0);
+                keys = chunks.flat_map(|(chunk, _)| chunk.to_vec()).collect();
             }
         }
         Ok(keys)
     }
 
-    /// The same; `None` where the command is not allowed, or unknown.
+    /// Sends every master the same command; `None` where it is forbidden or unknown.
     pub(super) async fn ask_masters_if_allowed(
         &self,
         command: Cmd,
     ) -> Result<Option<Vec<Value>>, Error> {
+        const REFUSALS: [&str; 4] = [
+            "NOPERM",
+            "no permissions",
+            "unknown command",
+            "unknown subcommand",
+        ];
         match self.ask_masters(command).await {
             Err(Error::Refused(why) | Error::Ambiguous(why))
-                if [
-                    "NOPERM",
-                    "no permissions",
-                    "unknown command",
-                    "unknown subcommand",
-                ]
-                .iter()
-                .any(|word| why.contains(word)) =>
+                if REFUSALS.iter().any(|refusal| why.contains(refusal)) =>
             {
                 Ok(None)
             }
@@ -371,9 +366,9 @@ impl Link {
         }
     }
 
-    /// Runs commands one after the other, all of them at the keys of the first.
+    /// Runs commands one after the other, at the server that has the keys of the first.
     ///
-    /// All of them again if the server has loaded the script only then.
+    /// If the server lacks the script, loads it and runs all of them again.
     pub(super) async fn ask_in_turn<T: FromRedisValue>(
         &self,
         commands: &Pipeline,
@@ -389,7 +384,7 @@ impl Link {
         answer.map_err(|error| self.judge(&error))
     }
 
-    /// The evidence of a failure. Only with evidence it counts as refused.
+    /// What a failure proves. Refused only if the command surely was not run; otherwise ambiguous.
     fn judge(&self, error: &RedisError) -> Error {
         let refused = match error.kind() {
             ErrorKind::Server(kind) => matches!(
@@ -429,9 +424,7 @@ fn lacks_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// The address to which a server redirects this command, while its slot moves.
-///
-/// The keys of this command have moved, and others of their slot have not yet.
+/// The address to which a server redirects a command whose keys have moved, while their slot moves.
 fn asks_elsewhere(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
         return None;
@@ -443,10 +436,10 @@ fn asks_elsewhere(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
     })
 }
 
-async fn ask_there<T: FromRedisValue>(
+async fn ask_at<T: FromRedisValue>(
+    to: SingleNodeRoutingInfo,
     cluster: &mut ClusterConnection,
     command: &Cmd,
-    to: SingleNodeRoutingInfo,
 ) -> RedisResult<T> {
     let mut asking = redis::pipe();
     asking.cmd("ASKING").ignore().add_command(command.clone());
@@ -464,6 +457,3 @@ fn has_not_run(error: &RedisError) -> bool {
         ) | ErrorKind::ClusterConnectionNotFound
     )
 }
-
-/// For links that need no pushes.
-pub(super) fn deaf(_: PushInfo) {}

@@ -1,21 +1,20 @@
 //! Whether the store still has what was written to it.
 //!
-//! Each partition holds the *epoch*, a random word that lost or foreign data does not have, and counts
-//! the writes of each gateway. A gateway remembers both, in memory and in a small file, and every claim
-//! compares them in its own atomic step. Where they do not fit nothing may be claimed until an operator
-//! accepts the loss, which begins a new epoch.
+//! Each partition holds the *epoch*, a random word that lost or foreign data does not have, and counts the writes of each
+//! gateway. A gateway remembers both, in memory and in a small file, and every claim compares them in its own atomic step.
+//! Where they differ nothing may be claimed until an operator accepts the loss, which begins a new epoch.
 //!
 //! A gateway that was killed counts under another name from its next start on. Its file may lack its newest writes. If the
 //! store loses these, too, the gateway would count up to them again under the old name, and hide the loss. The old name is
 //! then that of a gateway that is gone.
 //!
-//! A gateway that has been silent for long is *forgotten*: another one takes it out of each partition's counters, and keeps
-//! its *last count* there in the same step. That hides no loss from the remaining gateways:
-//! * A gateway that remembers a count of a forgotten one compares it with the last count, which is in the same partition.
-//!   Any older state of the partition has the count in one of the two places, or lacks those writes.
-//! * A gateway that has dropped the forgotten one has seen its counter missing in every partition. Taking it out is counted
-//!   as a write of the gateway that does it, in the same step and string. So a gateway that saw the partition without the
-//!   forgotten one knows of that write, and an older state of the partition lacks it.
+//! A gateway that has been silent for long is *forgotten*: another gateway takes it out of each partition's counters, and
+//! keeps its *last count* there in the same step. That hides no loss from the remaining gateways:
+//! * A gateway that remembers a count of a forgotten gateway compares it with the last count, which is in the same
+//!   partition. Any older state of the partition has the count in one of the two places, or lacks those writes.
+//! * A gateway that has dropped the forgotten gateway has seen its counter missing in every partition. Taking it out is
+//!   counted as a write of the gateway that does it, in the same step and string. So a gateway that saw the partition
+//!   without the forgotten gateway knows of that write, and an older state of the partition lacks it.
 //! * A gateway that comes back finds its own last counts, compares them, and goes on from them.
 //!
 //! `loss_model` explores all states of a model of these rules.
@@ -29,7 +28,7 @@ use super::keys::{PARTITIONS, Partition};
 
 /// The epoch of a partition that a gateway has closed because of a loss.
 pub(super) const CLOSED: &str = "lost";
-/// The version of the keys and values. Data of another version is never touched.
+/// The version of the keys and values. A gateway never writes to data of another version.
 pub(super) const FORMAT: u32 = 5;
 
 /// The manifest of all partitions: which epoch holds, and which ones it followed.
@@ -45,13 +44,10 @@ pub(super) struct Manifest {
     /// Why an operator began this epoch; empty for the first.
     pub(super) reason: String,
     /// The data that a gateway has found missing; empty if none. Closes the store for all.
-    #[serde(default)]
     pub(super) lost: String,
     /// The highest fencing token before the epoch, as far as gateways remembered.
-    #[serde(default)]
     pub(super) token: u64,
-    /// Since when every call is known, in microseconds: a new store, or an accepted loss.
-    #[serde(default)]
+    /// Since when every call is known, in microseconds: since the set-up or the last accepted loss.
     pub(super) whole_since_us: Option<i64>,
 }
 
@@ -85,61 +81,57 @@ impl Writes {
         }
     }
 
-    /// How many of these writes are not counted there. Last counts stand in only for counters that
-    /// are absent: a counter that is there and too low belongs to a server that was set back.
-    pub(super) fn missing_in(&self, there: &Self, forgotten: &Self) -> u64 {
-        let missing = self.0.iter().flat_map(|(gateway, counts)| {
-            let found = move |at| match there.of(gateway, at) {
-                0 => forgotten.of(gateway, at),
-                counted => counted,
-            };
-            Partition::all()
-                .zip(counts)
-                .map(move |(at, count)| count.saturating_sub(found(at)))
-        });
-        missing.sum()
+    /// How many of these writes are not counted in `stored`.
+    ///
+    /// Last counts replace only counters that are absent: a counter that is too low belongs to a server that was set
+    /// back.
+    pub(super) fn missing_in(&self, stored: &Self, last_counts: &Self) -> u64 {
+        let mut missing = 0;
+        for (gateway, counts) in &self.0 {
+            for (at, count) in Partition::all().zip(counts) {
+                let found = match stored.of(gateway, at) {
+                    0 => last_counts.of(gateway, at),
+                    counted => counted,
+                };
+                missing += count.saturating_sub(found);
+            }
+        }
+        missing
     }
 
     /// The gateways with any writes.
     pub(super) fn gateways(&self) -> impl Iterator<Item = &str> {
-        self.0
+        let counted = self
+            .0
             .iter()
-            .filter(|(_, counts)| counts.iter().any(|count| *count > 0))
-            .map(|(gateway, _)| &**gateway)
+            .filter(|(_, counts)| counts.iter().any(|count| *count > 0));
+        counted.map(|(gateway, _)| &**gateway)
     }
 
-    /// The gateways that have written to a partition which does not know them in `there`.
-    pub(super) fn absent_from(&self, there: &Self) -> Vec<String> {
+    /// The gateways with writes to a partition in which `stored` has no counter of them.
+    pub(super) fn absent_from(&self, stored: &Self) -> Vec<String> {
         let is_absent = |(gateway, counts): &(&String, &Vec<u64>)| {
-            Partition::all()
-                .zip(*counts)
-                .any(|(at, count)| *count > 0 && there.of(gateway, at) == 0)
+            let mut counts = Partition::all().zip(*counts);
+            counts.any(|(at, count)| *count > 0 && stored.of(gateway, at) == 0)
         };
-        self.0
-            .iter()
-            .filter(is_absent)
-            .map(|(gateway, _)| gateway.clone())
-            .collect()
+        let absent = self.0.iter().filter(is_absent);
+        absent.map(|(gateway, _)| gateway.clone()).collect()
     }
 
-    /// Drops every gateway that `there` does not know at all, except this one.
-    pub(super) fn forget_absent(&mut self, there: &Self, own: &str) {
-        let known: BTreeSet<&str> = there.gateways().collect();
+    /// Drops every gateway that `stored` has no counter of at all, except `own`.
+    pub(super) fn forget_absent(&mut self, stored: &Self, own: &str) {
+        let counted: BTreeSet<&str> = stored.gateways().collect();
         self.0
-            .retain(|gateway, _| gateway == own || known.contains(&**gateway));
+            .retain(|gateway, _| gateway == own || counted.contains(&**gateway));
     }
 }
 
 impl Manifest {
-    /// Most accepted epochs that are remembered.
+    /// How many accepted epochs are remembered at most.
     const MAX_FOLLOWED: usize = 32;
 
-    pub(super) fn first() -> Self {
-        Self::after(&[], "", false)
-    }
-
-    /// A new epoch after these.
-    pub(super) fn after(epochs: &[&str], reason: &str, complete: bool) -> Self {
+    /// A new epoch after these, which is not complete yet.
+    pub(super) fn after(epochs: &[&str]) -> Self {
         let mut follows: Vec<String> = Vec::new();
         for epoch in epochs.iter().filter(|epoch| !epoch.is_empty()) {
             if !follows.iter().any(|known| known == epoch) {
@@ -147,22 +139,25 @@ impl Manifest {
             }
         }
         follows.drain(..follows.len().saturating_sub(Self::MAX_FOLLOWED));
-        let epoch = Uuid::new_v4().simple().to_string();
         Self {
             format: FORMAT,
             partitions: PARTITIONS,
-            epoch,
+            epoch: Uuid::new_v4().simple().to_string(),
             follows,
-            complete,
-            reason: reason.to_owned(),
+            complete: false,
+            reason: String::new(),
             lost: String::new(),
             token: 0,
             whole_since_us: None,
         }
     }
+
+    fn has_followed(&self, epoch: &str) -> bool {
+        self.follows.iter().any(|followed| followed == epoch)
+    }
 }
 
-/// The store's data for the loss check, as one look saw it.
+/// The data that the loss check compares, as one inspection has read it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sight {
     pub(super) manifest: Option<Manifest>,
@@ -176,30 +171,34 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// The highest token before an accepted loss.
+    /// The highest token before the last accepted loss.
     pub(super) fn accepted_token(&self) -> u64 {
         self.manifest.as_ref().map_or(0, |manifest| manifest.token)
     }
 
+    /// The gateways with writes or tokens. Some twice.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &str> {
+        let with_tokens = self.tokens.keys().map(String::as_str);
+        self.writes.gateways().chain(with_tokens)
+    }
+
     /// The highest token, as far as the store knows.
     pub(super) fn token(&self) -> u64 {
-        self.tokens
-            .values()
-            .copied()
-            .fold(self.accepted_token(), u64::max)
+        let tokens = self.tokens.values().copied();
+        tokens.fold(self.accepted_token(), u64::max)
     }
 }
 
-/// The finding of a look.
+/// The finding of an inspection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
     /// No data is missing.
     Whole,
-    /// This Redis is new, or its set-up was interrupted: begin.
+    /// This Redis is new, or its set-up was interrupted: set it up.
     Fresh(Manifest),
     /// An operator has accepted a loss, or this gateway is new here: take over the store's epoch.
     Adopt(String),
-    /// The data has another version: nothing is written to it.
+    /// The data has another version: write nothing to it.
     Foreign(String),
     /// Data is missing, and at least so many writes.
     Lost { what: String, writes: u64 },
@@ -207,16 +206,17 @@ pub(super) enum Finding {
 
 /// Compares the store with this gateway's memory. Pure.
 pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
-    let lost = |what: String, writes| Finding::Lost { what, writes };
+    let lost = |what: &str, writes| Finding::Lost {
+        what: what.to_owned(),
+        writes,
+    };
     let missing = known.missing_in(&sight.writes, &sight.forgotten);
     let Some(manifest) = &sight.manifest else {
         return if epoch.is_empty() && sight.epochs.iter().all(String::is_empty) {
-            Finding::Fresh(Manifest::first())
+            Finding::Fresh(Manifest::after(&[]))
         } else {
-            lost(
-                "the store is not the one that was used before: its manifest is gone".into(),
-                missing,
-            )
+            let what = "the store is not the one that was used before: its manifest is gone";
+            lost(what, missing)
         };
     };
     if (manifest.format, manifest.partitions) != (FORMAT, PARTITIONS) {
@@ -226,42 +226,41 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
         ));
     }
     if !manifest.lost.is_empty() {
-        return lost(manifest.lost.clone(), missing);
+        return lost(&manifest.lost, missing);
     }
     if !manifest.complete {
         return if manifest.follows.is_empty() && epoch.is_empty() {
             Finding::Fresh(manifest.clone())
         } else {
             lost(
-                "the acceptance of a loss was interrupted: accept it again".into(),
+                "the acceptance of a loss was interrupted: accept it again",
                 0,
             )
         };
     }
     if let Some(at) = sight.epochs.iter().position(|have| *have != manifest.epoch) {
-        return lost(format!("partition {at} has lost its data"), missing);
+        return lost(&format!("partition {at} has lost its data"), missing);
     }
     if manifest.epoch != epoch {
-        return if epoch.is_empty() || manifest.follows.iter().any(|followed| followed == epoch) {
+        return if epoch.is_empty() || manifest.has_followed(epoch) {
             Finding::Adopt(manifest.epoch.clone())
         } else {
-            lost(
-                "the store holds other data than before: its epoch is a stranger".into(),
-                missing,
-            )
+            let what = "the store holds other data than before: its epoch is unknown";
+            lost(what, missing)
         };
     }
     match missing {
         0 => Finding::Whole,
-        missing => lost(format!("the newest {missing} writes are missing"), missing),
+        missing => lost(&format!("the newest {missing} writes are missing"), missing),
     }
 }
 
 /// The manifest that closes the store because of a loss. Pure.
 ///
-/// It names `epoch`, that of the gateway that has found it, among those that an acceptance follows: without that the
-/// gateway would take the accepted store for a stranger's. `None` if the manifest says all that already, or belongs to
-/// another Redis than the gateway has used since it started (`was_whole`): that one's gateways need not suffer.
+/// It names `epoch`, that of the gateway that has found the loss, among those that an acceptance follows: otherwise the
+/// gateway would not know the epoch of the accepted store. `None` if the manifest says all that already. Also `None` if
+/// it belongs to another Redis than the gateway has used since it started (`was_whole`): that must not close the other
+/// Redis for its own gateways.
 pub(super) fn warning(
     before: Option<&Manifest>,
     epoch: &str,
@@ -271,11 +270,12 @@ pub(super) fn warning(
     let Some(before) = before else {
         return Some(Manifest {
             lost: what.to_owned(),
-            ..Manifest::after(&[epoch], "", true)
+            complete: true,
+            ..Manifest::after(&[epoch])
         });
     };
-    let is_named = before.epoch == epoch || before.follows.iter().any(|followed| followed == epoch);
-    // Also while it is being accepted.
+    let is_named = before.epoch == epoch || before.has_followed(epoch);
+    // Also while the loss is being accepted.
     let is_closed = !before.lost.is_empty() || !before.complete && !before.follows.is_empty();
     if is_named && is_closed || !is_named && !was_whole {
         return None;
@@ -298,7 +298,7 @@ mod tests {
         let manifest = Manifest {
             epoch: epoch.into(),
             complete: true,
-            ..Manifest::after(&["older"], "r", true)
+            ..Manifest::after(&["older"])
         };
         Sight {
             manifest: Some(manifest),
@@ -331,14 +331,14 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_has_all_that_is_remembered_is_whole() {
+    fn a_store_that_has_all_remembered_writes_is_whole() {
         assert_eq!(compare(&whole("e", 5), "e", &known(5)), Finding::Whole);
         let later = compare(&whole("e", 6), "e", &known(5));
-        assert_eq!(later, Finding::Whole, "written while it was looked at");
+        assert_eq!(later, Finding::Whole, "written during the inspection");
     }
 
     #[test]
-    fn writes_that_are_missing_are_counted() {
+    fn missing_writes_are_counted() {
         for gateway in ["me", "other"] {
             let mut more = known(5);
             more.count(gateway, partition(7), 8);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_gateway_is_not_missing_but_what_it_had_lost_is() {
+    fn the_writes_of_a_forgotten_gateway_are_missing_only_beyond_its_last_counts() {
         let mut sight = whole("e", 5);
         sight.writes = Writes::default();
         Partition::all().for_each(|at| sight.writes.count("me", at, 9));
@@ -363,13 +363,13 @@ mod tests {
             Partition::all().for_each(|at| sight.forgotten.count("other", at, last));
             assert_eq!(missing(compare(&sight, "e", &known(5))), lost, "{last}");
         }
-        // Last counts do not hide that a counter is back and too low.
+        // Last counts do not hide that a counter is there again and too low.
         let mut set_back = sight.clone();
         Partition::all().for_each(|at| set_back.forgotten.count("other", at, 7));
         assert_eq!(compare(&set_back, "e", &known(5)), Finding::Whole);
         set_back.writes.count("other", partition(9), 3);
         assert_eq!(missing(compare(&set_back, "e", &known(5))), Some(2));
-        // It is kept in mind until no partition has it.
+        // The gateway is remembered until no partition has a counter of it.
         let mut remembered = known(5);
         let mut half = sight.writes.clone();
         half.count("other", partition(63), 5);
@@ -378,11 +378,11 @@ mod tests {
         remembered.forget_absent(&sight.writes, "me");
         assert_eq!(remembered.gateways().collect::<Vec<_>>(), ["me"]);
         remembered.forget_absent(&Writes::default(), "me");
-        assert_eq!(remembered.of("me", partition(0)), 5, "never this one");
+        assert_eq!(remembered.of("me", partition(0)), 5, "never its own");
     }
 
     #[test]
-    fn what_one_gateway_has_found_missing_closes_the_store_for_all() {
+    fn a_loss_that_one_gateway_has_found_closes_the_store_for_all() {
         let mut sight = whole("e", 5);
         let manifest = sight.manifest.as_mut().expect("a manifest");
         manifest.lost = "the newest 3 writes are missing".into();
@@ -390,12 +390,12 @@ mod tests {
         assert_eq!(
             missing(compare(&sight, "", &Writes::default())),
             Some(0),
-            "also for who comes anew"
+            "also for a new gateway"
         );
     }
 
     #[test]
-    fn an_empty_store_is_fresh_only_for_who_has_never_met_it() {
+    fn an_empty_store_is_fresh_only_for_a_gateway_without_an_epoch() {
         let empty = Sight {
             epochs: vec![String::new(); 64],
             ..Sight::default()
@@ -418,20 +418,20 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_names_the_epoch_of_who_gives_it_and_is_given_once() {
+    fn a_warning_names_the_epoch_of_its_gateway_and_is_given_once() {
         let new = warning(None, "e", "gone", true).expect("a warning");
         assert_eq!(
             (new.lost.as_str(), &new.follows[..]),
             ("gone", &["e".to_owned()][..])
         );
         assert!(new.complete && new.epoch != "e");
-        assert_eq!(warning(Some(&new), "e", "gone", true), None, "it is said");
-        // A newcomer has set up what was emptied, or another gateway has warned without knowing of this one.
+        assert_eq!(warning(Some(&new), "e", "gone", true), None, "it was given");
+        // A newcomer has set up the emptied store, or another gateway has warned without knowing this epoch.
         let lost = Manifest {
             lost: "first".into(),
-            ..Manifest::first()
+            ..Manifest::after(&[])
         };
-        for (before, what) in [(Manifest::first(), "gone"), (lost, "first")] {
+        for (before, what) in [(Manifest::after(&[]), "gone"), (lost, "first")] {
             assert_eq!(
                 warning(Some(&before), "e", "gone", false),
                 None,
@@ -447,7 +447,7 @@ mod tests {
                 (&before.epoch, before.complete)
             );
         }
-        let accepting = Manifest::after(&["e"], "flushed", false);
+        let accepting = Manifest::after(&["e"]);
         assert_eq!(
             warning(Some(&accepting), "e", "gone", true),
             None,
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_is_adopted_by_newcomers_and_by_those_whose_loss_was_accepted() {
+    fn an_epoch_is_adopted_by_newcomers_and_after_an_accepted_loss() {
         let accepted = whole("e2", 0);
         assert_eq!(
             compare(&accepted, "", &Writes::default()),
@@ -477,8 +477,8 @@ mod tests {
     }
 
     #[test]
-    fn who_was_interrupted_in_the_first_set_up_goes_on_with_it_and_in_an_acceptance_does_not() {
-        let begun = Manifest::first();
+    fn an_interrupted_set_up_goes_on_and_an_interrupted_acceptance_does_not() {
+        let begun = Manifest::after(&[]);
         let sight = Sight {
             manifest: Some(begun.clone()),
             epochs: vec![String::new(); 64],
@@ -488,7 +488,7 @@ mod tests {
             compare(&sight, "", &Writes::default()),
             Finding::Fresh(begun)
         );
-        let accepting = Manifest::after(&["e"], "flushed", false);
+        let accepting = Manifest::after(&["e"]);
         let sight = Sight {
             manifest: Some(accepting),
             ..sight

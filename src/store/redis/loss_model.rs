@@ -1,25 +1,26 @@
 //! A model of the loss check. The tests explore every state that it can reach within small bounds.
 //!
 //! The model has up to three gateways, a store of two partitions on one server or on two, and an older copy of the
-//! store. Everything that may happen to them happens in every order. The real rules of `loss.rs` decide what a gateway
-//! finds and remembers. What a script does is modelled here; the comment names the script.
+//! store. All events happen in every order. The real rules of `loss.rs` decide what a gateway finds and remembers. The
+//! effect of a script is modelled here; a comment names the script. A *look* is one inspection of the store.
 //!
-//! **Who knows a write.** Only acknowledged, counted writes matter. A gateway *knows* such a write if it made it, or if
-//! a look read the partition with the write in it and found everything whole. After a crash it knows what it knew when
-//! its file of watermarks was last written; after an accepted loss, what it found then.
+//! **Who knows a write.** Only acknowledged, counted writes matter. A gateway *knows* such a write if the gateway made
+//! it, or if a look of the gateway read the partition with the write in it and found everything whole. After a crash a
+//! gateway knows the writes that it knew when its file of watermarks was last written; after an accepted loss, the
+//! writes that it found then.
 //!
 //! **The promise.**
-//! * Let a write be missing from the store that no person has given up. Each gateway that knows it finds a loss at its
-//!   next look, also after a restart, and claims nothing before.
+//! * Let a write be missing from the store that no person has given up. Each gateway that knows the write finds a loss
+//!   at its next look, also after a restart, and claims nothing before.
 //! * Where nothing was lost, no gateway finds a loss.
 //!
 //! The model has no time: a gateway may be forgotten at any moment, also while it works. A gateway that is gone for
-//! ever is one that never starts again. A claim and its question whether the store is open are one step.
+//! ever never starts again. A claim and the check whether the store is open are one step.
 
-mod judge; // by the real rules
-mod scene; // what may happen
-mod state; // what there is
-mod steps; // one after the other
+mod judge; // the findings of a look, by the real rules
+mod scene; // the steps, and the bounds of an exploration
+mod state; // gateways, their files, and the store
+mod steps; // carries out a step
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -32,10 +33,11 @@ use self::steps::Model;
 /// Explores all states. Returns their number, and the shortest way to break the promise.
 fn explore(scene: Scene, broken: Break) -> (usize, Option<(Vec<Step>, String)>) {
     let (mut model, first) = (Model::new(scene, broken), State::first(scene.left));
-    let steps = model.steps();
-    // Only the hash of a state is kept: among a million states two are equal once in ten million runs.
+    let steps = scene.steps();
+    // Only the hash of a state is kept: two of a million states have the same hash once in ten million runs.
     let hasher = RandomState::new();
-    let mut met = HashSet::from([hasher.hash_one(first)]);
+    let mut seen = HashSet::from([hasher.hash_one(first)]);
+    // For each state the number of the state before, and the step between them.
     let mut trail: Vec<(usize, Option<Step>)> = vec![(0, None)];
     let mut waiting = VecDeque::from([(first, 0)]);
     while let Some((state, at)) = waiting.pop_front() {
@@ -47,16 +49,16 @@ fn explore(scene: Scene, broken: Break) -> (usize, Option<(Vec<Step>, String)>) 
                 None => {}
                 Some(Ok(next)) => {
                     let next = next.plain();
-                    if met.insert(hasher.hash_one(next)) {
+                    if seen.insert(hasher.hash_one(next)) {
                         waiting.push_back((next, trail.len()));
                         trail.push((at, Some(*step)));
                     }
                 }
-                Some(Err(why)) => return (met.len(), Some((way_to(&trail, at, *step), why))),
+                Some(Err(why)) => return (seen.len(), Some((way_to(&trail, at, *step), why))),
             }
         }
     }
-    (met.len(), None)
+    (seen.len(), None)
 }
 
 fn way_to(trail: &[(usize, Option<Step>)], mut at: usize, last: Step) -> Vec<Step> {
@@ -101,7 +103,7 @@ const FORGETS_AND_ENDS: Scene = Scene {
     left: at_most([1, 1, 1, 1, 1, 0]),
     ..ENDS
 };
-/// A gateway that forgets another one is forgotten, too.
+/// A gateway that forgets another gateway is forgotten, too.
 const FORGETS_TWICE: Scene = Scene {
     left: at_most([1, 0, 1, 0, 2, 0]),
     forgetters: &[1, 2],
@@ -159,7 +161,7 @@ fn a_gateway_that_is_forgotten_on_a_cluster_hides_no_loss() {
 }
 
 #[test]
-fn what_happens_during_a_look_hides_no_loss() {
+fn events_during_a_look_hide_no_loss() {
     holds(&[BETWEEN, on_cluster(BETWEEN)]);
 }
 
@@ -168,7 +170,7 @@ fn an_accepted_loss_hides_no_later_one() {
     holds(&[ACCEPTS]);
 }
 
-/// Leaves out one rule at a time, and shows the shortest way in which the promise is broken then.
+/// Leaves out one rule at a time, and shows the shortest way to break the promise without it.
 #[test]
 fn each_rule_is_needed() {
     let mut ways = String::new();

@@ -9,7 +9,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Reads marks. An unreadable line counts as absent, which the loss check notices.
+    /// Reads marks. An unreadable line counts as absent, which the loss check notices as lost writes.
     pub(super) fn read(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let mut lines = text.split('\n');
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_read_as_far_as_they_are_marks() {
+    fn unreadable_lines_of_marks_count_as_absent() {
         assert_eq!(Marks::read(b""), Marks::default());
         let marks = Marks::read(b"e\ng=000000000000012\n=\nh=x\ni=7");
         assert_eq!(marks.epoch, "e");

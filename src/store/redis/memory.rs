@@ -1,10 +1,10 @@
-//! The gateway's memory of a store: epoch, counts, newest token, and the last seconds' writes.
+//! The gateway's memory of a store: epoch, counts, newest token, and the writes of the last seconds.
 //!
-//! All but the last is kept in a small file, for the next start.
+//! A small file, the watermarks, keeps all but the writes for the next start.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -26,39 +26,34 @@ use crate::store::{Reason, private};
 
 /// How long a write is remembered to be put back.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// Most writes, and most bytes of them, that are remembered.
+/// How many writes, and how many bytes of them, are remembered at most.
 const MAX_REMEMBERED: (usize, usize) = (20_000, 64 << 20);
-/// How far ahead of the newest token the file covers tokens.
+/// How far the token in the file is ahead of the newest token.
 const TOKENS_AHEAD_US: u64 = 10_000_000;
-/// How far ahead of the clock a token is a fault, and no clock that was set.
+/// A token that is further ahead of the clock is a fault: no clock was set by that much.
 pub(super) const TOKEN_LIMIT_US: u64 = 24 * 3_600 * 1_000_000;
 
-/// The file, as JSON. Belongs to one gateway.
+/// The content of the file, as JSON. Belongs to one gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Watermarks {
-    /// The name under which its writes are counted. Another one after each end that was no stop.
+    /// The name under which the gateway's writes are counted. It changes when the gateway was killed.
     gateway: String,
-    /// The name under which its scripts are known.
-    #[serde(default)]
+    /// The name that its own scripts contain.
     scripts: String,
-    /// Whether the last run has stopped, and nothing was written after this.
-    #[serde(default)]
+    /// Whether the last run has stopped, and has written nothing after this file.
     is_complete: bool,
-    /// Empty until the gateway has met the store.
+    /// The epoch of the store's data; empty until the gateway has used a store.
     epoch: String,
     writes: Writes,
-    /// The servers at the last meeting.
-    #[serde(default)]
+    /// The servers at the last inspection.
     servers: String,
-    /// The highest token that it may have given.
+    /// The highest token that the gateway may have given.
     token: u64,
-    /// The highest token of other gateways and callers, as far as it has heard.
-    #[serde(default)]
+    /// The highest token of other gateways and callers, as far as this gateway knows.
     others_token: u64,
     /// A copy of the store's secret in hex digits; empty if there is none yet.
     ///
-    /// Encrypted where there are keys.
-    #[serde(default)]
+    /// Encrypted if the store encrypts.
     secret: String,
 }
 
@@ -68,7 +63,7 @@ pub enum WatermarksError {
     #[error("{0}: another gateway uses it; each needs a file of its own")]
     InUse(PathBuf),
     #[error("{0}: {1}")]
-    Io(PathBuf, std::io::Error),
+    Io(PathBuf, io::Error),
     #[error("{0}: this is no file of watermarks: {1}")]
     Damaged(PathBuf, serde_json::Error),
 }
@@ -76,20 +71,20 @@ pub enum WatermarksError {
 /// The gateway's memory of a store.
 pub(super) struct Memory {
     path: PathBuf,
-    /// Held as long as this process may write the file; `None` if it only reads.
+    /// Held as long as this process may write the file; `None` if it only reads it.
     lock: Option<File>,
     state: Mutex<State>,
     saving: Mutex<()>,
 }
 
-/// When the file has to be written.
+/// For what the file is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
-    /// No token is drawn any more: the tokens in it need not run ahead.
+    /// For a stop: no more tokens are drawn, so the token in the file need not be ahead.
     Last,
-    /// If it is behind memory, or its tokens are nearly used up.
+    /// To keep it new: only if it is behind memory, or its token is nearly reached.
     IfOld,
-    /// If this token is above those in it.
+    /// For this token: only if it is above the token in the file.
     Token(u64),
 }
 
@@ -98,27 +93,26 @@ struct State {
     marks: Watermarks,
     /// The content of the file.
     saved: Watermarks,
-    /// The newest token of this run; 0 before the first.
+    /// The newest token that this process has drawn; 0 before the first.
     drawn: u64,
     /// Calls that run here, remembered until they end.
-    running: HashMap<CallId, Remembered>,
-    recent: VecDeque<Remembered>,
+    running: HashMap<CallId, CallWrite>,
+    recent: VecDeque<(Instant, CallWrite)>,
     recent_bytes: usize,
-    /// Where writes of this gateway are missing: how many are left, by the number of the partition.
-    left: HashMap<usize, u64>,
+    /// How many writes of this gateway are left in each partition that has lost some.
+    left: BTreeMap<Partition, u64>,
 }
 
-/// A write of the last seconds.
+/// A write about a call, as it can be put back.
 #[derive(Clone)]
-pub(super) struct Remembered {
-    at: Instant,
+pub(super) struct CallWrite {
     pub(super) record: Record,
     pub(super) entry: Entry,
-    /// Whether its run holds its session's lock.
+    /// Whether the call's run holds its session's lock.
     pub(super) is_locked: bool,
 }
 
-impl Remembered {
+impl CallWrite {
     pub(super) fn call_id(&self) -> CallId {
         self.record.intent.call_id
     }
@@ -131,48 +125,44 @@ impl Remembered {
 impl State {
     /// Forgets writes that are too old or too many.
     fn forget_old(&mut self, age: Duration) {
-        while let Some(oldest) = self.recent.front() {
+        while let Some((at, write)) = self.recent.front() {
             let (count, bytes) = MAX_REMEMBERED;
             let are_many = self.recent.len() > count || self.recent_bytes > bytes;
-            if !are_many && oldest.at.elapsed() < age {
+            if !are_many && at.elapsed() < age {
                 return;
             }
-            self.recent_bytes = self.recent_bytes.saturating_sub(oldest.size());
+            self.recent_bytes = self.recent_bytes.saturating_sub(write.size());
             self.recent.pop_front();
         }
     }
 }
 
 impl Memory {
-    /// Reads the file, or begins one. With `looks` it is neither locked nor written.
+    /// Reads the file, or begins one. A visitor neither locks nor writes it.
     ///
-    /// A gateway that was killed may have made writes that are not in the file. If the store loses them, too, it must not
-    /// count up to them again: other gateways that know of them would not notice. So it counts under another name.
-    pub(super) fn open(path: &Path, looks: bool) -> Result<Self, WatermarksError> {
+    /// A gateway that was killed may have made writes that are not in the file. If the store loses them, too, the gateway
+    /// must not count up to them again: other gateways that know them would not notice the loss. So it counts under
+    /// another name.
+    pub(super) fn open(path: &Path, is_visitor: bool) -> Result<Self, WatermarksError> {
         let io = |error| WatermarksError::Io(path.to_owned(), error);
-        let lock = if looks { None } else { Some(lock_file(path)?) };
+        let lock = (!is_visitor).then(|| lock_file(path)).transpose()?;
         if private::is_link(path) {
             let why = "it is a symbolic link, which is not followed";
-            return Err(io(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                why,
-            )));
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, why)));
         }
         let mut marks: Watermarks = match fs::read(path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map_err(|error| WatermarksError::Damaged(path.to_owned(), error))?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Watermarks {
-                gateway: Uuid::new_v4().simple().to_string(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Watermarks {
+                gateway: new_name(),
+                scripts: new_name(),
                 ..Watermarks::default()
             },
             Err(error) => return Err(io(error)),
         };
-        if marks.scripts.is_empty() {
-            marks.scripts.clone_from(&marks.gateway);
-        }
-        // A visitor has a name of its own, too: the gateway of this file may start beside it.
-        if looks || (!marks.is_complete && !marks.epoch.is_empty()) {
-            marks.gateway = Uuid::new_v4().simple().to_string();
+        // A visitor has a name of its own, too: the gateway of this file may run beside it.
+        if is_visitor || (!marks.is_complete && !marks.epoch.is_empty()) {
+            marks.gateway = new_name();
         }
         if lock.is_some() {
             marks.is_complete = false;
@@ -191,7 +181,7 @@ impl Memory {
         if let Some(exposed) = memory.exposed() {
             tracing::warn!("{}", exposed.text);
         }
-        // What cannot be written is found now and not in the middle of an incident.
+        // A file that cannot be written is found now and not in the middle of an incident.
         if memory.lock.is_some() {
             let marks = memory.state().marks.clone();
             memory.write(&marks).map_err(io)?;
@@ -208,14 +198,13 @@ impl Memory {
         self.state().marks.gateway.clone()
     }
 
-    /// The name of this process' scripts.
+    /// The name that this process' own scripts contain.
     ///
-    /// A visitor's scripts are no sign that the gateway has looked.
-    pub(super) fn name(&self) -> String {
-        if self.lock.is_some() {
-            self.state().marks.scripts.clone()
-        } else {
-            format!("visitor {}", Uuid::new_v4())
+    /// A visitor has another: its scripts are no sign that the gateway has inspected the data.
+    pub(super) fn script_name(&self) -> String {
+        match self.lock {
+            Some(_) => self.state().marks.scripts.clone(),
+            None => format!("visitor {}", Uuid::new_v4()),
         }
     }
 
@@ -226,51 +215,51 @@ impl Memory {
     }
 
     /// Keeps a copy of the store's secret. Blocks.
-    pub(super) fn remember_secret(&self, secret: &Bytes) -> std::io::Result<()> {
+    pub(super) fn remember_secret(&self, secret: &Bytes) -> io::Result<()> {
         self.state().marks.secret = hex::encode(secret);
         self.save(Need::IfOld)
     }
 
-    /// The epoch; empty if the store was never met.
+    /// The epoch; empty before the first use of a store.
     pub(super) fn epoch(&self) -> String {
         self.state().marks.epoch.clone()
     }
 
-    /// How many of its own writes in a partition the gateway knows.
+    /// How many of its own writes to a partition the gateway knows.
     pub(super) fn writes(&self, partition: Partition) -> u64 {
         let state = self.state();
         state.marks.writes.of(&state.marks.gateway, partition)
     }
 
-    /// How many of its own writes a server must have to be the store: those that it knows, but for lost ones.
+    /// How many of its own writes a server must have: those that the gateway knows, except lost ones.
     pub(super) fn writes_left(&self, partition: Partition) -> u64 {
         let state = self.state();
         let known = state.marks.writes.of(&state.marks.gateway, partition);
-        let left = state.left.get(&partition.index());
+        let left = state.left.get(&partition);
         left.map_or(known, |left| known.min(*left))
     }
 
-    /// Notes a look that found writes missing. `known`: the writes that were known before it.
+    /// Notes an inspection that found writes missing. `known`: the writes that were known before it.
     ///
-    /// One that was made during the look is not in `sight`, and is not lost.
+    /// A write that was made during the inspection may be absent from `sight`, and is not lost.
     pub(super) fn saw_loss(&self, sight: &Sight, known: &Writes) {
         let mut state = self.state();
         let own = &state.marks.gateway;
         let left = Partition::all().filter_map(|at| {
             let there = sight.writes.of(own, at);
-            (there < known.of(own, at)).then(|| (at.index(), there))
+            (there < known.of(own, at)).then_some((at, there))
         });
         state.left = left.collect();
     }
 
-    /// How many writes of each gateway it knows.
+    /// The known writes of all gateways.
     pub(super) fn all_writes(&self) -> Writes {
         self.state().marks.writes.clone()
     }
 
-    /// Notes a look that found everything.
+    /// Notes an inspection that found nothing missing.
     ///
-    /// Older writes need not be put back, and forgotten gateways need not be remembered.
+    /// Writes from before need not be put back, and forgotten gateways need not be remembered.
     pub(super) fn saw_all(&self, sight: &Sight) {
         let mut state = self.state();
         state.left.clear();
@@ -281,17 +270,17 @@ impl Memory {
         state.forget_old(REMEMBERED);
     }
 
-    /// The newest token so far; tokens in the file count.
+    /// The newest token so far, and at least the token that the file had at the start.
     pub(super) fn token(&self) -> u64 {
         self.state().marks.token
     }
 
-    /// The token that covers all tokens until the next save.
+    /// The token in the file, which covers all tokens until the next save.
     pub(super) fn covered_token(&self) -> u64 {
         self.state().saved.token
     }
 
-    /// The highest token of any known gateway, below which none may be after a loss.
+    /// The highest token of any gateway, as far as known. After a loss no token may be below it.
     pub(super) fn highest_token(&self) -> u64 {
         let state = self.state();
         state
@@ -301,19 +290,18 @@ impl Memory {
             .max(state.marks.others_token)
     }
 
-    /// Notes the present servers. Answers with the earlier ones.
-    pub(super) fn meet(&self, servers: &str) -> String {
+    /// Notes the present servers. Returns the earlier ones.
+    pub(super) fn replace_servers(&self, servers: &str) -> String {
         std::mem::replace(&mut self.state().marks.servers, servers.to_owned())
     }
 
-    /// Notes the store's count.
+    /// Notes the store's count of this gateway's writes.
     pub(super) fn saw_writes(&self, partition: Partition, writes: u64) {
-        let mut state = self.state();
-        let gateway = state.marks.gateway.clone();
-        state.marks.writes.count(&gateway, partition, writes);
+        let marks = &mut self.state().marks;
+        marks.writes.count(&marks.gateway, partition, writes);
     }
 
-    /// Notes a drawn token. True if the file does not cover it yet: save before it is used.
+    /// Notes a drawn token. True if the file does not cover it yet: save the file before the token is used.
     pub(super) fn saw_token(&self, token: u64) -> bool {
         let mut state = self.state();
         state.marks.token = token.max(state.marks.token);
@@ -321,7 +309,7 @@ impl Memory {
         token > state.saved.token
     }
 
-    /// Notes a caller's token that is ahead of those drawn here.
+    /// Notes a token that a caller has brought.
     pub(super) fn saw_brought(&self, token: u64) {
         let mut state = self.state();
         state.marks.others_token = token.max(state.marks.others_token);
@@ -329,8 +317,8 @@ impl Memory {
 
     /// Takes over an epoch, with the store's own counts.
     ///
-    /// If it follows a loss, no token may be below what any gateway has given. A newcomer goes by
-    /// the accepted token: the sessions are there.
+    /// If the epoch follows a loss, no token may be below those that any gateway has given. A new gateway needs only the
+    /// accepted token: the sessions of the data are there.
     pub(super) fn adopt(&self, epoch: &str, sight: Sight) {
         let is_new = self.epoch().is_empty();
         let floor = if is_new {
@@ -345,37 +333,32 @@ impl Memory {
         state.marks.token = floor.max(state.marks.token);
     }
 
-    pub(super) fn remember(&self, record: &Record, change: &Change) {
-        let mut state = self.state();
-        let before = state.running.get(&record.intent.call_id);
-        let is_locked = match &change.admission {
-            Some(admission) => admission.lock.is_some(),
-            None => before.is_some_and(|before| before.is_locked),
-        };
-        let (record, entry) = (record.clone(), change.entry.clone());
-        let remembered = Remembered {
-            at: Instant::now(),
-            record,
-            entry,
-            is_locked,
-        };
-        let call_id = remembered.call_id();
-        if matches!(remembered.record.state, Running) && state.running.len() < MAX_REMEMBERED.0 {
-            state.running.insert(call_id, remembered.clone());
-        } else {
-            state.running.remove(&call_id);
+    /// A write that a script has made of this change, with its record as stored.
+    pub(super) fn call_write(&self, record: &Record, change: &Change) -> CallWrite {
+        let call_id = record.intent.call_id;
+        let was_locked = |before: &CallWrite| before.is_locked;
+        CallWrite {
+            record: record.clone(),
+            entry: change.entry.clone(),
+            is_locked: match &change.admission {
+                Some(admission) => admission.lock.is_some(),
+                None => self.state().running.get(&call_id).is_some_and(was_locked),
+            },
         }
-        state.recent_bytes += remembered.size();
-        state.recent.push_back(remembered);
-        state.forget_old(Duration::MAX);
     }
 
-    /// Whether a call that runs here holds its session's lock.
-    pub(super) fn is_locked(&self, call_id: CallId) -> bool {
-        self.state()
-            .running
-            .get(&call_id)
-            .is_some_and(|remembered| remembered.is_locked)
+    /// Remembers a write, to be put back if the store loses it.
+    pub(super) fn remember(&self, write: CallWrite) {
+        let mut state = self.state();
+        let is_running = matches!(write.record.state, Running);
+        if is_running && state.running.len() < MAX_REMEMBERED.0 {
+            state.running.insert(write.call_id(), write.clone());
+        } else {
+            state.running.remove(&write.call_id());
+        }
+        state.recent_bytes += write.size();
+        state.recent.push_back((Instant::now(), write));
+        state.forget_old(Duration::MAX);
     }
 
     /// Forgets a call that another gateway has written since.
@@ -385,89 +368,80 @@ impl Memory {
 
     /// The remembered writes, in the order in which they can be put back.
     ///
-    /// Calls by when their newest runs began, and of one call the older versions first.
-    ///
-    /// When a run begins its call holds all of its names, so they stay with the call that is put back last.
-    pub(super) fn recent(&self) -> Vec<Remembered> {
+    /// Calls are ordered by when their newest runs began; of one call the older versions come first. When a run begins
+    /// its call holds all of its names, so they belong to the call that is put back last.
+    pub(super) fn recent(&self) -> Vec<CallWrite> {
         let state = self.state();
-        let mut recent: Vec<Remembered> = state
-            .running
-            .values()
-            .chain(&state.recent)
-            .cloned()
-            .collect();
+        let recent = state.recent.iter().map(|(_, write)| write);
+        let mut recent: Vec<_> = state.running.values().chain(recent).cloned().collect();
         let mut begun = HashMap::<CallId, (u64, Timestamp)>::new();
-        for Remembered { record, .. } in &recent {
+        for CallWrite { record, .. } in &recent {
             let version = (record.version, record.attempt.run_started_at);
             let newest = begun.entry(record.intent.call_id).or_insert(version);
             *newest = version.max(*newest);
         }
-        recent.sort_by_key(|remembered| {
-            let call_id = remembered.call_id();
-            (begun[&call_id].1, call_id, remembered.record.version)
+        recent.sort_by_key(|write| {
+            let call_id = write.call_id();
+            (begun[&call_id].1, call_id, write.record.version)
         });
-        recent.dedup_by_key(|remembered| (remembered.call_id(), remembered.record.version));
+        recent.dedup_by_key(|write| (write.call_id(), write.record.version));
         recent
     }
 
-    /// Writes the file, if it needs to be. Blocks.
+    /// Writes the file, if needed. Blocks.
     ///
-    /// The tokens in it run ahead of those that were given, as in a timestamp oracle, so that not every
-    /// token has to wait for the disk.
-    pub(super) fn save(&self, need: Need) -> std::io::Result<()> {
+    /// The token in the file is ahead of those that were given, as in a timestamp oracle, so that not every token has to
+    /// wait for the disk.
+    pub(super) fn save(&self, need: Need) -> io::Result<()> {
         if self.lock.is_none() {
             return Ok(());
         }
         let _one_at_a_time = lock(&self.saving);
-        let marks = {
+        let (mut marks, saved, drawn) = {
             let state = self.state();
-            let (marks, saved) = (&state.marks, &state.saved);
-            let but_for_its_token = |marks: &Watermarks| Watermarks {
-                token: 0,
-                ..marks.clone()
-            };
-            let is_old = but_for_its_token(marks) != but_for_its_token(saved)
-                || marks.token > saved.token
-                || state.drawn > saved.token.saturating_sub(TOKENS_AHEAD_US / 2);
-            let is_needed = match need {
-                Need::Last => true,
-                Need::IfOld => is_old,
-                Need::Token(token) => token > saved.token,
-            };
-            if !is_needed {
-                return Ok(());
-            }
-            let mut marks = marks.clone();
-            marks.is_complete = matches!(need, Need::Last);
-            // A start that draws nothing takes the tokens no further.
-            if !matches!(need, Need::Last) {
-                let ahead = match state.drawn {
-                    0 => 0,
-                    drawn => drawn.saturating_add(TOKENS_AHEAD_US),
-                };
-                marks.token = marks.token.max(ahead).max(saved.token);
-            }
-            marks
+            (state.marks.clone(), state.saved.clone(), state.drawn)
         };
+        let as_saved = Watermarks {
+            token: marks.token,
+            ..saved.clone()
+        };
+        let is_needed = match need {
+            Need::Last => true,
+            Need::IfOld => {
+                marks.token > saved.token
+                    || drawn > saved.token.saturating_sub(TOKENS_AHEAD_US / 2)
+                    || marks != as_saved
+            }
+            Need::Token(token) => token > saved.token,
+        };
+        if !is_needed {
+            return Ok(());
+        }
+        marks.is_complete = matches!(need, Need::Last);
+        if !marks.is_complete {
+            // A process that has drawn no token yet does not move the token in the file.
+            let ahead = if drawn > 0 {
+                drawn.saturating_add(TOKENS_AHEAD_US)
+            } else {
+                0
+            };
+            marks.token = marks.token.max(ahead).max(saved.token);
+        }
         self.write(&marks)?;
         self.state().saved = marks;
         Ok(())
     }
 
-    fn write(&self, marks: &Watermarks) -> std::io::Result<()> {
-        let beside = beside(&self.path, "new");
-        let mut file = private::make_anew(&beside)?;
+    fn write(&self, marks: &Watermarks) -> io::Result<()> {
+        let new = beside(&self.path, "new");
+        let mut file = private::make_anew(&new)?;
         file.write_all(&serde_json::to_vec(marks)?)?;
         file.sync_all()?;
-        fs::rename(&beside, &self.path)?;
-        if let Some(folder) = self
-            .path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-        {
-            File::open(folder)?.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -475,7 +449,7 @@ impl Memory {
     }
 }
 
-/// The lock file beside it: the file itself is replaced at each save.
+/// Locks a file beside it, because each save replaces the file itself.
 fn lock_file(path: &Path) -> Result<File, WatermarksError> {
     let io = |error| WatermarksError::Io(path.to_owned(), error);
     let file = private::open(&beside(path, "lock")).map_err(io)?;
@@ -488,9 +462,12 @@ fn lock_file(path: &Path) -> Result<File, WatermarksError> {
 
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(ending);
+    name.push(format!(".{ending}"));
     name.into()
+}
+
+fn new_name() -> String {
+    Uuid::new_v4().simple().to_string()
 }
 
 #[cfg(test)]

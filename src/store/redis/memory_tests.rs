@@ -15,10 +15,10 @@ fn partition(number: usize) -> Partition {
 
 /// The first call's name moves to the second, and back to a later run of the first.
 #[test]
-fn what_is_remembered_is_in_the_order_of_the_newest_runs() {
+fn remembered_writes_are_ordered_by_the_newest_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
-    let arrived = |call: u128, version: u64, second: i64, state| {
+    let remember = |call: u128, version: u64, second: i64, state| {
         let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
         let call_id = CallId(Uuid::from_u128(call));
         let intent = Arc::new(Intent {
@@ -51,20 +51,20 @@ fn what_is_remembered_is_in_the_order_of_the_newest_runs() {
             release: Release::default(),
             takes: crate::core::call::Takes::default(),
         };
-        memory.remember(&record, &change);
+        memory.remember(memory.call_write(&record, &change));
     };
     let over = || Succeeded(Content::Kept("{}".into()));
-    arrived(2, 1, 5, Running);
-    arrived(1, 1, 0, Running);
-    arrived(1, 2, 0, over());
-    arrived(3, 1, 7, Running);
-    arrived(3, 2, 7, over());
-    arrived(2, 2, 5, over());
-    arrived(1, 3, 9, Running);
+    remember(2, 1, 5, Running);
+    remember(1, 1, 0, Running);
+    remember(1, 2, 0, over());
+    remember(3, 1, 7, Running);
+    remember(3, 2, 7, over());
+    remember(2, 2, 5, over());
+    remember(1, 3, 9, Running);
     let order: Vec<(u128, u64)> = memory
         .recent()
         .iter()
-        .map(|remembered| (remembered.call_id().0.as_u128(), remembered.record.version))
+        .map(|write| (write.call_id().0.as_u128(), write.record.version))
         .collect();
     assert_eq!(
         order,
@@ -73,7 +73,7 @@ fn what_is_remembered_is_in_the_order_of_the_newest_runs() {
 }
 
 #[test]
-fn after_a_loss_no_token_is_below_what_others_have_given() {
+fn after_a_loss_no_token_is_below_those_of_other_gateways() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
     memory.adopt(
@@ -92,7 +92,7 @@ fn after_a_loss_no_token_is_below_what_others_have_given() {
     assert_eq!(
         memory.token(),
         5,
-        "as long as nothing is lost they are each session's"
+        "without a loss each session has tokens of its own"
     );
     let tokens = [("third".to_owned(), 60)].into();
     memory.adopt(
@@ -106,7 +106,7 @@ fn after_a_loss_no_token_is_below_what_others_have_given() {
 }
 
 #[test]
-fn a_write_that_was_made_during_a_look_is_not_lost() {
+fn a_write_that_was_made_during_an_inspection_is_not_lost() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
     let (lost, whole) = (Partition::FIRST, partition(1));
@@ -127,7 +127,7 @@ fn a_write_that_was_made_during_a_look_is_not_lost() {
 }
 
 #[test]
-fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
+fn the_file_belongs_to_one_gateway_and_its_token_is_ahead() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("watermarks");
     let memory = Memory::open(&path, false).expect("a memory");
@@ -155,16 +155,19 @@ fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
     assert_eq!(
         again.covered_token(),
         covered,
-        "a start that draws nothing takes them no further"
+        "a process that draws nothing does not move the token"
     );
     again.saw_token(covered + 1);
     again.save(Need::Token(covered + 1)).expect("saved");
-    assert!(again.covered_token() > covered + 1, "they run ahead");
+    assert!(
+        again.covered_token() > covered + 1,
+        "the token in the file is ahead"
+    );
     again.save(Need::Last).expect("saved");
     assert_eq!(
         again.covered_token(),
         covered + 1,
-        "nothing is drawn any more"
+        "after a stop nothing is drawn"
     );
     fs::write(&path, "{").expect("damaged");
     assert!(matches!(
@@ -173,17 +176,17 @@ fn the_file_is_one_gateways_and_its_tokens_run_ahead() {
     ));
 }
 
-/// One that was killed may have made more writes than are in the file.
+/// A gateway that was killed may have made more writes than are in the file.
 #[test]
 fn a_gateway_that_was_killed_counts_under_another_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("watermarks");
     let open = || Memory::open(&path, false).expect("a memory");
     let new = open();
-    let (name, scripts) = (new.gateway(), new.name());
+    let (name, scripts) = (new.gateway(), new.script_name());
     drop(new);
     let memory = open();
-    assert_eq!(memory.gateway(), name, "the store was never met");
+    assert_eq!(memory.gateway(), name, "it has not used a store yet");
     memory.adopt("e", Sight::default());
     memory.saw_writes(Partition::FIRST, 9);
     memory.save(Need::Last).expect("saved");
@@ -198,7 +201,11 @@ fn a_gateway_that_was_killed_counts_under_another_name() {
     drop(memory);
     let text = fs::read(&path).expect("a file");
     let visitor = Memory::open(&path, true).expect("a memory");
-    assert_ne!(visitor.gateway(), name, "nor does a visitor count under it");
+    assert_ne!(
+        visitor.gateway(),
+        name,
+        "a visitor counts under a name of its own"
+    );
     assert_eq!(visitor.writes(Partition::FIRST), 0);
     assert!(
         fs::read(&path).expect("a file") == text,
@@ -206,7 +213,7 @@ fn a_gateway_that_was_killed_counts_under_another_name() {
     );
     let memory = open();
     assert_ne!(memory.gateway(), name, "it was killed");
-    assert_eq!(memory.name(), scripts, "a server has its scripts once");
+    assert_eq!(memory.script_name(), scripts, "the scripts stay the same");
     assert_eq!(
         (
             memory.writes(Partition::FIRST),
@@ -218,5 +225,9 @@ fn a_gateway_that_was_killed_counts_under_another_name() {
     memory.saw_writes(Partition::FIRST, 1);
     memory.save(Need::IfOld).expect("saved");
     drop(memory);
-    assert_eq!(open().writes(Partition::FIRST), 0, "it went on after that");
+    assert_eq!(
+        open().writes(Partition::FIRST),
+        0,
+        "it wrote after the stop"
+    );
 }

@@ -1,8 +1,8 @@
 //! Records as texts, as `common.lua` writes them. Must not decide anything.
 //!
 //! A call is one string: the lengths of its parts, the letter of its state, what compare-and-swap compares, and the parts,
-//! some of them encoded by the [codec](super::super::codec). Arguments and result come last, so that the beginnings of
-//! many calls can be read without them.
+//! some of which the [codec](super::super::codec) encodes. Arguments and result come last, so that the beginning of a
+//! call can be read without them.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -16,20 +16,12 @@ use crate::core::record::{AttemptId, Check, Entry, Record, State};
 use crate::store::codec::{self, Beside};
 
 /// Bytes before the parts of a call.
-pub(super) const HEAD: usize = 48;
+const HEAD: usize = 48;
 
-/// The parts of a stored call. The order is part of the format.
-struct Parts {
-    token: Bytes,
-    similar_to: Bytes,
-    progress: Bytes,
-    intent: Bytes,
-    entries: Bytes,
-    args: Bytes,
-    result: Bytes,
-}
+/// The parts of a stored call: token, similar call, progress, intent, entries, arguments and result.
+type Parts = [Bytes; 7];
 
-/// An operator's act, as JSON, with times in microseconds.
+/// An entry as JSON, with times in microseconds.
 #[derive(Serialize, Deserialize)]
 struct StoredEntry {
     at: i64,
@@ -49,30 +41,32 @@ impl Corrupt {
     fn new(why: impl ToString) -> Self {
         Self(why.to_string())
     }
+
+    fn of_length(text: &[u8], expected: usize) -> Self {
+        Self(format!("it has {} bytes and not {expected}", text.len()))
+    }
 }
 
-/// Later than any time; a double still prints it in full.
+/// The score of an unknown call without a next check. Later than any time; a double still prints it in full.
 pub(super) const NEVER: i64 = 9_000_000_000_000_000;
 
-/// The score of a call that was given up. A call never due has another.
-pub(super) const GIVEN_UP: i64 = NEVER + 1;
+/// The score of an unknown call that was given up.
+const GIVEN_UP: i64 = NEVER + 1;
 
 /// The score of a call in the index of its state, in microseconds: when it is due.
 pub(super) fn score(record: &Record) -> i64 {
-    let time = match &record.state {
-        State::Running => record.attempt.lease_until,
-        State::Failed(_) => record.retain_until.unwrap_or(Timestamp::MAX),
-        State::Unknown(_) => match record.check {
-            Some(Check { at: Some(at), .. }) => at,
-            Some(Check { at: None, .. }) => return GIVEN_UP,
-            None => return NEVER,
-        },
+    let time = match (&record.state, record.check) {
+        (State::Running, _) => record.attempt.lease_until,
+        (State::Failed(_), _) => record.retain_until.unwrap_or(Timestamp::MAX),
+        (State::Unknown(_), None) => return NEVER,
+        (State::Unknown(_), Some(Check { at: None, .. })) => return GIVEN_UP,
+        (State::Unknown(_), Some(Check { at: Some(at), .. })) => at,
         _ => record.updated_at,
     };
     time.as_microsecond()
 }
 
-/// The letter of a state. Scripts know the states with an index.
+/// The letter of a state that has an index, for scripts.
 pub(super) fn letter(record: &Record) -> &'static str {
     match &record.state {
         State::Running => "r",
@@ -82,12 +76,14 @@ pub(super) fn letter(record: &Record) -> &'static str {
     }
 }
 
-/// From when on a finished call may be deleted, in microseconds; empty for never.
-pub(super) fn retain_until(record: &Record) -> String {
-    record
-        .retain_until
-        .map(|until| until.as_microsecond().to_string())
-        .unwrap_or_default()
+/// A value as text; empty for none.
+pub(super) fn or_empty(value: Option<impl ToString>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
+/// A time in microseconds; empty for none.
+pub(super) fn microseconds(time: Option<Timestamp>) -> String {
+    or_empty(time.map(Timestamp::as_microsecond))
 }
 
 /// The result, or the body of a rejection; empty for none.
@@ -95,7 +91,7 @@ pub(super) fn result(record: &Record) -> &[u8] {
     record.state.kept().map_or(&[], AsRef::as_ref)
 }
 
-/// Version and attempt: no two changes of a call have the same.
+/// What compare-and-swap compares: version and attempt, which differ for any two changes of a call.
 pub(super) fn cas(record: &Record) -> [u8; 24] {
     let mut cas = [0; 24];
     cas[..8].copy_from_slice(&record.version.to_be_bytes());
@@ -103,29 +99,18 @@ pub(super) fn cas(record: &Record) -> [u8; 24] {
     cas
 }
 
-/// Empty for none.
-pub(super) fn fencing(record: &Record) -> String {
-    record
-        .fencing
-        .map(|token| token.to_string())
-        .unwrap_or_default()
-}
-
-/// Empty for none.
-pub(super) fn similar_to(record: &Record) -> String {
-    record.similar_to.map(keys::id).unwrap_or_default()
-}
-
 /// An entry as text, for sessions, tools and the stream of changes.
+#[expect(clippy::expect_used, reason = "texts and numbers always make JSON")]
 pub(super) fn entry(entry: &Entry) -> String {
-    to_json(&StoredEntry {
+    let stored = StoredEntry {
         at: entry.at.as_microsecond(),
         event: entry.event.to_string(),
         attempt_id: entry.attempt.map(|id| id.0),
         outcome: entry.outcome.as_deref().map(str::to_owned),
         by: entry.by.clone(),
         detail: entry.detail.clone(),
-    })
+    };
+    serde_json::to_string(&stored).expect("JSON")
 }
 
 pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {
@@ -140,54 +125,57 @@ pub(super) fn read_entry(text: &[u8]) -> Result<Entry, Corrupt> {
     })
 }
 
-/// A stored call; `None` if there is none.
+/// Reads the events of a session or a tool. Redis has the newest first; they are returned oldest first.
+pub(super) fn read_events(events: &[Vec<u8>]) -> Result<Vec<Entry>, Corrupt> {
+    events.iter().rev().map(|text| read_entry(text)).collect()
+}
+
+/// The text of a stored call; `None` if the call is gone.
 pub(super) fn text(value: Value) -> Result<Option<Bytes>, Corrupt> {
     let text = Option::<Bytes>::from_redis_value(value).map_err(Corrupt::new)?;
     Ok(text.filter(|text| !text.is_empty()))
 }
 
-/// A record.
+/// Reads a record from its whole text.
 pub(super) fn read(text: &Bytes) -> Result<Record, Corrupt> {
+    // A text that was cut off must not be read as a shorter one.
     let whole = HEAD + lengths(text)?.iter().sum::<usize>();
-    // One that was cut off must not pass for a shorter one.
     if text.len() != whole {
-        return Err(Corrupt(format!(
-            "it has {} bytes and not {whole}",
-            text.len()
-        )));
+        return Err(Corrupt::of_length(text, whole));
     }
-    Parts::of(text)?.record()
+    record(split(text)?)
 }
 
 /// Reads a record from the beginning of its text: see [`Record::without_texts`].
 pub(super) fn read_brief(text: &Bytes) -> Result<Record, Corrupt> {
-    let mut parts = beginning(text)?;
-    (parts.args, parts.result) = (Bytes::new(), Bytes::new());
-    parts.record().map(Record::without_texts)
+    let [token, similar_to, progress, intent, entries, ..] = beginning(text)?;
+    let [args, result] = [Bytes::new(), Bytes::new()];
+    let parts = [token, similar_to, progress, intent, entries, args, result];
+    record(parts).map(Record::without_texts)
 }
 
 /// The newest entries of a call's history.
 pub(super) fn entries(text: &Bytes, of: &Record, limit: u32) -> Result<Vec<Entry>, Corrupt> {
-    let parts = Parts::of(text)?;
-    codec::read_entries(&parts.entries, &of.intent, limit).map_err(Corrupt::new)
+    let [.., entries, _, _] = split(text)?;
+    codec::read_entries(&entries, &of.intent, limit).map_err(Corrupt::new)
 }
 
 /// The maker of a call, from the beginning of its text.
 pub(super) fn maker(text: &Bytes) -> Result<Maker, Corrupt> {
-    codec::read_maker(&beginning(text)?.intent).map_err(Corrupt::new)
+    let [_, _, _, intent, ..] = beginning(text)?;
+    codec::read_maker(&intent).map_err(Corrupt::new)
 }
 
+/// The parts in the beginning of a text; those behind may be cut off.
 fn beginning(text: &Bytes) -> Result<Parts, Corrupt> {
-    match brief(text)? {
-        whole if text.len() >= whole => Parts::of(text),
-        whole => Err(Corrupt(format!(
-            "it has {} bytes and not {whole}",
-            text.len()
-        ))),
+    let least = brief(text)?;
+    if text.len() < least {
+        return Err(Corrupt::of_length(text, least));
     }
+    split(text)
 }
 
-/// How many bytes come before the texts of caller and tool.
+/// The length of a call's beginning: everything before arguments and result.
 pub(super) fn brief(text: &Bytes) -> Result<usize, Corrupt> {
     let lengths = lengths(text)?;
     Ok(HEAD + lengths[..5].iter().sum::<usize>())
@@ -195,9 +183,8 @@ pub(super) fn brief(text: &Bytes) -> Result<usize, Corrupt> {
 
 /// The lengths of the parts.
 fn lengths(text: &[u8]) -> Result<[usize; 7], Corrupt> {
-    let head = text
-        .first_chunk::<HEAD>()
-        .ok_or_else(|| Corrupt::new("it is cut off"))?;
+    let head = text.first_chunk::<HEAD>();
+    let head = head.ok_or_else(|| Corrupt::new("it is cut off"))?;
     let [token, similar_to, ..] = *head;
     let mut lengths = [usize::from(token), usize::from(similar_to), 0, 0, 0, 0, 0];
     for (length, bytes) in lengths[2..].iter_mut().zip(head[2..].as_chunks().0) {
@@ -206,44 +193,29 @@ fn lengths(text: &[u8]) -> Result<[usize; 7], Corrupt> {
     Ok(lengths)
 }
 
-impl Parts {
-    /// Splits a text into its parts, as far as it goes.
-    fn of(text: &Bytes) -> Result<Self, Corrupt> {
-        let mut rest = text.slice(HEAD.min(text.len())..);
-        let [token, similar_to, progress, intent, entries, args, result] =
-            lengths(text)?.map(|length| rest.split_to(length.min(rest.len())));
-        Ok(Self {
-            token,
-            similar_to,
-            progress,
-            intent,
-            entries,
-            args,
-            result,
-        })
-    }
-
-    fn record(self) -> Result<Record, Corrupt> {
-        let token = str::from_utf8(&self.token).map_err(Corrupt::new)?;
-        let fencing = Some(token).filter(|token| !token.is_empty());
-        let similar_to = Some(&self.similar_to).filter(|id| !id.is_empty());
-        let no_call = || Corrupt::new("the call that it is similar to has no id");
-        let beside = Beside {
-            args: self.args,
-            // Its state says whether it is one.
-            result: Some(self.result),
-            fencing: fencing.map(str::parse).transpose().map_err(Corrupt::new)?,
-            similar_to: similar_to
-                .map(|id| keys::call_id(id).ok_or_else(no_call))
-                .transpose()?,
-        };
-        codec::read(&self.intent, &self.progress, beside).map_err(Corrupt::new)
-    }
+/// Splits a text into its parts. Parts that are cut off are shorter.
+fn split(text: &Bytes) -> Result<Parts, Corrupt> {
+    let mut rest = text.slice(HEAD.min(text.len())..);
+    Ok(lengths(text)?.map(|length| rest.split_to(length.min(rest.len()))))
 }
 
-#[expect(clippy::expect_used, reason = "texts and numbers always make JSON")]
-fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("plain values")
+fn record(
+    [token, similar_to, progress, intent, _, args, result]: Parts,
+) -> Result<Record, Corrupt> {
+    let token = str::from_utf8(&token).map_err(Corrupt::new)?;
+    let fencing = Some(token).filter(|token| !token.is_empty());
+    let similar_to = Some(&similar_to).filter(|id| !id.is_empty());
+    let no_call = || Corrupt::new("the call that it is similar to has no id");
+    let beside = Beside {
+        args,
+        // The state in the progress says whether these bytes are a result.
+        result: Some(result),
+        fencing: fencing.map(str::parse).transpose().map_err(Corrupt::new)?,
+        similar_to: similar_to
+            .map(|id| keys::call_id(id).ok_or_else(no_call))
+            .transpose()?,
+    };
+    codec::read(&intent, &progress, beside).map_err(Corrupt::new)
 }
 
 #[cfg(test)]
@@ -267,25 +239,15 @@ mod tests {
     #[test]
     fn parts_are_found_by_their_lengths() {
         let text = packed([3, 2, 4, 70_000, 1]);
-        let parts = Parts::of(&text).expect("parts");
-        assert_eq!(
-            (&parts.token[..], &parts.similar_to[..]),
-            (&b"t"[..], &b"oo"[..])
-        );
-        assert_eq!(
-            (&parts.progress[..], &parts.intent[..]),
-            (&b"ppp"[..], &b"ii"[..])
-        );
-        assert_eq!(
-            (&parts.entries[..], &parts.result[..]),
-            (&b"eeee"[..], &b"x"[..])
-        );
-        assert_eq!(parts.args, vec![b'a'; 70_000]);
+        let parts = split(&text).expect("parts");
+        let args = vec![b'a'; 70_000];
+        let expected = [&b"t"[..], b"oo", b"ppp", b"ii", b"eeee", &args, b"x"];
+        assert_eq!(parts, expected.map(Bytes::copy_from_slice));
         assert_eq!(brief(&text).expect("a length"), HEAD + 3 + 9);
     }
 
     #[test]
-    fn what_was_cut_off_or_has_more_is_no_call() {
+    fn a_text_that_is_too_short_or_too_long_is_refused() {
         let text = packed([3, 2, 4, 5, 6]);
         let longer = Bytes::from([&text[..], b"x"].concat());
         for wrong in [

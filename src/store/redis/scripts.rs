@@ -7,7 +7,7 @@ pub(super) struct Scripts {
     pub(super) claim: Script,
     /// A change after which a request may be sent.
     pub(super) begin: Script,
-    /// A change after which nothing is sent; works when memory is full.
+    /// A change after which nothing is sent.
     pub(super) finish: Script,
     pub(super) assert: Script,
     pub(super) holders: Script,
@@ -19,95 +19,77 @@ pub(super) struct Scripts {
     pub(super) come_back: Script,
     pub(super) arrived: Script,
     pub(super) pause: Script,
-    /// Works when memory is full; so does `swap`.
     pub(super) mark: Script,
     pub(super) swap: Script,
-    /// Works when memory is full: what was stored then is confirmed, too.
     pub(super) barrier: Script,
     pub(super) create_document: Script,
-    /// Works when memory is full.
     pub(super) change_document: Script,
-    /// Puts a document back, which triggers no sending; not of this gateway alone, so that to load it tells nothing of a
-    /// look at the data.
+    /// Puts the first version of a document back, which triggers no sending.
+    ///
+    /// Not this gateway's own: that a server has it does not say that its data was inspected.
     pub(super) make_again: Script,
-    /// The same for a later version. Works when memory is full.
+    /// The same for a later version.
     pub(super) put_back: Script,
     pub(super) forget_document: Script,
     pub(super) at_risk: Script,
     pub(super) take_out: Script,
-    /// Works when memory is full.
     pub(super) postpone: Script,
-    /// All of them, to be loaded.
+    /// The texts of all scripts, for `SCRIPT LOAD`.
     pub(super) texts: Vec<String>,
 }
 
 impl Scripts {
-    /// Loads the scripts.
+    /// Builds the scripts of a gateway.
     ///
-    /// Those after which something may be sent, and those that delete, are this gateway's own: a
-    /// server that was started anew has them only since this gateway has looked at its data,
-    /// whatever others have loaded.
+    /// The scripts after which a request may be sent, and most of those that delete, are this gateway's own. A
+    /// restarted server lacks them until this gateway has inspected its data, whatever other gateways have loaded.
     pub(super) fn new(gateway: &str) -> Self {
+        // Flags: some scripts need memory to be free, others work when memory is full.
+        const NEEDS_ROOM: &str = "";
+        const ALWAYS: &str = " flags=allow-oom";
+        const READS: &str = " flags=no-writes";
+        // Functions that several scripts share.
         const MARKS: &str = include_str!("lua/marks.lua");
-        const SESSION: &str = include_str!("lua/session.lua");
-        // What scripts have in common, as far as they need it.
-        let [alone, counted] = ["", MARKS];
-        let of_session = [MARKS, SESSION].concat();
-        let of_call = [MARKS, SESSION, include_str!("lua/common.lua")].concat();
+        let of_session = &[MARKS, include_str!("lua/session.lua")].concat();
+        let of_call = &[of_session, include_str!("lua/common.lua")].concat();
+        let (alone, shared) = ("", "");
+        let own = &format!("\n-- of gateway {gateway}\n");
         let mut texts = Vec::new();
-        let mut script = |flags: &str, common: &str, text: &str| {
-            let text = format!("#!lua{flags}\n{common}{text}");
+        let mut script = |flags: &str, functions: &str, text: &str, owner: &str| {
+            let text = format!("#!lua{flags}\n{functions}{text}{owner}");
             let script = Script::new(&text);
             texts.push(text);
             script
         };
-        let own = format!("\n-- of gateway {gateway}\n");
-        let of_its_own = |text: &str| text.to_owned() + &own;
-        // Works when memory is full.
-        const ALWAYS: &str = " flags=allow-oom";
-        const READS: &str = " flags=no-writes";
-        let (replace, put) = (
-            include_str!("lua/replace.lua"),
-            include_str!("lua/put_document.lua"),
-        );
-        let document = of_its_own(put);
+        let replace = include_str!("lua/replace.lua");
+        let put = include_str!("lua/put_document.lua");
+        let forget_gateways = include_str!("lua/forget_gateways.lua");
+        let forget_document = include_str!("lua/forget_document.lua");
         Self {
-            claim: script("", &of_call, &of_its_own(include_str!("lua/claim.lua"))),
-            begin: script("", &of_call, &of_its_own(replace)),
-            finish: script(ALWAYS, &of_call, replace),
-            assert: script(ALWAYS, &of_call, include_str!("lua/assert.lua")),
-            holders: script(READS, alone, include_str!("lua/holders.lua")),
-            leave: script(ALWAYS, alone, include_str!("lua/leave.lua")),
-            act: script(
-                ALWAYS,
-                &of_session,
-                &of_its_own(include_str!("lua/act.lua")),
-            ),
-            look: script(READS, alone, include_str!("lua/look.lua")),
-            forget: script(ALWAYS, counted, &of_its_own(include_str!("lua/forget.lua"))),
-            forget_gateways: script(
-                ALWAYS,
-                counted,
-                &of_its_own(include_str!("lua/forget_gateways.lua")),
-            ),
-            come_back: script(ALWAYS, counted, include_str!("lua/come_back.lua")),
-            arrived: script(ALWAYS, alone, include_str!("lua/arrived.lua")),
-            pause: script(ALWAYS, counted, include_str!("lua/pause.lua")),
-            mark: script(ALWAYS, alone, include_str!("lua/mark.lua")),
-            swap: script(ALWAYS, alone, include_str!("lua/swap.lua")),
-            barrier: script(ALWAYS, alone, include_str!("lua/barrier.lua")),
-            at_risk: script(READS, alone, include_str!("lua/at_risk.lua")),
-            take_out: script(ALWAYS, alone, include_str!("lua/take_out.lua")),
-            postpone: script(ALWAYS, alone, include_str!("lua/postpone.lua")),
-            create_document: script("", counted, &document),
-            change_document: script(ALWAYS, counted, &document),
-            make_again: script("", counted, put),
-            put_back: script(ALWAYS, counted, put),
-            forget_document: script(
-                ALWAYS,
-                counted,
-                &of_its_own(include_str!("lua/forget_document.lua")),
-            ),
+            claim: script(NEEDS_ROOM, of_call, include_str!("lua/claim.lua"), own),
+            begin: script(NEEDS_ROOM, of_call, replace, own),
+            finish: script(ALWAYS, of_call, replace, shared),
+            assert: script(ALWAYS, of_call, include_str!("lua/assert.lua"), shared),
+            holders: script(READS, alone, include_str!("lua/holders.lua"), shared),
+            leave: script(ALWAYS, alone, include_str!("lua/leave.lua"), shared),
+            act: script(ALWAYS, of_session, include_str!("lua/act.lua"), own),
+            look: script(READS, alone, include_str!("lua/look.lua"), shared),
+            forget: script(ALWAYS, MARKS, include_str!("lua/forget.lua"), own),
+            forget_gateways: script(ALWAYS, MARKS, forget_gateways, own),
+            come_back: script(ALWAYS, MARKS, include_str!("lua/come_back.lua"), shared),
+            arrived: script(ALWAYS, alone, include_str!("lua/arrived.lua"), shared),
+            pause: script(ALWAYS, MARKS, include_str!("lua/pause.lua"), shared),
+            mark: script(ALWAYS, alone, include_str!("lua/mark.lua"), shared),
+            swap: script(ALWAYS, alone, include_str!("lua/swap.lua"), shared),
+            barrier: script(ALWAYS, alone, include_str!("lua/barrier.lua"), shared),
+            create_document: script(NEEDS_ROOM, MARKS, put, own),
+            change_document: script(ALWAYS, MARKS, put, own),
+            make_again: script(NEEDS_ROOM, MARKS, put, shared),
+            put_back: script(ALWAYS, MARKS, put, shared),
+            forget_document: script(ALWAYS, MARKS, forget_document, own),
+            at_risk: script(READS, alone, include_str!("lua/at_risk.lua"), shared),
+            take_out: script(ALWAYS, alone, include_str!("lua/take_out.lua"), shared),
+            postpone: script(ALWAYS, alone, include_str!("lua/postpone.lua"), shared),
             texts,
         }
     }
@@ -129,12 +111,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(super) fn key(&mut self, key: impl ToRedisArgs) -> &mut Self {
+    pub(super) fn key(mut self, key: impl ToRedisArgs) -> Self {
         key.write_redis_args(&mut self.keys);
         self
     }
 
-    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+    pub(super) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
         argument.write_redis_args(&mut self.arguments);
         self
     }
@@ -157,13 +139,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_before_a_look_loads_nothing_that_waits_for_one() {
+    fn a_gateways_own_scripts_are_not_loaded_by_others_nor_by_putting_back() {
         let [one, other] = ["one", "other"].map(Scripts::new);
         let hashes = |scripts: &[&Script]| -> Vec<String> {
             let hashes = scripts.iter().map(|script| script.get_hash().to_owned());
             hashes.collect()
         };
-        let waits = |all: &Scripts| {
+        let own = |all: &Scripts| {
             hashes(&[
                 &all.claim,
                 &all.begin,
@@ -173,11 +155,11 @@ mod tests {
                 &all.forget_document,
             ])
         };
-        let does_not = |all: &Scripts| hashes(&[&all.make_again, &all.put_back, &all.finish]);
-        assert_eq!(does_not(&one), does_not(&other), "loaded by any gateway");
-        for (mine, anothers) in waits(&one).iter().zip(waits(&other)) {
-            assert_ne!(mine, &anothers);
-            assert!(!does_not(&one).contains(mine));
+        let shared = |all: &Scripts| hashes(&[&all.make_again, &all.put_back, &all.finish]);
+        assert_eq!(shared(&one), shared(&other), "loaded by any gateway");
+        for (own, of_other) in own(&one).iter().zip(own(&other)) {
+            assert_ne!(own, &of_other);
+            assert!(!shared(&one).contains(own));
         }
     }
 }

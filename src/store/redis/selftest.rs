@@ -1,6 +1,6 @@
 //! Tries every script once on each run of the servers.
 //!
-//! A missing permission is found now and not in the middle of a call. It also loads the scripts.
+//! So a missing permission is found now and not in the middle of a call. It also loads the scripts.
 
 use redis::{Script, Value};
 use serde_json::json;
@@ -13,274 +13,253 @@ use crate::store::lock::{read, write};
 use crate::store::{Error, Reason};
 
 impl Server {
-    /// Why the scripts do not work here.
+    /// Why the scripts do not work on these servers.
     pub(super) async fn try_scripts(&self, servers: &str) -> Option<Reason> {
-        if *read(&self.tried_on) == servers {
-            return None;
-        }
         let _one = self.trial.lock().await;
         if *read(&self.tried_on) == servers {
             return None;
         }
-        let load = async || {
-            for script in &self.scripts.texts {
-                self.link
-                    .ask_masters(command("SCRIPT", ("LOAD", script)))
-                    .await?;
-            }
-            Trial(self).try_each().await
+        let trial = Trial {
+            server: self,
+            prefix: format!(
+                "{}selftest:{}:",
+                Partition::FIRST.prefix(),
+                self.memory.gateway()
+            ),
         };
-        match load().await {
+        match trial.load_and_try().await {
             Ok(()) => {
                 servers.clone_into(&mut write(&self.tried_on));
                 None
             }
-            Err(error) => Some(Reason::new(
-                "selftest",
-                format!("a trial of the scripts failed: {error}"),
-            )),
+            Err(error) => {
+                let text = format!("a trial of the scripts failed: {error}");
+                Some(Reason::new("selftest", text))
+            }
         }
     }
 }
 
-/// A trial of the scripts of a server.
-struct Trial<'a>(&'a Server);
+/// The keys of a script about a call, in the order of `common.lua`: with one list and one further name.
+const OF_CALL: [&str; 21] = [
+    "key", "call:0", "marks", "earliest", "census", "running", "unknown", "failed", "session",
+    "line", "alive", "budget", "similar", "retained", "stream", "tenants", "tools", "unclear",
+    "fails", "list", "key:1",
+];
+/// The keys of a script that deletes this call.
+const OF_DELETED: [&str; 8] = [
+    "retained", "failed", "marks", "earliest", "call:0", "again", "key", "list",
+];
+/// The keys of a script about a document.
+const OF_DOCUMENT: [&str; 11] = [
+    "document", "due", "marks", "retained", "count", "all", "of", "all:open", "of:open", "all:old",
+    "of:old",
+];
+/// The other keys of the trial.
+const OTHERS: [&str; 9] = [
+    "key:2", "again", "last", "older", "tokens", "events", "paused", "manifest", "barrier",
+];
+
+/// A trial of the scripts, on keys of its own in the first partition.
+struct Trial<'a> {
+    server: &'a Server,
+    prefix: String,
+}
+
+/// The name of a script, the word that it must answer, and a run of it.
+type Step<'a> = (&'static str, &'static str, Run<'a>);
+
+/// The first arguments of scripts about no call: no prefix, gateway, epoch and known writes.
+const MARKED: (&str, &str, &str, u64) = ("", "g", "e", 0);
 
 impl Trial<'_> {
-    /// Tries every script, in a corner of the first partition.
-    ///
-    /// A claim, a conflict, a zombie, a completion, a look, and the acts of persons on a session
-    /// and a tool.
-    async fn try_each(&self) -> Result<(), Error> {
-        let prefix = format!(
-            "{}selftest:{}:",
-            Partition::FIRST.prefix(),
-            self.0.memory.gateway()
-        );
-        let names = [
-            "key",
-            "call:0",
-            "marks",
-            "earliest",
-            "census",
-            "running",
-            "unknown",
-            "failed",
-            "session",
-            "line",
-            "alive",
-            "budget",
-            "similar",
-            "retained",
-            "stream",
-            "tenants",
-            "tools",
-            "unclear",
-            "fails",
-            "list",
-            "key:1",
-            "call:1",
-            "paused",
-            "events",
-            "again",
-            "last",
-            "last_before",
-            "key:2",
-        ];
-        let names = names.map(|name| format!("{prefix}{name}"));
-        let [key, call, marks, earliest, ..] = &names;
-        let [failed, session, line, alive] = [7, 8, 9, 10].map(|at| &names[at]);
-        let [retained, tenants, list] = [13, 15, 19].map(|at| &names[at]);
-        let [paused, events, again] = [22, 23, 24].map(|at| &names[at]);
-        let of_call = &names[..21];
-        // Every term is asked, and none is in the way.
-        let admission = |call: &str| {
-            let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
-            json!({
-                "call": call, "token": "next", "floor": "1", "lock": true, "lease": "1", "line_us": 3_000_000,
-                "line_length": 2, "budget": place, "similar": place,
-            })
-            .to_string()
-        };
-        let clean = command("DEL", &names);
-        self.0.link.ask::<()>(&clean).await?;
-        let mut run = Run::new(&self.0.scripts.mark);
-        let marked = self.say(run.key(marks).arg(("", "e"))).await?;
-        // What every script is told first: prefix, gateway, epoch, known writes.
-        let begun = |known| (&*prefix, "g", "e", known);
-        let told = if self.0.tells { "{}" } else { "" };
-        let claim = async |id: &str, keys: &[String]| {
-            let mut run = about_call(&self.0.scripts.claim, begun(0), id, keys);
-            run.arg((&cas(1)[..], "intent", "args", "p1", "entry", told));
-            run.arg((1, admission(id), "tenant"));
-            run.arg(("", "running", "r", ""));
-            Answer::read(self.0.link.run(&run).await?)
-        };
-        let claimed = claim("0", of_call).await?;
-        let drawn = claimed.text(0).unwrap_or_default();
-        let held = claim("1", of_call).await?.word;
-        let mut of_another = of_call.to_vec();
-        of_another.pop();
-        of_another[0].clone_from(&names[27]);
-        let denied = claim("1", &of_another).await?.word;
-        let replace = async |script: &Script, before: u8, after: u8| {
-            let mut run = about_call(script, begun(1), "0", of_call);
-            run.arg((&cas(before)[..], &drawn, &cas(after)[..]));
-            run.arg(("p2", "result", "entry", told, "failed", "f", 1));
-            run.arg((1, "", "1", "1", self.0.announcement(false), "", 1));
-            self.say(run.arg(("1", "intent", "args"))).await
-        };
-        let refused = replace(&self.0.scripts.finish, 9, 10).await?;
-        let changed = replace(&self.0.scripts.begin, 1, 2).await?;
-        let repeated = replace(&self.0.scripts.finish, 1, 2).await?;
-        let found = self
-            .0
-            .link
-            .run(Run::new(&self.0.scripts.holders).key(key).arg(&prefix))
-            .await?;
-        let found = matches!(found, Value::Array(found) if found.len() == 1);
-        let mut run = about_call(&self.0.scripts.assert, begun(0), "0", of_call);
-        run.arg((3, &cas(3)[..], "intent", "args", "p3", "1", "result"));
-        run.arg(("unknown", "u", 1, 1, "entry", told, "", "1", "", "tenant"));
-        let put = self.say(&run).await?;
-        let mut run = Run::new(&self.0.scripts.arrived);
-        let arrived = self.say(run.key((call, again)).arg((1, 1, "one"))).await?;
-        for command in [
-            command("ZRANGE", (list, "+", "-", "BYLEX", "REV", "LIMIT", 0, 1)),
-            command("SMEMBERS", tenants),
-            command("GETRANGE", (call, 0, 1)),
-            command("STRLEN", call),
-            command("MGET", (marks, earliest)),
-            command("EXISTS", (marks, earliest)),
-        ] {
-            self.0.link.ask::<Value>(&command).await?;
+    async fn load_and_try(&self) -> Result<(), Error> {
+        for script in &self.server.scripts.texts {
+            let load = command("SCRIPT", ("LOAD", script));
+            self.server.link.ask_masters(load).await?;
         }
-        let mut run = Run::new(&self.0.scripts.at_risk);
-        self.0.link.run(run.key(failed).arg((1, "a", 1))).await?;
-        let mut run = Run::new(&self.0.scripts.forget);
-        run.key((retained, failed, marks, earliest, call, again, key, list));
-        run.arg(("", "g", "e", 0, 2, 1, 1, "0", "position", 1, "1"));
-        self.0.link.run(&run).await?;
-        let about = |script, name: &str| {
-            let mut run = Run::new(script);
-            run.key((name, events, marks)).arg(("", "g", "e", 0));
-            run
+        let keys = self.keys(&[&OF_CALL[..], &OTHERS, &OF_DOCUMENT].concat());
+        self.server.link.ask::<()>("DEL", &keys).await?;
+        self.try_calls().await?;
+        self.try_gateways().await?;
+        self.try_acts().await?;
+        self.server.link.ask::<()>("DEL", &keys).await
+    }
+
+    /// A claim, a conflict, a denial, a zombie, a completion, a record that is put back, and a deletion.
+    async fn try_calls(&self) -> Result<(), Error> {
+        let (link, scripts) = (&self.server.link, &self.server.scripts);
+        // Every condition is compared, and holds as long as no other call has the lock. The token is 1.
+        let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
+        let conditions = json!({
+            "token": "next", "floor": "1", "latest": "0", "lock": true, "lease": "1", "line_us": 3_000_000,
+            "line_length": 2, "budget": place, "similar": place,
+        });
+        let conditions = conditions.to_string();
+        let claim = |id, keys: &[&str]| {
+            let claim = self.about_call(&scripts.claim, keys, id, 1, ["running", "r", ""]);
+            claim.arg((&conditions, "tenant"))
         };
-        // It comes back from what was its last count, and is forgotten again.
-        let last = &names[25..27];
-        let kept = command("HSET", (&last[1], "h", "000000000000007"));
-        self.0.link.ask::<()>(&kept).await?;
-        let mut run = Run::new(&self.0.scripts.come_back);
-        run.key((marks, marks, marks, last)).arg(("", "h", "e", 0));
-        let back = self.say(&run).await?;
-        let mut run = Run::new(&self.0.scripts.forget_gateways);
-        run.key((paused, paused, marks, last));
-        run.arg(("", "g", "e", 0, "forgotten", "h", 7));
-        let taken_out = self.say(&run).await?;
-        let renamed = command("RENAME", (&last[0], &last[1]));
-        self.0.link.ask::<()>(&renamed).await?;
-        let kept: Option<u64> = self.0.link.ask(&command("HGET", (&last[1], "h"))).await?;
-        let found = found && kept == Some(7);
-        self.0
-            .link
-            .ask::<()>(&command("DEL", (paused, events)))
-            .await?;
-        let swapped = self
-            .say(Run::new(&self.0.scripts.swap).key(paused).arg(("", "{}")))
-            .await?;
-        let mut run = Run::new(&self.0.scripts.barrier);
-        let raised = self.say(run.key(paused)).await?;
-        let mut run = Run::new(&self.0.scripts.take_out);
-        let emptied = self.say(run.key((call, retained)).arg("position")).await?;
-        let mut run = Run::new(&self.0.scripts.postpone);
-        let later = self.say(run.key(retained).arg((1, "position", 0))).await?;
-        self.0.link.ask::<()>(&command("DEL", paused)).await?;
-        let frozen = self
-            .say(about(&self.0.scripts.act, session).arg(("freeze", "{}", "", "")))
-            .await?;
-        let mut run = Run::new(&self.0.scripts.look);
-        self.0.link.run(run.key((session, line, events))).await?;
-        for what in ["pause", "resume"] {
-            let mut run = about(&self.0.scripts.pause, paused);
-            self.0.link.run(run.arg((what, "t", "{}"))).await?;
+        let mut of_another = OF_CALL;
+        of_another[0] = "key:2";
+        let replace = |script, before: u8, after: u8| {
+            self.about_call(script, &OF_CALL, "0", after, ["failed", "f", "1"])
+                .arg(("", &cas(before), "1", "1", "1", ""))
+                .arg((self.server.publish_command(), 1))
+        };
+        let mark = self.run(&scripts.mark, &["marks"]).arg(("", "e"));
+        self.expect(vec![
+            ("mark", "done", mark),
+            ("claim", "done", claim("0", &OF_CALL)),
+            ("claim", "held", claim("1", &OF_CALL)),
+            ("claim", "denied", claim("1", &of_another[..20])),
+            ("replace", "changed", replace(&scripts.finish, 9, 10)),
+            ("replace", "done", replace(&scripts.begin, 1, 2)),
+            ("replace", "done", replace(&scripts.finish, 1, 2)),
+        ])
+        .await?;
+        let holders = self.run(&scripts.holders, &["key"]).arg(&self.prefix);
+        let holders = link.run(&holders).await?;
+        if !matches!(&holders, Value::Array(found) if found.len() == 1) {
+            return Err(Error::Refused(format!("holders answered {holders:?}")));
         }
-        self.0
-            .link
-            .ask::<Value>(&command("HGETALL", paused))
-            .await?;
-        let tried = self.try_documents(&prefix, marks).await?;
-        let mut run = Run::new(&self.0.scripts.leave);
-        self.0.link.run(run.key((line, alive)).arg("0")).await?;
-        self.0.link.ask::<()>(&clean).await?;
-        let words = [
-            marked,
-            claimed.word,
-            held,
-            denied,
-            refused,
-            changed,
-            repeated,
-            put,
-            arrived,
-            frozen,
-            taken_out,
-            back,
-            swapped,
-            raised,
-            emptied,
-            later,
+        let list = (self.key("list"), "+", "-", "BYLEX", "REV", "LIMIT", 0, 1);
+        let commands = [
+            command("ZRANGE", list),
+            command("SMEMBERS", self.key("tenants")),
+            command("GETRANGE", (self.key("call:0"), 0, 1)),
+            command("STRLEN", self.key("call:0")),
+            command("MGET", self.keys(&["marks", "earliest"])),
+            command("EXISTS", self.keys(&["marks", "earliest"])),
         ];
-        let right = [
-            "done", "done", "held", "denied", "changed", "done", "done", "put", "done", "done",
-            "done", "done", "done", "done", "done", "done",
-        ];
-        if words != right || !found || tried != ["done", "changed", "done", "done"] {
-            return Err(Error::Refused(format!(
-                "it answered {words:?}, {tried:?}, found: {found}"
-            )));
+        link.ask_many::<Value>(commands.into_iter()).await?;
+        let assert = self
+            .about_call(&scripts.assert, &OF_CALL, "0", 3, ["unknown", "u", "1"])
+            .arg(("1", "", "1", "", "tenant"));
+        let arrived = self.run(&scripts.arrived, &["call:0", "again"]);
+        let forget = self
+            .run(&scripts.forget, &OF_DELETED)
+            .arg((MARKED, 2, 1, 1, "0", "position", 1, "1"));
+        let take_out = self.run(&scripts.take_out, &["call:0", "retained"]);
+        let postpone = self.run(&scripts.postpone, &["retained"]);
+        self.expect(vec![
+            ("assert", "put", assert),
+            ("arrived", "done", arrived.arg((1, 1, "one"))),
+            ("forget", "done", forget),
+            ("take_out", "done", take_out.arg("position")),
+            ("postpone", "done", postpone.arg((1, "position", 0))),
+        ])
+        .await?;
+        let at_risk = self.run(&scripts.at_risk, &["failed"]);
+        link.run(&at_risk.arg((1, "a", 1))).await.map(drop)
+    }
+
+    /// A gateway comes back from its last count, and is forgotten again.
+    async fn try_gateways(&self) -> Result<(), Error> {
+        let (link, scripts) = (&self.server.link, &self.server.scripts);
+        let last = self.keys(&["last", "older"]);
+        let kept = (&last[1], "h", "000000000000007");
+        link.ask::<()>("HSET", kept).await?;
+        let of_marks = ["marks", "marks", "marks", "last", "older"];
+        let come_back = self.run(&scripts.come_back, &of_marks);
+        let of_tokens = ["tokens", "tokens", "marks", "last", "older"];
+        let forget = self.run(&scripts.forget_gateways, &of_tokens);
+        self.expect(vec![
+            ("come_back", "done", come_back.arg(("", "h", "e", 0))),
+            (
+                "forget_gateways",
+                "done",
+                forget.arg((MARKED, "forgotten", "h", 7)),
+            ),
+        ])
+        .await?;
+        link.ask::<()>("RENAME", &last).await?;
+        let kept: Option<u64> = link.ask("HGET", (&last[1], "h")).await?;
+        if kept != Some(7) {
+            return Err(Error::Refused(format!("the last count became {kept:?}")));
         }
         Ok(())
     }
 
-    /// Makes, remakes, changes and deletes a document. Answers with the word for each.
-    async fn try_documents(&self, prefix: &str, marks: &str) -> Result<[String; 4], Error> {
-        let mut names: Vec<String> = (1..=11).map(|n| format!("{prefix}document:{n}")).collect();
-        marks.clone_into(&mut names[2]);
-        let begun = ("", "g", "e", 0, "digest", "place");
-        let put = async |script: &Script, before: [&str; 2], version: u64, text: &str| {
-            let mut run = Run::new(script);
-            run.key(&names).arg((begun, &before));
-            self.say(run.arg((version, "open", "{}", text, 1, 1))).await
+    /// Acts of persons on a session and on a tool, documents, and scripts that only need some key.
+    async fn try_acts(&self) -> Result<(), Error> {
+        let (link, scripts) = (&self.server.link, &self.server.scripts);
+        let freeze = self.run(&scripts.act, &["session", "events", "marks"]);
+        let pause = |what: &str| {
+            let pause = self.run(&scripts.pause, &["paused", "events", "marks"]);
+            pause.arg((MARKED, what, "t", "{}"))
         };
-        let made = put(&self.0.scripts.create_document, ["", ""], 1, "a").await?;
-        let again = put(&self.0.scripts.create_document, ["", ""], 1, "b").await?;
-        let changed = put(&self.0.scripts.change_document, ["1", "open"], 2, "b").await?;
-        let mut run = Run::new(&self.0.scripts.forget_document);
-        let forgotten = self
-            .say(run.key(&names[..9]).arg((begun, 2, "open")))
-            .await?;
-        names.remove(2);
-        self.0.link.ask::<()>(&command("DEL", &names)).await?;
-        Ok([made, again, changed, forgotten])
+        let leave = self.run(&scripts.leave, &["line", "alive"]);
+        let put = |script, before: [&str; 2], version: u64, text: &str| {
+            self.run(script, &OF_DOCUMENT)
+                .arg((MARKED, "digest", "place", &before))
+                .arg((version, "open", "{}", text, 1, 1))
+        };
+        let create = |text| put(&scripts.create_document, ["", ""], 1, text);
+        let change = put(&scripts.change_document, ["1", "open"], 2, "b");
+        let forget = self
+            .run(&scripts.forget_document, &OF_DOCUMENT[..9])
+            .arg((MARKED, "digest", "place", 2, "open"));
+        let swap = self.run(&scripts.swap, &["manifest"]).arg(("", "{}"));
+        self.expect(vec![
+            ("act", "done", freeze.arg((MARKED, "freeze", "{}", "", ""))),
+            ("pause", "done", pause("pause")),
+            ("pause", "done", pause("resume")),
+            ("leave", "done", leave.arg("0")),
+            ("put_document", "done", create("a")),
+            ("put_document", "changed", create("b")),
+            ("put_document", "done", change),
+            ("forget_document", "done", forget),
+            ("swap", "done", swap),
+            ("barrier", "done", self.run(&scripts.barrier, &["barrier"])),
+        ])
+        .await?;
+        let look = self.run(&scripts.look, &["session", "line", "events"]);
+        link.run(&look).await?;
+        link.ask::<Value>("HGETALL", self.key("paused"))
+            .await
+            .map(drop)
     }
 
-    /// The word of a script's answer.
-    async fn say(&self, run: &Run<'_>) -> Result<String, Error> {
-        Ok(Answer::read(self.0.link.run(run).await?)?.word)
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
-}
 
-/// A script about a call with one list.
-fn about_call<'a>(
-    script: &'a Script,
-    begun: (&str, &str, &str, u64),
-    id: &str,
-    keys: &[String],
-) -> Run<'a> {
-    let mut run = Run::new(script);
-    run.key(keys).arg(begun);
-    run.arg((1, 0, id, "position", "t"));
-    run
+    fn keys(&self, names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| self.key(name)).collect()
+    }
+
+    fn run<'a>(&self, script: &'a Script, keys: &[&str]) -> Run<'a> {
+        Run::new(script).key(self.keys(keys))
+    }
+
+    /// A script about a call, with the arguments that all these scripts have in common.
+    fn about_call<'a>(
+        &self,
+        script: &'a Script,
+        keys: &[&str],
+        id: &str,
+        version: u8,
+        [state, letter, retain_until]: [&str; 3],
+    ) -> Run<'a> {
+        let stream_entry = if self.server.has_stream { "{}" } else { "" };
+        self.run(script, keys)
+            .arg((&self.prefix, "g", "e", 0, 1, "", id, "position", "t"))
+            .arg((&cas(version), version, "result", state, letter))
+            .arg((1, retain_until, "entry", stream_entry, "intent", "args"))
+    }
+
+    /// Runs scripts; an error if one of them does not answer with its word.
+    async fn expect(&self, steps: Vec<Step<'_>>) -> Result<(), Error> {
+        for (script, word, run) in steps {
+            let answer = Answer::read(self.server.link.run(&run).await?)?;
+            if answer.word != word {
+                let why = format!("{script} answered {:?} and not {word:?}", answer.word);
+                return Err(Error::Refused(why));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The version and attempt for compare-and-swap.

@@ -1,4 +1,4 @@
-//! The Redis of this gateway: connection, scripts, memory, and whether it may be used.
+//! The Redis of this gateway: connection, scripts, the gateway's memory of it, and whether it may be used.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -11,19 +11,20 @@ use tokio::time::timeout;
 
 use super::answer::Answer;
 use super::barrier::Barrier;
-use super::keys::{self, PARTITIONS, Partition};
+use super::keys::{self, ConditionKeys, PARTITIONS, Partition};
 use super::known::Known;
 use super::link::Link;
 use super::memory::{Memory, Need};
 use super::record;
-use super::scripts::{Run, Scripts, command};
+use super::scripts::{Run, Scripts};
 use super::status::Status;
+use crate::core::ledger::Index;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Record};
 use crate::store::lock::write;
-use crate::store::{Error, Reason};
+use crate::store::{Error, Reason, codec};
 
-/// How long a call waits for a look at a server that was started anew.
+/// How long a call waits for the inspection of a restarted server.
 const LOOK_TIME: Duration = Duration::from_secs(2);
 
 /// A Redis, and this gateway's knowledge of it.
@@ -39,24 +40,24 @@ pub(super) struct Server {
     pub(super) accepted_token: AtomicU64,
     /// The servers that the scripts were tried on.
     pub(super) tried_on: RwLock<String>,
-    /// One trial of the scripts at a time: all of them use the same keys.
+    /// Held during a trial of the scripts: all trials use the same keys.
     pub(super) trial: tokio::sync::Mutex<()>,
-    /// How many looks there were.
+    /// How many inspections have ended.
     pub(super) looks: watch::Sender<u64>,
     pub(super) known: Known,
     /// Whether the streams of changes are written.
-    pub(super) tells: bool,
+    pub(super) has_stream: bool,
 }
 
 impl Server {
-    pub(super) fn new(link: Link, memory: Memory, tells: bool) -> Self {
+    pub(super) fn new(link: Link, memory: Memory, has_stream: bool) -> Self {
         let (link, memory) = (Arc::new(link), Arc::new(memory));
         let lanes = if link.target.is_cluster() {
             PARTITIONS.into()
         } else {
             1
         };
-        let scripts = Scripts::new(&memory.name());
+        let scripts = Scripts::new(&memory.script_name());
         Self {
             barrier: Barrier::new(&link, &scripts.barrier, lanes, memory.clone()),
             scripts,
@@ -69,7 +70,7 @@ impl Server {
             trial: tokio::sync::Mutex::default(),
             looks: watch::Sender::new(0),
             known: Known::default(),
-            tells,
+            has_stream,
         }
     }
 
@@ -84,140 +85,143 @@ impl Server {
         wall.checked_add(self.clock_offset()).unwrap_or(wall)
     }
 
-    /// A run of a script that writes, with its usual first arguments.
+    /// A run of a script that writes, with its first arguments: see `marks.lua`.
     ///
-    /// `epoch` is of the data that it may write to; empty for any.
+    /// `epoch` is of the data that the script may write to; empty for any data.
     pub(super) fn writing<'a>(
         &self,
         script: &'a Script,
-        prefix: &str,
         partition: Partition,
         epoch: String,
     ) -> Run<'a> {
-        let mut run = Run::new(script);
-        run.arg(prefix).arg(self.memory.gateway());
-        run.arg(epoch).arg(self.memory.writes(partition));
-        run
+        Run::new(script)
+            .arg((partition.prefix(), self.memory.gateway(), epoch))
+            .arg(self.memory.writes(partition))
     }
 
-    /// The same for a script about a call.
+    /// A run of a script that writes two keys beside a partition's marks, to the data that this gateway knows.
+    pub(super) fn writing_two<'a>(
+        &self,
+        script: &'a Script,
+        partition: Partition,
+        keys: [String; 2],
+    ) -> Run<'a> {
+        self.writing(script, partition, self.memory.epoch())
+            .key(&keys)
+            .key(partition.marks())
+    }
+
+    /// A run of a script about a call, with its keys and its first arguments: see `common.lua`.
     ///
-    /// `counts`: in how many lists it stands, and how many calls give up names.
+    /// `lists`: those that get the call. `givers`: the calls whose names it takes, if they have not changed.
     pub(super) fn about_call<'a>(
         &self,
         script: &'a Script,
-        record: &Record,
         epoch: String,
-        counts: [usize; 2],
+        (record, entry): (&Record, &Entry),
+        conditions: ConditionKeys,
+        lists: &[Index<'_>],
+        givers: &[Record],
     ) -> Run<'a> {
         let intent = &record.intent;
         let partition = Partition::of(&intent.lookup);
-        let mut run = self.writing(script, &partition.prefix(), partition, epoch);
-        run.arg(&counts[..]).arg(keys::id(intent.call_id));
-        run.arg((&Position::of(record).to_bytes()[..], &intent.tool));
-        run
-    }
-
-    /// The same for a script about two keys beside a partition's marks. `epoch`: as in `writing`.
-    pub(super) fn about_two<'a>(
-        &self,
-        script: &'a Script,
-        partition: Partition,
-        names: [String; 2],
-        epoch: String,
-    ) -> Run<'a> {
-        let mut run = self.writing(script, "", partition, epoch);
-        run.key(&names[..]).key(partition.marks());
-        run
-    }
-
-    /// The same, on the data that this gateway knows.
-    pub(super) fn writing_to<'a>(
-        &self,
-        script: &'a Script,
-        partition: Partition,
-        names: [String; 2],
-    ) -> Run<'a> {
-        self.about_two(script, partition, names, self.memory.epoch())
-    }
-
-    /// The entry for the stream of changes; empty if there is none.
-    pub(super) fn told_of(&self, entry: &Entry) -> String {
-        if self.tells {
-            record::entry(entry)
-        } else {
-            String::new()
+        let mut packed_givers = Vec::new();
+        for giver in givers {
+            packed_givers.extend(keys::id(giver.intent.call_id).into_bytes());
+            packed_givers.extend(record::cas(giver));
+            packed_givers.extend(Position::of(giver).to_bytes());
         }
+        self.writing(script, partition, epoch)
+            .key(partition.of_script(record, conditions, lists, givers))
+            .arg((lists.len(), packed_givers, keys::id(intent.call_id)))
+            .arg((&Position::of(record).to_bytes(), &intent.tool))
+            .arg((&record::cas(record), codec::progress(record)))
+            .arg((record::result(record), record.state.as_str()))
+            .arg((record::letter(record), record::score(record)))
+            .arg((
+                record::microseconds(record.retain_until),
+                codec::entry(entry, intent),
+            ))
+            .arg(if self.has_stream {
+                record::entry(entry)
+            } else {
+                String::new()
+            })
     }
 
-    /// The answer of a script; an error if data is missing.
-    fn told(&self, answer: Value) -> Result<Answer, Error> {
+    /// Reads the answer of a script; an error if data is missing.
+    fn read(&self, answer: Value) -> Result<Answer, Error> {
         let answer = Answer::read(answer)?;
         if answer.word == "lost" {
-            return Err(self.has_lost(&answer.text(0).unwrap_or_default()));
+            return Err(self.has_lost(&answer.text(0)));
         }
         Ok(answer)
     }
 
-    /// Runs a script, also on a server that was started anew.
-    pub(super) async fn run(&self, run: &Run<'_>) -> Result<Answer, Error> {
-        self.told(self.link.run(run).await?)
+    /// Runs a script, also on a restarted server.
+    pub(super) async fn run(&self, run: Run<'_>) -> Result<Answer, Error> {
+        self.read(self.link.run(&run).await?)
+    }
+
+    async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Answer>, Error> {
+        let answer = self.link.run_if_loaded(run).await?;
+        answer.map(|answer| self.read(answer)).transpose()
     }
 
     /// Runs a script after which a request may be sent.
     ///
-    /// If the server lacks it, the server was started anew: then its data is looked at first.
-    pub(super) async fn run_guarded(&self, run: &Run<'_>) -> Result<Answer, Error> {
-        if let Some(answer) = self.link.run_if_loaded(run).await? {
-            return self.told(answer);
+    /// A server that lacks the script was restarted: its data is inspected first.
+    pub(super) async fn run_guarded(&self, run: Run<'_>) -> Result<Answer, Error> {
+        if let Some(answer) = self.run_if_loaded(&run).await? {
+            return Ok(answer);
         }
         let mut looks = self.looks.subscribe();
         write(&self.tried_on).clear();
         self.link.trouble.notify_one();
-        // One that has begun before may not have seen it.
+        // The first inspection may have begun before the restart.
         for _ in 0..2 {
             if timeout(LOOK_TIME, looks.changed()).await.is_err() {
                 break;
             }
             self.status.must_be_open()?;
-            if let Some(answer) = self.link.run_if_loaded(run).await? {
-                return self.told(answer);
+            if let Some(answer) = self.run_if_loaded(&run).await? {
+                return Ok(answer);
             }
         }
-        Err(Error::Refused(
-            "Redis has been started anew and has not been looked at yet".into(),
-        ))
+        let why = "Redis was restarted, and its data has not been inspected yet";
+        Err(Error::Refused(why.into()))
     }
 
     /// Runs a script that deletes.
     ///
-    /// If the server lacks it, the server was started anew: the script is loaded when looks since
-    /// then have found no data in doubt, also where the memory is full and nothing else may run.
-    pub(super) async fn run_deleting(&self, run: &Run<'_>) -> Result<Answer, Error> {
-        if let Some(answer) = self.link.run_if_loaded(run).await? {
-            return self.told(answer);
+    /// A server that lacks the script was restarted: the script is loaded once inspections since then have found no
+    /// data in doubt, also where memory is full and nothing else may run.
+    pub(super) async fn run_deleting(&self, run: Run<'_>) -> Result<Answer, Error> {
+        if let Some(answer) = self.run_if_loaded(&run).await? {
+            return Ok(answer);
         }
         let mut looks = self.looks.subscribe();
-        // One that has begun before may not have seen it.
+        // The first inspection may have begun before the restart.
         for _ in 0..2 {
             self.link.trouble.notify_one();
-            let is_looked_at = timeout(LOOK_TIME, looks.changed()).await.is_ok();
-            if !is_looked_at || self.status.is_in_doubt() {
-                let why = "Redis has been started anew: nothing is deleted before its data has been looked at";
+            let is_inspected = timeout(LOOK_TIME, looks.changed()).await.is_ok();
+            if !is_inspected || self.status.is_in_doubt() {
+                let why =
+                    "Redis was restarted: nothing is deleted before its data has been inspected";
                 return Err(Error::Refused(why.into()));
             }
         }
         self.run(run).await
     }
 
-    /// Notes how many writes a script has counted.
+    /// Notes how many writes a script has counted: the value at `at` of its answer.
     pub(super) fn saw_count(&self, partition: Partition, answer: &Answer, at: usize) {
         if let Some(writes) = answer.number(at) {
             self.memory.saw_writes(partition, writes);
         }
     }
 
-    /// Notes a count, and returns when replicas have the write.
+    /// Notes a count, and waits until replicas have the write.
     pub(super) async fn counted(
         &self,
         partition: Partition,
@@ -228,11 +232,10 @@ impl Server {
         self.barrier.pass(partition).await
     }
 
-    /// Claims nothing from now on: a script has found other data than this gateway knows.
+    /// Closes the store for claims: a script has found other data than this gateway knows.
     pub(super) fn has_lost(&self, what: &str) -> Error {
         let text = format!("the store has lost data: its {what} is not what it was");
-        self.status
-            .close_for(&Reason::new("suspect", text.as_str()));
+        self.status.close_for(&Reason::new("suspect", &*text));
         self.link.trouble.notify_one();
         Error::Refused(text)
     }
@@ -250,29 +253,20 @@ impl Server {
         }
     }
 
-    pub(super) fn announcement(&self, begins: bool) -> &'static str {
-        match (begins, self.link.target.is_cluster()) {
-            (true, _) => "",
-            (false, false) => "PUBLISH",
-            (false, true) => "SPUBLISH",
+    /// The command that announces the end of a call.
+    pub(super) fn publish_command(&self) -> &'static str {
+        if self.link.target.is_cluster() {
+            "SPUBLISH"
+        } else {
+            "PUBLISH"
         }
     }
 
     /// Wakes the waiters for a call, also on other gateways. Only a hint.
     pub(super) async fn announce(&self, call_id: CallId) {
-        let say = (Partition::of_call(call_id).endings(), keys::id(call_id));
-        self.link
-            .ask::<()>(&command(self.announcement(false), say))
-            .await
-            .ok();
-    }
-}
-
-/// The calls that give up their names, if they have not changed, for a script.
-pub(super) fn givers(run: &mut Run<'_>, seen: &[Record]) {
-    for record in seen {
-        run.arg((keys::id(record.intent.call_id), &record::cas(record)[..]));
-        run.arg(&Position::of(record).to_bytes()[..]);
+        let message = (Partition::of_call(call_id).endings(), keys::id(call_id));
+        let published = self.link.ask::<()>(self.publish_command(), message);
+        published.await.ok();
     }
 }
 

@@ -1,45 +1,26 @@
-//! The conditions of a claim for scripts, and the values that follow. Must not decide anything.
+//! The conditions of a claim as scripts read them, and the denials of scripts. Must not decide anything.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::answer::{Answer, unreadable};
-use super::keys;
+use super::keys::{self, ConditionKeys};
 use super::memory::TOKEN_LIMIT_US;
+use super::record;
 use super::server::Server;
 use crate::core::call::Change;
-use crate::core::record::{CallId, Intent};
-use crate::core::session::{Denied, LINE_PLACE, Line, Lock, SessionId, Token};
+use crate::core::record::CallId;
+use crate::core::session::{Denied, LINE_PLACE, Line, Lock, Token};
 use crate::store::Error;
-
-/// The values of a claim whose conditions hold; empty texts for none.
-pub(super) struct Entered {
-    pub(super) token: String,
-    pub(super) similar_to: String,
-}
-
-impl Entered {
-    pub(super) fn read(&self) -> Result<(Option<u64>, Option<CallId>), Error> {
-        let token = Some(&self.token)
-            .filter(|token| !token.is_empty())
-            .map(|token| token.parse());
-        Ok((
-            token.transpose().map_err(unreadable)?,
-            keys::call_id(self.similar_to.as_bytes()),
-        ))
-    }
-}
 
 /// The conditions as `session.lua` reads them. Absent ones are not compared.
 #[derive(Serialize)]
 struct Conditions {
-    call: String,
     token: String,
     floor: String,
-    /// No clock of a Redis counts beyond this.
+    /// A later clock of Redis is a fault, and does not count.
     latest: String,
     explained: u64,
     lock: bool,
@@ -67,73 +48,53 @@ struct SimilarCondition {
     confirmed: Option<String>,
 }
 
-/// Makes the conditions of calls.
-#[derive(Clone)]
-pub(super) struct Admissions {
-    pub(super) server: Arc<Server>,
-}
-
-impl Admissions {
-    /// The conditions of a change for a script; empty if there are none.
-    pub(super) fn asked(&self, change: &Change) -> Result<String, Error> {
+impl Server {
+    /// The conditions of a change as JSON; empty if it has none.
+    pub(super) fn conditions(&self, change: &Change) -> Result<String, Error> {
         let Some(admission) = &change.admission else {
             return Ok(String::new());
         };
-        let longest = match admission.lock {
-            Some(Line::Waits { longest }) => Some(longest),
-            Some(Line::Leaves) | None => None,
+        let (line_us, line_length) = match admission.lock {
+            Some(Line::Waits { longest }) => (Some(micros(LINE_PLACE)), longest),
+            Some(Line::Leaves) | None => (None, 0),
         };
-        let asked = Conditions {
-            call: keys::id(change.record.intent.call_id),
+        let lease_until = change.record.attempt.lease_until;
+        let now = self.now().as_microsecond().unsigned_abs();
+        // Above the clock, and every token that this gateway has seen.
+        let floor = now.max(self.memory.token() + 1);
+        if floor.saturating_sub(now) > TOKEN_LIMIT_US {
+            let why = "fencing tokens are more than a day ahead of the clock";
+            return Err(Error::Refused(why.into()));
+        }
+        let conditions = Conditions {
             token: match admission.token {
                 Token::Next => "next".to_owned(),
                 Token::This(token) => token.to_string(),
             },
-            floor: self.floor()?.to_string(),
-            latest: (self.now_us() + TOKEN_LIMIT_US).to_string(),
-            explained: self.server.accepted_token.load(Ordering::SeqCst),
+            floor: floor.to_string(),
+            latest: (now + TOKEN_LIMIT_US).to_string(),
+            explained: self.accepted_token.load(Ordering::SeqCst),
             lock: admission.lock.is_some(),
-            lease: change
-                .record
-                .attempt
-                .lease_until
-                .as_microsecond()
-                .to_string(),
-            line_us: longest.map(|_| micros(LINE_PLACE)),
-            line_length: longest.unwrap_or(0),
-            budget: admission.budget.map(|spending| BudgetCondition {
-                max: spending.max,
-                window_us: micros(spending.window),
+            lease: lease_until.as_microsecond().to_string(),
+            line_us,
+            line_length,
+            budget: admission.budget.map(|rule| BudgetCondition {
+                max: rule.max,
+                window_us: micros(rule.window),
             }),
-            similar: admission.similar.map(|likeness| SimilarCondition {
-                window_us: micros(likeness.window),
-                refuses: likeness.refuses,
-                confirmed: likeness.confirmed.map(keys::id),
+            similar: admission.similar.map(|rule| SimilarCondition {
+                window_us: micros(rule.window),
+                refuses: rule.refuses,
+                confirmed: rule.confirmed.map(keys::id),
             }),
         };
-        serde_json::to_string(&asked).map_err(|error| Error::Refused(error.to_string()))
-    }
-
-    fn now_us(&self) -> u64 {
-        self.server.now().as_microsecond().unsigned_abs()
-    }
-
-    /// The lowest token: the clock, and every token that this gateway has seen.
-    fn floor(&self) -> Result<u64, Error> {
-        let now = self.now_us();
-        let floor = now.max(self.server.memory.token() + 1);
-        if floor.saturating_sub(now) > TOKEN_LIMIT_US {
-            return Err(Error::Refused(
-                "fencing tokens are more than a day ahead of the clock".into(),
-            ));
-        }
-        Ok(floor)
+        serde_json::to_string(&conditions).map_err(|error| Error::Refused(error.to_string()))
     }
 }
 
-/// Reads the denial behind a script's word "denied".
+/// Reads the denial in the answer "denied" of a script.
 pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
-    let text = |at| answer.text(at).unwrap_or_default();
+    let text = |at: usize| answer.text(at);
     Ok(match text(0).as_str() {
         "frozen" => Denied::Frozen,
         "stale" => Denied::Stale,
@@ -146,9 +107,8 @@ pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
         },
         "busy" => {
             let behind = Some(text(1)).filter(|id| !id.is_empty());
-            let lock = lock([&text(2), &text(3), &text(4), &text(5)])?;
             Denied::Busy {
-                lock,
+                lock: lock([2, 3, 4, 5].map(text))?,
                 behind: behind.map(|id| identity(&id)).transpose()?,
             }
         }
@@ -157,18 +117,16 @@ pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
 }
 
 /// Call, token, lease and free time of a lock; empty texts for none.
-pub(super) fn lock([call_id, token, lease, free_from]: [&str; 4]) -> Result<Option<Lock>, Error> {
+pub(super) fn lock([call_id, token, lease, free_from]: [String; 4]) -> Result<Option<Lock>, Error> {
     if call_id.is_empty() {
         return Ok(None);
     }
+    let free_from = Some(free_from).filter(|time| !time.is_empty());
     Ok(Some(Lock {
-        call_id: identity(call_id)?,
+        call_id: identity(&call_id)?,
         token: token.parse().map_err(unreadable)?,
-        lease_until: time(lease)?,
-        free_from: Some(free_from)
-            .filter(|text| !text.is_empty())
-            .map(time)
-            .transpose()?,
+        lease_until: time(&lease)?,
+        free_from: free_from.map(|from| time(&from)).transpose()?,
     }))
 }
 
@@ -181,43 +139,25 @@ fn time(microseconds: &str) -> Result<Timestamp, Error> {
     Timestamp::from_microsecond(microseconds as i64).map_err(unreadable)
 }
 
-/// When the lock is free, 'now' or ''; and '1' if the near-duplicate group is left.
-pub(super) fn released(change: &Change) -> [String; 2] {
-    let from = change.release.lock_from.map(|from| {
-        if from <= change.record.updated_at {
-            "now".to_owned()
-        } else {
-            from.as_microsecond().to_string()
-        }
-    });
-    let similar = change.release.similar.map(|_| "1".to_owned());
-    [from.unwrap_or_default(), similar.unwrap_or_default()]
-}
-
-/// The keys of a change's session, budget and near-duplicate group, if it uses one of them.
-///
-/// Unused ones are named, too, and never touched.
-pub(super) fn rooms(change: &Change) -> Option<[String; 5]> {
-    let (admission, release) = (change.admission.as_ref(), &change.release);
-    if admission.is_none() && release.lock_from.is_none() && release.similar.is_none() {
-        return None;
+/// When the session's lock is free, 'now', or '' if the change does not free it.
+pub(super) fn freed_from(change: &Change) -> String {
+    match change.release.lock_from {
+        Some(from) if from <= change.record.updated_at => "now".to_owned(),
+        from => record::microseconds(from),
     }
-    let intent = &change.record.intent;
-    let [session, line, alive] = keys::session(&SessionId::of(intent));
-    let budget = admission.and_then(|admission| admission.budget.map(|spending| spending.group));
-    let similar = admission.and_then(|admission| admission.similar.map(|likeness| likeness.group));
-    let room = |room: Option<_>| {
-        room.map_or_else(|| session.clone(), |room| keys::room(&intent.tenant, room))
-    };
-    let (budget, similar) = (room(budget), room(similar.or(release.similar)));
-    Some([session, line, alive, budget, similar])
 }
 
-/// The keys of a call for a write about its session alone.
-pub(super) fn rooms_of(intent: &Intent) -> [String; 5] {
-    let [session, line, alive] = keys::session(&SessionId::of(intent));
-    let none = session.clone();
-    [session, line, alive, none.clone(), none]
+/// The keys of a change's session, budget and near-duplicate group.
+pub(super) fn condition_keys(change: &Change) -> ConditionKeys {
+    let admission = change.admission.as_ref();
+    let budget = admission.and_then(|admission| admission.budget);
+    let similar = admission.and_then(|admission| admission.similar);
+    let similar = similar.map(|rule| rule.group).or(change.release.similar);
+    keys::conditions(
+        &change.record.intent,
+        budget.map(|rule| rule.group),
+        similar,
+    )
 }
 
 fn micros(time: std::time::Duration) -> u64 {

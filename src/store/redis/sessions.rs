@@ -17,32 +17,23 @@ use crate::store::{Error, Sessions};
 #[async_trait]
 impl Sessions for Redis {
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
-        let [session, line, _] = keys::session(id);
-        let mut run = Run::new(&self.server.scripts.look);
-        run.key(session).key(line).key(keys::session_events(id));
-        type Found = (Vec<Option<String>>, Vec<(String, f64)>, Vec<Vec<u8>>);
-        let (fields, line, events) =
-            Found::from_redis_value(self.server.link.run(&run).await?).map_err(unreadable)?;
-        let field = |at: usize| fields.get(at).cloned().flatten().unwrap_or_default();
-        let waiting = line.into_iter().map(|(id, came_at)| {
-            Ok((
-                identity(&id)?,
-                Timestamp::from_microsecond(came_at as i64).map_err(unreadable)?,
-            ))
+        let [session, line, _, events] = keys::session(id);
+        let run = Run::new(&self.server.scripts.look).key((session, line, events));
+        type Found = ([Option<String>; 6], Vec<(String, f64)>, Vec<Vec<u8>>);
+        let found = self.server.link.run(&run).await?;
+        let (fields, line, events) = Found::from_redis_value(found).map_err(unreadable)?;
+        let [token, frozen, call_id, lock_token, lease, free_from] = fields;
+        let lock_fields = [call_id, lock_token, lease, free_from];
+        let waiting = line.into_iter().map(|(id, since)| {
+            let since = Timestamp::from_microsecond(since as i64);
+            Ok((identity(&id)?, since.map_err(unreadable)?))
         });
-        // The newest was put in front.
-        let events = events
-            .iter()
-            .rev()
-            .map(|text| record::read_entry(text).map_err(unreadable));
         Ok(Session {
-            token: Some(field(0))
-                .filter(|token| !token.is_empty())
-                .and_then(|token| token.parse().ok()),
-            frozen: !field(1).is_empty(),
-            lock: lock([&field(2), &field(3), &field(4), &field(5)])?,
+            token: token.and_then(|token| token.parse().ok()),
+            frozen: frozen.is_some_and(|frozen| !frozen.is_empty()),
+            lock: lock(lock_fields.map(Option::unwrap_or_default))?,
             waiting: waiting.collect::<Result<_, Error>>()?,
-            events: events.collect::<Result<_, _>>()?,
+            events: record::read_events(&events).map_err(unreadable)?,
         })
     }
 
@@ -58,17 +49,16 @@ impl Sessions for Redis {
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        let mut run = Run::new(&self.server.scripts.leave);
-        let [_, line, alive] = keys::session(id);
-        run.key(line).key(alive).arg(keys::id(call_id));
-        self.server.run(&run).await?;
+        let [_, line, waiters, _] = keys::session(id);
+        let run = Run::new(&self.server.scripts.leave).key((line, waiters));
+        self.server.run(run.arg(keys::id(call_id))).await?;
         self.server.announce(call_id).await;
         Ok(())
     }
 }
 
 impl Redis {
-    /// Applies an operator's act to a session; answers whether it changed it.
+    /// Applies an operator's act to a session; answers whether it changed the session.
     ///
     /// Refused where the script finds that data is missing, and while that is not known.
     async fn act(
@@ -81,15 +71,15 @@ impl Redis {
         if self.server.status.is_in_doubt() {
             self.server.status.must_be_open()?;
         }
-        let (partition, [session, ..]) = (keys::partition_of(id), keys::session(id));
-        let names = [session, keys::session_events(id)];
-        let mut run = self
-            .server
-            .writing_to(&self.server.scripts.act, partition, names);
-        run.arg((what, record::entry(entry)));
+        let (partition, [session, _, _, events]) = (keys::partition_of(id), keys::session(id));
+        let script = &self.server.scripts.act;
         let lock = lock.map(|lock| [keys::id(lock.call_id), lock.token.to_string()]);
-        run.arg(&lock.unwrap_or_default()[..]);
-        let answer = self.server.run_guarded(&run).await?;
+        let run = self
+            .server
+            .writing_two(script, partition, [session, events])
+            .arg((what, record::entry(entry)))
+            .arg(&lock.unwrap_or_default());
+        let answer = self.server.run_guarded(run).await?;
         self.server.counted(partition, &answer, 0).await?;
         Ok(answer.word == "done")
     }

@@ -1,4 +1,4 @@
-//! Whether calls may be claimed: the last look, and later closings.
+//! Whether calls may be claimed: the result of the last inspection, and later closings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -11,30 +11,18 @@ use crate::store::{Durability, Error, Finished, LOST_DATA, Readiness, Reason, SE
 /// The state of a Redis, and whether calls may be claimed.
 pub(super) struct Status {
     seen: RwLock<Readiness>,
-    /// How often the store was closed between looks.
+    /// How often the store was closed between inspections.
     closings: AtomicU64,
-    /// Calls in memory, which are in doubt whenever the store is not ready.
+    /// The memory of succeeded calls, which is in doubt whenever the store is not ready.
     pub(super) finished: OnceLock<Arc<Finished>>,
-}
-
-/// The readiness that a look has found.
-pub(super) fn readiness(
-    durability: Option<Durability>,
-    reasons: Vec<Reason>,
-    warnings: Vec<Reason>,
-) -> Readiness {
-    Readiness {
-        durability,
-        reasons,
-        warnings,
-        lost_writes: 0,
-        whole_since: None,
-    }
 }
 
 /// The readiness of a Redis that is not reached.
 pub(super) fn unreachable(why: String) -> Readiness {
-    readiness(None, vec![Reason::new("unreachable", why)], Vec::new())
+    Readiness {
+        reasons: vec![Reason::new("unreachable", why)],
+        ..Readiness::default()
+    }
 }
 
 impl Status {
@@ -64,56 +52,53 @@ impl Status {
         read(&self.seen).durability.is_some()
     }
 
-    /// Whether it is not known yet that all data is there.
+    /// Whether data may be missing.
     pub(super) fn is_in_doubt(&self) -> bool {
-        let status = read(&self.seen);
         let doubts = ["unreachable", "foreign", LOST_DATA];
-        status
-            .reasons
-            .iter()
-            .any(|reason| doubts.contains(&reason.code) || SETTLING.contains(&reason.code))
+        self.refuse_for(|code| doubts.contains(&code) || SETTLING.contains(&code))
+            .is_err()
     }
 
     pub(super) fn is_open(&self) -> bool {
-        read(&self.seen).reasons.is_empty()
+        self.must_be_open().is_ok()
     }
 
     pub(super) fn must_be_open(&self) -> Result<(), Error> {
-        let status = read(&self.seen);
-        match status.reasons.first() {
-            None => Ok(()),
-            Some(reason) => Err(Error::Refused(reason.text.clone())),
-        }
+        self.refuse_for(|_| true)
     }
 
     /// Refuses while the server's memory is nearly full.
     pub(super) fn must_have_room(&self) -> Result<(), Error> {
-        let status = read(&self.seen);
-        match status.reasons.iter().find(|reason| reason.code == MEMORY) {
-            None => Ok(()),
+        self.refuse_for(|code| code == MEMORY)
+    }
+
+    /// Refuses while the last inspection has a reason with one of these codes.
+    fn refuse_for(&self, is_meant: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let seen = read(&self.seen);
+        let mut reasons = seen.reasons.iter();
+        match reasons.find(|reason| is_meant(reason.code)) {
             Some(reason) => Err(Error::Refused(reason.text.clone())),
+            None => Ok(()),
         }
     }
 
-    /// Claims nothing, until a look that begins after this finds everything well.
+    /// Closes the store for claims, until an inspection that begins after this finds everything well.
     pub(super) fn close_for(&self, reason: &Reason) {
         self.closings.fetch_add(1, Ordering::SeqCst);
         let mut status = write(&self.seen);
         if status.reasons.is_empty() {
-            tracing::warn!(
-                reason = reason.text,
-                "the store is closed for the time being"
-            );
+            let text = "the store is closed until it has been inspected";
+            tracing::warn!(reason = reason.text, "{text}");
             status.reasons.push(reason.clone());
         }
         drop(status);
         self.doubt();
     }
 
-    /// Publishes a look's readiness, and logs changes.
+    /// Publishes the readiness that an inspection has found, and logs changes.
     pub(super) fn publish(&self, seen: Readiness, store: &Target) {
         let codes =
-            |reasons: &[Reason]| reasons.iter().map(|reason| reason.code).collect::<Vec<_>>();
+            |reasons: &[Reason]| -> Vec<_> { reasons.iter().map(|reason| reason.code).collect() };
         let before = std::mem::replace(&mut *write(&self.seen), seen.clone());
         if !seen.reasons.is_empty() {
             self.doubt();
@@ -128,20 +113,15 @@ impl Status {
             let texts: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
             texts.join("; ")
         };
-        let durability = seen
-            .durability
-            .map_or("not known", |durability| durability.as_str());
-        let warnings = texts(&seen.warnings);
+        let durability = seen.durability.map_or("not known", Durability::as_str);
+        let (reasons, warnings) = (texts(&seen.reasons), texts(&seen.warnings));
+        let is_passing = |code: &&str| matches!(*code, "starting" | "restarted");
         if seen.reasons.is_empty() {
             tracing::info!(%store, durability, warnings, "the store is ready");
-        } else if seen
-            .reasons
-            .iter()
-            .all(|reason| matches!(reason.code, "starting" | "restarted"))
-        {
-            tracing::warn!(%store, durability, reasons = texts(&seen.reasons), warnings, "the store is not ready yet");
+        } else if codes(&seen.reasons).iter().all(is_passing) {
+            tracing::warn!(%store, durability, reasons, warnings, "the store is not ready yet");
         } else {
-            tracing::error!(%store, durability, reasons = texts(&seen.reasons), warnings, "the store is not ready");
+            tracing::error!(%store, durability, reasons, warnings, "the store is not ready");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The store: its parts, opened together.
+//! The store: opens its parts together.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicI64;
@@ -8,27 +8,23 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
+use redis::TlsCertificates;
 use tokio::time::timeout;
 
-use super::checks::{Watch, keep_looking};
-use super::ears::Ears;
-use super::epoch::Epochs;
-use super::gateways::Gateways;
+use super::at_risk::calls_at_risk;
+use super::checks::{Watch, keep_inspecting};
 use super::link::Link;
 use super::memory::{Memory, Need, WatermarksError};
-use super::put_back::Restorer;
 use super::server::Server;
-use super::session::Admissions;
 use super::target::Settings;
 use super::tracker::Tracker;
-use super::write::Writer;
 use crate::core::record::CallId;
 use crate::store::{Error, Finished, Health, Listener, LossRecovery, Readiness, Secrets};
 
-/// How long a start waits for the first look.
-const FIRST_LOOK: Duration = Duration::from_secs(3);
+/// How long a start waits for the first inspection.
+const FIRST_INSPECTION: Duration = Duration::from_secs(3);
 
-/// Why a Redis store cannot be opened. An unreachable Redis is no reason: it may come.
+/// Why a Redis store cannot be opened. An unreachable Redis is no reason: it may become reachable.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
@@ -37,32 +33,29 @@ pub enum OpenError {
     Ca(PathBuf, std::io::Error),
 }
 
-/// Clones share one store.
+/// A Redis store. Clones share it.
 #[derive(Clone)]
 pub struct Redis {
     pub(super) server: Arc<Server>,
-    pub(super) writer: Writer,
-    pub(super) epochs: Arc<Epochs>,
-    ears: Arc<Ears>,
-    watch: Arc<Watch>,
+    pub(super) watch: Arc<Watch>,
     pub(super) tracker: Arc<OnceLock<Arc<Tracker>>>,
-    /// Up to which time unknown calls were searched, if one round did not suffice.
+    /// Up to which time the last search for due rechecks got; 0: to the end.
     pub(super) checked_until: Arc<AtomicI64>,
 }
 
 impl Redis {
-    /// Opens a store and looks at it.
+    /// Opens a store and inspects it.
     ///
     /// If it is not reached, or is not as it should be, nothing can be claimed until it is.
     ///
     /// # Errors
-    /// The file of watermarks or the certificate authority cannot be had.
+    /// The file of watermarks or the certificate authority cannot be used.
     pub async fn open(settings: Settings) -> Result<Self, OpenError> {
         let memory = Memory::open(&settings.watermarks, false)?;
         Self::over(settings, memory).await
     }
 
-    /// Opens a store for one act of an operator, beside the gateway of the same watermarks.
+    /// Opens a store for one act of an operator, beside the gateway with the same watermarks.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -72,40 +65,22 @@ impl Redis {
     }
 
     async fn over(settings: Settings, memory: Memory) -> Result<Self, OpenError> {
-        let ca = match &settings.ca {
-            Some(path) => {
-                Some(std::fs::read(path).map_err(|error| OpenError::Ca(path.clone(), error))?)
-            }
-            None => None,
+        let read = |path: &PathBuf| match std::fs::read(path) {
+            Ok(pem) => Ok(TlsCertificates {
+                client_tls: None,
+                root_cert: Some(pem),
+            }),
+            Err(error) => Err(OpenError::Ca(path.clone(), error)),
         };
-        let link = Link::new(settings.target.clone(), ca);
+        let tls = settings.ca.as_ref().map(read).transpose()?;
+        let link = Link::new(settings.target.clone(), tls);
         let server = Arc::new(Server::new(link, memory, settings.stream));
-        let ears = Arc::new(Ears::new(&server.link));
-        let restorer = Restorer {
-            server: server.clone(),
-        };
-        let gateways = Gateways::new(server.clone(), settings.pace.redis_watch_gone);
-        let epochs = Arc::new(Epochs::new(server.clone(), restorer.clone(), gateways));
-        let watch = Arc::new(Watch::new(
-            server.clone(),
-            epochs.clone(),
-            ears.clone(),
-            settings,
-        ));
-        // The loop goes on with it if it takes longer.
-        drop(timeout(FIRST_LOOK, Box::pin(watch.look_after())).await);
-        tokio::spawn(keep_looking(Arc::downgrade(&watch)));
+        let watch = Arc::new(Watch::new(server.clone(), settings));
+        // If it takes longer, the loop repeats it.
+        drop(timeout(FIRST_INSPECTION, Box::pin(watch.inspect())).await);
+        tokio::spawn(keep_inspecting(Arc::downgrade(&watch)));
         Ok(Self {
-            writer: Writer {
-                server: server.clone(),
-                admissions: Admissions {
-                    server: server.clone(),
-                },
-                restorer,
-            },
             server,
-            epochs,
-            ears,
             watch,
             tracker: Arc::default(),
             checked_until: Arc::default(),
@@ -120,20 +95,20 @@ impl LossRecovery for Redis {
         from: &str,
         limit: u32,
     ) -> Result<(Vec<CallId>, Option<String>), Error> {
-        self.writer.restorer.calls_at_risk(from, limit).await
+        calls_at_risk(&self.server, from, limit).await
     }
 
     async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
-        Ok(self.epochs.whole_until())
+        Ok(self.watch.epochs.whole_until())
     }
 
     async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
-        self.epochs.prepare(reason).await.map(drop)
+        self.watch.epochs.prepare(reason).await.map(drop)
     }
 
     async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
-        self.epochs.accept(reason).await?;
-        self.watch.look_after().await;
+        self.watch.epochs.accept(reason).await?;
+        self.watch.inspect().await;
         Ok(())
     }
 }
@@ -165,7 +140,7 @@ impl Health for Redis {
     }
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {
-        Some(self.ears.endings.listen(call_id))
+        Some(self.watch.subscriber.endings.listen(call_id))
     }
 
     fn track(&self, finished: &Arc<Finished>) -> bool {
@@ -174,7 +149,7 @@ impl Health for Redis {
     }
 
     fn cancel_acceptance(&self) {
-        self.epochs.forget_acceptance();
+        self.watch.epochs.forget_acceptance();
     }
 
     async fn close(&self) {

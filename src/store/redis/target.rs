@@ -1,6 +1,7 @@
 //! The address of a Redis, and the demands on it.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use redis::io::tcp::TcpSettings;
@@ -9,7 +10,7 @@ use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use crate::core::pace::Pace;
 use crate::store::Durability;
 
-/// The settings of a Redis.
+/// The settings of a Redis store.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub target: Target,
@@ -66,27 +67,18 @@ impl Target {
             return Err("there is no room for options in it".into());
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (credentials, hosts) = authority
-            .rsplit_once('@')
-            .map_or((String::new(), authority), |(credentials, hosts)| {
-                (format!("{credentials}@"), hosts)
-            });
+        let at = authority.rfind('@').map_or(0, |at| at + 1);
+        let (credentials, hosts) = authority.split_at(at);
         let (kind, db) = match kind {
             "sentinel" => {
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err(
-                        "behind the sentinels stands the name of the master, as in …:26379/main"
-                            .into(),
-                    );
+                    let why =
+                        "behind the sentinels stands the name of the master, as in …:26379/main";
+                    return Err(why.into());
                 }
-                (
-                    Kind::Sentinel {
-                        name: name.to_owned(),
-                        db: number(db)?,
-                    },
-                    0,
-                )
+                let (name, db) = (name.to_owned(), number(db)?);
+                (Kind::Sentinel { name, db }, 0)
             }
             "cluster" if !matches!(path, "" | "0") => {
                 return Err("a cluster has one database only".into());
@@ -97,10 +89,9 @@ impl Target {
             }
             _ => (Kind::One, number(path)?),
         };
-        let default_port = if matches!(kind, Kind::Sentinel { .. }) {
-            ":26379"
-        } else {
-            ""
+        let default_port = match kind {
+            Kind::Sentinel { .. } => ":26379",
+            Kind::One | Kind::Cluster => "",
         };
         let node = |host: &str| {
             let has_port = host
@@ -117,55 +108,44 @@ impl Target {
                 .set_skip_set_lib_name();
             Ok(info
                 .set_redis_settings(settings)
-                .set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+                .set_tcp_settings(no_delay()))
         };
-        let nodes = hosts
-            .split(',')
-            .map(node)
-            .collect::<Result<Vec<_>, String>>()?;
-        let tail = if path.is_empty() {
-            String::new()
-        } else {
-            format!("/{path}")
-        };
+        let nodes: Result<_, String> = hosts.split(',').map(node).collect();
+        let slash = if path.is_empty() { "" } else { "/" };
         Ok(Self {
             kind,
-            nodes,
-            shown: format!("{scheme}://{hosts}{tail}"),
+            nodes: nodes?,
+            shown: format!("{scheme}://{hosts}{slash}{path}"),
         })
     }
 
-    /// Whether a failover may happen without an operator.
-    pub(super) fn fails_over(&self) -> bool {
-        matches!(self.kind, Kind::Sentinel { .. } | Kind::Cluster)
-    }
-
-    /// Whether its data is on several masters.
+    /// Whether the data is on several masters.
     pub fn is_cluster(&self) -> bool {
         self.kind == Kind::Cluster
     }
 
-    /// Whether it is without TLS and on another machine.
+    /// Whether a connection without TLS leads to another machine.
     pub fn is_plain_and_remote(&self) -> bool {
         self.nodes.iter().any(|node| match node.addr() {
             redis::ConnectionAddr::Tcp(host, _) => {
-                host != "localhost"
-                    && !host
-                        .trim_matches(['[', ']'])
-                        .parse()
-                        .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+                let address: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
+                host != "localhost" && !address.is_ok_and(|address| address.is_loopback())
             }
             _ => false,
         })
     }
 }
 
+pub(super) fn no_delay() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
 fn number(db: &str) -> Result<i64, String> {
-    if db.is_empty() {
-        Ok(0)
-    } else {
-        db.parse()
-            .map_err(|_| format!("{db:?} is no number of a database"))
+    match db {
+        "" => Ok(0),
+        db => db
+            .parse()
+            .map_err(|_| format!("{db:?} is no number of a database")),
     }
 }
 
@@ -186,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_read_and_shown_without_its_password() {
+    fn each_kind_of_url_is_read_and_shown_without_its_password() {
         let shown = |url| Target::parse(url).expect(url).to_string();
         assert_eq!(shown("redis://localhost"), "redis://localhost");
         assert_eq!(
@@ -224,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused_without_repeating_it() {
+    fn a_wrong_url_is_refused_without_repeating_it() {
         for url in [
             "redis",
             "http://h",

@@ -1,9 +1,9 @@
 //! Tells the memory of finished calls what other gateways change: `CLIENT TRACKING`, on a connection of its own.
 //!
-//! The server tells only of keys that this connection has read after `CLIENT CACHING YES`. The two keys of a call, its
-//! holder and its text, are read by one plain command: of the keys that a script reads, servers before 7.2 know only the
-//! declared ones. Not over a cluster, whose servers would each need a connection. Why memory is then never older than
-//! the store: see [`tracking`](crate::store::tracking).
+//! The server tells only of keys that this connection has read after `CLIENT CACHING YES`. The two keys of a call, the
+//! holder of its name and its text, are read by one plain command: of the keys that a script reads, servers before 7.2
+//! track only the declared ones. Not over a cluster, whose servers would each need a connection. Why memory is then never
+//! older than the store: see [`tracking`](crate::store::tracking).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, ServerError,
+    AsyncConnectionConfig, Pipeline, PushInfo, PushKind, RedisError, RedisResult, ServerError,
     ServerErrorKind, Value,
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::answer::stored_in;
 use super::checks::run_id;
 use super::keys::{self, About, Partition};
+use super::scripts::command;
 use super::server::Server;
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, Record};
@@ -27,14 +28,14 @@ use crate::store::tracking::Tracking;
 use crate::store::{Error, Finished};
 
 /// How often the connection is asked whether it is alive, while remembered calls are asked for.
-const ASK_EVERY: Duration = Duration::from_millis(200);
-/// So many times it is still asked after the last remembered call.
-const LINGERS: u32 = 5;
+const PING_EVERY: Duration = Duration::from_millis(200);
+/// So many pings follow after the last remembered call was asked for.
+const LAST_PINGS: u32 = 5;
 /// The time limit of a connection and of each answer.
 const ANSWERED: Duration = Duration::from_secs(1);
-/// The shortest time between two connections.
+/// The shortest time between two attempts to connect.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a server is left alone that does not allow tracking.
+/// The same for a server that does not allow tracking.
 const REFUSED: Duration = Duration::from_secs(60);
 
 /// Tells a memory of changes, as long as the connection and the store are well.
@@ -42,12 +43,12 @@ pub(super) struct Tracker {
     server: Arc<Server>,
     finished: Arc<Finished>,
     wire: RwLock<Option<Wire>>,
-    /// Until when no further connection is tried.
-    rests_until: Mutex<Option<Instant>>,
+    /// When a connection may be tried again.
+    try_at: Mutex<Option<Instant>>,
     is_refused: AtomicBool,
 }
 
-/// The connection that tells of changes.
+/// The connection on which the server tells of changes.
 #[derive(Clone)]
 struct Wire {
     connection: MultiplexedConnection,
@@ -56,33 +57,35 @@ struct Wire {
 
 /// Keeps a connection that tells of changes, as long as a handle of the store is open.
 async fn keep_tracking(tracker: Weak<Tracker>) {
-    let mut lingers = 0;
-    loop {
-        let Some(tracker) = tracker.upgrade() else {
-            return;
-        };
-        lingers = tracker.look_after(lingers).await;
+    let mut pings = 0;
+    while let Some(tracker) = tracker.upgrade() {
+        pings = tracker.look_after(pings).await;
         drop(tracker);
-        sleep(ASK_EVERY).await;
+        sleep(PING_EVERY).await;
     }
 }
 
 impl Tracker {
-    /// Tells this memory of changes from now on, unless it is a cluster.
+    /// Tells this memory of changes from now on. `None` over a cluster, or if there is a tracker already.
     pub(super) fn begin(server: &Arc<Server>, finished: &Arc<Finished>) -> Option<Arc<Self>> {
-        if server.link.target.is_cluster() || server.status.finished.set(finished.clone()).is_err()
-        {
+        let is_cluster = server.link.target.is_cluster();
+        if is_cluster || server.status.finished.set(finished.clone()).is_err() {
             return None;
         }
         let tracker = Arc::new(Self {
             server: server.clone(),
             finished: finished.clone(),
             wire: RwLock::default(),
-            rests_until: Mutex::default(),
+            try_at: Mutex::default(),
             is_refused: false.into(),
         });
         tokio::spawn(keep_tracking(Arc::downgrade(&tracker)));
         Some(tracker)
+    }
+
+    fn live_wire(&self) -> Option<Wire> {
+        let wire = read(&self.wire).clone();
+        wire.filter(|wire| !wire.tracking.is_over())
     }
 
     /// The call, if it holds this name. From now on the server tells of its changes.
@@ -91,17 +94,14 @@ impl Tracker {
         name: &Lookup,
         call_id: CallId,
     ) -> Result<Option<Record>, Error> {
-        let wire = read(&self.wire).clone();
-        let Some(wire) = wire.filter(|wire| !wire.tracking.is_over()) else {
-            return Err(Error::Refused("no connection tells of changes".into()));
-        };
-        let names = [Partition::of(name).holder(name), keys::call(call_id)];
+        let no_wire = || Error::Refused("no connection tells of changes".into());
+        let wire = self.live_wire().ok_or_else(no_wire)?;
+        let keys = [Partition::of(name).holder(name), keys::call(call_id)];
         let sent = wire.tracking.now();
-        let found = wire.query(&tracked(&names)).await;
-        let (found,): (Vec<Value>,) = found.map_err(|error| Error::Refused(error.to_string()))?;
+        let found = wire.query(&tracked_read(&keys)).await;
+        let ([holder, text],): ([Value; 2],) =
+            found.map_err(|error| Error::Refused(error.to_string()))?;
         wire.tracking.answered(sent);
-        let [holder, text] = <[Value; 2]>::try_from(found)
-            .map_err(|found| Error::Refused(format!("{} answers for two keys", found.len())))?;
         let is_holder =
             matches!(holder, Value::BulkString(id) if id == keys::id(call_id).as_bytes());
         match stored_in(text)? {
@@ -110,22 +110,17 @@ impl Tracker {
         }
     }
 
-    /// Connects where there is no connection, and asks the one that there is. Returns how often it is still asked
-    /// although no remembered call is.
-    async fn look_after(&self, lingers: u32) -> u32 {
-        let wire = read(&self.wire).clone();
-        let Some(wire) = wire.filter(|wire| !wire.tracking.is_over()) else {
-            // Before anything is read for the next one.
+    /// Connects if there is no connection, otherwise pings. Returns how many more pings are due.
+    async fn look_after(&self, pings: u32) -> u32 {
+        let Some(wire) = self.live_wire() else {
+            // Before anything is read on the next connection.
             *write(&self.wire) = None;
             self.connect().await;
             return 0;
         };
-        let lingers = if wire.tracking.take_asked() {
-            LINGERS
-        } else {
-            lingers
-        };
-        if lingers == 0 {
+        let is_used = wire.tracking.take_asked();
+        let pings = if is_used { LAST_PINGS } else { pings };
+        if pings == 0 {
             return 0;
         }
         let sent = wire.tracking.now();
@@ -136,20 +131,20 @@ impl Tracker {
                 self.finished.end_tracking(&wire.tracking);
             }
         }
-        lingers - 1
+        pings - 1
     }
 
     /// Connects, if the store is ready and the server tells of changes.
     async fn connect(&self) {
-        let rests = lock(&self.rests_until).is_some_and(|until| Instant::now() < until);
-        if rests || !self.server.status.is_open() {
+        let is_too_early = lock(&self.try_at).is_some_and(|try_at| Instant::now() < try_at);
+        if is_too_early || !self.server.status.is_open() {
             return;
         }
         let tracking = self.finished.begin_tracking();
         let late = |_| Err(Why::Failed("no answer in time".into()));
         let connected = timeout(ANSWERED * 4, self.try_connect(&tracking)).await;
-        let rest = match connected.unwrap_or_else(late) {
-            // It may have been closed before the memory could be told.
+        let pause = match connected.unwrap_or_else(late) {
+            // The store may have been closed before the memory could be told.
             Ok(wire) if self.server.status.is_open() => {
                 self.is_refused.store(false, Ordering::Relaxed);
                 return *write(&self.wire) = Some(wire);
@@ -168,20 +163,20 @@ impl Tracker {
             }
         };
         self.finished.end_tracking(&tracking);
-        *lock(&self.rests_until) = Some(Instant::now() + rest);
+        *lock(&self.try_at) = Some(Instant::now() + pause);
     }
 
     async fn try_connect(&self, tracking: &Arc<Tracking>) -> Result<Wire, Why> {
         let trial = Partition::FIRST.key(&format!("trial:{}", self.server.memory.gateway()));
         let has_told = Arc::new(AtomicBool::new(false));
-        let ear = Ear {
+        let listener = Listener {
             finished: self.finished.clone(),
             tracking: tracking.clone(),
             trial: trial.clone().into_bytes(),
             has_told: has_told.clone(),
         };
         let hear = move |push: PushInfo| {
-            ear.hear(push);
+            listener.hear(push);
             Ok::<_, redis::aio::SendError>(())
         };
         let config = AsyncConnectionConfig::new()
@@ -195,21 +190,19 @@ impl Tracker {
             tracking: tracking.clone(),
         };
         let mut begin = redis::pipe();
-        begin
-            .cmd("CLIENT")
-            .arg(("TRACKING", "ON", "OPTIN"))
-            .ignore();
-        wire.query::<()>(&begin).await.map_err(Why::of_server)?;
+        begin.add_command(command("CLIENT", ("TRACKING", "ON", "OPTIN")));
+        let begun = wire.query::<()>(begin.ignore()).await;
+        begun.map_err(Why::of_server)?;
         let mut info = redis::pipe();
         info.cmd("INFO").arg("server");
         let (info,): (String,) = wire.query(&info).await?;
-        // After a failover the store may still be looked at on another server.
-        let run = run_id(&info).unwrap_or_default();
-        if run.is_empty() || !read(&self.server.tried_on).contains(&run) {
+        // After a failover this may be another server than the one that was inspected.
+        let tried_on = read(&self.server.tried_on).clone();
+        if !run_id(&info).is_some_and(|run| !run.is_empty() && tried_on.contains(&run)) {
             return Err(Why::Failed("another server than the store's".into()));
         }
-        // What a server does not tell of its own keys, it tells of none.
-        let tried = wire.query::<()>(tracked(&[&trial]).ignore()).await;
+        // A server that does not tell of this change tells of none.
+        let tried = wire.query::<()>(tracked_read(&[&trial]).ignore()).await;
         tried.map_err(Why::of_server)?;
         let mut change = redis::pipe();
         change.cmd("SET").arg((&trial, "")).ignore();
@@ -217,7 +210,7 @@ impl Tracker {
         change.cmd("PING").ignore();
         wire.query::<()>(&change).await?;
         if !has_told.load(Ordering::SeqCst) {
-            return Err(Why::Refused("it was not told of a change".into()));
+            return Err(Why::Refused("the server did not tell of a change".into()));
         }
         Ok(wire)
     }
@@ -227,20 +220,17 @@ impl Tracker {
 enum Why {
     /// Another attempt may succeed.
     Failed(String),
-    /// The server does not do it, or does not allow it.
+    /// The server cannot track keys, or does not allow it.
     Refused(String),
 }
 
 impl Why {
-    /// By the answer to a command that some servers refuse.
+    /// Judges the failure of a command that some servers refuse.
     fn of_server(error: RedisError) -> Self {
+        use ServerErrorKind::{NoPerm, ResponseError};
         let text = error.to_string();
         let is_refusal = |(_, error): &(usize, ServerError)| {
-            let kind = error.kind();
-            matches!(
-                kind,
-                Some(ServerErrorKind::NoPerm | ServerErrorKind::ResponseError)
-            )
+            matches!(error.kind(), Some(NoPerm | ResponseError))
         };
         match error.into_server_errors() {
             Some(errors) if errors.iter().any(is_refusal) => Self::Refused(text),
@@ -261,31 +251,29 @@ impl Wire {
     }
 }
 
-/// Reads these keys, of whose changes the server tells from then on.
-fn tracked(keys: &[impl redis::ToRedisArgs]) -> Pipeline {
+/// Reads these keys. From then on the server tells of their changes.
+fn tracked_read(keys: &[impl redis::ToRedisArgs]) -> Pipeline {
     let mut commands = redis::pipe();
     commands.cmd("CLIENT").arg(("CACHING", "YES")).ignore();
-    let mut read = Cmd::new();
-    read.arg("MGET").arg(keys);
-    commands.add_command(read);
+    commands.add_command(command("MGET", keys));
     commands
 }
 
-/// Hears what the server tells on one connection.
-struct Ear {
+/// Hears the changes of which the server tells on one connection.
+struct Listener {
     finished: Arc<Finished>,
     tracking: Arc<Tracking>,
-    /// A key that is only changed to see whether the server tells of it.
+    /// A key that is changed only to see whether the server tells of it.
     trial: Vec<u8>,
     has_told: Arc<AtomicBool>,
 }
 
-impl Ear {
-    /// Runs in the task that reads the connection, so before any later answer is passed on.
+impl Listener {
+    /// Runs in the task that reads the connection, so before a later answer is passed on.
     fn hear(&self, push: PushInfo) {
         match push.kind {
             PushKind::Invalidate => match push.data.into_iter().next() {
-                Some(Value::Array(keys)) => keys.into_iter().for_each(|key| self.is_changed(key)),
+                Some(Value::Array(keys)) => keys.into_iter().for_each(|key| self.changed(key)),
                 // Everything was deleted.
                 _ => self.finished.end_tracking(&self.tracking),
             },
@@ -294,7 +282,7 @@ impl Ear {
         }
     }
 
-    fn is_changed(&self, key: Value) {
+    fn changed(&self, key: Value) {
         let Value::BulkString(key) = key else {
             return self.finished.end_tracking(&self.tracking);
         };

@@ -1,7 +1,7 @@
 //! When the store was seen whole, and which writes it had then.
 //!
-//! After a loss this says until when it surely has everything. It is judged when the loss is found: later a gateway that
-//! accepts it may have counted new writes.
+//! After a loss this tells until when the store surely has everything. It is judged when the loss is found: later a
+//! gateway that accepts the loss may have counted new writes.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,19 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::loss::{CLOSED, Sight, Writes};
 
-/// The least time between two moments that are remembered.
+/// The shortest time between two remembered moments.
 const APART: SignedDuration = SignedDuration::from_secs(30);
-/// Most moments that are remembered; then the oldest is forgotten.
+/// How many moments are remembered at most; then the oldest is forgotten.
 const MOST: usize = 128;
-/// Gaps between old moments may be this part of their age.
+/// Gaps between old moments may be their age divided by this.
 const PART: i32 = 4;
 
-/// Moments at which everything was there.
+/// Moments at which no write was missing.
 #[derive(Debug, Default)]
 pub(super) struct Moments {
     /// The newest last.
     whole: VecDeque<(Timestamp, Writes)>,
-    /// After a loss: until when everything is there, as far as any look since shows.
+    /// After a loss: until when everything is there, by the worst inspection since. `Some(None)`: not known.
     until: Option<Option<Timestamp>>,
 }
 
@@ -37,7 +37,7 @@ impl Moments {
         self.thin_out(at);
     }
 
-    /// Forgets moments between two others that are near to each other for their age.
+    /// Forgets moments between two others whose gap is small for their age.
     fn thin_out(&mut self, now: Timestamp) {
         let mut number = self.whole.len().saturating_sub(2);
         while number > 0 {
@@ -52,7 +52,7 @@ impl Moments {
         }
     }
 
-    /// Notes a look that found a loss. `epoch`: the one that this gateway knows.
+    /// Notes an inspection that found a loss. `epoch`: the one that this gateway knows.
     pub(super) fn saw_loss(&mut self, sight: &Sight, epoch: &str) {
         let now = self.latest_in(sight, epoch);
         self.until = Some(self.until.map_or(now, |before| before.min(now)));
@@ -60,7 +60,7 @@ impl Moments {
 
     /// The latest moment whose writes are all there.
     fn latest_in(&self, sight: &Sight, epoch: &str) -> Option<Timestamp> {
-        // Under another epoch another gateway may have counted new writes in the place of lost ones.
+        // Under another epoch another gateway may have counted new writes instead of lost ones.
         let is_known = |seen: &String| seen == epoch || seen == CLOSED || seen.is_empty();
         if !sight.epochs.iter().all(is_known) {
             return None;
@@ -72,12 +72,12 @@ impl Moments {
         latest.map(|(at, _)| *at)
     }
 
-    /// Until when everything is there that was written before the loss; `None`: not known.
+    /// Until when everything that was written before the loss is there; `None`: not known.
     pub(super) fn until(&self) -> Option<Timestamp> {
         self.until.flatten()
     }
 
-    /// Forgets when everything was there: other data counts from now on.
+    /// Forgets the moments: from now on other data counts.
     pub(super) fn begin_anew(&mut self) {
         self.whole.clear();
     }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_the_worst_look_counts_until_all_is_whole_again() {
+    fn after_a_loss_the_worst_inspection_counts_until_all_is_whole_again() {
         let mut moments = Moments::default();
         for minute in 1..=5 {
             moments.saw_whole(at(60 * minute), &writes(10 * minute.unsigned_abs()));

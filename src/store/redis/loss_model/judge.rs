@@ -1,4 +1,4 @@
-//! What a gateway finds in what it has read, and how it warns others: by the real rules.
+//! The findings of a look, and the warning of other gateways, by the real rules.
 
 use super::state::{AllCounts, CLOSED, Counts, Head, Memory, NAMES, State, Store, bit};
 use crate::store::redis::keys::{PARTITIONS, Partition};
@@ -40,14 +40,7 @@ pub(super) fn judge(seen: &Store, known: &AllCounts, memory: &Memory, broken: Br
         ..Sight::default()
     };
     // gateways.rs: last_counts
-    let last = seen.parts.map(|part| {
-        if part.last.0 == memory.epoch {
-            part.last.1
-        } else {
-            Counts::default()
-        }
-    });
-    let last = writes_of(&last);
+    let last = writes_of(&seen.parts.map(|part| part.last_counts(memory.epoch)));
     for gateway in after.absent_from(&sight.writes) {
         for at in Partition::all() {
             sight.forgotten.count(&gateway, at, last.of(&gateway, at));
@@ -89,12 +82,8 @@ pub(super) fn manifest_of(head: &Head) -> Option<Manifest> {
         epoch: name_of(head.epoch),
         follows: epochs.map(name_of).collect(),
         complete: head.is_complete,
-        lost: if head.is_lost {
-            "lost".into()
-        } else {
-            String::new()
-        },
-        ..Manifest::first()
+        lost: if head.is_lost { "lost" } else { "" }.to_owned(),
+        ..Manifest::after(&[])
     };
     (head.epoch != 0).then_some(manifest)
 }
@@ -118,21 +107,13 @@ pub(super) fn warn_others(state: &mut State, by: usize) {
         return;
     };
     if before.is_none() {
-        let epoch = state.new_epoch();
-        state.store.head = Head {
-            epoch,
-            is_complete: true,
-            ..Head::default()
-        };
+        state.store.head = Head::default();
+        (state.store.head.epoch, state.store.head.is_complete) = (state.new_epoch(), true);
     }
     let head = &mut state.store.head;
     head.is_lost = true;
     for epoch in (1..CLOSED).filter(|epoch| warning.follows.contains(&name_of(*epoch))) {
         head.follows |= bit(epoch);
     }
-    state
-        .store
-        .parts
-        .iter_mut()
-        .for_each(|part| part.epoch = CLOSED);
+    state.store.set_epochs(CLOSED);
 }

@@ -54,12 +54,8 @@ impl Scene {
                 steps.extend(self.writers.contains(&by).then_some(Claim(by, at)));
                 steps.extend(self.ends_calls.then_some(End(by, at)));
             }
-            for name in 0..NAMES.len() {
-                steps.extend(
-                    self.forgetters
-                        .contains(&by)
-                        .then_some(LookToForget(by, name)),
-                );
+            if self.forgetters.contains(&by) {
+                steps.extend((0..NAMES.len()).map(|name| LookToForget(by, name)));
             }
             steps.extend([
                 Look(by),

@@ -2,7 +2,7 @@
 
 pub(super) const GATEWAYS: usize = 3;
 pub(super) const PARTS: usize = 2;
-/// Names under which writes are counted: one for each gateway, and one more for a gateway that was killed.
+/// Names under which writes are counted: one for each gateway, and one for a gateway that was killed.
 pub(super) const NAMES: [&str; 4] = ["a", "b", "c", "again"];
 /// Stands in a partition instead of an epoch after a gateway has found a loss.
 pub(super) const CLOSED: u8 = 8;
@@ -41,7 +41,7 @@ pub(super) struct Store {
     pub(super) parts: [Part; PARTS],
 }
 
-/// What a gateway remembers, and what its file holds.
+/// The memory of a gateway, or the content of its file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Memory {
     pub(super) name: u8,
@@ -72,7 +72,7 @@ pub(super) struct Gateway {
 pub(super) enum Look {
     #[default]
     None,
-    /// So many partitions are read; what was read; and the counts that the gateway knew when the look began.
+    /// How many partitions are read; their content; and the counts that the gateway knew when the look began.
     Reads(usize, Store, AllCounts),
     /// The look has found everything whole, and the gateway acts.
     Acts(Acts),
@@ -121,19 +121,9 @@ pub(super) struct State {
 impl State {
     /// The first state: all gateways run and know the store, and nothing is written yet.
     pub(super) fn first(left: Left) -> Self {
-        let head = Head {
-            epoch: 1,
-            is_complete: true,
-            ..Head::default()
-        };
-        let part = Part {
-            epoch: 1,
-            ..Part::default()
-        };
-        let store = Store {
-            head,
-            parts: [part; PARTS],
-        };
+        let mut store = Store::default();
+        (store.head.epoch, store.head.is_complete) = (1, true);
+        store.set_epochs(1);
         let gateway = |name| {
             let memory = Memory {
                 name,
@@ -167,9 +157,7 @@ impl State {
     /// Whether no step can break the promise any more.
     pub(super) fn is_settled(&self) -> bool {
         let missing = self.written & !self.store.data() & !self.given_up;
-        let know = |gateway: &Gateway| {
-            gateway.memory.knows & missing != 0 || gateway.file.knows & missing != 0
-        };
+        let know = |gateway: &Gateway| (gateway.memory.knows | gateway.file.knows) & missing != 0;
         let is_noticed = self.store.head.is_lost && self.left.accepts == 0;
         self.had_loss && self.left.losses == 0 && (is_noticed || !self.gateways.iter().any(know))
     }
@@ -196,9 +184,22 @@ impl Store {
     pub(super) fn counts(&self) -> AllCounts {
         self.parts.map(|part| part.counts)
     }
+
+    pub(super) fn set_epochs(&mut self, epoch: u8) {
+        self.parts.iter_mut().for_each(|part| part.epoch = epoch);
+    }
 }
 
 impl Part {
+    /// The last counts of gateways that were forgotten in this epoch.
+    pub(super) fn last_counts(&self, epoch: u8) -> Counts {
+        if self.last.0 == epoch {
+            self.last.1
+        } else {
+            Counts::default()
+        }
+    }
+
     /// As `missing` of marks.lua.
     pub(super) fn is_missing_to(&self, memory: &Memory, at: usize) -> bool {
         let name = usize::from(memory.name);

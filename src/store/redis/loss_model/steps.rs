@@ -6,8 +6,8 @@ use super::judge::{Break, Found, Judged, judge, warn_others};
 use super::scene::Step::*;
 use super::scene::{Scene, Step};
 use super::state::{
-    Acts, AllCounts, Counts, Gateway, Head, Look as Looks, Memory, NAMES, PARTS, Part, State,
-    Store, bit, of_part,
+    Acts, AllCounts, Gateway, Head, Look as Looks, Memory, NAMES, PARTS, Part, State, Store, bit,
+    of_part,
 };
 
 /// The state after a step, or why the promise is broken. `None`: the step cannot be made.
@@ -26,10 +26,6 @@ impl Model {
             broken,
             judged: HashMap::new(),
         }
-    }
-
-    pub(super) fn steps(&self) -> Vec<Step> {
-        self.scene.steps()
     }
 
     fn is(&self, broken: Break) -> bool {
@@ -51,7 +47,7 @@ impl Model {
     }
 
     pub(super) fn after(&mut self, mut state: State, step: Step) -> After {
-        let (left, scripts) = (&mut state.left, |at| self.server_of(at));
+        let left = &mut state.left;
         match step {
             Claim(by, at) => {
                 let gateway = &mut state.gateways[by];
@@ -124,26 +120,22 @@ impl Model {
             }
             Copy(server) => {
                 left.copies = left.copies.checked_sub(1)?;
-                let mut copy = state.copy;
-                self.set(&mut copy, &state.store, server);
-                state.copy = copy;
+                self.set(&mut state.copy, &state.store, server);
             }
             SetBack(server) | SwitchBack(server) | Empty(server) => {
                 left.losses = left.losses.checked_sub(1)?;
-                let empty = Store::default();
                 let from = if step == Empty(server) {
-                    empty
+                    Store::default()
                 } else {
                     state.copy
                 };
-                let mut store = state.store;
-                self.set(&mut store, &from, server);
-                (state.store, state.had_loss) = (store, true);
+                self.set(&mut state.store, &from, server);
+                state.had_loss = true;
                 for gateway in &mut state.gateways {
                     if !self.is(Break::NoLookAfterALoss) {
                         (gateway.is_cut, gateway.is_open) = (gateway.is_up, false);
                     }
-                    for at in (0..PARTS).filter(|at| scripts(*at) == server) {
+                    for at in (0..PARTS).filter(|at| self.server_of(*at) == server) {
                         gateway.has_scripts[at] &= step == SwitchBack(server);
                     }
                 }
@@ -163,11 +155,7 @@ impl Model {
                     follows,
                     ..Head::default()
                 };
-                state
-                    .store
-                    .parts
-                    .iter_mut()
-                    .for_each(|part| part.epoch = epoch);
+                state.store.set_epochs(epoch);
                 state.gateways[by].memory.epoch = epoch;
                 state.gateways[by].memory.writes = state.store.counts();
                 state.accepting = Some(by);
@@ -289,16 +277,16 @@ impl Model {
                 memory.knows |= seen.data();
                 (gateway.was_whole, gateway.is_lost) = (true, false);
                 let name = usize::from(memory.name);
-                let own = |part: &Part| {
-                    let is_forgotten = part.counts[name] == 0 && part.last.0 == memory.epoch;
-                    if is_forgotten { part.last.1[name] } else { 0 }
+                let own = |part: Part| match part.counts[name] {
+                    0 => part.last_counts(memory.epoch)[name],
+                    _ => 0,
                 };
-                let gone = |part: &Part| forgets.map_or(0, |name| part.counts[name]);
+                let gone = |part: Part| forgets.map_or(0, |name| part.counts[name]);
                 let acts = Acts {
                     next: 0,
-                    own: seen.parts.map(|part| own(&part)),
+                    own: seen.parts.map(own),
                     forgets,
-                    gone: seen.parts.map(|part| gone(&part)),
+                    gone: seen.parts.map(gone),
                 };
                 if forgets.is_some() {
                     if acts.gone == [0; PARTS] {
@@ -325,14 +313,11 @@ impl Model {
                 if state.store.head.epoch == 0 {
                     state.store.head.epoch = state.new_epoch();
                 }
-                let head = &mut state.store.head;
+                let Store { head, parts } = &mut state.store;
                 head.is_complete = true;
-                state
-                    .store
-                    .parts
-                    .iter_mut()
-                    .filter(|part| part.epoch == 0)
-                    .for_each(|part| part.epoch = head.epoch);
+                for part in parts.iter_mut().filter(|part| part.epoch == 0) {
+                    part.epoch = head.epoch;
+                }
             }
             Found::Lost => {
                 (gateway.is_open, gateway.is_lost) = (false, true);
@@ -361,15 +346,10 @@ impl Model {
         if acts.next <= PARTS {
             // come_back.lua
             let name = usize::from(memory.name);
-            let own = if part.last.0 == memory.epoch {
-                part.last.1[name]
-            } else {
-                0
-            };
             let own = if self.is(Break::AComebackTakesWhatItHasRead) {
                 acts.own[at]
             } else {
-                own
+                part.last_counts(memory.epoch)[name]
             };
             if acts.own[at] > 0 && part.counts[name] == 0 && part.epoch == memory.epoch {
                 part.counts[name] = own;
@@ -385,9 +365,7 @@ impl Model {
             acts.next = 2 * PARTS;
             return true;
         }
-        if part.last.0 != memory.epoch {
-            part.last = (memory.epoch, Counts::default());
-        }
+        part.last = (memory.epoch, part.last_counts(memory.epoch));
         if self.is(Break::LastCountsAreWhatWasRead) {
             part.last.1[name] = acts.gone[at];
         }
@@ -403,7 +381,7 @@ impl Model {
         true
     }
 
-    /// What a gateway finds in what it has read, and which counts it knows then. Remembers earlier answers.
+    /// The finding of a look, and the counts that are known after it. Remembers earlier results.
     fn judge(&mut self, seen: &Store, known: &AllCounts, memory: &Memory) -> Judged {
         let (mut seen, mut memory) = (*seen, *memory);
         // The rules do not see the data itself.
@@ -416,14 +394,16 @@ impl Model {
             .or_insert_with(|| judge(&seen, known, &memory, broken))
     }
 }
-/// Ends a look, as `look_after` of checks.rs. Loads the scripts, writes the file, and opens the store for claims unless
-/// the connection was lost meanwhile.
+
+/// Ends a look, as `inspect` of checks.rs. Loads the scripts, writes the file, and opens the store for claims unless the
+/// connection was lost meanwhile.
 fn rest(gateway: &mut Gateway) {
     gateway.look = Looks::None;
     gateway.has_scripts = [true; PARTS];
     gateway.file = gateway.memory;
     gateway.is_open = !gateway.is_cut;
 }
+
 /// As `Memory::adopt`: the gateway takes over the store's epoch and counts.
 fn adopt(state: &mut State, by: usize) {
     let gateway = &mut state.gateways[by];

@@ -4,20 +4,19 @@
 -- KEYS: 1 session, 2 its events, 3 marks
 -- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 'unlock', 'freeze' or 'thaw', 6 entry,
 --       7 and 8 the call that has the lock, and its token
-read_marks(redis.call('GET', KEYS[3]))
-local why = missing()
-if why then return { 'lost', why } end
+local lost = lost_data()
+if lost then return lost end
 local session = look_at(KEYS[1])
 if ARGV[5] == 'unlock' then
-  if session.lock ~= ARGV[7] or session.lock_token ~= ARGV[8] then return { 'same', written() } end
+  if session.lock ~= ARGV[7] or session.lock_token ~= ARGV[8] then return { 'same', marks.writes } end
   redis.call('HDEL', KEYS[1], 'lock', 'lock_token', 'lock_lease', 'lock_from')
   session.lock = nil
 elseif ARGV[5] == 'freeze' then
-  if session.frozen then return { 'same', written() } end
+  if session.frozen then return { 'same', marks.writes } end
   redis.call('HSET', KEYS[1], 'frozen', '1')
   session.frozen = '1'
 else
-  if not session.frozen then return { 'same', written() } end
+  if not session.frozen then return { 'same', marks.writes } end
   redis.call('HDEL', KEYS[1], 'frozen')
   session.frozen = nil
 end

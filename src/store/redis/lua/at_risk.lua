@@ -1,14 +1,14 @@
--- The entries of an index behind one of its entries, which may have gone since. In their order: by score, then by place.
+-- The entries of an index behind one of its entries, which may be gone by now. In order: by score, then by place.
 --
 -- KEYS: 1 index
 -- ARGV: 1 score of the last entry that was read, '-inf' for none, 2 its place, 3 how many
 local score, place = ARGV[1], ARGV[2]
 
--- As Redis compares them: '<=' follows the server's language.
+-- Compares bytes, as Redis does: '<=' of Lua follows the server's locale.
 local function is_behind(other)
   for at = 1, math.min(#other, #place) do
-    local ours, theirs = string.byte(place, at), string.byte(other, at)
-    if ours ~= theirs then return theirs > ours end
+    local ours, others = string.byte(place, at), string.byte(other, at)
+    if ours ~= others then return others > ours end
   end
   return #other > #place
 end

@@ -1,5 +1,5 @@
--- Puts a gateway that was forgotten back into the marks of this partition, with its last count. The last count stays,
--- because other gateways may be reading it.
+-- Puts a gateway that was forgotten back into the marks of this partition, with its last count. The last count stays
+-- stored, because other gateways may be reading it.
 --
 -- KEYS: 3 marks (and again as 1 and 2), 4 the newer hash of last counts in this epoch, 5 the older one
 -- ARGV: 2 gateway, 3 epoch, 4 known writes

@@ -16,9 +16,8 @@ local function delete(keys)
   end
 end
 
-read_marks(redis.call('GET', KEYS[3]))
-local why = missing()
-if why then return { 'lost', why } end
+local lost = lost_data()
+if lost then return lost end
 local now, calls, names = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local due, places, keys = {}, {}, {}
 local scores = calls > 0 and redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 8 + calls, 7 + 2 * calls)) or {}

@@ -2,10 +2,9 @@
 -- gateway does not know. Returns whether it was deleted.
 --
 -- KEYS: as in put_document, up to 9
--- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 digest, 6 place, 7 now, 8 state
-read_marks(redis.call('GET', KEYS[3]))
-local why = missing()
-if why then return { 'lost', why } end
+-- ARGV: 2 gateway, 3 epoch, 4 known writes, 5 digest, 6 position, 7 now, 8 state
+local lost = lost_data()
+if lost then return lost end
 local until_when = tonumber(redis.call('ZSCORE', KEYS[4], ARGV[5]) or '')
 if not until_when or until_when > tonumber(ARGV[7]) then return { 'kept' } end
 if redis.call('HGET', KEYS[1], 'state') ~= ARGV[8] then return { 'kept' } end

@@ -1,4 +1,4 @@
--- Gives up a place in the line. Not counted: a place ends by itself within seconds.
+-- Gives up a call's place in the line. Not counted: a place ends by itself within seconds.
 --
 -- KEYS: 1 line, 2 its live waiters
 -- ARGV: 1 call id

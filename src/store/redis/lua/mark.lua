@@ -1,4 +1,4 @@
--- Writes a partition's epoch, if it is still the one that was seen. Not counted: it belongs to no gateway.
+-- Writes a partition's epoch, if it is still the one that was seen. Not counted: an epoch belongs to no gateway.
 --
 -- KEYS: 1 marks
 -- ARGV: 1 the epoch that was seen, '' for none or '*' for any, 2 the next one

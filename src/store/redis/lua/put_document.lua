@@ -1,5 +1,5 @@
--- Writes a document, if the stored one has still the expected version and state. If it is written already, the answer is
--- 'done' again.
+-- Writes a document, if the stored one still has the expected version and state. If it is written already, the answer
+-- is 'done' again.
 --
 -- KEYS: 1 the document, 2 documents by due time, 3 marks, 4 documents by when they may be deleted, 5 counts by state,
 --       6 and 7 the list of all documents and of the tenant's, 8 and 9 those of its state, 10 and 11 those of the state
@@ -12,10 +12,9 @@ local is_there = true
 for n = 1, 4 do is_there = is_there and stored[n] == ARGV[8 + n] end
 local is_before = (stored[1] or '') == ARGV[7] and (stored[2] or '') == ARGV[8]
 if not is_there and not is_before then return { 'changed', stored } end
-read_marks(redis.call('GET', KEYS[3]))
-local why = ARGV[3] ~= '' and missing()
-if why then return { 'lost', why } end
-if is_there then return { 'done', written() } end
+local lost = lost_data()
+if lost and ARGV[3] ~= '' then return lost end
+if is_there then return { 'done', marks.writes } end
 
 redis.call('HSET', KEYS[1], 'version', ARGV[9], 'state', ARGV[10], 'rest', ARGV[11], 'body', ARGV[12])
 for n, score in pairs({ [2] = ARGV[13], [4] = ARGV[14] }) do

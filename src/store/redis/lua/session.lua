@@ -1,20 +1,13 @@
 -- Sessions, budgets and similar calls, for the scripts that begin a call or end one. The gateway makes the conditions
 -- (`admission`). Scripts compare them, and write what follows from them.
 --
--- admission: call, token ('next' or a number), floor, latest, explained, lock, lease, line_us, line_length,
+-- admission: token ('next' or a number), floor, latest, explained, lock, lease, line_us, line_length,
 --       budget { max, window_us }, similar { window_us, refuses, confirmed }. A missing member is no condition. Numbers
 --       that a double does not print in full are texts.
 
--- The keys of a session, its line, the budget and the similar calls. Keys of absent conditions are never used.
-local function rooms(first)
-  return {
-    session = KEYS[first],
-    line = KEYS[first + 1],
-    alive = KEYS[first + 2],
-    budget = KEYS[first + 3],
-    similar = KEYS[first + 4],
-  }
-end
+-- As in common. An operator's act on a session uses none of them.
+local SESSION, LINE, WAITERS, BUDGET, SIMILAR = KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local CALL = ARGV[7]
 
 local function digits(number) return string.format('%.0f', number) end
 
@@ -40,58 +33,58 @@ local function remember(session, seen)
   end
 end
 
--- The newest other call in a group whose place there has not ended.
-local function newest(room, call, now)
-  local newest = redis.call('ZRANGE', room, '+inf', '(' .. digits(now), 'BYSCORE', 'REV', 'LIMIT', 0, 2)
-  if newest[1] == call then return newest[2] end
+-- The newest other similar call whose place has not ended.
+local function newest_similar(now)
+  local newest = redis.call('ZRANGE', SIMILAR, '+inf', '(' .. digits(now), 'BYSCORE', 'REV', 'LIMIT', 0, 2)
+  if newest[1] == CALL then return newest[2] end
   return newest[1]
 end
 
--- Takes a place in a group for a while, unless the call has one.
-local function take_place(room, call, window_us, now)
-  redis.call('ZREMRANGEBYSCORE', room, '-inf', digits(now))
-  redis.call('ZADD', room, 'NX', digits(now + window_us), call)
-  redis.call('PEXPIRE', room, math.ceil(window_us / 1000))
+-- Takes a place in a group until the window ends, unless the call has one.
+local function take_place(group, window_us, now)
+  redis.call('ZREMRANGEBYSCORE', group, '-inf', digits(now))
+  redis.call('ZADD', group, 'NX', digits(now + window_us), CALL)
+  redis.call('PEXPIRE', group, math.ceil(window_us / 1000))
 end
 
 -- Denies the lock if another call holds it or is ahead in the line; nil: the call may have it. If the call may wait and
 -- the line has room, it gets a place in the line or keeps its place.
-local function busy(keys, admission, now, seen)
-  local length, place = redis.call('ZCARD', keys.line), nil
+local function busy(admission, now, seen)
+  local length, place = redis.call('ZCARD', LINE), nil
   if length > 0 then
     -- Remove waiters that have not asked again in time.
-    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', keys.alive, '-inf', digits(now))) do
-      redis.call('ZREM', keys.alive, gone)
-      length = length - redis.call('ZREM', keys.line, gone)
+    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', WAITERS, '-inf', digits(now))) do
+      redis.call('ZREM', WAITERS, gone)
+      length = length - redis.call('ZREM', LINE, gone)
     end
-    place = redis.call('ZRANK', keys.line, admission.call) or nil
+    place = redis.call('ZRANK', LINE, CALL) or nil
   end
   seen.waits = place ~= nil
   local free_from = tonumber(seen.lock_from or '')
-  local is_held = seen.lock and seen.lock ~= admission.call and not (free_from and free_from <= now)
+  local is_held = seen.lock and seen.lock ~= CALL and not (free_from and free_from <= now)
   local ahead = place or length
-  if seen.lock == admission.call or (not is_held and ahead == 0) then return nil end
+  if seen.lock == CALL or (not is_held and ahead == 0) then return nil end
   local lock = is_held and seen or {}
   local behind = lock.lock or ''
-  if ahead > 0 then behind = redis.call('ZRANGE', keys.line, ahead - 1, ahead - 1)[1] end
+  if ahead > 0 then behind = redis.call('ZRANGE', LINE, ahead - 1, ahead - 1)[1] end
   if not admission.line_us or (not place and length >= admission.line_length) then
     behind = ''
   else
     if not place then
-      local last = redis.call('ZRANGE', keys.line, -1, -1, 'WITHSCORES')[2]
-      redis.call('ZADD', keys.line, digits(math.max(now, (tonumber(last or '') or 0) + 1)), admission.call)
+      local last = redis.call('ZRANGE', LINE, -1, -1, 'WITHSCORES')[2]
+      redis.call('ZADD', LINE, digits(math.max(now, (tonumber(last or '') or 0) + 1)), CALL)
     end
-    redis.call('ZADD', keys.alive, digits(now + admission.line_us), admission.call)
-    redis.call('PEXPIRE', keys.line, math.ceil(admission.line_us / 500))
-    redis.call('PEXPIRE', keys.alive, math.ceil(admission.line_us / 500))
+    redis.call('ZADD', WAITERS, digits(now + admission.line_us), CALL)
+    redis.call('PEXPIRE', LINE, math.ceil(admission.line_us / 500))
+    redis.call('PEXPIRE', WAITERS, math.ceil(admission.line_us / 500))
   end
   return { 'denied', 'busy', behind, lock.lock or '', lock.lock_token or '', lock.lock_lease or '', lock.lock_from or '' }
 end
 
 -- Returns the first condition that does not hold; or nil and the session as it was read. The lock comes last, so that no
 -- call waits for it that another condition refuses anyway.
-local function denial(keys, admission, now)
-  local seen = look_at(keys.session)
+local function denial(admission, now)
+  local seen = look_at(SESSION)
   if seen.frozen then return { 'denied', 'frozen' } end
   if admission.token ~= 'next' then
     local token, newest = tonumber(admission.token), tonumber(seen.token or '0')
@@ -99,7 +92,7 @@ local function denial(keys, admission, now)
     -- A token above the newest one can only have been given out before an accepted loss of data (`explained`).
     if token == 0 or token > math.max(newest, admission.explained) then return { 'denied', 'not_given' } end
   end
-  if admission.similar then seen.similar = newest(keys.similar, admission.call, now) end
+  if admission.similar then seen.similar = newest_similar(now) end
   -- Before the budget: a call that an earlier one answers does not count for it.
   if admission.similar and admission.similar.refuses then
     local other = seen.similar
@@ -107,85 +100,92 @@ local function denial(keys, admission, now)
   end
   if admission.budget then
     local counts = '(' .. digits(now)
-    local spent = redis.call('ZCOUNT', keys.budget, counts, '+inf')
+    local spent = redis.call('ZCOUNT', BUDGET, counts, '+inf')
     if spent >= admission.budget.max then
-      local place = tonumber(redis.call('ZSCORE', keys.budget, admission.call) or '')
+      local place = tonumber(redis.call('ZSCORE', BUDGET, CALL) or '')
       if not (place and place > now) then
         -- When the place ends whose end makes room.
-        local frees = redis.call('ZRANGE', keys.budget, counts, '+inf', 'BYSCORE',
+        local frees = redis.call('ZRANGE', BUDGET, counts, '+inf', 'BYSCORE',
           'LIMIT', spent - admission.budget.max, 1, 'WITHSCORES')
         return { 'denied', 'spent', frees[2] }
       end
     end
   end
-  local denied = admission.lock and busy(keys, admission, now, seen)
+  local denied = admission.lock and busy(admission, now, seen)
   return denied or nil, seen
 end
 
 -- Writes what follows from conditions that hold: token, lock and places. Returns the token, and the newest similar call or
 -- ''. A new token is max(previous + 1, this server's clock in microseconds, floor): it rises even if the session or the
 -- clock was set back. A clock beyond `latest` is a fault that must not drive tokens ahead for ever: it does not count.
-local function enter(keys, admission, now, seen)
+local function enter(admission, now, seen)
   local token = admission.token
   if token == 'next' then
     local previous = tonumber(seen.token or '0')
-    local clock = now <= tonumber(admission.latest or now) and now or 0
+    local clock = now <= tonumber(admission.latest) and now or 0
     token = digits(math.max(previous + 1, clock, tonumber(admission.floor)))
   end
   if admission.lock then
-    redis.call('HSET', keys.session, 'token', token, 'lock', admission.call, 'lock_token', token, 'lock_lease', admission.lease)
-    if seen.lock_from then redis.call('HDEL', keys.session, 'lock_from') end
+    redis.call('HSET', SESSION, 'token', token, 'lock', CALL, 'lock_token', token, 'lock_lease', admission.lease)
+    if seen.lock_from then redis.call('HDEL', SESSION, 'lock_from') end
     if seen.waits then
-      redis.call('ZREM', keys.line, admission.call)
-      redis.call('ZREM', keys.alive, admission.call)
+      redis.call('ZREM', LINE, CALL)
+      redis.call('ZREM', WAITERS, CALL)
     end
-    seen.lock, seen.lock_from = admission.call, nil
+    seen.lock, seen.lock_from = CALL, nil
   else
-    redis.call('HSET', keys.session, 'token', token)
+    redis.call('HSET', SESSION, 'token', token)
   end
-  remember(keys.session, seen)
-  if admission.budget then
-    take_place(keys.budget, admission.call, admission.budget.window_us, now)
-  end
+  remember(SESSION, seen)
+  if admission.budget then take_place(BUDGET, admission.budget.window_us, now) end
   if admission.similar then
-    take_place(keys.similar, admission.call, admission.similar.window_us, now)
+    take_place(SIMILAR, admission.similar.window_us, now)
     -- Only the newest call counts. Some older ones stay, because the newest may give up its place.
-    redis.call('ZREMRANGEBYRANK', keys.similar, 0, -17)
+    redis.call('ZREMRANGEBYRANK', SIMILAR, 0, -17)
   end
   return token, seen.similar or ''
 end
 
--- Gives the lock back to a call that is put back after a loss, unless a newer call has it. `from`: until when, or '' for
--- no end.
-local function hold(session, call, token, lease, from)
-  local seen = look_at(session)
+-- Compares the conditions, and writes what follows if all of them hold. Returns the denial; or nil, the token, and the
+-- newest similar call or ''.
+local function admit(conditions)
+  local admission, now = cjson.decode(conditions), clock()
+  local denied, seen = denial(admission, now)
+  if denied then return denied end
+  return nil, enter(admission, now, seen)
+end
+
+-- Gives the lock back to a call that is put back after a loss, unless a newer call has the lock. `from`: from when on the
+-- lock is free, or '' for never.
+local function hold(token, lease, from)
+  local seen = look_at(SESSION)
   if token == '' or tonumber(seen.lock_token or '0') >= tonumber(token) then return end
-  redis.call('HSET', session, 'lock', call, 'lock_token', token, 'lock_lease', lease)
-  seen.lock, seen.lock_from = call, from ~= '' and from or nil
+  redis.call('HSET', SESSION, 'lock', CALL, 'lock_token', token, 'lock_lease', lease)
+  seen.lock, seen.lock_from = CALL, from ~= '' and from or nil
   if from == '' then
-    redis.call('HDEL', session, 'lock_from')
+    redis.call('HDEL', SESSION, 'lock_from')
   else
-    redis.call('HSET', session, 'lock_from', from)
+    redis.call('HSET', SESSION, 'lock_from', from)
   end
-  if tonumber(seen.token or '0') < tonumber(token) then redis.call('HSET', session, 'token', token) end
-  remember(session, seen)
+  if tonumber(seen.token or '0') < tonumber(token) then redis.call('HSET', SESSION, 'token', token) end
+  remember(SESSION, seen)
 end
 
 -- Frees the session's lock if this run of the call has it: 'now', or from a time on. If no call has it and `retakes` is
 -- set, the call takes it until that time.
-local function release(session, call, token, from, retakes)
-  local seen = look_at(session)
+local function release(token, from, retakes)
+  local seen = look_at(SESSION)
   if not seen.lock and retakes and from ~= 'now' then
-    redis.call('HSET', session, 'lock', call, 'lock_token', token, 'lock_lease', from)
-  elseif seen.lock ~= call or seen.lock_token ~= token then
+    redis.call('HSET', SESSION, 'lock', CALL, 'lock_token', token, 'lock_lease', from)
+  elseif seen.lock ~= CALL or seen.lock_token ~= token then
     return
   end
   if from == 'now' then
-    redis.call('HDEL', session, 'lock', 'lock_token', 'lock_lease', 'lock_from')
+    redis.call('HDEL', SESSION, 'lock', 'lock_token', 'lock_lease', 'lock_from')
     seen.lock = nil
   else
-    redis.call('HSET', session, 'lock_from', from)
-    seen.lock, seen.lock_from = call, from
+    redis.call('HSET', SESSION, 'lock_from', from)
+    seen.lock, seen.lock_from = CALL, from
   end
-  remember(session, seen)
+  remember(SESSION, seen)
 end

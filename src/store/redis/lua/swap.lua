@@ -1,4 +1,4 @@
--- Writes the manifest, if it is still the one that was seen. Not counted: it belongs to no gateway.
+-- Writes the manifest, if it is still the one that was seen. Not counted: the manifest belongs to no gateway.
 --
 -- KEYS: 1 the manifest
 -- ARGV: 1 the one that was seen, or '' for none, 2 the new one

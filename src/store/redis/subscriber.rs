@@ -1,4 +1,4 @@
-//! Listens for the ends of other gateways' calls, on a connection of its own.
+//! Subscribes to the ends of other gateways' calls, on a connection of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,65 +11,56 @@ use super::keys::{self, Partition};
 use super::link::{Link, Wire};
 use crate::store::Endings;
 
-/// How long a subscription may take.
-const HEARD: Duration = Duration::from_secs(1);
+/// How long one subscription may take.
+const ANSWERED: Duration = Duration::from_secs(1);
 /// How long all subscriptions together may take, with their connection.
 const SUBSCRIBED: Duration = Duration::from_secs(2);
 
-/// Listens for the ends of calls that other gateways run.
-pub(super) struct Ears {
-    /// A connection of its own.
-    ///
-    /// A server closes one with subscriptions as soon as the answers on it are many megabytes
-    /// behind.
+/// Hears the ends of calls that other gateways run.
+pub(super) struct Subscriber {
+    /// A connection of its own: Redis closes a subscriber that is many megabytes behind with its answers.
     link: Arc<Link>,
     pub(super) endings: Arc<Endings>,
-    /// Whether the next look subscribes anew.
-    is_deaf: Arc<AtomicBool>,
+    /// Whether the next inspection subscribes.
+    is_due: Arc<AtomicBool>,
     /// How many connections have subscribed.
-    hearings: Arc<AtomicU64>,
+    connections: Arc<AtomicU64>,
 }
 
-impl Ears {
+impl Subscriber {
     pub(super) fn new(link: &Arc<Link>) -> Self {
         Self {
-            link: Arc::new(link.beside(HEARD)),
+            link: Arc::new(link.beside(ANSWERED)),
             endings: Arc::default(),
-            is_deaf: Arc::new(true.into()),
-            hearings: Arc::default(),
+            is_due: Arc::new(true.into()),
+            connections: Arc::default(),
         }
     }
 
-    /// Makes the next look subscribe anew.
-    pub(super) fn is_cut_off(&self) {
-        self.is_deaf.store(true, Ordering::SeqCst);
+    /// Makes the next inspection subscribe again.
+    pub(super) fn renew(&self) {
+        self.is_due.store(true, Ordering::SeqCst);
     }
 
-    /// Subscribes to the ends of calls, if needed.
-    pub(super) async fn hear_endings(&self) {
-        if !self.is_deaf.swap(false, Ordering::SeqCst) {
+    /// Subscribes to the ends of calls, unless it has.
+    pub(super) async fn subscribe(&self) {
+        if !self.is_due.swap(false, Ordering::SeqCst) {
             return;
         }
-        // What an earlier connection still says does not count.
-        let number = self.hearings.fetch_add(1, Ordering::SeqCst) + 1;
-        let (endings, is_deaf, hearings) = (
-            self.endings.clone(),
-            self.is_deaf.clone(),
-            self.hearings.clone(),
-        );
+        // The end of an earlier connection does not count.
+        let number = self.connections.fetch_add(1, Ordering::SeqCst) + 1;
+        let (endings, is_due) = (self.endings.clone(), self.is_due.clone());
+        let connections = self.connections.clone();
         let hear = move |push: PushInfo| match push.kind {
             PushKind::Message | PushKind::SMessage => {
-                let id = push
-                    .data
-                    .into_iter()
-                    .nth(1)
-                    .and_then(|id| Vec::<u8>::from_redis_value(id).ok());
+                let id = push.data.into_iter().nth(1);
+                let id = id.and_then(|id| Vec::<u8>::from_redis_value(id).ok());
                 if let Some(call_id) = id.and_then(|id| keys::call_id(&id)) {
                     endings.say(call_id);
                 }
             }
-            PushKind::Disconnection if hearings.load(Ordering::SeqCst) == number => {
-                is_deaf.store(true, Ordering::SeqCst);
+            PushKind::Disconnection if connections.load(Ordering::SeqCst) == number => {
+                is_due.store(true, Ordering::SeqCst);
             }
             _ => {}
         };
@@ -85,13 +76,13 @@ impl Ears {
                 }
             }
         };
-        // A server that is connected and says nothing must not keep the look.
+        // A server that is connected and silent must not hold up the inspection.
         let subscribed = timeout(SUBSCRIBED, subscribe).await;
         let late = || Err(RedisError::from((ErrorKind::Io, "no answer in time")));
         if let Err(error) = subscribed.unwrap_or_else(|_| late()) {
-            // Waiting calls still look for themselves; it only takes longer.
+            // Callers that wait also poll the store, which only takes longer.
             tracing::warn!(%error, "the ends of other gateways' calls cannot be heard");
-            self.is_deaf.store(true, Ordering::SeqCst);
+            self.renew();
         }
     }
 }
