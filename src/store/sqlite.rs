@@ -1,28 +1,29 @@
 //! The embedded store: one SQLite file, one gateway process.
 //!
-//! WAL with `synchronous=FULL`: what is committed survives the loss of the process and, if the disk
-//! honours fsync, of power. All writes go through one thread that commits in groups. Calls look with
-//! connections of their own, so that a long question to the ledger never holds up a call.
+//! WAL with `synchronous=FULL`: a commit survives the loss of the process and, if the disk honours fsync, of power. One
+//! thread makes all writes and commits them in groups. Reads of calls have connections of their own, so that a long
+//! question to the ledger never holds up a call.
 
-mod calls; // claims, changes, and finding calls that need work
+mod calls; // claims, changes, and searches for calls that need work
 mod document; // documents as rows
 mod error; // why a file is not opened
+mod events; // the acts of operators on sessions and tools
 mod files; // locks, and whether the files are still those that were opened
-mod gate; // whether anything may be written now
-mod history; // the history of a call, and where it goes on
-mod ledger; // listing and forgetting calls
-mod lists; // the calls that have something in common
-mod log; // the write-ahead log, and when it is moved into the file
+mod gate; // which writes are refused now
+mod history; // the history of a call, in its row and beside it
+mod ledger; // listing and deleting calls
+mod lists; // calls with a common property
+mod log; // the write-ahead log, and when its pages are moved into the file
 mod open; // start-up checks: file system, lock, schema, integrity
 mod pause; // paused tools
 mod query; // statements, prepared once
-mod reserve; // disk space for the outcomes of a full disk
+mod reserve; // disk space for outcomes when the disk is full
 mod row; // calls as rows
-mod session; // conditions, and what follows from them
+mod session; // the conditions of a claim; tokens, locks and places
 mod sessions; // sessions as operators see them
 mod together; // whether the file and its log belong together
-mod watermarks; // whether the file still has what was written to it
-mod worker; // the threads, and the group commit of the one that writes
+mod watermarks; // whether the file has lost commits
+mod worker; // the threads, and the group commit
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use rusqlite::{Connection, InterruptHandle, OptionalExtension};
+use rusqlite::{Connection, InterruptHandle};
 
 pub use self::error::OpenError;
 use self::files::Files;
@@ -54,7 +55,7 @@ pub struct Sqlite {
     readers: Arc<Readers>,
     /// This run of the gateway.
     ///
-    /// The file is ours alone, so a running call of another owner has lost it.
+    /// No other process uses the file, so the owner of any other running call has ended.
     instance: InstanceId,
     gate: Gate,
     files: Weak<Files>,
@@ -62,11 +63,11 @@ pub struct Sqlite {
     endings: Arc<Endings>,
 }
 
-/// Workers that read, apart from each other.
+/// Workers that read. None waits for another.
 ///
-/// With only one connection all of them are the writer.
+/// If there is only one connection, all of them are the writer.
 struct Readers {
-    /// Reads of calls on their way.
+    /// Reads for calls that callers wait for.
     calls: Worker,
     /// Searches for due calls.
     due: Worker,
@@ -87,17 +88,16 @@ impl LossRecovery for Sqlite {
             move |connection: &Connection| calls::at_risk_after_loss(connection, after, limit);
         let page = self.readers.ledger.read(page).await?;
         let next = page.last().map(|(number, _)| number.to_string());
-        let ids = page.into_iter().map(|(_, id)| id);
-        let ids = ids.collect::<Result<_, _>>().map_err(|why| {
-            let why = format!(
+        let ids = page.into_iter().map(|(_, id)| id).collect::<Result<_, _>>();
+        let ids = ids.map_err(|why| {
+            Error::Unreadable(format!(
                 "{why}; the loss cannot be accepted: restore a backup, or start with another file"
-            );
-            Error::Unreadable(why)
+            ))
         })?;
         Ok((ids, next))
     }
 
-    /// When the newest call was made: only this gateway writes to the file, in order.
+    /// When the newest call was made. Only this gateway writes to the file, in order.
     async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
         self.readers.ledger.read(calls::newest).await
     }
@@ -150,22 +150,17 @@ impl Health for Sqlite {
             reasons.push(Reason::new("failed", error.to_string()));
         }
         let since = |connection: &Connection| {
-            query::first(connection, "SELECT whole_since FROM ledger", [], |row| {
-                row.get::<_, i64>(0)
-            })
+            let sql = "SELECT whole_since FROM ledger";
+            query::first(connection, sql, [], |row| row::time(row, 0))
         };
-        let since = self.readers.calls.read(since).await.ok().flatten();
+        let whole_since = self.readers.calls.read(since).await.ok().flatten();
+        let exposed = self.files.upgrade().and_then(|files| files.exposed());
         Readiness {
             durability: Some(Durability::Strict),
             reasons,
-            warnings: self
-                .files
-                .upgrade()
-                .and_then(|files| files.exposed())
-                .into_iter()
-                .collect(),
+            warnings: exposed.into_iter().collect(),
             lost_writes: lost.map_or(0, |lost| lost.commits),
-            whole_since: since.and_then(|since| Timestamp::from_microsecond(since).ok()),
+            whole_since,
         }
     }
 
@@ -185,7 +180,7 @@ impl Health for Sqlite {
         self.gate.watermarks.break_off();
     }
 
-    /// Leaves one file with everything in it, and the watermarks beside it.
+    /// Leaves the database as one file without a log, and the watermarks beside it.
     async fn close(&self) {
         let Readers {
             calls,
@@ -206,16 +201,6 @@ impl Health for Sqlite {
             );
         }
     }
-}
-
-/// The value of one PRAGMA.
-fn pragma<T: rusqlite::types::FromSql>(
-    connection: &Connection,
-    name: &str,
-) -> rusqlite::Result<Option<T>> {
-    connection
-        .query_row(&format!("PRAGMA {name}"), [], |row| row.get(0))
-        .optional()
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Calls: claims, changes, and finding those that need work.
 
+use std::slice::from_ref;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::query::{all, corrupt, first, readable};
 use super::row::{self, Fresh, Stored, record, select};
@@ -12,7 +14,7 @@ use crate::core::call::Change;
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, Holder, Record, State};
 use crate::store::codec::{self, Unreadable};
-use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE, is_seen};
+use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, is_seen};
 
 #[async_trait]
 impl Calls for Sqlite {
@@ -23,17 +25,15 @@ impl Calls for Sqlite {
         let gate = self.gate.clone();
         let claim = move |connection: &Connection| {
             let mut earlier = Vec::new();
-            for name in change.record.intent.all_names() {
-                let Some((seq, holder)) = holder_of(connection, name)? else {
-                    continue;
-                };
-                if is_seen(&holder, std::slice::from_ref(&change.record)) {
-                    return Ok(Claimed::Yours(holder));
+            for held in held(connection, change.record.intent.all_names()) {
+                let held = held?;
+                if is_seen(&held.record, from_ref(&change.record)) {
+                    return Ok(Claimed::Yours(held.record));
                 }
-                if !is_seen(&holder, &instead_of) {
-                    return Ok(Claimed::Existing(holder));
+                if !is_seen(&held.record, &instead_of) {
+                    return Ok(Claimed::Existing(held.record));
                 }
-                earlier.push((*name, seq, holder));
+                earlier.push(held);
             }
             gate.may_begin()?;
             let record = match session::enter(connection, &change)? {
@@ -50,7 +50,7 @@ impl Calls for Sqlite {
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         let progress = codec::progress(&change.record);
         let (change, expected) = (change.clone(), expected.clone());
-        // What is to be sent next needs room for its outcome: it waits until there is room again.
+        // A full disk refuses changes by which something is sent next: its outcome would need room, too.
         let begins = matches!(change.record.state, State::Running)
             && change.record.attempt.id != expected.attempt.id;
         let claims = begins || !change.takes.names.is_empty();
@@ -59,35 +59,32 @@ impl Calls for Sqlite {
         let replace = move |connection: &Connection| {
             let call_id = change.record.intent.call_id;
             if matches!(change.record.state, State::Running) {
-                for name in change.record.intent.all_names() {
-                    if let Some((_, holder)) = holder_of(connection, name)?
-                        && holder.intent.call_id != call_id
-                    {
+                for held in held(connection, change.record.intent.all_names()) {
+                    let holder = held?.record;
+                    if holder.intent.call_id != call_id {
                         return Ok(Replaced::Lost(Some(holder)));
                     }
                 }
             }
             let stored = Stored::of(connection, call_id)?.filter(|stored| stored.is(&expected));
             let Some(stored) = stored else {
-                // Another change may have come to the same version: only what is the same was ours.
-                let is_ours = |stored: &Record| *stored == change.as_stored(stored);
-                return Ok(match by_id(connection, call_id)? {
-                    Some((_, stored)) if is_ours(&stored) => Replaced::Done(stored),
-                    stored => Replaced::Lost(stored.map(|(_, stored)| stored)),
+                // Another change may have written the same version. Only an equal record proves that this one did.
+                let stored = by_id(connection, call_id)?.map(|(_, stored)| stored);
+                return Ok(match stored {
+                    Some(stored) if stored == change.as_stored(&stored) => Replaced::Done(stored),
+                    stored => Replaced::Lost(stored),
                 });
             };
             let mut earlier = Vec::new();
-            for name in &change.takes.names {
-                let Some((seq, holder)) = holder_of(connection, name)? else {
-                    continue;
-                };
-                if holder.intent.call_id == call_id {
+            for held in held(connection, &change.takes.names) {
+                let held = held?;
+                if held.record.intent.call_id == call_id {
                     continue;
                 }
-                if !is_seen(&holder, &change.takes.instead_of) {
-                    return Ok(Replaced::Lost(Some(holder)));
+                if !is_seen(&held.record, &change.takes.instead_of) {
+                    return Ok(Replaced::Lost(Some(held.record)));
                 }
-                earlier.push((*name, seq, holder));
+                earlier.push(held);
             }
             if claims {
                 gate.may_begin()?;
@@ -97,10 +94,10 @@ impl Calls for Sqlite {
                 Err(denied) => return Ok(Replaced::Denied(denied)),
             };
             if begins {
-                row::update_asked(connection, stored.seq, &record)?;
+                row::update_intent(connection, stored.seq, &record)?;
             }
             lose_names(connection, &earlier)?;
-            row::take_names(connection, stored.seq, change.takes.names.iter())?;
+            row::take_names(connection, stored.seq, &change.takes.names)?;
             stored.update(connection, &record, &progress, &change.entry)?;
             session::release(connection, &change)?;
             Ok(Replaced::Done(record))
@@ -136,11 +133,10 @@ impl Calls for Sqlite {
         let find = move |connection: &Connection| {
             let sql = select!(
                 "calls c LEFT JOIN intents i ON i.seq = c.seq
-                 WHERE c.state = 0 AND (c.due_at <= ?1 OR c.owner <> ?2) ORDER BY c.due_at LIMIT ?3"
+                 WHERE c.state = 0 AND (c.due_at <= ?1 OR c.owner <> ?2) ORDER BY c.due_at"
             );
-            let most = limit.saturating_add(UNREADABLE);
-            let due = params![now.as_microsecond(), instance.0.into_bytes(), most];
-            let (found, _) = readable(connection, sql, due, limit, row::id, record)?;
+            let due = params![now.as_microsecond(), instance.0];
+            let found = readable(connection, sql, due, limit, row::id, record)?;
             Ok(found.map(|record| Due {
                 owner_ended: record.attempt.owner != instance,
                 record,
@@ -162,16 +158,14 @@ impl Calls for Sqlite {
         let find = move |connection: &Connection| {
             let mut found = Found::default();
             for tool in &tools {
-                let most = each.saturating_add(UNREADABLE);
-                let due = params![tool, now.as_microsecond(), most];
-                let (due, _) = readable(connection, DUE_RECHECKS, due, each, row::id, record)?;
+                let due = params![tool, now.as_microsecond()];
+                let due = readable(connection, DUE_RECHECKS, due, each, row::id, record)?;
                 found.calls.extend(due.calls);
                 found.unreadable.extend(due.unreadable);
             }
-            // Of all tools together those that wait longest come first.
-            found
-                .calls
-                .sort_by_key(|record| record.check.and_then(|check| check.at));
+            // Those that wait longest come first, whatever their tool.
+            let due_at = |record: &Record| record.check.and_then(|check| check.at);
+            found.calls.sort_by_key(due_at);
             Ok(found)
         };
         self.readers.due.read(find).await
@@ -186,11 +180,9 @@ impl Calls for Sqlite {
         let find = move |connection: &Connection| {
             let sql = select!(
                 "calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.state = 3 AND c.due_at IS NULL
-                    AND c.tool IN (SELECT value FROM json_each(?1)) LIMIT ?2"
+                    AND c.tool IN (SELECT value FROM json_each(?1))"
             );
-            let unscheduled = params![tools, limit.saturating_add(UNREADABLE)];
-            let (found, _) = readable(connection, sql, unscheduled, limit, row::id, record)?;
-            Ok(found)
+            readable(connection, sql, [&tools], limit, row::id, record)
         };
         self.readers.due.read(find).await
     }
@@ -200,11 +192,10 @@ impl Calls for Sqlite {
             let sql = "SELECT tool, 'running', count(*) FROM calls WHERE state = 0 GROUP BY tool
          UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 3 GROUP BY tool";
             all(connection, sql, [], |row| {
-                let calls = row.get::<_, i64>(2)?.unsigned_abs();
                 Ok(Census {
                     tool: row.get(0)?,
                     state: row.get(1)?,
-                    calls,
+                    calls: row.get::<_, i64>(2)?.unsigned_abs(),
                 })
             })
         };
@@ -212,30 +203,43 @@ impl Calls for Sqlite {
     }
 }
 
-/// The call that holds a name, and its number.
+/// A name, and the call that holds it.
+struct Held {
+    name: Lookup,
+    seq: i64,
+    record: Record,
+}
+
+/// Those of the names that calls hold, in their order.
 ///
-/// `None`: the name is free. A name that leads to no call, to half of one, or to one without this name is an error:
-/// its call may have run.
-fn holder_of(connection: &Connection, name: &Lookup) -> rusqlite::Result<Option<(i64, Record)>> {
+/// A name that leads to no call, to half of one, or to one without this name is an error: its call may have run.
+fn held<'a>(
+    connection: &'a Connection,
+    names: impl IntoIterator<Item = &'a Lookup>,
+) -> impl Iterator<Item = rusqlite::Result<Held>> {
     let sql = select!(
         "names n LEFT JOIN calls c ON c.seq = n.seq LEFT JOIN intents i ON i.seq = n.seq WHERE n.lookup = ?1"
     );
-    first(connection, sql, [name.0], |row| {
-        let record = record(row)?;
-        if !record.all_names().any(|own| own == name) {
-            return Err(corrupt(Unreadable::Damaged("name")));
-        }
-        Ok((row::seq(row)?, record))
+    names.into_iter().filter_map(|name| {
+        let held = first(connection, sql, [name.0], |row| {
+            let record = record(row)?;
+            if !record.all_names().any(|own| own == name) {
+                return Err(corrupt(Unreadable::Damaged("name")));
+            }
+            let (name, seq) = (*name, row::seq(row)?);
+            Ok(Held { name, seq, record })
+        });
+        held.transpose()
     })
 }
 
 /// Adds calls that are about to lose these names to the lists of their keys.
-fn lose_names(connection: &Connection, names: &[(Lookup, i64, Record)]) -> rusqlite::Result<()> {
-    for (name, seq, holder) in names {
-        let intent = &holder.intent;
+fn lose_names(connection: &Connection, lost: &[Held]) -> rusqlite::Result<()> {
+    for Held { name, seq, record } in lost {
+        let intent = &record.intent;
         if *name == intent.lookup {
             let list = lists::by_key(&intent.tenant, &intent.key);
-            lists::insert(connection, list, intent.created_at.as_microsecond(), *seq)?;
+            lists::insert(connection, list, intent.created_at, *seq)?;
         }
     }
     Ok(())
@@ -244,19 +248,15 @@ fn lose_names(connection: &Connection, names: &[(Lookup, i64, Record)]) -> rusql
 /// The calls that hold these names, in the order of the names.
 fn holders(connection: &Connection, names: &[Lookup]) -> rusqlite::Result<Vec<Holder>> {
     let mut holders: Vec<Holder> = Vec::new();
-    for name in names {
-        let Some((_, record)) = holder_of(connection, name)? else {
-            continue;
-        };
+    for held in held(connection, names) {
+        let Held { name, record, .. } = held?;
         let call_id = record.intent.call_id;
-        match holders
-            .iter_mut()
-            .find(|holder| holder.record.intent.call_id == call_id)
-        {
-            Some(holder) => holder.names.push(*name),
+        let is_same = |holder: &&mut Holder| holder.record.intent.call_id == call_id;
+        match holders.iter_mut().find(is_same) {
+            Some(holder) => holder.names.push(name),
             None => holders.push(Holder {
                 record,
-                names: vec![*name],
+                names: vec![name],
             }),
         }
     }
@@ -273,7 +273,7 @@ pub(super) fn by_id(
     let sql = select!(
         "ids LEFT JOIN calls c ON c.seq = ids.seq LEFT JOIN intents i ON i.seq = ids.seq WHERE ids.call_id = ?1"
     );
-    first(connection, sql, [call_id.0.into_bytes()], |row| {
+    first(connection, sql, [call_id.0], |row| {
         let record = record(row)?;
         if record.intent.call_id != call_id {
             return Err(corrupt(Unreadable::Damaged("id")));
@@ -282,18 +282,17 @@ pub(super) fn by_id(
     })
 }
 
-/// Due unknown calls of a tool, by tool, time and limit.
+/// Due unknown calls, by tool and time.
 pub(super) const DUE_RECHECKS: &str = select!(
     "calls c LEFT JOIN intents i ON i.seq = c.seq
-     WHERE c.state = 3 AND c.tool = ?1 AND c.due_at <= ?2 ORDER BY c.due_at LIMIT ?3"
+     WHERE c.state = 3 AND c.tool = ?1 AND c.due_at <= ?2 ORDER BY c.due_at"
 );
 
 /// When the newest call was made; `None` if there is none, or it cannot be read.
 pub(super) fn newest(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
     let sql =
         select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq ORDER BY c.seq DESC LIMIT 1");
-    let made_at =
-        |row: &rusqlite::Row<'_>| Ok(record(row).map(|newest| newest.intent.created_at).ok());
+    let made_at = |row: &Row<'_>| Ok(record(row).map(|newest| newest.intent.created_at).ok());
     Ok(first(connection, sql, [], made_at)?.flatten())
 }
 
@@ -315,14 +314,10 @@ pub(super) fn at_risk_after_loss(
          ORDER BY c.seq");
     all(connection, sql, params![after, limit], |row| {
         let found = record(row).and_then(|record| {
-            // It is loaded by its id.
-            let (id, sql) = (
-                record.intent.call_id,
-                "SELECT seq FROM ids WHERE call_id = ?1",
-            );
-            let leads_to: Option<i64> =
-                first(connection, sql, [id.0.into_bytes()], |row| row.get(0))?;
-            match leads_to {
+            // Its id must lead to it: recovery loads it by the id.
+            let id = record.intent.call_id;
+            let sql = "SELECT seq FROM ids WHERE call_id = ?1";
+            match first(connection, sql, [id.0], |row| row.get::<_, i64>(0))? {
                 Some(seq) if seq == row::seq(row)? => Ok(id),
                 Some(_) => Err(corrupt(Unreadable::Damaged("id"))),
                 None => Err(corrupt(Unreadable::Missing("id"))),

@@ -1,13 +1,13 @@
 //! Documents as rows. Must not know what they mean.
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
+use uuid::Uuid;
 
 use super::Sqlite;
-use super::query::{all, execute, first, readable};
-use super::row::{self, Columns};
+use super::query::{all, execute, first, is_full, readable};
+use super::row::{integer, maybe_time, time};
 use super::worker::Need;
 use crate::core::document::{Document, Kind, digest};
 use crate::core::position::Position;
@@ -38,7 +38,7 @@ impl Documents for Sqlite {
 
     async fn put_document(&self, document: &Document) -> Result<Put, Error> {
         let (document, gate) = (document.to_the_microsecond(), self.gate.clone());
-        // What has begun is finished on a full disk, too.
+        // On a full disk only documents that exist already are written.
         let begins = document.version == 1;
         let need = if begins { Need::Plain } else { Need::Reserve };
         let put = move |connection: &Connection| {
@@ -74,8 +74,7 @@ impl Documents for Sqlite {
         let find = move |connection: &Connection| {
             let sql = select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest");
             let due = params![kind.as_str(), now.as_microsecond()];
-            let (found, _) = readable(connection, sql, due, limit, id, |row| read(kind, row))?;
-            Ok(found)
+            readable(connection, sql, due, limit, id, |row| read(kind, row))
         };
         self.readers.due.read(find).await
     }
@@ -106,21 +105,13 @@ impl Documents for Sqlite {
             (Some(_), Some(_)) => listing!("documents_of_state", "tenant = ?2 AND state = ?3"),
         };
         let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
-        let (time, below) = before.map_or((i64::MAX, Vec::new()), |place| {
-            (
-                place.created_at.as_microsecond(),
-                place.id.as_bytes().to_vec(),
-            )
-        });
+        let time = before.map_or(i64::MAX, |before| before.created_at.as_microsecond());
+        let digest = before.map_or(Uuid::nil(), |before| before.id);
         let list = move |connection: &Connection| {
-            let listed = params![kind.as_str(), tenant, state, time, below];
-            let (found, is_cut) =
-                readable(connection, sql, listed, limit, id, |row| read(kind, row))?;
-            let next = found
-                .calls
-                .last()
-                .filter(|_| is_cut)
-                .map(Position::of_document);
+            let listed = params![kind.as_str(), tenant, state, time, digest];
+            let found = readable(connection, sql, listed, limit, id, |row| read(kind, row))?;
+            let last = found.calls.last().filter(|_| is_full(&found, limit));
+            let next = last.map(Position::of_document);
             Ok((found, next))
         };
         self.readers.ledger.read(list).await
@@ -162,11 +153,11 @@ fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
             (digest, kind, tenant, id, version, state, created_at, due_at, retain_until, body)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     let row = params![
-        digest(document.kind, &document.tenant, &document.id),
+        document.digest(),
         document.kind.as_str(),
         document.tenant,
         document.id,
-        row::integer(document.version),
+        integer(document.version),
         document.state,
         document.created_at.as_microsecond(),
         document.due_at.map(Timestamp::as_microsecond),
@@ -177,9 +168,9 @@ fn put(connection: &Connection, document: &Document) -> rusqlite::Result<Put> {
     Ok(Put::Done)
 }
 
-/// Deletes documents past their retention, and answers how many.
+/// Deletes documents past their retention. Answers how many.
 ///
-/// The outer time is that of the row (`+` forbids the index), which a damaged index may contradict.
+/// The second comparison reads the row itself (`+` forbids the index), because an index may be damaged.
 pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
     let sql = "DELETE FROM documents WHERE digest IN
             (SELECT digest FROM documents WHERE retain_until <= ?1 ORDER BY retain_until LIMIT ?2)
@@ -193,17 +184,15 @@ fn id(row: &Row<'_>) -> String {
 }
 
 fn read(kind: Kind, row: &Row<'_>) -> rusqlite::Result<Document> {
-    let mut columns = Columns::of(row);
-    let id = columns.read()?;
     Ok(Document {
         kind,
-        id,
-        tenant: columns.read()?,
-        version: columns.read::<i64>()?.unsigned_abs(),
-        state: columns.read()?,
-        body: Bytes::from(columns.read::<Vec<u8>>()?),
-        created_at: columns.time()?,
-        due_at: columns.maybe_time()?,
-        retain_until: columns.maybe_time()?,
+        id: row.get(0)?,
+        tenant: row.get(1)?,
+        version: row.get::<_, i64>(2)?.unsigned_abs(),
+        state: row.get(3)?,
+        body: row.get::<_, Vec<u8>>(4)?.into(),
+        created_at: time(row, 5)?,
+        due_at: maybe_time(row, 6)?,
+        retain_until: maybe_time(row, 7)?,
     })
 }

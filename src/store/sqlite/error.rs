@@ -1,22 +1,20 @@
-//! Why a file is not opened.
+//! Why a gateway does not open a file, and the version of its tables.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
 /// The version of the tables: `user_version` of every file that is served from.
 ///
-/// It rises with each change of the schema, and where an older gateway would misread a document.
+/// Raise it with each change of the schema, and when an older gateway would misread a document.
 pub(super) const LAYOUT: i64 = 15;
 
-/// Why the file is not served from.
+/// Why a gateway does not open a file.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("{path}: {error}")]
-    Io {
-        path: PathBuf,
-        error: std::io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
     #[error("{0} is in use by another gateway; a SQLite store belongs to one process")]
     InUse(PathBuf),
     #[error(
@@ -56,22 +54,31 @@ pub enum OpenError {
     OldSqlite(&'static str),
 }
 
-pub(super) fn io(path: &Path, error: std::io::Error) -> OpenError {
-    OpenError::Io {
-        path: path.to_owned(),
-        error,
+/// Adds the path of the file to an error.
+pub(super) trait At<T> {
+    fn at(self, path: &Path) -> Result<T, OpenError>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, path: &Path) -> Result<T, OpenError> {
+        self.map_err(|error| OpenError::Io {
+            path: path.to_owned(),
+            error,
+        })
     }
 }
 
-/// The error for an unreadable page.
-///
-/// A start may meet one before it checks the whole file.
-pub(super) fn database(path: &Path, error: rusqlite::Error) -> OpenError {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path.to_owned(), error.to_string()),
-        _ => OpenError::Database {
-            path: path.to_owned(),
-            error,
-        },
+impl<T> At<T> for rusqlite::Result<T> {
+    /// An unreadable page means a damaged file: a start may read one before it checks the whole file.
+    fn at(self, path: &Path) -> Result<T, OpenError> {
+        self.map_err(|error| match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt) => {
+                OpenError::Damaged(path.to_owned(), error.to_string())
+            }
+            _ => OpenError::Database {
+                path: path.to_owned(),
+                error,
+            },
+        })
     }
 }

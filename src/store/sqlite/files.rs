@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::error::{OpenError, io};
+use super::error::{At as _, OpenError};
 use crate::store::{Reason, private};
 
 /// The lock and the opened files, for as long as the database is open.
@@ -17,8 +17,8 @@ pub(super) struct Files {
     opened_log: OnceLock<Identity>,
     /// The locked database.
     ///
-    /// Closing a descriptor of it drops SQLite's locks on it, so this one is closed after the last
-    /// connection, and no other one is ever opened.
+    /// Closing any descriptor of the file drops SQLite's locks on it. So this one is closed after the last connection, and
+    /// no other one is ever opened.
     _database: File,
     _lock: File,
 }
@@ -36,30 +36,28 @@ impl Files {
     /// Another process has it, or it has another name.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         let lock_path = beside(path, ".lock");
-        let lock = private::open(&lock_path).map_err(|error| io(&lock_path, error))?;
+        let lock = private::open(&lock_path).at(&lock_path)?;
         try_lock(&lock, path)?;
-        // SQLite would say of these only that it cannot open them.
+        // SQLite's error would only say that it cannot open them.
         for beside in ["-wal", "-shm"].map(|ending| beside(path, ending)) {
             if private::is_link(&beside) {
                 return Err(OpenError::Link(beside));
             }
         }
-        let database = private::open_by_any_name(path).map_err(|e| io(path, e))?;
-        // Elsewhere this lock and those of SQLite are of one kind, and exclude each other.
+        let database = private::open_by_any_name(path).at(path)?;
+        // On other systems this lock and those of SQLite are of one kind, and exclude each other.
         if cfg!(target_os = "linux") {
             try_lock(&database, path)?;
         }
-        let opened = database.metadata().map_err(|error| io(path, error))?;
+        let opened = database.metadata().at(path)?;
         if opened.nlink() > 1 {
             return Err(OpenError::Linked(path.to_owned()));
         }
-        let (opened, opened_log) = (identity(&opened), OnceLock::new());
-        let log = beside(path, "-wal");
         Ok(Self {
             database: path.to_owned(),
-            log,
-            opened,
-            opened_log,
+            log: beside(path, "-wal"),
+            opened: identity(&opened),
+            opened_log: OnceLock::new(),
             _database: database,
             _lock: lock,
         })
@@ -71,17 +69,16 @@ impl Files {
         private::exposed(all.iter().map(PathBuf::as_path))
     }
 
-    /// Remembers the write-ahead log, which is there from now on.
+    /// Remembers the write-ahead log, which exists from now on.
     pub(super) fn remember_log(&self) {
-        if let Some(there) = identity_of(&self.log) {
-            self.opened_log.get_or_init(|| there);
+        if let Some(log) = identity_of(&self.log) {
+            self.opened_log.get_or_init(|| log);
         }
     }
 
     /// Whether the names of database and log still stand for the opened files.
     ///
-    /// Files that were deleted or replaced take writes without an error, and lose them at the next
-    /// start.
+    /// Deleted or replaced files take writes without an error, and the next start does not find these writes.
     pub(super) fn are_those_opened(&self) -> bool {
         let log = self.opened_log.get();
         identity_of(&self.database) == Some(self.opened)
@@ -90,10 +87,11 @@ impl Files {
 }
 
 fn try_lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    file.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => OpenError::InUse(path.to_owned()),
-        TryLockError::Error(error) => io(path, error),
-    })
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
+        Err(TryLockError::Error(error)) => Err(error).at(path),
+        Ok(()) => Ok(()),
+    }
 }
 
 fn identity(file: &Metadata) -> Identity {

@@ -1,11 +1,13 @@
-//! Refuses writes on a full disk, and while data is missing.
+//! Refuses writes on a full disk, and while the store has lost data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rusqlite::{Error, ffi};
+use rusqlite::{Error, Result, ffi};
 
 use super::watermarks::Watermarks;
+
+const LOST: &str = "the store has lost data";
 
 #[derive(Clone)]
 pub(super) struct Gate {
@@ -23,35 +25,36 @@ impl Gate {
         self.watermarks.is_lost()
     }
 
-    /// Refuses a claim, or the first version of a document.
-    pub(super) fn may_begin(&self) -> rusqlite::Result<()> {
+    /// Whether a claim, or the first version of a document, may be written.
+    pub(super) fn may_begin(&self) -> Result<()> {
         self.must_be_whole()?;
         self.must_have_room()
     }
 
-    pub(super) fn must_have_room(&self) -> rusqlite::Result<()> {
-        if self.is_short_of_space() {
-            return Err(refused(ffi::SQLITE_FULL, "the disk is full"));
-        }
-        Ok(())
+    pub(super) fn must_have_room(&self) -> Result<()> {
+        refuse_if(
+            self.is_short_of_space(),
+            ffi::SQLITE_FULL,
+            "the disk is full",
+        )
     }
 
-    pub(super) fn must_be_whole(&self) -> rusqlite::Result<()> {
-        refuse_if(self.has_lost_data())
+    pub(super) fn must_be_whole(&self) -> Result<()> {
+        refuse_if(self.has_lost_data(), ffi::SQLITE_READONLY, LOST)
     }
 
-    pub(super) fn must_keep_documents(&self) -> rusqlite::Result<()> {
-        refuse_if(!self.watermarks.keeps_documents())
+    pub(super) fn must_keep_documents(&self) -> Result<()> {
+        let is_closed = !self.watermarks.keeps_documents();
+        refuse_if(is_closed, ffi::SQLITE_READONLY, LOST)
     }
 }
 
-fn refuse_if(is_lost: bool) -> rusqlite::Result<()> {
-    if is_lost {
-        return Err(refused(ffi::SQLITE_READONLY, "the store has lost data"));
+fn refuse_if(is_closed: bool, code: i32, why: &str) -> Result<()> {
+    if is_closed {
+        return Err(Error::SqliteFailure(
+            ffi::Error::new(code),
+            Some(why.into()),
+        ));
     }
     Ok(())
-}
-
-fn refused(code: i32, why: &str) -> Error {
-    Error::SqliteFailure(ffi::Error::new(code), Some(why.into()))
 }

@@ -1,6 +1,6 @@
 //! The history of a call: the newest entries in its row, older ones in the table `older`. Must not decide anything.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Result, params};
 
 use super::query::{blob, corrupt, execute, first};
 use crate::core::record::{Entry, Intent};
@@ -16,7 +16,7 @@ pub(super) fn append(
     history: &mut Vec<u8>,
     entry: &Entry,
     intent: &Intent,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     if history.len() >= LONG {
         let sql = "INSERT INTO older (seq, part, entries)
              SELECT ?1, ifnull(max(part), 0) + 1, ?2 FROM older WHERE seq = ?1";
@@ -33,7 +33,7 @@ pub(super) fn newest(
     seq: i64,
     intent: &Intent,
     limit: u32,
-) -> rusqlite::Result<Vec<Entry>> {
+) -> Result<Vec<Entry>> {
     let read = |bytes: &[u8], limit| codec::read_entries(bytes, intent, limit).map_err(corrupt);
     let sql = "SELECT history FROM calls WHERE seq = ?1";
     let row = first(connection, sql, [seq], |row| {

@@ -1,5 +1,7 @@
 //! The ledger: listing calls, their duplicates, forgetting them. Must not decide anything.
 
+use std::cmp::Reverse;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -12,15 +14,17 @@ use super::row::{self, select};
 use super::worker::Need;
 use super::{Sqlite, calls, document, history, sessions};
 use crate::core::key::Lookup;
-use crate::core::ledger::{Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page};
+use crate::core::ledger::{
+    Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page, Placed as _,
+};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Intent, Record};
 use crate::store::codec::{self, Unreadable};
 use crate::store::{Error, Ledger};
 
-/// Most calls that one page looks at: with few matches it ends early.
+/// Most calls that one page looks at. A page with few matches ends early.
 const LOOKS: usize = 2_000;
-/// After so many seconds cleanup tries a damaged call again.
+/// Seconds after which cleanup tries a damaged call again.
 const DAY_S: i64 = 24 * 3_600;
 
 #[async_trait]
@@ -28,7 +32,7 @@ impl Ledger for Sqlite {
     async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
         let read = move |connection: &Connection| {
             let sql = "SELECT i.intent FROM ids LEFT JOIN intents i ON i.seq = ids.seq WHERE ids.call_id = ?1";
-            first(connection, sql, [call_id.0.into_bytes()], |row| {
+            first(connection, sql, [call_id.0], |row| {
                 codec::read_maker(blob(row, 0, "intent")?).map_err(corrupt)
             })
         };
@@ -40,7 +44,7 @@ impl Ledger for Sqlite {
             let Some((seq, record)) = calls::by_id(connection, call_id)? else {
                 return Ok(None);
             };
-            let duplicates = duplicates(connection, seq)?;
+            let duplicates = duplicates(connection, seq, call_id)?;
             let entries = history::newest(connection, seq, &record.intent, limit)?;
             Ok(Some(History {
                 record,
@@ -52,6 +56,10 @@ impl Ledger for Sqlite {
     }
 
     async fn tenants(&self) -> Result<Vec<String>, Error> {
+        let tenants = |connection: &Connection| {
+            let sql = "SELECT DISTINCT tenant FROM tools";
+            all(connection, sql, [], |row| row.get(0))
+        };
         self.readers.ledger.read(tenants).await
     }
 
@@ -74,7 +82,7 @@ impl Ledger for Sqlite {
     }
 
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
-        // A call that is over by what is there may not be over by what was lost.
+        // The lost data may say that a call is not over.
         if self.gate.has_lost_data() {
             return Ok(0);
         }
@@ -96,19 +104,18 @@ fn list(
     before: Option<Position>,
     limit: u32,
 ) -> rusqlite::Result<Page<Listed>> {
-    // Of what is made at that time no id comes before this one.
+    // No id of that time comes before the nil id.
     let until = filter.until.map(|created_at| Position {
         created_at,
         id: Uuid::nil(),
     });
     let before = until.into_iter().chain(before).min();
-    let mut unreadable = Skipped::default();
-    let mut walk = walk(connection, tenant, filter, before, &mut unreadable)?;
     let mut page = Page {
         found: Vec::new(),
         next: None,
-        unreadable: unreadable.0,
+        unreadable: 0,
     };
+    let mut walk = walk(connection, tenant, filter, before, &mut page.unreadable)?;
     let (mut looked, mut bytes) = (0, 0);
     let most = filter.looks.map_or(LOOKS, |most| most.min(LOOKS));
     loop {
@@ -118,16 +125,15 @@ fn list(
         let mut together = Vec::new();
         for seq in numbers {
             let listed = read_listed(connection, seq, filter.is_brief);
-            match unreadable.or_skip(listed) {
+            match or_skip(listed, &mut page.unreadable) {
                 Some(listed) => together.push(listed),
-                None => (looked, page.unreadable) = (looked + 1, unreadable.0),
+                None => looked += 1,
             }
         }
-        let position = |listed: &Listed| Position::of(&listed.record);
-        together.retain(|listed| before.is_none_or(|before| position(listed) < before));
-        together.sort_by_key(|listed| std::cmp::Reverse(position(listed)));
+        together.retain(|listed| before.is_none_or(|before| listed.position() < before));
+        together.sort_by_key(|listed| Reverse(listed.position()));
         for listed in together {
-            let position = position(&listed);
+            let position = listed.position();
             looked += 1;
             bytes += listed.size();
             if listed.record.intent.tenant == tenant && filter.lists(&listed) {
@@ -149,19 +155,13 @@ fn list(
     }
 }
 
-/// How many unreadable calls were skipped.
-#[derive(Default)]
-struct Skipped(u64);
-
-impl Skipped {
-    /// What was read. An unreadable call is logged and counted, and keeps no other back.
-    fn or_skip<T>(&mut self, read: rusqlite::Result<T>) -> Option<T> {
-        read.inspect_err(|error| {
-            tracing::error!(%error, "a call in the ledger cannot be read");
-            self.0 += 1;
-        })
-        .ok()
-    }
+/// The result of a read. An unreadable call is logged, counted and skipped.
+fn or_skip<T>(read: rusqlite::Result<T>, unreadable: &mut u64) -> Option<T> {
+    read.inspect_err(|error| {
+        tracing::error!(%error, "a call in the ledger cannot be read");
+        *unreadable += 1;
+    })
+    .ok()
 }
 
 /// The calls of the filter's index, newest first; some may not pass the filter.
@@ -170,7 +170,7 @@ fn walk<'a>(
     tenant: &str,
     filter: &Filter,
     before: Option<Position>,
-    unreadable: &mut Skipped,
+    unreadable: &mut u64,
 ) -> rusqlite::Result<Walk<'a>> {
     let since = filter.since.map_or(i64::MIN, Timestamp::as_microsecond);
     let until = before.map_or(i64::MAX, |before| before.created_at.as_microsecond());
@@ -187,11 +187,12 @@ fn walk<'a>(
         }
         Index::Key(key) => {
             walk.add_list(lists::by_key(tenant, key), until);
-            let names = tools()?
-                .into_iter()
-                .map(|tool| Lookup::new(tenant, &tool, key));
-            let found = names.filter_map(|name| unreadable.or_skip(named(connection, &name)));
-            walk.add_calls(found.flatten().collect(), until);
+            let mut found = Vec::new();
+            for tool in tools()? {
+                let named = named(connection, &Lookup::new(tenant, &tool, key));
+                found.extend(or_skip(named, unreadable).flatten());
+            }
+            walk.add_calls(found, until);
         }
         index => match lists::list(tenant, index) {
             Some(list) => walk.add_list(list, until),
@@ -201,7 +202,7 @@ fn walk<'a>(
     Ok(walk)
 }
 
-/// The call that holds a name, if its own key is that name.
+/// The call that holds a name, if the name is made of its key.
 fn named(connection: &Connection, name: &Lookup) -> rusqlite::Result<Option<Place>> {
     let sql = "SELECT i.intent, n.seq FROM names n LEFT JOIN intents i ON i.seq = n.seq WHERE n.lookup = ?1";
     let found = first(connection, sql, [name.0], |row| {
@@ -219,24 +220,24 @@ fn intent(row: &Row<'_>) -> rusqlite::Result<Intent> {
 
 /// The running calls of a tenant.
 ///
-/// It reads all running calls: there are no more than gateways run at once. The tenant of an unreadable one is not known:
+/// Reads all running calls: there are no more than gateways run at once. The tenant of an unreadable one is not known, so
 /// every tenant counts it.
 fn running(
     connection: &Connection,
     tenant: &str,
-    unreadable: &mut Skipped,
+    unreadable: &mut u64,
 ) -> rusqlite::Result<Vec<Place>> {
     let sql = "SELECT i.intent, c.seq FROM calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.state = 0";
     let found = all(connection, sql, [], |row| Ok((intent(row), row.get(1)?)))?;
     let found = found.into_iter().filter_map(|(intent, seq)| {
-        let intent = unreadable.or_skip(intent)?;
+        let intent = or_skip(intent, unreadable)?;
         let place = (intent.created_at.as_microsecond(), seq);
         (intent.tenant == tenant).then_some(place)
     });
     Ok(found.collect())
 }
 
-/// A call of this number as the ledger shows it. A missing one is an error: a list has led to it.
+/// A call of this number as the ledger shows it. A missing one is an error: a list led to it.
 fn read_listed(connection: &Connection, seq: i64, is_brief: bool) -> rusqlite::Result<Listed> {
     let sql = if is_brief {
         select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.seq = ?1")
@@ -244,38 +245,27 @@ fn read_listed(connection: &Connection, seq: i64, is_brief: bool) -> rusqlite::R
         select!("calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.seq = ?1")
     };
     let record = first(connection, sql, [seq], row::record)?;
-    let record = record.ok_or_else(|| corrupt(Unreadable::Missing("progress")))?;
+    let mut record = record.ok_or_else(|| corrupt(Unreadable::Missing("progress")))?;
+    if is_brief {
+        record = record.without_texts();
+    }
     Ok(Listed {
-        record: if is_brief {
-            record.without_texts()
-        } else {
-            record
-        },
-        duplicates: duplicates(connection, seq)?,
+        duplicates: duplicates(connection, seq, record.intent.call_id)?,
+        record,
     })
 }
 
-/// The duplicates of a call. Unreadable ones are logged and count as none: the call is shown without them.
-fn duplicates(connection: &Connection, seq: i64) -> rusqlite::Result<Duplicates> {
+/// The duplicates of a call. Unreadable ones are logged and count as none, so that they hide no call.
+fn duplicates(connection: &Connection, seq: i64, call_id: CallId) -> rusqlite::Result<Duplicates> {
     let sql = "SELECT duplicates FROM duplicates WHERE seq = ?1";
     let found = first(connection, sql, [seq], |row| {
         Ok(codec::read_duplicates(row.get_ref(0)?.as_blob()?))
     })?;
-    Ok(match found {
-        Some(Ok(known)) => known,
-        Some(Err(error)) => {
-            tracing::error!(number = seq, %error, "the duplicates of a call cannot be read");
-            Duplicates::default()
-        }
-        None => Duplicates::default(),
-    })
-}
-
-/// All tenants with a call.
-fn tenants(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    all(connection, "SELECT DISTINCT tenant FROM tools", [], |row| {
-        row.get(0)
-    })
+    let read = found.transpose().unwrap_or_else(|error| {
+        tracing::error!(%call_id, %error, "the duplicates of a call cannot be read, and count as none");
+        None
+    });
+    Ok(read.unwrap_or_default())
 }
 
 /// Adds to the duplicates of a call, if it is still kept.
@@ -284,20 +274,11 @@ pub(super) fn count(
     call_id: CallId,
     later: &Duplicates,
 ) -> rusqlite::Result<()> {
-    let sql = "SELECT ids.seq, d.duplicates FROM ids LEFT JOIN duplicates d ON d.seq = ids.seq WHERE ids.call_id = ?1";
-    let found = first(connection, sql, [call_id.0.into_bytes()], |row| {
-        let known = row.get_ref(1)?.as_blob_or_null()?;
-        let known = known.map(codec::read_duplicates).transpose();
-        let known = known.unwrap_or_else(|error| {
-            tracing::error!(%call_id, %error, "the duplicates of a call cannot be read; they are counted anew");
-            None
-        });
-        Ok((row.get::<_, i64>(0)?, known))
-    })?;
-    let Some((seq, known)) = found else {
+    let sql = "SELECT seq FROM ids WHERE call_id = ?1";
+    let Some(seq) = first(connection, sql, [call_id.0], |row| row.get(0))? else {
         return Ok(());
     };
-    let mut all = known.unwrap_or_default();
+    let mut all = duplicates(connection, seq, call_id)?;
     all.add(later);
     let sql = "INSERT OR REPLACE INTO duplicates (seq, duplicates) VALUES (?1, ?2)";
     execute(connection, sql, params![seq, codec::duplicates(&all)]).map(drop)
@@ -305,8 +286,8 @@ pub(super) fn count(
 
 /// Deletes calls past their retention, with names and list entries; answers how many it deleted or postponed.
 ///
-/// The index only leads to them. Whether a call may go is asked of the call itself: a damaged time must not free the
-/// key of one that is not over.
+/// The index only leads to a call. The call's own record decides: a damaged time must not free the key of a call that is
+/// not over.
 fn prune(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<usize> {
     let now_s = now.as_second();
     let sql = select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq
@@ -328,17 +309,17 @@ fn prune(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Resul
                 continue;
             }
             Ok(_) => "its own retention is not over".to_owned(),
-            // What leads to it is not known.
+            // Its names are not known, so they cannot be deleted with it.
             Err(error) => error.to_string(),
         };
-        // It stays for another day, and is not in the way of others.
+        // It stays for another day, so that it does not keep cleanup from other calls.
         tracing::error!(call_id = id, why, "a call is damaged, and is not deleted");
         let sql = "UPDATE calls SET retain_until = ?2 WHERE seq = ?1 AND retain_until <= ?3";
         let later = now_s.saturating_add(DAY_S);
         done += execute(connection, sql, params![seq, later, now_s])?;
     }
     for (tenant, tool) in tools {
-        lists::remove_tool_if_unused(connection, tenant, tool)?;
+        lists::remove_unused_tool(connection, tenant, tool)?;
     }
     Ok(done)
 }
@@ -346,7 +327,6 @@ fn prune(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Resul
 /// Deletes a call.
 fn forget(connection: &Connection, seq: i64, record: &Record) -> rusqlite::Result<()> {
     let intent = &record.intent;
-    let created_at = intent.created_at.as_microsecond();
     let mut is_found_by_key = false;
     for name in record.all_names() {
         let sql = "DELETE FROM names WHERE lookup = ?1 AND seq = ?2";
@@ -356,14 +336,14 @@ fn forget(connection: &Connection, seq: i64, record: &Record) -> rusqlite::Resul
     is_found_by_key &= intent.lookup == Lookup::new(&intent.tenant, &intent.tool, &intent.key);
     if !is_found_by_key {
         let list = lists::by_key(&intent.tenant, &intent.key);
-        lists::remove(connection, list, created_at, seq)?;
+        lists::remove(connection, list, intent.created_at, seq)?;
     }
     let by_state = lists::by_state(&intent.tenant, record.state.as_str());
     for list in lists::of(record).into_iter().chain(by_state) {
-        lists::remove(connection, list, created_at, seq)?;
+        lists::remove(connection, list, intent.created_at, seq)?;
     }
     let sql = "DELETE FROM ids WHERE call_id = ?1";
-    execute(connection, sql, [intent.call_id.0.into_bytes()])?;
+    execute(connection, sql, [intent.call_id.0])?;
     for sql in [
         "DELETE FROM older WHERE seq = ?1",
         "DELETE FROM duplicates WHERE seq = ?1",

@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 
-use rusqlite::{Connection, params};
+use jiff::Timestamp;
+use rusqlite::{Connection, Result, params};
 
 use super::query::{all, execute};
 use crate::core::key::digest;
@@ -16,8 +17,8 @@ const CHUNKS: (usize, usize) = (64, 4);
 
 /// The lists that have a call.
 ///
-/// There is no list of all calls of a tenant: they are in the lists of its tools. A call is found by its key through its
-/// name; only a call that its name does not find is in a list by key, see [`by_key`].
+/// No list has all calls of a tenant: the lists of its tools have them. A call is found by its key through its name. Only
+/// a call that its name does not find is in a list by key, see [`by_key`].
 pub(super) fn of(record: &Record) -> Vec<i64> {
     let tenant = &record.intent.tenant;
     let listed = |index: &Index<'_>| !matches!(index, Index::All | Index::Key(_));
@@ -25,7 +26,7 @@ pub(super) fn of(record: &Record) -> Vec<i64> {
     indexes.filter_map(|index| list(tenant, index)).collect()
 }
 
-/// The list of calls with this key whose name is not made of the key, or is held by another call.
+/// The list of calls with this key that no name finds: the name has another form, or another call holds it.
 pub(super) fn by_key(tenant: &str, key: &str) -> i64 {
     number(tenant, "key", key)
 }
@@ -54,54 +55,47 @@ pub(super) fn list(tenant: &str, index: Index<'_>) -> Option<i64> {
     Some(number(tenant, property, value))
 }
 
-/// The number of a list. Two lists may have the same number, so readers check each call.
+/// The number of a list. Two lists may share a number, so readers check each call.
 fn number(tenant: &str, property: &str, value: &str) -> i64 {
     let digest = digest(["list", tenant, property, value]);
-    let mut first = [0; 8];
-    first.copy_from_slice(&digest[..8]);
-    i64::from_be_bytes(first)
+    i64::from_be_bytes(digest.as_chunks().0[0])
 }
 
-/// The beginning of 2026. Times in lists are counted from here: up to the middle of 2030 they take two bytes less than
-/// times since 1970.
+/// The beginning of 2026, from which times in lists count.
+///
+/// Until the middle of 2030 they take two bytes less than times since 1970.
 const BEGINNING: i64 = 1_767_225_600_000_000;
 
-pub(super) fn insert(
-    connection: &Connection,
-    list: i64,
-    created_at: i64,
-    seq: i64,
-) -> rusqlite::Result<()> {
+/// Adds a call to a list.
+pub(super) fn insert(connection: &Connection, list: i64, at: Timestamp, seq: i64) -> Result<()> {
     let sql = "INSERT OR IGNORE INTO lists (list, created_at, seq) VALUES (?1, ?2, ?3)";
-    execute(connection, sql, params![list, created_at - BEGINNING, seq]).map(drop)
+    execute(
+        connection,
+        sql,
+        params![list, at.as_microsecond() - BEGINNING, seq],
+    )
+    .map(drop)
 }
 
-pub(super) fn remove(
-    connection: &Connection,
-    list: i64,
-    created_at: i64,
-    seq: i64,
-) -> rusqlite::Result<()> {
+/// Removes a call from a list.
+pub(super) fn remove(connection: &Connection, list: i64, at: Timestamp, seq: i64) -> Result<()> {
     let sql = "DELETE FROM lists WHERE list = ?1 AND created_at = ?2 AND seq = ?3";
-    execute(connection, sql, params![list, created_at - BEGINNING, seq]).map(drop)
+    execute(
+        connection,
+        sql,
+        params![list, at.as_microsecond() - BEGINNING, seq],
+    )
+    .map(drop)
 }
 
 /// Adds a tool to those that a tenant has called.
-pub(super) fn insert_tool(
-    connection: &Connection,
-    tenant: &str,
-    tool: &str,
-) -> rusqlite::Result<()> {
+pub(super) fn insert_tool(connection: &Connection, tenant: &str, tool: &str) -> Result<()> {
     let sql = "INSERT OR IGNORE INTO tools (tenant, tool) VALUES (?1, ?2)";
     execute(connection, sql, [tenant, tool]).map(drop)
 }
 
-/// Removes a tool of which a tenant has no calls any more.
-pub(super) fn remove_tool_if_unused(
-    connection: &Connection,
-    tenant: &str,
-    tool: &str,
-) -> rusqlite::Result<()> {
+/// Removes a tool, if the tenant has no calls of it any more.
+pub(super) fn remove_unused_tool(connection: &Connection, tenant: &str, tool: &str) -> Result<()> {
     let sql = "DELETE FROM tools WHERE tenant = ?1 AND tool = ?2
          AND NOT EXISTS (SELECT 1 FROM lists WHERE list = ?3)";
     let tool = params![tenant, tool, by_tool(tenant, tool)];
@@ -109,7 +103,7 @@ pub(super) fn remove_tool_if_unused(
 }
 
 /// The tools that a tenant has called.
-pub(super) fn tools(connection: &Connection, tenant: &str) -> rusqlite::Result<Vec<String>> {
+pub(super) fn tools(connection: &Connection, tenant: &str) -> Result<Vec<String>> {
     let sql = "SELECT tool FROM tools WHERE tenant = ?1";
     all(connection, sql, [tenant], |row| row.get(0))
 }
@@ -120,14 +114,14 @@ pub(super) type Place = (i64, i64);
 /// Merges the calls of several lists, newest first.
 pub(super) struct Walk<'a> {
     connection: &'a Connection,
-    /// Older calls are left out.
+    /// Calls created before it are left out.
     since: i64,
     heads: Vec<Head>,
 }
 
 /// One of the lists, with the entries that were read ahead.
 struct Head {
-    /// `None`: there is nothing more to read.
+    /// `None`: everything is read.
     list: Option<i64>,
     entries: VecDeque<Place>,
     /// The next read begins before this place.
@@ -164,8 +158,8 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// The next time, and all calls that were created at it; `None`: there are no more.
-    pub(super) fn next(&mut self) -> rusqlite::Result<Option<(i64, Vec<i64>)>> {
+    /// The next older time, and all calls created at it. `None`: no more calls.
+    pub(super) fn next(&mut self) -> Result<Option<(i64, Vec<i64>)>> {
         let Self {
             connection,
             since,
@@ -203,7 +197,7 @@ impl Head {
         connection: &Connection,
         since: i64,
         chunk: usize,
-    ) -> rusqlite::Result<Option<Place>> {
+    ) -> Result<Option<Place>> {
         if let (true, Some(list)) = (self.entries.is_empty(), self.list) {
             let sql = "SELECT created_at, seq FROM lists
                  WHERE list = ?1 AND created_at >= ?2 AND (created_at, seq) < (?3, ?4)

@@ -1,24 +1,25 @@
 //! Opening the file, after checks: it is local, ours alone, whole, and of a known layout.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use std::{fs, io};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, ffi};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use super::error::{LAYOUT, OpenError, database, io};
+use super::error::{At as _, LAYOUT, OpenError};
 use super::files::{Files, beside};
 use super::gate::Gate;
 use super::log::Log;
 use super::reserve::Reserve;
 use super::together::{self, Alone, Together};
-use super::watermarks::{self, Watermarks};
+use super::watermarks::Watermarks;
 use super::worker::{BATCH, Thread, Worker, Writing};
-use super::{Readers, Sqlite, pragma};
+use super::{Readers, Sqlite};
 use crate::core::record::InstanceId;
 
 /// "once" in ASCII: marks the file as ours.
@@ -31,26 +32,25 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 /// On macOS only a full fsync reaches the disk; elsewhere the last two change nothing.
 const DURABLE: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
     PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;";
-/// Pages that the writer keeps in memory, in KiB and at the most: the inner pages of every tree of 10 million calls.
-/// With SQLite's 2 MB a claim reads pages again that the one before it has read.
+/// Memory for pages of the connection that writes, at most, in KiB: the inner pages of all trees of 10 million calls.
+/// With SQLite's 2 MB each claim would read pages again that the claim before it has read.
 const WRITER_CACHE: &str = "PRAGMA cache_size = -65536;";
-/// The same for each reader. Less, because a commit of the writer empties it.
+/// The same for each connection that reads. It is less, because each commit empties it.
 ///
-/// Nothing is mapped into memory (`mmap_size`): it would save a copy of each page, which is in the system's memory
-/// anyway; but a page that cannot be read, or a file that was cut off, would end the process by a signal, without an error
-/// that says so.
+/// Do not map the file into memory (`mmap_size`): that saves one copy of each page, but then an unreadable page or a
+/// truncated file ends the process with a signal instead of an error.
 const READER_CACHE: &str = "PRAGMA cache_size = -8192;";
-/// Most prepared statements; there are fewer.
+/// Most prepared statements of a connection. There are fewer.
 const STATEMENTS: usize = 64;
 
 impl Sqlite {
     /// Opens the file at `path`, or makes it, after every start-up check.
     ///
-    /// `instance` is this run of the gateway. `fatal` is cancelled when the file fails under way:
-    /// then the process must end and start over with recovery.
+    /// `instance` is this run of the gateway. `fatal` is cancelled when the file fails later: then the process must end, and
+    /// the next start recovers.
     ///
     /// # Errors
-    /// The file cannot be trusted with money; says why.
+    /// The file cannot be trusted; says why.
     pub fn open(
         path: &Path,
         instance: InstanceId,
@@ -59,118 +59,31 @@ impl Sqlite {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(OpenError::OldSqlite(rusqlite::version()));
         }
-        // However the file is called, there is one lock for it.
-        let path = &resolve(path).map_err(|error| io(path, error))?;
+        // All names of a file lead to one lock.
+        let path = &resolve(path).at(path)?;
         let files = Arc::new(Files::lock(path)?);
         if on_network(path) {
             return Err(OpenError::NotLocal(path.to_owned()));
         }
-        let reserve = beside(path, ".reserve");
         let alone = together::read_alone(path);
-        let opened = Opened::new(path, Sharing::Many).or_else(|error| {
-            // What is kept back for outcomes is of no use if nothing can be read.
-            if !lacks_room(&error) || fs::remove_file(&reserve).is_err() {
-                return Err(error);
-            }
-            Opened::new(path, Sharing::Many)
-        });
-        let mut opened = opened.or_else(|error| {
-            if !lacks_room(&error) {
-                return Err(error);
-            }
-            tracing::warn!(
-                "the disk is full: until the next start one connection reads and writes"
-            );
-            Opened::new(path, Sharing::One)
-        })?;
-        identify(&opened.writer, path)?;
-        let is_new = !has_layout(&opened.writer, path)?;
-        if !is_new {
-            is_together(&opened.writer, path, alone)?;
-        }
-        check(&opened.writer, path)?;
-        if is_new {
-            lay_out(&mut opened.writer).map_err(|error| database(path, error))?;
-        }
+        let (mut writer, readers) = connect_somehow(path)?;
+        verify(&mut writer, path, alone)?;
         // From here on the log may be moved into the file.
-        let moves = opened
-            .writer
-            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
-        moves.map_err(|error| database(path, error))?;
+        writer
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
+            .at(path)?;
         files.remember_log();
-        let watermarks = Watermarks::open(beside(path, ".watermarks"), &opened.writer);
-        let watermarks = watermarks.map_err(|error| match error {
-            watermarks::OpenError::Io(error) => io(&beside(path, ".watermarks"), error),
-            watermarks::OpenError::Database(error) => database(path, error),
-        })?;
-        let log = Log::of(&mut opened.writer).map_err(|error| database(path, error))?;
+        let watermarks = Arc::new(Watermarks::open(path, &writer)?);
+        let log = Log::of(&mut writer).at(path)?;
         let short_of_space = Arc::new(AtomicBool::new(false));
-        let reserve = Reserve::new(reserve, short_of_space.clone());
-        let reserve = reserve.map_err(|error| io(&beside(path, ".reserve"), error))?;
+        let reserve = Reserve::new(beside(path, ".reserve"), short_of_space.clone())?;
         if let Some(exposed) = files.exposed() {
             tracing::warn!("{}", exposed.text);
         }
-        let writing = Writing {
-            reserve,
-            watermarks: Arc::new(watermarks),
-            log,
-            readers: Vec::new(),
+        let gate = Gate {
+            short_of_space,
+            watermarks: watermarks.clone(),
         };
-        opened.start(instance, writing, short_of_space, &files, fatal)
-    }
-}
-
-/// How many connections a file has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sharing {
-    Many,
-    /// One connection.
-    ///
-    /// It needs no index of the log in shared memory, which is a file for which there may be no
-    /// room.
-    One,
-}
-
-/// The connections to a file.
-struct Opened {
-    path: PathBuf,
-    writer: Connection,
-    /// Empty if one connection does everything.
-    readers: Vec<Connection>,
-}
-
-/// The readers: for calls on their way, for due calls, and for questions, which may take long.
-const READERS: [(&str, usize, usize); 3] = [
-    ("sqlite-calls", 2, BATCH),
-    ("sqlite-due", 1, 1),
-    ("sqlite-ledger", 2, 1),
-];
-
-impl Opened {
-    fn new(path: &Path, sharing: Sharing) -> Result<Self, OpenError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let writer = connect(path, flags, sharing)?;
-        let count = if sharing == Sharing::Many {
-            READERS.iter().map(|(_, count, _)| count).sum()
-        } else {
-            0
-        };
-        let readers = (0..count).map(|_| connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, sharing));
-        Ok(Self {
-            path: path.to_owned(),
-            writer,
-            readers: readers.collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn start(
-        self,
-        instance: InstanceId,
-        writing: Writing,
-        short_of_space: Arc<AtomicBool>,
-        files: &Arc<Files>,
-        fatal: &CancellationToken,
-    ) -> Result<Sqlite, OpenError> {
         let thread = |name, connection, batch, writing| Thread {
             name,
             connection,
@@ -179,55 +92,90 @@ impl Opened {
             files: files.clone(),
             fatal: fatal.clone(),
         };
-        let interrupts = self
-            .readers
+        let (worker, waiting) = Worker::new();
+        let interrupts = readers
             .iter()
             .map(Connection::get_interrupt_handle)
             .collect();
-        let (writer, waiting) = Worker::new();
-        let (mut threads, mut connections, mut pools) =
-            (Vec::new(), self.readers.into_iter(), Vec::new());
-        for (name, count, batch) in READERS {
+        let (mut connections, mut threads) = (readers.into_iter(), Vec::new());
+        let mut reader = |name, count, batch| -> Result<Worker, OpenError> {
+            // Without connections of their own the thread that writes reads, too.
+            if connections.len() == 0 {
+                return Ok(worker.clone());
+            }
             let (pool, waiting) = Worker::new();
             for connection in connections.by_ref().take(count) {
-                let started = thread(name, connection, batch, None).start(waiting.clone());
-                threads.push(started.map_err(|error| io(&self.path, error))?);
+                let thread = thread(name, connection, batch, None);
+                threads.push(thread.start(waiting.clone()).at(path)?);
             }
-            pools.push(pool);
-        }
-        // Without threads of their own the one that writes does everything.
-        let reader = |at: usize| {
-            if threads.is_empty() {
-                writer.clone()
-            } else {
-                pools[at].clone()
-            }
+            Ok(pool)
         };
+        let ledger = reader("sqlite-ledger", LEDGER_READERS, 1)?;
         let readers = Readers {
-            calls: reader(0),
-            due: reader(1),
-            ledger: reader(2),
+            calls: reader("sqlite-calls", CALL_READERS, BATCH)?,
+            due: reader("sqlite-due", DUE_READERS, 1)?,
+            ledger,
             interrupts,
         };
-        let watermarks = writing.watermarks.clone();
         let writing = Writing {
+            reserve,
+            watermarks,
+            log,
             readers: threads,
-            ..writing
         };
-        let started = thread("sqlite-writer", self.writer, BATCH, Some(writing)).start(waiting);
-        started.map_err(|error| io(&self.path, error))?;
-        Ok(Sqlite {
-            writer,
+        let thread = thread("sqlite-writer", writer, BATCH, Some(writing));
+        thread.start(waiting).at(path)?;
+        Ok(Self {
+            writer: worker,
             readers: Arc::new(readers),
             instance,
-            gate: Gate {
-                short_of_space,
-                watermarks,
-            },
-            files: Arc::downgrade(files),
+            gate,
+            files: Arc::downgrade(&files),
             endings: Arc::default(),
         })
     }
+}
+
+/// The readers: for calls on their way, for due calls, and for questions to the ledger, which may take long.
+const CALL_READERS: usize = 2;
+const DUE_READERS: usize = 1;
+const LEDGER_READERS: usize = 2;
+
+/// What a connection does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Write,
+    Read,
+    /// It reads and writes, as the only connection.
+    ///
+    /// It needs no index of the log in shared memory: that is a file, for which the disk may have no room.
+    Alone,
+}
+
+/// Opens all connections. On a full disk it deletes the reserve; if that is not enough it opens only one connection.
+fn connect_somehow(path: &Path) -> Result<(Connection, Vec<Connection>), OpenError> {
+    let opened = connect_all(path).or_else(|error| {
+        // Room for outcomes is of no use to a store that cannot be opened.
+        if !lacks_room(&error) || fs::remove_file(beside(path, ".reserve")).is_err() {
+            return Err(error);
+        }
+        connect_all(path)
+    });
+    opened.or_else(|error| {
+        if !lacks_room(&error) {
+            return Err(error);
+        }
+        tracing::warn!("the disk is full: until the next start one connection reads and writes");
+        Ok((connect(path, Access::Alone)?, Vec::new()))
+    })
+}
+
+/// Opens the connection that writes and all that read.
+fn connect_all(path: &Path) -> Result<(Connection, Vec<Connection>), OpenError> {
+    let writer = connect(path, Access::Write)?;
+    let count = CALL_READERS + DUE_READERS + LEDGER_READERS;
+    let readers = (0..count).map(|_| connect(path, Access::Read));
+    Ok((writer, readers.collect::<Result<_, _>>()?))
 }
 
 /// Whether a file could not be opened because the disk is full.
@@ -248,23 +196,24 @@ fn lacks_room(error: &OpenError) -> bool {
     )
 }
 
-/// The path without links; the file itself may not be there yet.
-fn resolve(path: &Path) -> std::io::Result<PathBuf> {
+/// The path without links. The file itself may be missing.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path
                 .parent()
                 .filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new(".")).canonicalize()?;
-            Ok(path
-                .file_name()
-                .map_or_else(|| folder.clone(), |name| folder.join(name)))
+            Ok(match path.file_name() {
+                Some(name) => folder.join(name),
+                None => folder,
+            })
         }
         resolved => resolved,
     }
 }
 
-/// Whether Linux says that the file is on NFS, SMB or 9P. Other systems are not checked.
+/// Whether the file is on NFS, SMB or 9P. Only Linux is asked.
 fn on_network(path: &Path) -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -279,122 +228,100 @@ fn on_network(path: &Path) -> bool {
     }
 }
 
-fn connect(path: &Path, flags: OpenFlags, sharing: Sharing) -> Result<Connection, OpenError> {
-    let database = |error| database(path, error);
-    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-        .map_err(database)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    // Else a cached statement is planned again for each value that a partial index might fit.
-    connection
-        .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
-        .map_err(database)?;
-    // A file that is not served from is left as it was, and so is its log.
-    connection
-        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        .map_err(database)?;
-    connection
-        .busy_timeout(std::time::Duration::from_secs(5))
-        .map_err(database)?;
-    if sharing == Sharing::One {
-        connection
-            .execute_batch("PRAGMA locking_mode = EXCLUSIVE")
-            .map_err(database)?;
-    }
-    let writes = flags.contains(OpenFlags::SQLITE_OPEN_READ_WRITE);
-    let pragmas = if writes {
-        [DURABLE, WRITER_CACHE]
-    } else {
-        ["PRAGMA query_only = 1;", READER_CACHE]
+fn connect(path: &Path, access: Access) -> Result<Connection, OpenError> {
+    let flags = match access {
+        Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
+        _ => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
     };
-    connection
-        .execute_batch(&pragmas.concat())
-        .map_err(database)?;
-    // What a pragma cannot do it does not say; so it is read back.
-    let mode: Option<String> = pragma(&connection, "journal_mode").map_err(database)?;
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).at(path)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    let config = |key| connection.set_db_config(key, true).at(path);
+    // Without it SQLite plans a cached statement again for each value that a partial index might fit.
+    config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG)?;
+    // A file that is refused later stays as it was, and so does its log.
+    config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE)?;
+    connection.busy_timeout(Duration::from_secs(5)).at(path)?;
+    let pragmas: &[&str] = match access {
+        Access::Read => &["PRAGMA query_only = 1;", READER_CACHE],
+        Access::Write => &[DURABLE, WRITER_CACHE],
+        Access::Alone => &["PRAGMA locking_mode = EXCLUSIVE;", DURABLE, WRITER_CACHE],
+    };
+    connection.execute_batch(&pragmas.concat()).at(path)?;
+    // A pragma that has no effect is no error, so the values are read back.
+    let refused = |pragma, got| {
+        let path = path.to_owned();
+        Err(OpenError::Pragma { path, pragma, got })
+    };
+    let mode: Option<String> = pragma(&connection, "journal_mode").at(path)?;
     if mode.as_deref() != Some("wal") {
-        let got = mode.unwrap_or_default();
-        return Err(OpenError::Pragma {
-            path: path.to_owned(),
-            pragma: "journal_mode = WAL",
-            got,
-        });
+        return refused("journal_mode = WAL", mode.unwrap_or_default());
     }
-    let synchronous: Option<i64> = pragma(&connection, "synchronous").map_err(database)?;
-    if writes && synchronous.is_none_or(|level| level < 2) {
-        let got = format!("{synchronous:?}");
-        return Err(OpenError::Pragma {
-            path: path.to_owned(),
-            pragma: "synchronous = FULL",
-            got,
-        });
+    let synchronous: Option<i64> = pragma(&connection, "synchronous").at(path)?;
+    if access != Access::Read && synchronous.is_none_or(|level| level < 2) {
+        return refused("synchronous = FULL", format!("{synchronous:?}"));
     }
     Ok(connection)
 }
 
+/// The value of one PRAGMA.
+fn pragma<T: FromSql>(connection: &Connection, name: &str) -> rusqlite::Result<Option<T>> {
+    let sql = format!("PRAGMA {name}");
+    connection.query_row(&sql, [], |row| row.get(0)).optional()
+}
+
+/// Refuses a file that cannot be trusted, and makes the tables of a new one.
+fn verify(connection: &mut Connection, path: &Path, alone: Alone) -> Result<(), OpenError> {
+    identify(connection, path)?;
+    let is_new = !has_layout(connection, path)?;
+    if !is_new && let Some(why) = together::compare(alone, Together::of(connection).at(path)?) {
+        return Err(OpenError::Apart(path.to_owned(), why));
+    }
+    check(connection, path)?;
+    if is_new {
+        lay_out(connection).at(path)?;
+    }
+    Ok(())
+}
+
 /// Refuses another program's file, and marks a new one as ours.
 fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let database = |error| database(path, error);
-    let id: Option<i32> = pragma(connection, "application_id").map_err(database)?;
-    let is_used = has_tables(connection).map_err(database)?;
+    let id: Option<i32> = pragma(connection, "application_id").at(path)?;
+    let is_used = has_tables(connection).at(path)?;
     match id {
         Some(APPLICATION_ID) => Ok(()),
-        Some(0) | None if !is_used => connection
-            .execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}"))
-            .map_err(database),
+        Some(0) | None if !is_used => {
+            let sql = format!("PRAGMA application_id = {APPLICATION_ID}");
+            connection.execute_batch(&sql).at(path)
+        }
         _ => Err(OpenError::NotOurs(path.to_owned())),
     }
 }
 
 /// Reads the whole file once, so that a damaged page is found now.
 fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    match pragma::<String>(connection, "quick_check(1)") {
-        Ok(Some(said)) if said == "ok" => Ok(()),
-        Ok(said) => Err(OpenError::Damaged(
-            path.to_owned(),
-            said.unwrap_or_default(),
-        )),
-        Err(error) => Err(OpenError::Damaged(path.to_owned(), error.to_string())),
-    }
+    let why = match pragma::<String>(connection, "quick_check(1)") {
+        Ok(Some(answer)) if answer == "ok" => return Ok(()),
+        Ok(answer) => answer.unwrap_or_default(),
+        Err(error) => error.to_string(),
+    };
+    Err(OpenError::Damaged(path.to_owned(), why))
 }
 
 /// Whether the file has its tables; a new one has none.
 fn has_layout(connection: &Connection, path: &Path) -> Result<bool, OpenError> {
-    let found: Option<i64> =
-        pragma(connection, "user_version").map_err(|error| database(path, error))?;
+    let found: Option<i64> = pragma(connection, "user_version").at(path)?;
     match found.unwrap_or(0) {
         LAYOUT => Ok(true),
         // The tables are made in one step.
-        0 if !has_tables(connection).map_err(|error| database(path, error))? => Ok(false),
+        0 if !has_tables(connection).at(path)? => Ok(false),
         other => Err(OpenError::OtherLayout(path.to_owned(), other)),
     }
 }
 
 fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
-    connection
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
-            row.get::<_, i64>(0)
-        })
-        .map(|n| n > 0)
-}
-
-/// Refuses a file that does not belong to its log.
-fn is_together(connection: &Connection, path: &Path, alone: Alone) -> Result<(), OpenError> {
-    let sql = "SELECT epoch, former, commits, in_file FROM ledger";
-    let together = connection.query_row(sql, [], |row| {
-        let (epoch, former) = (Uuid::from_bytes(row.get(0)?), Uuid::from_bytes(row.get(1)?));
-        let (commits, in_file): (i64, i64) = (row.get(2)?, row.get(3)?);
-        Ok(Together {
-            epoch,
-            former,
-            commits: commits.unsigned_abs(),
-            in_file: in_file.unsigned_abs(),
-        })
-    });
-    let together = together.map_err(|error| database(path, error))?;
-    match together::compare(alone, together) {
-        Some(why) => Err(OpenError::Apart(path.to_owned(), why)),
-        None => Ok(()),
-    }
+    let sql = "SELECT count(*) > 0 FROM sqlite_schema";
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 /// Makes the tables of a new file, all of them or none.

@@ -1,4 +1,4 @@
-//! Statements, each prepared once for a connection, and values of the codec in their rows.
+//! Statements, each prepared once per connection, and values of the codec in their rows.
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 use crate::store::codec::Unreadable;
 use crate::store::{Found, UNREADABLE};
 
-/// Runs a statement that writes; answers how many rows it has changed.
+/// Runs a statement that writes. Answers how many rows it changed.
 pub(super) fn execute(connection: &Connection, sql: &str, params: impl Params) -> Result<usize> {
     connection.prepare_cached(sql)?.execute(params)
 }
@@ -37,9 +37,7 @@ pub(super) fn all<T>(
         .collect()
 }
 
-/// At most `limit` rows, and whether there may be more.
-///
-/// Unreadable rows are skipped, each with its id.
+/// The first rows of a query, at most `limit`. Skips unreadable rows, and notes the id of each.
 pub(super) fn readable<T>(
     connection: &Connection,
     sql: &str,
@@ -47,25 +45,29 @@ pub(super) fn readable<T>(
     limit: u32,
     id: impl Fn(&Row<'_>) -> String,
     mut read: impl FnMut(&Row<'_>) -> Result<T>,
-) -> Result<(Found<T>, bool)> {
+) -> Result<Found<T>> {
     let mut query = connection.prepare_cached(sql)?;
     let mut rows = query.query(params)?;
     let mut found = Found::default();
-    while found.calls.len() < limit as usize && found.unreadable.len() <= UNREADABLE as usize {
-        let Some(row) = rows.next()? else {
-            return Ok((found, false));
-        };
+    while !is_full(&found, limit)
+        && let Some(row) = rows.next()?
+    {
         match read(row) {
             Ok(one) => found.calls.push(one),
             Err(error) => found.unreadable.push((id(row), error.to_string())),
         }
     }
-    Ok((found, true))
+    Ok(found)
+}
+
+/// Whether a search has found enough, or too many unreadable rows. There may be more then.
+pub(super) fn is_full<T>(found: &Found<T>, limit: u32) -> bool {
+    found.calls.len() >= limit as usize || found.unreadable.len() > UNREADABLE as usize
 }
 
 /// A value of the codec.
 ///
-/// In an outer join it is NULL if the row is missing: then the call is unreadable, and never absent.
+/// It is NULL in an outer join with a missing row. Then the call is unreadable, and never absent.
 pub(super) fn blob<'a>(row: &'a Row<'_>, column: usize, what: &'static str) -> Result<&'a [u8]> {
     let bytes = row.get_ref(column)?.as_blob_or_null()?;
     bytes.ok_or_else(|| corrupt(Unreadable::Missing(what)))

@@ -1,7 +1,7 @@
 //! Reserved disk space, so that a full disk never loses an outcome.
 //!
-//! A file of fixed size beside the database. When the disk is full it is deleted, and outcomes are
-//! written into the room it leaves; claims are refused until it could be made again.
+//! It is a file of fixed size beside the database. On a full disk the store deletes it, writes outcomes into its room, and
+//! refuses claims until the file can be made again.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -12,40 +12,42 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::error::{At as _, OpenError};
 use crate::store::private;
 
 /// Sixteen outcomes of the largest size, or thousands of usual ones.
 const SIZE: usize = 16 << 20;
 
-/// How often it tries to take a released reserve back.
+/// How long after one try to take a released reserve back the next one may come.
 const RETRY: Duration = Duration::from_secs(2);
 
 pub(super) struct Reserve {
     path: PathBuf,
-    /// Whether the reserve is in use; shared with the code that refuses claims.
+    /// Whether the reserve is in use. Shared with the gate, which refuses claims.
     released: Arc<AtomicBool>,
     tried_at: Option<Instant>,
 }
 
 impl Reserve {
-    /// Without room for it, the reserve counts as released.
+    /// Makes the file. On a full disk the reserve counts as released.
     ///
     /// # Errors
-    /// It cannot be made, and not for want of room.
-    pub(super) fn new(path: PathBuf, released: Arc<AtomicBool>) -> io::Result<Self> {
+    /// The file cannot be made, and the disk is not full.
+    pub(super) fn new(path: PathBuf, released: Arc<AtomicBool>) -> Result<Self, OpenError> {
+        let lacks_room = |error: &io::Error| {
+            matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            )
+        };
         let tried_at = match fill(&path) {
             Ok(()) => None,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-                ) =>
-            {
+            Err(error) if lacks_room(&error) => {
                 tracing::error!(%error, "the disk is full: new calls are refused until there is room again");
                 released.store(true, Ordering::SeqCst);
                 Some(Instant::now())
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error).at(&path),
         };
         Ok(Self {
             path,
@@ -54,7 +56,7 @@ impl Reserve {
         })
     }
 
-    /// Frees the space. False if there is none left.
+    /// Frees the space. False: it is in use already, or cannot be freed.
     pub(super) fn release(&mut self) -> bool {
         if self.released.swap(true, Ordering::SeqCst) {
             return false;
@@ -98,7 +100,7 @@ fn fill(path: &Path) -> io::Result<()> {
         file.sync_all()
     })();
     if written.is_err() {
-        // Half a reserve would take the last room away from those who need it.
+        // Half a reserve would take the last room, which outcomes need.
         drop(fs::remove_file(path));
     }
     written

@@ -2,21 +2,21 @@
 //!
 //! Must not decide anything: it compares and writes what the change says.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use rusqlite::types::ToSqlOutput;
-use rusqlite::{Connection, ToSql, params};
+use rusqlite::{Connection, Error, Result, ToSql, params};
 
 use super::query::{all, execute, first};
-use super::row::{Columns, Identity, integer};
+use super::row::{integer, maybe_time, time};
 use crate::core::call::Change;
 use crate::core::key::{GroupKey, digest};
 use crate::core::record::{CallId, Intent, Record};
-use crate::core::session::{
-    self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, SessionId, Token,
-};
+use crate::core::session::{self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, Token};
 use crate::core::time::after;
 
-/// Most calls of a near-duplicate group; only the newest counts.
+/// Most calls of a near-duplicate group that are kept. Only the newest counts.
 const MAX_ALIKE: u32 = 16;
 
 /// The key of a session: a digest of its tenant and its id.
@@ -27,284 +27,231 @@ impl SessionKey {
     pub(super) fn of(tenant: &str, session_id: &str) -> Self {
         Self(short(digest(["session", tenant, session_id])))
     }
+
+    /// The session of a call.
+    fn of_call(intent: &Intent) -> Self {
+        Self::of(&intent.tenant, &intent.session_id)
+    }
 }
 
 impl ToSql for SessionKey {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
         self.0.to_sql()
     }
 }
 
-/// The key of a group of calls.
+/// The key of a group of calls, in the column `room`.
 fn room(group: GroupKey) -> [u8; 16] {
     short(group.0)
 }
 
 fn short(digest: [u8; 32]) -> [u8; 16] {
-    let mut short = [0; 16];
-    short.copy_from_slice(&digest[..16]);
-    short
-}
-
-fn bytes(call_id: CallId) -> [u8; 16] {
-    call_id.0.into_bytes()
+    digest.as_chunks().0[0]
 }
 
 /// Compares a change's conditions; if they hold, writes token, lock and places.
 ///
 /// Returns the record as it is to be stored. If a condition does not hold, only a place in the line
 /// is written.
-pub(super) fn enter(
-    connection: &Connection,
-    change: &Change,
-) -> rusqlite::Result<Result<Record, Denied>> {
+pub(super) fn enter(connection: &Connection, change: &Change) -> Result<Result<Record, Denied>> {
     let mut record = change.record.clone();
     let Some(admission) = &change.admission else {
         return Ok(Ok(record));
     };
     let now = record.updated_at;
-    if let Some(denied) = denied(connection, admission, &record, now)? {
+    let entrant = Entrant {
+        connection,
+        session: SessionKey::of_call(&record.intent),
+        call_id: record.intent.call_id,
+        now,
+    };
+    if let Some(denied) = entrant.denied(admission)? {
         return Ok(Err(denied));
     }
-    record.fencing = Some(draw(connection, &record.intent, admission.token, now)?);
-    if let Some(spending) = &admission.budget {
-        take_place(
-            connection,
-            spending.group,
-            &record,
-            after(now, spending.window),
-        )?;
+    record.fencing = Some(entrant.draw(admission.token)?);
+    if let Some(budget) = &admission.budget {
+        entrant.take_place(budget.group, after(now, budget.window))?;
     }
-    if let Some(likeness) = &admission.similar {
-        let group = likeness.group;
-        record.similar_to = newest_alike(connection, group, &record, now)?;
-        take_place(connection, group, &record, after(now, likeness.window))?;
+    if let Some(similar) = &admission.similar {
+        let group = similar.group;
+        record.similar_to = entrant.newest_alike(group)?;
+        entrant.take_place(group, after(now, similar.window))?;
         let sql = "DELETE FROM places WHERE room = ?1 AND call_id NOT IN
              (SELECT call_id FROM places WHERE room = ?1 ORDER BY place_until DESC, call_id DESC LIMIT ?2)";
         execute(connection, sql, params![room(group), MAX_ALIKE])?;
     }
     if admission.lock.is_some() {
-        take_lock(connection, &record)?;
+        entrant.take_lock(&record)?;
     }
     Ok(Ok(record))
 }
 
-/// The first condition that does not hold.
-///
-/// The lock comes last, so that no call waits for it in vain.
-fn denied(
-    connection: &Connection,
-    admission: &Admission,
-    record: &Record,
+/// A call that asks to begin.
+struct Entrant<'a> {
+    connection: &'a Connection,
+    session: SessionKey,
+    call_id: CallId,
     now: Timestamp,
-) -> rusqlite::Result<Option<Denied>> {
-    let intent = &record.intent;
-    let newest = newest(
-        connection,
-        SessionKey::of(&intent.tenant, &intent.session_id),
-    )?;
-    if newest.is_some_and(|(_, frozen)| frozen) {
-        return Ok(Some(Denied::Frozen));
-    }
-    if let Token::This(_) = admission.token {
-        let newest = newest.map(|(token, _)| token);
-        let accepted = first(connection, "SELECT token FROM ledger", [], |row| {
-            row.get::<_, i64>(0)
-        })?;
-        let accepted = accepted.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
-        if let Some(denied) = session::brought(admission.token, newest, accepted.unsigned_abs()) {
-            return Ok(Some(denied));
+}
+
+impl Entrant<'_> {
+    /// The first condition that does not hold.
+    ///
+    /// The lock comes last: a call that another condition refuses must not wait for it.
+    fn denied(&self, admission: &Admission) -> Result<Option<Denied>> {
+        let newest = newest(self.connection, self.session)?;
+        if newest.is_some_and(|(_, frozen)| frozen) {
+            return Ok(Some(Denied::Frozen));
+        }
+        if let Token::This(_) = admission.token {
+            let newest = newest.map(|(token, _)| token);
+            let sql = "SELECT token FROM ledger";
+            let accepted = first(self.connection, sql, [], |row| row.get::<_, i64>(0))?;
+            let accepted = accepted.ok_or(Error::QueryReturnedNoRows)?;
+            if let Some(denied) = session::brought(admission.token, newest, accepted.unsigned_abs())
+            {
+                return Ok(Some(denied));
+            }
+        }
+        // The budget comes after it: a call that an earlier one answers costs nothing.
+        if let Some(similar) = admission.similar.filter(|similar| similar.refuses)
+            && let Some(call_id) = self.newest_alike(similar.group)?
+            && Some(call_id) != similar.confirmed
+        {
+            return Ok(Some(Denied::Similar { call_id }));
+        }
+        if let Some(budget) = &admission.budget
+            && let Some(frees_at) = self.is_spent(budget)?
+        {
+            return Ok(Some(Denied::Spent { frees_at }));
+        }
+        match admission.lock {
+            Some(line) => self.is_busy(line),
+            None => Ok(None),
         }
     }
-    // What is answered by an earlier call costs nothing.
-    if let Some(likeness) = admission.similar.filter(|likeness| likeness.refuses)
-        && let Some(call_id) = newest_alike(connection, likeness.group, record, now)?
-        && Some(call_id) != likeness.confirmed
-    {
-        return Ok(Some(Denied::Similar { call_id }));
-    }
-    if let Some(spending) = &admission.budget
-        && let Some(frees_at) = is_spent(connection, spending, record, now)?
-    {
-        return Ok(Some(Denied::Spent { frees_at }));
-    }
-    match admission.lock {
-        Some(line) => is_busy(connection, line, record, now),
-        None => Ok(None),
-    }
-}
 
-/// When there is room again for a call without a place; `None`: there is room now.
-fn is_spent(
-    connection: &Connection,
-    spending: &BudgetRule,
-    record: &Record,
-    now: Timestamp,
-) -> rusqlite::Result<Option<Timestamp>> {
-    // The place whose end makes room: all but `max - 1` of the newer ones have ended by then.
-    let sql = "SELECT place_until FROM places WHERE room = ?1 AND place_until > ?2
-            AND NOT EXISTS (SELECT 1 FROM places WHERE room = ?1 AND call_id = ?3 AND place_until > ?2)
-         ORDER BY place_until DESC LIMIT 1 OFFSET ?4";
-    let call_id = bytes(record.intent.call_id);
-    let most = spending.max.saturating_sub(1);
-    let place = params![room(spending.group), now.as_microsecond(), call_id, most];
-    first(connection, sql, place, |row| Columns::of(row).time())
-}
+    /// When a budget has room again for a call without a place in it. `None`: it has room now.
+    fn is_spent(&self, budget: &BudgetRule) -> Result<Option<Timestamp>> {
+        // The place whose end makes room: all but `max - 1` of the newer ones have ended by then.
+        let sql = "SELECT place_until FROM places WHERE room = ?1 AND place_until > ?2
+                AND NOT EXISTS (SELECT 1 FROM places WHERE room = ?1 AND call_id = ?3 AND place_until > ?2)
+             ORDER BY place_until DESC LIMIT 1 OFFSET ?4";
+        let now = self.now.as_microsecond();
+        let newer = budget.max.saturating_sub(1);
+        let place = params![room(budget.group), now, self.call_id.0, newer];
+        first(self.connection, sql, place, |row| time(row, 0))
+    }
 
-/// The newest other call of a group.
-fn newest_alike(
-    connection: &Connection,
-    group: GroupKey,
-    record: &Record,
-    now: Timestamp,
-) -> rusqlite::Result<Option<CallId>> {
-    let sql = "SELECT call_id FROM places WHERE room = ?1 AND place_until > ?2 AND call_id <> ?3
+    /// The newest other call of a group.
+    fn newest_alike(&self, group: GroupKey) -> Result<Option<CallId>> {
+        let sql =
+            "SELECT call_id FROM places WHERE room = ?1 AND place_until > ?2 AND call_id <> ?3
              ORDER BY place_until DESC, call_id DESC LIMIT 1";
-    let others = params![
-        room(group),
-        now.as_microsecond(),
-        bytes(record.intent.call_id)
-    ];
-    first(connection, sql, others, |row| {
-        row.get::<_, Identity>(0).map(|id| CallId(id.0))
-    })
+        let others = params![room(group), self.now.as_microsecond(), self.call_id.0];
+        first(self.connection, sql, others, |row| row.get(0).map(CallId))
+    }
+
+    /// Why the session's lock is not to be had: its holder, or a call in the line before this one.
+    ///
+    /// A call that waits gets a place in the line, or keeps it, if the line is not too long.
+    fn is_busy(&self, line: Line) -> Result<Option<Denied>> {
+        let Self {
+            connection,
+            session,
+            call_id,
+            now,
+        } = *self;
+        // A call that did not ask again in time has lost its place.
+        let sql = "DELETE FROM line WHERE session = ?1 AND place_until <= ?2";
+        execute(connection, sql, params![session, now.as_microsecond()])?;
+        let is_free = |lock: &Lock| {
+            lock.call_id == call_id || lock.free_from.is_some_and(|free_from| free_from <= now)
+        };
+        let lock = lock_of(connection, session)?.filter(|lock| !is_free(lock));
+        let waiting = line_of(connection, session)?;
+        let place = waiting.iter().position(|(waits, _)| *waits == call_id);
+        let ahead = place.unwrap_or(waiting.len());
+        let in_front = ahead.checked_sub(1).map(|last| waiting[last].0);
+        let Some(behind) = in_front.or(lock.map(|lock| lock.call_id)) else {
+            return Ok(None);
+        };
+        let has_room = match line {
+            Line::Waits { longest } => place.is_some() || waiting.len() < longest as usize,
+            Line::Leaves => false,
+        };
+        if !has_room {
+            return Ok(Some(Denied::Busy { lock, behind: None }));
+        }
+        // Two calls within one microsecond stand in the order in which they were written.
+        let came_at = waiting.last().map_or(now, |(_, last)| {
+            now.max(after(*last, Duration::from_micros(1)))
+        });
+        let sql =
+            "INSERT INTO line (session, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET place_until = excluded.place_until";
+        let (came_at, until) = (came_at.as_microsecond(), after(now, LINE_PLACE));
+        let place = params![session, call_id.0, came_at, until.as_microsecond()];
+        execute(connection, sql, place)?;
+        let behind = Some(behind);
+        Ok(Some(Denied::Busy { lock, behind }))
+    }
+
+    /// Draws the call's fencing token, which becomes the session's newest.
+    fn draw(&self, token: Token) -> Result<u64> {
+        // At least the time in microseconds: so it rises even if the table were lost.
+        // And above all that were given before a loss.
+        let (least, step) = match token {
+            Token::Next => (self.now.as_microsecond(), 1),
+            Token::This(token) => (integer(token), 0),
+        };
+        let sql = "INSERT INTO sessions (session, token)
+                 VALUES (?1, max(?2, iif(?3 = 1, (SELECT token + 1 FROM ledger), 0)))
+                 ON CONFLICT DO UPDATE SET token = max(token + ?3, excluded.token) RETURNING token";
+        let drawn = params![self.session, least, step];
+        let token = first(self.connection, sql, drawn, |row| row.get::<_, i64>(0))?;
+        Ok(token.ok_or(Error::QueryReturnedNoRows)?.unsigned_abs())
+    }
+
+    /// Gives the call a place in a group, or a longer time in it if its time is over.
+    fn take_place(&self, group: GroupKey, until: Timestamp) -> Result<()> {
+        let sql = "INSERT INTO places (room, call_id, place_until) VALUES (?1, ?2, ?3)
+                 ON CONFLICT DO UPDATE SET place_until = excluded.place_until WHERE place_until <= ?4";
+        let (until, now) = (until.as_microsecond(), self.now.as_microsecond());
+        let place = params![room(group), self.call_id.0, until, now];
+        execute(self.connection, sql, place).map(drop)
+    }
+
+    fn take_lock(&self, record: &Record) -> Result<()> {
+        let sql = "UPDATE sessions SET lock_call = ?2, lock_token = ?3, lock_lease = ?4, lock_free_from = NULL
+                 WHERE session = ?1";
+        let lease_until = record.attempt.lease_until.as_microsecond();
+        let token = record.fencing.map(integer);
+        let lock = params![self.session, self.call_id.0, token, lease_until];
+        execute(self.connection, sql, lock)?;
+        leave_line(self.connection, self.session, self.call_id)
+    }
 }
 
 /// The newest token of a session, and whether it is frozen.
-pub(super) fn newest(
-    connection: &Connection,
-    session: SessionKey,
-) -> rusqlite::Result<Option<(u64, bool)>> {
+pub(super) fn newest(connection: &Connection, session: SessionKey) -> Result<Option<(u64, bool)>> {
     let sql = "SELECT token, frozen FROM sessions WHERE session = ?1";
     first(connection, sql, [session], |row| {
         Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?))
     })
 }
 
-/// The holder or waiter before this call.
-///
-/// A call that waits also gets a place in the line, if there is room.
-fn is_busy(
-    connection: &Connection,
-    line: Line,
-    record: &Record,
-    now: Timestamp,
-) -> rusqlite::Result<Option<Denied>> {
-    let intent = &record.intent;
-    let session = SessionKey::of(&intent.tenant, &intent.session_id);
-    // A call that was not heard of is not waited for.
-    let sql = "DELETE FROM line WHERE session = ?1 AND place_until <= ?2";
-    execute(connection, sql, params![session, now.as_microsecond()])?;
-    let is_free = |lock: &Lock| {
-        lock.call_id == intent.call_id || lock.free_from.is_some_and(|free_from| free_from <= now)
-    };
-    let lock = lock_of(connection, session)?.filter(|lock| !is_free(lock));
-    let waiting = line_of(connection, session)?;
-    let place = waiting
-        .iter()
-        .position(|(call_id, _)| *call_id == intent.call_id);
-    let ahead = place.unwrap_or(waiting.len());
-    let in_front = ahead.checked_sub(1).map(|last| waiting[last].0);
-    let Some(behind) = in_front.or(lock.map(|lock| lock.call_id)) else {
-        return Ok(None);
-    };
-    let has_room = match line {
-        Line::Waits { longest } => place.is_some() || waiting.len() < longest as usize,
-        Line::Leaves => false,
-    };
-    if !has_room {
-        return Ok(Some(Denied::Busy { lock, behind: None }));
-    }
-    // Two that come within one microsecond stand as they were written.
-    let came_at = waiting.last().map_or(now, |(_, last)| {
-        now.max(after(*last, std::time::Duration::from_micros(1)))
-    });
-    let sql = "INSERT INTO line (session, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT DO UPDATE SET place_until = excluded.place_until";
-    let place = params![
-        session,
-        bytes(intent.call_id),
-        came_at.as_microsecond(),
-        after(now, LINE_PLACE).as_microsecond(),
-    ];
-    execute(connection, sql, place)?;
-    Ok(Some(Denied::Busy {
-        lock,
-        behind: Some(behind),
-    }))
-}
-
-/// Draws the call's fencing token, which becomes the session's newest.
-fn draw(
-    connection: &Connection,
-    intent: &Intent,
-    token: Token,
-    now: Timestamp,
-) -> rusqlite::Result<u64> {
-    // At least the time in microseconds: so it rises even if the table were lost.
-    // And above all that were given before a loss.
-    let (least, step) = match token {
-        Token::Next => (now.as_microsecond(), 1),
-        Token::This(token) => (integer(token), 0),
-    };
-    let sql = "INSERT INTO sessions (session, token)
-             VALUES (?1, max(?2, iif(?3 = 1, (SELECT token + 1 FROM ledger), 0)))
-             ON CONFLICT DO UPDATE SET token = max(token + ?3, excluded.token) RETURNING token";
-    let session = SessionKey::of(&intent.tenant, &intent.session_id);
-    let drawn = params![session, least, step];
-    let token = first(connection, sql, drawn, |row| row.get::<_, i64>(0))?;
-    Ok(token
-        .ok_or(rusqlite::Error::QueryReturnedNoRows)?
-        .unsigned_abs())
-}
-
-fn take_place(
-    connection: &Connection,
-    group: GroupKey,
-    record: &Record,
-    until: Timestamp,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO places (room, call_id, place_until) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET place_until = excluded.place_until WHERE place_until <= ?4";
-    let (call_id, now) = (bytes(record.intent.call_id), record.updated_at);
-    let place = params![
-        room(group),
-        call_id,
-        until.as_microsecond(),
-        now.as_microsecond()
-    ];
-    execute(connection, sql, place).map(drop)
-}
-
-fn take_lock(connection: &Connection, record: &Record) -> rusqlite::Result<()> {
-    let intent = &record.intent;
-    let sql = "UPDATE sessions SET lock_call = ?2, lock_token = ?3, lock_lease = ?4, lock_free_from = NULL
-             WHERE session = ?1";
-    let lock = params![
-        SessionKey::of(&intent.tenant, &intent.session_id),
-        bytes(intent.call_id),
-        record.fencing.map(integer),
-        record.attempt.lease_until.as_microsecond(),
-    ];
-    execute(connection, sql, lock)?;
-    leave_line(connection, &SessionId::of(intent), intent.call_id)
-}
-
 /// Frees lock and place of a change, if this run of the call has them.
-pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
+pub(super) fn release(connection: &Connection, change: &Change) -> Result<()> {
     let intent = &change.record.intent;
-    let call_id = bytes(intent.call_id);
+    let call_id = intent.call_id.0;
     if let Some(free_from) = change.release.lock_from {
         let is_free = free_from <= change.record.updated_at;
         let sql = "UPDATE sessions SET lock_call = iif(?3, NULL, lock_call), lock_free_from = iif(?3, NULL, ?4)
                  WHERE session = ?1 AND lock_call = ?2 AND lock_token IS ?5";
-        let lock = params![
-            SessionKey::of(&intent.tenant, &intent.session_id),
-            call_id,
-            is_free,
-            free_from.as_microsecond(),
-            change.record.fencing.map(integer),
-        ];
+        let (session, free_from) = (SessionKey::of_call(intent), free_from.as_microsecond());
+        let token = change.record.fencing.map(integer);
+        let lock = params![session, call_id, is_free, free_from, token];
         execute(connection, sql, lock)?;
     }
     if let Some(group) = change.release.similar {
@@ -314,40 +261,35 @@ pub(super) fn release(connection: &Connection, change: &Change) -> rusqlite::Res
     Ok(())
 }
 
-pub(super) fn lock_of(
-    connection: &Connection,
-    session: SessionKey,
-) -> rusqlite::Result<Option<Lock>> {
+pub(super) fn lock_of(connection: &Connection, session: SessionKey) -> Result<Option<Lock>> {
     let sql = "SELECT lock_call, lock_token, lock_lease, lock_free_from FROM sessions
              WHERE session = ?1 AND lock_call IS NOT NULL";
     first(connection, sql, [session], |row| {
-        let mut columns = Columns::of(row);
         Ok(Lock {
-            call_id: CallId(columns.read::<Identity>()?.0),
-            token: columns.read::<i64>()?.unsigned_abs(),
-            lease_until: columns.time()?,
-            free_from: columns.maybe_time()?,
+            call_id: CallId(row.get(0)?),
+            token: row.get::<_, i64>(1)?.unsigned_abs(),
+            lease_until: time(row, 2)?,
+            free_from: maybe_time(row, 3)?,
         })
     })
 }
 
+/// The calls that wait for a session's lock, and since when, in their order.
 pub(super) fn line_of(
     connection: &Connection,
     session: SessionKey,
-) -> rusqlite::Result<Vec<(CallId, Timestamp)>> {
+) -> Result<Vec<(CallId, Timestamp)>> {
     let sql = "SELECT call_id, came_at FROM line WHERE session = ?1 ORDER BY came_at";
     all(connection, sql, [session], |row| {
-        let mut columns = Columns::of(row);
-        Ok((CallId(columns.read::<Identity>()?.0), columns.time()?))
+        Ok((CallId(row.get(0)?), time(row, 1)?))
     })
 }
 
 pub(super) fn leave_line(
     connection: &Connection,
-    id: &SessionId,
+    session: SessionKey,
     call_id: CallId,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     let sql = "DELETE FROM line WHERE session = ?1 AND call_id = ?2";
-    let session = SessionKey::of(&id.tenant, &id.id);
-    execute(connection, sql, params![session, bytes(call_id)]).map(drop)
+    execute(connection, sql, params![session, call_id.0]).map(drop)
 }

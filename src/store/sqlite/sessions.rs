@@ -3,39 +3,32 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
-use super::Sqlite;
 use super::query::{all, execute};
-use super::row::{event, integer};
+use super::row::integer;
 use super::session::{SessionKey, leave_line, line_of, lock_of, newest};
 use super::worker::Need;
+use super::{Sqlite, events};
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::store::{Error, Sessions};
 
 /// How long a session without a call is kept.
 ///
-/// Its next token is still greater than every earlier one, because tokens never fall behind the
-/// clock.
+/// The next token of a deleted session is still above its earlier ones: tokens never fall behind the clock.
 const SESSION_MEMORY_US: i64 = 7 * 24 * 3_600 * 1_000_000;
-/// Most entries of a session that are kept, the newest.
-const MAX_EVENTS: u32 = 100;
 
 #[async_trait]
 impl Sessions for Sqlite {
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
-        let id = id.clone();
+        let session = SessionKey::of(&id.tenant, &id.id);
         let look = move |connection: &Connection| {
-            let session = SessionKey::of(&id.tenant, &id.id);
-            let found = newest(connection, session)?;
-            let (token, frozen) = found.unwrap_or_default();
-            let sql = "SELECT at, event, actor, detail FROM session_events
-                 WHERE session = ?1 ORDER BY seq";
+            let (token, frozen) = newest(connection, session)?.unwrap_or_default();
             Ok(Session {
                 token: (token > 0).then_some(token),
                 lock: lock_of(connection, session)?,
                 waiting: line_of(connection, session)?,
                 frozen,
-                events: all(connection, sql, [session], event)?,
+                events: events::all(connection, "session", session)?,
             })
         };
         self.readers.calls.read(look).await
@@ -48,8 +41,7 @@ impl Sessions for Sqlite {
             gate.must_be_whole()?;
             let sql = "UPDATE sessions SET lock_call = NULL, lock_free_from = NULL
                  WHERE session = ?1 AND lock_call = ?2 AND lock_token = ?3";
-            let call_id = lock.call_id.0.into_bytes();
-            let this = params![session, call_id, integer(lock.token)];
+            let this = params![session, lock.call_id.0, integer(lock.token)];
             let unlocked = execute(connection, sql, this)? > 0;
             if unlocked {
                 insert_event(connection, session, &entry)?;
@@ -79,28 +71,24 @@ impl Sessions for Sqlite {
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        let id = id.clone();
-        let leave = move |connection: &Connection| leave_line(connection, &id, call_id);
+        let session = SessionKey::of(&id.tenant, &id.id);
+        let leave = move |connection: &Connection| leave_line(connection, session, call_id);
         self.writer.run(Need::Plain, leave).await?;
         self.endings.say(call_id);
         Ok(())
     }
 }
 
+/// Adds an act on a session, which keeps the session from cleanup.
 fn insert_event(
     connection: &Connection,
     session: SessionKey,
     entry: &Entry,
 ) -> rusqlite::Result<()> {
-    let at = entry.at.as_microsecond();
-    let sql = "INSERT INTO session_events (session, at, event, actor, detail) VALUES (?1, ?2, ?3, ?4, ?5)";
-    let noted = params![session, at, entry.event, entry.by, entry.detail];
-    execute(connection, sql, noted)?;
-    let sql = "DELETE FROM session_events WHERE session = ?1 AND seq NOT IN
-             (SELECT seq FROM session_events WHERE session = ?1 ORDER BY seq DESC LIMIT ?2)";
-    execute(connection, sql, params![session, MAX_EVENTS])?;
+    events::insert(connection, "session", session, entry)?;
     let sql = "UPDATE sessions SET touched_at = ?2 WHERE session = ?1";
-    execute(connection, sql, params![session, at]).map(drop)
+    let touched = params![session, entry.at.as_microsecond()];
+    execute(connection, sql, touched).map(drop)
 }
 
 /// Deletes expired places, lines and sessions, at most `limit` of each.

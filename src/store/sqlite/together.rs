@@ -1,14 +1,22 @@
 //! Whether a database file and the write-ahead log beside it belong together.
 //!
-//! A log holds what was committed since it was begun; all before that is in the file. With each commit the database says
-//! how many of them the file had when a log could last be begun anew. A file that has fewer by itself, or more than are
-//! known with the log, is not the one to which the log belongs: read together they give pages of different times.
+//! A log has the commits since it was begun; the file has all commits before that. Each commit writes down how many commits
+//! were in the file when the log could last begin anew. A file that has fewer commits by itself, or more than file and log
+//! together, does not belong to the log: read together they would give pages of different times.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use rusqlite::{Connection, OpenFlags};
 use uuid::Uuid;
+
+/// The bytes of a path that a URI must escape.
+const ESCAPED: AsciiSet = NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'-');
 
 /// The state of a file without its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +40,20 @@ pub(super) struct Together {
     pub(super) in_file: u64,
 }
 
+impl Together {
+    pub(super) fn of(connection: &Connection) -> rusqlite::Result<Self> {
+        let sql = "SELECT epoch, former, commits, in_file FROM ledger";
+        connection.query_row(sql, [], |row| {
+            Ok(Self {
+                epoch: row.get(0)?,
+                former: row.get(1)?,
+                commits: row.get::<_, i64>(2)?.unsigned_abs(),
+                in_file: row.get::<_, i64>(3)?.unsigned_abs(),
+            })
+        })
+    }
+}
+
 /// Reads the file without its log. Must be done before anything else has it open.
 pub(super) fn read_alone(path: &Path) -> Alone {
     if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
@@ -47,45 +69,28 @@ fn read_file(path: &Path) -> rusqlite::Result<Alone> {
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection =
         Connection::open_with_flags(format!("file:{}?immutable=1", escaped(path)), flags)?;
-    let is_there = connection
-        .query_row(
-            "SELECT 1 FROM sqlite_schema WHERE name = 'ledger'",
-            [],
-            |_| Ok(()),
-        )
-        .optional()?;
-    if is_there.is_none() {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'ledger'";
+    let tables: i64 = connection.query_row(sql, [], |row| row.get(0))?;
+    if tables == 0 {
         return Ok(Alone::Nothing);
     }
     connection.query_row("SELECT epoch, commits FROM ledger", [], |row| {
-        let commits: i64 = row.get(1)?;
         Ok(Alone::Commits {
-            epoch: Uuid::from_bytes(row.get(0)?),
-            commits: commits.unsigned_abs(),
+            epoch: row.get(0)?,
+            commits: row.get::<_, i64>(1)?.unsigned_abs(),
         })
     })
 }
 
 /// Escapes a path for a URI.
 fn escaped(path: &Path) -> String {
-    let mut text = String::new();
-    for byte in path.as_os_str().as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"/._-".contains(byte) {
-            text.push(char::from(*byte));
-        } else {
-            text += &format!("%{byte:02x}");
-        }
-    }
-    text
+    percent_encode(path.as_os_str().as_bytes(), &ESCAPED).to_string()
 }
 
 /// Why file and log do not belong together.
 pub(super) fn compare(alone: Alone, together: Together) -> Option<String> {
     let Together {
-        epoch,
-        former,
-        commits,
-        in_file,
+        commits, in_file, ..
     } = together;
     match alone {
         Alone::Nothing if in_file == 0 => None,
@@ -93,7 +98,7 @@ pub(super) fn compare(alone: Alone, together: Together) -> Option<String> {
             "the log goes on after {in_file} commits, and the file has none"
         )),
         Alone::Unreadable => None,
-        Alone::Commits { epoch: other, .. } if other != epoch && other != former => {
+        Alone::Commits { epoch, .. } if epoch != together.epoch && epoch != together.former => {
             Some("they are of different databases".to_owned())
         }
         Alone::Commits { commits: has, .. } if has < in_file => Some(format!(

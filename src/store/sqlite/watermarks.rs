@@ -1,15 +1,14 @@
 //! Whether the file has lost data, by watermarks beside it.
 //!
-//! The database has a random *epoch* and counts its transactions. Both are also written to a small
-//! file beside it, after the commit and before anything is answered, without an fsync of its own.
-//! At the start that file may be behind the database, after a loss of power; if it is ahead, or of
-//! another epoch, the database was deleted, exchanged or put back. Then the store is closed until
-//! an operator accepts the loss, which begins another epoch.
+//! The database has a random *epoch* and counts its transactions. After each commit, and before any answer, both are also
+//! written to a small file beside the database, without an fsync of its own. After a loss of power that file may be behind
+//! the database. If it is ahead, or of another epoch, the database was deleted, exchanged or put back. Then the store is
+//! closed until an operator accepts the loss, which begins another epoch.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -17,6 +16,8 @@ use bytes::Bytes;
 use rusqlite::{Connection, ffi, params};
 use uuid::Uuid;
 
+use super::error::{At as _, OpenError};
+use super::files::beside;
 use super::query::execute;
 use super::row::integer;
 use crate::core::key::digest;
@@ -29,7 +30,7 @@ const TITLE: &str = "oncegate-watermarks 1";
 const SECRET: &str = "secret";
 /// The length of the first line.
 const LINE: usize = 112;
-/// How far ahead of the clock a token is a fault, which raises no other session's.
+/// How far ahead of the clock a token must be to count as a fault, which raises no other session's tokens.
 const TOKEN_LIMIT_US: i64 = 24 * 3_600 * 1_000_000;
 
 /// The epoch, the commits and the token of the data.
@@ -43,7 +44,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// The watermarks as one line, always of the same length.
+    /// The watermarks as one line. Its length is always the same.
     fn line(&self) -> String {
         let marks = format!(
             "{TITLE} {} {:020} {:020}",
@@ -55,7 +56,7 @@ impl Marks {
         format!("{marks} {}\n", hex::encode(&sum[..7]))
     }
 
-    /// `None`: this line was never written.
+    /// `None`: the line is damaged.
     fn parse(line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(line).ok()?;
         let mut words = text.strip_prefix(TITLE)?.split_ascii_whitespace();
@@ -68,9 +69,9 @@ impl Marks {
         (marks.line() == text).then_some(marks)
     }
 
-    /// Counts the transaction in which this is called.
+    /// Counts the transaction in which it is called.
     ///
-    /// `moved`: as many commits are in the file, and not only in the log.
+    /// `moved`: how many commits are in the file itself, and not only in the log.
     pub(super) fn count(connection: &Connection, moved: Option<u64>) -> rusqlite::Result<Self> {
         let count = "UPDATE ledger SET commits = commits + 1, in_file = coalesce(?1, in_file)";
         execute(connection, count, [moved.map(integer)])?;
@@ -83,28 +84,23 @@ impl Marks {
     }
 
     pub(super) fn of(connection: &Connection) -> rusqlite::Result<Self> {
-        let mut marks = connection.prepare_cached(
-            "SELECT epoch, commits, max(token, coalesce((
+        let sql = "SELECT epoch, commits, max(token, coalesce((
                 SELECT max(token) FROM sessions
-                WHERE token <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?1), 0)) FROM ledger",
-        )?;
-        marks.query_row([TOKEN_LIMIT_US], read)
+                WHERE token <= CAST(unixepoch('subsec') * 1000000 AS INTEGER) + ?1), 0)) FROM ledger";
+        let mut marks = connection.prepare_cached(sql)?;
+        marks.query_row([TOKEN_LIMIT_US], |row| {
+            Ok(Self {
+                epoch: row.get(0)?,
+                commits: row.get::<_, i64>(1)?.unsigned_abs(),
+                token: row.get::<_, i64>(2)?.unsigned_abs(),
+            })
+        })
     }
-}
-
-fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Marks> {
-    let (commits, token): (i64, i64) = (row.get(1)?, row.get(2)?);
-    let epoch = Uuid::from_bytes(row.get(0)?);
-    Ok(Marks {
-        epoch,
-        commits: commits.unsigned_abs(),
-        token: token.unsigned_abs(),
-    })
 }
 
 /// The watermarks in the file beside the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beside {
+enum Found {
     /// There is no file, or it is empty.
     Nothing,
     /// The file is damaged.
@@ -121,8 +117,8 @@ pub(super) struct Lost {
     remembered: Option<Marks>,
 }
 
-/// The loss of the database, if there is one.
-fn compare(beside: Beside, data: Marks) -> Option<Lost> {
+/// What the database has lost, by the watermarks in the file.
+fn compare(found: Found, data: Marks) -> Option<Lost> {
     let lost = |what: String, commits, remembered| {
         Some(Lost {
             what,
@@ -130,34 +126,29 @@ fn compare(beside: Beside, data: Marks) -> Option<Lost> {
             remembered,
         })
     };
-    match beside {
+    match found {
         // Nothing was ever acknowledged. A damaged file says that something may have been.
-        Beside::Nothing if data.commits == 0 => None,
-        Beside::Marks(marks) if data.commits == 0 && marks.commits == 0 => None,
-        Beside::Nothing => lost(
-            "there are calls, but no file of watermarks beside them".into(),
-            0,
-            None,
-        ),
-        Beside::Unreadable => lost(
-            "the file of watermarks beside it is damaged".into(),
-            0,
-            None,
-        ),
-        Beside::Marks(marks) if marks.epoch != data.epoch => {
-            let what = "this is another database than the one that was served last".to_owned();
-            lost(what, marks.commits, Some(marks))
+        Found::Nothing if data.commits == 0 => None,
+        Found::Marks(marks) if data.commits == 0 && marks.commits == 0 => None,
+        Found::Nothing => {
+            let what = "there are calls, but no file of watermarks beside them";
+            lost(what.into(), 0, None)
         }
-        Beside::Marks(marks) => {
+        Found::Unreadable => {
+            let what = "the file of watermarks beside it is damaged";
+            lost(what.into(), 0, None)
+        }
+        Found::Marks(marks) if marks.epoch != data.epoch => {
+            let what = "this is another database than the one that was served last";
+            lost(what.into(), marks.commits, Some(marks))
+        }
+        Found::Marks(marks) => {
             let missing = marks
                 .commits
                 .checked_sub(data.commits)
                 .filter(|missing| *missing > 0)?;
-            lost(
-                format!("the newest {missing} transactions are missing"),
-                missing,
-                Some(marks),
-            )
+            let what = format!("the newest {missing} transactions are missing");
+            lost(what, missing, Some(marks))
         }
     }
 }
@@ -170,31 +161,29 @@ pub(super) struct Watermarks {
     secret: Mutex<Vec<u8>>,
     lost: Mutex<Option<Lost>>,
     is_lost: AtomicBool,
-    /// Whether an operator is about to accept the loss: documents may be written.
+    /// Whether an operator is accepting the loss. Then documents may be written.
     is_accepting: AtomicBool,
     /// Whether the last write of the file failed, and was logged.
     is_failing: AtomicBool,
 }
 
 impl Watermarks {
-    /// Compares the file with the database, and updates it if nothing is lost.
+    /// Compares the file with its database, and updates it if nothing is lost.
     ///
     /// # Errors
     /// The database cannot be read, or the file.
-    pub(super) fn open(path: PathBuf, connection: &Connection) -> Result<Self, OpenError> {
-        let data = Marks::of(connection)?;
-        let file = private::open_existing(&path);
-        let (file, beside, secret) = match file {
+    pub(super) fn open(database: &Path, connection: &Connection) -> Result<Self, OpenError> {
+        let data = Marks::of(connection).at(database)?;
+        let path = beside(database, ".watermarks");
+        let (file, found, secret) = match private::open_existing(&path) {
             Ok(file) => {
-                let (beside, secret) = read_file(&file)?;
-                (Some(file), beside, secret)
+                let (found, secret) = read_file(&file).at(&path)?;
+                (Some(file), found, secret)
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                (None, Beside::Nothing, Vec::new())
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) if error.kind() == ErrorKind::NotFound => (None, Found::Nothing, Vec::new()),
+            Err(error) => return Err(error).at(&path),
         };
-        let lost = compare(beside, data);
+        let lost = compare(found, data);
         let watermarks = Self {
             path,
             file: Mutex::new(file),
@@ -211,7 +200,7 @@ impl Watermarks {
                     "the store has lost data: nothing is claimed until a person accepts that"
                 );
             }
-            None if beside == Beside::Marks(data) => {}
+            None if found == Found::Marks(data) => {}
             None => watermarks.write(&data, true),
         }
         Ok(watermarks)
@@ -232,22 +221,22 @@ impl Watermarks {
         !self.is_lost() || self.is_accepting.load(Ordering::SeqCst)
     }
 
-    /// Prepares to accept the loss. False: nothing is lost.
+    /// Begins the acceptance of a loss. False: nothing is lost.
     pub(super) fn prepare(&self) -> bool {
         let is_lost = self.is_lost();
         self.is_accepting.store(is_lost, Ordering::SeqCst);
         is_lost
     }
 
-    /// Ends an acceptance that was not completed: documents may not be written any more.
+    /// Cancels an acceptance: documents may not be written any more.
     pub(super) fn break_off(&self) {
         self.is_accepting.store(false, Ordering::SeqCst);
     }
 
-    /// Begins another epoch, in the transaction in which this is called.
+    /// Begins another epoch, in the transaction in which it is called.
     ///
-    /// The file comes first: if the transaction is not committed, the database is of another epoch
-    /// than the file, and the store stays closed.
+    /// It writes the file first. If the transaction is not committed, the epochs of file and database differ, and the store
+    /// stays closed.
     pub(super) fn begin_epoch(&self, connection: &Connection) -> rusqlite::Result<()> {
         let data = Marks::count(connection, None)?;
         let remembered = self
@@ -264,17 +253,12 @@ impl Watermarks {
             let why = format!("{}: {error}", self.path.display());
             rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CANTOPEN), Some(why))
         })?;
-        // Tokens that no gateway remembers were not ahead of the clock either.
+        // Lost tokens may be higher than all remembered ones, but none was ahead of the clock.
         let sql = "UPDATE ledger SET former = epoch, epoch = ?1, commits = ?2,
                     token = max(?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
                     whole_since = CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
-        let (commits, token) = (integer(marks.commits), integer(marks.token));
-        execute(
-            connection,
-            sql,
-            params![marks.epoch.as_bytes(), commits, token],
-        )
-        .map(drop)
+        let begun = params![marks.epoch, integer(marks.commits), integer(marks.token)];
+        execute(connection, sql, begun).map(drop)
     }
 
     /// Marks the data as whole from now on, after the loss was accepted.
@@ -287,12 +271,12 @@ impl Watermarks {
     /// The copy of the store's secret.
     ///
     /// # Errors
-    /// It was damaged. That is no absent one: the secret of the calls may have been another.
+    /// The copy is damaged. It must not count as absent: the calls may have been made with another secret.
     pub(super) fn secret(&self) -> Result<Option<Bytes>, Error> {
         parse_secret(&lock(&self.secret))
     }
 
-    /// Keeps a copy of the store's secret. Without a file yet, it is written with the file.
+    /// Keeps a copy of the store's secret. If the file does not exist yet, the first marks are written with the copy.
     pub(super) fn remember_secret(&self, secret: &Bytes) {
         let line = secret_line(secret).into_bytes();
         lock(&self.secret).clone_from(&line);
@@ -309,7 +293,7 @@ impl Watermarks {
 
     /// Writes the file.
     ///
-    /// A file that cannot be written falls behind, which counts as no loss; so that is only logged.
+    /// A failure is only logged: the file falls behind, which counts as no loss.
     pub(super) fn write(&self, marks: &Marks, durably: bool) {
         let written = self.try_write(marks, durably);
         let failed = written.is_err();
@@ -339,7 +323,7 @@ impl Watermarks {
         if durably {
             let secret = lock(&self.secret).clone();
             file.write_all_at(&secret, line.len() as u64)?;
-            // A damaged file may have been longer.
+            // The file may have been damaged, and longer.
             file.set_len((line.len() + secret.len()) as u64)?;
             file.sync_all()?;
         }
@@ -359,16 +343,7 @@ impl Watermarks {
     }
 }
 
-/// Why the watermarks cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum OpenError {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error(transparent)]
-    Database(#[from] rusqlite::Error),
-}
-
-fn read_file(file: &File) -> io::Result<(Beside, Vec<u8>)> {
+fn read_file(file: &File) -> io::Result<(Found, Vec<u8>)> {
     let mut text = Vec::new();
     file.take(4_096).read_to_end(&mut text)?;
     let (marks, secret) = text.split_at(text.len().min(LINE));
@@ -400,12 +375,12 @@ fn parse_secret(line: &[u8]) -> Result<Option<Bytes>, Error> {
     read().map(Some).ok_or_else(damaged)
 }
 
-fn parse_file(text: &[u8]) -> Beside {
+fn parse_file(text: &[u8]) -> Found {
     match Marks::parse(text) {
-        Some(marks) => Beside::Marks(marks),
-        // Its first line was never written.
-        None if text.is_empty() => Beside::Nothing,
-        None => Beside::Unreadable,
+        Some(marks) => Found::Marks(marks),
+        // The first line was never written.
+        None if text.is_empty() => Found::Nothing,
+        None => Found::Unreadable,
     }
 }
 

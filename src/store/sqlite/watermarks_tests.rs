@@ -10,15 +10,15 @@ fn marks(epoch: u128, commits: u64) -> Marks {
     }
 }
 
-fn missing(beside: Beside, data: Marks) -> Option<u64> {
-    compare(beside, data).map(|lost| lost.commits)
+fn missing(found: Found, data: Marks) -> Option<u64> {
+    compare(found, data).map(|lost| lost.commits)
 }
 
 #[test]
 fn what_is_behind_the_database_is_no_loss_and_what_is_ahead_of_it_is() {
     for (beside, lost) in [(4, None), (5, None), (6, Some(1)), (9, Some(4))] {
         assert_eq!(
-            missing(Beside::Marks(marks(1, beside)), marks(1, 5)),
+            missing(Found::Marks(marks(1, beside)), marks(1, 5)),
             lost,
             "{beside}"
         );
@@ -27,18 +27,18 @@ fn what_is_behind_the_database_is_no_loss_and_what_is_ahead_of_it_is() {
 
 #[test]
 fn another_database_or_one_without_watermarks_has_lost_data_unless_nothing_was_ever_written() {
-    assert_eq!(missing(Beside::Marks(marks(1, 5)), marks(2, 9)), Some(5));
+    assert_eq!(missing(Found::Marks(marks(1, 5)), marks(2, 9)), Some(5));
     assert_eq!(
-        missing(Beside::Marks(marks(1, 5)), marks(2, 0)),
+        missing(Found::Marks(marks(1, 5)), marks(2, 0)),
         Some(5),
         "it was deleted"
     );
     assert_eq!(
-        missing(Beside::Marks(marks(1, 0)), marks(2, 5)),
+        missing(Found::Marks(marks(1, 0)), marks(2, 5)),
         Some(0),
         "it was exchanged"
     );
-    assert_eq!(missing(Beside::Marks(marks(1, 0)), marks(2, 0)), None);
+    assert_eq!(missing(Found::Marks(marks(1, 0)), marks(2, 0)), None);
     assert_eq!(
         missing(parse_file(b""), marks(1, 0)),
         None,

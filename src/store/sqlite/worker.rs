@@ -1,11 +1,10 @@
 //! Threads with a connection each: one writes, the others read.
 //!
-//! The one that writes commits in groups: every job that waits goes into one transaction, and each
-//! is answered after the commit.
+//! The thread that writes commits in groups: all jobs that wait go into one transaction, and each is answered after the
+//! commit.
 //!
 //! Must not know what the jobs do.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
@@ -25,12 +24,12 @@ const QUEUE: usize = 4096;
 /// Most jobs in one commit, so that the first does not wait long for the last.
 pub(super) const BATCH: usize = 512;
 
-/// The treatment of a job when the disk is full.
+/// Whether a job may use the reserved space when the disk is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It is refused.
+    /// No: it is refused.
     Plain,
-    /// An outcome: it gets the reserved space.
+    /// Yes: it writes an outcome.
     Reserve,
 }
 
@@ -66,21 +65,15 @@ where
         let Self { done, reply, .. } = *self;
         let answer =
             committed.and_then(|()| done.ok_or(Error::Refused("the job was not run".into())));
-        // The caller may have gone; what was committed stays.
+        // The caller may be gone. The job stays committed.
         drop(reply.send(answer));
     }
 }
 
 pub(super) enum Message {
     Job(Box<dyn Job>),
-    /// The last message.
-    ///
-    /// `closed` is dropped when the connection is closed. `wake` wakes the other threads of these
-    /// messages.
-    Stop {
-        closed: oneshot::Sender<()>,
-        wake: mpsc::Sender<Message>,
-    },
+    /// The last message. Its sender is dropped when the connection is closed.
+    Stop(oneshot::Sender<()>),
 }
 
 /// The sending side. The threads end when the last one is dropped, or after [`stop`](Self::stop).
@@ -89,18 +82,26 @@ pub(super) struct Worker {
     messages: mpsc::Sender<Message>,
 }
 
-/// The receiving side, which several threads may share.
-pub(super) struct Messages {
-    waiting: Mutex<mpsc::Receiver<Message>>,
-    is_stopped: AtomicBool,
-}
+/// The receiving side, which several threads may share. `None` after the last message.
+pub(super) struct Messages(Mutex<Option<mpsc::Receiver<Message>>>);
 
 impl Messages {
-    /// Receives the next messages, at most so many. False: there will be none.
+    /// Receives the next messages, at most so many. False: no more will come.
+    ///
+    /// Nothing behind the last message is done: its callers are told that the store has stopped.
     fn receive(&self, messages: &mut Vec<Message>, most: usize) -> bool {
-        // The thread that waits holds the lock; the others wait for that.
-        let mut waiting = lock(&self.waiting);
-        waiting.blocking_recv_many(messages, most) > 0 && !self.is_stopped.load(Ordering::SeqCst)
+        // The thread that waits for messages holds the lock. The other threads wait for the lock.
+        let mut queue = lock(&self.0);
+        let Some(receiver) = &mut *queue else {
+            return false;
+        };
+        receiver.blocking_recv_many(messages, most);
+        let is_stop = |message: &Message| matches!(message, Message::Stop(_));
+        if let Some(last) = messages.iter().position(is_stop) {
+            messages.truncate(last + 1);
+            *queue = None;
+        }
+        !messages.is_empty()
     }
 }
 
@@ -112,9 +113,9 @@ pub(super) struct Thread {
     pub(super) batch: usize,
     /// The members of the thread that writes.
     pub(super) writing: Option<Writing>,
-    /// Held until the connection is closed, which may be after the last handle is dropped.
+    /// Keeps the lock of the files until the connection is closed.
     pub(super) files: Arc<Files>,
-    /// Cancelled when the file can no longer be trusted; then the thread ends.
+    /// Cancelled when the file can no longer be trusted. Then the thread ends.
     ///
     /// A failed fsync must not be tried again.
     pub(super) fatal: CancellationToken,
@@ -126,30 +127,26 @@ pub(super) struct Writing {
     pub(super) reserve: Reserve,
     pub(super) watermarks: Arc<Watermarks>,
     pub(super) log: Log,
-    /// Threads that close their connections first: the last one to close leaves a single file.
+    /// Threads that read. They close their connections first: the last one to close leaves a single file.
     pub(super) readers: Vec<JoinHandle<()>>,
 }
 
 impl Worker {
     pub(super) fn new() -> (Self, Arc<Messages>) {
-        let (messages, waiting) = mpsc::channel(QUEUE);
-        let waiting = Messages {
-            waiting: Mutex::new(waiting),
-            is_stopped: AtomicBool::new(false),
-        };
+        let (messages, receiver) = mpsc::channel(QUEUE);
+        let waiting = Messages(Mutex::new(Some(receiver)));
         (Self { messages }, Arc::new(waiting))
     }
 
     /// Runs `work` in a transaction and answers when it is committed.
     ///
-    /// `work` may be run twice, the first time for nothing.
+    /// `work` may run twice. Then the transaction of the first time was rolled back.
     pub(super) async fn run<T, F>(&self, need: Need, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let gone = |_| Error::Ambiguous("the store has stopped".into());
         let job = Message::Job(Box::new(Task {
             need,
             work,
@@ -160,7 +157,8 @@ impl Worker {
             .send(job)
             .await
             .map_err(|_| Error::Refused("the store has stopped".into()))?;
-        answer.await.map_err(gone)?
+        let answer = answer.await;
+        answer.map_err(|_| Error::Ambiguous("the store has stopped".into()))?
     }
 
     /// Runs `work`, which only reads.
@@ -177,16 +175,8 @@ impl Worker {
     /// Answers when the first of the threads has closed its connection.
     pub(super) async fn stop(&self) {
         let (closed, is_closed) = oneshot::channel();
-        if self
-            .messages
-            .send(Message::Stop {
-                closed,
-                wake: self.messages.clone(),
-            })
-            .await
-            .is_ok()
-        {
-            // Nothing is ever sent.
+        if self.messages.send(Message::Stop(closed)).await.is_ok() {
+            // It ends when the sender is dropped: nothing is ever sent.
             drop(is_closed.await);
         }
     }
@@ -200,29 +190,16 @@ impl Thread {
     }
 
     fn work_off(mut self, waiting: &Messages) {
-        // Without its thread the store would refuse everything for ever.
+        // After a panic the store would refuse everything for ever, so the gateway must stop.
         let if_it_panics = self.fatal.clone().drop_guard();
-        let (mut messages, mut batch) = (
-            Vec::with_capacity(self.batch),
-            Vec::with_capacity(self.batch),
-        );
+        let mut messages = Vec::with_capacity(self.batch);
+        let mut batch = Vec::with_capacity(self.batch);
         let mut stop = None;
         while stop.is_none() && waiting.receive(&mut messages, self.batch) {
             for message in messages.drain(..) {
                 match message {
-                    Message::Job(job) if stop.is_none() => batch.push(job),
-                    // Who asked hears that it was not done.
-                    Message::Job(_) => {}
-                    Message::Stop { closed, wake } => {
-                        waiting.is_stopped.store(true, Ordering::SeqCst);
-                        // Waiting threads wake by it; if there is no room for it, none waits.
-                        let (unheard, _) = oneshot::channel();
-                        drop(wake.try_send(Message::Stop {
-                            closed: unheard,
-                            wake: wake.clone(),
-                        }));
-                        stop = Some(closed);
-                    }
+                    Message::Job(job) => batch.push(job),
+                    Message::Stop(closed) => stop = Some(closed),
                 }
             }
             if let Some(writing) = &mut self.writing {
@@ -239,7 +216,7 @@ impl Thread {
 
     /// Closes the connection.
     ///
-    /// The one that writes comes last and leaves a single file with everything in it.
+    /// The thread that writes closes last, and leaves a single file with everything in it.
     fn end(self) {
         let Self {
             connection,
@@ -251,10 +228,10 @@ impl Thread {
             return drop((connection, files));
         };
         for reader in writing.readers {
-            // One that panicked has said so.
+            // A panic of it is logged already.
             drop(reader.join());
         }
-        // What is left in the log is not lost: the next start reads it.
+        // The next start reads what is left in the log.
         let moved: rusqlite::Result<i64> =
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0));
         if !matches!(moved, Ok(0)) {
@@ -277,15 +254,16 @@ impl Thread {
         if together.as_ref().is_err_and(Failed::is_fatal) || !self.files.are_those_opened() {
             return self.give_up(batch);
         }
+        // To run it again would give the same error.
         let is_one_read = batch.len() == 1 && self.writing.is_none();
         let mut jobs = batch.drain(..);
         while let Some(mut job) = jobs.next() {
             let committed = match &together {
                 Ok(()) => Ok(()),
-                // It did not even begin: another process holds the file, and trying alone would take as long.
+                // Another process holds the file. To begin again for each job would take as long each time.
                 Err(Failed::Begin(error)) => Err(Error::Refused(error.to_string())),
                 Err(Failed::Work(error)) if is_one_read => Err(Error::Refused(error.to_string())),
-                // One of them spoilt it for all and nothing was committed: each runs once more, alone.
+                // One job failed, so none was committed: each runs once more, alone.
                 Err(Failed::Work(_)) => match self.commit_alone(&mut job) {
                     Err(failed) if failed.is_fatal() => {
                         job.answer(Err(Error::Ambiguous(failed.to_string())));
@@ -302,16 +280,12 @@ impl Thread {
 
     /// Moves a long log into the file. Returns whether the thread may go on.
     fn move_log(&mut self) -> bool {
-        let Some(writing) = &mut self.writing else {
+        let Some(Writing { log, .. }) = &mut self.writing else {
             return true;
         };
-        let moved = writing
-            .log
-            .move_if_long(&self.connection)
-            .map_err(Failed::Work);
-        match moved {
+        match log.move_if_long(&self.connection).map_err(Failed::Work) {
             Err(failed) if failed.is_fatal() => self.give_up(&mut Vec::new()),
-            // What is not moved stays in the log, and is tried with the next commit.
+            // The rest stays in the log, and the next commit tries again.
             Ok(()) | Err(_) => true,
         }
     }
@@ -344,7 +318,7 @@ impl Thread {
 
     /// Runs all jobs in one transaction, or none.
     fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Result<(), Failed> {
-        // One that begins as a reader may find that it cannot become a writer.
+        // A transaction that begins as a reader may fail to become a writer.
         let begin = match self.writing {
             Some(_) => TransactionBehavior::Immediate,
             None => TransactionBehavior::Deferred,
@@ -363,14 +337,14 @@ impl Thread {
             .writing
             .as_ref()
             .and_then(|writing| writing.log.moved());
-        // While data is missing nothing counts: what is missing must stay so.
+        // While data is missing no transaction is counted: the count must go on to show the loss.
         let counting =
             watermarks.filter(|all| transaction.total_changes() != before && !all.is_lost());
         let marks = counting
             .map(|_| Marks::count(&transaction, moved))
             .transpose()?;
         transaction.commit()?;
-        // Before anything is answered.
+        // Before any job is answered.
         if let (Some(watermarks), Some(marks)) = (counting, marks) {
             watermarks.write(&marks, false);
         }
@@ -398,7 +372,7 @@ impl Failed {
 
     fn is_full(&self) -> bool {
         match self.error() {
-            // The index of the write-ahead log is a file too, and could not grow.
+            // The index of the write-ahead log is a file, too, and may fail to grow.
             rusqlite::Error::SqliteFailure(code, _) => {
                 code.code == ErrorCode::DiskFull || code.extended_code == ffi::SQLITE_IOERR_SHMSIZE
             }

@@ -1,5 +1,6 @@
 //! Long questions hold up no call, and an uncommitted job is not acknowledged.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -130,7 +131,7 @@ async fn what_is_to_be_checked_is_found_by_an_index() {
         .prepare(&format!("EXPLAIN QUERY PLAN {}", calls::DUE_RECHECKS))
         .expect("a statement");
     let plan: Vec<String> = plan
-        .query_map(("tool", 1, 1), |step| step.get("detail"))
+        .query_map(("tool", 1), |step| step.get("detail"))
         .and_then(Iterator::collect)
         .expect("a plan");
     assert_eq!(
