@@ -18,7 +18,6 @@ use super::{Finished, Listener, Readiness};
 pub mod layer {
     pub use jiff::Timestamp;
 
-    pub use super::{Store, each_verb, forward_health, forward_secrets, implement};
     pub use crate::core::call::Change;
     pub use crate::core::document::{Document, Kind};
     pub use crate::core::key::Lookup;
@@ -26,6 +25,7 @@ pub mod layer {
     pub use crate::core::position::Position;
     pub use crate::core::record::{CallId, Entry, Holder, Record};
     pub use crate::core::session::{Lock, Session, SessionId};
+    pub use crate::store::verbs::{Store, each_verb, forward_health, forward_secrets, implement};
     pub use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced};
 }
 
