@@ -107,21 +107,18 @@ struct Progress<'a> {
     check: Option<(Option<i64>, i64, u32)>,
     #[serde(borrow)]
     undo: Option<StoredUndo<'a>>,
-    /// For each alias its names, fingerprint and recipe.
-    aliases: Vec<(Vec<Id>, Fingerprint, Id)>,
+    aliases: Vec<StoredAlias>,
     latency_ms: Option<u64>,
     updated_at: i64,
     expires_at: Option<i64>,
     retain_until: Option<i64>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct StoredUndo<'a> {
-    /// The tool and the id of the compensation.
-    #[serde(borrow)]
-    compensation: Option<(Text<'a>, Id)>,
-    skipped: bool,
-}
+/// The tool and the id of the compensation, and whether it is skipped.
+type StoredUndo<'a> = (Option<(Text<'a>, Id)>, bool);
+
+/// Names, fingerprint and recipe of an alias.
+type StoredAlias = (Vec<Id>, Fingerprint, Id);
 
 /// Encodes the intent, without the arguments.
 pub(super) fn intent(intent: &Intent) -> Vec<u8> {
@@ -172,7 +169,7 @@ fn stored_progress(record: &Record) -> Progress<'_> {
         check: record
             .check
             .map(|check| (check.at.map(since), since(check.since), check.number)),
-        undo: record.undo.as_ref().map(StoredUndo::of),
+        undo: record.undo.as_ref().map(stored_undo),
         aliases: record.aliases.iter().map(stored_alias).collect(),
         latency_ms: record.latency_ms,
         updated_at: since(record.updated_at),
@@ -214,7 +211,7 @@ fn decoded_record(
         fencing: beside.fencing,
         similar_to: beside.similar_to,
         check: progress.check.map(check).transpose()?,
-        undo: progress.undo.map(StoredUndo::read),
+        undo: progress.undo.map(read_undo),
         aliases: progress.aliases.into_iter().map(read_alias).collect(),
         latency_ms: progress.latency_ms,
         updated_at: time(progress.updated_at)?,
@@ -281,33 +278,29 @@ pub(super) fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
     Ok((progress.version, attempt))
 }
 
-impl<'a> StoredUndo<'a> {
-    fn of(undo: &'a Undo) -> Self {
-        let call = undo.compensation.as_ref();
-        Self {
-            compensation: call.map(|call| (Text::of(&call.tool), call.call_id.0.into_bytes())),
-            skipped: undo.skipped,
-        }
-    }
+fn stored_undo(undo: &Undo) -> StoredUndo<'_> {
+    let call = undo.compensation.as_ref();
+    let call = call.map(|call| (Text::of(&call.tool), call.call_id.0.into_bytes()));
+    (call, undo.skipped)
+}
 
-    fn read(self) -> Undo {
-        let compensation = self.compensation.map(|(tool, call_id)| Compensation {
-            tool: tool.read(),
-            call_id: CallId(Uuid::from_bytes(call_id)),
-        });
-        Undo {
-            compensation,
-            skipped: self.skipped,
-        }
+fn read_undo((compensation, skipped): StoredUndo<'_>) -> Undo {
+    let compensation = compensation.map(|(tool, call_id)| Compensation {
+        tool: tool.read(),
+        call_id: CallId(Uuid::from_bytes(call_id)),
+    });
+    Undo {
+        compensation,
+        skipped,
     }
 }
 
-fn stored_alias(alias: &Alias) -> (Vec<Id>, Fingerprint, Id) {
+fn stored_alias(alias: &Alias) -> StoredAlias {
     let names = alias.names.iter().map(|name| name.0).collect();
     (names, alias.fingerprint, alias.recipe.0)
 }
 
-fn read_alias((names, fingerprint, recipe): (Vec<Id>, Fingerprint, Id)) -> Alias {
+fn read_alias((names, fingerprint, recipe): StoredAlias) -> Alias {
     Alias {
         names: names.into_iter().map(Lookup).collect(),
         fingerprint,

@@ -1,16 +1,16 @@
 //! Succeeded calls in memory, so that their duplicates do not read the store.
 //!
 //! Two layers fill it: [`Remembering`](super::Remembering) around a store to which no other process writes, and
-//! [`Tracked`](super::Tracked) around a shared one. A call is remembered under the names that it surely holds, as it was
-//! last read or written. These rules keep memory from showing an older state than a store of its own:
-//! * A write removes its names from memory before it begins.
-//! * After a read or a write its call is remembered only if no other write under the name was under way at its
-//!   beginning, and none has begun since.
-//! * A write with an unknown outcome counts as under way until the process ends. So its names, and all others of its
-//!   stripe, are not remembered again.
+//! [`Tracked`](super::Tracked) around a shared one. A call is remembered, as it was last read or written, under the names
+//! that it surely holds. These rules keep memory from showing an older state than a store of its own has:
+//! * A write forgets its names before it begins.
+//! * A read or a write remembers its call only if no other write under the name was under way when it began, and none has
+//!   begun since.
+//! * A write with an unknown outcome counts as under way until the process ends. So its names, and all others of their
+//!   stripes, are not remembered again.
 //!
 //! For a shared store see [`tracking`](super::tracking). The caller of [`Finished::get`] must ignore a call past its
-//! retention, or [so close](Finished::slack) to it that another gateway may think so: the store may have deleted it.
+//! retention, or [so close](Finished::slack) to it that another gateway may take it for past: the store may have deleted it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,7 +26,7 @@ use super::tracking::Tracking;
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, Record, State};
 
-/// Names of one stripe share a count of writes. With more stripes fewer names are held up by writes under other names.
+/// Names of one stripe share a count of writes. More stripes mean fewer names that writes under other names keep out.
 const STRIPES: usize = 1024;
 /// About how many bytes a name of a call takes beside the packed call.
 const FIXED: usize = 136;
@@ -34,7 +34,7 @@ const FIXED: usize = 136;
 const PACKED: usize = 280;
 /// About how many bytes an alias takes in it.
 const ALIAS: usize = 100;
-/// Instead of a count: nothing is remembered under this name.
+/// Instead of a count of writes: nothing is remembered under this name.
 const NEVER: u64 = u64::MAX;
 
 /// How far ahead the clock of another gateway of the same store may be.
@@ -45,10 +45,10 @@ pub struct Finished {
     calls: Cache<Lookup, Kept, Size>,
     /// The size after the last insertion. Removals since then are not deducted.
     bytes: AtomicUsize,
-    /// Held while the size is measured and noted, so that no older size overwrites a newer one.
+    /// Locked while the size is measured and stored, so that no older size overwrites a newer one.
     measuring: Mutex<()>,
     stripes: Box<[Mutex<Writes>]>,
-    /// Decides whether what is read from now on is believed.
+    /// The connection that tells of changes to calls that are read from now on.
     tracking: Mutex<Arc<Tracking>>,
     is_shared: bool,
 }
@@ -59,7 +59,7 @@ struct Kept {
     /// As [`pack`] encodes it: a fourth of what a record takes.
     packed: Arc<[u8]>,
     tracking: Arc<Tracking>,
-    /// How often its call had changed when it was read, see [`Tracking::changes`].
+    /// [`Tracking::changes`] of its call when it was read.
     changes: u64,
 }
 
@@ -119,7 +119,7 @@ impl Finished {
         }
     }
 
-    /// The same for a shared store. Nothing in it is believed before `begin_tracking`.
+    /// The same for a shared store. Nothing is remembered before `begin_tracking`.
     pub fn of_shared_store(bytes: usize) -> Self {
         let finished = Self::new(bytes);
         finished.doubt();
@@ -129,9 +129,9 @@ impl Finished {
         }
     }
 
-    /// The succeeded call that holds this name, if it is remembered and believed. It has no arguments.
+    /// The succeeded call that holds this name, if it is remembered and believed.
     ///
-    /// It must not be written back.
+    /// It has no arguments, so it must not be written back.
     pub fn get(&self, name: &Lookup) -> Option<Record> {
         let kept = self.calls.get(name)?;
         let is_valid = kept.tracking.is_believed() && kept.is_unchanged();
@@ -152,7 +152,7 @@ impl Finished {
         }
     }
 
-    /// Begins with a new connection that tells of changes. Forgets what was read before.
+    /// Begins with a new connection that tells of changes. Forgets all calls.
     pub(super) fn begin_tracking(&self) -> Arc<Tracking> {
         let tracking = Arc::new(Tracking::unanswered());
         let before = std::mem::replace(&mut *lock(&self.tracking), tracking.clone());
@@ -160,13 +160,13 @@ impl Finished {
         tracking
     }
 
-    /// Never again believes what was read over this connection.
+    /// Forgets all calls, and never again believes what was read over this connection.
     pub(super) fn end_tracking(&self, tracking: &Tracking) {
         tracking.end();
         self.clear();
     }
 
-    /// Forgets everything, until another connection begins: the store may have other data than was read.
+    /// Forgets all calls until another connection begins: the store may have other data than was read.
     pub(super) fn doubt(&self) {
         let tracking = lock(&self.tracking).clone();
         if !tracking.is_over() {
@@ -174,29 +174,13 @@ impl Finished {
         }
     }
 
-    /// Forgets these names, and all reads of them that are under way.
+    /// Forgets these names. Reads of them that are under way remember nothing.
     pub(super) fn touch<'a>(&self, names: impl Iterator<Item = &'a Lookup>) {
         for name in names {
             let mut writes = self.writes(name);
             writes.begun += 1;
             self.calls.remove(name);
         }
-    }
-
-    /// Begins a read of the call that holds this name, as far as is known.
-    pub(super) fn begin_read(&self, name: Lookup, call_id: CallId) -> Read {
-        let tracking = lock(&self.tracking).clone();
-        Read {
-            changes: tracking.changes(call_id),
-            tracking,
-            seen: self.look(&[name]),
-        }
-    }
-
-    /// Remembers the result of a read, unless anything was heard of its name or its call meanwhile.
-    pub(super) fn remember_read(&self, record: &Record, read: &Read) {
-        let held = read.seen.iter().map(|Seen(name, _)| name);
-        self.remember_as(record, held, &read.seen, &read.tracking, read.changes);
     }
 
     /// About how many bytes it holds.
@@ -221,61 +205,66 @@ impl Finished {
         lock(&self.stripes[at])
     }
 
-    /// Begins a write: removes these names from memory.
-    pub(super) fn begin<'a>(&self, names: impl Iterator<Item = &'a Lookup>) -> Vec<Seen> {
-        let begin = |name: &Lookup| {
-            let mut writes = self.writes(name);
+    /// Begins a write: forgets these names.
+    pub(super) fn begin_write<'a>(&self, names: impl Iterator<Item = &'a Lookup>) -> Start {
+        self.start(names, |name, writes| {
             let is_alone = writes.under_way == 0;
             writes.begun += 1;
             writes.under_way += 1;
             self.calls.remove(name);
-            Seen(*name, if is_alone { writes.begun } else { NEVER })
-        };
-        names.map(begin).collect()
+            is_alone
+        })
     }
 
-    /// Ends a write whose outcome is known.
-    pub(super) fn end(&self, seen: &[Seen]) {
-        for Seen(name, _) in seen {
+    /// Ends a write with a known outcome.
+    pub(super) fn end_write(&self, start: &Start) {
+        for Seen(name, _) in &start.seen {
             self.writes(name).under_way -= 1;
         }
     }
 
     /// Begins a read of these names.
-    pub(super) fn look(&self, names: &[Lookup]) -> Vec<Seen> {
-        let look = |name: &Lookup| {
-            let writes = self.writes(name);
-            let is_quiet = writes.under_way == 0;
-            Seen(*name, if is_quiet { writes.begun } else { NEVER })
-        };
-        names.iter().map(look).collect()
+    pub(super) fn begin_read(&self, names: &[Lookup]) -> Start {
+        self.start(names.iter(), |_, writes| writes.under_way == 0)
     }
 
-    /// Remembers a call under those of its names that no other write has touched since `seen`.
+    /// Begins a read of a call in a shared store by a name that it seems to hold.
+    pub(super) fn begin_tracked_read(&self, name: Lookup, call_id: CallId) -> Start {
+        let mut start = self.begin_read(&[name]);
+        start.changes = start.tracking.changes(call_id);
+        start
+    }
+
+    fn start<'a>(
+        &self,
+        names: impl Iterator<Item = &'a Lookup>,
+        is_alone: impl Fn(&Lookup, &mut Writes) -> bool,
+    ) -> Start {
+        let see = |name: &Lookup| {
+            let mut writes = self.writes(name);
+            let is_alone = is_alone(name, &mut writes);
+            Seen(*name, if is_alone { writes.begun } else { NEVER })
+        };
+        Start {
+            seen: names.map(see).collect(),
+            tracking: lock(&self.tracking).clone(),
+            changes: 0,
+        }
+    }
+
+    /// Remembers a call under those of its names that nothing has touched since `start`.
     pub(super) fn remember<'a>(
         &self,
         record: &Record,
         held: impl Iterator<Item = &'a Lookup>,
-        seen: &[Seen],
+        start: &Start,
     ) {
-        let tracking = lock(&self.tracking).clone();
-        self.remember_as(record, held, seen, &tracking, 0);
-    }
-
-    fn remember_as<'a>(
-        &self,
-        record: &Record,
-        held: impl Iterator<Item = &'a Lookup>,
-        seen: &[Seen],
-        tracking: &Arc<Tracking>,
-        changes: u64,
-    ) {
-        if !matches!(record.state, State::Succeeded(_)) || tracking.is_over() {
+        if !matches!(record.state, State::Succeeded(_)) || start.tracking.is_over() {
             return;
         }
         let is_untouched = |name: &Lookup, writes: &Writes| {
-            let begun = seen.iter().find(|Seen(seen, _)| seen == name);
-            begun.is_some_and(|Seen(_, begun)| writes.begun == *begun && writes.under_way == 0)
+            let seen = start.seen.iter().find(|Seen(seen, _)| seen == name);
+            seen.is_some_and(|Seen(_, begun)| writes.begun == *begun && writes.under_way == 0)
         };
         // Before the copy, and once more at the insertion: a write may begin meanwhile.
         let names: Vec<&Lookup> = held
@@ -286,8 +275,8 @@ impl Finished {
         }
         let kept = Kept {
             packed: pack(record),
-            tracking: tracking.clone(),
-            changes,
+            tracking: start.tracking.clone(),
+            changes: start.changes,
         };
         for name in names {
             let writes = self.writes(name);
@@ -299,18 +288,19 @@ impl Finished {
     }
 }
 
-/// Whether so many bytes may be remembered, beside what else needs memory now.
+/// Whether so many bytes may be remembered, beside all other uses of memory.
 pub(super) type HasRoom = Arc<dyn Fn(usize) -> bool + Send + Sync>;
 
-/// A name, and the count of writes at the beginning of a read or a write; `NEVER` if another write was under way.
-pub(super) struct Seen(pub(super) Lookup, pub(super) u64);
-
-/// A read of a shared store that is under way.
-pub(super) struct Read {
-    seen: Vec<Seen>,
+/// What was known when a read or a write began.
+pub(super) struct Start {
+    pub(super) seen: Vec<Seen>,
     tracking: Arc<Tracking>,
+    /// [`Tracking::changes`] of the call that is read from a shared store.
     changes: u64,
 }
+
+/// A name, and how many writes under it had begun. `NEVER`: another write was under way.
+pub(super) struct Seen(pub(super) Lookup, pub(super) u64);
 
 #[cfg(test)]
 #[path = "finished_tests.rs"]

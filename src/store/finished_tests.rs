@@ -17,9 +17,9 @@ fn name() -> Lookup {
 }
 
 /// Remembers a call that surely holds its name.
-fn keep(finished: &Finished, result: &'static str, seen: &[Seen]) {
+fn keep(finished: &Finished, result: &'static str, start: &Start) {
     let call = succeeded(result);
-    finished.remember(&call, call.intent.all_names(), seen);
+    finished.remember(&call, call.intent.all_names(), start);
 }
 
 /// The result that is remembered.
@@ -30,12 +30,12 @@ fn remembered(finished: &Finished) -> Option<Bytes> {
 #[test]
 fn what_was_read_or_written_last_is_remembered() {
     let finished = Finished::new(1 << 20);
-    let looked = finished.look(&[name()]);
+    let looked = finished.begin_read(&[name()]);
     keep(&finished, "1", &looked);
     assert_eq!(remembered(&finished), Some("1".into()));
-    let begun = finished.begin([&name()].into_iter());
+    let begun = finished.begin_write([&name()].into_iter());
     assert_eq!(remembered(&finished), None, "it may change at any moment");
-    finished.end(&begun);
+    finished.end_write(&begun);
     keep(&finished, "2", &begun);
     assert_eq!(remembered(&finished), Some("2".into()));
     finished.clear();
@@ -45,14 +45,14 @@ fn what_was_read_or_written_last_is_remembered() {
 #[test]
 fn what_was_read_before_a_write_is_not_remembered_after_it() {
     let finished = Finished::new(1 << 20);
-    let looked = finished.look(&[name()]);
-    let begun = finished.begin([&name()].into_iter());
+    let looked = finished.begin_read(&[name()]);
+    let begun = finished.begin_write([&name()].into_iter());
     keep(&finished, "old", &looked);
     assert_eq!(remembered(&finished), None, "while it is written");
-    let meanwhile = finished.look(&[name()]);
+    let meanwhile = finished.begin_read(&[name()]);
     keep(&finished, "old", &meanwhile);
     assert_eq!(remembered(&finished), None, "read while it is written");
-    finished.end(&begun);
+    finished.end_write(&begun);
     keep(&finished, "old", &meanwhile);
     assert_eq!(remembered(&finished), None, "read while it was written");
     keep(&finished, "old", &looked);
@@ -62,23 +62,23 @@ fn what_was_read_before_a_write_is_not_remembered_after_it() {
 #[test]
 fn of_two_writes_at_once_none_is_remembered() {
     let finished = Finished::new(1 << 20);
-    let first = finished.begin([&name()].into_iter());
-    let second = finished.begin([&name()].into_iter());
-    finished.end(&second);
+    let first = finished.begin_write([&name()].into_iter());
+    let second = finished.begin_write([&name()].into_iter());
+    finished.end_write(&second);
     keep(&finished, "second", &second);
     assert_eq!(
         remembered(&finished),
         None,
         "the first may still be written"
     );
-    finished.end(&first);
+    finished.end_write(&first);
     keep(&finished, "first", &first);
     assert_eq!(remembered(&finished), None, "the first is older");
     // The one that began last may be made first.
-    let first = finished.begin([&name()].into_iter());
-    let second = finished.begin([&name()].into_iter());
-    finished.end(&first);
-    finished.end(&second);
+    let first = finished.begin_write([&name()].into_iter());
+    let second = finished.begin_write([&name()].into_iter());
+    finished.end_write(&first);
+    finished.end_write(&second);
     keep(&finished, "second", &second);
     assert_eq!(
         remembered(&finished),
@@ -90,8 +90,8 @@ fn of_two_writes_at_once_none_is_remembered() {
 #[test]
 fn a_write_that_may_have_been_made_keeps_its_name_out_for_ever() {
     let finished = Finished::new(1 << 20);
-    drop(finished.begin([&name()].into_iter()));
-    let looked = finished.look(&[name()]);
+    drop(finished.begin_write([&name()].into_iter()));
+    let looked = finished.begin_read(&[name()]);
     keep(&finished, "1", &looked);
     assert_eq!(remembered(&finished), None);
 }
@@ -100,7 +100,7 @@ fn a_write_that_may_have_been_made_keeps_its_name_out_for_ever() {
 fn only_succeeded_calls_are_remembered_and_only_under_names_that_they_have() {
     let finished = Finished::new(1 << 20);
     let other = Lookup([9; 16]);
-    let looked = finished.look(&[name(), other]);
+    let looked = finished.begin_read(&[name(), other]);
     keep(&finished, "1", &looked);
     assert!(finished.get(&other).is_none());
     for state in [
@@ -109,7 +109,7 @@ fn only_succeeded_calls_are_remembered_and_only_under_names_that_they_have() {
         State::Compensating(Some(Content::Kept(Bytes::from("1")))),
     ] {
         let finished = Finished::new(1 << 20);
-        let looked = finished.look(&[name()]);
+        let looked = finished.begin_read(&[name()]);
         let call = record(state);
         finished.remember(&call, call.intent.all_names(), &looked);
         assert_eq!(finished.bytes(), 0);
@@ -124,7 +124,7 @@ fn it_holds_no_more_than_it_may() {
         lookup[..4].copy_from_slice(&number.to_be_bytes());
         let mut call = succeeded("1");
         Arc::make_mut(&mut call.intent).lookup = Lookup(lookup);
-        let looked = finished.look(&[Lookup(lookup)]);
+        let looked = finished.begin_read(&[Lookup(lookup)]);
         finished.remember(&call, call.intent.all_names(), &looked);
     }
     assert!((1..=100 * (PACKED + FIXED)).contains(&finished.bytes()));
@@ -148,8 +148,8 @@ async fn nothing_is_remembered_without_room() {
     let remembering = Remembering::new(store, finished.clone(), Arc::new(has_room));
     let call = succeeded("1");
     let remember = || {
-        let seen = finished.look(&[name()]);
-        remembering.remember(&call, [&name()].into_iter(), &seen);
+        let start = finished.begin_read(&[name()]);
+        remembering.remember(&call, [&name()].into_iter(), &start);
         remembered(&finished)
     };
     assert_eq!(remember(), None);

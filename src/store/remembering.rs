@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Semaphore;
 
-use super::finished::{Finished, HasRoom, Seen, size};
+use super::finished::{Finished, HasRoom, Seen, Start, size};
 use super::verbs::layer::*;
 use crate::core::record::State;
 
@@ -49,11 +49,11 @@ impl Remembering {
         &self,
         record: &Record,
         held: impl Iterator<Item = &'a Lookup>,
-        seen: &[Seen],
+        start: &Start,
     ) {
-        let bytes = self.finished.bytes() + size(record) * seen.len();
+        let bytes = self.finished.bytes() + size(record) * start.seen.len();
         if (self.has_room)(bytes) {
-            self.finished.remember(record, held, seen);
+            self.finished.remember(record, held, start);
         }
     }
 
@@ -62,14 +62,14 @@ impl Remembering {
         change: &Change,
         instead_of: &[Record],
     ) -> Result<Claimed, Error> {
-        let seen = self.finished.begin(change.record.intent.all_names());
+        let start = self.finished.begin_write(change.record.intent.all_names());
         let claimed = self.store.claim(change, instead_of).await;
         if !matches!(claimed, Err(Error::Ambiguous(_))) {
-            self.finished.end(&seen);
+            self.finished.end_write(&start);
         }
         // The answer does not say which of several names the call holds: a call past its window may have lost some.
-        if let (Ok(Claimed::Existing(record)), [Seen(name, _)]) = (&claimed, &seen[..]) {
-            self.remember(record, [name].into_iter(), &seen);
+        if let (Ok(Claimed::Existing(record)), [Seen(name, _)]) = (&claimed, &start.seen[..]) {
+            self.remember(record, [name].into_iter(), &start);
         }
         claimed
     }
@@ -79,23 +79,23 @@ impl Remembering {
         change: &Change,
         expected: &Record,
     ) -> Result<Replaced, Error> {
-        let seen = self.finished.begin(change.record.all_names());
+        let start = self.finished.begin_write(change.record.all_names());
         let replaced = self.store.replace(change, expected).await;
         if !matches!(replaced, Err(Error::Ambiguous(_))) {
-            self.finished.end(&seen);
+            self.finished.end_write(&start);
         }
         // Only a call that was running surely holds all its names.
         if let (Ok(Replaced::Done(record)), State::Running) = (&replaced, &expected.state) {
-            self.remember(record, record.intent.all_names(), &seen);
+            self.remember(record, record.intent.all_names(), &start);
         }
         replaced
     }
 
     async fn find_and_remember(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
-        let seen = self.finished.look(names);
+        let start = self.finished.begin_read(names);
         let found = self.store.holders(names).await?;
         for holder in &found {
-            self.remember(&holder.record, holder.names.iter(), &seen);
+            self.remember(&holder.record, holder.names.iter(), &start);
         }
         Ok(found)
     }
@@ -175,12 +175,12 @@ impl Tracked {
         let has_room = self.has_room.clone();
         let call_id = record.intent.call_id;
         tokio::spawn(async move {
-            let read = finished.begin_read(name, call_id);
+            let start = finished.begin_tracked_read(name, call_id);
             // Other users of the memory budget may have taken the room meanwhile.
             if let Ok(Some(record)) = store.watch(&name, call_id).await
                 && has_room(finished.bytes() + size(&record))
             {
-                finished.remember_read(&record, &read);
+                finished.remember(&record, [&name].into_iter(), &start);
             }
             drop((permit, reading));
         });

@@ -10,7 +10,7 @@ use super::*;
 use crate::core::record::{Content, Record, State};
 use crate::store::Finished;
 use crate::store::codec::tests::record;
-use crate::store::finished::Read;
+use crate::store::finished::Start;
 
 fn call() -> Record {
     record(State::Succeeded(Content::Kept("1".into())))
@@ -60,14 +60,14 @@ fn a_machine_that_was_suspended_believes_nothing_that_it_read_before() {
 fn nothing_of_a_shared_store_is_believed_before_anything_tells_of_its_changes() {
     let (finished, call) = (Finished::of_shared_store(1 << 20), call());
     let (name, call_id) = (call.intent.lookup, call.intent.call_id);
-    let read = finished.begin_read(name, call_id);
-    finished.remember_read(&call, &read);
+    let read = finished.begin_tracked_read(name, call_id);
+    finished.remember(&call, [&name].into_iter(), &read);
     assert!(!finished.has(&name));
     let tracking = finished.begin_tracking();
-    finished.remember_read(&call, &read);
+    finished.remember(&call, [&name].into_iter(), &read);
     assert!(!finished.has(&name), "it was read before");
-    let read = finished.begin_read(name, call_id);
-    finished.remember_read(&call, &read);
+    let read = finished.begin_tracked_read(name, call_id);
+    finished.remember(&call, [&name].into_iter(), &read);
     assert!(finished.has(&name) && finished.get(&name).is_none());
     tracking.answered(tracking.now());
     assert!(finished.get(&name).is_some() && tracking.take_asked() && !tracking.take_asked());
@@ -111,7 +111,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What a server says.
 enum Said {
-    Answer(Read, u64),
+    Answer(Start, u64),
     CallChanged,
     NameChanged,
 }
@@ -125,9 +125,9 @@ struct World {
     version: u64,
     tells_of_call: bool,
     tells_of_name: bool,
-    asked: VecDeque<Read>,
+    asked: VecDeque<Start>,
     said: VecDeque<Said>,
-    came: Vec<(Read, u64)>,
+    came: Vec<(Start, u64)>,
     /// The gateway's own change: begun, and then made.
     own: Option<bool>,
     /// Nothing older may be shown: the gateway's own change was acknowledged.
@@ -164,7 +164,7 @@ impl World {
         match step {
             Step::Ask => self
                 .asked
-                .push_back(self.finished.begin_read(name, call_id)),
+                .push_back(self.finished.begin_tracked_read(name, call_id)),
             Step::Answer => {
                 if let Some(read) = self.asked.pop_front() {
                     (self.tells_of_call, self.tells_of_name) = (true, true);
@@ -190,7 +190,7 @@ impl World {
                     version,
                     ..self.call.clone()
                 };
-                self.finished.remember_read(&record, &read);
+                self.finished.remember(&record, [&name].into_iter(), &read);
             }
             Step::BeginOwnChange if self.own.is_none() => {
                 self.finished.touch([&name].into_iter());

@@ -188,7 +188,7 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
     .expect("written");
     assert!(matches!(
         open(folder.path(), ME),
-        Err(OpenError::Database { .. })
+        Err(OpenError::Database(..))
     ));
 
     fs::remove_file(&path).expect("removed");

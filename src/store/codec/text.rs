@@ -1,7 +1,8 @@
-//! Encodes texts of known forms in fewer bytes: words of the ledger, ids in hex digits.
+//! Texts. Those of known forms take fewer bytes: words of the ledger, ids in hex digits.
 
 use std::borrow::Cow;
 
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -9,7 +10,8 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Text<'a> {
     Plain(#[serde(borrow)] &'a str),
-    Word(Word),
+    /// One of [`WORDS`], as its index.
+    Word(#[serde(deserialize_with = "word")] u8),
     /// 32 hex digits.
     Simple([u8; 16]),
     /// A UUID with hyphens.
@@ -20,41 +22,17 @@ pub(super) enum Text<'a> {
     Answered(u16, u64),
 }
 
-/// One of [`WORDS`], as its index.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "u8", into = "u8")]
-pub(super) struct Word(u8);
-
-impl Word {
-    fn of(text: &str) -> Option<Self> {
-        let place = WORDS.iter().position(|word| *word == text)?;
-        u8::try_from(place).ok().map(Self)
-    }
-
-    fn text(self) -> &'static str {
-        WORDS.get(usize::from(self.0)).copied().unwrap_or_default()
+/// Decodes the index of a word, if the word exists.
+fn word<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
+    let word = u8::deserialize(from)?;
+    if usize::from(word) < WORDS.len() {
+        Ok(word)
+    } else {
+        Err(D::Error::custom("no such word"))
     }
 }
 
-impl TryFrom<u8> for Word {
-    type Error = &'static str;
-
-    fn try_from(place: u8) -> Result<Self, Self::Error> {
-        if usize::from(place) < WORDS.len() {
-            Ok(Self(place))
-        } else {
-            Err("no such word")
-        }
-    }
-}
-
-impl From<Word> for u8 {
-    fn from(word: Word) -> Self {
-        word.0
-    }
-}
-
-/// Words of the ledger. Their indexes are stored: only ever add at the end.
+/// Words of the ledger. Their indexes are stored, so only add words at the end.
 pub(super) const WORDS: [&str; 24] = [
     "",
     "default",
@@ -87,10 +65,11 @@ const GATEWAY: &str = "gateway ";
 
 impl<'a> Text<'a> {
     pub(super) fn of(text: &'a str) -> Self {
-        if let Some(word) = Word::of(text) {
-            return Self::Word(word);
+        let word = (0..).zip(WORDS).find(|(_, word)| *word == text);
+        if let Some((place, _)) = word {
+            return Self::Word(place);
         }
-        // Each form must read back as the same text: so only lower-case digits take a short form.
+        // Each form must decode to the same text, so only lower-case digits have a short form.
         if let Some(id) = text.strip_prefix(GATEWAY).and_then(simple) {
             return Self::Gateway(id);
         }
@@ -116,7 +95,9 @@ impl<'a> Text<'a> {
         let simple = |id| Uuid::from_bytes(id).simple().to_string();
         match self {
             Self::Plain(text) => Cow::Owned(text.to_owned()),
-            Self::Word(word) => Cow::Borrowed(word.text()),
+            Self::Word(place) => {
+                Cow::Borrowed(WORDS.get(usize::from(place)).copied().unwrap_or_default())
+            }
             Self::Simple(id) => Cow::Owned(simple(id)),
             Self::Hyphenated(id) => Cow::Owned(Uuid::from_bytes(id).hyphenated().to_string()),
             Self::Gateway(id) => Cow::Owned(format!("{GATEWAY}{}", simple(id))),
@@ -144,6 +125,6 @@ fn answered(text: &str) -> Option<(u16, u64)> {
         .split_once(" with ")?;
     let bytes = rest.strip_suffix(" bytes")?;
     let (status, bytes) = (status.parse().ok()?, bytes.parse().ok()?);
-    // Digits such as "+1" or "01" would not read back as the same text.
+    // Numbers such as "+1" or "01" would not decode to the same text.
     (sentence(status, bytes) == text).then_some((status, bytes))
 }

@@ -13,15 +13,9 @@ use crate::core::document::{Document, Kind, digest};
 use crate::core::position::Position;
 use crate::store::{Documents, Error, Found, Put};
 
-/// A query for whole documents: the columns as `read` reads them.
-macro_rules! select {
-    ($rest:literal) => {
-        concat!(
-            "SELECT id, tenant, version, state, body, created_at, due_at, retain_until FROM documents",
-            $rest
-        )
-    };
-}
+/// A query for whole documents: the columns in the order of `read`.
+const SELECT: &str =
+    "SELECT id, tenant, version, state, body, created_at, due_at, retain_until FROM documents";
 
 #[async_trait]
 impl Documents for Sqlite {
@@ -72,9 +66,9 @@ impl Documents for Sqlite {
             return Ok(Found::default());
         }
         let find = move |connection: &Connection| {
-            let sql = select!(" WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest");
+            let sql = format!("{SELECT} WHERE kind = ?1 AND due_at <= ?2 ORDER BY due_at, digest");
             let due = params![kind.as_str(), now.as_microsecond()];
-            readable(connection, sql, due, limit, id, |row| read(kind, row))
+            readable(connection, &sql, due, limit, id, |row| read(kind, row))
         };
         self.readers.due.read(find).await
     }
@@ -87,29 +81,22 @@ impl Documents for Sqlite {
         before: Option<&Position>,
         limit: u32,
     ) -> Result<(Found<Document>, Option<Position>), Error> {
-        macro_rules! listing {
-            ($index:literal, $condition:literal) => {
-                concat!(
-                    select!(" INDEXED BY "),
-                    $index,
-                    " WHERE kind = ?1 AND ",
-                    $condition,
-                    " AND (created_at, digest) < (?4, ?5) ORDER BY created_at DESC, digest DESC"
-                )
-            };
-        }
-        let sql = match (tenant, state) {
-            (None, None) => listing!("documents_all", "?2 IS NULL AND ?3 IS NULL"),
-            (None, Some(_)) => listing!("documents_state", "?2 IS NULL AND state = ?3"),
-            (Some(_), None) => listing!("documents_of", "tenant = ?2 AND ?3 IS NULL"),
-            (Some(_), Some(_)) => listing!("documents_of_state", "tenant = ?2 AND state = ?3"),
+        let (index, condition) = match (tenant, state) {
+            (None, None) => ("documents_all", "?2 IS NULL AND ?3 IS NULL"),
+            (None, Some(_)) => ("documents_state", "?2 IS NULL AND state = ?3"),
+            (Some(_), None) => ("documents_of", "tenant = ?2 AND ?3 IS NULL"),
+            (Some(_), Some(_)) => ("documents_of_state", "tenant = ?2 AND state = ?3"),
         };
+        let sql = format!(
+            "{SELECT} INDEXED BY {index} WHERE kind = ?1 AND {condition} AND (created_at, digest) < (?4, ?5)
+             ORDER BY created_at DESC, digest DESC"
+        );
         let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
         let time = before.map_or(i64::MAX, |before| before.created_at.as_microsecond());
         let digest = before.map_or(Uuid::nil(), |before| before.id);
         let list = move |connection: &Connection| {
             let listed = params![kind.as_str(), tenant, state, time, digest];
-            let found = readable(connection, sql, listed, limit, id, |row| read(kind, row))?;
+            let found = readable(connection, &sql, listed, limit, id, |row| read(kind, row))?;
             let last = found.calls.last().filter(|_| is_full(&found, limit));
             let next = last.map(Position::of_document);
             Ok((found, next))
@@ -134,8 +121,8 @@ fn by_id(
     tenant: &str,
     id: &str,
 ) -> rusqlite::Result<Option<Document>> {
-    let sql = select!(" WHERE digest = ?1");
-    first(connection, sql, [digest(kind, tenant, id)], |row| {
+    let sql = format!("{SELECT} WHERE digest = ?1");
+    first(connection, &sql, [digest(kind, tenant, id)], |row| {
         read(kind, row)
     })
 }

@@ -13,8 +13,8 @@ pub(super) const LAYOUT: i64 = 15;
 /// Why a gateway does not open a file.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("{path}: {error}")]
-    Io { path: PathBuf, error: io::Error },
+    #[error("{0}: {1}")]
+    Io(PathBuf, io::Error),
     #[error("{0} is in use by another gateway; a SQLite store belongs to one process")]
     InUse(PathBuf),
     #[error(
@@ -25,11 +25,8 @@ pub enum OpenError {
     Link(PathBuf),
     #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]
     NotLocal(PathBuf),
-    #[error("{path}: {error}")]
-    Database {
-        path: PathBuf,
-        error: rusqlite::Error,
-    },
+    #[error("{0}: {1}")]
+    Database(PathBuf, rusqlite::Error),
     #[error("{0} is a SQLite file, but not one of oncegate")]
     NotOurs(PathBuf),
     #[error(
@@ -44,12 +41,8 @@ pub enum OpenError {
     Apart(PathBuf, String),
     #[error("{0} is damaged: {1}; restore a backup, or start with another file and reconcile")]
     Damaged(PathBuf, String),
-    #[error("{path}: SQLite would not give {pragma}, it says {got}")]
-    Pragma {
-        path: PathBuf,
-        pragma: &'static str,
-        got: String,
-    },
+    #[error("{0}: SQLite would not give {1}, it says {2}")]
+    Pragma(PathBuf, &'static str, String),
     #[error("SQLite {0} is too old")]
     OldSqlite(&'static str),
 }
@@ -61,24 +54,17 @@ pub(super) trait At<T> {
 
 impl<T> At<T> for io::Result<T> {
     fn at(self, path: &Path) -> Result<T, OpenError> {
-        self.map_err(|error| OpenError::Io {
-            path: path.to_owned(),
-            error,
-        })
+        self.map_err(|error| OpenError::Io(path.to_owned(), error))
     }
 }
 
 impl<T> At<T> for rusqlite::Result<T> {
     /// An unreadable page means a damaged file: a start may read one before it checks the whole file.
     fn at(self, path: &Path) -> Result<T, OpenError> {
+        let path = path.to_owned();
         self.map_err(|error| match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt) => {
-                OpenError::Damaged(path.to_owned(), error.to_string())
-            }
-            _ => OpenError::Database {
-                path: path.to_owned(),
-                error,
-            },
+            Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged(path, error.to_string()),
+            _ => OpenError::Database(path, error),
         })
     }
 }

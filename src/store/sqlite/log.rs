@@ -1,7 +1,7 @@
 //! The write-ahead log, and when its pages are moved into the file.
 //!
-//! SQLite would do that by itself. It is done here, so that each transaction can say how many
-//! commits the file has. A log is begun anew only by a commit after all of it was moved.
+//! SQLite could do that by itself. This room does it, so that each transaction can store how many commits the file has. A
+//! log begins anew only with a commit after all its pages were moved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,12 +16,12 @@ const LONG: i32 = 1_000;
 pub(super) struct Log {
     /// Pages in the log after the last commit.
     pages: Arc<AtomicI32>,
-    /// Commits in the file, if the whole log was moved.
-    moved: Option<u64>,
+    /// Commits that are surely in the file. Each commit stores the number.
+    pub(super) moved: Option<u64>,
 }
 
 impl Log {
-    /// Replaces SQLite's checkpoint hook, and moves the present log.
+    /// Replaces SQLite's checkpoint hook, and moves the pages of the log.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -34,19 +34,14 @@ impl Log {
         }))?;
         let mut log = Self { pages, moved: None };
         match log.move_all(connection) {
-            // It stays where it is until there is room.
+            // The log stays as it is until the disk has room.
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => Ok(log),
             moved => moved.map(|()| log),
         }
     }
 
-    /// Commits that are known to be in the file; each commit stores the number.
-    pub(super) fn moved(&self) -> Option<u64> {
-        self.moved
-    }
-
     /// # Errors
-    /// The file could not be written. The rest is still in the log.
+    /// The file cannot be written. The rest stays in the log.
     pub(super) fn move_if_long(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         if self.pages.load(Ordering::Relaxed) < LONG {
             Ok(())
@@ -56,13 +51,12 @@ impl Log {
     }
 
     fn move_all(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let (there, moved): (i64, i64) =
-            connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
-                Ok((row.get(1)?, row.get(2)?))
-            })?;
-        // Otherwise a reader still needs older pages: the next commit tries again.
-        if there == moved {
-            self.moved = Some(Marks::of(connection)?.commits());
+        let sql = "PRAGMA wal_checkpoint(PASSIVE)";
+        let (pages, moved): (i64, i64) =
+            connection.query_row(sql, [], |row| Ok((row.get(1)?, row.get(2)?)))?;
+        // Otherwise a reader still needs older pages, and the next commit tries again.
+        if pages == moved {
+            self.moved = Some(Marks::of(connection)?.commits);
             self.pages.store(0, Ordering::Relaxed);
         }
         Ok(())

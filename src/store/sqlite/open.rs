@@ -43,6 +43,11 @@ const READER_CACHE: &str = "PRAGMA cache_size = -8192;";
 /// Most prepared statements of a connection. There are fewer.
 const STATEMENTS: usize = 64;
 
+/// Connections that read: calls that callers wait for, due calls, and long questions to the ledger.
+const CALL_READERS: usize = 2;
+const DUE_READERS: usize = 1;
+const LEDGER_READERS: usize = 2;
+
 impl Sqlite {
     /// Opens the file at `path`, or makes it, after every start-up check.
     ///
@@ -136,11 +141,6 @@ impl Sqlite {
     }
 }
 
-/// The readers: for calls on their way, for due calls, and for questions to the ledger, which may take long.
-const CALL_READERS: usize = 2;
-const DUE_READERS: usize = 1;
-const LEDGER_READERS: usize = 2;
-
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
@@ -180,20 +180,14 @@ fn connect_all(path: &Path) -> Result<(Connection, Vec<Connection>), OpenError> 
 
 /// Whether a file could not be opened because the disk is full.
 fn lacks_room(error: &OpenError) -> bool {
-    let OpenError::Database { error, .. } = error else {
+    let OpenError::Database(_, rusqlite::Error::SqliteFailure(error, _)) = error else {
         return false;
     };
-    let extended = match error {
-        rusqlite::Error::SqliteFailure(error, _) => error.extended_code,
-        _ => 0,
-    };
-    matches!(
-        error.sqlite_error_code(),
-        Some(ErrorCode::DiskFull | ErrorCode::CannotOpen)
-    ) || matches!(
-        extended,
-        ffi::SQLITE_IOERR_SHMSIZE | ffi::SQLITE_IOERR_SHMOPEN | ffi::SQLITE_IOERR_SHMMAP
-    )
+    matches!(error.code, ErrorCode::DiskFull | ErrorCode::CannotOpen)
+        || matches!(
+            error.extended_code,
+            ffi::SQLITE_IOERR_SHMSIZE | ffi::SQLITE_IOERR_SHMOPEN | ffi::SQLITE_IOERR_SHMMAP
+        )
 }
 
 /// The path without links. The file itself may be missing.
@@ -249,10 +243,7 @@ fn connect(path: &Path, access: Access) -> Result<Connection, OpenError> {
     };
     connection.execute_batch(&pragmas.concat()).at(path)?;
     // A pragma that has no effect is no error, so the values are read back.
-    let refused = |pragma, got| {
-        let path = path.to_owned();
-        Err(OpenError::Pragma { path, pragma, got })
-    };
+    let refused = |pragma, got| Err(OpenError::Pragma(path.to_owned(), pragma, got));
     let mode: Option<String> = pragma(&connection, "journal_mode").at(path)?;
     if mode.as_deref() != Some("wal") {
         return refused("journal_mode = WAL", mode.unwrap_or_default());

@@ -38,7 +38,7 @@ const TOKEN_LIMIT_US: i64 = 24 * 3_600 * 1_000_000;
 pub(super) struct Marks {
     epoch: Uuid,
     /// Transactions that have changed something.
-    commits: u64,
+    pub(super) commits: u64,
     /// No fencing token above this was given.
     token: u64,
 }
@@ -78,11 +78,6 @@ impl Marks {
         Self::of(connection)
     }
 
-    /// Transactions that have changed something.
-    pub(super) fn commits(&self) -> u64 {
-        self.commits
-    }
-
     pub(super) fn of(connection: &Connection) -> rusqlite::Result<Self> {
         let sql = "SELECT epoch, commits, max(token, coalesce((
                 SELECT max(token) FROM sessions
@@ -119,38 +114,34 @@ pub(super) struct Lost {
 
 /// What the database has lost, by the watermarks in the file.
 fn compare(found: Found, data: Marks) -> Option<Lost> {
-    let lost = |what: String, commits, remembered| {
-        Some(Lost {
-            what,
-            commits,
-            remembered,
-        })
-    };
-    match found {
+    let (what, commits, remembered) = match found {
         // Nothing was ever acknowledged. A damaged file says that something may have been.
-        Found::Nothing if data.commits == 0 => None,
-        Found::Marks(marks) if data.commits == 0 && marks.commits == 0 => None,
+        Found::Nothing if data.commits == 0 => return None,
+        Found::Marks(marks) if data.commits == 0 && marks.commits == 0 => return None,
         Found::Nothing => {
             let what = "there are calls, but no file of watermarks beside them";
-            lost(what.into(), 0, None)
+            (what.to_owned(), 0, None)
         }
         Found::Unreadable => {
             let what = "the file of watermarks beside it is damaged";
-            lost(what.into(), 0, None)
+            (what.to_owned(), 0, None)
         }
         Found::Marks(marks) if marks.epoch != data.epoch => {
             let what = "this is another database than the one that was served last";
-            lost(what.into(), marks.commits, Some(marks))
+            (what.to_owned(), marks.commits, Some(marks))
         }
         Found::Marks(marks) => {
-            let missing = marks
-                .commits
-                .checked_sub(data.commits)
-                .filter(|missing| *missing > 0)?;
+            let missing = marks.commits.checked_sub(data.commits);
+            let missing = missing.filter(|missing| *missing > 0)?;
             let what = format!("the newest {missing} transactions are missing");
-            lost(what, missing, Some(marks))
+            (what, missing, Some(marks))
         }
-    }
+    };
+    Some(Lost {
+        what,
+        commits,
+        remembered,
+    })
 }
 
 /// The file of watermarks, and the loss that it shows.
@@ -160,7 +151,6 @@ pub(super) struct Watermarks {
     /// The line with the copy of the store's secret. A damaged line is kept as it is.
     secret: Mutex<Vec<u8>>,
     lost: Mutex<Option<Lost>>,
-    is_lost: AtomicBool,
     /// Whether an operator is accepting the loss. Then documents may be written.
     is_accepting: AtomicBool,
     /// Whether the last write of the file failed, and was logged.
@@ -188,7 +178,6 @@ impl Watermarks {
             path,
             file: Mutex::new(file),
             secret: Mutex::new(secret),
-            is_lost: AtomicBool::new(lost.is_some()),
             lost: Mutex::new(lost),
             is_accepting: AtomicBool::new(false),
             is_failing: AtomicBool::new(false),
@@ -213,7 +202,7 @@ impl Watermarks {
 
     /// Whether data was lost and the loss is not accepted yet.
     pub(super) fn is_lost(&self) -> bool {
-        self.is_lost.load(Ordering::SeqCst)
+        self.lost().is_some()
     }
 
     /// Whether documents may be written.
@@ -265,7 +254,6 @@ impl Watermarks {
     pub(super) fn accepted(&self) {
         *self.lost() = None;
         self.is_accepting.store(false, Ordering::SeqCst);
-        self.is_lost.store(false, Ordering::SeqCst);
     }
 
     /// The copy of the store's secret.
@@ -296,18 +284,17 @@ impl Watermarks {
     /// A failure is only logged: the file falls behind, which counts as no loss.
     pub(super) fn write(&self, marks: &Marks, durably: bool) {
         let written = self.try_write(marks, durably);
-        let failed = written.is_err();
-        if failed != self.is_failing.swap(failed, Ordering::SeqCst) {
-            match written {
-                Err(error) => tracing::error!(
-                    path = %self.path.display(),
-                    %error,
-                    "the watermarks cannot be written: a loss of newer data would not be noticed"
-                ),
-                Ok(()) => {
-                    tracing::info!(path = %self.path.display(), "the watermarks are written again")
-                }
-            }
+        if written.is_err() == self.is_failing.swap(written.is_err(), Ordering::SeqCst) {
+            return;
+        }
+        let path = self.path.display();
+        match written {
+            Err(error) => tracing::error!(
+                %path,
+                %error,
+                "the watermarks cannot be written: a loss of newer data would not be noticed"
+            ),
+            Ok(()) => tracing::info!(%path, "the watermarks are written again"),
         }
     }
 

@@ -260,11 +260,12 @@ impl Thread {
         while let Some(mut job) = jobs.next() {
             let committed = match &together {
                 Ok(()) => Ok(()),
-                // Another process holds the file. To begin again for each job would take as long each time.
-                Err(Failed::Begin(error)) => Err(Error::Refused(error.to_string())),
-                Err(Failed::Work(error)) if is_one_read => Err(Error::Refused(error.to_string())),
+                // If it did not begin, another process holds the file: each further try would take as long.
+                Err(failed) if !failed.has_begun || is_one_read => {
+                    Err(Error::Refused(failed.to_string()))
+                }
                 // One job failed, so none was committed: each runs once more, alone.
-                Err(Failed::Work(_)) => match self.commit_alone(&mut job) {
+                Err(_) => match self.commit_alone(&mut job) {
                     Err(failed) if failed.is_fatal() => {
                         job.answer(Err(Error::Ambiguous(failed.to_string())));
                         return self.give_up(&mut jobs.collect());
@@ -283,7 +284,7 @@ impl Thread {
         let Some(Writing { log, .. }) = &mut self.writing else {
             return true;
         };
-        match log.move_if_long(&self.connection).map_err(Failed::Work) {
+        match log.move_if_long(&self.connection).map_err(Failed::from) {
             Err(failed) if failed.is_fatal() => self.give_up(&mut Vec::new()),
             // The rest stays in the log, and the next commit tries again.
             Ok(()) | Err(_) => true,
@@ -327,51 +328,53 @@ impl Thread {
         let transaction = self
             .connection
             .transaction_with_behavior(begin)
-            .map_err(Failed::Begin)?;
+            .map_err(|error| Failed {
+                error,
+                has_begun: false,
+            })?;
         let before = transaction.total_changes();
         for job in jobs {
             job.run(&transaction)?;
         }
-        let watermarks = self.writing.as_ref().map(|writing| &*writing.watermarks);
-        let moved = self
-            .writing
-            .as_ref()
-            .and_then(|writing| writing.log.moved());
         // While data is missing no transaction is counted: the count must go on to show the loss.
-        let counting =
-            watermarks.filter(|all| transaction.total_changes() != before && !all.is_lost());
-        let marks = counting
-            .map(|_| Marks::count(&transaction, moved))
-            .transpose()?;
+        let counting = self.writing.as_ref().filter(|writing| {
+            transaction.total_changes() != before && !writing.watermarks.is_lost()
+        });
+        let Some(Writing {
+            watermarks, log, ..
+        }) = counting
+        else {
+            return Ok(transaction.commit()?);
+        };
+        let marks = Marks::count(&transaction, log.moved)?;
         transaction.commit()?;
         // Before any job is answered.
-        if let (Some(watermarks), Some(marks)) = (counting, marks) {
-            watermarks.write(&marks, false);
-        }
+        watermarks.write(&marks, false);
         Ok(())
     }
 }
 
-/// A transaction that was rolled back.
+/// Why a transaction was rolled back: a job failed, or the commit.
 #[derive(Debug, thiserror::Error)]
-enum Failed {
-    /// It could not begin.
-    #[error("{0}")]
-    Begin(rusqlite::Error),
-    /// A job failed, or the commit.
-    #[error("{0}")]
-    Work(#[from] rusqlite::Error),
+#[error("{error}")]
+struct Failed {
+    error: rusqlite::Error,
+    /// False: it did not even begin.
+    has_begun: bool,
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Self {
+        Self {
+            error,
+            has_begun: true,
+        }
+    }
 }
 
 impl Failed {
-    fn error(&self) -> &rusqlite::Error {
-        match self {
-            Self::Begin(error) | Self::Work(error) => error,
-        }
-    }
-
     fn is_full(&self) -> bool {
-        match self.error() {
+        match &self.error {
             // The index of the write-ahead log is a file, too, and may fail to grow.
             rusqlite::Error::SqliteFailure(code, _) => {
                 code.code == ErrorCode::DiskFull || code.extended_code == ffi::SQLITE_IOERR_SHMSIZE
@@ -382,7 +385,7 @@ impl Failed {
 
     fn is_fatal(&self) -> bool {
         let suspicious = matches!(
-            self.error().sqlite_error_code(),
+            self.error.sqlite_error_code(),
             Some(ErrorCode::SystemIoFailure | ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
         );
         suspicious && !self.is_full()
