@@ -82,12 +82,7 @@ pub(super) async fn write(
         retry_after: None,
         newest_token: None,
     };
-    let event = Event::Ended {
-        attempt: record.attempt.id,
-        fencing: record.fencing,
-        evidence,
-        retry: None,
-    };
+    let event = Event::ended(&record, evidence);
     let ended_at = at + SignedDuration::from_millis(80);
     let change =
         next(tool, Some(&record), &event, ended_at).map_err(|error| format!("{error:?}"))?;

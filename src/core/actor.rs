@@ -1,4 +1,4 @@
-//! Who acts. The text of an actor is kept in entries, and is frozen.
+//! Who acts. Entries keep the text of an actor, so that text never changes.
 
 use std::fmt;
 
@@ -7,13 +7,35 @@ use super::record::{Entry, InstanceId, Intent};
 /// The actor of an entry in the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actor<'a> {
-    /// A run of the process; its log names it at the start.
+    /// One run of a gateway process, which logs this id at its start.
     Gateway(InstanceId),
-    /// The gateway of an attempt before the newest; its name is not kept.
+    /// The gateway of an attempt before the newest; its id is not kept.
     EarlierAttempt,
     /// A person or a program, by the name of its token.
     Token(&'a str),
     Reconciliation(&'a str),
+}
+
+/// Who acts, and why, as the entries of a history say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct By {
+    /// The text of an [`Actor`].
+    pub actor: String,
+    pub reason: String,
+}
+
+impl By {
+    pub fn new(actor: impl fmt::Display, reason: impl Into<String>) -> Self {
+        Self {
+            actor: actor.to_string(),
+            reason: reason.into(),
+        }
+    }
+
+    /// The person or program with the token of this name.
+    pub fn token(name: &str, reason: &str) -> Self {
+        Self::new(Actor::Token(name), reason)
+    }
 }
 
 /// The prefix of tokens in entries.
@@ -21,9 +43,7 @@ const TOKEN: &str = "token ";
 /// The detail of a run after a failure.
 const AGAIN: &str = "the same key came again after a failure";
 
-/// The detail of a further run of a call, which names the token that asked for it.
-///
-/// Also if that is the maker's: an earlier build named none, so an entry without a name does not say which it was.
+/// The detail of a further run of a call. It names the token that asked for the run.
 pub(super) fn came_again(token: &str) -> String {
     if token.is_empty() {
         AGAIN.to_owned()
@@ -38,7 +58,7 @@ impl Entry {
         self.by.strip_prefix(TOKEN)
     }
 
-    /// The name of the token that acted, or that asked for the run which a gateway began.
+    /// The name of the token that acted, or that asked for a run that a gateway began.
     pub fn token_in<'a>(&'a self, intent: &'a Intent) -> Option<&'a str> {
         let asker = match &*self.event {
             "claimed" => Some(intent.made_by.as_str()),

@@ -1,78 +1,47 @@
-//! The acts of persons: what was done to what, by which token, and why. Values only.
+//! The acts of persons: what was done to which target, by which token, and why.
 
+use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::caller::Caller;
-use super::document::{Document, Kind};
+use super::document::{self, Document, Kind};
 use super::reconcile::anomaly::Request;
 use super::record::CallId;
 use super::saga::SagaId;
 use super::session::SessionId;
+use super::words::words;
 
-/// The kinds of acts, by their words on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deed {
-    Pause,
-    Resume,
-    Freeze,
-    Thaw,
-    Unlock,
-    Resolve,
-    Probe,
-    Verify,
-    Compensate,
-    Complete,
-    Abort,
-    Retry,
-    Skip,
-    Reconcile,
-    Ignore,
-    Adopt,
-    AcceptLoss,
+words! {
+    /// The kinds of acts, by their words on the wire.
+    pub enum Deed {
+        Pause = "pause",
+        Resume = "resume",
+        Freeze = "freeze",
+        Thaw = "thaw",
+        Unlock = "unlock",
+        Resolve = "resolve",
+        Probe = "probe",
+        Verify = "verify",
+        Compensate = "compensate",
+        Complete = "complete",
+        Abort = "abort",
+        Retry = "retry",
+        Skip = "skip",
+        Reconcile = "reconcile",
+        Ignore = "ignore",
+        Adopt = "adopt",
+        AcceptLoss = "accept-loss",
+    }
 }
 
-impl Deed {
-    pub const ALL: [Self; 17] = [
-        Self::Pause,
-        Self::Resume,
-        Self::Freeze,
-        Self::Thaw,
-        Self::Unlock,
-        Self::Resolve,
-        Self::Probe,
-        Self::Verify,
-        Self::Compensate,
-        Self::Complete,
-        Self::Abort,
-        Self::Retry,
-        Self::Skip,
-        Self::Reconcile,
-        Self::Ignore,
-        Self::Adopt,
-        Self::AcceptLoss,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pause => "pause",
-            Self::Resume => "resume",
-            Self::Freeze => "freeze",
-            Self::Thaw => "thaw",
-            Self::Unlock => "unlock",
-            Self::Resolve => "resolve",
-            Self::Probe => "probe",
-            Self::Verify => "verify",
-            Self::Compensate => "compensate",
-            Self::Complete => "complete",
-            Self::Abort => "abort",
-            Self::Retry => "retry",
-            Self::Skip => "skip",
-            Self::Reconcile => "reconcile",
-            Self::Ignore => "ignore",
-            Self::Adopt => "adopt",
-            Self::AcceptLoss => "accept-loss",
+impl From<Request> for Deed {
+    fn from(request: Request) -> Self {
+        match request {
+            Request::Compensate => Self::Compensate,
+            Request::Ignore => Self::Ignore,
+            Request::Adopt => Self::Adopt,
         }
     }
 }
@@ -94,7 +63,7 @@ pub enum Target {
         id: String,
     },
     Store,
-    /// The calls that a filter finds; the filter as JSON, and how many were confirmed.
+    /// The calls that a filter found: the filter as JSON, and how many were confirmed.
     Calls {
         filter: String,
         count: usize,
@@ -105,31 +74,23 @@ pub enum Target {
     },
 }
 
-/// The outcome of an act.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    Done,
-    /// It was answered with an error, and did nothing; or it is a reconciliation that failed.
-    Refused,
-    /// Its gateway ended, its store did not answer, or it ended half-way.
-    Unknown,
-}
-
-impl Outcome {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Refused => "refused",
-            Self::Unknown => "unknown",
-        }
+words! {
+    /// The outcome of an act.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Outcome {
+        Done = "done",
+        /// The act was answered with an error and did nothing, or it is a reconciliation that failed.
+        Refused = "refused",
+        /// The act ended half-way, its gateway ended, or its store did not answer.
+        Unknown = "unknown",
     }
 }
 
 /// One act of a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Act {
-    /// The tenant of the target; empty for what belongs to no tenant.
+    /// The tenant of the target; empty for a target of no tenant.
     pub tenant: String,
     pub deed: Deed,
     pub target: Target,
@@ -139,7 +100,8 @@ pub struct Act {
 }
 
 impl Act {
-    fn new(caller: &Caller, deed: Deed, tenant: &str, target: Target, reason: &str) -> Self {
+    /// `tenant` is that of the target; empty for a target of no tenant.
+    pub fn new(caller: &Caller, deed: Deed, tenant: &str, target: Target, reason: &str) -> Self {
         Self {
             tenant: tenant.to_owned(),
             deed,
@@ -147,10 +109,6 @@ impl Act {
             by: caller.name.clone(),
             reason: reason.to_owned(),
         }
-    }
-
-    pub fn on_tool(caller: &Caller, deed: Deed, tool: &str, reason: &str) -> Self {
-        Self::new(caller, deed, "", Target::Tool(tool.to_owned()), reason)
     }
 
     pub fn on_session(caller: &Caller, deed: Deed, id: &SessionId, reason: &str) -> Self {
@@ -174,57 +132,8 @@ impl Act {
         Self::new(caller, deed, tenant, Target::Call { call_id, tool }, reason)
     }
 
-    /// An act on many calls or sagas; `tenant`: that of the filter, if it names one.
-    pub fn on_many(
-        caller: &Caller,
-        deed: Deed,
-        tenant: Option<&str>,
-        target: Target,
-        reason: &str,
-    ) -> Self {
-        Self::new(caller, deed, tenant.unwrap_or_default(), target, reason)
-    }
-
-    pub fn reconciles(caller: &Caller, name: &str) -> Self {
-        let target = Target::Reconciliation(name.to_owned());
-        Self::new(caller, Deed::Reconcile, "", target, "")
-    }
-
-    /// A request about an anomaly of this reconciliation.
-    pub fn on_anomaly(
-        caller: &Caller,
-        request: Request,
-        reconciliation: &str,
-        id: &str,
-        reason: &str,
-    ) -> Self {
-        let deed = match request {
-            Request::Compensate => Deed::Compensate,
-            Request::Ignore => Deed::Ignore,
-            Request::Adopt => Deed::Adopt,
-        };
-        let (reconciliation, id) = (reconciliation.to_owned(), id.to_owned());
-        Self::new(
-            caller,
-            deed,
-            "",
-            Target::Anomaly { reconciliation, id },
-            reason,
-        )
-    }
-
-    pub fn accepts_loss(caller: &Caller, reason: &str) -> Self {
-        Self::new(caller, Deed::AcceptLoss, "", Target::Store, reason)
-    }
-
     /// The document of an act that begins now.
     pub fn begin(&self, id: String, now: Timestamp, retain_until: Timestamp) -> Document {
-        let body = Body {
-            target: self.target.clone(),
-            by: self.by.clone(),
-            reason: self.reason.clone(),
-            outcome: Outcome::Unknown,
-        };
         Document {
             kind: Kind::Act,
             tenant: self.tenant.clone(),
@@ -234,31 +143,33 @@ impl Act {
             created_at: now,
             due_at: None,
             retain_until: Some(retain_until),
-            body: body.to_json(),
+            body: self.body(Outcome::Unknown),
         }
     }
 
     /// The document when the outcome is known.
     pub fn end(&self, begun: Document, outcome: Outcome) -> Document {
-        let version = begun.version + 1;
         Document {
-            version,
+            version: begun.version + 1,
             ..self.made(begun, outcome)
         }
     }
 
-    /// The document of an act that was not written down before its outcome was known.
+    /// The document of an act that is first written when its outcome is known.
     pub fn made(&self, begun: Document, outcome: Outcome) -> Document {
-        let body = Body {
+        Document {
+            body: self.body(outcome),
+            ..begun
+        }
+    }
+
+    fn body(&self, outcome: Outcome) -> Bytes {
+        document::body(&Body {
             target: self.target.clone(),
             by: self.by.clone(),
             reason: self.reason.clone(),
             outcome,
-        };
-        Document {
-            body: body.to_json(),
-            ..begun
-        }
+        })
     }
 }
 
@@ -275,13 +186,10 @@ impl Audited {
     /// Reads an act from its document.
     ///
     /// # Errors
-    /// This was never written.
+    /// The document was never written so.
     pub fn from_document(document: &Document) -> Result<Self, String> {
-        let body: Body =
-            serde_json::from_slice(&document.body).map_err(|error| error.to_string())?;
-        let deed = Deed::ALL
-            .into_iter()
-            .find(|deed| deed.as_str() == document.state);
+        let body: Body = document.read()?;
+        let deed = Deed::of(&document.state);
         Ok(Self {
             id: document.id.clone(),
             at: document.created_at,
@@ -297,21 +205,13 @@ impl Audited {
     }
 }
 
-/// The members of an act that its document has no place for.
+/// The fields of an act that a [`Document`] has no field for.
 #[derive(Serialize, Deserialize)]
 struct Body {
     target: Target,
     by: String,
     reason: String,
     outcome: Outcome,
-}
-
-impl Body {
-    fn to_json(&self) -> bytes::Bytes {
-        #[expect(clippy::expect_used, reason = "texts and ids always make JSON")]
-        let json = serde_json::to_vec(self).expect("plain values");
-        json.into()
-    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! A circuit breaker for a tool whose attempts keep failing.
 //!
-//! It refuses calls before they are claimed, instead of letting them become unknown one after the
-//! other.
+//! It refuses calls before they are claimed. Otherwise they would become unknown, one after the other.
 //!
-//! Times are what has passed since some start by a clock that only goes forward.
+//! Times are durations since a fixed start, by a clock that only goes forward.
 //! Source: M. Nygard, "Release It!", 2007, section "Circuit Breaker".
 
 mod tool; // one breaker per tenant, and one for all
@@ -17,7 +16,7 @@ pub use self::tool::{Sign, ToolBreaker, Trials};
 pub struct Policy {
     /// Failing attempts in a row that open it.
     pub failures: u32,
-    /// How long the breaker stays open before it lets one trial through.
+    /// How long the breaker stays open before it lets one call through as a trial.
     pub cooldown: Duration,
 }
 
@@ -39,7 +38,7 @@ pub struct Breaker {
     open_until: Option<Duration>,
     /// The trial of a half-open breaker.
     trial: Option<Trial>,
-    /// Whether the trial has reached the tool.
+    /// Whether the trial has reached the tool, and failed.
     has_asked: bool,
     trials: u64,
 }
@@ -49,13 +48,13 @@ pub struct Breaker {
 pub struct Trial(u64);
 
 impl Breaker {
-    /// Lets a call through, or says how long to wait.
+    /// Lets a call through, or says how long to wait. A half-open breaker makes the call its trial.
     ///
-    /// When half-open, the trial keeps other calls out for another cooldown, or until it is [given
-    /// up](Self::give_back).
+    /// The trial keeps other calls out for another cooldown, or until it is [given
+    /// back](Self::give_back).
     ///
     /// # Errors
-    /// It is open.
+    /// The breaker is open.
     pub fn admit(&mut self, policy: &Policy, now: Duration) -> Result<Option<Trial>, Duration> {
         match self.open_until {
             None => Ok(None),
@@ -70,7 +69,7 @@ impl Breaker {
         }
     }
 
-    /// Gives back a trial that has not reached the tool: the next call may try.
+    /// Gives back a trial that has not reached the tool: the next call becomes the trial.
     pub fn give_back(&mut self, trial: Trial, now: Duration) {
         if self.trial == Some(trial) && !self.has_asked {
             self.trial = None;
@@ -78,10 +77,10 @@ impl Breaker {
         }
     }
 
-    /// An attempt ended; `healthy`: the tool has answered. `trial`: the attempt was the trial.
+    /// An attempt ended; `healthy`: the tool has answered. `trial`: the attempt was this trial.
     ///
-    /// What began before the breaker opened, or did not ask it, tells nothing new by failing: otherwise
-    /// the breaker would stay open for as long as anything still fails.
+    /// The failure of an attempt that began before the breaker opened, or that did not ask it, does not
+    /// keep the breaker open: otherwise it would stay open for as long as any attempt still fails.
     pub fn ended(&mut self, policy: &Policy, healthy: bool, trial: Option<Trial>, now: Duration) {
         if healthy {
             *self = Self {
@@ -99,7 +98,7 @@ impl Breaker {
         self.has_asked |= still_fails;
     }
 
-    /// Makes an open breaker half-open: the next call may try.
+    /// Makes an open breaker half-open: the next call becomes the trial.
     fn end_cooldown(&mut self, now: Duration) {
         self.open_until = self.open_until.map(|until| until.min(now));
     }

@@ -17,28 +17,28 @@
 //!  (absent) ── its effect is adopted ──► succeeded
 //! ```
 //!
-//! Live traffic and recovery enter by this one door. What is not listed is refused by name.
+//! Live traffic and recovery both change calls here only. An event that does not fit is refused by name.
 //! A call of a read tool never becomes unknown: it has no effect to be in doubt about.
 
-mod adopt; // an effect that was forgotten is written back as a call
+mod adopt; // an effect without a call becomes a call
 mod arrive; // a request asks for a call
-mod change; // what an event leads to
-mod end; // an attempt ended
-mod event; // what may happen to a call
-mod late; // an answer that comes too late
+mod change; // the result of an event
+mod end; // an attempt ended, in time or late
+mod event; // the events
 mod loss; // a call whose owner, store or lock is lost
-mod meet; // which of the calls that it meets an arrival is
-mod rest; // an unknown call comes to rest
+mod meet; // which stored call an arrival repeats
+mod rest; // an unknown call is checked, settled or given up
 mod similar; // a request with another key looks like a call
-mod undo; // what a call has done is undone
-mod verify; // a person asks whether a result is stable
+mod undo; // a call is undone
+mod verify; // a verified replay
 
 use jiff::Timestamp;
 
 pub use self::adopt::tenant_of;
+use self::change::Call;
 pub use self::change::{Action, Change, Illegal, Next, Takes};
 pub use self::end::{judge, may_be_retried};
-pub use self::event::{Adoption, Arrival, Event, Retry, UndoEnd};
+pub use self::event::{Adoption, Arrival, Ended, Event, Probed, Resembled, Retry, UndoEnd};
 pub use self::meet::{Met, meet};
 pub use self::undo::undoes_unknown;
 use super::actor::Actor;
@@ -62,177 +62,90 @@ pub fn next(
             _ => Err(Illegal::NoCall),
         };
     };
+    let call = Call { tool, record, now };
     let change = match (event, &record.state) {
-        // Some of these write nothing, or go on after they have written.
-        (Event::Arrived(arrival), _) => {
-            return Ok(arrive::arrive_again(tool, record, arrival, now));
-        }
+        // These events write nothing in some states, or lead to more than the end of a run.
+        (Event::Arrived(arrival), _) => return Ok(arrive::arrive_again(call, arrival)),
         (Event::Adopted(adoption), _) => return adopt::adopted_before(record, adoption),
-        (
-            Event::Resembled {
-                intent,
-                instead_of,
-                by,
-            },
-            _,
-        ) => {
-            return Ok(similar::resembled(
-                tool, record, intent, instead_of, *by, now,
-            ));
+        (Event::Resembled(request), _) => return Ok(similar::resembled(call, request)),
+        (Event::Ended(ended), State::Running)
+            if record.fencing == ended.fencing && record.attempt.id == ended.attempt =>
+        {
+            return Ok(end::end(call, ended));
         }
-        (
-            Event::Ended {
-                attempt,
-                fencing,
-                evidence,
-                retry,
-            },
-            State::Running,
-        ) if record.fencing == *fencing && record.attempt.id == *attempt => {
-            return Ok(end::end(tool, record, evidence, *retry, now));
-        }
-        (
-            Event::Ended {
-                attempt,
-                fencing,
-                evidence,
-                ..
-            },
-            _,
-        ) => return late::ended(tool, record, *attempt, *fencing, evidence, now),
+        (Event::Ended(ended), _) => return end::end_late(call, ended),
         (Event::CheckDue { by, attempt }, State::Unknown(_)) => {
-            return rest::work_on(tool, record, *by, *attempt, now);
+            return rest::work_on(call, *by, *attempt);
         }
-        (Event::ProbeAsked { by, reason }, State::Unknown(_)) => {
-            return rest::ask_now(tool, record, by, reason, now);
-        }
+        (Event::ProbeAsked(by), State::Unknown(_)) => return rest::ask_now(call, by),
         (Event::ToVerify { by, by_person }, _) => {
-            return verify::begin_to_verify(tool, record, by, *by_person, now);
+            return verify::begin_to_verify(call, by, *by_person);
         }
 
-        (Event::LeaseOver { .. }, State::Running) if now < record.attempt.lease_until => {
+        (Event::LeaseOver { .. }, State::Running) if call.may_still_run() => {
             return Err(Illegal::LeaseHeld);
         }
         (Event::LeaseOver { by }, State::Running) => loss::lose(
-            tool,
-            record,
+            call,
             "lease_over",
             Actor::Gateway(*by),
             "its lease was over",
-            now,
         ),
-        (Event::OwnerLost { by }, State::Running) => loss::lose(
-            tool,
-            record,
-            "owner_lost",
-            Actor::Gateway(*by),
-            "its gateway had ended",
-            now,
-        ),
-        (
-            Event::StoreLost {
-                by,
-                reason,
-                whole_until,
-            },
-            _,
-        ) => loss::store_lost(tool, record, by, reason, *whole_until, now)?,
+        (Event::OwnerLost { by }, State::Running) => {
+            let why = "its gateway had ended";
+            loss::lose(call, "owner_lost", Actor::Gateway(*by), why)
+        }
+        (Event::StoreLost { by, whole_until }, _) => loss::store_lost(call, by, *whole_until)?,
         (Event::Unlocked { fencing, .. }, _) if record.fencing != *fencing => {
             return Err(Illegal::NotOwner);
         }
-        (Event::Unlocked { by, reason, .. }, State::Running | State::Unknown(_)) => {
-            loss::unlock(tool, record, by, reason, now)
-        }
+        (Event::Unlocked { by, .. }, State::Running | State::Unknown(_)) => loss::unlock(call, by),
         (Event::LeaseOver { .. } | Event::OwnerLost { .. } | Event::Unlocked { .. }, _) => {
             return Err(Illegal::NotRunning);
         }
 
         (Event::CheckPostponed { by, blocker }, State::Unknown(_)) => {
-            rest::postpone(tool, record, *by, *blocker, now)?
+            rest::postpone(call, *by, *blocker)?
         }
-        (Event::CheckMissing { by }, State::Unknown(_)) => rest::take_up(tool, record, *by, now)?,
-        (
-            Event::Probed {
-                by,
-                asked_at,
-                finding,
-                retry_after,
-            },
-            State::Unknown(_),
-        ) => {
-            // It cannot have been asked later than now.
-            let asked_at = (*asked_at).min(now);
-            rest::probed(tool, record, *by, asked_at, finding, *retry_after, now)
+        (Event::CheckMissing { by }, State::Unknown(_)) => rest::take_up(call, *by)?,
+        (Event::Probed(probed), State::Unknown(_)) => rest::probed(call, probed),
+        (Event::Resolved { by, resolution }, State::Unknown(_)) => {
+            rest::resolve(call, by, resolution)?
         }
-        (
-            Event::Resolved {
-                by,
-                reason,
-                resolution,
-            },
-            State::Unknown(_),
-        ) => rest::resolve(tool, record, by, reason, resolution, now)?,
-        (
-            Event::Resolved {
-                by,
-                reason,
-                resolution,
-            },
-            State::Stuck(_),
-        ) => undo::resolve_stuck(tool, record, by, reason, resolution, now),
+        (Event::Resolved { by, resolution }, State::Stuck(_)) => {
+            undo::resolve_stuck(call, by, resolution)
+        }
         (Event::Reconciled { by, content }, State::Unknown(_)) => {
-            rest::reconciled(tool, record, by, content, now)
+            rest::reconciled(call, by, content)
         }
         (
             Event::CheckDue { .. }
             | Event::CheckPostponed { .. }
             | Event::CheckMissing { .. }
-            | Event::ProbeAsked { .. }
-            | Event::Probed { .. }
+            | Event::ProbeAsked(_)
+            | Event::Probed(_)
             | Event::Resolved { .. }
             | Event::Reconciled { .. },
             _,
         ) => return Err(Illegal::NotUnknown),
 
-        (Event::Verified { by, fresh }, State::Succeeded(_)) => {
-            verify::verified(record, by, fresh, now)
-        }
+        (Event::Verified { by, fresh }, State::Succeeded(_)) => verify::verified(call, by, fresh),
         (Event::Verified { .. }, _) => return Err(Illegal::NoResult),
 
-        (
-            Event::NotJoined {
-                by,
-                attempt,
-                kind,
-                why,
-            },
-            State::Running,
-        ) if record.attempt.id == *attempt => undo::not_joined(tool, record, *by, *kind, why, now),
+        (Event::NotJoined { by, attempt, why }, State::Running)
+            if record.attempt.id == *attempt =>
+        {
+            undo::not_joined(call, *by, why)
+        }
         (Event::NotJoined { .. }, _) => return Err(Illegal::NotOwner),
-        (Event::EffectToUndo { by, reason }, _) => {
-            adopt::effect_to_undo(tool, record, by, reason, now)?
+        (Event::EffectToUndo(by), _) => adopt::effect_to_undo(call, by)?,
+        (Event::ToCompensate { by, compensation }, _) => {
+            undo::to_compensate(call, by, compensation.as_ref())?
         }
-        (
-            Event::ToCompensate {
-                by,
-                reason,
-                compensation,
-            },
-            _,
-        ) => undo::to_compensate(tool, record, by, reason, compensation.as_ref(), now)?,
-        (Event::UndoEnded { by, end }, State::Compensating(_)) => {
-            undo::undo_ended(tool, record, *by, end, now)
-        }
+        (Event::UndoEnded { by, end }, State::Compensating(_)) => undo::undo_ended(call, *by, end),
         (Event::UndoEnded { .. }, _) => return Err(Illegal::NothingToUndo),
-        (
-            Event::Skipped {
-                by,
-                reason,
-                compensation,
-            },
-            _,
-        ) => undo::skip(tool, record, by, reason, compensation.as_deref(), now)?,
-        (Event::SagaEnded { by }, _) => undo::saga_ended(tool, record, *by, now)?,
+        (Event::Skipped { by, compensation }, _) => undo::skip(call, by, compensation.as_deref())?,
+        (Event::SagaEnded { by }, _) => undo::saga_ended(call, *by)?,
     };
     Ok(Next::finish(change))
 }

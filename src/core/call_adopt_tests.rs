@@ -88,7 +88,7 @@ fn where_its_key_came_from_its_requests_say() {
     for source in [Runtime, Round] {
         assert_eq!(late(source), Action::RefuseExpired);
     }
-    assert!(matches!(late(Derived), Action::Claim { .. }));
+    assert_eq!(late(Derived), Action::Claim);
     // What undoes a call is never done twice, however late it is asked for again.
     assert_eq!(late(Compensation), Action::TakeFingerprint);
     let undoing = asks(&adopted(), Compensation, 1, 1)
@@ -156,10 +156,7 @@ fn an_adopted_call_under_an_earlier_name_is_in_the_way() {
 
 #[test]
 fn an_effect_that_is_undone_leaves_its_key_with_the_call_that_it_was_adopted_as() {
-    let to_undo = Event::EffectToUndo {
-        by: "reconciliation books".into(),
-        reason: "sold twice".into(),
-    };
+    let to_undo = Event::EffectToUndo(By::new("reconciliation books", "sold twice"));
     let undone = Event::UndoEnded {
         by: ME,
         end: UndoEnd::Undone,

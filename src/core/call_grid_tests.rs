@@ -311,13 +311,7 @@ fn the_whole_grid() {
         ("verified", verified()),
         ("resembled", resembled(2)),
         ("adopted", adopt::adopts(1)),
-        (
-            "effect to undo",
-            Event::EffectToUndo {
-                by: "books".into(),
-                reason: "r".into(),
-            },
-        ),
+        ("effect to undo", Event::EffectToUndo(By::new("books", "r"))),
     ];
     let mut grid = String::new();
     for (state, tool, record, seconds) in &records {

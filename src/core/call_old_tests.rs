@@ -105,8 +105,7 @@ fn a_failed_call_may_have_run_again_unless_the_store_is_whole_until_its_key_was_
     );
     let expires_at = failed.expires_at.expect("a time");
     let lost = |whole_until| Event::StoreLost {
-        by: "ops".into(),
-        reason: "an older snapshot".into(),
+        by: By::token("ops", "an older snapshot"),
         whole_until,
     };
     let days = 90_000;

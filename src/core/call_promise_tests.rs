@@ -83,7 +83,7 @@ proptest! {
         for (event, pause) in steps {
             seconds += pause;
             let Ok(Next { change, action }) = next(&tool, record.as_ref(), &event, at(seconds)) else { continue };
-            let dispatches = matches!(action, Action::Claim { .. } | Action::Run | Action::Retry { .. });
+            let dispatches = matches!(action, Action::Claim | Action::Run | Action::Retry { .. });
             let before = record.as_ref();
             let writes = dispatches || matches!(action, Action::Finish | Action::Probe | Action::Verify | Action::Alarm | Action::TakeNames | Action::TakeFingerprint);
             prop_assert_eq!(change.is_some(), writes);
@@ -101,7 +101,7 @@ proptest! {
                     Some(State::Running) => {
                         let surely_not = matches!(
                             &event,
-                            Event::Ended { evidence: Evidence::NotSent { .. } | Evidence::Answer { status: 425 | 429, .. }, .. }
+                            Event::Ended(Ended { evidence: Evidence::NotSent { .. } | Evidence::Answer { status: 425 | 429, .. }, .. })
                         );
                         prop_assert!(surely_not || read || sends_again, "retried after {:?}", event);
                     }
@@ -109,24 +109,24 @@ proptest! {
                         prop_assert!(false, "what is being undone was dispatched");
                     }
                     Some(State::Succeeded(_) | State::Compensated(_)) => {
-                        let anew = matches!(action, Action::Claim { instead_of: Some(_) });
+                        let anew = action == Action::Claim;
                         prop_assert!(anew, "a success was dispatched again");
                     }
                     Some(State::Unknown(_)) => prop_assert!(sends_again, "an unknown call was dispatched"),
                 }
             }
             if let (Some(before), Some(change)) = (before, &change) {
-                let anew = matches!(action, Action::Claim { .. });
+                let anew = action == Action::Claim;
                 prop_assert_eq!(change.record.version, if anew { 1 } else { before.version + 1 });
                 if matches!(before.state, State::Unknown(_)) && before.state != change.record.state {
                     // Unknown is left only by an answer to the attempt that left the doubt.
                     let is_proof = match &event {
-                        Event::Ended { attempt, .. } => {
+                        Event::Ended(Ended { attempt, .. }) => {
                             let is_done = matches!(change.record.state, State::Succeeded(_));
                             *attempt == before.attempt.id || is_done
                         }
-                        Event::Probed { finding: Finding::Found(_), .. } | Event::Resolved { .. } | Event::Reconciled { .. } => true,
-                        Event::Probed { finding: Finding::NotFound, .. } => dedup == Dedup::Key,
+                        Event::Probed(Probed { finding: Finding::Found(_), .. }) | Event::Resolved { .. } | Event::Reconciled { .. } => true,
+                        Event::Probed(Probed { finding: Finding::NotFound, .. }) => dedup == Dedup::Key,
                         Event::CheckDue { .. } => sends_again && change.record.state == State::Running,
                         Event::ToCompensate { .. } => undoes_unknown && before.attempt.lease_until <= at(seconds),
                         _ => false,
@@ -134,7 +134,7 @@ proptest! {
                     let is_held = matches!(change.record.state, State::Unknown(_));
                     prop_assert!(is_proof || is_held, "left unknown by {:?}", event);
                 }
-                if matches!(action, Action::Claim { .. }) {
+                if action == Action::Claim {
                     prop_assert!(before.expires_at.is_some_and(|end| end <= at(seconds)), "a key was freed early");
                 }
             }

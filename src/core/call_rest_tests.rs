@@ -366,12 +366,12 @@ fn what_the_tool_asks_to_wait_is_waited_for_also_in_doubt() {
     let asked = change(&tool, &unknown(&tool), &check_due(2), 5).record;
     let unclear = Finding::Unclear("429".into());
     let retry_after = Some(Duration::from_secs(90));
-    let event = Event::Probed {
+    let event = Event::Probed(Probed {
         by: ME,
         asked_at: at(5),
         finding: unclear,
         retry_after,
-    };
+    });
     assert_eq!(check_at(&change(&tool, &asked, &event, 6).record), Some(96));
 }
 
@@ -386,12 +386,12 @@ fn a_late_success_of_an_earlier_attempt_settles_what_is_still_in_doubt() {
         for proves_nothing in [answer(422), answer(500), not_sent(), no_answer()] {
             assert_eq!(late(proves_nothing), "(NotOwner)");
         }
-        let of_another_run = Event::Ended {
+        let of_another_run = Event::Ended(Ended {
             attempt: attempt(1),
             fencing: Some(7),
             evidence: answer(200),
             retry: None,
-        };
+        });
         assert_eq!(cell(&tool, Some(record), &of_another_run, 7), "(NotOwner)");
     }
     let settled = change(&tool, &again, &ended_with(1, answer(200), None), 7);

@@ -31,12 +31,12 @@ fn a_zombie_with_an_old_token_is_refused() {
     let tool = tool("t");
     let mut running = record(&tool, key::Source::Derived, &[]);
     running.fencing = Some(8);
-    let old = Event::Ended {
+    let old = Event::Ended(Ended {
         attempt: attempt(1),
         fencing: Some(7),
         evidence: answer(200),
         retry: None,
-    };
+    });
     assert_eq!(
         next(&tool, Some(&running), &old, at(1)),
         Err(Illegal::NotOwner)
@@ -183,8 +183,7 @@ fn a_saga_refuses_only_the_attempt_that_has_asked_it() {
     let of_another = Event::NotJoined {
         by: ME,
         attempt: attempt(9),
-        kind: FailureKind::SagaClosed,
-        why: "it is aborted".into(),
+        why: Failure::new(FailureKind::SagaClosed, "it is aborted"),
     };
     assert_eq!(cell(&tool, Some(&running), &of_another, 1), "(NotOwner)");
     let own = not_joined(FailureKind::SagaClosed);

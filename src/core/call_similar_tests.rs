@@ -18,11 +18,11 @@ fn alike(key: &str, fingerprint: u8, saga_id: &str) -> Arc<Intent> {
 }
 
 fn asks(tool: &Tool, record: &Record, intent: &Arc<Intent>, seconds: i64) -> Next {
-    let event = Event::Resembled {
+    let event = Event::Resembled(Resembled {
         intent: intent.clone(),
         instead_of: Vec::new(),
         by: ME,
-    };
+    });
     next(tool, Some(record), &event, at(seconds)).expect("it is never illegal")
 }
 

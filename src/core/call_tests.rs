@@ -27,11 +27,12 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
+use crate::core::actor::By;
 use crate::core::key::Lookup;
 use crate::core::outcome::{self, Evidence};
 use crate::core::position::Position;
 use crate::core::record::{
-    AttemptId, CallId, Compensation, Content, FailureKind, InstanceId, Intent,
+    AttemptId, CallId, Compensation, Content, Failure, FailureKind, InstanceId, Intent,
 };
 use crate::core::replay::Fresh;
 use crate::core::session::Brought;
@@ -113,12 +114,12 @@ fn ended_with(id: u128, evidence: Evidence, retry: Option<u128>) -> Event {
         attempt: attempt(id),
         jitter: 1.0,
     });
-    Event::Ended {
+    Event::Ended(Ended {
         attempt: attempt(id),
         fencing: None,
         evidence,
         retry,
-    }
+    })
 }
 
 /// A call claimed at second 0 as attempt 1, after these events at their seconds.
@@ -149,7 +150,7 @@ fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> St
             change: Some(change),
             action,
         }) => {
-            let replaces = matches!(action, Action::Claim { .. });
+            let replaces = action == Action::Claim;
             let before = record.filter(|_| !replaces);
             let version = before.map_or(0, |record| record.version);
             assert_eq!(
@@ -158,10 +159,7 @@ fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> St
                 "{event:?}"
             );
             let action = match action {
-                Action::Claim { instead_of: None } => "Claim".to_owned(),
-                Action::Claim {
-                    instead_of: Some(_),
-                } => "Claim instead".to_owned(),
+                Action::Claim if record.is_some() => "Claim instead".to_owned(),
                 Action::Retry { after } => format!("Retry in {after:?}"),
                 action => format!("{action:?}"),
             };
@@ -172,16 +170,14 @@ fn cell(tool: &Tool, record: Option<&Record>, event: &Event, seconds: i64) -> St
 
 fn store_lost() -> Event {
     Event::StoreLost {
-        by: "ops".into(),
-        reason: "an older snapshot".into(),
+        by: By::token("ops", "an older snapshot"),
         whole_until: None,
     }
 }
 
 fn unlocked() -> Event {
     Event::Unlocked {
-        by: "ops".into(),
-        reason: "it hangs".into(),
+        by: By::token("ops", "it hangs"),
         fencing: None,
     }
 }
@@ -201,19 +197,16 @@ fn probed(finding: Finding) -> Event {
 /// A probe asked at this second, if that is not later than its answer.
 fn probed_at(finding: Finding, seconds: i64) -> Event {
     let asked_at = Timestamp::from_second(1_800_000_000_i64.saturating_add(seconds));
-    Event::Probed {
+    Event::Probed(Probed {
         by: ME,
         asked_at: asked_at.unwrap_or(Timestamp::MAX),
         finding,
         retry_after: None,
-    }
+    })
 }
 
 fn probe_asked() -> Event {
-    Event::ProbeAsked {
-        by: "ops".into(),
-        reason: "it waits".into(),
-    }
+    Event::ProbeAsked(By::token("ops", "it waits"))
 }
 
 fn postponed(blocker: CheckBlocker) -> Event {
@@ -222,8 +215,7 @@ fn postponed(blocker: CheckBlocker) -> Event {
 
 fn resolved(resolution: Resolution) -> Event {
     Event::Resolved {
-        by: "ops".into(),
-        reason: "looked it up".into(),
+        by: By::token("ops", "looked it up"),
         resolution,
     }
 }
@@ -241,11 +233,11 @@ fn resembled(fingerprint: u8) -> Event {
         lookup: Lookup::new("shop", "t", "k2"),
         ..(*intent(key::Source::Derived, fingerprint)).clone()
     };
-    Event::Resembled {
+    Event::Resembled(Resembled {
         intent: Arc::new(intent),
         instead_of: Vec::new(),
         by: ME,
-    }
+    })
 }
 
 fn verified() -> Event {
@@ -269,8 +261,7 @@ fn to_compensate() -> Event {
         call_id: CallId(Uuid::from_u128(0xcace1)),
     });
     Event::ToCompensate {
-        by: "gateway".into(),
-        reason: "aborted".into(),
+        by: By::new("gateway", "aborted"),
         compensation,
     }
 }
@@ -279,8 +270,7 @@ fn not_joined(kind: FailureKind) -> Event {
     Event::NotJoined {
         by: ME,
         attempt: attempt(1),
-        kind,
-        why: "it is aborted".into(),
+        why: Failure::new(kind, "it is aborted"),
     }
 }
 
@@ -295,8 +285,7 @@ fn is_stuck() -> Event {
 fn skipped(compensation: Option<&Record>) -> Event {
     let compensation = compensation.cloned().map(Box::new);
     Event::Skipped {
-        by: "ops".into(),
-        reason: "it stays".into(),
+        by: By::token("ops", "it stays"),
         compensation,
     }
 }

@@ -460,13 +460,15 @@ fn a_compensation_that_was_refused_runs_again_with_what_is_mended_whatever_is_re
 #[test]
 fn a_key_that_looks_like_a_call_is_its_name_only_if_the_same_key_asked_before() {
     let tool = tool("t");
-    let like = |key: &str, fingerprint: u8| Event::Resembled {
-        intent: Arc::new(Intent {
-            lookup: Lookup::new("shop", "t", key),
-            ..(*intent(key::Source::Derived, fingerprint)).clone()
-        }),
-        instead_of: Vec::new(),
-        by: ME,
+    let like = |key: &str, fingerprint: u8| {
+        Event::Resembled(Resembled {
+            intent: Arc::new(Intent {
+                lookup: Lookup::new("shop", "t", key),
+                ..(*intent(key::Source::Derived, fingerprint)).clone()
+            }),
+            instead_of: Vec::new(),
+            by: ME,
+        })
     };
     let named = change(&tool, &succeeded("{}"), &like("k2", 2), 9).record;
     for (key, fingerprint, expected) in [

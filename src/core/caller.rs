@@ -14,12 +14,12 @@ use super::record::Record;
 use super::saga::Saga;
 use super::time::after;
 
-/// How long before its end an operator is warned of a token.
+/// How long before a token expires an operator is warned.
 const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
 
-/// The tenant of compensations that a reconciliation makes.
+/// The tenant of the compensations that a reconciliation makes.
 ///
-/// No token can have it, so only an administrator reads its calls.
+/// No token has this tenant, so only administrators read its calls.
 pub const RESERVED_TENANT: &str = "oncegate";
 
 /// One scope of a token.
@@ -62,7 +62,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// How fast a caller may be; `None`: as fast as it likes.
+/// How fast a caller may be; `None`: no bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pace {
     /// Requests of any kind.
@@ -79,7 +79,7 @@ pub struct Caller {
     /// The tenant of the caller's calls. Every key is scoped by it.
     pub tenant: String,
     pub scopes: Vec<Scope>,
-    /// Shared by all tokens of its name.
+    /// Shared by all tokens of this name.
     pub pace: Pace,
 }
 
@@ -105,14 +105,13 @@ impl Caller {
         tenants.collect()
     }
 
-    /// The person who runs a command where the gateway's configuration is.
+    /// The person who runs a command beside the gateway's configuration.
     pub fn operator() -> Self {
-        let pace = Pace::default();
         Self {
             name: "command line".into(),
             tenant: String::new(),
             scopes: vec![Scope::Admin],
-            pace,
+            pace: Pace::default(),
         }
     }
 
@@ -130,10 +129,10 @@ impl Caller {
 
     /// Whether this caller may complete, abort and read a saga.
     ///
-    /// `tools`: those of its calls and of their compensations, or `None` if not all are known.
+    /// `tools`: the tools of the calls and of their compensations; `None`: not all of them are known.
     ///
-    /// An abort has each of these tools called, so the caller must be one that may call them, or have begun the saga. One
-    /// that undoes a single call is an administrator's: an abort would undo what a person has skipped.
+    /// An abort calls these tools, so the caller must have begun the saga, or be allowed to call each of them. A saga that
+    /// undoes a single call is for administrators: an abort would undo a call that a person has skipped.
     pub fn may_end(&self, saga: &Saga, tools: Option<&BTreeSet<String>>) -> bool {
         if self.is_admin() {
             return true;
@@ -141,10 +140,8 @@ impl Caller {
         if self.tenant != saga.id.tenant || saga.id.id.starts_with(key::COMPENSATION) {
             return false;
         }
-        let calls = self
-            .scopes
-            .iter()
-            .any(|scope| matches!(scope, Scope::Call | Scope::CallTool(_)));
+        let is_call = |scope: &Scope| matches!(scope, Scope::Call | Scope::CallTool(_));
+        let calls = self.scopes.iter().any(is_call);
         let has_begun = calls && self.name == saga.begun_by;
         has_begun
             || tools.is_some_and(|tools| {
@@ -152,15 +149,15 @@ impl Caller {
             })
     }
 
-    /// Whether this caller may read a call: it made the call, or may read all of the tenant's.
+    /// Whether this caller may read a call: it made the call, or it may read all calls of the tenant.
     pub fn may_read_call(&self, tenant: &str, tool: &str, made_by: &str) -> bool {
         let is_own = self.tenant == tenant && self.name == made_by && self.may_call(tool);
         is_own || self.may_read(tenant)
     }
 
-    /// Whether this caller may see a call of a tenant whose calls it may read.
+    /// Whether this caller may see this call of a tenant whose calls it may read.
     ///
-    /// Of a call that is only guessed to be the tenant's an administrator alone.
+    /// Only administrators see a call whose tenant is not proven.
     pub fn may_see(&self, record: &Record) -> bool {
         self.is_admin() || record.is_proven()
     }
@@ -175,18 +172,18 @@ impl Caller {
     }
 }
 
-/// A bearer token as it is configured: by its digest only.
+/// A configured bearer token. Only its digest is known.
 #[derive(Debug, Clone)]
 pub struct Token {
     /// SHA-256 of the token.
     pub sha256: [u8; 32],
     pub caller: Caller,
-    /// The end of its validity; `None`: never.
+    /// When the token expires; `None`: never.
     pub expires: Option<Timestamp>,
 }
 
 impl Token {
-    /// The warning about a token that has expired, or will soon.
+    /// The warning about a token that has expired, or expires soon.
     pub fn warning(&self, now: Timestamp) -> Option<String> {
         let (name, expires) = (&self.caller.name, self.expires?);
         let notice = after(now, NOTICE);
@@ -211,21 +208,17 @@ pub enum Closed {
 
 /// The caller whose token has this SHA-256 digest.
 ///
-/// Compares with every token in constant time, so that the time taken tells nothing about a digest.
+/// Compares with every token in constant time, so that the time tells nothing about a digest.
 ///
 /// # Errors
-/// There is no such token, or its time is over.
+/// No token has this digest, or the token has expired.
 pub fn find<'a>(
     tokens: &'a [Token],
     sha256: &[u8; 32],
     now: Timestamp,
 ) -> Result<&'a Caller, Closed> {
     let found = tokens.iter().fold(None, |found, token| {
-        if bool::from(token.sha256.ct_eq(sha256)) {
-            Some(token)
-        } else {
-            found
-        }
+        is_same(&token.sha256, sha256).then_some(token).or(found)
     });
     let token = found.ok_or(Closed::Unknown)?;
     if token.expires.is_some_and(|expires| expires <= now) {

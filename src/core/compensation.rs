@@ -8,11 +8,12 @@ use super::redact;
 /// How a tool's calls are undone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// Not declared: a person has to undo its calls.
+    /// Nothing is declared: a person has to undo the tool's calls.
     #[default]
     Undeclared,
-    /// The operator says that there is nothing to undo.
+    /// The operator says that the tool's calls need no undoing.
     Needless,
+    /// A call by this template undoes a call of the tool.
     By(Template),
 }
 
@@ -23,7 +24,7 @@ pub struct Template {
     pub args: Vec<(String, Part)>,
     /// Whether calls with an unknown outcome are undone, too.
     ///
-    /// Only for a compensation that does no harm where there is nothing to undo.
+    /// Only for a compensation that does no harm if the call was never executed.
     pub undoes_unknown: bool,
 }
 
@@ -43,29 +44,25 @@ const ROOTS: [&str; 3] = ["/args", "/result", "/call"];
 impl Part {
     /// Reads a part of the arguments.
     ///
-    /// A text that begins with a slash is a pointer; any other value is taken as it stands.
+    /// A text that begins with a slash is a pointer; any other value is taken as it is.
     ///
     /// # Errors
-    /// A pointer that points to nothing that there could be.
+    /// The pointer begins with none of the roots.
     pub fn read(value: Value) -> Result<Self, String> {
         Ok(match value {
             Value::String(text) if text.starts_with('/') => {
                 let is_below = |rest: &str| rest.is_empty() || rest.starts_with('/');
-                if !ROOTS
-                    .iter()
-                    .any(|root| text.strip_prefix(root).is_some_and(is_below))
-                {
+                let mut rests = ROOTS.iter().filter_map(|root| text.strip_prefix(root));
+                if !rests.any(is_below) {
                     return Err(format!("{text:?} begins with none of {}", ROOTS.join(", ")));
                 }
                 Self::Taken(text.parse()?)
             }
             Value::Object(members) => Self::Members(read_members(members)?),
-            Value::Array(items) => Self::Items(
-                items
-                    .into_iter()
-                    .map(Self::read)
-                    .collect::<Result<_, _>>()?,
-            ),
+            Value::Array(items) => {
+                let items = items.into_iter().map(Self::read);
+                Self::Items(items.collect::<Result<_, _>>()?)
+            }
             plain => Self::Given(plain),
         })
     }
@@ -73,19 +70,20 @@ impl Part {
     fn make(&self, from: &Value) -> Result<Value, String> {
         Ok(match self {
             Self::Given(value) => value.clone(),
-            Self::Items(items) => items
-                .iter()
-                .map(|item| item.make(from))
-                .collect::<Result<_, _>>()?,
+            Self::Items(items) => {
+                let items = items.iter().map(|item| item.make(from));
+                items.collect::<Result<_, _>>()?
+            }
             Self::Members(members) => Value::Object(make_members(members, from)?),
             Self::Taken(pointer) => {
-                let found = from.pointer(pointer.as_str());
-                let found =
-                    found.ok_or_else(|| format!("there is nothing at {}", pointer.as_str()))?;
-                if redact::holds_mask(found) {
-                    return Err(format!("what stood at {} is not kept", pointer.as_str()));
+                let place = pointer.as_str();
+                match from.pointer(place) {
+                    None => return Err(format!("there is nothing at {place}")),
+                    Some(found) if redact::holds_mask(found) => {
+                        return Err(format!("what stood at {place} is not kept"));
+                    }
+                    Some(found) => found.clone(),
                 }
-                found.clone()
             }
         })
     }
@@ -94,7 +92,7 @@ impl Part {
 /// Reads the arguments of a compensation.
 ///
 /// # Errors
-/// Which pointer is none.
+/// Which pointer is invalid.
 pub fn read_members(members: Map<String, Value>) -> Result<Vec<(String, Part)>, String> {
     members
         .into_iter()
@@ -113,7 +111,7 @@ impl Template {
     /// The arguments of the compensation, as one JSON object.
     ///
     /// # Errors
-    /// What cannot be found: then nothing must be sent.
+    /// What cannot be found. Then nothing must be sent.
     pub(super) fn make(&self, from: &Value) -> Result<Value, String> {
         Ok(Value::Object(make_members(&self.args, from)?))
     }

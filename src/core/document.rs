@@ -1,75 +1,51 @@
-//! Documents, which are stored beside the calls: sagas, reports and more. Values only.
+//! Documents, which are stored beside the calls: sagas, reports and more.
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::key;
+use super::words::words;
 
-/// The kind of a document; each kind has its own names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A group of calls that is completed or compensated as a whole.
-    Saga,
-    /// When a reconciliation runs next, and how far it has looked.
-    Reconciliation,
-    /// The report of one run of a reconciliation.
-    Report,
-    /// One thing on which the ledger and a system behind a tool disagree.
-    Anomaly,
-    /// How the names and fingerprints of a tool's calls are made, or were made.
-    Recipe,
-    /// The secret of fingerprints. There is one.
-    Secret,
-    /// An act of a person.
-    Act,
-    /// A session that a person has frozen.
-    Session,
-}
-
-impl Kind {
-    pub const ALL: [Self; 8] = [
-        Self::Saga,
-        Self::Reconciliation,
-        Self::Report,
-        Self::Anomaly,
-        Self::Recipe,
-        Self::Secret,
-        Self::Act,
-        Self::Session,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Saga => "saga",
-            Self::Reconciliation => "reconciliation",
-            Self::Report => "report",
-            Self::Anomaly => "anomaly",
-            Self::Recipe => "recipe",
-            Self::Secret => "secret",
-            Self::Act => "act",
-            Self::Session => "session",
-        }
+words! {
+    /// The kind of a document; each kind has its own names.
+    pub enum Kind {
+        /// A group of calls that is completed or compensated as a whole.
+        Saga = "saga",
+        /// When a reconciliation runs next, and how far it has looked.
+        Reconciliation = "reconciliation",
+        /// The report of one run of a reconciliation.
+        Report = "report",
+        /// One thing on which the ledger and a system behind a tool disagree.
+        Anomaly = "anomaly",
+        /// How the names and fingerprints of a tool's calls are made, or were made once.
+        Recipe = "recipe",
+        /// The secret of fingerprints. There is one.
+        Secret = "secret",
+        /// An act of a person.
+        Act = "act",
+        /// A session that a person has frozen.
+        Session = "session",
     }
 }
 
-/// Something that is stored beside the calls.
-///
-/// A store looks at these members only.
+/// A document. A store looks at all fields but the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     pub kind: Kind,
     /// The tenant; empty for documents of no tenant.
     pub tenant: String,
     pub id: String,
-    /// Rises by one with every change: what compare-and-swap compares. The first is 1.
+    /// Rises by one with every change; compare-and-swap compares it. The first is 1.
     pub version: u64,
     /// The state by which documents are listed.
     pub state: String,
-    /// When it was made. Never changes.
+    /// The time of the first version.
     pub created_at: Timestamp,
-    /// When a worker takes it next; `None`: never.
+    /// When a worker takes the document next; `None`: never.
     pub due_at: Option<Timestamp>,
-    /// From when on cleanup may delete it; `None`: never.
+    /// From when on cleanup may delete the document; `None`: never.
     pub retain_until: Option<Timestamp>,
     /// The document itself, as JSON.
     pub body: Bytes,
@@ -81,7 +57,15 @@ impl Document {
         digest(self.kind, &self.tenant, &self.id)
     }
 
-    /// Whether only a store with room to spare takes it: it is new, and outcomes need the room more.
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// The body was never written so.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, String> {
+        serde_json::from_slice(&self.body).map_err(|error| error.to_string())
+    }
+
+    /// Whether only a store with room to spare takes the document: it is new, and outcomes need the room more.
     pub fn needs_spare_room(&self) -> bool {
         self.kind == Kind::Act && self.version == 1
     }
@@ -99,13 +83,18 @@ impl Document {
     }
 }
 
+/// The body of a document, as JSON.
+pub fn body(value: &impl Serialize) -> Bytes {
+    #[expect(clippy::expect_used, reason = "texts and numbers always make JSON")]
+    let json = serde_json::to_vec(value).expect("plain values");
+    json.into()
+}
+
 /// The digest of a document's name.
 ///
-/// So nothing that a caller wrote gets into a key of the store.
+/// Stores use it in their keys, so that no text of a caller gets into a key.
 pub fn digest(kind: Kind, tenant: &str, id: &str) -> [u8; 16] {
-    let mut short = [0; 16];
-    short.copy_from_slice(&key::digest(["document", kind.as_str(), tenant, id])[..16]);
-    short
+    key::short_digest(["document", kind.as_str(), tenant, id])
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Evidence of an attempt, and the outcomes that it can prove.
+//! Evidence of an attempt, and the outcomes that evidence can prove.
 //!
-//! The tables between them are `core::outcome` and `core::mcp::evidence`.
+//! `core::outcome` and `core::mcp::evidence` have the tables from evidence to outcome.
 
 use std::time::Duration;
 
@@ -41,10 +41,10 @@ impl Evidence {
 
     /// How long the tool asked to wait.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Answer { retry_after, .. } => *retry_after,
-            Self::NotSent { .. } | Self::NoAnswer { .. } | Self::Lost { .. } | Self::Mcp(_) => None,
-        }
+        let Self::Answer { retry_after, .. } = self else {
+            return None;
+        };
+        *retry_after
     }
 }
 
@@ -52,27 +52,27 @@ impl Evidence {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     Whole(Bytes),
-    /// It could not be read whole, and why.
+    /// The body could not be read whole; says why.
     Broken(String),
 }
 
-/// The facts about an attempt beside its evidence.
+/// How an attempt was sent: the facts beside its evidence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// An earlier attempt of the same call may have been executed.
+    /// Whether an earlier attempt of the same call may have been executed.
     pub earlier_attempt_may_have_run: bool,
     /// The fencing token that the attempt was sent with.
     pub fencing: Option<u64>,
-    /// Whether others rely on the outcome: it is a call of a saga, or a compensation.
+    /// Whether a saga relies on the outcome: the call is one of its calls, or a compensation.
     pub must_be_sure: bool,
-    /// It is a compensation: there is no client to answer questions.
+    /// Whether the call is a compensation: no client answers a question of the server.
     pub undoes: bool,
 }
 
 impl Sent {
     /// How a call's newest attempt was sent.
     ///
-    /// What is sent once more of a call that has succeeded settles nothing.
+    /// A verified replay of a call that has succeeded is judged like a first attempt: it settles nothing.
     pub fn of(record: &Record) -> Self {
         let undoes = record.intent.key_source == Source::Compensation;
         Self {
@@ -95,7 +95,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the tool has given a definite answer, by its configuration.
+    /// Whether the tool gave a definite answer.
     pub fn is_healthy(&self) -> bool {
         match self {
             Self::Executed(_) => true,
@@ -119,7 +119,7 @@ impl Outcome {
     }
 }
 
-/// An answer of an MCP server, as it came.
+/// An answer of an MCP server, as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpAnswer {
     /// The HTTP status.

@@ -1,4 +1,4 @@
-//! The marks by which frozen sessions are found. The session itself says whether it is frozen.
+//! Documents that mark frozen sessions, so that they can be listed. The session itself decides whether it is frozen.
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
@@ -7,13 +7,13 @@ use super::document::{Document, Kind};
 use super::session::SessionId;
 use super::time::after;
 
-/// The state of the mark of a session that a person has frozen and not thawed.
+/// The state of the mark while its session is frozen.
 pub const FROZEN: &str = "frozen";
 const THAWED: &str = "thawed";
 /// How long the mark of a thawed session is kept.
 const KEPT: SignedDuration = SignedDuration::from_hours(24);
 
-/// The mark of a session after an act; `None`: it is right as it is.
+/// The mark of a session after an act; `None`: the mark does not change.
 pub fn marked(
     id: &SessionId,
     before: Option<&Document>,

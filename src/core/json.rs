@@ -1,20 +1,19 @@
-//! JSON as oncegate reads it: strict where two readers could disagree, canonical where it is hashed.
+//! JSON, read strictly where two readers could disagree, and its canonical form for hashes.
 //!
 //! Must not know what the JSON is for.
 
 use std::cell::Cell;
-use std::cmp::Ordering;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// The first integer that a double cannot tell from its neighbour: 2^53 (RFC 8785).
+/// 2^53, the first integer that a double cannot tell from its neighbour (RFC 8785).
 const FIRST_UNSAFE: f64 = 9_007_199_254_740_992.0;
 
-/// Most values in a request's JSON, each member and item being one.
+/// Most values in a request's JSON. Each member and each item counts.
 ///
-/// More would keep a processor busy for long.
+/// More values would keep a processor busy for long.
 pub const MAX_VALUES: usize = 100_000;
 
 /// The text is not JSON, or two readers could understand it differently.
@@ -24,9 +23,9 @@ pub struct Error(String);
 
 /// Reads one JSON text strictly.
 ///
-/// Refused, beyond what is no JSON at all: an object that names a member twice (readers keep the
-/// first or the last), and an integer of magnitude 2^53 or more (RFC 8785 would give it the same
-/// canonical form as its neighbour, and so two amounts the same key).
+/// Refuses, beside any text that is no JSON: an object that names a member twice (readers keep the
+/// first or the last), and an integer of magnitude 2^53 or more (RFC 8785 gives it the same canonical
+/// form as its neighbour, so two amounts would get the same key).
 ///
 /// # Errors
 /// Says what is wrong and where, in words that may be shown to the caller.
@@ -37,7 +36,7 @@ pub fn parse(text: &str) -> Result<Value, Error> {
 /// Reads one JSON text of a request: at most [`MAX_VALUES`] values.
 ///
 /// # Errors
-/// As of [`parse`], or there are more.
+/// Those of [`parse`], or the text has more values.
 pub fn parse_bounded(text: &str) -> Result<Value, Error> {
     parse_at_most(text, MAX_VALUES)
 }
@@ -61,8 +60,7 @@ fn parse_at_most(text: &str, values: usize) -> Result<Value, Error> {
 /// Members are sorted by UTF-16 code units, numbers are as ECMAScript prints them, and there is no
 /// white space.
 ///
-/// Sorts by itself: whether `serde_json` keeps a map sorted is a feature that any dependency could
-/// switch.
+/// Members are sorted here, because any dependency could switch `serde_json` to unsorted maps.
 pub fn canonical(value: &Value) -> String {
     let mut out = String::new();
     write_canonical(value, &mut out);
@@ -89,7 +87,7 @@ fn write_canonical(value: &Value, out: &mut String) {
         }
         Value::Object(members) => {
             let mut sorted: Vec<(&String, &Value)> = members.iter().collect();
-            sorted.sort_by(|(a, _), (b, _)| by_utf16(a, b));
+            sorted.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
             out.push('{');
             for (index, (name, member)) in sorted.into_iter().enumerate() {
                 if index > 0 {
@@ -106,14 +104,13 @@ fn write_canonical(value: &Value, out: &mut String) {
 
 /// Writes a string as RFC 8785 section 3.2.2.2 asks.
 ///
-/// Short escapes where there are some, `\u00xx` for other control characters, everything else as it
-/// is.
+/// Short escapes, `\u00xx` for other control characters, and all other characters unchanged.
 fn write_string(text: &str, out: &mut String) {
     let needs_escapes = text
         .bytes()
         .any(|byte| byte < 0x20 || matches!(byte, b'"' | b'\\'));
     if needs_escapes {
-        // serde_json escapes just so.
+        // serde_json escapes in the same way.
         out.push_str(&Value::from(text).to_string());
     } else {
         out.push('"');
@@ -122,15 +119,11 @@ fn write_string(text: &str, out: &mut String) {
     }
 }
 
-fn by_utf16(a: &str, b: &str) -> Ordering {
-    a.encode_utf16().cmp(b.encode_utf16())
-}
-
 /// The first integer in a JSON text that no double holds exactly.
 ///
-/// An integer is written without exponent, and without a fraction other than zeros.
+/// An integer has no exponent, and no fraction other than zeros.
 ///
-/// A parsed value no longer tells: beyond 64 bits an integer has become a float.
+/// The text is searched and not the parsed value, in which an integer beyond 64 bits is a float.
 fn unsafe_integer(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -168,7 +161,7 @@ fn written_as_integer(number: &str) -> bool {
     !number.contains(['e', 'E']) && fraction.bytes().all(|digit| digit == b'0')
 }
 
-/// A [`Value`] without repeated members, and how many more values it may have.
+/// Reads a [`Value`] without repeated members. Counts down how many more values it may have.
 #[derive(Clone, Copy)]
 struct StrictValue<'a>(&'a Cell<usize>);
 

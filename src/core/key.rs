@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::json::canonical;
 use super::secret::Secret;
+use super::words::words;
 
 /// The longest key in bytes: what Stripe, ACP and most tools accept.
 pub const MAX_LEN: usize = 255;
@@ -40,12 +41,11 @@ impl Key {
 
     /// Reads the value of an `Idempotency-Key` header line.
     ///
-    /// It is bare as most clients send it, or quoted as draft-ietf-httpapi-idempotency-key-header
-    /// asks (an RFC 8941 string). `"k"` and `k` are the same key.
+    /// Most clients send it bare; draft-ietf-httpapi-idempotency-key-header asks for a quoted string
+    /// (RFC 8941). `"k"` and `k` are the same key.
     pub fn from_header(line: &[u8]) -> Result<Self, Invalid> {
-        let text = std::str::from_utf8(line)
-            .map_err(|_| Invalid)?
-            .trim_matches([' ', '\t']);
+        let text = str::from_utf8(line).map_err(|_| Invalid)?;
+        let text = text.trim_matches([' ', '\t']);
         match text.strip_prefix('"') {
             None => Self::parse(text),
             Some(rest) => Self::parse(&unquote(rest.strip_suffix('"').ok_or(Invalid)?)?),
@@ -64,71 +64,49 @@ fn unquote(inner: &str) -> Result<String, Invalid> {
     while let Some(next) = rest.next() {
         match next {
             '"' => return Err(Invalid),
-            '\\' => out.push(
-                rest.next()
-                    .filter(|c| matches!(c, '"' | '\\'))
-                    .ok_or(Invalid)?,
-            ),
+            '\\' => match rest.next() {
+                Some(escaped @ ('"' | '\\')) => out.push(escaped),
+                _ => return Err(Invalid),
+            },
             plain => out.push(plain),
         }
     }
     Ok(out)
 }
 
-/// Keys are capability tokens: they are not printed whole by accident.
+/// Prints nothing of the key: a key gives access to a result.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(…)")
     }
 }
 
-/// Where a call's key came from. [`Policy::sources`] says in which order they are asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// The caller's header or body member.
-    Runtime,
-    /// The tool's `key.fields`.
-    Business,
-    /// `args.idempotency_key`, which the model filled in.
-    Model,
-    /// All of `args`.
-    Derived,
-    /// The gateway itself, for a compensation. The key is kept as long as its call.
-    Compensation,
-    /// The round whose questions the call answers: each is answered once.
-    Round,
-    /// Not known: the call was adopted from its effect, which has only the key for the tool.
-    Adopted,
+words! {
+    /// Where a call's key came from. The order of the values is stored: new ones go to the end.
+    ///
+    /// [`Policy::sources`] has the order in which sources are asked.
+    pub enum Source {
+        /// The caller's header or body member.
+        Runtime = "runtime",
+        /// The tool's `key.fields`.
+        Business = "business",
+        /// `args.idempotency_key`, which the model filled in.
+        Model = "model",
+        /// All of `args`.
+        Derived = "derived",
+        /// The gateway, for a compensation. The key is kept as long as its call.
+        Compensation = "compensation",
+        /// The round of questions that the call answers. Each round is answered once.
+        Round = "round",
+        /// Unknown: the call was adopted from its effect, which shows only the key for the tool.
+        Adopted = "adopted",
+    }
 }
 
 /// The prefix of compensations' keys. Callers may not bring such a key.
 pub const COMPENSATION: &str = "compensate:";
 /// The prefix of the keys of calls that answer a round.
 pub const ROUND: &str = "oncegate-round:";
-
-impl Source {
-    pub const ALL: [Self; 7] = [
-        Self::Runtime,
-        Self::Business,
-        Self::Model,
-        Self::Derived,
-        Self::Compensation,
-        Self::Round,
-        Self::Adopted,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Runtime => "runtime",
-            Self::Business => "business",
-            Self::Model => "model",
-            Self::Derived => "derived",
-            Self::Compensation => "compensation",
-            Self::Round => "round",
-            Self::Adopted => "adopted",
-        }
-    }
-}
 
 /// A JSON Pointer (RFC 6901) into `args`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,25 +140,20 @@ impl Pointer {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// The pointer that stands for one that cannot be read: it finds only a member without a name.
+    /// The pointer in place of one that cannot be read: it finds only a member without a name.
     pub fn nowhere() -> Self {
         Self("/".into())
     }
 
-    /// The member names (or array indexes) on the way, unescaped.
+    /// The member names and array indexes of the pointer, unescaped.
     pub fn steps(&self) -> impl Iterator<Item = String> {
-        self.0
-            .split('/')
-            .skip(1)
-            .map(|step| step.replace("~1", "/").replace("~0", "~"))
+        let steps = self.0.split('/').skip(1);
+        steps.map(|step| step.replace("~1", "/").replace("~0", "~"))
     }
 
-    /// Removes the value at this pointer, if there is one.
+    /// Removes the value at this pointer.
     pub fn remove_from(&self, value: &mut Value) {
-        let Some((parent, _)) = self.0.rsplit_once('/') else {
-            return;
-        };
-        let Some(last) = self.steps().last() else {
+        let (Some((parent, _)), Some(last)) = (self.0.rsplit_once('/'), self.steps().last()) else {
             return;
         };
         match value.pointer_mut(parent) {
@@ -199,11 +172,8 @@ impl FromStr for Pointer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let escapes_hold = text
-            .split('~')
-            .skip(1)
-            .all(|rest| rest.starts_with(['0', '1']));
-        if text.starts_with('/') && escapes_hold {
+        let mut escapes = text.split('~').skip(1);
+        if text.starts_with('/') && escapes.all(|rest| rest.starts_with(['0', '1'])) {
             Ok(Self(text.to_owned()))
         } else {
             Err(format!(
@@ -216,14 +186,14 @@ impl FromStr for Pointer {
 /// Whether business fields or the runtime's key name a call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Prefer {
-    /// The fields, whatever key comes with them. The first runtime key becomes a second name.
+    /// The fields, whatever key the runtime brings. The first runtime key becomes a second name.
     #[default]
     Business,
-    /// The runtime's key; the fields only where it brings none.
+    /// The runtime's key; the fields only for a request without a key.
     Runtime,
 }
 
-/// Whether business keys are apart for each user.
+/// Whether each user has business keys of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Per {
     /// The same fields of two users are two intents.
@@ -236,13 +206,13 @@ pub enum Per {
 /// A tool's rules about keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Refuse a call without a key of its own; do not derive one.
+    /// Whether a call without a key of its own is refused. Otherwise its key is derived.
     pub required: bool,
     /// The business fields, which make the key. Empty: no business key.
     pub fields: Vec<Pointer>,
     pub prefer: Prefer,
     pub per: Per,
-    /// Arguments that the fingerprint ignores: free text that a model words anew each time.
+    /// Arguments that the fingerprint ignores, as free text that a model words anew each time.
     pub ignore: Vec<Pointer>,
 }
 
@@ -269,8 +239,8 @@ impl Policy {
 /// Why a call gets no key.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum Refused {
-    #[error("the idempotency key in the {0} is invalid: {1}")]
-    Invalid(&'static str, Invalid),
+    #[error("the idempotency key in the {0} is invalid: {why}", why = Invalid)]
+    Invalid(&'static str),
     #[error("the Idempotency-Key header and the body member idempotency_key differ")]
     Conflict,
     #[error("keys that begin with {COMPENSATION} or {ROUND} are the gateway's own")]
@@ -288,16 +258,13 @@ pub struct Chosen {
     pub source: Source,
 }
 
-/// The key that the caller's runtime brought, in header or body.
+/// The key that the caller's runtime brings, in header or body.
 pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<Key>, Refused> {
-    let header = header
-        .map(Key::from_header)
-        .transpose()
-        .map_err(|why| Refused::Invalid("header", why))?;
-    let body = body
-        .map(Key::parse)
-        .transpose()
-        .map_err(|why| Refused::Invalid("body", why))?;
+    let invalid = |place| move |_| Refused::Invalid(place);
+    let header = header.map(Key::from_header).transpose();
+    let header = header.map_err(invalid("header"))?;
+    let body = body.map(Key::parse).transpose();
+    let body = body.map_err(invalid("body"))?;
     let key = match (header, body) {
         (Some(header), Some(body)) if header != body => return Err(Refused::Conflict),
         (header, body) => header.or(body),
@@ -307,17 +274,14 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
 
 /// Refuses the gateway's own keys.
 ///
-/// A caller with a compensation's key could keep it from running.
+/// A caller that claims a compensation's key could keep the compensation from running.
 fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
-    let is_ours = |key: &Key| {
-        [COMPENSATION, ROUND]
-            .iter()
-            .any(|own| key.0.starts_with(own))
-    };
-    if key.as_ref().is_some_and(is_ours) {
-        return Err(Refused::Reserved);
+    match &key {
+        Some(Key(text)) if text.starts_with(COMPENSATION) || text.starts_with(ROUND) => {
+            Err(Refused::Reserved)
+        }
+        _ => Ok(key),
     }
-    Ok(key)
 }
 
 /// The key of a call that answers another call's questions.
@@ -325,9 +289,9 @@ pub(super) fn of_round(asked_by: Uuid) -> Key {
     Key(format!("{ROUND}{asked_by}"))
 }
 
-/// The key that the model put into `args`.
+/// The key that the model has put into `args`.
 pub fn from_model(args: &Value) -> Result<Option<Key>, Refused> {
-    let invalid = Refused::Invalid("member args.idempotency_key", Invalid);
+    let invalid = Refused::Invalid("member args.idempotency_key");
     match args.get(MODEL_MEMBER) {
         None => Ok(None),
         Some(Value::String(text)) => not_ours(Some(Key::parse(text).map_err(|_| invalid)?)),
@@ -335,36 +299,36 @@ pub fn from_model(args: &Value) -> Result<Option<Key>, Refused> {
     }
 }
 
-/// `hex(SHA-256(canonical JSON of {"name","user","args"}))[:32]`; with a secret its HMAC instead of the SHA-256.
+/// The key that follows from all arguments.
+///
+/// `hex(SHA-256(canonical JSON of {"name","user","args"}))[:32]`; with a secret, an HMAC instead of the SHA-256.
 pub(super) fn derive(tool: &str, user_id: &str, args: &Value, secret: Option<&Secret>) -> Key {
     let canonical = canonical(&json!({ "name": tool, "user": user_id, "args": args }));
     let digest: [u8; 32] = match secret {
         Some(secret) => secret.mac("key", [&canonical]),
         None => Sha256::digest(canonical).into(),
     };
-    let mut hex = hex::encode(digest);
-    hex.truncate(32);
-    Key(hex)
+    Key(hex::encode(&digest[..16]))
 }
 
-/// The fingerprint of a call's arguments; never shown.
+/// The fingerprint of a call's arguments. It is never shown.
 ///
-/// An HMAC-SHA-256, under the store's secret, over the canonical arguments without those that the
-/// recipe ignores.
+/// An HMAC-SHA-256 with the store's secret over the canonical arguments, without those that the recipe
+/// ignores.
 pub type Fingerprint = [u8; 32];
 
 /// The first bytes of a fingerprint, which name its secret.
 pub(super) const SECRET_ID: usize = 4;
 
-/// Names the calls that one budget counts, or that look alike.
+/// Names a group of calls: those that one budget counts, or that look alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupKey(pub [u8; 32]);
 
-/// A name under which a call is claimed, and its key at the tool.
+/// A name under which a call is claimed. The name of its key is also the key that the tool gets.
 ///
-/// The first 15 bytes of SHA-256 over (tenant, tool, key), each behind its length in eight big-endian bytes; then one
-/// byte that follows from the tenant alone. So all names of a tenant lie in one partition of a store, where one step
-/// claims several of them, and an effect that is found at a tool leads to its call.
+/// The first 15 bytes are of SHA-256 over (tenant, tool, key), each behind its length in eight big-endian bytes. The last
+/// byte follows from the tenant alone: all names of a tenant lie in one partition of a store, where one step claims
+/// several of them, and an effect that is found at a tool leads to its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lookup(pub [u8; Lookup::LEN]);
 
@@ -373,14 +337,12 @@ impl Lookup {
     pub const LEN: usize = 16;
 
     pub fn new(tenant: &str, tool: &str, key: &str) -> Self {
-        let digest = digest([tenant, tool, key]);
-        let mut lookup = [0; Self::LEN];
-        lookup.copy_from_slice(&digest[..Self::LEN]);
+        let mut lookup = short_digest([tenant, tool, key]);
         lookup[Self::LEN - 1] = Self::partition_of(tenant);
         Self(lookup)
     }
 
-    /// The byte that names the partition.
+    /// The number of the partition.
     pub fn partition(&self) -> u8 {
         self.0[Self::LEN - 1]
     }
@@ -397,7 +359,7 @@ impl Lookup {
         hex::encode(self.0)
     }
 
-    /// Reads a key for the tool; `None`: it has another form.
+    /// Reads a key for the tool; `None`: the text has another form.
     pub fn of_tool_key(text: &str) -> Option<Self> {
         let mut lookup = [0; Self::LEN];
         hex::decode_to_slice(text, &mut lookup).ok()?;
@@ -405,13 +367,20 @@ impl Lookup {
         (lookup.for_tool() == text).then_some(lookup)
     }
 
-    /// The beginning of it, to tell calls apart in a log.
+    /// The first eight hex digits, to tell calls apart in a log.
     pub fn short(&self) -> String {
         hex::encode(&self.0[..4])
     }
 }
 
-/// SHA-256 over length-prefixed parts, so that no two lists of parts are alike.
+/// The first half of [`digest`]: enough to name something.
+pub(super) fn short_digest<const N: usize>(parts: [&str; N]) -> [u8; 16] {
+    let mut short = [0; 16];
+    short.copy_from_slice(&digest(parts)[..16]);
+    short
+}
+
+/// SHA-256 over parts with their lengths, so that two different lists of parts never hash the same bytes.
 pub fn digest<const N: usize>(parts: [&str; N]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {

@@ -1,19 +1,16 @@
-//! Questions to the ledger: which calls, in which order, from where on. Values only; a store finds
-//! the calls.
+//! Searches in the ledger: which calls, in which order, from where on. A store finds the calls.
 
 use jiff::Timestamp;
 
 use super::position::Position;
 use super::record::{Entry, Record};
 
-/// The usual and the largest number of calls in one answer.
+/// The default and the largest number of calls on a page.
 pub const LIMITS: (u32, u32) = (50, 500);
-/// Bytes of arguments and results in one answer.
-///
-/// A page ends early rather than grow beyond this.
+/// Bytes of arguments and results after which a page ends early.
 pub const PAGE_BYTES: usize = 8 << 20;
 
-/// A filter for the calls of a tenant. An absent member filters nothing.
+/// A filter for the calls of a tenant. A field that is `None` filters nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     pub trace_id: Option<String>,
@@ -22,11 +19,11 @@ pub struct Filter {
     pub tool: Option<String>,
     pub key: Option<String>,
     pub saga_id: Option<String>,
-    /// The name of the token that made the call; empty: the gateway's own calls. It has no index.
+    /// The name of the token that made the call; empty: the gateway's own calls. Without an index.
     pub by: Option<String>,
-    /// Whether an earlier call looked the same when the call began. It has no index.
+    /// Whether an earlier call looked the same when the call began. Without an index.
     pub similar: Option<bool>,
-    /// How often the call was asked for again, at least. It has no index.
+    /// How often the call was asked for again, at least. Without an index.
     pub duplicates_min: Option<u64>,
     /// One of [`STATES`].
     pub state: Option<String>,
@@ -36,7 +33,7 @@ pub struct Filter {
     pub until: Option<Timestamp>,
     /// Whether calls come without their texts: see [`Record::without_texts`].
     pub is_brief: bool,
-    /// How many calls are looked at for a page, about; without it as many as the store allows.
+    /// About how many calls a store looks at for a page; `None`: as many as the store allows.
     pub looks: Option<usize>,
 }
 
@@ -52,15 +49,15 @@ pub const STATES: [&str; 7] = [
 ];
 /// States with few calls, each of which has an index.
 const INDEXED: [&str; 3] = ["running", "failed", "unknown"];
-/// Those of them in which a call stays. What is running is found without a list.
+/// The indexed states in which a call stays. Running calls are found without a list.
 const LISTED: [&str; 2] = ["failed", "unknown"];
 
-/// Whether few calls are in this state, so that it has a list.
+/// Whether a store keeps a list of the calls in this state.
 pub fn is_listed(state: &str) -> bool {
     LISTED.contains(&state)
 }
 
-/// The property of a call by which a store finds it. Each has an index.
+/// The property by which a store finds calls. Each has an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Index<'a> {
     /// Every call.
@@ -78,11 +75,9 @@ pub enum Index<'a> {
 impl Filter {
     /// The index that leaves the fewest calls to look at.
     pub fn index(&self) -> Index<'_> {
-        let state = self
-            .state
-            .as_deref()
-            .filter(|state| INDEXED.contains(state));
-        let indexes = [
+        let state = self.state.as_deref();
+        let state = state.filter(|state| INDEXED.contains(state));
+        let mut indexes = [
             self.key.as_deref().map(Index::Key),
             self.saga_id.as_deref().map(Index::Saga),
             self.trace_id.as_deref().map(Index::Trace),
@@ -90,8 +85,9 @@ impl Filter {
             self.user_id.as_deref().map(Index::User),
             state.map(Index::State),
             self.tool.as_deref().map(Index::Tool),
-        ];
-        indexes.into_iter().flatten().next().unwrap_or(Index::All)
+        ]
+        .into_iter();
+        indexes.find_map(|index| index).unwrap_or(Index::All)
     }
 
     /// Whether a call with its duplicates passes the filter.
@@ -103,6 +99,7 @@ impl Filter {
     /// Whether a call passes the filter, whatever its duplicates are.
     pub fn matches(&self, record: &Record) -> bool {
         let intent = &record.intent;
+        let is_similar = record.similar_to.is_some();
         let is = |asked: &Option<String>, found: &str| {
             asked.as_deref().is_none_or(|asked| asked == found)
         };
@@ -113,16 +110,14 @@ impl Filter {
             && is(&self.key, &intent.key)
             && is(&self.saga_id, &intent.saga_id)
             && is(&self.by, &intent.made_by)
-            && self
-                .similar
-                .is_none_or(|is_similar| record.similar_to.is_some() == is_similar)
+            && self.similar.is_none_or(|wanted| wanted == is_similar)
             && is(&self.state, record.state.as_str())
             && self.since.is_none_or(|since| intent.created_at >= since)
             && self.until.is_none_or(|until| intent.created_at < until)
     }
 }
 
-/// The indexes that have a call, but for its state.
+/// The indexes that a call is in, without that of its state.
 pub fn indexes(record: &Record) -> Vec<Index<'_>> {
     let intent = &record.intent;
     let mut indexes = vec![
@@ -143,7 +138,7 @@ pub fn indexes(record: &Record) -> Vec<Index<'_>> {
     indexes
 }
 
-/// Something that has a place in the ledger.
+/// An item of a list that is ordered by positions.
 pub trait Placed {
     fn position(&self) -> Position;
 }
@@ -184,7 +179,7 @@ pub struct History {
     pub duplicates: Duplicates,
 }
 
-/// The caller that made a call: what decides who may read it.
+/// The maker of a call, which decides who may read the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maker {
     pub tenant: String,
@@ -195,8 +190,7 @@ pub struct Maker {
 
 /// The requests for a call that did not run it.
 ///
-/// They are counted a moment after they came, and are lost if their gateway ends before it writes
-/// them down.
+/// They are counted a moment later, and are lost if their gateway ends before it writes them down.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Duplicates {
     pub count: u64,
@@ -221,7 +215,7 @@ impl Duplicates {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Duplicate {
     pub at: Timestamp,
-    /// The name of the token that it came with.
+    /// The name of the request's token.
     pub by: String,
     /// The answer: `replayed`, `joined`, `suppressed` or `refused`.
     pub kind: String,
@@ -231,32 +225,32 @@ pub struct Duplicate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
     pub found: Vec<T>,
-    /// Up to where the search went: more may be before it. `None`: there is none.
+    /// The position where the search ended; `None`: the list has no further items.
     pub next: Option<Position>,
-    /// Unreadable calls on the way. They were logged.
+    /// Unreadable items that were skipped. They were logged.
     pub unreadable: u64,
 }
 
 impl<T: Placed> Page<T> {
     /// Merges the pages of several partitions.
     ///
-    /// Calls before the point up to which all of them were searched are left for the next page.
+    /// Items below a position that one of the partitions has not reached are left for the next page.
     pub fn merge(pages: Vec<Self>, limit: usize) -> Self {
-        let looked_until = pages.iter().filter_map(|page| page.next).max();
+        let next = pages.iter().filter_map(|page| page.next).max();
         let unreadable = pages.iter().map(|page| page.unreadable).sum();
         let mut found: Vec<T> = pages.into_iter().flat_map(|page| page.found).collect();
-        found.retain(|item| looked_until.is_none_or(|until| item.position() >= until));
+        found.retain(|item| next.is_none_or(|until| item.position() >= until));
         found.sort_by_key(|item| std::cmp::Reverse(item.position()));
         let mut page = Self {
             found,
-            next: looked_until,
+            next,
             unreadable,
         };
         page.cut(limit);
         page
     }
 
-    /// Leaves calls beyond the limit for the next page.
+    /// Leaves items beyond the limit for the next page.
     pub fn cut(&mut self, limit: usize) {
         if self.found.len() > limit {
             self.found.truncate(limit);
@@ -266,7 +260,7 @@ impl<T: Placed> Page<T> {
 }
 
 impl Page<Listed> {
-    /// Leaves calls for the next page once there are [`PAGE_BYTES`].
+    /// Ends the page after [`PAGE_BYTES`]. The next page has the other calls.
     pub fn cut_bytes(&mut self) {
         let mut bytes = 0;
         let fits = self.found.iter().take_while(|listed| {

@@ -1,8 +1,7 @@
-//! Acts on many calls or sagas at once: what a person has confirmed, and whether it is still what there is.
+//! Acts on many calls or sagas at once: whether the targets are still those that a person has confirmed.
 //!
-//! A dry run answers count and digest of the targets; the act brings both back. The digest covers the act, the ids of
-//! the targets, and what decides about each: its state and its newest attempt. That the gateway has planned a check
-//! anew changes neither.
+//! A dry run answers count and digest of the targets; the act sends both back. The digest covers the act, the ids of
+//! the targets, and the state and the newest attempt of each. A new time for a check changes none of these.
 
 use super::key;
 use super::record::Record;
@@ -10,18 +9,16 @@ use super::saga::{Saga, SagaId};
 
 /// Targets that a dry run shows.
 pub const SAMPLE: usize = 10;
-/// Hex digits of each part of a digest.
-const PART: usize = 16;
+/// Bytes of each part of a digest.
+const PART: usize = 8;
 
-/// A short digest of what a decision about a target rests on.
+/// A short digest of the facts about a target that a person decides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark([u8; 16]);
 
 impl Mark {
     fn new<const N: usize>(parts: [&str; N]) -> Self {
-        let mut mark = [0; 16];
-        mark.copy_from_slice(&key::digest(parts)[..16]);
-        Self(mark)
+        Self(key::short_digest(parts))
     }
 
     /// The mark as hex digits, for a form that is sent later.
@@ -29,15 +26,15 @@ impl Mark {
         hex::encode(self.0)
     }
 
-    /// The mark in such a text. Any other text gives a mark that nothing has.
+    /// Reads a mark. Any other text gives a mark that no target has.
     pub fn from_hex(text: &str) -> Self {
         let mut mark = [0; 16];
-        // What is no mark stays zero.
+        // After an error all bytes stay zero.
         hex::decode_to_slice(text, &mut mark).ok();
         Self(mark)
     }
 
-    /// Of a call: its state, its newest attempt, and how it is undone.
+    /// The mark of a call: its state, its newest attempt, and its compensation.
     pub fn of_call(record: &Record) -> Self {
         let attempt = record.attempt.id.to_string();
         let undo = record.compensation().map(|by| by.call_id.to_string());
@@ -45,64 +42,52 @@ impl Mark {
         Self::new([record.state.as_str(), &attempt, &undo])
     }
 
-    /// Of a saga: its state and its trouble.
+    /// The mark of a saga: its state and its trouble.
     pub fn of_saga(saga: &Saga) -> Self {
         let trouble = saga.trouble.as_ref();
         let call_id = trouble.and_then(|trouble| trouble.call_id);
-        let call_id = call_id.map(|call_id| call_id.to_string());
+        let call_id = call_id.map_or_else(String::new, |call_id| call_id.to_string());
         let why = trouble.map_or("", |trouble| &trouble.why);
-        Self::new([
-            saga.state().as_str(),
-            call_id.as_deref().unwrap_or_default(),
-            why,
-        ])
+        Self::new([saga.state().as_str(), &call_id, why])
     }
 }
 
-/// The text that tells a saga from all others.
+/// A text that is different for any two sagas.
 pub fn name_of_saga(id: &SagaId) -> String {
     format!("{}:{}{}", id.tenant.len(), id.tenant, id.id)
 }
 
-/// The targets of an act in two words: how many, and which.
+/// The targets of an act: how many, and a digest of which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub count: usize,
-    /// Three parts of hex digits: of the act, of the ids, and of the marks.
+    /// Hex digits of three digests: of the act, of the ids, and of the marks.
     pub digest: String,
 }
 
 impl Summary {
-    /// The summary of an act, in words that tell it from others, and its targets: their names and marks.
+    /// The summary of an act, in words that no other act has, and of the names and marks of its targets.
     ///
-    /// Their order does not matter: a list may have another one the next time.
+    /// The order of the targets does not matter: the next list may have another order.
     pub fn of(act: &[&str], mut targets: Vec<(String, Mark)>) -> Self {
         targets.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let (mut ids, mut marks) = (String::new(), String::new());
-        for (name, mark) in &targets {
-            ids.push_str(&words(&[name]));
-            marks.push_str(&hex::encode(mark.0));
-        }
-        let parts = [words(act), ids, marks].map(|part| {
-            let mut digits = hex::encode(key::digest([&part]));
-            digits.truncate(PART);
-            digits
-        });
+        let ids = targets.iter().map(|(name, _)| words(&[name])).collect();
+        let marks = targets.iter().map(|(_, mark)| mark.to_hex()).collect();
+        let parts = [words(act), ids, marks];
+        let parts = parts.map(|part| hex::encode(&key::digest([&part])[..PART]));
         Self {
             count: targets.len(),
             digest: parts.join("-"),
         }
     }
 
-    /// Whether what a person has confirmed is what there is.
+    /// Compares with what a person has confirmed.
     ///
     /// # Errors
-    /// It is not; says what is different.
+    /// What is different.
     pub fn confirm(&self, confirmed: &Self) -> Result<(), Different> {
-        let parts = |summary: &Self| -> Vec<String> {
-            summary.digest.split('-').map(str::to_owned).collect()
-        };
-        let (now, then) = (parts(self), parts(confirmed));
+        let now: Vec<&str> = self.digest.split('-').collect();
+        let then: Vec<&str> = confirmed.digest.split('-').collect();
         let is_same = |part: usize| now.get(part) == then.get(part);
         if now.len() != then.len() {
             Err(Different::NoDigest)
@@ -121,7 +106,7 @@ impl Summary {
     }
 }
 
-/// Words in one text, from which each can be told again.
+/// Words as one text that no other words give.
 fn words(words: &[&str]) -> String {
     let words = words.iter().map(|word| format!("{}:{word}", word.len()));
     words.collect()

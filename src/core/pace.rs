@@ -1,4 +1,4 @@
-//! Times and a bound that no operator sets. They are values, so that tests can set them shorter.
+//! Intervals that no operator sets. They are values, so that tests can make them shorter.
 
 use std::time::Duration;
 
@@ -6,9 +6,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "crash-points", derive(serde::Serialize, serde::Deserialize))]
 pub struct Pace {
-    /// How long after its deadline a call may hold its key.
-    ///
-    /// The time to write down its outcome.
+    /// How long after its deadline a call holds its key: the time to write down the outcome.
     pub lease_margin: Duration,
     /// How often the gateway looks for calls without an owner, and for old ones.
     pub recover_every: Duration,
@@ -16,19 +14,19 @@ pub struct Pace {
     pub look_every: Duration,
     /// How often it writes down the duplicates of calls.
     pub count_every: Duration,
-    /// How often it looks at another gateway's running call: at first, and at most.
+    /// The first and the longest pause before the gateway looks again at another gateway's running call.
     pub poll: (Duration, Duration),
     /// How often it looks whether an unconfirmed claim was stored.
     pub look_for_claim: Duration,
-    /// How long other gateways leave taken work alone, beyond the work's own time.
+    /// How long beyond the work's own time other gateways do not take it.
     pub work_margin: Duration,
     /// The longest pause of a saga that waits for a running or unknown call.
     pub saga_looks_again: Duration,
     /// How often it looks at a Redis.
     pub redis_look_every: Duration,
-    /// How long after a restart of Redis nothing is claimed.
+    /// How long after a restart of Redis nothing is claimed, so that every gateway looks first.
     ///
-    /// So every gateway looks first. Well above `redis_look_every`.
+    /// Well above `redis_look_every`.
     pub redis_others_look: Duration,
     /// The greatest age of the list of recipes by which a shared store is claimed.
     ///
@@ -36,8 +34,7 @@ pub struct Pace {
     pub recipes_max_age: Duration,
     /// How long a gateway that seems to be gone is watched before it is forgotten.
     ///
-    /// By the clock of the gateway that watches, and longer than gateways take to say again that
-    /// they are there.
+    /// By the clock of the gateway that watches. Longer than the interval at which gateways report.
     pub redis_watch_gone: Duration,
     /// How often the ops routes ask the store, at most.
     pub ask_store_every: Duration,
@@ -77,7 +74,7 @@ const BATCH_TIME: Duration = Duration::from_millis(5);
 /// Calls of a batch, at least.
 const SMALLEST_BATCH: u32 = 10;
 
-/// How many calls the next batch of a cleanup has, at most `most`, after one that took so long.
+/// How many calls the next batch of a cleanup has, after one that took so long.
 pub fn next_batch(last: u32, took: Duration, most: u32) -> u32 {
     if took > BATCH_TIME {
         (last / 2).max(SMALLEST_BATCH.min(most))

@@ -1,16 +1,15 @@
-//! Whether a paused tool was resumed, or the store has lost the pause.
+//! Whether a missing pause of a tool was ended by a person, or lost by the store.
 
 use super::record::Entry;
 
 /// Whether a person has resumed the tool since this pause.
 ///
-/// The history is oldest first. Its order counts and not its times: a clock may have been set back
-/// in between.
+/// The history is oldest first. Its order counts, not its times: a clock may have been set back.
 pub fn is_resumed(pause: &Entry, history: &[Entry]) -> bool {
     let is_resume = |entry: &&Entry| entry.event == "resumed";
     match history.iter().rposition(|entry| entry == pause) {
         Some(at) => history[at + 1..].iter().any(|entry| is_resume(&entry)),
-        // A long history has lost its beginning; one that went back in time knows nothing of the pause.
+        // A long history has dropped its oldest entries, and a store that has lost data may have lost the pause.
         None => history
             .iter()
             .any(|entry| is_resume(&entry) && entry.at >= pause.at),

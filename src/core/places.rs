@@ -1,18 +1,16 @@
 //! Fair shares of places for tenants, and for the tokens of a tenant.
 //!
-//! One alone may use most of the room. The last part is for those that hold little, so that one that comes later finds a
-//! place, however long the others keep theirs.
+//! One holder alone may use most of the places. The last ones are for small holders, so that a newcomer finds a place,
+//! however long the others keep theirs.
 
-/// The part of a room that is left for small holders: an eighth.
+/// An eighth of the places is left for small holders.
 ///
 /// Once for tenants, and once more for the tokens of a tenant.
 const LEFT: usize = 8;
-/// The part of a room below which a holder is small: a 64th, or one place.
-///
-/// Small holders may take the last places.
+/// A holder of less than a 64th of the places, or of none, is small.
 const SMALL: usize = 64;
 
-/// How many places of a room are taken.
+/// How many places are taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     pub by_all: usize,
@@ -20,13 +18,13 @@ pub struct Held {
     pub by_token: usize,
 }
 
-/// Whether a token may take one more place of a room.
+/// Whether a token may take one more place.
 pub fn has_place(places: usize, held: Held) -> bool {
     let for_tenant = open_to(places, places.saturating_sub(held.by_all), held.by_tenant);
     open_to(places, for_tenant, held.by_token) > 0
 }
 
-/// The longest line for a call of a token with so many calls in it.
+/// How long the line may be that a call of a token joins. `held`: calls of the token in the line.
 pub fn line_length(longest: u32, held: usize) -> u32 {
     let places = usize::try_from(longest).unwrap_or(usize::MAX);
     if held < small(places) {

@@ -10,7 +10,7 @@ use super::record::{CallId, Record};
 
 /// A position in a list that is ordered by time of creation.
 ///
-/// No two calls stand in the same place, and no two documents of one kind.
+/// No two calls have the same position, and no two documents of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     pub created_at: Timestamp,
@@ -38,7 +38,7 @@ impl Position {
         CallId(self.id)
     }
 
-    /// As bytes that are ordered as positions are.
+    /// The position as bytes, in the same order as positions.
     pub fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&Self::time_bytes(self.created_at));
@@ -48,7 +48,7 @@ impl Position {
 
     /// The first bytes of every position of this time.
     pub fn time_bytes(time: Timestamp) -> [u8; 8] {
-        // Before 1970 nothing was made.
+        // Nothing was created before 1970.
         u64::try_from(time.as_microsecond())
             .unwrap_or(0)
             .to_be_bytes()
@@ -63,17 +63,14 @@ impl Position {
         })
     }
 
-    /// The cursor that a caller sends back to go on from here.
+    /// The cursor that a caller sends back for the next page.
     pub fn to_cursor(self) -> String {
         URL_SAFE_NO_PAD.encode(self.to_bytes())
     }
 
-    /// `None`: the cursor is none of ours.
+    /// Reads a cursor; `None`: the text is none.
     pub fn from_cursor(text: &str) -> Option<Self> {
-        URL_SAFE_NO_PAD
-            .decode(text)
-            .ok()
-            .and_then(|bytes| Self::from_bytes(&bytes))
+        Self::from_bytes(&URL_SAFE_NO_PAD.decode(text).ok()?)
     }
 }
 

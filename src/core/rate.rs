@@ -1,22 +1,22 @@
-//! Rates: so much per second, and so much at once (the generic cell rate algorithm).
+//! Rates: so many per second, and so many at once (the generic cell rate algorithm).
 //!
-//! Times count from any fixed moment.
+//! Times are durations since any fixed moment.
 
 use std::time::Duration;
 
-/// A rate. Neither number is 0.
+/// A rate. Both numbers are above 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// The mean rate.
     pub per_second: u32,
-    /// How many at once, after a rest.
+    /// How many at once after a pause.
     pub burst: u32,
 }
 
-/// How much of a rate was taken and has not come back yet.
+/// The units of a rate that were taken and have not come back yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// When all of it will have come back.
+    /// When all units will have come back.
     until: Duration,
 }
 
@@ -24,7 +24,7 @@ impl Rate {
     /// Takes one unit, or says how long to wait for it.
     ///
     /// # Errors
-    /// There is none: after this time there is one, if no other request takes it.
+    /// No unit is left. After this time one comes back, and any request may take it.
     pub fn take(&self, spent: &mut Spent, now: Duration) -> Result<(), Duration> {
         let until = spent.until.max(now);
         let allowed = self.interval() * self.burst.saturating_sub(1);
@@ -36,7 +36,7 @@ impl Rate {
         Ok(())
     }
 
-    /// Gives one unit back that was not used.
+    /// Gives back one unit that was not used.
     pub fn give_back(&self, spent: &mut Spent) {
         spent.until = spent.until.saturating_sub(self.interval());
     }

@@ -9,26 +9,28 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::key::{self, GroupKey};
 use super::recipe::RecipeId;
+use super::words::words;
 
-/// Names one call for ever; ordered by time (UUIDv7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Names one call for ever; ordered by time (a UUIDv7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CallId(pub Uuid);
 
 impl CallId {
     /// A new id for a call with this lookup key.
     ///
-    /// Both end in the same byte, so that a partitioned store finds a call by either.
+    /// Id and key end in the same byte, so that a partitioned store finds the call by either.
     pub fn new(unique: Uuid, lookup: &key::Lookup) -> Self {
         let mut bytes = unique.into_bytes();
         bytes[15] = lookup.partition();
         Self(Uuid::from_bytes(bytes))
     }
 
-    /// When the call was made, by the clock of its gateway. `None`: the id holds no time.
+    /// When the id was made, by the clock of its gateway; `None`: the id holds no time.
     pub fn made_at(&self) -> Option<Timestamp> {
         let (seconds, nanoseconds) = self.0.get_timestamp()?.to_unix();
         let (seconds, nanoseconds) = (seconds.try_into().ok()?, nanoseconds.try_into().ok()?);
@@ -42,16 +44,16 @@ impl fmt::Display for CallId {
     }
 }
 
-/// Names one attempt: 128 bits, random. Its holder owns the attempt.
+/// Names one attempt: 128 random bits. Only the owner of the attempt knows them in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttemptId(pub Uuid);
 
 impl AttemptId {
-    /// The attempt of a call that is adopted from an effect. It follows from the effect, so that an effect is adopted once.
+    /// The attempt of a call that is adopted from an effect.
+    ///
+    /// It follows from the effect, so that an effect is adopted only once.
     pub fn of_effect(lookup: &key::Lookup, effect: &str) -> Self {
-        let digest = key::digest(["adopt", &lookup.for_tool(), effect]);
-        let mut id = [0; 16];
-        id.copy_from_slice(&digest[..16]);
+        let id = key::short_digest(["adopt", &lookup.for_tool(), effect]);
         Self(Uuid::from_bytes(id))
     }
 }
@@ -62,7 +64,7 @@ impl fmt::Display for AttemptId {
     }
 }
 
-/// Names one run of a gateway process: 128 bits, random at each start.
+/// Names one run of a gateway process: 128 random bits, new at each start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InstanceId(pub Uuid);
 
@@ -72,34 +74,35 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// The first arrival's intent. Never changes, but for the arguments of a compensation.
+/// What the first request for a call asked for. Only a compensation's arguments ever change.
 ///
-/// An operator may mend those as long as the compensation has surely not been executed.
+/// An operator may correct those as long as the compensation was surely not executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intent {
     pub call_id: CallId,
     pub tenant: String,
     pub tool: String,
     pub lookup: key::Lookup,
-    /// Further names, claimed with the key in one step, and not given to the tool.
+    /// Further names, claimed with the key in one step. The tool does not get them.
     pub names: Vec<key::Lookup>,
-    /// The recipe of names and fingerprint.
+    /// The recipe by which names and fingerprint were made.
     pub recipe: RecipeId,
-    /// The key as the caller knows it.
+    /// The key in the form that the caller knows.
     pub key: String,
     pub key_source: key::Source,
     pub fingerprint: key::Fingerprint,
-    /// Empty if the caller named no user; so is `session_id`.
+    /// Empty if the caller named no user.
     pub user_id: String,
+    /// Empty if the caller named no session.
     pub session_id: String,
     /// The saga of the call; empty if it has none.
     pub saga_id: String,
     pub trace_id: String,
     /// The name of the caller's token; empty for the gateway's own calls.
     pub made_by: String,
-    /// The client's names of the request, as one JSON object; empty if there are none.
+    /// The client's own ids of the request, as one JSON object; empty without any.
     ///
-    /// They tell no calls apart.
+    /// Calls that differ only in them are the same call.
     pub client_ids: String,
     /// The near-duplicate group, if the tool looks for similar calls.
     pub similar: Option<GroupKey>,
@@ -109,31 +112,35 @@ pub struct Intent {
 }
 
 impl Intent {
+    pub fn has_name(&self, name: &key::Lookup) -> bool {
+        self.all_names().any(|own| own == name)
+    }
+
     /// Every name that the call claims, its key first.
     pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
         std::iter::once(&self.lookup).chain(&self.names)
     }
 }
 
-/// The key of another request that got this call's result because it looked like it.
+/// A key whose requests get the result of a similar call, or the first request for an adopted call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alias {
     /// The names of the key.
     pub names: Vec<key::Lookup>,
-    /// The fingerprint of that request.
+    /// The fingerprint of the request.
     pub fingerprint: key::Fingerprint,
-    /// The recipe of names and fingerprint.
+    /// The recipe by which names and fingerprint were made.
     pub recipe: RecipeId,
 }
 
-/// Most aliases of one call: each change of the call writes all of them.
+/// Most aliases of one call. Each change of the call writes all of them.
 pub const MAX_ALIASES: usize = 32;
 
 /// A call, and the names by which a search found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub record: Record,
-    /// Those of the searched names that the call holds, in their order.
+    /// The searched names that the call holds, in the order of the search.
     pub names: Vec<key::Lookup>,
 }
 
@@ -141,33 +148,33 @@ pub struct Holder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub intent: Arc<Intent>,
-    /// Rises by one with every change, for compare-and-swap.
+    /// Rises by one with every change; compare-and-swap compares it.
     pub version: u64,
     pub state: State,
-    /// The newest attempt; in `Running`, the one under way.
+    /// The newest attempt; while the call runs, the attempt under way.
     pub attempt: Attempt,
     /// Attempts in all runs of the call together.
     pub attempts: u32,
-    /// Whether an attempt before the newest may have been executed unseen, or one that the store has lost.
+    /// Whether an earlier attempt, or one that the store has lost, may have been executed unseen.
     ///
-    /// Of a call that was executed it may be that attempt that was.
+    /// If the call was executed, it may be that attempt that was.
     pub earlier_attempt_may_have_run: bool,
-    /// The fencing token of the newest run; the store draws it. A read tool's call has none.
+    /// The fencing token of the newest run, drawn by the store; `None`: the tool only reads.
     pub fencing: Option<u64>,
-    /// The newest earlier call that looked the same when the newest run began; the store finds it.
+    /// The newest similar call from before the newest run, found by the store.
     pub similar_to: Option<CallId>,
-    /// The next check of an unknown call; `None`: only a late answer or a person settles it.
+    /// The next check of an unknown call; `None`: only a late answer or a person settles the call.
     pub check: Option<Check>,
     /// How the call is undone, once that is decided.
     pub undo: Option<Undo>,
-    /// Keys of similar requests that got this call's result.
+    /// Further keys whose requests get this call's result.
     pub aliases: Vec<Alias>,
     /// Time from the start of the newest run to its end.
     pub latency_ms: Option<u64>,
     pub updated_at: Timestamp,
-    /// Until when the key is remembered. Unfinished and unknown calls never expire.
+    /// Until when the key is remembered; `None`: for ever, or the call is unfinished or unknown.
     pub expires_at: Option<Timestamp>,
-    /// From when on cleanup may delete the record.
+    /// From when on cleanup may delete the record; `None`: the call or its saga is unfinished.
     pub retain_until: Option<Timestamp>,
 }
 
@@ -212,7 +219,7 @@ impl Record {
         }
     }
 
-    /// The record without texts of caller and tool, for looks at many calls.
+    /// The record without the texts of caller and tool, for lists of many calls.
     ///
     /// It must not be written back.
     #[must_use]
@@ -236,31 +243,30 @@ impl Record {
 
     /// Whether a request with these names gets the result of a similar call.
     pub fn answers_as_similar(&self, mut names: impl Iterator<Item = key::Lookup>) -> bool {
-        !self.aliases.is_empty()
-            && !names.any(|name| self.intent.all_names().any(|own| *own == name))
+        !self.aliases.is_empty() && !names.any(|name| self.intent.has_name(&name))
     }
 
-    /// Whether the call was written back from its effect, with nothing but its key.
+    /// Whether the call was written back from its effect, which shows nothing but its key.
     pub fn is_adopted(&self) -> bool {
         self.intent.key_source == key::Source::Adopted
     }
 
-    /// Whether it is known whose the call is. Of an adopted one only its first request proves that.
+    /// Whether the call's tenant is proven. Only its first request proves the tenant of an adopted call.
     pub fn is_proven(&self) -> bool {
         !self.is_adopted() || !self.aliases.is_empty()
     }
 
-    /// Whether it was adopted from just this effect.
+    /// Whether the call was adopted from this effect.
     pub fn is_adopted_from(&self, effect: &str) -> bool {
         self.is_adopted() && self.attempt.id == AttemptId::of_effect(&self.intent.lookup, effect)
     }
 
-    /// Whether cleanup may delete the record now. One that is not over has no such time.
+    /// Whether cleanup may delete the record now.
     pub fn may_be_forgotten(&self, now: Timestamp) -> bool {
         self.retain_until.is_some_and(|until| until <= now)
     }
 
-    /// Whether at this time its names surely stand for it, and it is not deleted.
+    /// Whether the call is surely remembered at this time: under its names, and not deleted.
     pub fn is_kept_at(&self, time: Timestamp) -> bool {
         !self.may_be_forgotten(time) && self.expires_at.is_none_or(|until| until > time)
     }
@@ -280,7 +286,7 @@ pub struct Undo {
     pub skipped: bool,
 }
 
-/// A compensation. It is decided before it is claimed, so that there is never a second one.
+/// A compensation. It is decided before it is claimed, so that a call never gets a second one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compensation {
     pub tool: String,
@@ -291,15 +297,15 @@ pub struct Compensation {
 pub enum State {
     Running,
     Succeeded(Content),
-    /// It surely had no effect. The same key may run again.
+    /// The call surely had no effect. The same key may run again.
     Failed(Failure),
-    /// It may have been executed; says why the outcome is unknown.
+    /// The call may have been executed; says why the outcome is unknown.
     Unknown(String),
-    /// It is being undone. Here and below: its result, if it is known to have one.
+    /// The call is being undone. Here and below: its result, if that is known.
     Compensating(Option<Content>),
-    /// It has been undone, or surely never ran and never will.
+    /// The call is undone, or it surely never ran and never will.
     Compensated(Option<Content>),
-    /// It could not be undone: it needs a person.
+    /// The call could not be undone: it needs a person.
     Stuck(Option<Content>),
 }
 
@@ -316,7 +322,7 @@ impl State {
         }
     }
 
-    /// The result of the call, if there is one.
+    /// The result of the call, if it has one.
     pub fn content(&self) -> Option<&Content> {
         match self {
             Self::Succeeded(content) => Some(content),
@@ -327,14 +333,11 @@ impl State {
         }
     }
 
-    /// The kept answer of the tool: a result, or the body of a rejection.
+    /// The kept answer of the tool: a result, or the body of a failure.
     pub fn kept(&self) -> Option<&Bytes> {
         match self {
             Self::Failed(failure) => failure.body.as_ref(),
-            state => match state.content() {
-                Some(Content::Kept(json)) => Some(json),
-                Some(Content::Unavailable(_)) | None => None,
-            },
+            state => state.content()?.kept(),
         }
     }
 
@@ -342,9 +345,9 @@ impl State {
     pub fn kept_mut(&mut self) -> Option<&mut Bytes> {
         match self {
             Self::Failed(failure) => failure.body.as_mut(),
-            state => match state.content_mut() {
-                Some(Content::Kept(json)) => Some(json),
-                Some(Content::Unavailable(_)) | None => None,
+            state => match state.content_mut()? {
+                Content::Kept(json) => Some(json),
+                Content::Unavailable(_) => None,
             },
         }
     }
@@ -370,7 +373,16 @@ pub enum Content {
     Unavailable(String),
 }
 
-/// Why a call surely had no effect.
+impl Content {
+    pub fn kept(&self) -> Option<&Bytes> {
+        match self {
+            Self::Kept(json) => Some(json),
+            Self::Unavailable(_) => None,
+        }
+    }
+}
+
+/// The reason why a call surely had no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
@@ -397,67 +409,47 @@ impl Failure {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureKind {
-    /// The tool refused this request. Never retried by the gateway.
-    Rejected,
-    /// The tool has seen a newer fencing token of the session. Never retried by the gateway.
-    Fenced,
-    /// The tool could not be reached.
-    Unreachable,
-    /// The tool was reached, but did not take the request now.
-    Unavailable,
-    /// It was unknown, and turned out not to have been executed.
-    NotExecuted,
-    /// Its saga is closed. It was never sent, and never will be.
-    SagaClosed,
-}
-
-impl FailureKind {
-    pub const ALL: [Self; 6] = [
-        Self::Rejected,
-        Self::Fenced,
-        Self::Unreachable,
-        Self::Unavailable,
-        Self::NotExecuted,
-        Self::SagaClosed,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Rejected => "rejected",
-            Self::Fenced => "fenced",
-            Self::Unreachable => "unreachable",
-            Self::Unavailable => "unavailable",
-            Self::NotExecuted => "not_executed",
-            Self::SagaClosed => "saga_closed",
-        }
+words! {
+    /// The kinds of failures. The order of the values is stored: new ones go to the end.
+    pub enum FailureKind {
+        /// The tool refused this request. Never retried by the gateway.
+        Rejected = "rejected",
+        /// The tool has seen a newer fencing token of the session. Never retried by the gateway.
+        Fenced = "fenced",
+        /// The tool could not be reached.
+        Unreachable = "unreachable",
+        /// The tool was reached, but did not take the request now.
+        Unavailable = "unavailable",
+        /// The call was unknown, and turned out not to have been executed.
+        NotExecuted = "not_executed",
+        /// The saga is closed. The call was never sent, and never will be.
+        SagaClosed = "saga_closed",
     }
 }
 
-/// The next check of an unknown call.
+/// The checks of an unknown call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Check {
     /// Since when the call is unknown.
     pub since: Timestamp,
-    /// The time of the check; `None`: the checks are given up.
+    /// The time of the next check; `None`: the checks are given up.
     pub at: Option<Timestamp>,
-    /// How many checks there were.
+    /// How many checks were made.
     pub number: u32,
 }
 
-/// One dispatch, from the decision to make it.
+/// One dispatch of a call, from the decision to make it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     pub id: AttemptId,
     /// The gateway that makes the attempt.
     pub owner: InstanceId,
-    /// The number within its run, from 1.
+    /// The number of the attempt within its run, from 1.
     pub number: u32,
     pub run_started_at: Timestamp,
     /// The end of the owner's lease.
     ///
-    /// A field, never a TTL: when the lease is over the call is unknown, not free.
+    /// Never a time to live in a store: when the lease is over the call is unknown, and its key is not free.
     pub lease_until: Timestamp,
 }
 
@@ -472,7 +464,7 @@ pub struct Entry {
     pub outcome: Option<Cow<'static, str>>,
     /// The actor.
     pub by: String,
-    /// For an engineer at 3 a.m.; nothing secret.
+    /// A sentence for an engineer; nothing secret.
     pub detail: String,
 }
 

@@ -1,4 +1,4 @@
-//! Redaction: which arguments and results are never kept, or never shown.
+//! Redaction: which arguments are never kept, and which results are never shown.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -11,9 +11,9 @@ pub const MASK: &str = "[redacted]";
 /// Which parts of a tool's calls are secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Secret arguments: sent to the tool, covered by the fingerprint, and not kept.
+    /// Secret arguments: the tool gets them and the fingerprint covers them, but they are not kept.
     pub args: Vec<Pointer>,
-    /// Secret parts of results and of rejections: kept for duplicates, and not shown in the ledger.
+    /// Secret parts of results and rejections: kept for duplicates, but not shown in the ledger.
     pub result: Vec<Pointer>,
 }
 
@@ -26,7 +26,7 @@ pub fn mask(json: &Bytes, places: &[Pointer]) -> Bytes {
         return format!("\"{MASK}\"").into();
     };
     mask_in(&mut value, places);
-    // Written anew in any case: of members of one name only the last was looked at.
+    // The text is always written anew: only the last of several members of one name was masked.
     value.to_string().into()
 }
 
@@ -39,7 +39,7 @@ pub fn mask_in(value: &mut Value, places: &[Pointer]) {
     }
 }
 
-/// Whether a value has a mask in it.
+/// Whether any part of a value is masked.
 pub fn holds_mask(value: &Value) -> bool {
     match value {
         Value::String(text) => text == MASK,
@@ -51,7 +51,7 @@ pub fn holds_mask(value: &Value) -> bool {
 
 /// Whether stored arguments are whole: a readable object without a mask.
 ///
-/// Others must never be sent to a tool, whatever the configuration says today.
+/// Other arguments must never be sent to a tool, whatever the configuration says today.
 pub fn is_whole(args: &[u8]) -> bool {
     let mask = format!("\"{MASK}\"");
     args.first() == Some(&b'{') && !args.windows(mask.len()).any(|some| some == mask.as_bytes())

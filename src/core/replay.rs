@@ -1,13 +1,15 @@
 //! Verified replay: whether a tool gives the same answer as before.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::key::Pointer;
 
-/// Most differences that are named; one more stands for the rest.
+/// Most differences that are named.
 const MAX_DIFFERENCES: usize = 100;
 
-/// The tool's answer to the same request once more.
+/// The tool's answer to the repeated request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fresh {
     /// A result, and where it differs from the stored one.
@@ -16,7 +18,7 @@ pub enum Fresh {
     Unclear(String),
 }
 
-/// Where two results differ, as JSON Pointers, without those below `ignore`.
+/// Where two results differ, as JSON Pointers. Places below `ignore` do not count.
 ///
 /// A result that is no JSON differs as a whole.
 pub fn differences(stored: &[u8], fresh: &[u8], ignore: &[Pointer]) -> Vec<String> {
@@ -33,14 +35,9 @@ pub fn differences(stored: &[u8], fresh: &[u8], ignore: &[Pointer]) -> Vec<Strin
     let (Some(stored), Some(fresh)) = (read(stored), read(fresh)) else {
         return vec![String::new()];
     };
-    let mut found = Vec::new();
-    for place in places(&stored, &fresh) {
-        if !found.contains(&place) {
-            found.push(place);
-        }
-    }
-    found.truncate(MAX_DIFFERENCES);
-    found
+    let mut known = HashSet::new();
+    let found = places(&stored, &fresh).filter(|place| known.insert(place.clone()));
+    found.take(MAX_DIFFERENCES).collect()
 }
 
 /// Where two values differ, as JSON Pointers.

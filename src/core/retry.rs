@@ -1,6 +1,6 @@
-//! When to try again.
+//! When to try again, and how often.
 //!
-//! Only attempts that surely had no effect come here; `outcome` decides which had none.
+//! Must not know which attempts may be repeated: `call` and `outcome` decide that.
 
 use std::time::Duration;
 
@@ -25,10 +25,9 @@ impl Default for Policy {
     }
 }
 
-/// How many retries a tool may get in all.
+/// How many retries a tool may get in all: a share of its first attempts, and a few in hand.
 ///
-/// They are a share of its first attempts, and a few in hand. When every call fails, retries are a
-/// small part of the traffic and not a multiple of it. Source: Google, "Site Reliability
+/// When every call fails, retries are a small part of the traffic and not a multiple of it. Source: Google, "Site Reliability
 /// Engineering", 2016, chapter 21, "Handling Overload".
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
@@ -46,9 +45,9 @@ impl Budget {
         self.in_hand = (self.in_hand + Self::SHARE).min(Self::MOST);
     }
 
-    /// Takes one retry, if there is one.
+    /// Takes one retry; `false`: none is left.
     ///
-    /// Asking and taking are one step, or several requests would get the last one.
+    /// Asking and taking are one step. Otherwise several requests would get the last retry.
     pub fn try_spend(&mut self) -> bool {
         let has_one = self.in_hand >= 1.0;
         if has_one {
@@ -74,7 +73,7 @@ impl Default for Budget {
 /// How long to wait after attempt number `attempt` (the first is 1).
 ///
 /// Exponential with full jitter: `jitter` is a random number of 0..1. Never shorter than
-/// `retry_after`, what the tool asked for.
+/// `retry_after`, which the tool asked for.
 /// Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 pub fn delay(
     policy: &Policy,
@@ -82,10 +81,19 @@ pub fn delay(
     jitter: f64,
     retry_after: Option<Duration>,
 ) -> Duration {
-    let doublings = 2_u32.saturating_pow(attempt.saturating_sub(1));
-    let bound = policy.base.saturating_mul(doublings).min(policy.max);
-    let backoff = bound.mul_f64(jitter.clamp(0.0, 1.0));
-    backoff.max(retry_after.unwrap_or_default())
+    let wait = back_off(policy.base, policy.max, attempt).mul_f64(jitter.clamp(0.0, 1.0));
+    wait.max(retry_after.unwrap_or_default())
+}
+
+/// The longest wait after so many failures: `base` after the first, doubled after each further one.
+pub(super) fn back_off(base: Duration, max: Duration, failures: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
+    base.saturating_mul(factor).min(max)
+}
+
+/// A wait between half of the longest and the longest. `jitter` is a number of 0..1.
+pub(super) fn at_least_half(longest: Duration, jitter: f64) -> Duration {
+    longest.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! A saga: a group of calls that is completed or undone as a whole (H. Garcia-Molina, K. Salem: Sagas,
 //! SIGMOD 1987).
 //!
-//! It begins with the first call that names it, and takes calls while it is open. When it is aborted, what
-//! its calls have done is undone, the newest first, by a call for each. [`next`] moves a saga, [`plan::plan`]
-//! says what is done next about one that is being undone. Must not know how a call is sent.
+//! A saga begins with the first call that names it, and takes calls while it is open. When it is aborted, its calls
+//! are undone, the newest first, by one compensation each. [`next`] moves a saga; [`plan::plan`] says which step of the
+//! undoing comes next. Must not know how a call is sent.
 //!
 //! ```text
 //!            complete
@@ -12,16 +12,16 @@
 //!     ▼                all undone
 //!   compensating ──────────────► compensated
 //!     │  ▲
-//!     ▼  │ an operator: retry, skip, resolve; or what it waited for has ended
+//!     ▼  │ an operator: retry, skip, resolve; or a transient cause has ended
 //!   stuck
 //! ```
 //!
 //! A saga that is open when the store loses data is stuck, too, until an operator completes or aborts it.
 
-mod event; // what may happen to it
-mod next; // what that does to it
-pub mod plan; // what is done next about one that is being undone
-mod stored; // as a document
+mod event; // the events
+mod next; // what an event does
+pub mod plan; // the next step of the undoing
+mod stored; // a saga as a document
 
 use std::time::Duration;
 
@@ -29,9 +29,11 @@ use jiff::Timestamp;
 
 pub use self::event::{Event, Illegal};
 pub use self::next::next;
+use super::actor::By;
 use super::pace::Pace;
 use super::record::{CallId, Entry, Record, State as CallState};
 use super::time::later;
+use super::words::words;
 use super::work::{self, Due, Work};
 use super::{retry, undo};
 
@@ -51,7 +53,7 @@ impl SagaId {
     }
 }
 
-/// Most entries of its history.
+/// Most entries of a saga's history.
 const MAX_EVENTS: usize = 100;
 /// Postponements in a row before an operator is told: an hour of them.
 const MOST_WAITS: u32 = 720;
@@ -62,7 +64,7 @@ pub struct Policy {
     /// How long a saga may be open.
     pub deadline: Duration,
     pub on_timeout: OnTimeout,
-    /// Tries to undo one call, and the waits between them, before it needs an operator.
+    /// Tries to undo one call, and the waits between them, before the saga needs an operator.
     pub retry: retry::Policy,
     /// How long a finished saga is kept.
     pub retention: Duration,
@@ -74,7 +76,7 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTimeout {
     Abort,
-    /// It stays open, and a log line reports it.
+    /// The saga stays open, and a log line reports it.
     Report,
 }
 
@@ -113,25 +115,25 @@ pub struct Saga {
     /// Rises by one with every change, for compare-and-swap.
     pub version: u64,
     pub phase: Phase,
-    /// Name of the token that began it; empty for an operator or the gateway.
+    /// Name of the token that began the saga; empty for an operator or the gateway.
     pub begun_by: String,
-    /// The one call that it undoes; `None`: all calls that name the saga.
+    /// The one call that the saga undoes; `None`: all calls that name the saga.
     pub only: Option<CallId>,
-    /// Why it was completed or aborted; empty before that.
+    /// Why the saga was completed or aborted; empty before that.
     pub reason: String,
-    /// The trouble that keeps it from going on.
+    /// The trouble that keeps the saga from going on.
     pub trouble: Option<Trouble>,
     pub work: Work,
-    /// Whether its deadline passed while it was open.
+    /// Whether the deadline passed while the saga was open.
     pub overdue: bool,
-    /// Failed tries to tell an operator of its trouble; `None`: there is nothing to tell.
+    /// Failed tries to tell an operator of the trouble; `None`: nothing to tell.
     pub telling: Option<u32>,
     pub created_at: Timestamp,
     pub deadline: Option<Timestamp>,
     pub updated_at: Timestamp,
-    /// From when on cleanup may delete it. An unfinished saga never may be.
+    /// From when on cleanup may delete the saga; `None`: never, as long as the saga is unfinished.
     pub retain_until: Option<Timestamp>,
-    /// The newest entries of its history, oldest first.
+    /// The newest entries of the history, oldest first.
     pub events: Vec<Entry>,
 }
 
@@ -141,51 +143,34 @@ pub enum Phase {
     /// Calls may join it.
     Open,
     Completed,
-    /// Its calls are being undone. `at_rest`: none of them is sent any more.
+    /// The calls are being undone. `at_rest`: none of them is sent any more.
     Compensating {
         at_rest: bool,
     },
     Compensated,
-    /// It needs an operator. `is_transient`: the cause may end by itself, and the worker retries.
+    /// The saga needs an operator. `is_transient`: the cause may end by itself, and the worker retries.
     Stuck {
         at_rest: bool,
         is_transient: bool,
     },
-    /// Data was lost while it was open. An operator completes or aborts it.
+    /// Data was lost while the saga was open. An operator completes or aborts it.
     OpenAtLoss,
 }
 
-/// The state of a saga, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    Open,
-    Completed,
-    Compensating,
-    Compensated,
-    Stuck,
+words! {
+    /// The state of a saga, in one word.
+    pub enum State {
+        Open = "open",
+        Completed = "completed",
+        Compensating = "compensating",
+        Compensated = "compensated",
+        Stuck = "stuck",
+    }
 }
 
 impl State {
-    pub const ALL: [Self; 5] = [
-        Self::Open,
-        Self::Completed,
-        Self::Compensating,
-        Self::Compensated,
-        Self::Stuck,
-    ];
-
     /// The states of unfinished sagas.
     pub const UNFINISHED: [Self; 3] = [Self::Open, Self::Compensating, Self::Stuck];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Completed => "completed",
-            Self::Compensating => "compensating",
-            Self::Compensated => "compensated",
-            Self::Stuck => "stuck",
-        }
-    }
 }
 
 impl Phase {
@@ -199,16 +184,12 @@ impl Phase {
         }
     }
 
-    /// Whether its calls are at rest; `None`: it is not being undone.
+    /// Whether the calls are at rest; `None`: the saga is not being undone.
     fn at_rest(self) -> Option<bool> {
         match self {
             Self::Compensating { at_rest } | Self::Stuck { at_rest, .. } => Some(at_rest),
             Self::Open | Self::Completed | Self::Compensated | Self::OpenAtLoss => None,
         }
-    }
-
-    fn may_end(self) -> bool {
-        matches!(self, Self::Open | Self::OpenAtLoss)
     }
 
     pub fn is_over(self) -> bool {
@@ -230,7 +211,7 @@ impl Phase {
 /// The trouble that keeps a saga from going on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// The call in trouble, if it is one call.
+    /// The call in trouble; `None`: the trouble is the whole saga's.
     pub call_id: Option<CallId>,
     /// A sentence for an engineer.
     pub why: String,
@@ -248,17 +229,14 @@ impl Saga {
     }
 
     /// The undoing of one call, whatever saga it belongs to.
-    pub fn undo(tenant: &str, call_id: CallId, by: &str, reason: &str, now: Timestamp) -> Self {
-        let id = SagaId {
-            tenant: tenant.to_owned(),
-            id: undo::key_of(call_id),
-        };
+    pub fn undo(tenant: &str, call_id: CallId, by: &By, now: Timestamp) -> Self {
+        let id = SagaId::new(tenant, undo::key_of(call_id));
         Self {
             only: Some(call_id),
-            reason: reason.to_owned(),
+            reason: by.reason.clone(),
             ..Self::new(id, Phase::Compensating { at_rest: false }, now, now)
         }
-        .noted("aborted", by, reason, now)
+        .noted("aborted", &by.actor, &by.reason, now)
     }
 
     fn new(id: SagaId, phase: Phase, due_at: Timestamp, now: Timestamp) -> Self {
@@ -290,16 +268,12 @@ impl Saga {
         self.phase == Phase::Open
     }
 
-    /// Whether its unknown calls may still be sent again: not once others are being undone.
+    /// Whether unknown calls may still be sent again: not once other calls are being undone.
     pub fn may_send_again(&self) -> bool {
-        match self.phase {
-            Phase::Open | Phase::Completed | Phase::OpenAtLoss => true,
-            Phase::Compensating { at_rest } | Phase::Stuck { at_rest, .. } => !at_rest,
-            Phase::Compensated => false,
-        }
+        self.phase != Phase::Compensated && self.phase.at_rest() != Some(true)
     }
 
-    /// Whether a person may have it tried again.
+    /// Whether a person may ask for another try.
     pub fn may_be_retried(&self) -> bool {
         matches!(self.phase, Phase::Stuck { .. })
     }
@@ -315,13 +289,21 @@ impl Saga {
         self.phase == Phase::Compensated && !matches!(call.state, CallState::Compensated(_))
     }
 
-    /// The saga in another phase, without its earlier trouble.
+    /// The saga in another phase, without its trouble.
     fn enter(self, phase: Phase) -> Self {
         Self {
             phase,
             trouble: None,
             telling: None,
             ..self
+        }
+    }
+
+    /// The saga with a trouble that an operator is told of now.
+    fn reporting(self, now: Timestamp) -> Self {
+        Self {
+            telling: Some(0),
+            ..self.due(Due::At(now))
         }
     }
 

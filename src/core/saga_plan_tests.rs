@@ -112,8 +112,8 @@ proptest! {
                 Step::Mark(record) => {
                     prop_assert!(undone.is_empty(), "all are marked before the first is undone");
                     let call = Compensation { tool: "cancel".into(), call_id: record.intent.call_id };
-                    let (by, reason) = ("gateway".to_owned(), "aborted".to_owned());
-                    let event = call::Event::ToCompensate { by, reason, compensation: Some(call) };
+                    let by = By::new("gateway", "aborted");
+                    let event = call::Event::ToCompensate { by, compensation: Some(call) };
                     let (n, _) = calls.iter().find(|(_, one)| one == record).expect("there");
                     let next = call::next(&tools[*n], Some(record), &event, now).expect("it can be marked");
                     let marked = next.change.expect("a change").record;
@@ -215,8 +215,7 @@ fn what_an_earlier_saga_of_the_same_name_has_let_go_is_not_undone_with_a_later_o
     let asked_for = Saga::undo(
         "shop",
         released.intent.call_id,
-        "token ops",
-        "after all",
+        &By::token("ops", "after all"),
         at(0),
     );
     assert_eq!(
@@ -254,8 +253,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
     let asked_for = Saga::undo(
         "shop",
         record.intent.call_id,
-        "token ops",
-        "after all",
+        &By::token("ops", "after all"),
         at(0),
     );
     assert_eq!(
@@ -289,10 +287,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
         blocker: Blocker::Final,
         jitter: 0.0,
     };
-    let settled = Event::Settled {
-        by: by(),
-        reason: "it stands".into(),
-    };
+    let settled = Event::Settled(By::token("ops", "it stands"));
     let skipped = moved(&moved(&asked_for, &blocked, 1), &settled, 2);
     assert_eq!(plan(&skipped, &[(&record, &tool)], at(99)), Step::Done);
     let undone = moved(&undoing, &Event::Undone { by: by() }, 2);

@@ -26,16 +26,12 @@ fn by() -> String {
 }
 
 fn complete() -> Event {
-    Event::Complete {
-        by: by(),
-        reason: "done".into(),
-    }
+    Event::Complete(By::token("ops", "done"))
 }
 
 fn abort() -> Event {
     Event::Abort {
-        by: by(),
-        reason: "sold out".into(),
+        by: By::token("ops", "sold out"),
         after_loss: false,
     }
 }
@@ -72,14 +68,16 @@ fn sagas() -> Vec<(&'static str, Saga)> {
         ..stuck.clone()
     };
     let compensated = moved(&compensating, &Event::Undone { by: by() }, 2);
-    let single = Saga::undo("shop", CallId(Uuid::from_u128(7)), &by(), "wrong", at(0));
+    let single = Saga::undo(
+        "shop",
+        CallId(Uuid::from_u128(7)),
+        &By::token("ops", "wrong"),
+        at(0),
+    );
     let single_stuck = moved(&single, &blocked(Blocker::Final), 2);
     let single_done = moved(&single, &Event::Undone { by: by() }, 2);
     let released = |saga: &Saga| moved(saga, &Event::Released { all: true }, 3);
-    let lost = Event::StoreLost {
-        by: by(),
-        reason: "an older snapshot".into(),
-    };
+    let lost = Event::StoreLost(By::token("ops", "an older snapshot"));
     vec![
         ("open", open.clone()),
         ("overdue", moved(&open, &Event::Overdue { by: by() }, 900)),
@@ -104,11 +102,7 @@ fn sagas() -> Vec<(&'static str, Saga)> {
 #[test]
 fn a_loss_leaves_a_saga_its_own_trouble_and_is_told_once() {
     let lost = |saga: &Saga, reason: &str, seconds| {
-        let event = Event::StoreLost {
-            by: by(),
-            reason: reason.into(),
-        };
-        moved(saga, &event, seconds)
+        moved(saga, &Event::StoreLost(By::token("ops", reason)), seconds)
     };
     let open = Saga::begin(id(), &Policy::default(), at(0));
     let stuck = moved(&moved(&open, &abort(), 1), &blocked(Blocker::Final), 2);
@@ -185,8 +179,7 @@ fn the_whole_grid() {
         (
             "abort after a loss",
             Event::Abort {
-                by: by(),
-                reason: "found".into(),
+                by: By::token("ops", "found"),
                 after_loss: true,
             },
         ),
@@ -199,10 +192,7 @@ fn the_whole_grid() {
         ("call found", Event::CallFound),
         (
             "store lost",
-            Event::StoreLost {
-                by: by(),
-                reason: "an older snapshot".into(),
-            },
+            Event::StoreLost(By::token("ops", "an older snapshot")),
         ),
         ("hindered: busy", blocked(Blocker::Busy)),
         ("hindered: unknown", blocked(Blocker::Unknown)),
@@ -214,20 +204,8 @@ fn the_whole_grid() {
         ("released in part", Event::Released { all: false }),
         ("told", Event::Told { delivered: true }),
         ("not told", Event::Told { delivered: false }),
-        (
-            "retry",
-            Event::Retry {
-                by: by(),
-                reason: "mended".into(),
-            },
-        ),
-        (
-            "settled",
-            Event::Settled {
-                by: by(),
-                reason: "by hand".into(),
-            },
-        ),
+        ("retry", Event::Retry(By::token("ops", "mended"))),
+        ("settled", Event::Settled(By::token("ops", "by hand"))),
     ];
     let mut grid = String::new();
     for (name, saga) in sagas() {
@@ -273,14 +251,7 @@ fn what_fails_is_tried_again_ever_more_slowly_and_then_a_person_is_called_once()
         (false, None),
         "only a person goes on"
     );
-    let again = moved(
-        &saga,
-        &Event::Retry {
-            by: by(),
-            reason: "mended".into(),
-        },
-        2,
-    );
+    let again = moved(&saga, &Event::Retry(By::token("ops", "mended")), 2);
     assert_eq!(
         (again.state(), again.work.tries, again.work.due.at()),
         (State::Compensating, 0, Some(at(2)))
@@ -333,10 +304,7 @@ fn calls_that_are_not_released_yet_are_looked_at_the_later_the_longer_it_takes()
 fn only_its_newest_entries_are_kept() {
     let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 0);
     let mut saga = moved(&aborted, &blocked(Blocker::Final), 0);
-    let retry = Event::Retry {
-        by: by(),
-        reason: "mended".into(),
-    };
+    let retry = Event::Retry(By::token("ops", "mended"));
     for _ in 0..MAX_EVENTS {
         saga = moved(&moved(&saga, &retry, 0), &blocked(Blocker::Final), 0);
     }

@@ -1,19 +1,19 @@
-//! The secrets of a store: without them an HMAC reveals nothing about the arguments.
+//! The secrets of a store. Without them an HMAC reveals nothing about the arguments.
 
 use std::fmt;
 
 use ring::hmac;
 
-/// Most secrets of a store. Each one costs a lookup for each name that depends on it.
+/// Most secrets of a store. Each secret costs one lookup for each name that depends on it.
 pub const MAX_SECRETS: usize = 4;
 
-/// Thirty-two random bytes, made once for a store. Not printed by accident.
+/// Thirty-two random bytes, made once for a store. [`Debug`](fmt::Debug) does not print them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
-/// The secret that is used today, and earlier ones that calls were made with.
+/// The secret that is used today, and earlier secrets that calls were made with.
 ///
-/// There are earlier ones only after an accepted loss of data: until then a second secret was in use.
+/// Earlier secrets come from losses of data: gateways used another secret until a person accepted the loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Secrets {
     pub today: Secret,
@@ -28,7 +28,7 @@ impl Secrets {
         }
     }
 
-    /// `None`: there is none, or there are too many.
+    /// Today's secret first; `None`: no secrets, or too many.
     pub fn of(all: Vec<Secret>) -> Option<Self> {
         if all.len() > MAX_SECRETS {
             return None;
@@ -40,7 +40,7 @@ impl Secrets {
         })
     }
 
-    /// All of them, today's first.
+    /// All secrets, today's first.
     pub fn all(&self) -> impl Iterator<Item = &Secret> {
         std::iter::once(&self.today).chain(&self.earlier)
     }
@@ -49,12 +49,10 @@ impl Secrets {
         others.all().all(|other| self.all().any(|one| one == other))
     }
 
-    /// Joins the secrets of the store and of one gateway. Also how many are left out.
+    /// Joins the secrets of the store and of one gateway. Also returns how many are left out.
     ///
-    /// The gateway's own stays today's.
-    ///
-    /// Where there is no room for all, the store keeps its own: otherwise two gateways could take turns in leaving
-    /// out each other's.
+    /// The gateway's today's secret stays today's. If they are too many, those of the store go first: otherwise two
+    /// gateways could take turns in leaving out each other's.
     pub fn joined(store: &Self, known: &Self) -> (Self, usize) {
         let mut all: Vec<Secret> = store.all().cloned().collect();
         for one in known.all() {
@@ -68,11 +66,8 @@ impl Secrets {
             all[..=place].rotate_right(1);
         }
         let today = all.remove(0);
-        let joined = Self {
-            today,
-            earlier: all,
-        };
-        (joined, left_out)
+        let earlier = all;
+        (Self { today, earlier }, left_out)
     }
 }
 

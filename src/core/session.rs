@@ -1,8 +1,8 @@
 //! Whether a write call may begin: fencing tokens, the exclusive lock, budgets, near-duplicates.
 //!
 //! [`admission`] makes an [`Admission`]: conditions that a store compares in the same atomic step in which it
-//! claims a key. One that does not hold comes back as a [`Denied`], and [`verdict`] says whether the call waits
-//! or is refused. Must not know how a store keeps any of it.
+//! claims a key. If a condition does not hold, the store answers a [`Denied`], and [`verdict`] says whether the
+//! call waits or is refused. Must not know how a store keeps sessions.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::json::canonical;
-use super::key::{self, GroupKey, Pointer};
+use super::key::{self, GroupKey, Pointer, Source};
 use super::record::{CallId, Entry, Intent, Record, State};
 use super::secret::Secret;
 use super::time::between;
 use super::tool::{Budget, Effect, Mode, OnSimilar, Per, SessionPolicy, Tool};
 
-/// How long a place in the line outlives its gateway's last question.
+/// How long a call keeps its place in the line after it last asked for the lock.
 pub const LINE_PLACE: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
 pub const LINE_LENGTH: u32 = 100;
@@ -25,7 +25,7 @@ pub const LINE_LENGTH: u32 = 100;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionId {
     pub tenant: String,
-    /// Empty for the calls that name none.
+    /// Empty for calls without a session.
     pub id: String,
 }
 
@@ -38,7 +38,7 @@ impl SessionId {
     }
 }
 
-/// The session values that an arrival brings.
+/// The values for the session that a request brings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Brought {
     /// A token that the caller got earlier.
@@ -49,12 +49,12 @@ pub struct Brought {
 
 /// The conditions on which a write call begins.
 ///
-/// A store compares all of them and writes what follows from them in one step with the claim, or writes
-/// nothing but a place in the line.
+/// In one step with the claim a store compares all of them and writes token, lock and places. If one does not
+/// hold, the store writes at most a place in the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     pub token: Token,
-    /// The session's lock must be free, and no other call may have waited longer.
+    /// The session's lock must be free, and no other call may have waited longer; `None`: no lock is taken.
     pub lock: Option<Line>,
     pub budget: Option<BudgetRule>,
     pub similar: Option<NearDuplicateRule>,
@@ -63,12 +63,12 @@ pub struct Admission {
 /// The fencing token that a call gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
-    /// The session's next: max(newest + 1, clock in microseconds, every token that this gateway has
+    /// The session's next token: max(newest + 1, clock in microseconds, every token that this gateway has
     /// seen + 1).
     Next,
     /// This token: the session's newest, or a newer one from before an accepted loss.
     ///
-    /// Without that bound a caller could make up a token that makes all others of the session
+    /// Without that bound a caller could invent a token that makes all other tokens of the session
     /// stale.
     This(u64),
 }
@@ -76,12 +76,11 @@ pub enum Token {
 /// Whether a call waits for a held lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// It gets a place in the line if fewer than `longest` calls stand there.
+    /// The call gets a place in the line if fewer than `longest` calls stand there.
     ///
     /// It keeps the place for [`LINE_PLACE`] each time it asks.
-    Waits {
-        longest: u32,
-    },
+    Waits { longest: u32 },
+    /// The call gets no place in the line.
     Leaves,
 }
 
@@ -95,7 +94,7 @@ pub struct BudgetRule {
 
 /// Near-duplicate check: refuse if another call of this group began within `window`.
 ///
-/// Not if `refuses` is unset, or that call is the confirmed one. The store answers with the newest such call.
+/// It does not refuse if `refuses` is unset, or if that call is the confirmed one. The store names the newest such call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NearDuplicateRule {
     pub group: GroupKey,
@@ -104,12 +103,12 @@ pub struct NearDuplicateRule {
     pub confirmed: Option<CallId>,
 }
 
-/// The lock and the places that a call frees at its end.
+/// The lock and the places that a call gives back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Release {
-    /// When the session's lock is free, if the call holds it; now, if that is not later.
+    /// From when on the session's lock is free, if the call holds it; a time that has passed means now.
     pub lock_from: Option<Timestamp>,
-    /// Whether the call takes the lock until then, if the store has lost its holder.
+    /// Whether the call takes the lock until `lock_from`, if the store has lost who holds it.
     pub retakes_lock: bool,
     /// The near-duplicate group that the call leaves.
     pub similar: Option<GroupKey>,
@@ -123,7 +122,7 @@ pub struct Lock {
     pub token: u64,
     /// The end of the run's lease, which alone does not free the lock.
     pub lease_until: Timestamp,
-    /// When the lock is free; set once the outcome of its call is unknown.
+    /// From when on the lock is free; set once the outcome of its call is unknown.
     pub free_from: Option<Timestamp>,
 }
 
@@ -140,10 +139,10 @@ pub enum Denied {
     Spent { frees_at: Timestamp },
     /// An earlier call looks the same.
     Similar { call_id: CallId },
-    /// The lock is held, or others wait for it already.
+    /// The lock is held, or other calls wait for it already.
     Busy {
         lock: Option<Lock>,
-        /// The call directly ahead; `None`: this one has no place in the line.
+        /// The call directly ahead in the line; `None`: the denied call has no place in it.
         behind: Option<CallId>,
     },
 }
@@ -154,15 +153,15 @@ pub struct Session {
     /// The newest fencing token.
     pub token: Option<u64>,
     pub lock: Option<Lock>,
-    /// The calls that wait for the lock, and since when; first in line first.
+    /// The calls that wait for the lock, each with the time since when, in the order of the line.
     pub waiting: Vec<(CallId, Timestamp)>,
     pub frozen: bool,
-    /// The acts of persons; the newest few, oldest first.
+    /// The newest acts of persons, oldest first.
     pub events: Vec<Entry>,
 }
 
 impl Session {
-    /// About how many bytes it takes.
+    /// About how many bytes the session takes in memory.
     pub fn size(&self) -> usize {
         let events = self.events.iter();
         let texts = events.map(|event| event.by.len() + event.detail.len());
@@ -170,17 +169,7 @@ impl Session {
     }
 }
 
-/// Whether a denied call waits or is refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// Ask again when that call has ended, or after a while.
-    Wait {
-        behind: CallId,
-    },
-    Refuse(Refusal),
-}
-
-/// Why a call may not begin. Nothing was run.
+/// Why a call may not begin. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("a person has frozen the session")]
@@ -195,7 +184,7 @@ pub enum Refusal {
     Spent { retry_after: Duration },
     #[error("call {call_id} looks the same")]
     Similar { call_id: CallId },
-    /// `retry_after`: when its outcome is checked next; `None`: no check is planned.
+    /// `retry_after`: until the outcome of that call is checked next; `None`: no check is planned.
     #[error("call {call_id} looks the same, and its outcome is not known yet")]
     SimilarPending {
         call_id: CallId,
@@ -223,7 +212,7 @@ impl Refusal {
 /// The conditions on which a call may begin; `None` for a read, which has none.
 ///
 /// # Errors
-/// What the request lacks for it, in a sentence.
+/// What the request lacks, in a sentence.
 pub fn admission(
     tool: &Tool,
     intent: &Intent,
@@ -246,26 +235,20 @@ pub fn admission(
             longest: LINE_LENGTH,
         }
     };
-    // A compensation is never kept back by a budget, and a round is paid for by the call that asked.
-    let spends = !matches!(
-        intent.key_source,
-        key::Source::Compensation | key::Source::Round
-    );
+    // No budget holds back a compensation, and the call that asked has paid for the round.
+    let spends = !matches!(intent.key_source, Source::Compensation | Source::Round);
     let budget = tool.budget.filter(|_| spends).map(|budget| BudgetRule {
         group: budget_group(&budget, intent),
         max: budget.max,
         window: budget.window,
     });
-    let similar = tool
-        .similar
-        .as_ref()
-        .zip(intent.similar)
-        .map(|(similar, group)| NearDuplicateRule {
-            group,
-            window: similar.window,
-            refuses: similar.action != OnSimilar::Flag,
-            confirmed: brought.confirmed,
-        });
+    let similar = tool.similar.as_ref().zip(intent.similar);
+    let similar = similar.map(|(similar, group)| NearDuplicateRule {
+        group,
+        window: similar.window,
+        refuses: similar.action != OnSimilar::Flag,
+        confirmed: brought.confirmed,
+    });
     Ok(Some(Admission {
         token,
         lock: tool.is_exclusive().then_some(line),
@@ -282,24 +265,19 @@ pub fn similar_group(
     args: &Value,
     secret: &Secret,
 ) -> Option<GroupKey> {
-    let similar = tool
-        .similar
-        .as_ref()
-        .filter(|_| tool.effect == Effect::Write)?;
+    let writes = tool.effect == Effect::Write;
+    let similar = tool.similar.as_ref().filter(|_| writes)?;
     let found = |field: &Pointer| {
-        Some((
-            field.as_str().to_owned(),
-            args.pointer(field.as_str())?.clone(),
-        ))
+        let value = args.pointer(field.as_str())?;
+        Some((field.as_str().to_owned(), value.clone()))
     };
     let common: Map<String, Value> = similar.fields.iter().filter_map(found).collect();
     if common.is_empty() {
         return None;
     }
     let common = canonical(&Value::Object(common));
-    Some(GroupKey(
-        secret.mac("similar", [tenant, &tool.name, user_id, &common]),
-    ))
+    let parts = [tenant, &tool.name, user_id, &common];
+    Some(GroupKey(secret.mac("similar", parts)))
 }
 
 fn budget_group(budget: &Budget, intent: &Intent) -> GroupKey {
@@ -307,32 +285,31 @@ fn budget_group(budget: &Budget, intent: &Intent) -> GroupKey {
         Per::Session => ("session", &intent.session_id),
         Per::User => ("user", &intent.user_id),
     };
-    GroupKey(key::digest([
-        "budget",
-        per,
-        &intent.tenant,
-        &intent.tool,
-        whose,
-    ]))
+    let parts = ["budget", per, &intent.tenant, &intent.tool, whose];
+    GroupKey(key::digest(parts))
 }
 
-/// Whether a denied call waits or is refused. `usual`: how long such calls take.
+/// The call behind which a denied call waits: ask again when that call has ended, or after a while.
+///
+/// `usual`: how long such calls take.
+///
+/// # Errors
+/// The denied call does not wait, and is refused.
 pub fn verdict(
     policy: &SessionPolicy,
     denied: &Denied,
     waited: Duration,
     usual: Duration,
     now: Timestamp,
-) -> Verdict {
+) -> Result<CallId, Refusal> {
     let until = |time: Timestamp| between(now, time);
-    Verdict::Refuse(match denied {
-        Denied::Busy {
-            behind: Some(behind),
-            ..
-        } if waited < policy.wait => {
-            return Verdict::Wait { behind: *behind };
-        }
-        Denied::Busy { lock, .. } => {
+    Err(match denied {
+        Denied::Busy { lock, behind } => {
+            if let Some(behind) = behind
+                && waited < policy.wait
+            {
+                return Ok(*behind);
+            }
             let free_from = lock.and_then(|lock| lock.free_from);
             Refusal::Busy {
                 retry_after: free_from.map_or(usual, until).max(usual),
@@ -348,9 +325,9 @@ pub fn verdict(
     })
 }
 
-/// Why a call with this token is refused.
+/// Why a call with this token is refused; `None`: it is not.
 ///
-/// `explained`: no token above this was given before a loss of data that a person has accepted.
+/// `explained` is the highest token that may have been given before an accepted loss of data.
 pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Denied> {
     let Token::This(token) = token else {
         return None;
@@ -365,9 +342,9 @@ pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Deni
     }
 }
 
-/// Whether a lock is left over: its lease ended, and its run does not hold the call any more.
+/// Whether a lock is left over: its lease is over, and the run that took it has ended.
 ///
-/// Then it may be freed, if no other call has taken it since.
+/// Such a lock may be freed, if no other call has taken it since.
 pub fn is_left_over(lock: &Lock, holder: Option<&Record>, now: Timestamp) -> bool {
     let runs =
         |record: &Record| record.state == State::Running && record.fencing == Some(lock.token);

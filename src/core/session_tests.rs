@@ -20,7 +20,7 @@ fn call(number: u128) -> CallId {
 }
 
 fn intent(session_id: &str, user_id: &str) -> Intent {
-    let made = crate::core::call::tests::intent(key::Source::Runtime, 1);
+    let made = crate::core::call::tests::intent(Source::Runtime, 1);
     Intent {
         call_id: call(1),
         user_id: user_id.into(),
@@ -232,8 +232,8 @@ fn a_call_waits_for_its_turn_and_for_nothing_else() {
     let after = |seconds, denied: &Denied| {
         verdict(&policy, denied, Duration::from_secs(seconds), USUAL, at(10))
     };
-    let refused = |refusal| Verdict::Refuse(refusal);
-    let waits = Verdict::Wait { behind: call(9) };
+    let refused = Err;
+    let waits = Ok(call(9));
     assert_eq!(after(4, &busy(None, Some(call(9)))), waits);
     let retry_after = USUAL;
     assert_eq!(
@@ -316,12 +316,12 @@ proptest! {
         let lock = Lock { free_from: free_from.map(at), ..lock() };
         let denied = Denied::Busy { lock: Some(lock), behind: in_line.then(|| call(9)) };
         match verdict(&policy, &denied, Duration::from_secs(waited), USUAL, at(0)) {
-            Verdict::Wait { .. } => prop_assert!(in_line && waited < wait),
-            Verdict::Refuse(Refusal::Busy { retry_after }) => {
+            Ok(_) => prop_assert!(in_line && waited < wait),
+            Err(Refusal::Busy { retry_after }) => {
                 prop_assert!(!in_line || waited >= wait);
                 prop_assert!(retry_after >= USUAL);
             }
-            Verdict::Refuse(other) => prop_assert!(false, "{other}"),
+            Err(other) => prop_assert!(false, "{other}"),
         }
     }
 }

@@ -1,51 +1,32 @@
-//! Shares of a budget: how much one party may hold. Only values.
+//! Shares of a budget: how much one party may hold.
 
-/// A fraction of what is free.
+/// The most that a party holds: so many-th of what is free after that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    pub numerator: usize,
-    pub denominator: usize,
-}
+pub struct Part(usize);
 
-/// The part of one tenant.
-pub const TENANT: Part = Part {
-    numerator: 1,
-    denominator: 1,
-};
-/// The part of all connections together that showed no valid token.
-pub const STRANGERS: Part = Part {
-    numerator: 1,
-    denominator: 2,
-};
-/// The part of one connection that showed a valid token.
-pub const CONNECTION: Part = Part {
-    numerator: 1,
-    denominator: 2,
-};
+/// The part of one tenant: as much as is left free.
+pub const TENANT: Part = Part(1);
+/// The part of all connections together that showed no valid token: half of what is left free.
+pub const STRANGERS: Part = Part(2);
+/// The part of one connection that showed a valid token: half of what is left free.
+pub const CONNECTION: Part = Part(2);
 
 impl Part {
     /// The most that a party holds while no other holds anything.
     pub fn alone(self, total: usize) -> usize {
-        let (numerator, denominator) = (self.numerator as u128, self.denominator as u128);
-        let most = total as u128 * numerator / (numerator + denominator);
-        usize::try_from(most).unwrap_or(usize::MAX)
+        total / (self.0 + 1)
     }
 }
 
 /// Whether a party that holds `own` of the `used` bytes may take `more`.
 ///
-/// Afterwards it holds no more than its part of what is still free. So there is always something
-/// left for the next party, however many there are: one tenant alone holds at most half, two hold
-/// at most a third each.
+/// Afterwards it holds no more than its part of what is still free. So something is always left for the
+/// next party, however many there are: one tenant alone holds at most half, two hold at most a third
+/// each.
 pub fn fits(total: usize, used: usize, own: usize, more: usize, part: Part) -> bool {
-    let Some(free) = used
-        .checked_add(more)
-        .and_then(|used| total.checked_sub(used))
-    else {
-        return false;
-    };
-    let own = own as u128 + more as u128;
-    own * part.denominator as u128 <= free as u128 * part.numerator as u128
+    let used = used.checked_add(more);
+    let free = used.and_then(|used| total.checked_sub(used));
+    free.is_some_and(|free| (own as u128 + more as u128) * part.0 as u128 <= free as u128)
 }
 
 #[cfg(test)]
@@ -72,13 +53,10 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_its_fraction_of_what_is_free_afterwards() {
-        let part = Part {
-            numerator: 2,
-            denominator: 3,
-        };
-        assert_eq!(part.alone(1_000), 400);
-        assert!(fits(1_000, 0, 0, 400, part) && !fits(1_000, 0, 0, 401, part));
+    fn a_part_is_a_fraction_of_what_is_free_afterwards() {
+        let part = Part(4);
+        assert_eq!(part.alone(1_000), 200);
+        assert!(fits(1_000, 0, 0, 200, part) && !fits(1_000, 0, 0, 201, part));
     }
 
     #[test]

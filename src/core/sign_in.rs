@@ -1,6 +1,6 @@
-//! A person's session in the console, sealed for a cookie.
+//! A person's session in the console, encrypted for a cookie.
 //!
-//! It names the token by its digest and ends by time. Every gateway that knows the store's secret opens it.
+//! It holds the token's digest and the time of its end. Every gateway that knows the store's secret can read it.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use super::caller::is_same;
 use super::secret::Secret;
 use super::time::after;
 
-/// How long a session lasts: a shift. Nothing makes it longer.
+/// How long a session lasts: a shift. No request prolongs it.
 pub const LASTS: Duration = Duration::from_hours(8);
 
 /// Bytes of the nonce.
 pub const NONCE: usize = 24;
-/// Bytes of a sealed session: nonce, id, digest, end and tag.
+/// Bytes of an encrypted session: nonce, id, digest, end and tag.
 const SEALED: usize = NONCE + 16 + 32 + 8 + 16;
-/// What is sealed, so that nothing else of the same secret opens as a session.
+/// Authenticated with each session, so that nothing else with the same secret is read as a session.
 const ABOUT: &[u8] = b"oncegate console session 1";
 
 /// A person's session in the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignIn {
-    /// Random; forms are bound to it.
+    /// Random; forms of the session's pages are bound to it.
     pub id: [u8; 16],
     /// SHA-256 of the bearer token.
     pub token: [u8; 32],
@@ -67,7 +67,7 @@ impl SignIn {
         Some(URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// The session in a cookie. `None`: no gateway of this store has sealed it, it was changed, or its time is over.
+    /// The session in a cookie; `None`: no gateway of this store made it, it was changed, or it has ended.
     pub fn open(text: &str, secret: &Secret, now: Timestamp) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let bytes: [u8; SEALED] = bytes.try_into().ok()?;
@@ -90,12 +90,12 @@ impl SignIn {
         (sign_in.until > now).then_some(sign_in)
     }
 
-    /// The text that each form of the session has: a page of another site cannot know it.
+    /// The text in each form of the session's pages. A page of another site cannot know it.
     pub fn form_token(&self, secret: &Secret) -> String {
         hex::encode(self.form_mac(secret))
     }
 
-    /// Whether a form has come from a page of this session. Takes the same time for every wrong text.
+    /// Whether a form comes from a page of this session. Takes the same time for every wrong text.
     pub fn has_made(&self, form_token: &str, secret: &Secret) -> bool {
         let mut brought = [0; 32];
         let is_hex = hex::decode_to_slice(form_token, &mut brought).is_ok();

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, TimestampArithmetic};
 
-/// The time so much later; at most the last one that there is.
+/// The time so much later; at most [`Timestamp::MAX`].
 pub fn after(time: Timestamp, span: impl Into<TimestampArithmetic>) -> Timestamp {
     time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// The time so much earlier; at least the first one that there is.
+/// The time so much earlier; at least [`Timestamp::MIN`].
 pub fn before(time: Timestamp, span: SignedDuration) -> Timestamp {
     time.checked_sub(span).unwrap_or(Timestamp::MIN)
 }
 
-/// The duration with a sign; at most the longest one that there is.
+/// The duration with a sign; at most [`SignedDuration::MAX`].
 pub fn signed(span: Duration) -> SignedDuration {
     SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX)
 }

@@ -1,6 +1,4 @@
-//! The policy of one tool, as far as the rules need it.
-//!
-//! `downstream` has the tool's address.
+//! The policy of one tool. `downstream` has its address.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,38 +9,31 @@ use super::key::{self, Pointer};
 use super::pace::Pace;
 use super::request::{Shape, Target};
 use super::schema::Schema;
+use super::words::words;
 use super::{breaker, compensation, proxy, redact, retry};
 
-/// Whether a tool changes the world. Undeclared is `Write`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    Read,
-    Write,
-}
-
-impl Effect {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
+words! {
+    /// Whether a tool changes anything. A tool that declares nothing is taken to write.
+    pub enum Effect {
+        Read = "read",
+        Write = "write",
     }
 }
 
-/// The declared meaning of a status, against the default of `outcome`.
+/// The meaning of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Declared {
     Executed,
-    /// Surely not executed; may be tried again.
+    /// Surely not executed; the call may be tried again.
     NotExecuted,
-    /// Surely not executed, and the request is to blame.
+    /// Surely not executed, because of the request itself.
     Rejected,
     /// Surely not executed: the tool has seen a newer fencing token of the session.
     Fenced,
     Unknown,
 }
 
-/// A test of 2xx bodies, for tools that say "failed" with status 200.
+/// A test of 2xx bodies, for tools that answer "failed" with status 200.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuccessTest {
     pub pointer: Pointer,
@@ -55,10 +46,10 @@ pub struct SuccessTest {
 /// The meaning of a result with `isError`, for a tool that writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ToolError {
-    /// It is the call's result, which duplicates get: frameworks wrap timeouts in such errors, too.
+    /// The error is the call's result, and duplicates get it: frameworks wrap timeouts in such errors, too.
     #[default]
     Remember,
-    /// The operator says that the tool did nothing then.
+    /// The operator says that the tool did nothing.
     Rejected,
     Unknown,
 }
@@ -68,7 +59,7 @@ pub enum ToolError {
 /// These are -32700, -32600 to -32602, and -32020 to -32022.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RequestErrors {
-    /// The operator says that the server finds all such errors before it executes.
+    /// The operator says that the server finds all such errors before it executes anything.
     Rejected,
     #[default]
     Unknown,
@@ -81,33 +72,24 @@ pub struct Errors {
     pub request_errors: RequestErrors,
 }
 
-/// A probe by a call of a tool that reads.
+/// A probe by a call of another tool, which only reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asks {
     /// The tool, and its arguments.
     pub by: compensation::Template,
-    /// The pointer to a value that is not null if the call was executed.
+    /// The place in the result that is not null if the call was executed.
     pub found: Pointer,
 }
 
-/// How the write calls of one session run together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// One runs at a time, over all gateways; the others wait in the order in which they came.
-    Exclusive,
-    /// They run in parallel, and their tokens order them: a caller with an old one is refused.
-    Fenced,
-    /// They run in parallel, whatever token the caller has.
-    Shared,
-}
-
-impl Mode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exclusive => "exclusive",
-            Self::Fenced => "fenced",
-            Self::Shared => "shared",
-        }
+words! {
+    /// How the write calls of one session run together.
+    pub enum Mode {
+        /// One call runs at a time, over all gateways; the others wait in the order in which they came.
+        Exclusive = "exclusive",
+        /// Calls run in parallel, and fencing tokens order them: a caller with an old token is refused.
+        Fenced = "fenced",
+        /// Calls run in parallel, whatever token the caller has.
+        Shared = "shared",
     }
 }
 
@@ -130,7 +112,7 @@ impl Default for SessionPolicy {
 
 /// Which calls a budget counts together.
 ///
-/// Those without a session, or without a user, count as one.
+/// Calls without a session, or without a user, count together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Per {
     Session,
@@ -139,7 +121,7 @@ pub enum Per {
 
 /// A budget: how many calls of a tool may begin within a window.
 ///
-/// A replay costs nothing; nor does a failed call that runs again within it.
+/// A replay costs nothing, nor does a failed call that runs again within the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     pub per: Per,
@@ -150,18 +132,18 @@ pub struct Budget {
 /// The action for a call that looks like an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnSimilar {
-    /// It runs, and its answer names the earlier one.
+    /// The call runs, and its answer names the earlier call.
     Flag,
-    /// It is refused until the caller names the earlier one.
+    /// The call is refused until the caller names the earlier call.
     Refuse,
-    /// It gets the result of the earlier one, if that has succeeded; else it is refused.
+    /// The request gets the result of the earlier call if that has succeeded; otherwise it is refused.
     Replay,
 }
 
 /// When a call with another key looks like an earlier one of the same user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Similar {
-    /// The fields that both have in common. A field missing in both is the same.
+    /// The arguments that are the same in both calls. An argument that both lack is the same.
     pub fields: Vec<Pointer>,
     pub window: Duration,
     pub action: OnSimilar,
@@ -177,28 +159,27 @@ pub enum Dedup {
 /// The action for a call whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnUnknown {
-    /// It is held until a late answer or a person settles it.
+    /// The call is held until a late answer or a person settles it.
     Hold,
     /// The tool is asked whether it knows the key.
     Probe {
-        /// How long after the lease "not found" proves that the call was not executed; `None`:
-        /// never.
+        /// How long after the lease "not found" proves that the call was not executed; `None`: it never does.
         negative_final_after: Option<Duration>,
     },
     /// The same key and the same bytes are sent again. Only for [`Dedup::Key`].
     Retry,
-    /// This gateway does not have the tool in its configuration. One that has it decides.
+    /// The tool is not in the configuration of this gateway. A gateway that has the tool decides.
     Elsewhere,
 }
 
 /// The intervals between checks of an unknown call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recheck {
-    /// The wait before the first check; it doubles with each further one.
+    /// The wait before the first check, doubled with each further check.
     pub base: Duration,
     /// The upper bound of every wait.
     pub max: Duration,
-    /// After this long the call stays unknown until a person settles it.
+    /// How long a call is checked. After that it stays unknown until a person settles it.
     pub give_up_after: Duration,
 }
 
@@ -212,7 +193,7 @@ impl Default for Recheck {
     }
 }
 
-/// A tool's rules. The configuration has checked that they fit together.
+/// The rules of a tool. The configuration has checked that they fit together.
 #[derive(Debug, Clone)]
 pub struct Tool {
     pub name: String,
@@ -222,15 +203,13 @@ pub struct Tool {
     pub timeout: Duration,
     /// The time limit of the call with all its attempts. Nothing is dispatched after it.
     pub deadline: Duration,
-    /// How long after the deadline a call may hold its key.
-    ///
-    /// The time to write down its outcome.
+    /// How long after the deadline a call holds its key: the time to write down the outcome.
     pub lease_margin: Duration,
-    /// How long a finished call's key is remembered; `None` is the default of its key's source.
+    /// How long a finished call's key is remembered; `None`: the default of the key's source.
     pub dedup_window: Option<Duration>,
-    /// The same for derived keys alone.
+    /// How long a finished call's derived key is remembered.
     ///
-    /// Always set for a proxy; otherwise where `dedup_window` is absent.
+    /// Only for a proxy it goes before `dedup_window`.
     pub derived_window: Option<Duration>,
     /// How long a finished call stays in the ledger.
     pub retention: Duration,
@@ -251,13 +230,13 @@ pub struct Tool {
     pub request: Option<Shape>,
     /// The URL that is asked whether a call was executed.
     pub probe: Option<Target>,
-    /// The pointer to the effect, for a probe that answers 2xx without one, too.
+    /// The place of the effect, for a probe that answers 2xx even if it finds none.
     pub probe_found: Option<Pointer>,
-    /// The policy of an API that callers use as it is; `None`: calls have arguments.
+    /// The policy of a proxied API, which callers use as it is; `None`: calls have arguments.
     pub proxy: Option<proxy::Policy>,
-    /// The tool that is asked whether a call was executed; `None`: no tool is.
+    /// The tool that is asked whether a call was executed.
     pub asks: Option<Asks>,
-    /// Whether the tool's 4xx is kept and replayed, instead of letting the key run again.
+    /// Whether a rejection is kept and replayed. Otherwise the key may run again.
     pub remember_rejections: bool,
     /// Parts of a result that a verified replay does not compare.
     pub replay_ignore: Vec<Pointer>,
@@ -265,9 +244,9 @@ pub struct Tool {
     /// How its calls are undone.
     pub compensation: compensation::Policy,
     pub schema: Option<Schema>,
-    /// Whether the model is asked for no key: an argument of that name is the tool's own.
+    /// Whether an argument named like a key is the tool's own. Then the model is asked for no key.
     pub keeps_key_member: bool,
-    /// Whether the tool may answer a call with questions, as MCP servers may.
+    /// Whether the tool may answer a call with questions to the client, as MCP servers may.
     pub may_ask: bool,
 }
 
@@ -311,42 +290,36 @@ impl Tool {
         }
     }
 
-    /// How long the owner of a running call holds it. Longer than the deadline by construction.
+    /// How long the owner of a running call holds it, which is longer than the deadline.
     pub fn lease(&self) -> Duration {
         self.deadline + self.lease_margin
     }
 
-    /// The longest time of a call with its wait for the session.
+    /// The longest time of a call, with its wait for the session.
     pub fn longest(&self) -> Duration {
         self.session.wait + self.lease() + self.lease_margin
     }
 
     /// How long the key of a finished call is remembered.
     ///
-    /// A read has no effect that could be doubled, and an agent that polls or reads again after a
-    /// write wants the present state: unless told otherwise, only a key that the caller itself
-    /// brought is remembered for a read.
+    /// A read has no effect that could be doubled, and an agent that reads again wants the present
+    /// state: by default only a key that the caller itself brought is remembered for a read.
     pub fn window(&self, source: key::Source) -> Duration {
-        let default = match (self.effect, source) {
-            (_, key::Source::Adopted) => {
-                // Whose key it is comes out later: it is remembered as long as any.
+        let day = Duration::from_hours(24);
+        let default = match source {
+            // Only the first request shows where the key came from, so the longest window counts.
+            key::Source::Adopted => {
                 let others = key::Source::ALL.into_iter();
                 let others = others.filter(|other| *other != key::Source::Adopted);
-                return others
-                    .map(|other| self.window(other))
-                    .max()
-                    .unwrap_or_default();
+                let longest = others.map(|other| self.window(other)).max();
+                return longest.unwrap_or_default();
             }
-            (_, key::Source::Runtime | key::Source::Compensation | key::Source::Round) => {
-                Duration::from_hours(24)
-            }
-            (Effect::Read, _) => Duration::ZERO,
-            (Effect::Write, key::Source::Derived) => {
-                self.derived_window.unwrap_or(Duration::from_hours(1))
-            }
-            (Effect::Write, key::Source::Business | key::Source::Model) => Duration::from_hours(24),
+            key::Source::Runtime | key::Source::Compensation | key::Source::Round => day,
+            _ if self.effect == Effect::Read => Duration::ZERO,
+            key::Source::Derived => self.derived_window.unwrap_or(Duration::from_hours(1)),
+            key::Source::Business | key::Source::Model => day,
         };
-        // Two equal requests to a proxy may be meant as two: `derived_window` alone says how long they count as one.
+        // Two equal requests to a proxied API may be two intents: only `derived_window` says how long they count as one.
         let is_apart = self.proxy.is_some() && source == key::Source::Derived;
         self.dedup_window.filter(|_| !is_apart).unwrap_or(default)
     }

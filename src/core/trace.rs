@@ -1,4 +1,4 @@
-//! W3C Trace Context as values: the trace of a call, and its place in it.
+//! W3C Trace Context: the trace of a call, and its span in it.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::record::AttemptId;
 
-/// The longest `tracestate` that is passed on; W3C asks for 512 at least.
+/// The longest `tracestate` that is passed on. W3C asks for at least 512.
 const MAX_STATE: usize = 512;
 
 /// Names one span of a trace: 64 bits, not all zero.
@@ -14,14 +14,14 @@ const MAX_STATE: usize = 512;
 pub struct SpanId(u64);
 
 impl SpanId {
-    /// From random bits. Zero would mean that there is no span.
+    /// From random bits. Zero would mean "no span".
     pub fn new(bits: u64) -> Self {
         Self(bits.max(1))
     }
 
     /// The span id of an attempt.
     ///
-    /// Half of the attempt's id, so that tool, ledger and trace have the same name for it.
+    /// It is half of the attempt's id, so that tool, ledger and trace name the attempt alike.
     pub fn of(attempt: AttemptId) -> Self {
         Self::new(attempt.0.as_u64_pair().0)
     }
@@ -41,44 +41,35 @@ pub struct Context {
     pub parent: SpanId,
     /// Whether the caller records its trace.
     pub sampled: bool,
-    /// The caller's `tracestate`; empty if it has none that could be passed on.
+    /// The caller's `tracestate`; empty if it cannot be passed on.
     pub state: String,
 }
 
 impl Context {
     /// Reads the lines `traceparent` and `tracestate`.
     ///
-    /// A later version may add to the text of version 00. Without a valid `traceparent` there is no
-    /// context.
+    /// A later version may have more fields than version 00. Without a valid `traceparent` the result is
+    /// `None`.
     pub fn parse(traceparent: &str, tracestate: &str) -> Option<Self> {
         let mut fields = traceparent.split('-');
-        let (version, trace_id, span_id, flags) = (
-            fields.next()?,
-            fields.next()?,
-            fields.next()?,
-            fields.next()?,
-        );
+        let (version, trace_id) = (fields.next()?, fields.next()?);
+        let (span_id, flags) = (fields.next()?, fields.next()?);
         let is_version =
             is_hex(version, 2) && version != "ff" && (version != "00" || fields.next().is_none());
         if !is_version || !is_trace_id(trace_id) || !is_hex(span_id, 16) || !is_hex(flags, 2) {
             return None;
         }
-        let parent = u64::from_str_radix(span_id, 16)
-            .ok()
-            .filter(|id| *id != 0)?;
+        let parent = u64::from_str_radix(span_id, 16).ok();
+        let parent = parent.filter(|id| *id != 0)?;
         let sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
         let is_fit =
             tracestate.len() <= MAX_STATE && tracestate.bytes().all(|b| (b' '..=b'~').contains(&b));
-        let state = if is_fit {
-            tracestate.to_owned()
-        } else {
-            String::new()
-        };
+        let state = if is_fit { tracestate } else { "" };
         Some(Self {
             trace_id: trace_id.to_owned(),
             parent: SpanId(parent),
             sampled,
-            state,
+            state: state.to_owned(),
         })
     }
 }
@@ -100,13 +91,13 @@ pub fn exported(trace_id: &str) -> u128 {
     u128::from_be_bytes(half).max(1)
 }
 
-/// Whether a trace is recorded where the caller has not decided it.
+/// Whether a trace is recorded for which the caller has not decided that.
 ///
-/// Always the same for the same trace and share, by the bits that W3C says are random.
+/// The same trace and share always give the same answer: W3C says which bits of the id are random.
 pub fn is_sampled(trace_id: &str, share: f64) -> bool {
     const BITS: u32 = 56;
     let random = exported(trace_id) & ((1 << BITS) - 1);
-    // 56 bits and their quotient are exact enough for a share.
+    // The rounding of 56 bits is small enough for a share.
     (random as f64) / ((1_u64 << BITS) as f64) < share
 }
 

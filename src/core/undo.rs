@@ -1,6 +1,6 @@
 //! Compensations: their keys and arguments.
 //!
-//! Must not know when a call is undone, nor in which order; that is `saga`'s.
+//! Must not know when calls are undone, and in which order: `saga` decides that.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -18,16 +18,14 @@ impl Template {
     /// The arguments of a call's compensation, as one JSON object.
     ///
     /// # Errors
-    /// What cannot be found: then nothing must be sent.
+    /// What cannot be found. Then nothing must be sent.
     pub fn args(&self, record: &Record) -> Result<Value, String> {
-        let result = match record.state.content() {
-            Some(Content::Kept(json)) => read(json),
-            Some(Content::Unavailable(_)) | None => None,
-        };
+        let result = record.state.content().and_then(Content::kept);
+        let result = result.and_then(read);
         self.args_from(record, result.as_ref())
     }
 
-    /// The same, from another result than the stored one.
+    /// The arguments of a call's compensation, from this result instead of the stored one.
     ///
     /// # Errors
     /// As [`args`](Self::args).
@@ -35,7 +33,7 @@ impl Template {
         let mut from = Map::new();
         from.insert("call".into(), about(record));
         if let Some(args) = read(&record.intent.args) {
-            // What undoes a call answers no questions.
+            // A compensation answers no questions of a server.
             from.insert("args".into(), round::without(args));
         }
         if let Some(result) = result {
@@ -44,7 +42,7 @@ impl Template {
         self.make(&Value::Object(from))
     }
 
-    /// The same for an effect without a known call, from the source's item alone.
+    /// The arguments for the effect of an unknown call, from the source's item alone.
     ///
     /// # Errors
     /// As [`args`](Self::args).
@@ -73,19 +71,19 @@ fn read(json: &Bytes) -> Option<Value> {
     json::parse(str::from_utf8(json).ok()?).ok()
 }
 
-/// What the state of a compensation means for the call that it undoes.
+/// Whether a compensation has undone its call.
 ///
 /// # Errors
-/// That call is not undone, and what blocks that.
+/// It has not, and what blocks that.
 pub fn outcome_of(compensation: &Record) -> Result<(), Blocked> {
     let call_id = compensation.intent.call_id;
     Err(match &compensation.state {
         State::Succeeded(_) => return Ok(()),
         State::Running => Blocked::busy(format!("its compensation {call_id} runs")),
-        State::Failed(failure) => Blocked::failed(format!(
-            "its compensation {call_id} failed: {}",
-            failure.why
-        )),
+        State::Failed(failure) => {
+            let why = &failure.why;
+            Blocked::failed(format!("its compensation {call_id} failed: {why}"))
+        }
         State::Unknown(_) => {
             let why = format!("it is not known whether its compensation {call_id} was executed");
             Blocked::by(Blocker::Unknown, why)
@@ -96,7 +94,7 @@ pub fn outcome_of(compensation: &Record) -> Result<(), Blocked> {
     })
 }
 
-/// Whether a call can be undone without a saga.
+/// Whether a person may have a call undone, whatever saga it belongs to.
 ///
 /// # Errors
 /// Why not.
@@ -119,13 +117,11 @@ pub fn may_be_undone(record: &Record, tool: &Tool) -> Result<(), &'static str> {
     }
 }
 
-/// Whether a compensation is still wanted: a person may have settled the call.
+/// Whether the call still waits for this compensation: a person may have settled it.
 pub fn is_wanted(call_id: CallId, undone: Option<&Record>) -> bool {
-    undone.is_some_and(|undone| {
-        let decided = undone.compensation();
-        decided.is_some_and(|decided| decided.call_id == call_id)
-            && matches!(undone.state, State::Compensating(_))
-    })
+    let waiting = undone.filter(|undone| matches!(undone.state, State::Compensating(_)));
+    let decided = waiting.and_then(Record::compensation);
+    decided.is_some_and(|decided| decided.call_id == call_id)
 }
 
 /// The key of a call's compensation.
@@ -133,13 +129,13 @@ pub fn key_of(call_id: CallId) -> String {
     format!("{}{call_id}", key::COMPENSATION)
 }
 
-/// The key of an effect's compensation, whatever kind of anomaly the effect is.
+/// The key of an effect's compensation. It is the same for every kind of anomaly.
 pub fn key_of_effect(tool: &str, effect: &str) -> String {
-    let digest = key::digest(["effect", tool, effect]);
-    format!("{}effect-{}", key::COMPENSATION, hex::encode(&digest[..16]))
+    let digest = hex::encode(key::short_digest(["effect", tool, effect]));
+    format!("{}effect-{digest}", key::COMPENSATION)
 }
 
-/// The call that this key's compensation undoes; `None`: it undoes no call of ours.
+/// The call that the compensation with this key undoes; `None`: it undoes an effect, or is no compensation.
 pub fn undone_by(key: &str) -> Option<CallId> {
     key.strip_prefix(key::COMPENSATION)?
         .parse()

@@ -1,6 +1,6 @@
-//! How an unknown call comes to rest: by a probe, or by a retry if the tool deduplicates.
+//! When an unknown call is checked, and what a probe of its tool proves.
 //!
-//! Findings decide; that time has passed never does, unless an operator has said so.
+//! Findings settle a call. Time alone never does, unless an operator has said so.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use super::evidence::McpAnswer;
 use super::key::Pointer;
 use super::mcp::evidence;
 use super::outcome::{self, Body, Outcome};
-use super::record::{AttemptId, Record, State};
-use super::record::{Check, Content};
+use super::record::{AttemptId, Check, Content, Record, State};
 use super::retry;
 use super::time::{after, between, later};
 use super::tool::{Dedup, Errors, OnUnknown, Recheck, Tool, ToolError};
@@ -34,7 +33,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// A sentence for an engineer, as long as it settles nothing.
+    /// A sentence for an engineer about a finding that settles nothing.
     pub fn told(&self) -> String {
         match self {
             Self::Found(_) => "the tool knows the key".to_owned(),
@@ -55,11 +54,11 @@ pub enum CheckBlocker {
     Frozen,
     /// The store lets nothing begin now.
     Store,
-    /// Another call has its key by now: it can never be sent again.
+    /// Another call has its key by now: the call can never be sent again.
     KeyGone,
     /// The stored request does not say which rule of the proxy holds.
     Unplaced,
-    /// Its saga is being undone, or the effect is settled: it must never be sent again.
+    /// Its saga is being undone, or the effect is settled: the call must never be sent again.
     NotWanted,
 }
 
@@ -72,49 +71,44 @@ pub enum Resolution {
 
 /// What a tool's answer to a probe proves.
 ///
-/// That the effect *was* there (410) does not prove that the call was never executed, and a success
-/// with an empty body does not say which call it is about.
+/// A 410 says that the effect existed once, so it does not prove that the call was never executed. A
+/// success with an empty body does not say which call it is about.
 pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
+    let unclear = |rest: &str| Finding::Unclear(format!("it answered {status}{rest}"));
     let test = tool.success.as_ref();
     match (status, body) {
-        (202 | 204, _) => Finding::Unclear(format!(
-            "it answered {status}, which tells nothing of the call"
-        )),
-        (200..=299, Body::Whole(bytes)) if bytes.is_empty() => {
-            Finding::Unclear(format!("it answered {status} with an empty body"))
-        }
+        (202 | 204, _) => unclear(", which tells nothing of the call"),
+        (200..=299, Body::Whole(bytes)) if bytes.is_empty() => unclear(" with an empty body"),
         (200..=299, _) if test.is_some_and(|test| outcome::passes(test, body) != Some(true)) => {
-            Finding::Unclear(format!(
-                "it answered {status}, which does not pass the tool's success test"
-            ))
+            unclear(", which does not pass the tool's success test")
         }
         (200..=299, _) => match &tool.probe_found {
             Some(found) => found_in(body, found),
             None => Finding::Found(outcome::keep(body)),
         },
         (404, _) => Finding::NotFound,
-        (status, _) => Finding::Unclear(format!("it answered {status}")),
+        _ => unclear(""),
     }
 }
 
 /// The finding in the answer to a search.
 ///
-/// An object, a list or a text is the effect. Only a list without it, or null in an answer that
-/// names no error, shows that there is none.
+/// An object, a list or a text is the effect. Only a list without it, or null in an answer that names no
+/// error, shows that no effect exists.
 fn found_in(body: &Body, found: &Pointer) -> Finding {
     let unclear = |why: &str| Finding::Unclear(format!("it answered with {why}"));
-    let said = match body {
+    let answer = match body {
         Body::Whole(bytes) => serde_json::from_slice::<Value>(bytes).ok(),
         Body::Broken(_) => None,
     };
-    let Some(said) = said else {
+    let Some(answer) = answer else {
         return unclear("no whole JSON");
     };
     let names_error = ["error", "errors"]
         .iter()
-        .any(|name| !matches!(said.get(name), None | Some(Value::Null)));
+        .any(|name| !matches!(answer.get(name), None | Some(Value::Null)));
     let (around, _) = found.as_str().rsplit_once('/').unwrap_or_default();
-    match (said.pointer(found.as_str()), said.pointer(around)) {
+    match (answer.pointer(found.as_str()), answer.pointer(around)) {
         (Some(Value::Array(items)), _) if items.is_empty() => Finding::NotFound,
         (Some(Value::Null), _) if !names_error => Finding::NotFound,
         (None, Some(Value::Array(_))) => Finding::NotFound,
@@ -136,8 +130,8 @@ fn is_something(item: &Value) -> bool {
 
 /// What an MCP tool's answer to a probe proves.
 ///
-/// Only a complete result proves anything. It is looked for in the structured content, or in a text
-/// that is JSON.
+/// Only a complete result proves anything. The effect is searched in the structured content, or in a
+/// text that is JSON.
 pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
     let errors = Errors {
         tool_error: ToolError::Unknown,
@@ -154,67 +148,59 @@ pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
     }
 }
 
-/// The first check of a call that has just become unknown, or is taken up; `None`: there is none.
+/// The first check of a call that has just become unknown or gets a policy; `None`: no check.
 ///
-/// It is planned also when the time for checks is over: the tool is asked once.
+/// It is planned even when the time for checks is over: the tool is asked once.
 pub fn first_check(tool: &Tool, record: &Record, now: Timestamp) -> Option<Check> {
     match tool.unknown {
         OnUnknown::Hold => None,
-        // A gateway that has the tool knows better, and soon.
+        // A gateway that has the tool replaces the plan soon.
         OnUnknown::Probe { .. } | OnUnknown::Retry | OnUnknown::Elsewhere => {
-            let check = Check {
-                since: may_have_run_since(record),
-                at: None,
-                number: 0,
-            };
-            Some(next_check(tool, record.attempt.id, check, now))
+            Some(next_check(tool, record.attempt.id, unchecked(record), now))
         }
     }
 }
 
-/// Since when the tool may have executed a call whose checks have not begun.
+/// The state of the checks before the first one.
 ///
-/// Not since it is known to be unknown: its gateway may have been down for days, and the tool may have forgotten its key.
-fn may_have_run_since(record: &Record) -> Timestamp {
-    if record.earlier_attempt_may_have_run {
+/// They count from the time since when the tool may have executed the call, and not from the time at which the outcome
+/// became unknown: the gateway may have been down for days, and the tool may have forgotten the key.
+fn unchecked(record: &Record) -> Check {
+    let since = if record.earlier_attempt_may_have_run {
         record.intent.created_at
     } else {
         record.attempt.run_started_at
+    };
+    Check {
+        since,
+        at: None,
+        number: 0,
     }
 }
 
-/// The check after one at this time.
+/// The next check, after one at this time.
 pub fn next_check(tool: &Tool, attempt: AttemptId, check: Check, now: Timestamp) -> Check {
     let Recheck { base, max, .. } = tool.recheck;
-    let policy = retry::Policy {
-        attempts: u32::MAX,
-        base,
-        max,
-    };
-    let most = retry::delay(&policy, check.number.saturating_add(1), 1.0, None);
-    // Not less than half, or the tool would be asked for nothing.
-    let wait = most.mul_f64(0.5 + 0.5 * spread(attempt, check.number));
-    Check {
-        at: Some(later(now, wait)),
-        ..check
-    }
+    let longest = retry::back_off(base, max, check.number.saturating_add(1));
+    // A shorter wait would ask the tool in vain.
+    let wait = retry::at_least_half(longest, spread(attempt, check.number));
+    let at = Some(later(now, wait));
+    Check { at, ..check }
 }
 
-/// The check, or none if it would be too late.
+/// The check, without its time if that is too late.
 pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
-    Check {
-        at: check.at.filter(|at| !is_late(tool, &check, *at)),
-        ..check
-    }
+    let at = check.at.filter(|at| !is_late(tool, &check, *at));
+    Check { at, ..check }
 }
 
-/// How long a caller waits before it asks again for an unknown call.
+/// How long a caller waits before it asks again for a call; `None`: asking again is no use.
 ///
-/// Until the next check. `None`: only a late answer or a person settles the call.
+/// Only a late answer or a person settles such a call.
 pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
     let at = match &record.state {
         State::Unknown(_) => record.check.and_then(|check| check.at),
-        // Its owner ends it, or is taken for lost when the lease is over.
+        // The owner ends the call, or is taken for lost when the lease is over.
         State::Running => Some(record.attempt.lease_until),
         State::Compensating(_) => Some(after(now, WHILE_UNDONE)),
         State::Succeeded(_) | State::Failed(_) | State::Compensated(_) | State::Stuck(_) => None,
@@ -224,38 +210,29 @@ pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
 
 /// Whether the time for checks is over.
 ///
-/// The tool may have forgotten its key by then: it can still be asked, but nothing is sent again,
-/// and "not found" proves nothing.
+/// The tool may have forgotten the key by then. It can still be asked, but nothing is sent again, and
+/// "not found" proves nothing.
 pub fn is_late(tool: &Tool, check: &Check, now: Timestamp) -> bool {
     after(check.since, tool.recheck.give_up_after) <= now
 }
 
 /// Postpones a blocked check: the longer the call has been unknown, the later.
 ///
-/// So its history does not fill with postponements, which never end its checks.
+/// Postponements never end the checks, so the growing pauses keep the history short.
 pub fn put_off(tool: &Tool, check: Check, wait: Duration, now: Timestamp) -> Check {
-    let Recheck {
-        base,
-        max,
-        give_up_after,
-    } = tool.recheck;
+    let Recheck { base, mut max, .. } = tool.recheck;
     let age = between(check.since, now);
-    let most = if age < give_up_after {
-        max
-    } else {
-        give_up_after.max(max)
-    };
-    let wait = (age / 2).min(most).max(base).max(wait);
-    Check {
-        at: Some(later(now, wait)),
-        ..check
+    if age >= tool.recheck.give_up_after {
+        max = max.max(tool.recheck.give_up_after);
     }
+    let wait = (age / 2).min(max).max(base).max(wait);
+    let at = Some(later(now, wait));
+    Check { at, ..check }
 }
 
-/// A number of 0..1 for this check of this call.
+/// A number of 0..1 that follows from attempt and check.
 ///
-/// Attempts have random ids, so calls that became unknown together do not come back to their tool
-/// together.
+/// Attempts have random ids, so calls that became unknown together are not checked together.
 fn spread(attempt: AttemptId, number: u32) -> f64 {
     let (high, low) = attempt.0.as_u64_pair();
     // Numbers that mix well: those of SplitMix64 (G. Steele and others, OOPSLA 2014).
@@ -271,15 +248,11 @@ pub fn may_be_asked(tool: &Tool) -> bool {
 
 /// Whether "not found" at this time proves that the call was not executed.
 ///
-/// It does if the first request cannot arrive any more: then the tool would know its key, or the
-/// operator says that it could not come any more.
+/// It does once the request cannot arrive any more: when its lease is over at a tool that deduplicates,
+/// or after the time that the operator has declared.
 pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
-    // A tool may have forgotten by then what it knew.
-    let check = record.check.unwrap_or(Check {
-        since: may_have_run_since(record),
-        at: None,
-        number: 0,
-    });
+    // A tool that is asked too late may have forgotten the key.
+    let check = record.check.unwrap_or_else(|| unchecked(record));
     if is_late(tool, &check, asked_at) {
         return false;
     }

@@ -1,7 +1,7 @@
 //! Due work: taken by one gateway, tried again, postponed, given up.
 //!
-//! Sagas and anomalies are such work. Gateways compete for it by compare-and-swap on the document that holds it: who
-//! writes [`Event::Taken`] does the work. Must not know what the work is.
+//! Sagas and anomalies are such work. Gateways compete for it by compare-and-swap on the document that holds it: the
+//! gateway that writes [`Event::Taken`] does the work. Must not know what the work is.
 
 use std::time::Duration;
 
@@ -10,28 +10,20 @@ use jiff::Timestamp;
 use super::retry;
 use super::time::later;
 
-/// When a worker takes it next.
+/// When a worker takes the work next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
     /// Only after an act of a person.
     Never,
     At(Timestamp),
-    /// A gateway works on it; others leave it alone until then.
+    /// A gateway works on it until then. Other gateways do not take it meanwhile.
     Taken {
         until: Timestamp,
     },
 }
 
 impl Due {
-    /// The stored form: the time, and whether it is taken.
-    pub fn to_parts(self) -> (Option<Timestamp>, bool) {
-        match self {
-            Self::Never => (None, false),
-            Self::At(time) => (Some(time), false),
-            Self::Taken { until } => (Some(until), true),
-        }
-    }
-
+    /// Reads the stored form: the time, and whether the work is taken.
     pub fn from_parts(time: Option<Timestamp>, is_taken: bool) -> Self {
         match time {
             None => Self::Never,
@@ -41,22 +33,20 @@ impl Due {
     }
 
     pub fn at(self) -> Option<Timestamp> {
-        self.to_parts().0
-    }
-
-    /// The same, but not before this time. Work that is never due stays so.
-    pub fn not_before(self, least: Timestamp) -> Self {
         match self {
-            Self::Never => Self::Never,
-            Self::At(time) => Self::At(time.max(least)),
-            Self::Taken { until } => Self::Taken {
-                until: until.max(least),
-            },
+            Self::Never => None,
+            Self::At(time) | Self::Taken { until: time } => Some(time),
         }
     }
 
     pub fn is_taken(self) -> bool {
-        self.to_parts().1
+        matches!(self, Self::Taken { .. })
+    }
+
+    /// The same, but not before this time. [`Never`](Self::Never) stays.
+    pub fn not_before(self, least: Timestamp) -> Self {
+        let time = self.at().map(|time| time.max(least));
+        Self::from_parts(time, self.is_taken())
     }
 }
 
@@ -73,9 +63,9 @@ pub struct Work {
 /// How often work is tried, and the pauses between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Tries before it is given up; `None`: no bound.
+    /// Tries before the work is given up; `None`: no bound.
     pub tries: Option<u32>,
-    /// Postponements before it is given up; `None`: no bound.
+    /// Postponements before the work is given up; `None`: no bound.
     pub waits: Option<u32>,
     /// The upper bound of the first pause; it doubles with each further one.
     pub base: Duration,
@@ -88,11 +78,11 @@ pub struct Policy {
 /// An event of some work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Event {
-    /// A gateway begins to work on it.
+    /// A gateway begins the work.
     Taken { until: Timestamp },
-    /// The gateway that worked on it needs until then.
+    /// The gateway that does the work needs until then.
     Prolonged { until: Timestamp },
-    /// The gateway that worked on it has ended, and no other works on it.
+    /// The gateway that did the work has ended, and no other gateway does it.
     Freed,
     /// A try was blocked. `jitter` is random, of 0..1.
     Blocked { blocker: Blocker, jitter: f64 },
@@ -101,13 +91,13 @@ pub enum Event {
 /// Why work could not be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// It waits for something that will end soon: no failure, it is postponed.
+    /// The cause will end soon. The work is postponed, which is no failure.
     Busy,
     /// The outcome of a call is unknown. It may become known without a person.
     Unknown,
     /// The try failed.
     Failed,
-    /// Only a person can do it.
+    /// Only a person can do the work.
     Final,
 }
 
@@ -143,7 +133,7 @@ impl Blocked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Next {
     pub work: Work,
-    /// It was tried or postponed too often.
+    /// Whether the work was tried or postponed too often.
     pub gives_up: bool,
 }
 
@@ -152,7 +142,7 @@ pub struct Next {
 pub struct NotDue;
 
 impl Work {
-    /// New work that is due then.
+    /// New work that is due at this time.
     pub fn due_at(time: Timestamp) -> Self {
         Self {
             due: Due::At(time),
@@ -166,53 +156,50 @@ impl Work {
     /// # Errors
     /// The event does not fit; nothing changes.
     pub fn next(self, event: &Event, policy: &Policy, now: Timestamp) -> Result<Next, NotDue> {
-        let (due, tries, waits) = match *event {
+        let due = match *event {
             Event::Taken { until } if self.due.at().is_some_and(|due_at| due_at <= now) => {
-                (Due::Taken { until }, self.tries, self.waits)
+                Due::Taken { until }
             }
-            Event::Freed if self.due.is_taken() => (Due::At(now), self.tries, self.waits),
+            Event::Freed if self.due.is_taken() => Due::At(now),
             Event::Taken { .. } | Event::Freed => return Err(NotDue),
-            Event::Prolonged { until } => (Due::Taken { until }, self.tries, self.waits),
+            Event::Prolonged { until } => Due::Taken { until },
             Event::Blocked { blocker, jitter } => {
-                let (tries, waits) = match blocker {
-                    Blocker::Busy => (self.tries, self.waits.saturating_add(1)),
-                    Blocker::Unknown | Blocker::Failed | Blocker::Final => {
-                        // A bound is on postponements in a row. Without one they lengthen the pauses for good.
-                        let waits = policy.waits.map_or(self.waits, |_| 0);
-                        (self.tries.saturating_add(1), waits)
-                    }
-                };
-                let pause = match policy.postponed_by {
-                    Some(pause) if blocker == Blocker::Busy => pause,
-                    _ => pause(policy, tries.max(waits), jitter),
-                };
-                (Due::At(later(now, pause)), tries, waits)
+                return Ok(self.blocked(blocker, jitter, policy, now));
             }
         };
-        let gives_up = match *event {
-            Event::Taken { .. } | Event::Freed | Event::Prolonged { .. } => false,
-            Event::Blocked { blocker, .. } => match blocker {
-                Blocker::Busy => policy.waits.is_some_and(|most| waits >= most),
-                Blocker::Unknown | Blocker::Failed => {
-                    policy.tries.is_some_and(|most| tries >= most)
-                }
-                Blocker::Final => true,
-            },
-        };
-        let work = Self { due, tries, waits };
-        Ok(Next { work, gives_up })
+        Ok(Next {
+            work: Self { due, ..self },
+            gives_up: false,
+        })
     }
-}
 
-/// The pause after so many failures: at least half of the back-off.
-fn pause(policy: &Policy, failures: u32, jitter: f64) -> Duration {
-    let back_off = retry::Policy {
-        attempts: u32::MAX,
-        base: policy.base,
-        max: policy.max,
-    };
-    let longest = retry::delay(&back_off, failures.max(1), 1.0, None);
-    longest.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
+    fn blocked(self, blocker: Blocker, jitter: f64, policy: &Policy, now: Timestamp) -> Next {
+        let (tries, waits) = if blocker == Blocker::Busy {
+            (self.tries, self.waits.saturating_add(1))
+        } else {
+            // A bound is on postponements in a row. Without a bound they lengthen the pauses for good.
+            let waits = policy.waits.map_or(self.waits, |_| 0);
+            (self.tries.saturating_add(1), waits)
+        };
+        let pause = match policy.postponed_by {
+            Some(pause) if blocker == Blocker::Busy => pause,
+            _ => {
+                let longest = retry::back_off(policy.base, policy.max, tries.max(waits));
+                retry::at_least_half(longest, jitter)
+            }
+        };
+        let is_reached = |bound: Option<u32>, count| bound.is_some_and(|bound| count >= bound);
+        let gives_up = match blocker {
+            Blocker::Busy => is_reached(policy.waits, waits),
+            Blocker::Unknown | Blocker::Failed => is_reached(policy.tries, tries),
+            Blocker::Final => true,
+        };
+        let due = Due::At(later(now, pause));
+        Next {
+            work: Self { due, tries, waits },
+            gives_up,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -345,8 +332,7 @@ mod tests {
     #[test]
     fn what_is_due_is_stored_as_a_time_and_whether_it_is_taken() {
         for due in [Due::Never, Due::At(at(1)), Due::Taken { until: at(1) }] {
-            let (time, is_taken) = due.to_parts();
-            assert_eq!(Due::from_parts(time, is_taken), due);
+            assert_eq!(Due::from_parts(due.at(), due.is_taken()), due);
         }
         assert_eq!(Due::from_parts(None, true), Due::Never);
     }

@@ -84,7 +84,7 @@ impl Model {
                 }
                 return Ok(None);
             }
-            (Action::Claim { .. } | Action::Run, Some(change)) if !world.is_paused => change,
+            (Action::Claim | Action::Run, Some(change)) if !world.is_paused => change,
             _ => {
                 self.say(|| format!("{} refuses {}", title(gateway), label(name)));
                 return Ok(None);

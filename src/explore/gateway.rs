@@ -9,9 +9,9 @@ use super::model::{Broken, Model, label, title};
 use super::scene::Break;
 use super::store::Replaced;
 use super::world::{Job, Request, Seen, World, Write, comes_before, instance, name_of, undone_by};
-use crate::core::call::{self, Action, Change, Event, Retry, may_be_retried};
+use crate::core::call::{self, Action, Change, Ended, Event, Retry, may_be_retried};
 use crate::core::outcome::{Body, Evidence};
-use crate::core::record::{Content, FailureKind, Record, State};
+use crate::core::record::{Content, Failure, FailureKind, Record, State};
 use crate::core::undo;
 
 /// Whether the store's answer arrives.
@@ -217,18 +217,18 @@ impl Model {
 
     pub(super) fn event_of(write: &Write, gateway: u8) -> Event {
         if write.is_turned_away {
+            let kind = if write.seen == Seen::Refused {
+                FailureKind::SagaClosed
+            } else {
+                FailureKind::Unavailable
+            };
             return Event::NotJoined {
                 by: instance(gateway),
                 attempt: write.attempt,
-                kind: if write.seen == Seen::Refused {
-                    FailureKind::SagaClosed
-                } else {
-                    FailureKind::Unavailable
-                },
-                why: String::new(),
+                why: Failure::new(kind, ""),
             };
         }
-        Event::Ended {
+        Event::Ended(Ended {
             attempt: write.attempt,
             fencing: write.fencing,
             evidence: evidence(write.seen),
@@ -236,7 +236,7 @@ impl Model {
                 attempt,
                 jitter: 0.0,
             }),
-        }
+        })
     }
 
     fn written(change: &Change) -> String {

@@ -9,6 +9,7 @@ use super::model::Model;
 use super::scene::Break;
 use super::store::Replaced;
 use super::world::{Truth, World, at, name_of, number, tick_of};
+use crate::core::actor::By;
 use crate::core::call::Event;
 use crate::core::record::State;
 use crate::core::saga;
@@ -60,8 +61,7 @@ impl Model {
                 false => world.store.whole_until,
             };
             let event = Event::StoreLost {
-                by: String::new(),
-                reason: String::new(),
+                by: By::token("", ""),
                 whole_until: whole_until.map(at),
             };
             let Ok(next) = self.decide(Some(record), name_of(record), &event, world.now) else {
@@ -84,10 +84,7 @@ impl Model {
             }
         }
         for saga in &mut world.store.sagas {
-            let event = saga::Event::StoreLost {
-                by: String::new(),
-                reason: String::new(),
-            };
+            let event = saga::Event::StoreLost(By::token("", ""));
             if let Ok(lost) = saga::next(saga, &event, &self.scene.sagas, at(world.now)) {
                 *saga = Arc::new(lost);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::scene::{Break, GIVE_UP, Group, LEASE, Scene};
 use super::world::{Name, World, at, lookup, name_of, tick_of, undone_by};
-use crate::core::call::{self, Arrival, Change, Event, Illegal, Next};
+use crate::core::call::{self, Arrival, Change, Event, Illegal, Next, Probed};
 use crate::core::key::Source;
 use crate::core::record::{
     AttemptId, CallId, Failure, FailureKind, InstanceId, Intent, Record, State,
@@ -148,10 +148,10 @@ impl Model {
             (Break::LeaseFreesKey, Event::LeaseOver { .. } | Event::OwnerLost { .. })
             | (
                 Break::BelievesEarlyNotFound,
-                Event::Probed {
+                Event::Probed(Probed {
                     finding: Finding::NotFound,
                     ..
-                },
+                }),
             ) => never_ran(record),
             (Break::FreesLockAtOnce, _) if change.release.lock_from.is_some() => {
                 change.release.lock_from = Some(now)

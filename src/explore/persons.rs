@@ -9,6 +9,7 @@ use super::recover::result;
 use super::sagas::{calls_of, trip};
 use super::store::Replaced;
 use super::world::{World, at, name_of, name_of_undo};
+use crate::core::actor::By;
 use crate::core::call;
 use crate::core::record::{CallId, Record, State};
 use crate::core::saga::{Event, Phase, Saga, SagaId};
@@ -24,10 +25,13 @@ pub(super) enum Act {
     Skip,
 }
 
+fn person() -> By {
+    By::token("", "")
+}
+
 fn abort(after_loss: bool) -> Event {
     Event::Abort {
-        by: String::new(),
-        reason: String::new(),
+        by: person(),
         after_loss,
     }
 }
@@ -37,11 +41,10 @@ impl Model {
         let Some(saga) = world.store.saga(&trip()).cloned() else {
             return;
         };
-        let (by, reason) = (String::new(), String::new());
         match act {
             Act::Complete => {
                 self.say(|| "the caller completes the saga".into());
-                self.move_on(world, &saga, &Event::Complete { by, reason });
+                self.move_on(world, &saga, &Event::Complete(person()));
             }
             Act::Abort => {
                 self.say(|| "the caller aborts the saga".into());
@@ -54,7 +57,7 @@ impl Model {
                         drop(self.mark(world, &record));
                     }
                 }
-                self.move_on(world, &saga, &Event::Retry { by, reason });
+                self.move_on(world, &saga, &Event::Retry(person()));
             }
             Act::Skip => self.skip(world, &saga),
         }
@@ -75,8 +78,7 @@ impl Model {
             .compensation()
             .and_then(|by| world.store.load(by.call_id));
         let event = call::Event::Skipped {
-            by: String::new(),
-            reason: String::new(),
+            by: person(),
             compensation: compensation.map(|made| Box::new((**made).clone())),
         };
         self.say(|| format!("a person skips {}", Self::call_label(&record)));
@@ -92,8 +94,7 @@ impl Model {
                 return;
             }
         }
-        let (by, reason) = (String::new(), String::new());
-        self.move_on(world, &saga, &Event::Settled { by, reason });
+        self.move_on(world, &saga, &Event::Settled(person()));
     }
 
     /// What a person sees who looks whether a stuck call is undone.
@@ -123,8 +124,7 @@ impl Model {
         let alone = SagaId::new("", undo::key_of(record.intent.call_id));
         for id in [trip(), alone] {
             if let Some(saga) = world.store.saga(&id).cloned() {
-                let (by, reason) = (String::new(), String::new());
-                self.move_on(world, &saga, &Event::Settled { by, reason });
+                self.move_on(world, &saga, &Event::Settled(person()));
             }
         }
     }
@@ -145,7 +145,7 @@ impl Model {
         }
         if undo::may_be_undone(&record, self.tool_of(name_of(&record))).is_ok() && !world.is_closed
         {
-            let saga = Saga::undo("", call_id, "", "", at(world.now));
+            let saga = Saga::undo("", call_id, &person(), at(world.now));
             world.put_saga(&Arc::new(saga));
         }
     }
@@ -182,8 +182,7 @@ impl Model {
         world.left.unlocks -= 1;
         self.say(|| "a person takes the session's lock away".into());
         let event = call::Event::Unlocked {
-            by: String::new(),
-            reason: String::new(),
+            by: person(),
             fencing: Some(lock.token),
         };
         if let Ok(next) = self.decide(Some(&record), name_of(&record), &event, world.now)

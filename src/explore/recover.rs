@@ -9,7 +9,8 @@ use super::model::{Broken, Model, label, title};
 use super::scene::Break;
 use super::store::Replaced;
 use super::world::{ENDED, Job, Task, World, at, instance, name_of, undone_by};
-use crate::core::call::{Action, Event};
+use crate::core::actor::By;
+use crate::core::call::{Action, Event, Probed};
 use crate::core::record::{Content, FailureKind, Record, State};
 use crate::core::tool::OnUnknown;
 use crate::core::unknown::{CheckBlocker, Finding, Resolution};
@@ -255,12 +256,12 @@ impl Model {
         found: Option<u8>,
     ) {
         let finding = found.map_or(Finding::NotFound, |effect| Finding::Found(result(effect)));
-        let event = Event::Probed {
+        let event = Event::Probed(Probed {
             by: instance(gateway),
             asked_at: at(asked_at),
             finding,
             retry_after: None,
-        };
+        });
         let newest = world.store.load(record.intent.call_id).cloned();
         let newest = newest.filter(|newest| newest.attempt.id == record.attempt.id);
         // On the record that it knows first; if that has changed, on the newest of the same attempt.
@@ -291,8 +292,7 @@ impl Model {
         resolution: Resolution,
     ) -> bool {
         let event = Event::Resolved {
-            by: String::new(),
-            reason: String::new(),
+            by: By::token("", ""),
             resolution,
         };
         let Ok(next) = self.decide(Some(record), name_of(record), &event, world.now) else {

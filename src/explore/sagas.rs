@@ -10,6 +10,7 @@ use super::store::Replaced;
 use super::world::{
     Job, SagaJob, SagaStep, Task, World, at, instance, name_of, name_of_undo, undone_by,
 };
+use crate::core::actor::By;
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::Policy;
 use crate::core::record::{CallId, Compensation, Record, State};
@@ -302,8 +303,7 @@ impl Model {
             Policy::Undeclared | Policy::Needless => None,
         };
         let event = call::Event::ToCompensate {
-            by: String::new(),
-            reason: String::new(),
+            by: By::token("", ""),
             compensation: decided.or_else(made),
         };
         let next = self.decide(Some(record), name_of(record), &event, world.now)?;

@@ -17,7 +17,7 @@ use super::error::{Error, ErrorKind, must_be_admin, unavailable};
 use super::tools::ToolAt;
 use super::transition::CLAIM_TRIES;
 use crate::core::actor::Actor;
-use crate::core::audit::{Act, Deed};
+use crate::core::audit::{Act, Deed, Target};
 use crate::core::caller::Caller;
 use crate::core::pause::is_resumed;
 use crate::core::record::Entry;
@@ -283,7 +283,7 @@ impl Pauses {
             self.base.must_know_all_data().await?;
         }
         let deed = if paused { Deed::Pause } else { Deed::Resume };
-        let act = Act::on_tool(caller, deed, name, reason);
+        let act = Act::new(caller, deed, "", Target::Tool(name.to_owned()), reason);
         let (pauses, name, by) = (self.clone(), name.to_owned(), act.clone());
         let acting = async move { pauses.write_paused(&by, &name, paused).await };
         audit::kept_to_its_end(&self.base, act, acting).await

@@ -298,12 +298,7 @@ pub(super) async fn complete(
         if Some(newer.attempt.id) == begun {
             // Our own further attempt, whose beginning was not confirmed and which was not sent.
             let why = "its beginning was not confirmed by the store in time".into();
-            for_good = Some(Event::Ended {
-                attempt: newer.attempt.id,
-                fencing: newer.fencing,
-                evidence: Evidence::NotSent { why },
-                retry: None,
-            });
+            for_good = Some(Event::ended(&newer, Evidence::NotSent { why }));
         } else if newer.attempt.id != record.attempt.id || newer.state != State::Running {
             // Another gateway took the call for lost. What it wrote stands, and core is asked again.
             if std::mem::take(&mut owns) {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use oncegate::core::call::{Arrival, Change, Event, next};
+use oncegate::core::call::{Arrival, Change, Event, Resembled, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::recipe::RecipeId;
@@ -311,16 +311,15 @@ pub(crate) fn ended_by(policy: &Policy, record: &Record, status: u16, second: i6
         retry_after: None,
         newest_token: None,
     };
-    let event = Event::Ended {
-        attempt: record.attempt.id,
-        fencing: record.fencing,
-        evidence,
-        retry: None,
-    };
-    next(policy, Some(record), &event, at(second))
-        .expect("an end")
-        .change
-        .expect("a change")
+    next(
+        policy,
+        Some(record),
+        &Event::ended(record, evidence),
+        at(second),
+    )
+    .expect("an end")
+    .change
+    .expect("a change")
 }
 
 pub(crate) const ME: InstanceId = InstanceId(Uuid::from_u128(1));

@@ -1,7 +1,7 @@
 //! The circuit breakers of one tool: one per tenant, and one for all tenants.
 //!
-//! The calls of one tenant may fail because of what it asks for. That opens the breaker of that tenant only. For a tool that
-//! is not reached, or fails for everyone, the breaker opens for all.
+//! The calls of one tenant may fail because of their arguments. That opens the breaker of that tenant only. If a tool is
+//! not reached, or fails for every tenant, the breaker opens for all.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use super::{Breaker, Policy, Trial};
 
 /// How long a tenant's success or failure counts, at least.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Tenants whose calls all fail, until the tool is suspect for all tenants.
+/// So many tenants whose calls all fail make the tool suspect for all tenants.
 const SUSPECT_TENANTS: usize = 3;
-/// Most tenants that are remembered for one tool; the quietest is forgotten first.
+/// Most tenants that are remembered for one tool. The tenant that was not seen for longest is forgotten first.
 const MAX_TENANTS: usize = 1_000;
 
-/// The sign of an attempt about the tool.
+/// What an attempt shows of the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sign {
     /// The tool answered, and works.
     Healthy,
     /// The request was sent, and failed or was not answered.
     Failed,
-    /// There was no connection: the request itself is not to blame.
+    /// No connection was made, so the request itself is not the cause.
     Unreached,
 }
 
@@ -43,7 +43,7 @@ pub struct ToolBreaker {
     tenants: HashMap<String, Tenant>,
     /// Whether any tenant's breaker is open.
     ///
-    /// Most of the time none is, and no tenant has to be looked at.
+    /// Usually none is open, and `tenants` need not be searched.
     is_any_open: bool,
 }
 
@@ -78,12 +78,7 @@ impl ToolBreaker {
         let all = self.unreached.admit(policy, now)?;
         let is_suspect = self.is_suspect_to(policy, tenant, now);
         if is_suspect {
-            self.make_room(tenant);
-            self.tenants
-                .entry(tenant.to_owned())
-                .or_default()
-                .breaker
-                .half_open(now);
+            self.remember(tenant).breaker.half_open(now);
             self.is_any_open = true;
         }
         let admitted = self
@@ -104,7 +99,7 @@ impl ToolBreaker {
         }
     }
 
-    /// A person says that the tool is mended: the next call of each tenant may try, whatever is left of a cooldown.
+    /// A person says that the tool works again: the next call of each tenant is a trial, without further cooldown.
     pub fn end_cooldown(&mut self, now: Duration) {
         self.unreached.end_cooldown(now);
         for seen in self.tenants.values_mut() {
@@ -112,7 +107,7 @@ impl ToolBreaker {
         }
     }
 
-    /// Gives back a trial that has not reached the tool: the next call may try.
+    /// Gives back trials that have not reached the tool: the next call becomes the trial.
     pub fn give_back(&mut self, tenant: &str, trials: Trials, now: Duration) {
         if let Some(trial) = trials.all {
             self.unreached.give_back(trial, now);
@@ -140,22 +135,19 @@ impl ToolBreaker {
         }
         self.unreached.ended(policy, true, trials.all, now);
         let is_healthy = sign == Sign::Healthy;
-        self.make_room(tenant);
-        let seen = self.tenants.entry(tenant.to_owned()).or_default();
+        let seen = self.remember(tenant);
         seen.breaker.ended(policy, is_healthy, trials.tenant, now);
         if is_healthy {
             seen.succeeded = Some(now);
         } else {
             seen.failed = Some(now);
         }
-        self.is_any_open = if is_healthy && !self.is_any_open {
-            false
-        } else {
-            self.tenants.values().any(|seen| !seen.breaker.is_closed())
-        };
+        let may_be_open = self.is_any_open || !is_healthy;
+        self.is_any_open =
+            may_be_open && self.tenants.values().any(|seen| !seen.breaker.is_closed());
     }
 
-    /// Whether a tenant's calls are all let through.
+    /// Whether all calls of a tenant are let through.
     pub fn is_closed_for(&self, policy: &Policy, tenant: &str, now: Duration) -> bool {
         self.unreached.is_closed()
             && self
@@ -165,14 +157,14 @@ impl ToolBreaker {
             && !self.is_suspect_to(policy, tenant, now)
     }
 
-    /// Whether the calls of every tenant are let through.
+    /// Whether all calls of all tenants are let through.
     pub fn is_closed(&self) -> bool {
         self.unreached.is_closed() && !self.is_any_open
     }
 
-    /// Whether other tenants' failures let this tenant only try.
+    /// Whether the failures of other tenants make the breaker half-open for this tenant.
     ///
-    /// So it is if three tenants, or all that called within the window, had no success, and this
+    /// They do if three tenants, or all tenants that called within the window, had no success, and this
     /// tenant had none either.
     fn is_suspect_to(&self, policy: &Policy, tenant: &str, now: Duration) -> bool {
         if !self.is_any_open {
@@ -198,18 +190,18 @@ impl ToolBreaker {
         failing >= SUSPECT_TENANTS || (failing > 0 && failing == active)
     }
 
-    /// Makes room for one more tenant.
-    fn make_room(&mut self, tenant: &str) {
-        if self.tenants.len() < MAX_TENANTS || self.tenants.contains_key(tenant) {
-            return;
+    /// The state of a tenant. If too many are remembered, a new tenant replaces the one not seen for longest.
+    fn remember(&mut self, tenant: &str) -> &mut Tenant {
+        if self.tenants.len() >= MAX_TENANTS && !self.tenants.contains_key(tenant) {
+            let quiet = self
+                .tenants
+                .iter()
+                .min_by_key(|(_, seen)| (!seen.breaker.is_closed(), seen.last_seen()));
+            if let Some(name) = quiet.map(|(name, _)| name.clone()) {
+                self.tenants.remove(&name);
+            }
         }
-        let quiet = self
-            .tenants
-            .iter()
-            .min_by_key(|(_, seen)| (!seen.breaker.is_closed(), seen.last_seen()));
-        if let Some(name) = quiet.map(|(name, _)| name.clone()) {
-            self.tenants.remove(&name);
-        }
+        self.tenants.entry(tenant.to_owned()).or_default()
     }
 }
 

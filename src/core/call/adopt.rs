@@ -1,13 +1,13 @@
-//! An effect that the ledger has forgotten is written back as a succeeded call, and its first request recognised.
+//! An effect without a call in the ledger becomes a succeeded call, and its first request is recognised.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::change::{Action, Change, Illegal, Next};
+use super::change::{Action, Call, Change, Illegal, Next, first_attempt};
 use super::event::{Adoption, Arrival};
 use super::undo;
-use crate::core::actor::Actor;
+use crate::core::actor::{Actor, By};
 use crate::core::caller::RESERVED_TENANT;
 use crate::core::key::{Lookup, Source};
 use crate::core::outcome::Outcome;
@@ -17,16 +17,13 @@ use crate::core::tool::Tool;
 
 /// The claim of an effect's key for a call that has succeeded.
 ///
-/// It counts from now on, and not from the time of the effect: the longer it is remembered, the later a repetition is
-/// executed. Whose key it is comes out later, so it is remembered as long as any.
+/// Its window begins now and not at the time of the effect: the longer the key is remembered, the later a repetition
+/// could be executed. The window is the longest of all sources of keys, because only the first request tells the source.
 pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp) -> Next {
     let window = tool.window(Source::Adopted);
     let attempt = Attempt {
-        id: adoption.attempt,
-        owner: adoption.owner,
-        number: 1,
-        run_started_at: now,
         lease_until: now,
+        ..first_attempt(tool, adoption.attempt, adoption.owner, now)
     };
     let state = State::Succeeded(adoption.content.clone());
     let record = Record {
@@ -40,13 +37,13 @@ pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp) -> Next {
     Next::finish(change.about(adoption.attempt).proving(&outcome))
 }
 
-/// The tenant whose key it is, of those that are known here: the last byte of a key follows from the tenant.
+/// The tenant that has this key, of the reserved tenant and the known ones.
 ///
-/// Another may have the same byte, and be known to another gateway: until a request proves whose it is, only administrators
-/// [read](Record::is_proven) the call.
+/// The last byte of a key follows from its tenant. A tenant that only another gateway knows may have the same byte: until
+/// a request proves whose the key is, only administrators [read](Record::is_proven) the call.
 ///
 /// # Errors
-/// Why it is not known. What undoes effects for the gateway itself has keys, too, and is not undone.
+/// Why the tenant is not known. The reserved tenant's keys undo effects, and their own effects are not undone.
 pub fn tenant_of(lookup: &Lookup, mut known: BTreeSet<String>) -> Result<String, String> {
     known.insert(RESERVED_TENANT.to_owned());
     known.retain(|tenant| Lookup::partition_of(tenant) == lookup.partition());
@@ -64,29 +61,28 @@ pub fn tenant_of(lookup: &Lookup, mut known: BTreeSet<String>) -> Result<String,
     }
 }
 
-/// Marks an adopted call whose effect is undone at its source: its key is not free meanwhile, nor afterwards.
+/// Marks an adopted call whose effect is undone at its source. The key is not free meanwhile, nor afterwards.
 ///
 /// # Errors
-/// It is no adopted call, or it is undone, or being undone, or a person has decided that its effect stands.
-pub(super) fn effect_to_undo(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
-    now: Timestamp,
-) -> Result<Change, Illegal> {
-    if !record.is_adopted() || record.is_skipped() {
+/// The call is not adopted, it is undone or being undone, or a person has decided that its effect stands.
+pub(super) fn effect_to_undo(call: Call<'_>, by: &By) -> Result<Change, Illegal> {
+    if !call.record.is_adopted() || call.record.is_skipped() {
         return Err(Illegal::NothingToUndo);
     }
-    let change = undo::to_compensate(tool, record, by, reason, None, now)?;
-    let detail = format!("its effect is undone at the source ({reason})");
-    Ok(Change::new(change.record, "compensating", by, detail))
+    let change = undo::to_compensate(call, by, None)?;
+    let detail = format!("its effect is undone at the source ({})", by.reason);
+    Ok(Change::new(
+        change.record,
+        "compensating",
+        &by.actor,
+        detail,
+    ))
 }
 
-/// Whether the call that holds the key is the effect's own.
+/// Whether the call that holds the key was adopted from this effect.
 ///
 /// # Errors
-/// It is another call, whatever has become of it: nothing of it changes.
+/// Another call holds the key, and nothing of it changes.
 pub(super) fn adopted_before(record: &Record, adoption: &Adoption) -> Result<Next, Illegal> {
     if record.is_adopted() && record.attempt.id == adoption.attempt {
         Ok(Next::unchanged(Action::Answer))
@@ -95,27 +91,27 @@ pub(super) fn adopted_before(record: &Record, adoption: &Adoption) -> Result<Nex
     }
 }
 
-/// The first request for an adopted call says what the call asked for.
+/// Keeps what the first request for an adopted call asks for.
 ///
-/// Its fingerprint is kept like that of a further key, so that the intent never changes.
-pub(super) fn recognise(record: &Record, arrival: &Arrival, now: Timestamp) -> Next {
-    if arrival.is_of_other_saga(record) {
+/// Its fingerprint is kept like that of an alias, so that the intent never changes.
+pub(super) fn recognise(call: Call<'_>, arrival: &Arrival) -> Next {
+    let intent = &arrival.intent;
+    if call.is_of_other_saga(&intent.saga_id) {
         return Next::unchanged(Action::RefuseOtherSaga);
     }
-    let intent = &arrival.intent;
-    let mut known = record.changed(now);
+    let mut known = call.changed();
     known.aliases.push(Alias {
-        names: vec![record.intent.lookup],
+        names: vec![call.record.intent.lookup],
         fingerprint: intent.fingerprint,
         recipe: intent.recipe,
     });
     if intent.key_source == Source::Compensation {
-        // Like that of any compensation: it must never be free again.
+        // The key of a compensation must never be free again.
         known.expires_at = None;
     }
     let by = match intent.made_by.as_str() {
         "" => "the gateway itself".to_owned(),
-        token => format!("token {token}"),
+        token => Actor::Token(token).to_string(),
     };
     let detail =
         format!("the first request with its key came, from {by}: it says what the call asked for");

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::adopt::recognise;
-use super::change::{Action, Change, Next};
+use super::change::{Action, Call, Change, Next, first_attempt};
 use super::event::Arrival;
 use crate::core::actor::{self, Actor};
 use crate::core::key;
 use crate::core::recipe::prints::Sameness;
-use crate::core::record::{Attempt, CallId, FailureKind, Intent, Record, State};
+use crate::core::record::{CallId, FailureKind, Intent, Record, State};
 use crate::core::session;
-use crate::core::time::after;
 use crate::core::tool::Tool;
 
 pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
@@ -21,21 +20,17 @@ pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
 
 /// Whether a call is past its window for this request.
 ///
-/// An adopted call never is for a compensation, whose key is kept as long as its call.
+/// For a compensation an adopted call is never past it: a compensation's key is kept as long as its call.
 pub(super) fn is_over(record: &Record, intent: &Intent, now: Timestamp) -> bool {
     let is_compensation = intent.key_source == key::Source::Compensation;
     is_past(record.expires_at, now) && !(record.is_adopted() && is_compensation)
 }
 
-/// Whether a request comes with a key that outlives its window.
+/// Whether the request's key still names a call that is past its window.
 ///
-/// Keys that the caller brought itself do. Where a key came from whose call was adopted, its requests say.
+/// It does if the caller brought the key. An adopted call does not know where its key came from; the request does.
 pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
-    let is_own = || {
-        intent
-            .all_names()
-            .any(|name| record.intent.all_names().any(|own| own == name))
-    };
+    let is_own = || intent.all_names().any(|name| record.intent.has_name(name));
     let source = if record.is_adopted() {
         intent.key_source
     } else {
@@ -45,12 +40,8 @@ pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
     outlives && (record.aliases.is_empty() || is_own())
 }
 
-pub(super) fn arrive_again(
-    tool: &Tool,
-    record: &Record,
-    arrival: &Arrival,
-    now: Timestamp,
-) -> Next {
+pub(super) fn arrive_again(call: Call<'_>, arrival: &Arrival) -> Next {
+    let Call { tool, record, now } = call;
     if is_over(record, &arrival.intent, now) {
         if keeps_key(record, &arrival.intent) && !record.may_be_forgotten(now) {
             return Next::unchanged(Action::RefuseExpired);
@@ -58,18 +49,19 @@ pub(super) fn arrive_again(
         return claim(tool, arrival, Some(record.intent.call_id), now);
     }
     if arrival.prints.compare(&arrival.intent, record) == Sameness::Unsaid {
-        return recognise(record, arrival, now);
+        return recognise(call, arrival);
     }
-    match told(tool, record, arrival) {
+    match answer(call, arrival) {
         Some(action) => Next::unchanged(action),
-        None => run_again(tool, record, arrival, now),
+        None => run_again(call, arrival),
     }
 }
 
-/// What a request for a call is told; `None`: the call runs again.
-fn told(tool: &Tool, record: &Record, arrival: &Arrival) -> Option<Action> {
+/// The action for a request whose call does not run again; `None`: the call runs again.
+fn answer(call: Call<'_>, arrival: &Arrival) -> Option<Action> {
+    let record = call.record;
     let is_compensation = record.intent.key_source == key::Source::Compensation;
-    // What surely was not executed may be sent with other arguments, if an operator has mended them.
+    // An operator may have corrected the arguments of a compensation that was surely not executed.
     if !(is_compensation && matches!(record.state, State::Failed(_))) {
         match arrival.prints.compare(&arrival.intent, record) {
             Sameness::Same => {}
@@ -77,54 +69,50 @@ fn told(tool: &Tool, record: &Record, arrival: &Arrival) -> Option<Action> {
             Sameness::Unclear | Sameness::Unsaid => return Some(Action::RefuseUnclear),
         }
     }
-    if !is_compensation && arrival.is_of_other_saga(record) {
+    if !is_compensation && call.is_of_other_saga(&arrival.intent.saga_id) {
         return Some(Action::RefuseOtherSaga);
     }
     let failure = match &record.state {
+        State::Failed(failure) => failure,
         State::Running => return Some(Action::Wait),
         State::Succeeded(_)
         | State::Unknown(_)
         | State::Compensating(_)
         | State::Compensated(_)
         | State::Stuck(_) => return Some(Action::Answer),
-        State::Failed(failure) => failure,
     };
     let stays = match failure.kind {
-        // The saga or the reconciliation decides how often it is tried; an answer that is kept would stay the same.
+        // The saga or the reconciliation decides how often a compensation is tried. A kept answer would end that.
         _ if is_compensation => false,
-        FailureKind::Rejected => tool.remember_rejections,
-        // A saga that is closed stays so.
+        FailureKind::Rejected => call.tool.remember_rejections,
+        // A closed saga stays closed.
         FailureKind::SagaClosed => true,
-        // It would get the newest token and overtake those who have overtaken it.
+        // Without a token of its own the request would get the newest one, and overtake the calls that overtook it.
         FailureKind::Fenced => arrival.brought.fencing.is_none(),
         FailureKind::Unreachable | FailureKind::Unavailable | FailureKind::NotExecuted => false,
     };
     stays.then_some(Action::Answer)
 }
 
-pub(super) fn claim(
-    tool: &Tool,
-    arrival: &Arrival,
-    instead_of: Option<CallId>,
-    now: Timestamp,
-) -> Next {
-    let attempt = first_attempt(tool, arrival, now);
+/// Claims a key that is free, or that a call past its window still has.
+pub(super) fn claim(tool: &Tool, arrival: &Arrival, past: Option<CallId>, now: Timestamp) -> Next {
+    let attempt = first_attempt(tool, arrival.attempt, arrival.owner, now);
     let record = Record::first(arrival.intent.clone(), State::Running, attempt, now);
-    let mut detail = match instead_of {
+    let mut detail = match past {
         None => "the key was free".to_owned(),
-        Some(old) => format!("the key's earlier call {old} is past its window"),
+        Some(past) => format!("the key's earlier call {past} is past its window"),
     };
     if let Some(confirmed) = arrival.brought.confirmed {
         detail = format!("{detail}; meant as well as call {confirmed}");
     }
-    let action = Action::Claim { instead_of };
-    begin(tool, arrival, record, "claimed", detail, action)
+    begin(tool, arrival, record, "claimed", detail, Action::Claim)
 }
 
 /// A failed call runs again under the same key.
 ///
-/// A compensation takes the arguments that it brings now.
-fn run_again(tool: &Tool, record: &Record, arrival: &Arrival, now: Timestamp) -> Next {
+/// A compensation takes the arguments that the request brings.
+fn run_again(call: Call<'_>, arrival: &Arrival) -> Next {
+    let Call { tool, record, now } = call;
     let mut intent = record.intent.clone();
     if intent.key_source == key::Source::Compensation {
         intent = Arc::new(Intent {
@@ -137,14 +125,14 @@ fn run_again(tool: &Tool, record: &Record, arrival: &Arrival, now: Timestamp) ->
     let again = Record {
         intent,
         state: State::Running,
-        attempt: first_attempt(tool, arrival, now),
+        attempt: first_attempt(tool, arrival.attempt, arrival.owner, now),
         attempts: record.attempts.saturating_add(1),
         similar_to: None,
         check: None,
         latency_ms: None,
         expires_at: None,
         retain_until: None,
-        ..record.changed(now)
+        ..call.changed()
     };
     let detail = actor::came_again(&arrival.intent.made_by);
     begin(tool, arrival, again, "run_again", detail, Action::Run)
@@ -163,23 +151,7 @@ fn begin(
         Ok(admission) => admission,
         Err(why) => return Next::unchanged(Action::RefuseUnfit(why)),
     };
-    let change = Change::new(record, event, Actor::Gateway(arrival.owner), detail);
-    let change = change.about(arrival.attempt);
-    Next::write(
-        Change {
-            admission,
-            ..change
-        },
-        action,
-    )
-}
-
-fn first_attempt(tool: &Tool, arrival: &Arrival, now: Timestamp) -> Attempt {
-    Attempt {
-        id: arrival.attempt,
-        owner: arrival.owner,
-        number: 1,
-        run_started_at: now,
-        lease_until: after(now, tool.lease()),
-    }
+    let mut change = Change::new(record, event, Actor::Gateway(arrival.owner), detail);
+    change.admission = admission;
+    Next::write(change.about(arrival.attempt), action)
 }

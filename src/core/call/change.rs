@@ -4,10 +4,57 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::core::key::Lookup;
 use crate::core::outcome::Outcome;
-use crate::core::record::{AttemptId, CallId, Entry, Record};
+use crate::core::record::{Attempt, AttemptId, Entry, InstanceId, Record};
 use crate::core::session::{Admission, Release};
+use crate::core::time::after;
+use crate::core::tool::Tool;
+
+/// A stored call that an event meets, with its tool and the time of the event.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) tool: &'a Tool,
+    pub(super) record: &'a Record,
+    pub(super) now: Timestamp,
+}
+
+impl Call<'_> {
+    /// The next version of the record, changed now.
+    pub(super) fn changed(&self) -> Record {
+        self.record.changed(self.now)
+    }
+
+    /// Whether the newest attempt's request may still reach the tool.
+    pub(super) fn may_still_run(&self) -> bool {
+        self.now < self.record.attempt.lease_until
+    }
+
+    /// Whether a request for this saga must not get the call.
+    ///
+    /// The call would be undone with its own saga, which knows nothing of the other one.
+    pub(super) fn is_of_other_saga(&self, saga_id: &str) -> bool {
+        !saga_id.is_empty() && saga_id != self.record.intent.saga_id
+    }
+}
+
+/// The first attempt of a run that begins now.
+pub(super) fn first_attempt(
+    tool: &Tool,
+    id: AttemptId,
+    owner: InstanceId,
+    now: Timestamp,
+) -> Attempt {
+    Attempt {
+        id,
+        owner,
+        number: 1,
+        run_started_at: now,
+        lease_until: after(now, tool.lease()),
+    }
+}
 
 /// What to write, and what to do once it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,20 +89,20 @@ impl Next {
 pub struct Change {
     pub record: Record,
     pub entry: Entry,
-    /// The conditions of a call that begins.
+    /// The conditions on which the call begins; `None`: the change begins no call.
     ///
-    /// The store writes token, lock and places into the record.
+    /// The store writes the token, the lock and the places that follow.
     pub admission: Option<Admission>,
-    /// The lock and places that the call gives back.
+    /// The lock and the places that the call gives back.
     pub release: Release,
-    /// Names that the call takes beside its own. A claim takes all of them and has none here.
+    /// Further names for a call that has a key already. A claim claims all of its names without this.
     pub takes: Takes,
 }
 
 /// Names that a change claims for its call.
 ///
 /// If another call holds one of them, nothing is written, unless each holder is still exactly one
-/// of these.
+/// of `instead_of`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Takes {
     /// The last of the record's names.
@@ -80,41 +127,37 @@ impl Change {
         }
     }
 
-    /// The same, with an entry about this attempt.
+    /// The same change, with an entry about this attempt.
     pub(super) fn about(mut self, attempt: AttemptId) -> Self {
         self.entry.attempt = Some(attempt);
         self
     }
 
-    /// The same, with an entry that says what the attempt proved.
+    /// The same change, with an entry that says what the attempt proved.
     pub(super) fn proving(mut self, outcome: &Outcome) -> Self {
         self.entry.outcome = Some(Cow::Borrowed(outcome.as_str()));
         self
     }
 
-    /// The record as this change leaves it, if the change was stored.
+    /// The record that this change leaves in a store.
     ///
-    /// Values that a store draws itself are taken from `stored`.
+    /// `stored` gives the values that the store draws itself.
     #[must_use]
     pub fn as_stored(&self, stored: &Record) -> Record {
-        let record = self.record.clone();
-        match self.admission {
-            Some(_) => Record {
-                fencing: stored.fencing,
-                similar_to: stored.similar_to,
-                ..record
-            },
-            None => record,
+        let mut record = self.record.clone();
+        if self.admission.is_some() {
+            record.fencing = stored.fencing;
+            record.similar_to = stored.similar_to;
         }
+        record
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What to do about an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Write the claim, then dispatch.
-    ///
-    /// The claim is in place of the finished call that still has the key, if there is one.
-    Claim { instead_of: Option<CallId> },
+    /// Write the claim, then dispatch. The claim replaces a finished call that still has the key.
+    Claim,
     /// Write the change, then dispatch.
     Run,
     /// Write the change, then ask the tool whether it knows the key.
@@ -127,13 +170,13 @@ pub enum Action {
     Finish,
     /// Write the change, and alert a person: an attempt that counts as not executed was executed.
     Alarm,
-    /// The call runs: wait for it.
+    /// Wait: the call runs.
     Wait,
     /// Answer with the stored record.
     Answer,
-    /// Write the change that adds names to the call; then answer with the stored record.
+    /// Write the change that gives the call further names, then answer with the stored record.
     TakeNames,
-    /// Write the change that says what an adopted call asked for; then answer with the stored record.
+    /// Write the change that keeps what an adopted call asked for, then answer with the stored record.
     TakeFingerprint,
     /// Refuse: the key stands for other arguments.
     RefuseReused,
@@ -154,44 +197,38 @@ pub enum Action {
 pub enum Illegal {
     #[error("there is no such call")]
     NoCall,
-    /// A zombie: another owner has taken over, or the call is settled.
+    /// Another owner has taken over, or the call is settled.
     #[error("the attempt does not own the call any more")]
     NotOwner,
     #[error("the call's lease is not over")]
     LeaseHeld,
     #[error("the call is not under way")]
     NotRunning,
-    /// A late end of an attempt leaves the call unknown.
+    /// The late end of an attempt proves nothing, so the call stays unknown.
     #[error("the call's outcome is as unknown as it was")]
     StillUnknown,
-    /// The call is not unknown.
     #[error("the call's outcome is known")]
     NotUnknown,
     /// Another gateway checks the call, or its check is not due yet.
     #[error("it is not time to work on the call")]
     NotDue,
-    /// The tool cannot be asked whether it knows a key.
     #[error("its tool has no probe, or is not configured here")]
     NoProbe,
-    /// The call has no result to compare with.
     #[error("the call has no result")]
     NoResult,
-    /// The call is undone or being undone already, or only reads.
+    /// The call only reads, or it is undone or being undone already.
     #[error("there is nothing to undo")]
     NothingToUndo,
-    /// The call is not kept for its saga.
     #[error("the call is not kept for its saga")]
     NotKept,
-    /// Sending it once more may have an effect; says why.
+    /// Another request may have another effect; says why.
     #[error("{0}")]
     ReplayUnsafe(&'static str),
-    /// The call's first request may still reach the tool.
+    /// The call's request may still reach the tool.
     #[error("the call may still be executed until its lease is over")]
     MayStillRun,
-    /// The call may still be undone.
     #[error("the call that undoes it may still run")]
     BeingUndone,
-    /// The key of an effect is another call's.
     #[error("another call holds the key")]
     KeyHeld,
 }

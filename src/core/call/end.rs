@@ -1,31 +1,27 @@
-//! The end of an attempt, as its owner saw it.
+//! The end of an attempt, as its owner saw it: in time, or late.
 
+use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::change::{Action, Change, Next};
-use super::event::Retry;
+use super::change::{Action, Call, Change, Illegal, Next};
+use super::event::Ended;
 use crate::core::actor::Actor;
 use crate::core::outcome::{Evidence, Outcome, Sent};
 use crate::core::record::{Attempt, Check, Failure, FailureKind, Record, State};
-use crate::core::session::Release;
 use crate::core::time::{after, elapsed_ms};
-use crate::core::tool::{Effect, OnUnknown, Tool};
+use crate::core::tool::{Dedup, Effect, OnUnknown, Tool};
 use crate::core::{key, outcome, retry, unknown};
 
 /// The running attempt ended.
-pub(super) fn end(
-    tool: &Tool,
-    record: &Record,
-    evidence: &Evidence,
-    retry: Option<Retry>,
-    now: Timestamp,
-) -> Next {
-    let (outcome, why) = judge(tool, record, evidence);
+pub(super) fn end(call: Call<'_>, ended: &Ended) -> Next {
+    let Call { tool, record, now } = call;
+    let (outcome, why) = judge(tool, record, &ended.evidence);
     let by = Actor::Gateway(record.attempt.owner);
-    if let Some(retry) = retry
-        && let Some(wait) = wait_before_retry(tool, record, &outcome, evidence, retry.jitter, now)
+    let retry_after = ended.evidence.retry_after();
+    if let Some(retry) = ended.retry
+        && let Some(wait) = wait_before_retry(call, &outcome, retry_after, retry.jitter)
     {
         let again = Record {
             attempt: Attempt {
@@ -36,7 +32,7 @@ pub(super) fn end(
             attempts: record.attempts.saturating_add(1),
             earlier_attempt_may_have_run: record.earlier_attempt_may_have_run
                 || outcome == Outcome::Unknown,
-            ..record.changed(now)
+            ..call.changed()
         };
         let (attempt, ms) = (retry.attempt, wait.as_millis());
         let detail = format!("{why}; attempt {attempt} follows in {ms} ms");
@@ -45,9 +41,9 @@ pub(super) fn end(
             .proving(&outcome);
         return Next::write(change, Action::Retry { after: wait });
     }
-    let mut change = finish(tool, record, "ended", by, &outcome, &why, now);
-    // An unknown call is not worked on before the tool wants to hear of it again.
-    if let Some(wait) = evidence.retry_after()
+    let mut change = finish(call, "ended", by, &outcome, &why);
+    // An unknown call is not checked before the time that the tool asked for.
+    if let Some(wait) = retry_after
         && let Some(check) = &mut change.record.check
     {
         check.at = check.at.map(|at| at.max(after(now, wait)));
@@ -57,21 +53,19 @@ pub(super) fn end(
 
 /// What the evidence proves for this call.
 ///
-/// A read has no effect to be in doubt about: an attempt of it without a clear answer has failed.
+/// A read has no effect: without a clear answer its attempt has failed, and is not unknown.
 pub fn judge(tool: &Tool, record: &Record, evidence: &Evidence) -> (Outcome, String) {
     let (outcome, why) = outcome::classify(tool, evidence, Sent::of(record));
-    match (outcome, tool.effect) {
-        (Outcome::Unknown, Effect::Read) => {
-            let failure = Failure {
-                status: evidence.status(),
-                retry_after: evidence.retry_after().map(|wait| wait.min(tool.deadline)),
-                ..Failure::new(FailureKind::Unavailable, &why)
-            };
-            let why = format!("{why}; a read has no effect");
-            (Outcome::NotExecuted(failure), why)
-        }
-        (outcome, _) => (outcome, why),
+    if outcome != Outcome::Unknown || tool.effect == Effect::Write {
+        return (outcome, why);
     }
+    let failure = Failure {
+        status: evidence.status(),
+        retry_after: evidence.retry_after().map(|wait| wait.min(tool.deadline)),
+        ..Failure::new(FailureKind::Unavailable, &why)
+    };
+    let why = format!("{why}; a read has no effect");
+    (Outcome::NotExecuted(failure), why)
 }
 
 /// Whether another attempt of the same run may follow, if there is time.
@@ -87,66 +81,52 @@ pub fn may_be_retried(tool: &Tool, record: &Record, outcome: &Outcome) -> bool {
     is_safe && record.attempt.number < tool.retry.attempts
 }
 
-/// How long to wait before another attempt of the same run; `None`: there is none.
+/// How long to wait before another attempt of the same run; `None`: no further attempt.
 fn wait_before_retry(
-    tool: &Tool,
-    record: &Record,
+    call: Call<'_>,
     outcome: &Outcome,
-    evidence: &Evidence,
+    retry_after: Option<Duration>,
     jitter: f64,
-    now: Timestamp,
 ) -> Option<Duration> {
+    let Call { tool, record, now } = call;
     if !may_be_retried(tool, record, outcome) {
         return None;
     }
-    let wait = retry::delay(
-        &tool.retry,
-        record.attempt.number,
-        jitter,
-        evidence.retry_after(),
-    );
+    let wait = retry::delay(&tool.retry, record.attempt.number, jitter, retry_after);
     let in_time = after(now, wait) < after(record.attempt.run_started_at, tool.deadline);
     in_time.then_some(wait)
 }
 
-/// Until when the key of a call that finishes now is remembered; `None`: for ever.
-///
-/// That of a compensation is.
-pub(super) fn remembered_until(tool: &Tool, record: &Record, now: Timestamp) -> Option<Timestamp> {
-    let source = record.intent.key_source;
-    (source != key::Source::Compensation).then(|| after(now, tool.window(source)))
+/// Until when the key of a call that finishes now is remembered; `None`: for ever, as for a compensation.
+pub(super) fn remembered_until(call: Call<'_>) -> Option<Timestamp> {
+    let source = call.record.intent.key_source;
+    (source != key::Source::Compensation).then(|| after(call.now, call.tool.window(source)))
 }
 
 /// Until when a call that finishes now is kept.
-pub(super) fn kept_until(tool: &Tool, record: &Record, now: Timestamp) -> Timestamp {
-    after(
-        now,
-        tool.retention.max(tool.window(record.intent.key_source)),
-    )
+pub(super) fn kept_until(call: Call<'_>) -> Timestamp {
+    let window = call.tool.window(call.record.intent.key_source);
+    after(call.now, call.tool.retention.max(window))
 }
 
-/// Until when a call that finishes now is kept; `None`: its saga keeps it.
-pub(super) fn kept_unless_in_saga(
-    tool: &Tool,
-    record: &Record,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    let is_alone = record.intent.saga_id.is_empty();
-    is_alone.then(|| kept_until(tool, record, now))
+/// Until when a call that finishes now is kept; `None`: until its saga lets it go.
+pub(super) fn kept_unless_in_saga(call: Call<'_>) -> Option<Timestamp> {
+    let is_alone = call.record.intent.saga_id.is_empty();
+    is_alone.then(|| kept_until(call))
 }
 
 /// The change by which an attempt ends.
 pub(super) fn finish(
-    tool: &Tool,
-    record: &Record,
+    call: Call<'_>,
     event: &'static str,
-    by: Actor<'_>,
+    by: impl fmt::Display,
     outcome: &Outcome,
     why: &str,
-    now: Timestamp,
 ) -> Change {
-    // If the clock was set back meanwhile, the key must not look older than its call once the clock is right again.
+    let Call { tool, record, now } = call;
+    // The clock may have been set back during the call. Once it is right again, the key must not look older than its call.
     let now = now.max(record.updated_at);
+    let call = Call { now, ..call };
     let (state, is_known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content.clone()), true),
         Outcome::NotExecuted(failure) => (State::Failed(failure.clone()), true),
@@ -168,14 +148,13 @@ pub(super) fn finish(
     let has_failed = matches!(state, State::Failed(_));
     let finished = Record {
         state,
-        // What surely was not executed is in doubt no more: the key may run again as if it were new.
+        // A call that was surely not executed is in doubt no more: its key may run again as if it were new.
         earlier_attempt_may_have_run: record.earlier_attempt_may_have_run && !has_failed,
         check,
         latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
-        expires_at: remembered_until(tool, record, now).filter(|_| is_known),
-        // What its saga may still have to undo is not deleted.
-        retain_until: kept_unless_in_saga(tool, record, now).filter(|_| is_known),
-        ..record.changed(now)
+        expires_at: remembered_until(call).filter(|_| is_known),
+        retain_until: kept_unless_in_saga(call).filter(|_| is_known),
+        ..call.changed()
     };
     // The effect of an unknown call may still be under way: its session waits until the lease is over.
     let free_from = if is_known {
@@ -183,14 +162,107 @@ pub(super) fn finish(
     } else {
         record.attempt.lease_until
     };
-    let release = Release {
-        lock_from: tool.is_exclusive().then_some(free_from),
-        retakes_lock: false,
-        // What surely had no effect is no earlier call.
-        similar: record.intent.similar.filter(|_| has_failed),
+    let mut change = Change::new(finished, event, by, detail);
+    change.release.lock_from = tool.is_exclusive().then_some(free_from);
+    // A call that surely had no effect is no near-duplicate of a later one.
+    change.release.similar = record.intent.similar.filter(|_| has_failed);
+    change.about(record.attempt.id).proving(outcome)
+}
+
+/// An attempt that does not run any more ended.
+pub(super) fn end_late(call: Call<'_>, ended: &Ended) -> Result<Next, Illegal> {
+    let settled = if call.record.fencing != ended.fencing {
+        Err(Illegal::NotOwner)
+    } else if call.record.attempt.id == ended.attempt {
+        end_of_newest(call, ended)
+    } else {
+        end_of_earlier(call, ended)
     };
-    let change = Change::new(finished, event, by, detail)
-        .about(record.attempt.id)
-        .proving(outcome);
-    Change { release, ..change }
+    match settled {
+        Ok(change) => Ok(Next::finish(change)),
+        Err(refused) => {
+            let change = contradict(call, ended).ok_or(refused)?;
+            Ok(Next::write(change, Action::Alarm))
+        }
+    }
+}
+
+/// The newest attempt is answered after the call became unknown. The answer counts.
+fn end_of_newest(call: Call<'_>, ended: &Ended) -> Result<Change, Illegal> {
+    let record = call.record;
+    if !matches!(record.state, State::Unknown(_)) {
+        return Err(Illegal::NotOwner);
+    }
+    let (outcome, why) = outcome::classify(call.tool, &ended.evidence, Sent::of(record));
+    if outcome == Outcome::Unknown {
+        return Err(Illegal::StillUnknown);
+    }
+    let by = Actor::Gateway(record.attempt.owner);
+    Ok(finish(call, "ended_late", by, &outcome, &why))
+}
+
+/// An attempt before the newest one is answered.
+///
+/// If that attempt was executed, the call was, whatever the outcome of the newest attempt. Any other
+/// answer proves nothing about the newest attempt.
+fn end_of_earlier(call: Call<'_>, ended: &Ended) -> Result<Change, Illegal> {
+    let Call { tool, record, .. } = call;
+    let counts = match record.state {
+        State::Unknown(_) => true,
+        // Only a run that goes on although an attempt is in doubt has earlier attempts. In an exclusive session the end
+        // would free the lock, and the session's next call would run beside the newest attempt.
+        State::Running => record.earlier_attempt_may_have_run && !tool.is_exclusive(),
+        _ => false,
+    };
+    let sent = Sent {
+        earlier_attempt_may_have_run: true,
+        ..Sent::of(record)
+    };
+    let (outcome, why) = outcome::classify(tool, &ended.evidence, sent);
+    if !counts || !matches!(outcome, Outcome::Executed(_)) {
+        return Err(Illegal::NotOwner);
+    }
+    let change = finish(call, "ended_late", Actor::EarlierAttempt, &outcome, &why);
+    Ok(change.about(ended.attempt))
+}
+
+/// Notes that an attempt was executed which counts as not executed; `None`: no contradiction.
+///
+/// The state stays: callers were told of it, and the key may have run again. A person has to know.
+fn contradict(call: Call<'_>, ended: &Ended) -> Option<Change> {
+    let Call { tool, record, .. } = call;
+    let is_newest = record.attempt.id == ended.attempt;
+    let was_never_run = match &record.state {
+        State::Failed(_) => true,
+        State::Compensated(None) => record.compensation().is_none(),
+        // The call ran again because the earlier attempt counted as not executed.
+        State::Running
+        | State::Succeeded(_)
+        | State::Compensating(_)
+        | State::Compensated(Some(_))
+        | State::Stuck(_) => {
+            !is_newest && !record.earlier_attempt_may_have_run && tool.dedup != Dedup::Key
+        }
+        State::Unknown(_) => false,
+    };
+    let sent = Sent {
+        earlier_attempt_may_have_run: !is_newest,
+        ..Sent::of(record)
+    };
+    let (outcome, why) = outcome::classify(tool, &ended.evidence, sent);
+    if tool.effect == Effect::Read || !was_never_run || !matches!(outcome, Outcome::Executed(_)) {
+        return None;
+    }
+    let by = if is_newest {
+        Actor::Gateway(record.attempt.owner)
+    } else {
+        Actor::EarlierAttempt
+    };
+    let detail = format!(
+        "{why}, although the attempt counts as not executed: the call stays {}, and its key may run again or \
+         has done so",
+        record.state.as_str()
+    );
+    let change = Change::new(call.changed(), "late_proof", by, detail);
+    Some(change.about(ended.attempt).proving(&outcome))
 }

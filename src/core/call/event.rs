@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::core::actor::By;
 use crate::core::outcome::Evidence;
 use crate::core::recipe::prints::Prints;
-use crate::core::record::{
-    AttemptId, Compensation, Content, FailureKind, InstanceId, Intent, Record,
-};
+use crate::core::record::{AttemptId, Compensation, Content, Failure, InstanceId, Intent, Record};
 use crate::core::replay::Fresh;
 use crate::core::session::Brought;
 use crate::core::unknown::{CheckBlocker, Finding, Resolution};
@@ -19,150 +18,133 @@ use crate::core::unknown::{CheckBlocker, Finding, Resolution};
 pub enum Event {
     /// A request asks for the call.
     Arrived(Arrival),
-    /// An attempt ended, as its owner saw it.
-    Ended {
-        attempt: AttemptId,
-        fencing: Option<u64>,
-        evidence: Evidence,
-        /// The id and jitter of a further attempt; `None`: its owner makes none.
-        retry: Option<Retry>,
-    },
-    /// The lease ended without news of the call. `by` found it.
+    /// An attempt ended.
+    Ended(Ended),
+    /// The lease ended and no outcome was written. Gateway `by` found the call.
     LeaseOver { by: InstanceId },
-    /// The process that owned the running attempt has ended. `by` found it.
+    /// The process that owned the running attempt has ended. Gateway `by` found the call.
     OwnerLost { by: InstanceId },
     /// A person accepts that the store has lost its newest writes.
     ///
-    /// Running calls may have ended, and failed ones may have run again. `by` is that person's
-    /// token.
+    /// A running call may have ended since, and a failed one may have run again.
     StoreLost {
-        by: String,
-        reason: String,
-        /// The store surely has everything that was written until then; `None`: that is not known.
+        by: By,
+        /// The store has every write up to this time; `None`: no such time is known.
         whole_until: Option<Timestamp>,
     },
     /// A person takes the session's lock from the run with this fencing token.
+    Unlocked { by: By, fencing: Option<u64> },
+    /// The check of an unknown call is due, and gateway `by` does it.
     ///
-    /// `by` is that person's token.
-    Unlocked {
-        by: String,
-        reason: String,
-        fencing: Option<u64>,
-    },
-    /// The check of an unknown call is due.
-    ///
-    /// `by` does it. A further attempt would be `attempt`; `None`: a person has paused the tool, so
-    /// there must be none.
+    /// `attempt` is the id of a further attempt; `None`: the tool is paused, so nothing is sent.
     CheckDue {
         by: InstanceId,
         attempt: Option<AttemptId>,
     },
-    /// The check is due, but something blocks it. `by` has found that.
+    /// Gateway `by` found the due check blocked.
     CheckPostponed {
         by: InstanceId,
         blocker: CheckBlocker,
     },
-    /// An unknown call has no check planned, although its tool has a policy now.
-    ///
-    /// `by` has found it.
+    /// Gateway `by` found an unknown call without a planned check, although its tool has a policy now.
     CheckMissing { by: InstanceId },
-    /// A person wants the tool asked whether it knows the key. `by` is that person's token.
-    ProbeAsked { by: String, reason: String },
-    /// A probe asked at `asked_at` whether the tool knows the key. `by` has asked.
-    Probed {
-        by: InstanceId,
-        asked_at: Timestamp,
-        finding: Finding,
-        /// How long the tool asked to wait.
-        retry_after: Option<Duration>,
-    },
-    /// A person settles an unknown call. `by` is that person's token.
-    Resolved {
-        by: String,
-        reason: String,
-        resolution: Resolution,
-    },
-    /// A source shows the effect of an unknown call. `by` is the reconciliation that has found it.
+    /// A person wants the tool asked whether it knows the key.
+    ProbeAsked(By),
+    /// A probe has asked the tool whether it knows the key.
+    Probed(Probed),
+    /// A person settles an unknown or a stuck call.
+    Resolved { by: By, resolution: Resolution },
+    /// A source shows the effect of an unknown call to the reconciliation `by`.
     Reconciled { by: String, content: Content },
-    /// A person wants the request sent once more, to compare.
+    /// The person with token `by` wants the request sent once more, to compare the results.
     ///
-    /// `by` is that person's token. `by_person`: the stored result is a person's, and not the
-    /// tool's.
+    /// `by_person`: the stored result comes from a person, not from the tool.
     ToVerify { by: String, by_person: bool },
     /// The tool answered the same request once more.
     Verified { by: String, fresh: Fresh },
-    /// The call was claimed, and its saga does not let it be sent. `by` has found it.
+    /// Gateway `by` has claimed the call, and its saga does not let the call be sent.
     NotJoined {
         by: InstanceId,
         attempt: AttemptId,
-        kind: FailureKind,
-        why: String,
+        why: Failure,
     },
     /// The call is to be undone by this compensation; `None`: its tool declares none.
-    ///
-    /// `by` is a gateway or a token.
     ToCompensate {
-        by: String,
-        reason: String,
+        by: By,
         compensation: Option<Compensation>,
     },
-    /// The compensation has ended, or never will run. `by` has noticed.
+    /// Gateway `by` found that the compensation has ended, or never will run.
     UndoEnded { by: InstanceId, end: UndoEnd },
     /// A person decides that the call is not undone.
     ///
-    /// `by` is that person's token; `compensation` is the stored compensation, which no gateway
-    /// begins meanwhile.
+    /// `compensation` is the stored compensation. No gateway begins it meanwhile.
     Skipped {
-        by: String,
-        reason: String,
+        by: By,
         compensation: Option<Box<Record>>,
     },
-    /// Its saga has ended, and no longer keeps the call.
+    /// The call's saga has ended and no longer keeps the call.
     SagaEnded { by: InstanceId },
-    /// An effect whose call no ledger knows any more is written back as a call.
+    /// An effect without a call in the ledger is written back as a call.
     Adopted(Adoption),
-    /// The effect that the call was adopted from is to be undone at its source. `by` is the reconciliation that does it.
-    EffectToUndo { by: String, reason: String },
+    /// A reconciliation is about to undo, at its source, the effect that the call was adopted from.
+    EffectToUndo(By),
     /// A request with another key looks like the call and is to get its result.
-    ///
-    /// `instead_of` are calls past their window that hold a name of the request. `by` was asked.
-    Resembled {
-        intent: Arc<Intent>,
-        instead_of: Vec<Record>,
-        by: InstanceId,
-    },
+    Resembled(Resembled),
+}
+
+/// The end of an attempt, as its owner saw it.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub attempt: AttemptId,
+    pub fencing: Option<u64>,
+    pub evidence: Evidence,
+    /// The id and jitter of a further attempt; `None`: the owner makes none.
+    pub retry: Option<Retry>,
+}
+
+/// The answer to a probe.
+#[derive(Debug, Clone)]
+pub struct Probed {
+    /// The gateway that asked the tool.
+    pub by: InstanceId,
+    pub asked_at: Timestamp,
+    pub finding: Finding,
+    /// How long the tool asked to wait.
+    pub retry_after: Option<Duration>,
+}
+
+/// A request whose key is another than that of the call it looks like.
+#[derive(Debug, Clone)]
+pub struct Resembled {
+    pub intent: Arc<Intent>,
+    /// Calls past their window that hold a name of the request.
+    pub instead_of: Vec<Record>,
+    /// The gateway that got the request.
+    pub by: InstanceId,
 }
 
 /// A request for a call, as read by the gateway that would run it.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     pub intent: Arc<Intent>,
-    /// Its fingerprints by the recipes of earlier calls.
+    /// The request's fingerprints by the recipes of earlier calls.
     pub prints: Arc<Prints>,
     pub brought: Brought,
     pub attempt: AttemptId,
     pub owner: InstanceId,
 }
 
-impl Arrival {
-    /// Whether it names a saga that is not the call's: it would be undone with a saga of which this one knows nothing.
-    pub(super) fn is_of_other_saga(&self, record: &Record) -> bool {
-        let (named, there) = (&self.intent.saga_id, &record.intent.saga_id);
-        !named.is_empty() && named != there
-    }
-}
-
-/// An effect at a source that is adopted.
+/// An effect that a source shows and that is adopted as a call.
 #[derive(Debug, Clone)]
 pub struct Adoption {
-    /// The intent, as far as it is known from the effect: a key, and no arguments.
+    /// What the effect shows of the intent: a key, and no arguments.
     pub intent: Arc<Intent>,
-    /// Follows from the effect, so that it is adopted once.
+    /// Derived from the effect, so that the effect is adopted only once.
     pub attempt: AttemptId,
     pub content: Content,
-    /// The gateway that adopts it.
+    /// The gateway that adopts the effect.
     pub owner: InstanceId,
-    /// The reconciliation that has found it.
+    /// The reconciliation that has found the effect.
     pub by: String,
     /// A sentence for the history.
     pub why: String,
@@ -172,17 +154,27 @@ pub struct Adoption {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoEnd {
     Undone,
-    /// Only a person can undo it; says why.
+    /// Only a person can undo the call; says why.
     Stuck(String),
 }
 
 impl Event {
+    /// The newest attempt of a call ended, and its owner makes no further one.
+    pub fn ended(record: &Record, evidence: Evidence) -> Self {
+        Self::Ended(Ended {
+            attempt: record.attempt.id,
+            fencing: record.fencing,
+            evidence,
+            retry: None,
+        })
+    }
+
     /// The same event, without a further attempt.
     #[must_use]
     pub fn without_retry(&self) -> Self {
         let mut event = self.clone();
-        if let Self::Ended { retry, .. } = &mut event {
-            *retry = None;
+        if let Self::Ended(ended) = &mut event {
+            ended.retry = None;
         }
         event
     }

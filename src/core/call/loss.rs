@@ -1,40 +1,37 @@
-//! A call whose owner, store or lock is lost: its outcome is unknown, unless it only reads.
+//! A call whose owner, store or lock is lost: its outcome is unknown, unless the call only reads.
+
+use std::fmt;
 
 use jiff::Timestamp;
 
-use super::change::{Change, Illegal};
+use super::change::{Call, Change, Illegal};
 use super::end::{finish, judge};
-use crate::core::actor::Actor;
+use crate::core::actor::By;
 use crate::core::outcome::{Evidence, Outcome};
 use crate::core::record::{Attempt, Record, State};
-use crate::core::session::Release;
 use crate::core::time::after;
-use crate::core::tool::{Effect, Tool};
+use crate::core::tool::Effect;
 
 /// The owner of a running attempt is gone: the outcome is unknown.
 pub(super) fn lose(
-    tool: &Tool,
-    record: &Record,
+    call: Call<'_>,
     event: &'static str,
-    by: Actor<'_>,
+    by: impl fmt::Display,
     why: &str,
-    now: Timestamp,
 ) -> Change {
     let why = why.to_owned();
-    let (outcome, why) = judge(tool, record, &Evidence::Lost { why });
-    finish(tool, record, event, by, &outcome, &why, now)
+    let (outcome, why) = judge(call.tool, call.record, &Evidence::Lost { why });
+    finish(call, event, by, &outcome, &why)
 }
 
 /// The store has lost newer states of a call, and who held the session's lock.
 pub(super) fn store_lost(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
+    call: Call<'_>,
+    by: &By,
     whole_until: Option<Timestamp>,
-    now: Timestamp,
 ) -> Result<Change, Illegal> {
-    // A later run, of which the store has lost everything, may have begun just now.
+    let Call { tool, record, now } = call;
+    // A later run of the call may have begun just now, with all of its writes lost.
     let lease_until = record.attempt.lease_until.max(after(now, tool.lease()));
     let attempt = Attempt {
         lease_until,
@@ -42,12 +39,12 @@ pub(super) fn store_lost(
     };
     let prolonged = Record {
         attempt,
-        // That run would be newer than the attempt which the store still has: that one proves nothing for it.
+        // The stored attempt proves nothing for such a later run.
         earlier_attempt_may_have_run: true,
         ..record.clone()
     };
-    // It may have run again until its key was forgotten. Had it done so before the loss, the store would say so. Clocks
-    // of gateways differ by less than a lease.
+    // A failed call may have run again until its key was forgotten. If the store has every write up to then, and for a
+    // lease longer, as the clocks of gateways differ by less, it would show that run.
     let is_kept =
         |expires_at| whole_until.is_some_and(|until| after(expires_at, tool.lease()) <= until);
     let is_settled = match record.state {
@@ -58,21 +55,20 @@ pub(super) fn store_lost(
     if is_settled {
         return Err(Illegal::NotRunning);
     }
-    let by = Actor::Token(by);
-    let why = format!("the store has lost data ({reason})");
+    let why = format!("the store has lost data ({})", by.reason);
     if let State::Unknown(_) = record.state {
         let why = format!("{why}: it may have been sent again since");
-        let change = Change::new(prolonged.changed(now), "store_lost", by, why)
+        let mut change = Change::new(prolonged.changed(now), "store_lost", &by.actor, why)
             .about(record.attempt.id)
             .proving(&Outcome::Unknown);
-        let lock_from = tool.is_exclusive().then_some(lease_until);
-        let release = Release {
-            lock_from,
-            ..Release::default()
-        };
-        return Ok(Change { release, ..change });
+        change.release.lock_from = tool.is_exclusive().then_some(lease_until);
+        return Ok(change);
     }
-    let mut change = lose(tool, &prolonged, "store_lost", by, &why, now);
+    let prolonged = Call {
+        record: &prolonged,
+        ..call
+    };
+    let mut change = lose(prolonged, "store_lost", &by.actor, &why);
     match record.state {
         State::Running => change.release.retakes_lock = true,
         // Only a later run is in doubt.
@@ -88,30 +84,19 @@ pub(super) fn store_lost(
 /// A person frees the session's lock.
 ///
 /// The call's attempt goes on, and is its last.
-pub(super) fn unlock(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
-    now: Timestamp,
-) -> Change {
+pub(super) fn unlock(call: Call<'_>, by: &By) -> Change {
     // A further attempt would run beside the session's next call.
     let attempt = Attempt {
-        number: tool.retry.attempts,
-        ..record.attempt.clone()
+        number: call.tool.retry.attempts,
+        ..call.record.attempt.clone()
     };
     let unlocked = Record {
         attempt,
-        ..record.changed(now)
+        ..call.changed()
     };
+    let reason = &by.reason;
     let detail = format!("the session's lock was taken away from it ({reason})");
-    let change = Change::new(unlocked, "unlocked", Actor::Token(by), detail);
-    let release = Release {
-        lock_from: Some(now),
-        ..Release::default()
-    };
-    Change {
-        release,
-        ..change.about(record.attempt.id)
-    }
+    let mut change = Change::new(unlocked, "unlocked", &by.actor, detail);
+    change.release.lock_from = Some(call.now);
+    change.about(call.record.attempt.id)
 }

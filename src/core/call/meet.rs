@@ -1,6 +1,6 @@
 //! Which of several stored calls an arrival repeats, or which one blocks it.
 //!
-//! An arrival looks under all of its names, and may meet several calls.
+//! An arrival looks under all of its names, and may find several calls.
 
 use jiff::Timestamp;
 
@@ -10,17 +10,17 @@ use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{Holder, Intent};
 
-/// The result of looking under an arrival's names. Numbers are places among the holders.
+/// The result of looking under an arrival's names. Numbers are indexes of holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met {
     /// No stored call blocks the arrival.
     Free {
-        /// Calls past their window: they give up those of the names that the arrival claims.
+        /// Calls past their window. The arrival claims its names from them.
         instead_of: Vec<usize>,
-        /// Names by earlier recipes that stand for other calls: the arrival does not claim them.
+        /// Names by earlier recipes that other calls hold. The arrival does not claim these names.
         left: Vec<Lookup>,
     },
-    /// This call: it is the same, or it blocks the arrival.
+    /// This call is the same as the arrival, or blocks it.
     Call(usize),
     /// This call is past its window, and its key is not forgotten yet.
     Expired(usize),
@@ -34,25 +34,25 @@ pub fn meet(
     prints: &Prints,
     now: Timestamp,
 ) -> Met {
-    let by = |holder: &Holder| {
-        names
-            .iter()
-            .filter(|name| holder.names.contains(&name.lookup))
-            .collect::<Vec<_>>()
+    let held = |holder: &Holder| {
+        let held = names.iter();
+        let held = held.filter(|name| holder.names.contains(&name.lookup));
+        held.collect::<Vec<_>>()
     };
-    let part = |holder: &Holder| by(holder).iter().map(|name| name.part).min();
-    let is_runtime = |holder: &Holder| by(holder).iter().any(|name| name.is_runtime);
+    let part = |holder: &Holder| held(holder).iter().map(|name| name.part).min();
+    let is_runtime = |holder: &Holder| held(holder).iter().any(|name| name.is_runtime);
     let lives = |holder: &Holder| !is_over(&holder.record, intent, now);
-    let is = |holder: &Holder, sameness| prints.compare(intent, &holder.record) == sameness;
     let first = |is_it: &dyn Fn(&Holder) -> bool| holders.iter().position(is_it);
-
-    let same = first(&|holder| lives(holder) && is(holder, Sameness::Same));
-    let unclear = || first(&|holder| lives(holder) && is(holder, Sameness::Unclear));
-    let in_the_way = || {
-        let by = |wanted| first(&|holder: &Holder| lives(holder) && part(holder) == Some(wanted));
-        by(Part::Today).or_else(|| by(Part::Second))
+    let compares = |sameness| {
+        first(&|holder| lives(holder) && prints.compare(intent, &holder.record) == sameness)
     };
-    if let Some(call) = same.or_else(unclear).or_else(in_the_way) {
+    let has = |wanted| first(&|holder| lives(holder) && part(holder) == Some(wanted));
+
+    let call = compares(Sameness::Same)
+        .or_else(|| compares(Sameness::Unclear))
+        .or_else(|| has(Part::Today))
+        .or_else(|| has(Part::Second));
+    if let Some(call) = call {
         return Met::Call(call);
     }
     let expired = first(&|holder| {
@@ -62,16 +62,13 @@ pub fn meet(
     if let Some(call) = expired {
         return Met::Expired(call);
     }
-    let instead_of = (0..holders.len())
-        .filter(|place| !lives(&holders[*place]))
-        .collect();
-    let left = holders
-        .iter()
-        .filter(|holder| lives(holder))
-        .flat_map(|holder| holder.names.iter().copied());
+    let instead_of = (0..holders.len()).filter(|index| !lives(&holders[*index]));
+    let left = holders.iter().filter(|holder| lives(holder));
     Met::Free {
-        instead_of,
-        left: left.collect(),
+        instead_of: instead_of.collect(),
+        left: left
+            .flat_map(|holder| holder.names.iter().copied())
+            .collect(),
     }
 }
 

@@ -1,37 +1,37 @@
-//! How an unknown call comes to rest: it is probed, sent again, or settled by a person.
+//! How an unknown call is settled or given up: by probes, by sending it again, or by a person.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::change::{Action, Change, Illegal, Next};
+use super::change::{Action, Call, Change, Illegal, Next, first_attempt};
 use super::end::finish;
-use crate::core::actor::Actor;
+use super::event::Probed;
+use crate::core::actor::{Actor, By};
 use crate::core::outcome::Outcome;
 use crate::core::record::{
-    Attempt, AttemptId, Check, Content, Failure, FailureKind, InstanceId, Record, State,
+    AttemptId, Check, Content, Failure, FailureKind, InstanceId, Record, State,
 };
 use crate::core::redact;
 use crate::core::time::after;
-use crate::core::tool::{OnUnknown, Tool};
+use crate::core::tool::OnUnknown;
 use crate::core::unknown::{self, CheckBlocker, Finding, Resolution};
 
 /// Begins the due check of an unknown call.
 ///
-/// Writing the next time first keeps other gateways from the same check.
+/// The time of the next check is written first, so that no other gateway makes the same check.
 pub(super) fn work_on(
-    tool: &Tool,
-    record: &Record,
+    call: Call<'_>,
     by: InstanceId,
     attempt: Option<AttemptId>,
-    now: Timestamp,
 ) -> Result<Next, Illegal> {
+    let Call { tool, record, now } = call;
     let check = due(record, now)?;
     let number = check.number.saturating_add(1);
-    // What is due is worked on also if that is the last time: it is given up only after that.
+    // The due check is made even if it is the last one. The checks are given up only after it.
     let counted = Check { number, ..check };
     let later = unknown::next_check(tool, record.attempt.id, counted, now);
-    let change = |event, check, detail: &str| reschedule(record, by, event, check, detail, now);
+    let change = |event, check, detail: &str| reschedule(call, by, event, check, detail);
     let given_up = |why| Next::finish(change("given_up", Some(Check { at: None, ..check }), why));
     Ok(match (tool.unknown, attempt) {
         (OnUnknown::Elsewhere, _) => return Err(Illegal::NotDue),
@@ -39,7 +39,7 @@ pub(super) fn work_on(
             let detail = "calls of the tool are held: a late answer or a person may settle it";
             Next::finish(change("held", None, detail))
         }
-        // Being asked has no effect, so a paused tool is asked, too.
+        // A probe has no effect, so a paused tool is asked, too.
         (OnUnknown::Probe { .. }, _) => {
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
             Next::write(change("probing", Some(later), &detail), Action::Probe)
@@ -59,17 +59,11 @@ pub(super) fn work_on(
         (OnUnknown::Retry, Some(attempt)) => {
             let again = Record {
                 state: State::Running,
-                attempt: Attempt {
-                    id: attempt,
-                    owner: by,
-                    number: 1,
-                    run_started_at: now,
-                    lease_until: after(now, tool.lease()),
-                },
+                attempt: first_attempt(tool, attempt, by, now),
                 attempts: record.attempts.saturating_add(1),
                 earlier_attempt_may_have_run: true,
                 check: Some(later),
-                ..record.changed(now)
+                ..call.changed()
             };
             let detail = format!(
                 "the same key is sent to the tool again, for time {number}: it deduplicates"
@@ -80,37 +74,30 @@ pub(super) fn work_on(
     })
 }
 
-/// Has the tool asked because a person wants it, also when no check is planned any more.
+/// A person has the tool asked, even if no check is planned.
 ///
-/// The planned check stays. What the answer proves is decided as for any probe.
-pub(super) fn ask_now(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
-    now: Timestamp,
-) -> Result<Next, Illegal> {
-    if !unknown::may_be_asked(tool) {
+/// A planned check stays planned. The answer is judged like that of any probe.
+pub(super) fn ask_now(call: Call<'_>, by: &By) -> Result<Next, Illegal> {
+    if !unknown::may_be_asked(call.tool) {
         return Err(Illegal::NoProbe);
     }
+    let reason = &by.reason;
     let detail = format!("a person has the tool asked whether it knows the key ({reason})");
-    let asked = record.changed(now);
-    let change = Change::new(asked, "probing", Actor::Token(by), detail);
-    Ok(Next::write(change.about(record.attempt.id), Action::Probe))
+    let change = Change::new(call.changed(), "probing", &by.actor, detail);
+    let change = change.about(call.record.attempt.id);
+    Ok(Next::write(change, Action::Probe))
 }
 
-/// Postpones a due check that is blocked, or gives it up for ever.
+/// Postpones a due check that is blocked, or gives up the checks.
 pub(super) fn postpone(
-    tool: &Tool,
-    record: &Record,
+    call: Call<'_>,
     by: InstanceId,
     blocker: CheckBlocker,
-    now: Timestamp,
 ) -> Result<Change, Illegal> {
-    let check = due(record, now)?;
+    let check = due(call.record, call.now)?;
     let given_up = |why| {
         let given_up = Check { at: None, ..check };
-        Ok(reschedule(record, by, "given_up", Some(given_up), why, now))
+        Ok(reschedule(call, by, "given_up", Some(given_up), why))
     };
     let (wait, why) = match blocker {
         CheckBlocker::KeyGone => {
@@ -129,25 +116,21 @@ pub(super) fn postpone(
         ),
         CheckBlocker::Store => (Duration::ZERO, "the store lets nothing begin now"),
     };
-    let later = Some(unknown::put_off(tool, check, wait, now));
+    let later = Some(unknown::put_off(call.tool, check, wait, call.now));
     let why = format!("it is not worked on now: {why}");
-    Ok(reschedule(record, by, "put_off", later, &why, now))
+    Ok(reschedule(call, by, "put_off", later, &why))
 }
 
 /// Plans a check for an unknown call whose tool has a policy by now.
-pub(super) fn take_up(
-    tool: &Tool,
-    record: &Record,
-    by: InstanceId,
-    now: Timestamp,
-) -> Result<Change, Illegal> {
-    // What was given up stays so.
+pub(super) fn take_up(call: Call<'_>, by: InstanceId) -> Result<Change, Illegal> {
+    let Call { tool, record, now } = call;
+    // Checks that were given up stay given up.
     if record.check.is_some() || tool.unknown == OnUnknown::Elsewhere {
         return Err(Illegal::NotDue);
     }
     let first = unknown::first_check(tool, record, now).ok_or(Illegal::NotDue)?;
     let why = "the tool's calls are not held any more";
-    Ok(reschedule(record, by, "taken_up", Some(first), why, now))
+    Ok(reschedule(call, by, "taken_up", Some(first), why))
 }
 
 /// The check of an unknown call, if it is due.
@@ -158,55 +141,43 @@ fn due(record: &Record, now: Timestamp) -> Result<Check, Illegal> {
 
 /// Changes only the time of the next check.
 fn reschedule(
-    record: &Record,
+    call: Call<'_>,
     by: InstanceId,
     event: &'static str,
     check: Option<Check>,
     detail: &str,
-    now: Timestamp,
 ) -> Change {
     let rescheduled = Record {
         check,
-        ..record.changed(now)
+        ..call.changed()
     };
-    Change::new(rescheduled, event, Actor::Gateway(by), detail).about(record.attempt.id)
+    let change = Change::new(rescheduled, event, Actor::Gateway(by), detail);
+    change.about(call.record.attempt.id)
 }
 
-/// A probe has an answer.
-pub(super) fn probed(
-    tool: &Tool,
-    record: &Record,
-    by: InstanceId,
-    asked_at: Timestamp,
-    finding: &Finding,
-    retry_after: Option<Duration>,
-    now: Timestamp,
-) -> Change {
-    let settle = |outcome, why: &str| {
-        finish(
-            tool,
-            record,
-            "probed",
-            Actor::Gateway(by),
-            &outcome,
-            why,
-            now,
-        )
-    };
-    let why = match finding {
+/// The tool has answered a probe.
+pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
+    let Call { tool, record, now } = call;
+    let settle =
+        |outcome, why: &str| finish(call, "probed", Actor::Gateway(probed.by), &outcome, why);
+    // The probe cannot have been sent later than now.
+    let asked_at = probed.asked_at.min(now);
+    let why = match &probed.finding {
         Finding::Found(content) => {
-            return settle(Outcome::Executed(content.clone()), &finding.told());
+            let outcome = Outcome::Executed(content.clone());
+            return settle(outcome, &probed.finding.told());
         }
         Finding::NotFound if unknown::is_negative_final(tool, record, asked_at) => {
             let why = "the tool does not know the key, and nothing of it can be under way any more";
             return settle(not_executed(why), why);
         }
-        Finding::NotFound | Finding::Unclear(_) => finding.told(),
+        Finding::NotFound | Finding::Unclear(_) => probed.finding.told(),
     };
     let check = record.check.map(|check| {
+        let not_before = probed.retry_after.map(|wait| after(now, wait));
         let at = check
             .at
-            .map(|at| retry_after.map_or(at, |wait| at.max(after(now, wait))));
+            .map(|at| not_before.map_or(at, |least| at.max(least)));
         unknown::unless_too_late(tool, Check { at, ..check })
     });
     let goes_on = |check: Option<Check>| check.is_some_and(|check| check.at.is_some());
@@ -217,54 +188,30 @@ pub(super) fn probed(
     } else {
         ("probed", why)
     };
-    reschedule(record, by, event, check, &why, now).proving(&Outcome::Unknown)
+    reschedule(call, probed.by, event, check, &why).proving(&Outcome::Unknown)
 }
 
 /// A person settles an unknown call.
 ///
 /// "Failed" is refused while the request may still be under way.
-pub(super) fn resolve(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
-    resolution: &Resolution,
-    now: Timestamp,
-) -> Result<Change, Illegal> {
-    let why = format!("a person has settled it ({reason})");
+pub(super) fn resolve(call: Call<'_>, by: &By, resolution: &Resolution) -> Result<Change, Illegal> {
+    let why = format!("a person has settled it ({})", by.reason);
     let outcome = match resolution {
         Resolution::Succeeded(content) => Outcome::Executed(content.clone()),
-        Resolution::Failed if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),
+        Resolution::Failed if call.may_still_run() => return Err(Illegal::MayStillRun),
         Resolution::Failed => not_executed(&why),
     };
-    Ok(finish(
-        tool,
-        record,
-        "resolved",
-        Actor::Token(by),
-        &outcome,
-        &why,
-        now,
-    ))
+    Ok(finish(call, "resolved", &by.actor, &outcome, &why))
 }
 
 /// A source shows the call's effect: the call was executed.
-pub(super) fn reconciled(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    content: &Content,
-    now: Timestamp,
-) -> Change {
-    let (by, outcome) = (
-        Actor::Reconciliation(by),
-        Outcome::Executed(content.clone()),
-    );
+pub(super) fn reconciled(call: Call<'_>, by: &str, content: &Content) -> Change {
+    let outcome = Outcome::Executed(content.clone());
     let why = "the system behind the tool has its effect";
-    finish(tool, record, "reconciled", by, &outcome, why, now)
+    finish(call, "reconciled", Actor::Reconciliation(by), &outcome, why)
 }
 
-/// An unknown call turned out not to have been executed.
+/// An unknown call was not executed after all.
 fn not_executed(why: &str) -> Outcome {
     Outcome::NotExecuted(Failure::new(FailureKind::NotExecuted, why))
 }

@@ -2,35 +2,24 @@
 //!
 //! `saga` decides the order and the compensations.
 
-use jiff::Timestamp;
-
-use super::change::{Change, Illegal};
+use super::change::{Call, Change, Illegal};
 use super::end::{finish, kept_unless_in_saga, kept_until, remembered_until};
 use super::event::UndoEnd;
-use crate::core::actor::Actor;
+use crate::core::actor::{Actor, By};
 use crate::core::compensation;
 use crate::core::mcp::round;
 use crate::core::outcome::Outcome;
-use crate::core::record::{
-    Check, Compensation, Content, Failure, FailureKind, InstanceId, Record, State, Undo,
-};
+use crate::core::record::{Check, Compensation, Content, Failure, InstanceId, Record, State, Undo};
 use crate::core::tool::{Effect, Tool};
 use crate::core::unknown::Resolution;
 
 /// A claimed call is not sent, because of its saga.
-pub(super) fn not_joined(
-    tool: &Tool,
-    record: &Record,
-    by: InstanceId,
-    kind: FailureKind,
-    why: &str,
-    now: Timestamp,
-) -> Change {
-    let outcome = Outcome::NotExecuted(Failure::new(kind, why));
+pub(super) fn not_joined(call: Call<'_>, by: InstanceId, why: &Failure) -> Change {
+    let outcome = Outcome::NotExecuted(why.clone());
     let by = Actor::Gateway(by);
-    let mut change = finish(tool, record, "not_joined", by, &outcome, why, now);
-    // Its saga has nothing to undo here, and may not look at it again.
-    change.record.retain_until = Some(kept_until(tool, record, now));
+    let mut change = finish(call, "not_joined", by, &outcome, &why.why);
+    // Its saga has nothing to undo here, and may not look at the call again.
+    change.record.retain_until = Some(kept_until(call));
     change
 }
 
@@ -39,16 +28,15 @@ pub(super) fn not_joined(
 /// The mark is written before anything is sent: from then on nothing else happens to the call, and
 /// its compensation is known.
 pub(super) fn to_compensate(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
+    call: Call<'_>,
+    by: &By,
     compensation: Option<&Compensation>,
-    now: Timestamp,
 ) -> Result<Change, Illegal> {
+    let Call { tool, record, .. } = call;
     if tool.effect == Effect::Read {
         return Err(Illegal::NothingToUndo);
     }
+    let reason = &by.reason;
     let content = match &record.state {
         State::Running => return Err(Illegal::MayStillRun),
         State::Compensating(_) | State::Compensated(_) => return Err(Illegal::NothingToUndo),
@@ -57,13 +45,13 @@ pub(super) fn to_compensate(
             let undone = Record {
                 state: State::Compensated(None),
                 undo: Some(Undo::default()),
-                expires_at: remembered_until(tool, record, now),
-                ..record.changed(now)
+                expires_at: remembered_until(call),
+                ..call.changed()
             };
-            return Ok(Change::new(undone, "compensation_empty", by, detail));
+            return Ok(Change::new(undone, "compensation_empty", &by.actor, detail));
         }
-        // Its request may still reach the tool, after what would undo it.
-        State::Unknown(_) if now < record.attempt.lease_until => return Err(Illegal::MayStillRun),
+        // The call's request may still reach the tool, after the compensation.
+        State::Unknown(_) if call.may_still_run() => return Err(Illegal::MayStillRun),
         State::Unknown(_) if !undoes_unknown(tool) => return Err(Illegal::StillUnknown),
         State::Unknown(_) | State::Failed(_) => None,
         State::Succeeded(content) => Some(content.clone()),
@@ -84,12 +72,12 @@ pub(super) fn to_compensate(
         }),
         expires_at: None,
         retain_until: None,
-        ..record.changed(now)
+        ..call.changed()
     };
-    Ok(Change::new(undone, "compensating", by, detail))
+    Ok(Change::new(undone, "compensating", &by.actor, detail))
 }
 
-/// Whether the call surely has no effect: it never ran, or its server only asked.
+/// Whether the call surely has no effect: it never ran, or its server only asked a question.
 fn has_no_effect(tool: &Tool, record: &Record) -> bool {
     matches!(record.state, State::Failed(_)) || tool.may_ask && round::asked_by(record).is_some()
 }
@@ -100,97 +88,78 @@ pub fn undoes_unknown(tool: &Tool) -> bool {
 }
 
 /// A compensation has ended.
-pub(super) fn undo_ended(
-    tool: &Tool,
-    record: &Record,
-    by: InstanceId,
-    end: &UndoEnd,
-    now: Timestamp,
-) -> Change {
-    let content = record.state.content().cloned();
+pub(super) fn undo_ended(call: Call<'_>, by: InstanceId, end: &UndoEnd) -> Change {
+    let content = call.record.state.content().cloned();
     let by = Actor::Gateway(by);
     match end {
         UndoEnd::Undone => {
-            let undone = compensated(tool, record, content, now);
+            let undone = at_rest(call, State::Compensated(content));
             Change::new(undone, "compensated", by, "what it did is undone")
         }
         UndoEnd::Stuck(why) => {
             let stuck = Record {
                 state: State::Stuck(content),
-                ..record.changed(now)
+                ..call.changed()
             };
             Change::new(stuck, "stuck", by, why)
         }
     }
 }
 
-fn compensated(tool: &Tool, record: &Record, content: Option<Content>, now: Timestamp) -> Record {
+/// The record of a call that is undone, or is not to be undone any more.
+fn at_rest(call: Call<'_>, state: State) -> Record {
     Record {
-        state: State::Compensated(content),
-        expires_at: remembered_until(tool, record, now),
-        retain_until: kept_unless_in_saga(tool, record, now),
-        ..record.changed(now)
+        state,
+        expires_at: remembered_until(call),
+        retain_until: kept_unless_in_saga(call),
+        ..call.changed()
     }
 }
 
 /// A person settles a stuck call: its effect stands, or is gone.
-pub(super) fn resolve_stuck(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
-    resolution: &Resolution,
-    now: Timestamp,
-) -> Change {
-    let known = record.state.content().cloned();
+pub(super) fn resolve_stuck(call: Call<'_>, by: &By, resolution: &Resolution) -> Change {
+    let known = call.record.state.content().cloned();
     let (resolved, what) = match resolution {
-        Resolution::Failed => (compensated(tool, record, known, now), "it is undone"),
+        Resolution::Failed => (at_rest(call, State::Compensated(known)), "it is undone"),
         Resolution::Succeeded(content) => {
-            // What the tool itself has said goes before what a person says.
+            // The tool's own result goes before what a person says.
             let content = known.unwrap_or_else(|| content.clone());
-            (stands(tool, record, content, now), "its effect stands")
+            (stands(call, content), "its effect stands")
         }
     };
-    let detail = format!("a person says that {what} ({reason})");
-    Change::new(resolved, "resolved", Actor::Token(by), detail)
+    let detail = format!("a person says that {what} ({})", by.reason);
+    Change::new(resolved, "resolved", &by.actor, detail)
 }
 
 /// A person decides that the call is not undone.
 pub(super) fn skip(
-    tool: &Tool,
-    record: &Record,
-    by: &str,
-    reason: &str,
+    call: Call<'_>,
+    by: &By,
     compensation: Option<&Record>,
-    now: Timestamp,
 ) -> Result<Change, Illegal> {
-    match (
-        &record.state,
-        compensation.map(|made| (&made.state, made.attempt.lease_until)),
-    ) {
-        (_, Some((State::Running, _))) => return Err(Illegal::BeingUndone),
-        (_, Some((State::Unknown(_), lease_until))) if now < lease_until => {
-            return Err(Illegal::BeingUndone);
+    let Call { record, now, .. } = call;
+    if let Some(made) = compensation {
+        match (&made.state, &record.state) {
+            (State::Running, _) => return Err(Illegal::BeingUndone),
+            (State::Unknown(_), _) if now < made.attempt.lease_until => {
+                return Err(Illegal::BeingUndone);
+            }
+            // The call is undone; only its record does not say so yet.
+            (State::Succeeded(_), State::Compensating(_)) => return Err(Illegal::NothingToUndo),
+            _ => {}
         }
-        // It is undone; only that is not written down yet.
-        (State::Compensating(_), Some((State::Succeeded(_), _))) => {
-            return Err(Illegal::NothingToUndo);
-        }
-        _ => {}
     }
     let skipped = match (&record.state, record.state.content()) {
         (State::Running, _) => return Err(Illegal::MayStillRun),
-        (State::Unknown(_), _) if now < record.attempt.lease_until => {
-            return Err(Illegal::MayStillRun);
-        }
+        (State::Unknown(_), _) if call.may_still_run() => return Err(Illegal::MayStillRun),
         (State::Failed(_) | State::Compensated(_), _) => return Err(Illegal::NothingToUndo),
-        (_, Some(content)) => stands(tool, record, content.clone(), now),
-        // What is done about unknown calls goes on.
+        (_, Some(content)) => stands(call, content.clone()),
+        // The checks of an unknown call go on.
         (State::Unknown(_), None) => Record {
             undo: skipped(record),
-            ..record.changed(now)
+            ..call.changed()
         },
-        // Its outcome was never known, and it is not asked for any more.
+        // Its outcome was never known, and no check is planned any more.
         (_, None) => Record {
             state: State::Unknown(
                 "its outcome is not known, and a person has decided not to undo it".into(),
@@ -201,20 +170,18 @@ pub(super) fn skip(
                 number: 0,
             }),
             undo: skipped(record),
-            ..record.changed(now)
+            ..call.changed()
         },
     };
-    let detail = format!("it is not undone ({reason})");
-    Ok(Change::new(skipped, "skipped", Actor::Token(by), detail))
+    let detail = format!("it is not undone ({})", by.reason);
+    Ok(Change::new(skipped, "skipped", &by.actor, detail))
 }
 
-fn stands(tool: &Tool, record: &Record, content: Content, now: Timestamp) -> Record {
+/// The record of a call whose effect stands, because a person has decided so.
+fn stands(call: Call<'_>, content: Content) -> Record {
     Record {
-        state: State::Succeeded(content),
-        undo: skipped(record),
-        expires_at: remembered_until(tool, record, now),
-        retain_until: kept_unless_in_saga(tool, record, now),
-        ..record.changed(now)
+        undo: skipped(call.record),
+        ..at_rest(call, State::Succeeded(content))
     }
 }
 
@@ -226,22 +193,17 @@ fn skipped(record: &Record) -> Option<Undo> {
 }
 
 /// The call's saga has ended.
-pub(super) fn saga_ended(
-    tool: &Tool,
-    record: &Record,
-    by: InstanceId,
-    now: Timestamp,
-) -> Result<Change, Illegal> {
-    let is_settled = match record.state {
+pub(super) fn saga_ended(call: Call<'_>, by: InstanceId) -> Result<Change, Illegal> {
+    let is_settled = match call.record.state {
         State::Succeeded(_) | State::Failed(_) | State::Compensated(_) => true,
         State::Running | State::Unknown(_) | State::Compensating(_) | State::Stuck(_) => false,
     };
-    if !is_settled || record.retain_until.is_some() {
+    if !is_settled || call.record.retain_until.is_some() {
         return Err(Illegal::NotKept);
     }
     let kept = Record {
-        retain_until: Some(kept_until(tool, record, now)),
-        ..record.changed(now)
+        retain_until: Some(kept_until(call)),
+        ..call.changed()
     };
     let detail = "its saga has come to its end";
     Ok(Change::new(kept, "saga_ended", Actor::Gateway(by), detail))

@@ -3,36 +3,33 @@
 use jiff::Timestamp;
 
 use super::{State, Trouble};
+use crate::core::actor::By;
 use crate::core::work::{self, Blocker};
 
-/// An event of a saga. `by` is a token or a gateway.
+/// An event of a saga.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A caller completes it: nothing is undone any more.
-    Complete { by: String, reason: String },
-    /// A caller aborts it. `after_loss`: also if data was lost while it was open.
-    Abort {
-        by: String,
-        reason: String,
-        after_loss: bool,
-    },
-    /// Its deadline passed while it was open.
+    /// A caller completes the saga: nothing is undone any more.
+    Complete(By),
+    /// A caller aborts the saga. `after_loss`: even if data was lost while the saga was open.
+    Abort { by: By, after_loss: bool },
+    /// The deadline passed while the saga was open. Gateway `by` has noticed.
     Overdue { by: String },
-    /// A gateway takes it until then; others leave it alone.
+    /// A gateway takes the saga until then. Other gateways do not work on it meanwhile.
     Taken { until: Timestamp },
-    /// The gateway that worked on it has ended, and no other works on it.
+    /// The gateway that worked on the saga has ended, and no other gateway works on it.
     Freed,
-    /// A request is being sent for it; its gateway needs until then.
+    /// A request is being sent for the saga; its gateway needs until then.
     Prolonged { until: Timestamp },
-    /// An operator is about to settle its trouble: a gateway that read it before gives way.
+    /// An operator is about to settle the trouble: a gateway that has read the saga before gives way.
     Held { until: Timestamp },
-    /// All of its calls are at rest. From now on none of them is sent again.
+    /// All calls are at rest. From now on none of them is sent again.
     Rested,
-    /// A call was found that joined it unseen, although the saga has ended.
+    /// A call was found that joined the saga unseen, although the saga has ended.
     CallFound,
     /// An operator accepts that the store has lost its newest writes.
-    StoreLost { by: String, reason: String },
-    /// Something blocks it now. `jitter` is random, of 0..1.
+    StoreLost(By),
+    /// Gateway `by` found the saga blocked. `jitter` is random, of 0..1.
     Blocked {
         by: String,
         trouble: Trouble,
@@ -41,16 +38,16 @@ pub enum Event {
     },
     /// A call was undone, or the blocker is gone.
     Advanced,
-    /// All of its calls are undone.
+    /// Gateway `by` has undone all calls.
     Undone { by: String },
-    /// Its calls were let go, so that cleanup may delete them. `false`: some are not at rest yet.
+    /// The calls were let go, so that cleanup may delete them. `all` is false if some are not at rest.
     Released { all: bool },
-    /// An operator was told of its trouble; `false`: could not be reached.
+    /// An operator was told of the trouble, or could not be reached.
     Told { delivered: bool },
-    /// An operator wants it tried again.
-    Retry { by: String, reason: String },
+    /// An operator wants another try.
+    Retry(By),
     /// An operator has settled the call in trouble.
-    Settled { by: String, reason: String },
+    Settled(By),
 }
 
 /// An event that does not fit the state. Changes nothing.

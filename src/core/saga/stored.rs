@@ -2,22 +2,21 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::{Phase, Saga, SagaId, State, Trouble};
-use crate::core::document::{Document, Kind};
+use crate::core::document::{self, Document, Kind};
 use crate::core::record::{CallId, Entry};
 use crate::core::work::{Due, Work};
 
-/// The members of a saga that its document has no place for.
+/// The fields of a saga that a [`Document`] has no field for.
 ///
 /// Times are microseconds since 1970 in UTC.
 #[derive(Serialize, Deserialize)]
 struct Body {
     begun_by: String,
-    only: Option<Uuid>,
+    only: Option<CallId>,
     reason: String,
-    trouble: Option<(Option<Uuid>, String)>,
+    trouble: Option<(Option<CallId>, String)>,
     tries: u32,
     waits: u32,
     at_rest: bool,
@@ -51,27 +50,20 @@ impl Saga {
             by: entry.by.clone(),
             detail: entry.detail.clone(),
         };
-        let (due_at, is_taken) = self.work.due.to_parts();
         let body = Body {
             begun_by: self.begun_by.clone(),
-            only: self.only.map(|call_id| call_id.0),
+            only: self.only,
             reason: self.reason.clone(),
-            trouble: self.trouble.as_ref().map(|trouble| {
-                (
-                    trouble.call_id.map(|call_id| call_id.0),
-                    trouble.why.clone(),
-                )
-            }),
+            trouble: (self.trouble.clone()).map(|trouble| (trouble.call_id, trouble.why)),
             tries: self.work.tries,
             waits: self.work.waits,
-            at_rest: match self.phase {
-                Phase::Compensating { at_rest } | Phase::Stuck { at_rest, .. } => at_rest,
-                Phase::Compensated => true,
-                Phase::Open | Phase::Completed | Phase::OpenAtLoss => false,
-            },
+            at_rest: self
+                .phase
+                .at_rest()
+                .unwrap_or(self.phase == Phase::Compensated),
             looks_on: self.phase.is_stuck_for_now(),
             was_open: self.phase == Phase::OpenAtLoss,
-            is_taken,
+            is_taken: self.work.due.is_taken(),
             overdue: self.overdue,
             to_tell: self.telling.is_some(),
             tellings: self.telling.unwrap_or(0),
@@ -79,8 +71,6 @@ impl Saga {
             updated_at: self.updated_at.as_microsecond(),
             events: self.events.iter().map(line).collect(),
         };
-        #[expect(clippy::expect_used, reason = "texts and numbers always make JSON")]
-        let body = serde_json::to_vec(&body).expect("plain values");
         Document {
             kind: Kind::Saga,
             tenant: self.id.tenant.clone(),
@@ -88,22 +78,19 @@ impl Saga {
             version: self.version,
             state: self.state().as_str().to_owned(),
             created_at: self.created_at,
-            due_at,
+            due_at: self.work.due.at(),
             retain_until: self.retain_until,
-            body: body.into(),
+            body: document::body(&body),
         }
     }
 
     /// Reads a saga from its document.
     ///
     /// # Errors
-    /// This was never written; it is never taken for an absent one.
+    /// The document was never written so. The saga must not be taken for absent.
     pub fn from_document(document: &Document) -> Result<Self, String> {
-        let body: Body =
-            serde_json::from_slice(&document.body).map_err(|error| error.to_string())?;
-        let state = State::ALL
-            .into_iter()
-            .find(|state| state.as_str() == document.state);
+        let body: Body = document.read()?;
+        let state = State::of(&document.state);
         let state = state.ok_or_else(|| format!("there is no state {:?}", document.state))?;
         let at_rest = body.at_rest;
         let phase = match state {
@@ -119,19 +106,13 @@ impl Saga {
         };
         let entry = |line: Line| Ok(Entry::new(time(line.at)?, line.event, line.by, line.detail));
         Ok(Self {
-            id: SagaId {
-                tenant: document.tenant.clone(),
-                id: document.id.clone(),
-            },
+            id: SagaId::new(&document.tenant, &document.id),
             version: document.version,
             phase,
             begun_by: body.begun_by,
-            only: body.only.map(CallId),
+            only: body.only,
             reason: body.reason,
-            trouble: body.trouble.map(|(call_id, why)| Trouble {
-                call_id: call_id.map(CallId),
-                why,
-            }),
+            trouble: (body.trouble).map(|(call_id, why)| Trouble { call_id, why }),
             work: Work {
                 due: Due::from_parts(document.due_at, body.is_taken),
                 tries: body.tries,

@@ -19,7 +19,7 @@ use crate::core::key::Lookup;
 use crate::core::outcome::Evidence;
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::recipe::{Recipe, RecipeId};
-use crate::core::record::{AttemptId, CallId, FailureKind, Holder, Intent, Record};
+use crate::core::record::{AttemptId, CallId, Failure, FailureKind, Holder, Intent, Record};
 use crate::core::session::{Denied, SessionId};
 use crate::core::tool::Effect;
 use crate::gateway::base::Base;
@@ -257,7 +257,7 @@ impl Claimer {
             let Ok(next) = transition::ask(&at.tool, old, &event, now) else {
                 break;
             };
-            let is_new = matches!(next.action, Action::Claim { .. });
+            let is_new = matches!(next.action, Action::Claim);
             let (change, how) = match (next.action, next.change, &met) {
                 (Action::Wait, _, Some(_)) => return found(met, ClaimOutcome::Theirs),
                 (Action::Answer, _, Some(_)) => return found(met, ClaimOutcome::Settled),
@@ -283,7 +283,7 @@ impl Claimer {
                     holders = self.look_up(call).await?;
                     continue;
                 }
-                (Action::Claim { .. }, Some(change), _) => {
+                (Action::Claim, Some(change), _) => {
                     let instead_of = gives_up.as_slice();
                     (change, Begin::Claim { instead_of })
                 }
@@ -429,21 +429,14 @@ impl Claimer {
                     if record.attempt.id == begun.attempt.id && record.version == begun.version =>
                 {
                     let why = "the claim was not confirmed by the store in time".to_owned();
-                    let (attempt, fencing) = (record.attempt.id, record.fencing);
                     let event = if record.intent.saga_id.is_empty() {
-                        Event::Ended {
-                            attempt,
-                            fencing,
-                            evidence: Evidence::NotSent { why },
-                            retry: None,
-                        }
+                        Event::ended(&record, Evidence::NotSent { why })
                     } else {
                         // Its saga may not have begun.
                         Event::NotJoined {
                             by: self.base.instance,
-                            attempt,
-                            kind: FailureKind::Unreachable,
-                            why,
+                            attempt: record.attempt.id,
+                            why: Failure::new(FailureKind::Unreachable, why),
                         }
                     };
                     let record = self.runner.settle_alone(&call, record, &event).await;

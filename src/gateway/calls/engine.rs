@@ -23,7 +23,7 @@ use crate::budget::Charge;
 use crate::core::call::{Event, Next};
 use crate::core::caller::Caller;
 use crate::core::ledger::Duplicate;
-use crate::core::record::{FailureKind, Record, State};
+use crate::core::record::{Failure, FailureKind, Record, State};
 use crate::core::time::elapsed_ms;
 use crate::core::tool::Effect;
 use crate::crash;
@@ -351,12 +351,7 @@ impl Engine {
             () = self.base.abandoned.cancelled() => None,
         };
         let Some(evidence) = observed else { return };
-        let event = Event::Ended {
-            attempt: record.attempt.id,
-            fencing: record.fencing,
-            evidence,
-            retry: None,
-        };
+        let event = Event::ended(&record, evidence);
         let record = self.runner.settle_alone(call, record, &event).await;
         tracing::info!(
             call_id = %record.intent.call_id,
@@ -431,16 +426,14 @@ impl Engine {
         began: Instant,
     ) {
         run.close();
-        let attempt = record.attempt.id;
         let (failure, why) = match &kind {
             ErrorKind::WrongState(why) => (FailureKind::SagaClosed, why.clone()),
             kind => (FailureKind::Unavailable, kind.to_string()),
         };
         let event = Event::NotJoined {
             by: self.base.instance,
-            attempt,
-            kind: failure,
-            why,
+            attempt: record.attempt.id,
+            why: Failure::new(failure, why),
         };
         let record = self.runner.settle_alone(call, record, &event).await;
         self.runner.ended(call, &record, began);

@@ -91,7 +91,7 @@ impl Engine {
             && !is_expired
             && matches!(
                 next.action,
-                Action::Claim { .. } | Action::Run | Action::RefuseReused
+                Action::Claim | Action::Run | Action::RefuseReused
             )
         {
             return Err(with_key(complaint.clone()));
@@ -100,7 +100,7 @@ impl Engine {
             (_, held) if is_expired => {
                 Would::Refuse(expired(intent, &arrival.prints, held.as_ref()))
             }
-            (Action::Claim { .. } | Action::Run, _) => Would::Run,
+            (Action::Claim | Action::Run, _) => Would::Run,
             (Action::Wait, _) => Would::Wait,
             (Action::Answer | Action::TakeFingerprint, Some(held)) => {
                 match read(

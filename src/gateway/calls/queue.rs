@@ -12,7 +12,7 @@ use super::shared_run::{Progress, RunHandle, heard};
 use crate::budget::Charge;
 use crate::core::actor::Actor;
 use crate::core::record::{CallId, Entry};
-use crate::core::session::{self, Denied, Lock, Refusal, SessionId, Verdict};
+use crate::core::session::{self, Denied, Lock, Refusal, SessionId};
 use crate::downstream::Deadline;
 use crate::gateway::base::Base;
 use crate::gateway::error::ErrorKind;
@@ -135,8 +135,8 @@ impl SessionQueue {
                 call.at.health.usual_time(),
                 self.base.now(),
             ) {
-                Verdict::Wait { behind } => behind,
-                Verdict::Refuse(refusal) => break refused(ErrorKind::Refused(refusal)),
+                Ok(behind) => behind,
+                Err(refusal) => break refused(ErrorKind::Refused(refusal)),
             };
             line = Some(in_line);
             if waiting.is_none() {

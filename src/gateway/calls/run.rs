@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use super::attempt::{Attempted, Sender};
 use super::prepared::PreparedCall;
 use super::shared_run::{Progress, RunHandle};
-use crate::core::call::{Action, Event, Retry, may_be_retried};
+use crate::core::call::{Action, Ended, Event, Retry, may_be_retried};
 use crate::core::outcome::Outcome;
 use crate::core::record::{Content, Record, State};
 use crate::downstream::{Deadline, Exchange};
@@ -83,12 +83,12 @@ impl Runner {
                 && !self.pauses.is_paused(&tool.name)
                 && health.try_spend_retry();
             let retry = may_retry.then_some(retry);
-            let event = Event::Ended {
+            let event = Event::Ended(Ended {
                 attempt: record.attempt.id,
                 fencing: record.fencing,
                 evidence,
                 retry,
-            };
+            });
             let (stored, wait) = self.settle(call, record.clone(), &event, run, keep).await;
             let Some(wait) = wait else {
                 if may_retry {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::prepared::PreparedCall;
-use crate::core::call::{Action, Event};
+use crate::core::call::{Action, Event, Resembled};
 use crate::core::record::{CallId, Intent, MAX_ALIASES, Record, State};
 use crate::core::session::Refusal;
 use crate::core::tool::OnSimilar;
@@ -53,11 +53,11 @@ pub(in crate::gateway) async fn answer_alike(
         let Some(record) = there.take() else {
             return Ok(Alike::Again);
         };
-        let event = Event::Resembled {
+        let event = Event::Resembled(Resembled {
             intent: intent.clone(),
             instead_of: instead_of.to_vec(),
             by: base.instance,
-        };
+        });
         let now = base.now();
         let tool = &call.at.tool;
         let moved = transition::apply(base, tool, record, &event, now, OnConflict::GiveUp);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::ledger::Ledger;
-use crate::core::actor::Actor;
+use crate::core::actor::By;
 use crate::core::audit::{Act, Deed};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
@@ -38,12 +38,11 @@ impl CallAct {
     }
 
     pub(super) fn event(&self, by: &str, reason: &str) -> Event {
-        let (by, reason) = (by.to_owned(), reason.to_owned());
+        let by = By::token(by, reason);
         match self {
-            Self::Probe => Event::ProbeAsked { by, reason },
+            Self::Probe => Event::ProbeAsked(by),
             Self::Resolve(resolution) => Event::Resolved {
                 by,
-                reason,
                 resolution: resolution.clone(),
             },
         }
@@ -184,8 +183,8 @@ impl Operator {
             "a call was resolved"
         );
         if matches!(was, State::Stuck(_)) {
-            let by = Actor::Token(&caller.name).to_string();
-            self.sagas.go_on_after(record, &by, reason).await;
+            let by = By::token(&caller.name, reason);
+            self.sagas.go_on_after(record, &by).await;
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::ledger::share_of;
-use crate::core::actor::Actor;
+use crate::core::actor::{Actor, By};
 use crate::core::audit::{Act, Deed};
 use crate::core::call::{Event, Illegal};
 use crate::core::caller::Caller;
@@ -108,8 +108,7 @@ impl Sessions {
     /// Returns the call's trace, if its current run is the one that had the lock.
     async fn note_unlocked(&self, lock: &Lock, act: &Act) -> Option<String> {
         let event = Event::Unlocked {
-            by: act.by.clone(),
-            reason: act.reason.clone(),
+            by: By::token(&act.by, &act.reason),
             fencing: Some(lock.token),
         };
         let retry = OnConflict::RetryOnLatest;

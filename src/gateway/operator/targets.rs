@@ -77,7 +77,8 @@ fn summary<I>(act: &[&str], items: &[Item<I>], name: impl Fn(&I) -> String) -> S
 impl<A> Many<A> {
     /// The act as the audit keeps it.
     pub(super) fn audited(&self, caller: &Caller, deed: Deed, target: Target) -> Act {
-        Act::on_many(caller, deed, self.tenant.as_deref(), target, &self.reason)
+        let tenant = self.tenant.as_deref().unwrap_or_default();
+        Act::new(caller, deed, tenant, target, &self.reason)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::service::Reconciler;
-use crate::core::audit::Act;
+use crate::core::audit::{Act, Target};
 use crate::core::caller::Caller;
 use crate::core::document::Kind as DocumentKind;
 use crate::core::reconcile::anomaly::{self, Acted, Case, Event, Illegal, Listed, Request, State};
@@ -107,7 +107,11 @@ impl Reconciler {
         reason: &str,
     ) -> Result<Listed, Error> {
         self.find_anomaly(caller, name, id).await?;
-        let act = Act::on_anomaly(caller, request, name, id, reason);
+        let target = Target::Anomaly {
+            reconciliation: name.to_owned(),
+            id: id.to_owned(),
+        };
+        let act = Act::new(caller, request.into(), "", target, reason);
         let acted = Acted {
             act: request,
             by: caller.name.clone(),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::anomaly_worker::AnomalyWorker;
 use super::settings::{Reconciliation, SourceAt};
-use crate::core::actor::Actor;
+use crate::core::actor::{Actor, By};
 use crate::core::call::{Event, UndoEnd};
 use crate::core::caller::RESERVED_TENANT;
 use crate::core::compensation::{Policy, Template};
@@ -91,11 +91,8 @@ impl AnomalyWorker {
                 revalidate::missing(&found)?;
             }
         }
-        let by = Actor::Reconciliation(&of.name).to_string();
-        let begun = self
-            .sagas
-            .compensate_call(call_id, &by, &listed.detail)
-            .await;
+        let by = By::new(Actor::Reconciliation(&of.name), &listed.detail);
+        let begun = self.sagas.compensate_call(call_id, &by).await;
         // From here on the saga worker undoes it.
         begun.map(|_| End::Done).map_err(|error| match error.kind {
             ErrorKind::StoreUnavailable => Blocked::busy(error.to_string()),
@@ -152,10 +149,8 @@ impl AnomalyWorker {
             End::Adopted(call_id) => call_id,
             held => return Ok(held),
         };
-        let to_undo = Event::EffectToUndo {
-            by: Actor::Reconciliation(&of.name).to_string(),
-            reason: case.listed.detail.clone(),
-        };
+        let by = By::new(Actor::Reconciliation(&of.name), &case.listed.detail);
+        let to_undo = Event::EffectToUndo(by);
         // The event is refused if an earlier try has begun to undo the call.
         drop(self.registry.apply(call_id, &to_undo).await?);
         let call = self.base.store.load(call_id).await?;

@@ -10,7 +10,7 @@ use super::report::{self, Progress, Report, RunState, json_of};
 use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::actor::Actor;
-use crate::core::audit::{Act, Outcome};
+use crate::core::audit::{Act, Deed, Outcome, Target};
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
@@ -180,7 +180,13 @@ impl Reconciler {
             margin: self.margin(&of),
         };
         let (reconciler, by) = (self.clone(), Actor::Token(&caller.name).to_string());
-        let act = Act::reconciles(caller, name);
+        let act = Act::new(
+            caller,
+            Deed::Reconcile,
+            "",
+            Target::Reconciliation(name.to_owned()),
+            "",
+        );
         let run = async move {
             let doing = async {
                 let report = reconciler.reconcile(&of, &new_run_id(), window, &by).await;

@@ -7,7 +7,8 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 
-use crate::core::audit::Act;
+use crate::core::actor::By;
+use crate::core::audit::{Act, Deed, Target};
 use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
@@ -91,7 +92,7 @@ impl LossAcceptance {
             // One at a time: what the one prepares, the other would complete.
             let _alone = gateway.accepting.lock().await;
             let _counted = Acceptance::begin(&gateway);
-            let act = Act::accepts_loss(&caller, &reason);
+            let act = Act::new(&caller, Deed::AcceptLoss, "", Target::Store, &reason);
             let steps = Steps::default();
             let doing = gateway.mark_and_accept(&caller, &reason, &steps);
             audit::kept_as(&gateway.base, act, doing, |done| steps.outcome(done)).await
@@ -189,8 +190,7 @@ impl LossAcceptance {
         whole_until: Option<Timestamp>,
     ) -> Result<bool, store::Error> {
         let event = Event::StoreLost {
-            by: caller.name.clone(),
-            reason: reason.to_owned(),
+            by: By::token(&caller.name, reason),
             whole_until,
         };
         let retry = OnConflict::RetryOnLatest;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
-use crate::core::call::{Action, Event, Illegal};
+use crate::core::actor::By;
+use crate::core::call::{self, Action, Event, Illegal};
 use crate::core::record::{Record, State};
 use crate::core::tool::OnUnknown;
 use crate::core::unknown::{CheckBlocker, Finding};
@@ -216,10 +217,7 @@ impl Rechecks {
         by: &str,
         reason: &str,
     ) -> Result<Probed, store::Error> {
-        let event = Event::ProbeAsked {
-            by: by.to_owned(),
-            reason: reason.to_owned(),
-        };
+        let event = Event::ProbeAsked(By::token(by, reason));
         let Some(at) = self.base.tool_of(&record) else {
             return Ok(Probed::Not(Moved::Refused(record, Illegal::NoProbe)));
         };
@@ -284,12 +282,12 @@ impl Rechecks {
         (finding, retry_after): (Finding, Option<Duration>),
         asked_at: Timestamp,
     ) -> Record {
-        let event = Event::Probed {
+        let event = Event::Probed(call::Probed {
             by: self.base.instance,
             asked_at,
             finding,
             retry_after,
-        };
+        });
         // A further attempt may have been executed after the tool was asked.
         let retry = OnConflict::RetryOnSameAttempt;
         let (tool, now) = (self.base.policy_of(&record), asked_at.max(self.base.now()));

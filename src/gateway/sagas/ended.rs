@@ -8,7 +8,7 @@ use super::member::{Member, Unlisted};
 use super::members::SagaAt;
 use super::registry::{SagaRegistry, readable};
 use super::worker::SagaWorker;
-use crate::core::actor::Actor;
+use crate::core::actor::By;
 use crate::core::audit::{Act, Deed};
 use crate::core::call::{self, Illegal};
 use crate::core::caller::Caller;
@@ -118,10 +118,7 @@ impl Sagas {
         id: &SagaId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
-        let event = Event::Complete {
-            by: by(caller),
-            reason: reason.to_owned(),
-        };
+        let event = Event::Complete(By::token(&caller.name, reason));
         self.admit_to_end(caller, id).await?;
         let act = Act::on_saga(caller, Deed::Complete, id, reason);
         let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
@@ -149,8 +146,7 @@ impl Sagas {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let event = Event::Abort {
-            by: by(caller),
-            reason: reason.to_owned(),
+            by: By::token(&caller.name, reason),
             after_loss: caller.is_admin(),
         };
         self.admit_to_end(caller, id).await?;
@@ -279,8 +275,8 @@ impl Sagas {
                         continue;
                     };
                     let record = self.registry.decide_anew(record).await;
-                    let by = by(caller);
-                    match self.registry.to_compensate(&record, &by, reason).await {
+                    let by = By::token(&caller.name, reason);
+                    match self.registry.to_compensate(&record, by).await {
                         Marked::Unwritten => return Err(unavailable(())),
                         Marked::Done(_) => steps.made(),
                         Marked::Changed | Marked::Illegal(_) => {}
@@ -291,10 +287,7 @@ impl Sagas {
             Err(Unlisted::Broken(_)) => {}
         }
         crash::point("saga_retried");
-        let event = Event::Retry {
-            by: by(caller),
-            reason: reason.to_owned(),
-        };
+        let event = Event::Retry(By::token(&caller.name, reason));
         let saga = self.act_on_saga(&stuck.id, &event).await?;
         tracing::warn!(
             saga = saga.id.id,
@@ -328,8 +321,7 @@ impl Sagas {
         let attempt = |made: &Option<Record>| made.as_ref().map(|made| made.attempt.id);
         let last = attempt(&compensation);
         let event = call::Event::Skipped {
-            by: caller.name.clone(),
-            reason: reason.to_owned(),
+            by: By::token(&caller.name, reason),
             compensation: compensation.map(Box::new),
         };
         let skipped = self.registry.apply(call_id, &event).await;
@@ -356,10 +348,8 @@ impl Sagas {
             Some(Err(Illegal::NothingToUndo)) | None => {}
             Some(Err(illegal)) => return Err(ErrorKind::WrongState(illegal.to_string()).alone()),
         }
-        let event = Event::Settled {
-            by: by(caller),
-            reason: format!("skipped {call_id}: {reason}"),
-        };
+        let skipped = format!("skipped {call_id}: {reason}");
+        let event = Event::Settled(By::token(&caller.name, &skipped));
         let saga = self.act_on_saga(id, &event).await?;
         tracing::warn!(saga = id.id, by = caller.name, %call_id, trace_id, "a call is not undone");
         self.worker.begin_undoing(id);
@@ -376,15 +366,12 @@ impl Sagas {
     }
 
     /// Frees the sagas that waited for a stuck call, which a person has settled.
-    pub(in crate::gateway) async fn go_on_after(&self, record: &Record, by: &str, reason: &str) {
+    pub(in crate::gateway) async fn go_on_after(&self, record: &Record, by: &By) {
         let intent = &record.intent;
         for id in [intent.saga_id.clone(), undo::key_of(intent.call_id)] {
             let id = SagaId::new(&intent.tenant, id);
-            let reason = format!("call {} was resolved: {reason}", intent.call_id);
-            let event = Event::Settled {
-                by: by.to_owned(),
-                reason,
-            };
+            let reason = format!("call {} was resolved: {}", intent.call_id, by.reason);
+            let event = Event::Settled(By::new(&by.actor, reason));
             match self.registry.change_saga(&id, &event).await {
                 Ok(Some(Ok(_))) => self.worker.begin_undoing(&id),
                 // It does not wait for a person.
@@ -430,9 +417,9 @@ impl Sagas {
         let maker = maker.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
         let on = (call_id, &maker.tenant[..], &maker.tool[..]);
         let act = Act::on_call(caller, Deed::Compensate, on, reason);
-        let (sagas, by, reason) = (self.clone(), by(caller), reason.to_owned());
+        let (sagas, by) = (self.clone(), By::token(&caller.name, reason));
         let act = async move {
-            let doing = sagas.compensate_call(call_id, &by, &reason);
+            let doing = sagas.compensate_call(call_id, &by);
             let saga = audit::kept(&sagas.base, act, doing).await?;
             sagas.registry.with_calls(saga).await
         };
@@ -446,8 +433,7 @@ impl Sagas {
     pub(in crate::gateway) async fn compensate_call(
         &self,
         call_id: CallId,
-        by: &str,
-        reason: &str,
+        by: &By,
     ) -> Result<Saga, Error> {
         let record = self.base.store.load(call_id).await.map_err(of_store)?;
         let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
@@ -455,8 +441,7 @@ impl Sagas {
         if let Some(mut saga) = self.registry.saga(&id).await.map_err(of_store)? {
             if saga.may_undo_after_all(&record) {
                 let event = Event::Abort {
-                    by: by.to_owned(),
-                    reason: reason.to_owned(),
+                    by: by.clone(),
                     after_loss: false,
                 };
                 saga = self.act_on_saga(&id, &event).await?;
@@ -466,12 +451,12 @@ impl Sagas {
         }
         undo::may_be_undone(&record, &self.base.policy_of(&record))
             .map_err(|why| ErrorKind::WrongState(why.into()).of_call(call_id))?;
-        let saga = Saga::undo(&id.tenant, call_id, by, reason, self.base.now());
+        let saga = Saga::undo(&id.tenant, call_id, by, self.base.now());
         let saga = match self.registry.put_saga(&saga).await.map_err(of_store)? {
             Ok(()) => saga,
             Err(there) => there.ok_or_else(|| unavailable(()))?,
         };
-        tracing::warn!(%call_id, trace_id = record.intent.trace_id, by, "a call is undone");
+        tracing::warn!(%call_id, trace_id = record.intent.trace_id, by = by.actor, "a call is undone");
         self.worker.begin_undoing(&id);
         Ok(saga)
     }
@@ -483,8 +468,4 @@ fn is_as_seen(saga: &Saga, seen: Option<Mark>) -> Result<(), Error> {
         Some(seen) if seen != Mark::of_saga(saga) => Err(ErrorKind::JustChanged.alone()),
         _ => Ok(()),
     }
-}
-
-fn by(caller: &Caller) -> String {
-    Actor::Token(&caller.name).to_string()
 }

@@ -1,6 +1,7 @@
 //! The marks on the calls of sagas: that they are to be undone, and by which compensation.
 
 use super::registry::SagaRegistry;
+use crate::core::actor::By;
 use crate::core::call::{Event, Illegal};
 use crate::core::compensation::{Policy, Template};
 use crate::core::key::Lookup;
@@ -61,12 +62,7 @@ impl SagaRegistry {
     }
 
     /// Marks a call with its compensation, and writes the mark.
-    pub(in crate::gateway) async fn to_compensate(
-        &self,
-        record: &Record,
-        by: &str,
-        reason: &str,
-    ) -> Marked {
+    pub(in crate::gateway) async fn to_compensate(&self, record: &Record, by: By) -> Marked {
         let tool = self.base.policy_of(record);
         let compensation = match (record.compensation(), &tool.compensation) {
             (Some(decided), _) => Some(decided.clone()),
@@ -76,11 +72,7 @@ impl SagaRegistry {
             }),
             (None, Policy::Undeclared | Policy::Needless) => None,
         };
-        let event = Event::ToCompensate {
-            by: by.to_owned(),
-            reason: reason.to_owned(),
-            compensation,
-        };
+        let event = Event::ToCompensate { by, compensation };
         let (record, now) = (record.clone(), self.base.now());
         match transition::apply(&self.base, &tool, record, &event, now, OnConflict::GiveUp).await {
             Ok(Moved::Written { record, .. }) => {

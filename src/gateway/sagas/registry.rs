@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 
-use crate::core::actor::Actor;
+use crate::core::actor::By;
 use crate::core::document::{Document, Kind};
 use crate::core::saga::{self, Event, Saga, SagaId, State};
 use crate::gateway::base::{Base, Documents};
@@ -108,7 +108,7 @@ impl SagaRegistry {
                 Err(illegal) => return Ok(Some(Err(illegal))),
             };
             let put = match event {
-                Event::StoreLost { .. } => self.write_saga(&changed).await?,
+                Event::StoreLost(_) => self.write_saga(&changed).await?,
                 _ => self.put_saga(&changed).await?,
             };
             match put {
@@ -176,10 +176,7 @@ impl SagaRegistry {
         reason: &str,
     ) -> Result<(), store::Error> {
         for id in self.sagas_at_stake().await? {
-            let event = Event::StoreLost {
-                by: Actor::Token(by).to_string(),
-                reason: reason.to_owned(),
-            };
+            let event = Event::StoreLost(By::token(by, reason));
             // One that has come to its end meanwhile need not be stopped.
             let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
         }

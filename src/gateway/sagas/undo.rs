@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::marks::Marked;
 use super::member::{Member, Unlisted};
 use super::registry::SagaRegistry;
-use crate::core::actor::Actor;
+use crate::core::actor::{Actor, By};
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::Policy;
 use crate::core::record::{Record, State};
@@ -137,7 +137,7 @@ impl Undoer {
     async fn mark(&self, saga: &Saga, record: &Record) -> Result<Record, Option<Box<Saga>>> {
         match self
             .registry
-            .to_compensate(record, &self.by(), &saga.reason)
+            .to_compensate(record, By::new(self.by(), &saga.reason))
             .await
         {
             Marked::Done(marked) => {

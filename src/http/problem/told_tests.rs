@@ -29,7 +29,7 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
     let kinds = [
         ErrorKind::InvalidRequest("args is no JSON object".into()),
         ErrorKind::Key(key::Refused::Missing),
-        ErrorKind::Key(key::Refused::Invalid("header", key::Invalid)),
+        ErrorKind::Key(key::Refused::Invalid("header")),
         ErrorKind::Key(key::Refused::Reserved),
         ErrorKind::Key(key::Refused::Conflict),
         ErrorKind::Key(key::Refused::FieldMissing("/id".into())),

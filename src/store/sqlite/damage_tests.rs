@@ -52,12 +52,7 @@ impl Damaged {
     /// A new call that ends so, and may be deleted from this second on, if at all.
     async fn ended(&self, key: &str, evidence: Evidence, over: Option<i64>) -> Record {
         let running = self.claimed(key).await;
-        let event = Event::Ended {
-            attempt: running.attempt.id,
-            fencing: running.fencing,
-            evidence,
-            retry: None,
-        };
+        let event = Event::ended(&running, evidence);
         let change = next(&Tool::new("t"), Some(&running), &event, at(1));
         let mut change = change.expect("an end").change.expect("a change");
         change.record.retain_until = over.map(at);

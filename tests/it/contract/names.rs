@@ -121,11 +121,11 @@ pub(super) async fn a_call_claims_all_of_its_names_or_none(home: Home) {
 fn also_named(record: &Record, names: &[&str], instead_of: &[Record], second: i64) -> Change {
     let change = with_names(arrival(names[0], "S", second, ME), &names[1..]);
     let (intent, by) = (change.record.intent, ME);
-    let event = Event::Resembled {
+    let event = Event::Resembled(Resembled {
         intent,
         instead_of: instead_of.to_vec(),
         by,
-    };
+    });
     next(&policy(), Some(record), &event, at(second))
         .expect("a change")
         .change

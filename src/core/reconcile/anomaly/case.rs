@@ -199,7 +199,6 @@ impl Case {
 
     /// The case as a document.
     pub fn to_document(&self) -> Document {
-        let (due_at, is_taken) = self.work.due.to_parts();
         let body = Body {
             reconciliation: self.reconciliation.clone(),
             run: self.run.clone(),
@@ -211,7 +210,7 @@ impl Case {
             tries: self.work.tries,
             waits: self.work.waits,
             error: self.error.clone(),
-            is_taken,
+            is_taken: self.work.due.is_taken(),
         };
         Document {
             kind: DocumentKind::Anomaly,
@@ -220,7 +219,7 @@ impl Case {
             version: self.version,
             state: self.state.as_str().to_owned(),
             created_at: self.created_at,
-            due_at,
+            due_at: self.work.due.at(),
             retain_until: self.retain_until,
             body: serde_json::to_vec(&body).unwrap_or_default().into(),
         }
