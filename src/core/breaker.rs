@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_tries_whether_the_tool_is_there_again() {
+    fn a_half_open_breaker_lets_one_trial_through() {
         let mut breaker = open();
         let trial = breaker.admit(&POLICY, at(5)).expect("let through");
         assert_eq!(breaker.admit(&POLICY, at(6)), Err(at(4)), "one at a time");
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_tries_and_never_ends_keeps_no_other_out_for_ever() {
+    fn a_trial_that_never_ends_is_followed_by_another_after_a_cooldown() {
         let mut breaker = open();
         assert!(breaker.admit(&POLICY, at(5)).is_ok());
         assert!(breaker.admit(&POLICY, at(10)).is_ok());
     }
 
     #[test]
-    fn what_fails_while_it_is_open_does_not_keep_it_open() {
+    fn calls_that_fail_while_it_is_open_do_not_keep_it_open() {
         let mut breaker = open();
         (1..5).for_each(|second| breaker.ended(&POLICY, false, None, at(second)));
         let trial = breaker
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_asked_the_tool_leaves_its_place_to_the_next() {
+    fn a_trial_that_did_not_reach_the_tool_goes_to_the_next_call() {
         let mut breaker = open();
         let trial = breaker
             .admit(&POLICY, at(5))
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_before_it_closed_says_nothing_of_the_next_try() {
+    fn a_trial_from_before_it_closed_does_not_end_the_next_trial() {
         let mut breaker = open();
         let old = breaker.admit(&POLICY, at(5)).expect("let through");
         let old = old.expect("to try");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_that_has_failed_is_not_given_back() {
+    fn a_failed_trial_cannot_be_given_back() {
         let mut breaker = open();
         let trial = breaker.admit(&POLICY, at(5)).expect("let through");
         breaker.ended(&POLICY, false, trial, at(6));

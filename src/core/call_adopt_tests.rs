@@ -1,4 +1,4 @@
-//! Effects that were forgotten are calls again, and their first requests are recognised.
+//! Effects without a call become calls again, and their first requests are recognised.
 
 use proptest::prelude::*;
 
@@ -77,19 +77,19 @@ fn an_effect_is_adopted_once_and_never_under_the_key_of_another_call() {
         assert_eq!(again(&record, 7), Ok(Next::unchanged(Action::Answer)));
         assert_eq!(again(&record, 8), Err(Illegal::KeyHeld), "another effect");
     }
-    // Even where an attempt has the same id.
+    // Even if an attempt has the same id.
     assert_eq!(again(&succeeded("{}"), 1), Err(Illegal::KeyHeld));
 }
 
 #[test]
-fn where_its_key_came_from_its_requests_say() {
+fn requests_tell_where_the_key_of_an_adopted_call_came_from() {
     use key::Source::{Compensation, Derived, Round, Runtime};
     let late = |source| asks(&adopted(), source, 1, DAY).action;
     for source in [Runtime, Round] {
         assert_eq!(late(source), Action::RefuseExpired);
     }
     assert_eq!(late(Derived), Action::Claim);
-    // What undoes a call is never done twice, however late it is asked for again.
+    // A compensation is never executed twice, however late its request comes again.
     assert_eq!(late(Compensation), Action::TakeFingerprint);
     let undoing = asks(&adopted(), Compensation, 1, 1)
         .change
@@ -131,9 +131,9 @@ fn only_its_own_key_of_today_is_surely_the_same_intent() {
     assert_eq!(of_a_saga, (Action::RefuseOtherSaga, false));
 }
 
-/// Otherwise it would be left alone, and the request executed.
+/// Otherwise the request would be executed although its effect exists.
 #[test]
-fn an_adopted_call_under_an_earlier_name_is_in_the_way() {
+fn an_adopted_call_under_an_earlier_name_blocks() {
     let own = Lookup::new("shop", "t", "k");
     let intent = Intent {
         lookup: Lookup::new("shop", "t", "other"),
@@ -183,7 +183,7 @@ fn an_effect_that_is_undone_leaves_its_key_with_the_call_that_it_was_adopted_as(
 }
 
 #[test]
-fn an_effect_is_of_the_one_known_tenant_whose_key_it_may_be_and_never_of_the_gateways_own() {
+fn the_tenant_of_an_effect_is_the_only_known_one_with_such_a_key_and_never_the_gateways_own() {
     let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let of = |tenant: &str, names: &[&str]| tenant_of(&Lookup::new(tenant, "t", "k"), known(names));
     let twin = |tenant: &str| {
@@ -195,7 +195,7 @@ fn an_effect_is_of_the_one_known_tenant_whose_key_it_may_be_and_never_of_the_gat
     assert!(of("shop", &["bank"]).is_err());
     let several = of("shop", &["shop", &twin("shop")]);
     assert!(several.is_err_and(|why| why.contains("may be of any of these tenants")));
-    // Of the effects that the gateway has undone itself none becomes a call of a tenant.
+    // No effect of the gateway's own compensations becomes a call of a tenant.
     let own = RESERVED_TENANT;
     for names in [
         &[][..],
@@ -209,14 +209,14 @@ fn an_effect_is_of_the_one_known_tenant_whose_key_it_may_be_and_never_of_the_gat
 }
 
 #[test]
-fn whose_an_adopted_call_is_only_a_request_proves() {
+fn only_a_request_proves_the_tenant_of_an_adopted_call() {
     assert!(!adopted().is_proven() && succeeded("{}").is_proven());
     let known = asks(&adopted(), key::Source::Derived, 1, 1).change;
     assert!(known.expect("a change").record.is_proven());
 }
 
 proptest! {
-    /// Whatever has become of the call that holds the key: it stays as it is.
+    /// The call that holds the key does not change, whatever its state.
     #[test]
     fn no_effect_is_adopted_over_a_call(
         steps in prop::collection::vec((any_event(), 0..50_000_i64), 0..20),
@@ -227,7 +227,7 @@ proptest! {
         prop_assert_eq!(next(&tool, Some(&there), &adopts(7), at(seconds + pause)), Err(Illegal::KeyHeld));
     }
 
-    /// Of any requests within its window one says what it asked for, and none runs.
+    /// One of the requests within the window shows what the call asked for, and none runs.
     #[test]
     fn one_request_says_what_an_adopted_call_asked_for_and_none_runs(
         requests in prop::collection::vec((1..4_u8, any::<bool>(), 0..1_000_i64), 1..30),

@@ -1,4 +1,4 @@
-//! A key that comes again: whether its call runs once more, and with which state.
+//! Requests with a known key: whether the call runs again, and with which fields.
 
 use super::*;
 use crate::core::record::{Alias, Attempt, Check};
@@ -77,7 +77,7 @@ fn a_failed_call_runs_again_as_if_it_were_new() {
 }
 
 #[test]
-fn a_request_for_another_saga_gets_no_call_of_this_one() {
+fn a_request_for_one_saga_gets_no_call_of_another() {
     let running = |saga_id: &str, source| {
         let mut record = record(&tool("t"), source, &[]);
         Arc::make_mut(&mut record.intent).saga_id = saga_id.into();
@@ -143,7 +143,7 @@ fn only_the_key_that_a_caller_brought_itself_outlives_its_window() {
 }
 
 #[test]
-fn what_a_store_draws_itself_is_taken_from_there() {
+fn values_that_the_store_draws_come_from_the_stored_record() {
     let tool = tool("t");
     let first = next(&tool, None, &arrived(key::Source::Derived, 1, 1), at(0));
     let change = first.expect("legal").change.expect("a claim");

@@ -4,7 +4,7 @@ use super::rest::{change, check_at, check_due, probing, retrying, unknown};
 use super::*;
 use crate::core::tool::Recheck;
 
-/// What becomes of a call that ran at 0 and is found without an owner at these seconds.
+/// The states of a call that ran at 0 and is found without an owner at these seconds.
 fn found_late(tool: &Tool, lost: &Event, seconds: i64) -> Record {
     let running = record(tool, key::Source::Derived, &[]);
     let lost = change(tool, &running, lost, seconds).record;
@@ -35,13 +35,13 @@ fn the_time_for_checks_counts_from_the_run_and_not_from_when_its_owner_is_missed
         Event::LeaseOver { by: ME },
         store_lost(),
     ] {
-        // The tool still knows its key.
+        // The tool still knows the key.
         let early = found_late(&retrying, &lost, 600);
         assert_eq!(
             cell(&retrying, Some(&early), &check_due(2), 700),
             "Run -> running"
         );
-        // It may have forgotten it.
+        // The tool may have forgotten the key.
         let late = found_late(&retrying, &lost, 90_000);
         let checked = change(&retrying, &late, &check_due(2), 90_100);
         assert_eq!(

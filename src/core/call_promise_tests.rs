@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A call after these events, each so many seconds after the one before, and when that is. What is illegal changes nothing.
+/// A call after these events and the time then. Each event comes so many seconds after the one before; illegal ones change nothing.
 pub(super) fn led_through(tool: &Tool, steps: &[(Event, i64)]) -> (Record, i64) {
     let (mut there, mut seconds) = (record(tool, key::Source::Derived, &[]), 0);
     for (event, pause) in steps {
@@ -60,13 +60,13 @@ fn any_policy() -> impl Strategy<Value = (OnUnknown, Dedup)> {
 }
 
 proptest! {
-    // 1,024, unless `PROPTEST_CASES` says otherwise.
+    // 1,024 cases, unless `PROPTEST_CASES` sets another number.
     #![proptest_config(ProptestConfig::with_cases(4 * ProptestConfig::default().cases))]
 
     /// Random lives of a call, with the promise checked at each step.
     #[test]
     fn whatever_happens_the_promise_holds(
-        // Some at once, so that there is time for a retry; some after hours, so that windows end.
+        // Some events come at once, so that a retry has time; some after hours, so that windows end.
         steps in prop::collection::vec((any_event(), prop_oneof![0..4_i64, 0..50_000_i64]), 1..60),
         read: bool,
         remember_rejections: bool,
@@ -95,7 +95,7 @@ proptest! {
                 prop_assert!(!read && !matches!(before.state, State::Unknown(_)));
             }
             if dispatches {
-                // Nothing runs beside a running attempt, and nothing runs again that may have been executed.
+                // No attempt runs beside a running one, and no call runs again that may have been executed.
                 match before.map(|record| &record.state) {
                     None | Some(State::Failed(_)) => {}
                     Some(State::Running) => {
@@ -119,7 +119,7 @@ proptest! {
                 let anew = action == Action::Claim;
                 prop_assert_eq!(change.record.version, if anew { 1 } else { before.version + 1 });
                 if matches!(before.state, State::Unknown(_)) && before.state != change.record.state {
-                    // Unknown is left only by an answer to the attempt that left the doubt.
+                    // A call ceases to be unknown only by an answer to the attempt that is in doubt.
                     let is_proof = match &event {
                         Event::Ended(Ended { attempt, .. }) => {
                             let is_done = matches!(change.record.state, State::Succeeded(_));

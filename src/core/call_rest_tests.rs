@@ -1,4 +1,4 @@
-//! How unknown calls come to rest, event by event.
+//! How unknown calls are settled or given up, event by event.
 
 use super::*;
 use crate::core::outcome::Sent;
@@ -93,10 +93,10 @@ fn asked(tool: Tool) -> Tool {
 }
 
 #[test]
-fn a_person_has_any_unknown_call_asked_about_whose_tool_can_be_asked() {
+fn a_person_may_have_a_tool_asked_about_any_unknown_call() {
     let held = asked(tool("t"));
     for tool in [held.clone(), asked(probing(None)), asked(retrying())] {
-        // Also when its checks are given up.
+        // Even after its checks are given up.
         for seconds in [2, 9 * 3_600] {
             let before = unknown(&tool);
             let next = next(&tool, Some(&before), &probe_asked(), at(seconds)).expect("legal");
@@ -153,7 +153,7 @@ fn a_held_call_that_is_not_found_has_failed_only_while_its_tool_remembers_the_ke
         cell(&tool, Some(&held), &probed(found()), forgotten),
         "Finish -> succeeded"
     );
-    // An earlier run may have been executed, and be forgotten sooner.
+    // An earlier run may have been executed, and the tool may forget it sooner.
     let mut again = Record {
         earlier_attempt_may_have_run: true,
         ..held
@@ -171,7 +171,7 @@ fn a_held_call_that_is_not_found_has_failed_only_while_its_tool_remembers_the_ke
     );
 }
 
-/// The store may have lost a run that began after the attempt which it still knows.
+/// The store may have lost a run that began after the attempt that it still has.
 #[test]
 fn after_a_loss_a_late_refusal_of_the_attempt_that_is_left_proves_nothing() {
     let tool = probing(Some(5));
@@ -191,9 +191,9 @@ fn after_a_loss_a_late_refusal_of_the_attempt_that_is_left_proves_nothing() {
     }
 }
 
-/// Its saga orders compensations by when the call began.
+/// The saga orders compensations by the time at which calls began.
 #[test]
-fn that_a_call_was_sent_again_is_still_known_when_it_has_succeeded() {
+fn a_call_that_succeeded_still_tells_that_it_was_sent_again() {
     let tool = retrying();
     let again = change(&tool, &unknown(&tool), &check_due(2), 9).record;
     let succeeded = change(&tool, &again, &ended_with(2, answer(200), None), 10).record;
@@ -207,7 +207,7 @@ fn that_a_call_was_sent_again_is_still_known_when_it_has_succeeded() {
 }
 
 #[test]
-fn what_was_settled_as_not_executed_is_in_doubt_no_more() {
+fn a_call_that_was_settled_as_not_executed_is_not_in_doubt() {
     let tool = Tool {
         dedup: Dedup::Key,
         ..probing(None)
@@ -233,10 +233,10 @@ fn what_was_settled_as_not_executed_is_in_doubt_no_more() {
 }
 
 #[test]
-fn what_is_due_is_worked_on_before_it_is_given_up() {
+fn a_due_check_is_made_before_the_checks_are_given_up() {
     let tool = probing(None);
     let unknown = unknown(&tool);
-    // Every gateway was away for hours.
+    // No gateway ran for hours.
     let asked = change(&tool, &unknown, &check_due(2), 9_000);
     assert_eq!(
         (
@@ -298,7 +298,7 @@ fn what_is_due_is_worked_on_before_it_is_given_up() {
 }
 
 #[test]
-fn what_a_tool_may_have_forgotten_proves_nothing() {
+fn not_found_proves_nothing_once_the_tool_may_have_forgotten_the_key() {
     let tool = Tool {
         dedup: Dedup::Key,
         ..probing(None)
@@ -343,7 +343,7 @@ fn waits_are_spread_between_half_and_all() {
 }
 
 #[test]
-fn what_the_tool_asks_to_wait_is_waited_for_also_in_doubt() {
+fn an_unknown_call_is_not_checked_before_the_time_that_its_tool_asked_for() {
     let busy = |seconds| Evidence::Answer {
         status: 503,
         body: outcome::Body::Whole("{}".into()),
@@ -376,7 +376,7 @@ fn what_the_tool_asks_to_wait_is_waited_for_also_in_doubt() {
 }
 
 #[test]
-fn a_late_success_of_an_earlier_attempt_settles_what_is_still_in_doubt() {
+fn a_late_success_of_an_earlier_attempt_settles_a_call_in_doubt() {
     let tool = retrying();
     let again = change(&tool, &unknown(&tool), &check_due(2), 5).record;
     let in_doubt = change(&tool, &again, &ended_with(2, no_answer(), None), 6).record;
@@ -410,7 +410,7 @@ fn a_late_success_of_an_earlier_attempt_settles_what_is_still_in_doubt() {
 }
 
 #[test]
-fn what_cannot_be_worked_on_stays_due_and_is_looked_at_less_and_less() {
+fn a_blocked_check_is_postponed_for_longer_and_longer() {
     let tool = retrying();
     let mut record = unknown(&tool);
     let mut looks = 0;
@@ -443,7 +443,7 @@ fn what_cannot_be_worked_on_stays_due_and_is_looked_at_less_and_less() {
 }
 
 #[test]
-fn who_does_not_know_the_tool_leaves_its_calls_to_who_does() {
+fn a_gateway_without_the_tool_leaves_its_calls_to_one_that_has_it() {
     let (here, elsewhere) = (
         probing(None),
         Tool {
@@ -462,7 +462,7 @@ fn who_does_not_know_the_tool_leaves_its_calls_to_who_does() {
         cell(&here, Some(&lost), &check_due(2), 60),
         "Probe -> unknown"
     );
-    // A configuration that holds the tool's calls, and later one that does not.
+    // The configuration holds the tool's calls at first, and later does not.
     let held = change(&tool("t"), &lost, &check_due(2), 60).record;
     assert_eq!(held.check, None);
     let missing = Event::CheckMissing { by: ME };

@@ -44,7 +44,7 @@ fn a_zombie_with_an_old_token_is_refused() {
 }
 
 #[test]
-fn only_the_run_that_has_lost_its_lock_is_told_of_it() {
+fn only_the_run_that_has_the_lock_can_lose_it() {
     let tool = tool("t");
     let mut running = record(&tool, key::Source::Derived, &[]);
     running.fencing = Some(8);
@@ -55,7 +55,7 @@ fn only_the_run_that_has_lost_its_lock_is_told_of_it() {
 }
 
 #[test]
-fn a_session_is_given_free_when_the_outcome_is_known_and_else_when_the_lease_ends() {
+fn a_lock_is_free_once_the_outcome_is_known_or_else_at_the_end_of_the_lease() {
     let exclusive = Tool {
         session: SessionPolicy {
             mode: Mode::Exclusive,
@@ -177,7 +177,7 @@ fn a_clock_set_back_does_no_harm() {
 }
 
 #[test]
-fn a_saga_refuses_only_the_attempt_that_has_asked_it() {
+fn a_saga_turns_away_only_the_attempt_that_asked_it() {
     let tool = tool("t");
     let running = record(&tool, key::Source::Derived, &[]);
     let of_another = Event::NotJoined {

@@ -1,4 +1,4 @@
-//! Requests that look like a call with another key.
+//! Requests with another key that look like a call.
 
 use proptest::prelude::*;
 
@@ -114,9 +114,9 @@ fn a_call_of_another_saga_or_token_past_its_window_or_with_enough_names_answers_
 }
 
 proptest! {
-    /// No request that looks like a call runs, and only a success is told.
+    /// No request that looks like a call runs, and it gets only a success.
     #[test]
-    fn what_looks_like_a_call_never_runs_and_gets_only_a_success(
+    fn a_similar_request_never_runs_and_gets_only_a_success(
         steps in prop::collection::vec((any_event(), 0..50_000_i64), 0..20),
         fingerprint in 1..4_u8,
         saga in prop_oneof![Just(""), Just("G")],

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_undone_is_kept_until_it_is_and_its_key_is_never_free_meanwhile() {
+fn a_call_that_is_being_undone_is_kept_and_its_key_is_not_free() {
     let tool = Tool {
         compensation: cancel(false),
         ..tool("t")
@@ -49,7 +49,7 @@ fn what_is_undone_is_kept_until_it_is_and_its_key_is_never_free_meanwhile() {
 }
 
 #[test]
-fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_not_executed() {
+fn a_compensation_takes_other_arguments_as_long_as_it_was_surely_not_executed() {
     let tool = tool("t");
     let source = key::Source::Compensation;
     let mended = |id: u128| {
@@ -96,7 +96,7 @@ fn what_undoes_a_call_may_be_sent_with_other_arguments_as_long_as_it_surely_was_
 }
 
 #[test]
-fn a_call_is_not_skipped_while_what_undoes_it_may_still_run() {
+fn a_call_is_not_skipped_while_its_compensation_may_still_run() {
     let (tool, source) = (tool("t"), key::Source::Compensation);
     let undone = moved(&tool, Some(&succeeded("{}")), &to_compensate(), 2).expect("to be undone");
     let stuck = moved(&tool, Some(&undone), &is_stuck(), 3).expect("stuck");

@@ -1,4 +1,4 @@
-//! What a change makes of a call, compared whole: a field that it leaves as it was is seen, too.
+//! Changes of a call, compared as whole records, so that a field that must not change is checked, too.
 
 use super::rest::{change, check_due, probing, retrying, unknown};
 use super::*;
@@ -91,7 +91,7 @@ fn a_retry_is_the_next_attempt_of_the_same_run() {
 }
 
 #[test]
-fn a_read_in_doubt_has_failed_with_what_its_tool_has_said() {
+fn a_read_without_a_clear_answer_has_failed_with_the_status_of_its_tool() {
     let read = Tool {
         effect: Effect::Read,
         ..tool("t")
@@ -116,7 +116,7 @@ fn a_read_in_doubt_has_failed_with_what_its_tool_has_said() {
 }
 
 #[test]
-fn what_never_ran_is_undone_by_nothing_and_its_key_is_remembered_anew() {
+fn a_call_that_never_ran_needs_no_compensation_and_its_key_is_remembered_anew() {
     let tool = tool("t");
     let failed = record(
         &tool,
@@ -134,7 +134,7 @@ fn what_never_ran_is_undone_by_nothing_and_its_key_is_remembered_anew() {
 }
 
 #[test]
-fn only_a_question_of_a_tool_that_may_ask_is_undone_by_nothing() {
+fn only_a_question_of_a_tool_that_may_ask_needs_no_compensation() {
     let plain = Tool {
         may_ask: false,
         ..asking()
@@ -156,7 +156,7 @@ fn only_a_question_of_a_tool_that_may_ask_is_undone_by_nothing() {
 }
 
 #[test]
-fn a_skipped_call_stands_and_what_would_have_undone_it_is_still_known() {
+fn a_skipped_call_keeps_its_result_and_still_names_its_compensation() {
     let tool = Tool {
         compensation: cancel(true),
         ..tool("t")
@@ -308,7 +308,7 @@ fn an_unknown_call_that_is_sent_again_is_a_run_of_its_own_with_its_next_check_pl
 }
 
 #[test]
-fn what_is_not_kept_whole_is_never_sent_again() {
+fn a_call_whose_arguments_are_not_kept_whole_is_never_sent_again() {
     let tool = retrying();
     let mut unknown = unknown(&tool);
     let masked = format!("{{\"card\":\"{MASK}\"}}");
@@ -425,7 +425,7 @@ fn a_write_is_sent_once_more_only_while_its_tool_surely_remembers_its_key() {
 }
 
 #[test]
-fn a_compensation_that_was_refused_runs_again_with_what_is_mended_whatever_is_remembered() {
+fn a_rejected_compensation_runs_again_with_corrected_arguments_even_if_rejections_are_remembered() {
     let tool = Tool {
         remember_rejections: true,
         ..tool("t")

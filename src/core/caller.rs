@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_scope_of_administrators_makes_one() {
+    fn only_the_admin_scope_makes_an_administrator() {
         for (scopes, is_admin) in [(&["call", "read"][..], false), (&["admin"], true)] {
             assert_eq!(caller(scopes).is_admin(), is_admin, "{scopes:?}");
         }
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_only_guessed_to_be_a_tenants_is_seen_by_administrators_alone() {
+    fn only_administrators_see_a_call_whose_tenant_is_not_proven() {
         let call = crate::core::call::tests::succeeded("{}");
         let mut guessed = call.clone();
         std::sync::Arc::make_mut(&mut guessed.intent).key_source = key::Source::Adopted;

@@ -123,7 +123,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pointer_begins_with_what_there_is() {
+    fn a_pointer_begins_with_a_known_root() {
         for text in ["/resultx", "/", "/arg/x", "/result/~2"] {
             assert!(Part::read(json!(text)).is_err(), "{text:?}");
         }

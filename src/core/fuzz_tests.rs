@@ -1,4 +1,4 @@
-//! What the rules read of others, with random changes.
+//! Texts of others that the rules read, changed at random.
 
 use std::hint::black_box;
 
@@ -82,7 +82,7 @@ fn headers_of_traces_and_of_mcp_are_passed_on_as_they_were_read() {
     });
 }
 
-/// The input in three pieces, whose ends depend on it.
+/// The input in three pieces. Where they end depends on the input.
 fn pieces(bytes: &[u8]) -> [&[u8]; 3] {
     let sum = bytes.iter().map(|byte| usize::from(*byte)).sum::<usize>();
     let (first, rest) = bytes.split_at(sum % (bytes.len() + 1));
@@ -119,7 +119,7 @@ fn lines_are_the_same(bytes: &[u8]) -> Held {
     Ok(())
 }
 
-/// A message of a server is read without a panic, and as one line it says the same.
+/// Reading a message of a server does not panic, and as one line the message reads the same.
 fn answers_are_read(message: &[u8]) -> Held {
     black_box(evidence::matches(message, "1"));
     black_box(evidence::is_error(message));

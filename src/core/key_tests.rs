@@ -160,7 +160,7 @@ fn header_and_body_must_agree() {
 }
 
 #[test]
-fn nothing_is_smuggled_across_a_border() {
+fn parts_of_a_name_cannot_take_bytes_from_each_other() {
     assert_ne!(Lookup::new("a:b", "t", "c"), Lookup::new("a", "t", "b:c"));
     assert_ne!(Lookup::new("a", "bt", "c"), Lookup::new("ab", "t", "c"));
     assert_eq!(

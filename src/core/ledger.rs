@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_goes_by_what_leaves_the_fewest_calls() {
+    fn a_filter_uses_the_index_with_the_fewest_calls() {
         let all = Filter {
             trace_id: Some("t".into()),
             session_id: Some("s".into()),

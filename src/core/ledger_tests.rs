@@ -1,4 +1,4 @@
-//! Filters, the lists that have a call, and its size.
+//! Filters, the indexes of a call, and its size.
 
 use super::*;
 use crate::core::call::tests::{at, succeeded};
@@ -39,7 +39,7 @@ fn filter() -> Filter {
 }
 
 #[test]
-fn a_call_is_found_only_if_all_that_is_asked_for_holds() {
+fn a_call_is_found_only_if_every_field_of_the_filter_matches() {
     assert!(filter().matches(&call()) && Filter::default().matches(&call()));
     let other = || Some("other".to_owned());
     let changes: [fn(&mut Filter, Option<String>); 8] = [
@@ -89,7 +89,7 @@ fn a_call_is_found_by_what_it_looks_like_and_by_how_often_it_was_asked_for() {
 }
 
 #[test]
-fn a_time_from_which_on_counts_and_one_before_which_does_not() {
+fn since_includes_its_time_and_until_does_not() {
     for (since, until, is_found) in [
         (Some(9), None, true),
         (Some(10), None, true),
@@ -162,7 +162,7 @@ fn duplicates_are_counted_and_the_newest_of_them_listed() {
 }
 
 #[test]
-fn a_page_that_is_just_full_goes_on_where_it_did() {
+fn a_page_that_is_exactly_full_keeps_its_next_position() {
     let place = |second| Position {
         created_at: at(second),
         id: uuid::Uuid::from_u128(1),

@@ -1,4 +1,4 @@
-//! Which answers show that a tool is there.
+//! Which answers show that a tool works.
 
 use super::*;
 use crate::core::evidence::McpAnswer;

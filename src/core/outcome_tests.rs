@@ -348,7 +348,7 @@ fn questions_prove_nothing_after_an_attempt_that_may_have_run_and_never_undo() {
 }
 
 #[test]
-fn an_answer_that_is_no_clear_one_says_what_came() {
+fn an_unclear_answer_is_described() {
     let tool = tool("t");
     let said = |status, body: Body| {
         let evidence = Evidence::Answer {
@@ -370,7 +370,7 @@ fn an_answer_that_is_no_clear_one_says_what_came() {
 }
 
 #[test]
-fn only_a_proxy_keeps_what_an_api_said_when_it_did_not_take_the_request() {
+fn only_a_proxy_keeps_the_body_of_an_answer_that_asks_to_come_again() {
     let proxy = crate::core::proxy::Policy::default();
     let plain = tool("t");
     let proxied = Tool {

@@ -1,4 +1,4 @@
-//! What a record says of itself.
+//! The answers of a record about itself.
 
 use super::*;
 use crate::core::call::tests::{at, succeeded};
@@ -14,7 +14,7 @@ fn failure(body: Option<&'static str>) -> State {
     })
 }
 
-/// Every state, with its result and with the text that is kept of the tool.
+/// Every state, with its result and the kept answer of the tool.
 fn states() -> Vec<(State, Option<Content>, Option<&'static str>)> {
     let json = "{\"id\":7}";
     let gone = || Content::Unavailable("cut off".into());

@@ -59,7 +59,7 @@ fn call_of(number: u128, planned: &Planned) -> Record {
     let intent = Arc::make_mut(&mut record.intent);
     (intent.call_id, intent.saga_id) = (CallId(Uuid::from_u128(number)), "G".into());
     record.fencing = Some(u64::try_from(number).expect("small"));
-    // Its saga has not let it go.
+    // The saga has not let the call go.
     record.retain_until = None;
     record.state = match planned.kind {
         0 => CallState::Succeeded(Content::Kept("{}".into())),
@@ -80,7 +80,7 @@ proptest! {
         let tools: Vec<Tool> = plans.iter().map(tool_of).collect();
         let mut calls: Vec<(usize, Record)> =
             plans.iter().enumerate().map(|(n, plan)| (n, call_of(n as u128 + 1, plan))).collect();
-        // The order in which a store answers says nothing.
+        // The order of a store's list does not count.
         let shift = usize::try_from(shuffle % calls.len() as u64).expect("small");
         calls.rotate_left(shift);
         let mut undone: Vec<u128> = Vec::new();
@@ -105,7 +105,7 @@ proptest! {
                 Step::Wait(record, ..) => {
                     prop_assert!(undone.is_empty(), "it waits before the first is undone");
                     let mut record = record.clone();
-                    // It comes to rest.
+                    // The call comes to rest.
                     record.state = CallState::Succeeded(Content::Kept("{}".into()));
                     (record.intent.call_id, record)
                 }
@@ -158,7 +158,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
+fn skipped_calls_and_calls_that_need_no_undoing_are_passed_over() {
     let plan_of = |record: &Record, tool: &Tool| {
         format!(
             "{:?}",
@@ -191,7 +191,7 @@ fn what_a_person_has_skipped_or_what_has_nothing_to_undo_is_passed_over() {
 
 /// A saga's calls may be kept longer than the saga, if their tool is not configured any more.
 #[test]
-fn what_an_earlier_saga_of_the_same_name_has_let_go_is_not_undone_with_a_later_one() {
+fn calls_that_an_earlier_saga_of_the_same_name_has_let_go_are_not_undone_with_a_later_one() {
     let planned = Planned {
         kind: 0,
         fails: 0,
@@ -226,7 +226,7 @@ fn what_an_earlier_saga_of_the_same_name_has_let_go_is_not_undone_with_a_later_o
         ),
         Step::Mark(&released)
     );
-    // One that surely never ran, and might run again, is taken up all the same.
+    // A call that surely never ran is marked all the same, because it might run again.
     let failed = Record {
         state: call::tests::failed(),
         ..released.clone()
@@ -276,7 +276,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
         Step::Done,
         "it was skipped again"
     );
-    // Also where it never came to rest, because no gateway knew of the call.
+    // Even if the saga never came to rest, because no gateway knew of the call.
     let trouble = Trouble {
         call_id: Some(record.intent.call_id),
         why: "it is not known".into(),
@@ -304,7 +304,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
     );
 }
 
-/// After a restart one gateway's tokens run ahead of another's.
+/// After a restart the tokens of one gateway are ahead of another's.
 #[test]
 fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_tokens() {
     let planned = Planned {
@@ -389,7 +389,7 @@ fn of_two_sessions_the_call_that_was_begun_last_is_undone_first_whatever_their_t
 }
 
 proptest! {
-    /// One token may come with all calls, and some of them run again after a sure failure.
+    /// All calls may have one token, and some of them run again after a sure failure.
     #[test]
     fn of_calls_with_one_token_the_one_that_had_its_effect_last_is_undone_first(
         starts in prop::collection::hash_set(1..500_i64, 2..8),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_has_nothing_to_undo_is_waited_for_as_long_as_it_may_be_sent_again() {
+fn a_call_that_needs_no_undoing_is_waited_for_while_it_may_be_sent_again() {
     let planned = Planned {
         kind: 2,
         fails: 0,
@@ -104,7 +104,7 @@ fn nothing_is_undone_while_a_call_may_still_have_its_effect() {
         (&CallState::Compensated(None), &foreign, 99, "done"),
         (&CallState::Compensated(None), &plain, 99, "done"),
         (&CallState::Compensating(None), &plain, 99, "undo"),
-        // What is begun is brought to its end.
+        // An undoing that has begun is brought to its end.
         (&CallState::Compensating(None), &needless, 99, "undo"),
         (&CallState::Compensating(None), &reading, 99, "undo"),
         (&CallState::Stuck(None), &plain, 99, "stuck"),
@@ -112,7 +112,7 @@ fn nothing_is_undone_while_a_call_may_still_have_its_effect() {
     ] {
         assert_eq!(step(state, tool, now), expected, "{state:?} {tool:?}");
     }
-    // That all are at rest is written down before the first is marked.
+    // The saga writes that all calls are at rest before it marks the first.
     let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 1);
     for state in [&succeeded, &CallState::Compensating(None)] {
         let record = call(state);

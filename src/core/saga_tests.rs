@@ -116,7 +116,7 @@ fn a_loss_leaves_a_saga_its_own_trouble_and_is_told_once() {
         (twice.call_to_skip(), twice.may_be_retried()),
         (own.call_id, true)
     );
-    // Without a trouble of its own, and while it is open, there is nothing to skip.
+    // A saga that is open and has no trouble of its own has no call to skip.
     let lost_open = lost(&open, "a flush", 3);
     assert!(!lost_open.may_be_retried() && lost_open.call_to_skip().is_none());
     let why = &lost_open.trouble.as_ref().expect("a trouble").why;
@@ -223,7 +223,7 @@ fn the_whole_grid() {
 }
 
 #[test]
-fn what_fails_is_tried_again_ever_more_slowly_and_then_a_person_is_called_once() {
+fn failures_are_tried_again_ever_more_slowly_and_then_a_person_is_told_once() {
     let policy = Policy::default();
     let mut saga = moved(&Saga::begin(id(), &policy, at(0)), &abort(), 0);
     let mut waits = Vec::new();
@@ -336,7 +336,7 @@ fn unknown_calls_may_be_sent_again_only_before_others_are_undone() {
 }
 
 #[test]
-fn what_may_come_to_rest_by_itself_is_still_looked_at_when_it_is_stuck() {
+fn a_saga_that_is_stuck_on_a_transient_cause_is_still_looked_at() {
     let policy = Policy {
         retry: retry::Policy {
             attempts: 1,
@@ -368,7 +368,7 @@ fn a_saga_is_stored_as_it_is() {
     }
 }
 
-/// A saga taken over from an ended process is due at once; others wait on.
+/// A saga taken by a process that has ended is due at once; other sagas keep their times.
 #[test]
 fn only_a_saga_that_was_worked_on_is_freed() {
     let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 0);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_with_it_depends_on_the_secret_the_use_and_the_borders_of_the_parts() {
+    fn an_hmac_depends_on_the_secret_the_use_and_the_borders_of_the_parts() {
         let (one, other) = (Secret::new([1; 32]), Secret::new([2; 32]));
         assert_ne!(one.mac("a", ["b"]), other.mac("a", ["b"]));
         assert_ne!(one.mac("a", ["b"]), one.mac("b", ["b"]));

@@ -1,4 +1,4 @@
-//! The conditions of a call, and the verdicts on denials.
+//! The conditions of a call, and whether a denied call waits.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn with_mode(mode: Mode) -> Tool {
 }
 
 #[test]
-fn only_a_tool_that_writes_has_terms_and_only_an_exclusive_one_takes_the_lock() {
+fn only_a_write_has_conditions_and_only_an_exclusive_one_takes_the_lock() {
     let brought = Brought {
         fencing: Some(7),
         confirmed: None,
@@ -118,7 +118,7 @@ fn a_budget_is_a_sessions_or_a_users_and_of_one_tool_and_tenant() {
 }
 
 #[test]
-fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
+fn similar_calls_have_equal_fields_and_one_user() {
     let fields = ["/sku", "/amount"]
         .map(|field| field.parse().expect("a pointer"))
         .into();
@@ -166,7 +166,7 @@ fn what_looks_the_same_has_the_same_in_the_fields_and_is_of_one_user() {
 }
 
 #[test]
-fn a_token_is_brought_only_if_the_session_or_an_accepted_loss_explains_it() {
+fn a_token_is_accepted_only_if_the_session_or_an_accepted_loss_explains_it() {
     let explained = 50;
     for (token, newest, denied) in [
         (7, Some(7), None),
@@ -292,7 +292,7 @@ fn holder(state: State, token: u64) -> Record {
 }
 
 #[test]
-fn time_alone_gives_no_lock_free() {
+fn time_alone_frees_no_lock() {
     let unknown = || State::Unknown("lost".into());
     assert!(!is_left_over(&lock(), None, at(39)), "it may be on its way");
     assert!(is_left_over(&lock(), None, at(40)), "it was never claimed");
@@ -309,7 +309,7 @@ fn time_alone_gives_no_lock_free() {
 }
 
 proptest! {
-    /// A refused call is told when to come again, and no call waits for ever.
+    /// A refused call gets a time to come again, and no call waits for ever.
     #[test]
     fn a_wait_ends(waited in 0..100_u64, wait in 0..50_u64, free_from in prop::option::of(-100..100_i64), in_line: bool) {
         let policy = SessionPolicy { mode: Mode::Exclusive, wait: Duration::from_secs(wait) };

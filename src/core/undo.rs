@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_not_kept_is_never_sent() {
+    fn missing_or_masked_arguments_are_never_sent() {
         let mut call = succeeded("{\"order_id\":7}");
         let missing = template(json!({ "order": "/result/id" })).expect("a template");
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_what_undoes_a_call_names_that_call() {
+    fn the_key_of_a_compensation_names_its_call() {
         let call_id = succeeded("{}").intent.call_id;
         assert_eq!(key_of(call_id), format!("compensate:{call_id}"));
         assert_eq!(undone_by(&key_of(call_id)), Some(call_id));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_effect_without_a_call_is_undone_by_what_is_said_of_it() {
+    fn the_arguments_for_an_effect_come_from_its_item() {
         let template = template(json!({ "order": "/result/id" })).expect("a template");
         let effect = json!({ "id": 9 });
         assert_eq!(template.args_of_effect(&effect), Ok(json!({ "order": 9 })));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_masked_anywhere_in_a_value_is_never_sent() {
+    fn a_value_with_a_mask_inside_is_never_sent() {
         for masked in [
             json!({ "lines": [{ "card": redact::MASK }] }),
             json!({ "lines": redact::MASK }),

@@ -1,4 +1,4 @@
-//! What probes prove, and when an unknown call is looked at again.
+//! What probes prove, and when an unknown call is checked.
 
 use serde_json::json;
 
@@ -139,7 +139,7 @@ fn a_caller_asks_again_when_something_may_have_changed_and_never_at_once() {
 }
 
 #[test]
-fn what_cannot_be_worked_on_is_put_off_for_half_of_its_age() {
+fn a_blocked_check_is_postponed_for_half_of_its_age() {
     use crate::core::call::tests::at;
     let seconds = Duration::from_secs;
     let tool = Tool {

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_stored_as_a_time_and_whether_it_is_taken() {
+    fn due_work_is_stored_as_a_time_and_whether_it_is_taken() {
         for due in [Due::Never, Due::At(at(1)), Due::Taken { until: at(1) }] {
             assert_eq!(Due::from_parts(due.at(), due.is_taken()), due);
         }

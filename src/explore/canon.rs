@@ -1,4 +1,4 @@
-//! A state as bytes, in which all is left out that can make no difference later.
+//! A state as bytes, without everything that can make no difference later.
 //!
 //! Left out: histories, sentences, latencies, numbers of attempts and checks beyond the first few, and times beyond those
 //! that the rules still compare. Times are ticks from now on; versions count from the lowest of a call that is still known.
@@ -28,9 +28,9 @@ struct Canon<'a> {
     is_saga: bool,
     stored: &'a Store,
     tool: &'a Tool,
-    /// All tokens that are known; only their order counts.
+    /// All known fencing tokens. Only their order is written.
     tokens: &'a [u64],
-    /// When the calls of a saga were made and began, in order.
+    /// The times at which the calls of a saga were made and began, in order.
     moments: &'a [Timestamp],
     versions: Versions<'a>,
 }
@@ -38,9 +38,9 @@ struct Canon<'a> {
 /// How versions are written.
 #[derive(Clone, Copy)]
 enum Versions<'a> {
-    /// Only whether it is the stored one. A change of any other is not written, so little of that is looked at.
+    /// Only whether a version is the stored one. A change of any other version fails, so its number does not matter.
     Newest,
-    /// From the lowest of each call on: a store that goes back may come to the same version again.
+    /// Counted from the lowest of each call: a store that goes back may reach the same version again.
     Counted(&'a [(CallId, u64)]),
 }
 
@@ -136,7 +136,7 @@ impl Canon<'_> {
             }
             None => self.add(1),
         }
-        // How long ago it may have been executed, for when it becomes unknown and is checked.
+        // The time since when it may have been executed: it counts once the call is unknown and is checked.
         let is_checked =
             self.tool.unknown != OnUnknown::Hold || undone_by(name_of(record)).is_some();
         if is_checked && !is_over && record.check.is_none() {
@@ -156,7 +156,7 @@ impl Canon<'_> {
         }
         self.maybe(record.expires_at, past.expiry);
         self.maybe(record.retain_until, 0);
-        // Of the calls of a saga, all that counts is which began first.
+        // Only the order in which the calls of a saga began counts.
         if self.is_saga && undone_by(name_of(record)).is_none() {
             for time in [record.attempt.run_started_at, record.intent.created_at] {
                 self.add(self.moments.partition_point(|known| *known < time));
@@ -221,7 +221,7 @@ impl Canon<'_> {
         }
         self.add(store.sagas.len());
         store.sagas.iter().for_each(|saga| self.saga(saga));
-        // All that counts is which failed calls surely have not run again.
+        // Only which failed calls surely did not run again counts.
         if let Some(until) = store.whole_until.map(at) {
             for record in &store.calls {
                 let over = |expires_at| after(expires_at, self.tool.lease()) <= until;
@@ -239,7 +239,7 @@ impl Canon<'_> {
         }
     }
 
-    /// When a probe asked: all that counts is whether "not found" is believed.
+    /// The time of a probe. Only whether "not found" is believed counts.
     fn asked(&mut self, record: &Record, asked_at: i64) {
         match self.versions {
             Versions::Newest => {
@@ -332,7 +332,7 @@ impl Canon<'_> {
 }
 
 impl Model {
-    /// Puts tasks in the one order in which equal states have them.
+    /// Puts tasks into an order that is the same in equal states.
     pub(super) fn sort_tasks(world: &mut World) {
         world.tasks.sort_by_key(|task| {
             let kind = match &task.job {
@@ -357,7 +357,7 @@ impl Model {
         });
     }
 
-    /// The hash of a state. Two that differ only in what can make no difference have the same.
+    /// The hash of a state. States that differ only in what makes no difference have the same hash.
     pub(super) fn hash(&self, world: &World) -> u128 {
         let mut lowest: Vec<(CallId, u64)> = Vec::new();
         for record in world.records() {

@@ -14,7 +14,7 @@ use crate::core::recipe::prints::Prints;
 use crate::core::record::{Holder, Record, State};
 
 impl Model {
-    /// A request that wants its call: one round of claiming.
+    /// One round of claiming, for a request that wants its call.
     pub(super) fn claim(
         &mut self,
         world: &mut World,
@@ -140,7 +140,7 @@ impl Model {
                         there.state.as_str()
                     )
                 });
-                // What it does about that is no matter of the store, unless it begins a run.
+                // A task that begins no run does not touch the store.
                 let is_over = there
                     .expires_at
                     .is_some_and(|until| until <= super::world::at(now));
@@ -167,7 +167,7 @@ impl Model {
         })
     }
 
-    /// The id of a call that would be claimed now. That of a compensation is decided already.
+    /// The id of a call that would be claimed now. The id of a compensation was decided before.
     fn id_for(&self, world: &World, name: Name) -> crate::core::record::CallId {
         let decided = undone_by(name).and_then(|undone| world.store.load(undone)?.compensation());
         match decided {
@@ -180,7 +180,7 @@ impl Model {
         !record.intent.saga_id.is_empty()
     }
 
-    /// Looks for a claim that was never confirmed. Nothing was sent for it.
+    /// Looks for a claim that was never confirmed, and for which nothing was sent.
     pub(super) fn disown(
         &mut self,
         world: &World,
@@ -211,7 +211,7 @@ impl Model {
         })))
     }
 
-    /// A request arrives at a gateway where none of the same call is under way, and claims its key at once.
+    /// A request arrives at a gateway that runs no request of the same call, and claims its key at once.
     pub(super) fn arrive(
         &mut self,
         world: &mut World,

@@ -18,11 +18,11 @@ use crate::core::undo;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     Yes,
-    /// It does what it is asked for, and its answer is lost.
+    /// The store makes the change, and its answer is lost.
     Lost,
 }
 
-/// What the evidence of an attempt is, as the gateway reads it.
+/// The evidence of an attempt, as the gateway reads it.
 pub(super) fn evidence(seen: Seen) -> Evidence {
     let answer = |status, text: String| Evidence::Answer {
         status,
@@ -38,7 +38,7 @@ pub(super) fn evidence(seen: Seen) -> Evidence {
     }
 }
 
-/// The number of the effect that a result is about.
+/// The number of the effect that a result belongs to.
 pub(super) fn effect_in(content: &Content) -> u8 {
     match content {
         Content::Kept(json) => std::str::from_utf8(json)
@@ -50,7 +50,7 @@ pub(super) fn effect_in(content: &Content) -> u8 {
 }
 
 impl Model {
-    /// The end of an attempt that is to be written.
+    /// The job that writes the end of an attempt.
     pub(super) fn ending(
         record: Arc<Record>,
         seen: Seen,
@@ -178,7 +178,7 @@ impl Model {
                     )
                 });
                 drop(stored);
-                // A further attempt is asked for anew; anything else is offered as it was.
+                // For a further attempt the rules are asked again; any other change is offered again.
                 let is_retry = matches!(action, Action::Retry { .. });
                 write.pending = (!is_retry).then(|| Arc::new(change));
                 Ok(Some(Job::Write(Box::new(write))))
@@ -207,7 +207,7 @@ impl Model {
                 Ok(Some(Job::Write(Box::new(write))))
             }
             Replaced::Lost(_) => self.over(world, gateway, write, record),
-            // The store is closed: no further attempt begins, but that this one ended is written.
+            // The store is closed: no further attempt begins, but the end of this one is written.
             Replaced::Refused => {
                 write.retry = None;
                 Ok(Some(Job::Write(Box::new(write))))
@@ -247,7 +247,7 @@ impl Model {
         )
     }
 
-    /// A run is over: its caller is told, and a late answer is waited for.
+    /// A run is over: its caller is told, and the gateway waits for a late answer.
     fn over(
         &mut self,
         world: &mut World,
@@ -269,7 +269,7 @@ impl Model {
         )
     }
 
-    /// What a caller is told from a stored record: `read` of `src/gateway/calls/answer.rs`.
+    /// Tells a caller the stored record: `read` of `src/gateway/calls/answer.rs`.
     pub(super) fn tell(
         &mut self,
         world: &mut World,
@@ -310,7 +310,7 @@ impl Model {
             None => match self.ensure_saga(world) {
                 Some(saga) => saga.is_open(),
                 None => {
-                    // The store is closed: it is not sent.
+                    // The store is closed: the call is not sent.
                     let write = Self::ending(record, Seen::NotSent, None, until);
                     return Ok(Some(Job::Write(Box::new(Write {
                         is_turned_away: true,

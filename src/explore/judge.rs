@@ -1,4 +1,4 @@
-//! The promise, as an observer sees it who knows callers, tool and store.
+//! The promise, checked by an observer that sees callers, tool and store.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::core::record::{CallId, Record, State};
 use crate::core::saga::Phase;
 
 impl World {
-    /// A key is claimed. It stands for a new intent only if its earlier call was at its end for a whole window.
+    /// A claimed key stands for a new intent only if its earlier call was at its end for a whole window.
     pub(super) fn begin_intent(&mut self, name: Name, call_id: CallId, window: i64) {
         let now = self.now;
         let truth = self.truth_mut(name);
@@ -26,7 +26,7 @@ impl World {
 }
 
 impl Model {
-    /// Nothing is sent that may have been executed, unless the tool deduplicates.
+    /// A call that may have been executed is not sent again, unless the tool deduplicates.
     pub(super) fn judge_send(&self, world: &World, record: &Record) -> Result<(), Broken> {
         let name = name_of(record);
         if let Some(saga) = world
@@ -65,7 +65,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the store has lost a call altogether. What becomes of that is not promised.
+    /// Whether the store has lost a call altogether. The promise does not hold for such a call.
     pub(super) fn is_forgotten(&self, world: &World, record: &Record) -> bool {
         let has_lost = world.left.losses < self.scene.left.losses;
         has_lost && world.store.load(record.intent.call_id).is_none()
@@ -115,7 +115,7 @@ impl Model {
         Ok(())
     }
 
-    /// What undoes a call is executed.
+    /// A compensation is executed.
     fn judge_undoing(&self, world: &mut World, undone: CallId) -> Result<(), Broken> {
         let number = number(undone);
         let name = world.store.load(undone).map(|record| name_of(record));
@@ -164,7 +164,7 @@ impl Model {
         }
     }
 
-    /// What must hold between a state and the next one.
+    /// Checks what must hold between a state and the next one.
     pub(super) fn judge_step(
         &self,
         before: &World,
@@ -188,9 +188,9 @@ impl Model {
         }
         let (store, now) = (&after.store, after.now);
         for (name, truth) in &mut after.truth {
-            // What is deleted was at its end before.
+            // Only calls that were at their end are deleted.
             if let Some(record) = store.holder(*name) {
-                // What is stored as succeeded may be told at any time.
+                // A caller may be told of a stored success at any time.
                 if let State::Succeeded(content) = &record.state {
                     truth.told = truth.told.or(Some(effect_in(content)));
                 }
@@ -201,7 +201,7 @@ impl Model {
         self.judge_state(after)
     }
 
-    /// What must hold where a call has changed.
+    /// Checks what must hold if a call has changed.
     fn judge_change(
         &self,
         world: &World,
@@ -222,7 +222,7 @@ impl Model {
         };
         let effects = world.effects_of(before);
         let may_come = world.may_still_come(before);
-        // What is written now is marked as unknown when the loss is accepted.
+        // A change that is written now is marked as unknown when the loss is accepted.
         if world.is_closed && matches!(after.state, State::Failed(_)) {
             return Ok(());
         }
@@ -258,7 +258,7 @@ impl Model {
         }
     }
 
-    /// What must hold in every state.
+    /// Checks what must hold in every state.
     fn judge_state(&self, world: &World) -> Result<(), Broken> {
         for (name, truth) in &world.truth {
             let Some(told) = truth.told else { continue };

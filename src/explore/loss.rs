@@ -1,7 +1,7 @@
 //! The store loses its newest writes, and a person accepts that.
 //!
-//! Imitates `src/gateway/recovery/loss.rs` and what both stores do about calls at risk. That a store notices a loss is
-//! explored apart: `src/store/redis/loss_model.rs`.
+//! Imitates `src/gateway/recovery/loss.rs` and what both stores do about calls at risk. `src/store/redis/loss_model.rs`
+//! explores whether a store notices a loss.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::core::record::State;
 use crate::core::saga;
 
 impl Model {
-    /// The store loses its newest writes, or those of one key: what gateways remember they put back.
+    /// The store loses its newest writes, or those of one key. Gateways put back what they remember.
     pub(super) fn lose(&mut self, world: &mut World, keeps: Option<u8>) {
         let Some(copy) = world.copy.take() else {
             return;
@@ -39,7 +39,7 @@ impl Model {
             world.crash(0);
             world.crash(1);
         }
-        // Tokens go on above the highest that was given out.
+        // New tokens are above the highest that was given out.
         world.store.token = newest.token;
         world.is_closed = !self.is_broken(Break::NoticesNoLoss);
         Self::forgive(world, self.scene.window);
@@ -93,7 +93,7 @@ impl Model {
         world.is_closed = false;
     }
 
-    /// What the store knows nothing of any more is not promised. The key stands for its earlier call again.
+    /// The promise does not hold for a lost call. Its key stands for the earlier call again.
     fn forgive(world: &mut World, window: i64) {
         for at in 0..world.truth.len() {
             let (name, truth) = world.truth[at];

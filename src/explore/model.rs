@@ -1,4 +1,4 @@
-//! The rules as the model asks for them: the real ones of `core`, but for the one that a test breaks.
+//! The rules for the model: the real ones of `core`, except for the one that a test breaks.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::core::session::Brought;
 use crate::core::tool::{OnUnknown, Tool};
 use crate::core::unknown::{Finding, Resolution};
 
-/// What a step leads to: the promise is broken, and how.
+/// How a step breaks the promise.
 pub(super) type Broken = String;
 
 pub(super) struct Model {
     pub(super) scene: Scene,
     pub(super) broken: Break,
-    /// The story so far, while one is told.
+    /// The lines of the story so far; `None`: no story is told.
     pub(super) tale: Option<Vec<String>>,
 }
 
@@ -49,7 +49,7 @@ impl Model {
         }
     }
 
-    /// Adds a line to the story, if one is told.
+    /// Adds a line to the story.
     pub(super) fn say(&mut self, line: impl FnOnce() -> String) {
         if let Some(tale) = &mut self.tale {
             tale.push(line());
@@ -68,7 +68,7 @@ impl Model {
         self.broken == broken
     }
 
-    /// What an event does to a call, by the real rules unless one is broken.
+    /// Decides what an event does to a call, by the real rules unless one is broken.
     pub(super) fn decide(
         &self,
         record: Option<&Record>,
@@ -106,7 +106,7 @@ impl Model {
         }
     }
 
-    /// What a broken rule decides where the real one refuses.
+    /// Decides by a broken rule an event that the real rule refuses.
     fn decide_anyhow(
         &self,
         tool: &Tool,
@@ -136,7 +136,7 @@ impl Model {
         call::next(tool, Some(&over), event, now)
     }
 
-    /// Alters what the real rules have decided.
+    /// Changes a decision of the real rules as the broken rule would.
     fn alter(&self, event: &Event, change: &mut Change, now: jiff::Timestamp) {
         let record = &mut change.record;
         let never_ran = |record: &mut Record| {
@@ -185,7 +185,7 @@ impl Model {
             Group::Saga => ("trip", ""),
             Group::Session => ("", "talk"),
         };
-        // Only what orders the calls of a saga looks at it.
+        // Only the order of a saga's calls depends on it.
         let created_at = if self.scene.group == Group::Saga {
             at(world.now)
         } else {
@@ -217,7 +217,7 @@ impl Model {
         }
     }
 
-    /// How many ticks after a time it still can make a difference, for each of a record's times.
+    /// For each time of a record: how many ticks later it can still make a difference.
     pub(super) fn longest_past(&self) -> Past {
         Past {
             run: 1,
@@ -231,7 +231,7 @@ impl Model {
         }
     }
 
-    /// Whether a call is at its end, whatever happens to it later.
+    /// Whether a call is at its end for now.
     pub(super) fn is_settled(state: &State) -> bool {
         matches!(
             state,
@@ -239,7 +239,7 @@ impl Model {
         )
     }
 
-    /// The tick from which a run may send no more, that has taken its time now.
+    /// The tick from which on a run that begins now may send no more.
     pub(super) fn sends_until(world: &World) -> i64 {
         world.now + super::scene::DEADLINE
     }
@@ -256,7 +256,7 @@ impl Model {
     }
 }
 
-/// Ticks, for each time of a record.
+/// A number of ticks for each time of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Past {
     pub(super) run: i64,

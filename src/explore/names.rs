@@ -7,15 +7,15 @@ use super::scene::TICK;
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, InstanceId, Record};
 
-/// A name of the model: a key, or the key of what undoes a call.
+/// A name of the model: a key, or the key of a compensation.
 pub(super) type Name = u8;
 
-/// The process that had this instance has ended.
+/// The instance of a process that has ended.
 pub(super) const ENDED: InstanceId = InstanceId(Uuid::from_u128(0xdead));
 
-/// The names of what undoes calls.
+/// The bit of the names of compensations.
 pub(super) const UNDOES: Name = 0x80;
-/// Calls of one key, at most: they are forgotten before there are more.
+/// Most calls of one key. Calls are forgotten before a key has more.
 pub(super) const CALLS_OF_KEY: u128 = 8;
 
 pub(super) fn instance(gateway: u8) -> InstanceId {
@@ -30,12 +30,12 @@ pub(super) fn name_of(record: &Record) -> Name {
     record.intent.lookup.0[0]
 }
 
-/// The name of what undoes a call.
+/// The name of a call's compensation.
 pub(super) fn name_of_undo(call_id: CallId) -> Name {
     UNDOES | number(call_id)
 }
 
-/// The number of the call that this name's call undoes.
+/// The number of the call that the compensation of this name undoes.
 pub(super) fn undone_by(name: Name) -> Option<CallId> {
     let number = name & !UNDOES;
     (name >= UNDOES).then(|| CallId(Uuid::from_u128(u128::from(number))))

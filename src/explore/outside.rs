@@ -1,11 +1,11 @@
-//! The tool, and the network before it: what may become of a request.
+//! The tool, and the network before it: what may happen to a request.
 
 use super::gateway::Answers;
 use super::model::{Broken, Model, label, title};
 use super::world::{Job, Request, Seen, Task, World, Write};
 
 impl Model {
-    /// The tool executes a request. One that deduplicates does so once for each key.
+    /// The tool executes a request. A tool that deduplicates does so once for each key.
     pub(super) fn execute(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
         let request = world.requests[at];
         let effects = world.truth(request.name).effects;
@@ -70,7 +70,7 @@ impl Model {
         Ok(())
     }
 
-    /// Something on the way sends a request twice.
+    /// The network sends a request twice.
     pub(super) fn repeat(&mut self, world: &mut World, at: usize) {
         let request = world.requests[at];
         self.say(|| {
@@ -86,7 +86,7 @@ impl Model {
         });
     }
 
-    /// An attempt ends unanswered: its gateway cannot reach the tool, or has waited long enough.
+    /// An attempt ends without an answer: its gateway cannot reach the tool, or has waited long enough.
     pub(super) fn end_unanswered(&mut self, world: &mut World, at: usize) -> Result<(), Broken> {
         let Task { gateway, job } = world.tasks.remove(at);
         let (record, until, tells, seen) = match job {

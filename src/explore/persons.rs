@@ -1,4 +1,4 @@
-//! What callers and persons do about sagas and sessions.
+//! The acts of callers and persons on sagas and sessions.
 //!
 //! Imitates `src/gateway/sagas/ended.rs` and `src/gateway/operator/calls.rs` and `sessions.rs`.
 
@@ -16,7 +16,7 @@ use crate::core::saga::{Event, Phase, Saga, SagaId};
 use crate::core::undo;
 use crate::core::unknown::Resolution;
 
-/// What a person does about a stuck saga, or a caller about an open one.
+/// The act of a person on a stuck saga, or of a caller on an open one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     Complete,
@@ -97,7 +97,7 @@ impl Model {
         self.move_on(world, &saga, &Event::Settled(person()));
     }
 
-    /// What a person sees who looks whether a stuck call is undone.
+    /// What a person finds at the tool about a stuck call.
     pub(super) fn resolution_of_stuck(world: &World, record: &Record) -> Option<Resolution> {
         let undo = name_of_undo(record.intent.call_id);
         if !matches!(record.state, State::Stuck(_)) || world.may_come(undo) {
@@ -129,7 +129,7 @@ impl Model {
         }
     }
 
-    /// A person has one call undone, whatever its saga does.
+    /// A person has one call undone, whatever saga it belongs to.
     pub(super) fn undo_one(&mut self, world: &mut World, call_id: CallId) {
         let Some(record) = world.store.load(call_id).cloned() else {
             return;

@@ -1,4 +1,4 @@
-//! Workers that look after calls without an owner and unknown calls, and what persons do.
+//! Workers for calls without an owner and for unknown calls, and the acts of persons on these calls.
 //!
 //! Imitates `src/gateway/recovery/lost.rs`, `rechecks.rs` and `prune.rs` beside it, and `src/gateway/operator/calls.rs`.
 
@@ -77,7 +77,7 @@ impl Model {
             }
         };
         world.tasks.push(Task { gateway, job });
-        // Where it only can write what it found, as it found it, it may as well do so at once.
+        // A worker that can only write what it has read may write at once: no other order matters.
         if self.compares(world) {
             self.go(world, world.tasks.len() - 1, Answers::Yes)?;
         }
@@ -86,7 +86,7 @@ impl Model {
 
     /// Settles a call that has lost its owner.
     pub(super) fn settle_lost(&mut self, world: &mut World, gateway: u8, record: &Arc<Record>) {
-        // What no saga knows of is not undone.
+        // A call is undone only if its saga exists.
         if !record.intent.saga_id.is_empty() && !self.find_saga_of(world, record) {
             return;
         }
@@ -100,7 +100,7 @@ impl Model {
         self.change(world, gateway, record, &event);
     }
 
-    /// Writes an event's change, unless another writer was faster. The call as it is then.
+    /// Writes an event's change, unless another writer was faster. Returns the call as it is then.
     pub(super) fn change(
         &mut self,
         world: &mut World,
@@ -217,7 +217,7 @@ impl Model {
         saga.is_none_or(|saga| saga.may_send_again())
     }
 
-    /// The tool says whether it knows the key. It is honest.
+    /// The tool says whether it knows the key, truthfully.
     pub(super) fn ask(
         &mut self,
         world: &World,
@@ -264,7 +264,7 @@ impl Model {
         });
         let newest = world.store.load(record.intent.call_id).cloned();
         let newest = newest.filter(|newest| newest.attempt.id == record.attempt.id);
-        // On the record that it knows first; if that has changed, on the newest of the same attempt.
+        // First on the record that the worker has read; if that has changed, on the newest of the same attempt.
         if self.change(world, gateway, record, &event).is_none()
             && let Some(newest) = newest.filter(|newest| newest.version != record.version)
         {
@@ -272,13 +272,13 @@ impl Model {
         }
     }
 
-    /// What a person may say of a call, who looks whether its effect is there.
+    /// The decision of a person who looks at the tool for the effect of a call.
     pub(super) fn resolution(&self, world: &World, record: &Record) -> Option<Resolution> {
         if !matches!(record.state, State::Unknown(_)) {
             return None;
         }
         match world.effects_of(record) {
-            // Where the operator has declared how late a request may come, persons keep to that, too.
+            // If the operator has declared how late a request may arrive, persons wait for so long, too.
             0 if self.scene.late > 0 && world.may_still_come(record) => None,
             0 => Some(Resolution::Failed),
             effect => Some(Resolution::Succeeded(result(effect))),
@@ -329,7 +329,7 @@ impl Model {
         });
     }
 
-    /// Whether there is something that cleanup would delete.
+    /// Whether cleanup would delete anything.
     pub(super) fn has_old(&self, world: &World) -> bool {
         let deletes_unknown = self.is_broken(Break::CleansUpUnknown);
         world.store.calls.iter().any(|record| {
@@ -340,7 +340,7 @@ impl Model {
         })
     }
 
-    /// The broken rule by which time alone settles an unknown call.
+    /// Breaks a rule: time alone settles an unknown call.
     pub(super) fn expire_unknown(&mut self, world: &mut World) {
         let now = world.now;
         for record in &mut world.store.calls {

@@ -20,7 +20,7 @@ use crate::core::tool::Tool;
 use crate::core::undo;
 use crate::core::work::Blocked;
 
-/// What a worker does next about its saga; `None`: it lets it be.
+/// The next step of a worker on its saga; `None`: the worker leaves the saga.
 type Further = Option<SagaJob>;
 
 fn look(saga: Arc<Saga>) -> Further {
@@ -36,7 +36,7 @@ pub(super) fn trip() -> SagaId {
 }
 
 impl Model {
-    /// The saga that the calls name. The first call begins it; `None`: the store lets nothing begin.
+    /// The saga that the calls name, begun by the first call; `None`: the store lets nothing begin.
     pub(super) fn ensure_saga(&mut self, world: &mut World) -> Option<Arc<Saga>> {
         if let Some(saga) = world.store.saga(&trip()) {
             return Some(saga.clone());
@@ -45,7 +45,7 @@ impl Model {
         (!world.is_closed && world.put_saga(&begun)).then_some(begun)
     }
 
-    /// Makes sure that the saga of a lost call is there, and looks at it again if it has ended.
+    /// Makes sure that the saga of a lost call exists, and has it looked at again if it has ended.
     pub(super) fn find_saga_of(&mut self, world: &mut World, record: &Record) -> bool {
         if undone_by(name_of(record)).is_none() && self.ensure_saga(world).is_none() {
             return false;
@@ -240,7 +240,7 @@ impl Model {
         }
         let record = match step {
             Step::Mark(record) | Step::Undo(record) => record,
-            // They are listed once more before anything else is taken from that.
+            // The calls are listed once more before the next decision.
             _ if !is_fresh => return look(saga),
             Step::Wait(record, blocker, why) => {
                 let id = record.intent.call_id;
@@ -324,7 +324,7 @@ impl Model {
         Ok(Some(marked))
     }
 
-    /// Sends what undoes a call, unless it has ended already.
+    /// Sends the compensation of a call, unless that has ended already.
     fn undo(
         &mut self,
         world: &mut World,
@@ -379,7 +379,7 @@ impl Model {
         }
     }
 
-    /// The run of what undoes a call is over, or takes too long.
+    /// The run of a compensation is over, or takes too long.
     fn hear_of_undoing(
         &mut self,
         world: &mut World,
@@ -440,7 +440,7 @@ impl Model {
     }
 }
 
-/// The calls of a saga, without what undoes them.
+/// The calls of a saga, without their compensations.
 pub(super) fn calls_of(world: &World, saga: &Saga) -> Vec<Arc<Record>> {
     let is_of = |record: &&Arc<Record>| match saga.only {
         Some(only) => record.intent.call_id == only,

@@ -1,4 +1,4 @@
-//! What one exploration is about: the tool's rules, what may go wrong and how often, and which rule is broken.
+//! The subject of an exploration: the tool's rules, which faults may happen how often, and which rule is broken.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ pub(super) const LEASE: i64 = 2;
 /// How long unknown calls are checked, from the beginning of the run on: longer than a lease.
 pub(super) const GIVE_UP: i64 = 5;
 
-/// How often each of the things that cost a budget may happen.
+/// How often each fault and each act may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     /// Arrivals at each gateway.
     pub(super) arrivals: [u8; 2],
-    /// Gateways that end without a word.
+    /// Crashes of gateways.
     pub(super) crashes: u8,
-    /// Writes of which the store tells nothing, although it has made them.
+    /// Writes that the store makes and does not confirm.
     pub(super) unanswered: u8,
-    /// Requests that something between gateway and tool sends twice.
+    /// Requests that the network sends twice.
     pub(super) repeats: u8,
     /// Pauses of the tool by a person.
     pub(super) pauses: u8,
@@ -33,13 +33,13 @@ pub(super) struct Left {
     pub(super) losses: u8,
     /// Ends of the saga by its caller.
     pub(super) ends: u8,
-    /// Single calls that a person has undone.
+    /// Single calls that a person may have undone.
     pub(super) undos: u8,
     /// Locks that a person takes away.
     pub(super) unlocks: u8,
     /// Requests that do not reach the tool, or that it refuses.
     pub(super) refusals: u8,
-    /// Times that a gateway takes a saga while another one still works on it.
+    /// How often a gateway takes a saga on which another gateway still works.
     pub(super) takeovers: u8,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum Break {
     Nothing,
     /// A claim takes a key that another call holds.
     ClaimTakesHeldKey,
-    /// A change is written whatever the stored record is by now.
+    /// A change is written without comparing the stored record.
     ReplacesWithoutComparing,
     /// The end of a lease counts as "not executed".
     LeaseFreesKey,
@@ -107,9 +107,9 @@ pub(super) enum Break {
     NoticesNoLoss,
     /// A loss is accepted, and no call is marked as unknown.
     AcceptsWithoutMarks,
-    /// A loss is accepted as if the store had everything that was written until then.
+    /// A loss is accepted as if the store had every write up to then.
     TakesTheStoreForWhole,
-    /// What undoes a call is sent again while its outcome is unknown.
+    /// A compensation is sent again while its outcome is unknown.
     SendsUndoingAgain,
     /// A saga undoes its calls while one of them may still run.
     UndoesWithoutWaiting,
@@ -121,7 +121,7 @@ pub(super) enum Break {
     FreesLockAtOnce,
 }
 
-/// What the calls of all keys have in common.
+/// What groups the calls of all keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     None,
@@ -151,7 +151,7 @@ pub(super) struct Scene {
     pub(super) window: i64,
     /// Whether gateways go on when the store loses data. A file has one gateway, which ends with it.
     pub(super) is_shared: bool,
-    /// At so many states the exploration ends: the rest is not looked at.
+    /// After so many states the exploration ends; `None`: it visits all of them.
     pub(super) most_states: Option<usize>,
 }
 
@@ -192,7 +192,7 @@ impl Scene {
         }
     }
 
-    /// A tool that is asked. A request may arrive for a tick after its lease, as its operator has declared.
+    /// A tool with a probe. A request may arrive for a tick after its lease, as its operator has declared.
     pub(super) fn probed(left: Left) -> Self {
         let unknown = OnUnknown::Probe {
             negative_final_after: Some(TICK),
@@ -265,7 +265,7 @@ impl Scene {
         }
     }
 
-    /// The same over a file, whose gateways end when it is exchanged.
+    /// The same scene over a file, whose gateways end when the file is replaced.
     pub(super) fn over_a_file(self) -> Self {
         Self {
             is_shared: false,
@@ -273,7 +273,7 @@ impl Scene {
         }
     }
 
-    /// The same with gateways that never stall.
+    /// The same scene with gateways that never stall.
     pub(super) fn without_stalls(self) -> Self {
         Self {
             stalls: false,
@@ -281,7 +281,7 @@ impl Scene {
         }
     }
 
-    /// The same under another name.
+    /// The same scene under another name.
     pub(super) fn called(self, name: &'static str) -> Self {
         Self { name, ..self }
     }

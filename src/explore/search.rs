@@ -1,4 +1,4 @@
-//! The search: every state that can be reached, breadth first.
+//! The search visits every state that can be reached, breadth first.
 //!
 //! A search of our own, and not the crate `stateright`: a hundred lines do it, and they tell a trace as a story, hash a
 //! state without its histories, and decide whether every state can still come to rest. `stateright`'s `eventually` is
@@ -16,7 +16,7 @@ use super::model::Model;
 use super::steps::Step;
 use super::world::World;
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) name: &'static str,
@@ -24,9 +24,9 @@ pub(super) struct Found {
     pub(super) transitions: usize,
     pub(super) depth: u32,
     pub(super) took: Duration,
-    /// Whether it was ended before all states were met.
+    /// Whether the search was ended before all states were visited.
     pub(super) is_cut: bool,
-    /// How the promise is broken, and the shortest way to it; `None`: it holds in all states.
+    /// How the promise is broken, and the shortest way there; `None`: the promise holds in all states.
     pub(super) broken: Option<(String, Vec<String>)>,
 }
 
@@ -55,14 +55,14 @@ impl fmt::Display for Found {
     }
 }
 
-/// A state that was met: how, and how deep.
-struct Met {
+/// A visited state: the step that led to it, and its depth.
+struct Visited {
     from: u32,
     step: Step,
     depth: u32,
 }
 
-/// Hashes what is a hash already.
+/// A hasher for values that are hashes already.
 #[derive(Default)]
 struct AsItIs(u64);
 
@@ -82,16 +82,16 @@ impl Hasher for AsItIs {
     }
 }
 
-/// Explores all states. Ends at the first that breaks the promise, or that cannot come to rest.
+/// Explores all states. Ends at the first state that breaks the promise or from which not everything can end.
 pub(super) fn explore(model: &mut Model) -> Found {
     let began = Instant::now();
     let first = World::first(&model.scene);
-    let mut met = vec![Met {
+    let mut visited = vec![Visited {
         from: 0,
         step: Step::Tick,
         depth: 0,
     }];
-    // Only hashes are kept, of 128 bits: among ten million states two are equal once in 10^24 searches.
+    // Only hashes of 128 bits are kept: among ten million states two hashes are equal once in 10^24 searches.
     let mut known: HashMap<u128, u32, BuildHasherDefault<AsItIs>> = HashMap::default();
     known.insert(model.hash(&first), 0);
     let mut helps: Vec<(u32, u32)> = Vec::new();
@@ -104,20 +104,20 @@ pub(super) fn explore(model: &mut Model) -> Found {
                 Ok(Some(next)) => next,
                 Ok(None) => continue,
                 Err(why) => {
-                    let way = way_to(&met, at, Some(step));
+                    let way = way_to(&visited, at, Some(step));
                     broken = Some((why, tell(model, &way)));
                     break 'all;
                 }
             };
             transitions += 1;
-            let new = u32::try_from(met.len()).unwrap_or(u32::MAX);
+            let new = u32::try_from(visited.len()).unwrap_or(u32::MAX);
             let to = *known.entry(model.hash(&next)).or_insert(new);
             if step.is_help() && to != at {
                 helps.push((to, at));
             }
             if to == new {
-                let depth = met.get(at as usize).map_or(0, |met| met.depth) + 1;
-                met.push(Met {
+                let depth = visited.get(at as usize).map_or(0, |visited| visited.depth) + 1;
+                visited.push(Visited {
                     from: at,
                     step,
                     depth,
@@ -129,7 +129,7 @@ pub(super) fn explore(model: &mut Model) -> Found {
         if model
             .scene
             .most_states
-            .is_some_and(|most| met.len() >= most)
+            .is_some_and(|most| visited.len() >= most)
         {
             is_cut = true;
             break;
@@ -139,7 +139,7 @@ pub(super) fn explore(model: &mut Model) -> Found {
         && !is_cut
         && let Some(at) = restless(rests, &helps)
     {
-        let way = way_to(&met, at, None);
+        let way = way_to(&visited, at, None);
         broken = Some((
             "nothing that time, gateways and persons do brings all to its end".into(),
             tell(model, &way),
@@ -147,16 +147,16 @@ pub(super) fn explore(model: &mut Model) -> Found {
     }
     Found {
         name: model.scene.name,
-        states: met.len(),
+        states: visited.len(),
         transitions,
-        depth: met.last().map_or(0, |met| met.depth),
+        depth: visited.last().map_or(0, |visited| visited.depth),
         took: began.elapsed(),
         is_cut,
         broken,
     }
 }
 
-/// The first state from which no help leads to rest. `helps`: from a state to those before it.
+/// The first state from which no help leads to rest. `helps`: each state with the states before it.
 fn restless(mut rests: Vec<bool>, helps: &[(u32, u32)]) -> Option<u32> {
     let mut count = vec![0_u32; rests.len() + 1];
     for (to, _) in helps {
@@ -185,9 +185,9 @@ fn restless(mut rests: Vec<bool>, helps: &[(u32, u32)]) -> Option<u32> {
         .and_then(|at| u32::try_from(at).ok())
 }
 
-fn way_to(met: &[Met], mut at: u32, last: Option<Step>) -> Vec<Step> {
+fn way_to(visited: &[Visited], mut at: u32, last: Option<Step>) -> Vec<Step> {
     let mut way: Vec<Step> = last.into_iter().collect();
-    while let Some(here) = met.get(at as usize).filter(|_| at > 0) {
+    while let Some(here) = visited.get(at as usize).filter(|_| at > 0) {
         way.push(here.step);
         at = here.from;
     }
@@ -195,7 +195,7 @@ fn way_to(met: &[Met], mut at: u32, last: Option<Step>) -> Vec<Step> {
     way
 }
 
-/// A way as a story, one line a step.
+/// Steps as a story, one line for each.
 fn tell(model: &mut Model, way: &[Step]) -> Vec<String> {
     let mut world = World::first(&model.scene);
     model.tale = Some(Vec::new());

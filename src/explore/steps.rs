@@ -1,4 +1,4 @@
-//! What may happen next, and what it leads to.
+//! The steps that may happen next, and their results.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::world::{
 use crate::core::record::{CallId, State};
 use crate::core::saga::Phase;
 
-/// One thing that may happen. Numbers are places in the lists of the state before it.
+/// One step. Numbers are indexes into the lists of the state before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Tick,
@@ -42,7 +42,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether it is no fault and no new request: time, gateways and persons at their work.
+    /// Whether the step is neither a fault nor a new request, but time, a gateway or a person at work.
     pub(super) fn is_help(self) -> bool {
         match self {
             Self::Tick
@@ -74,13 +74,13 @@ impl Step {
     }
 }
 
-/// The places of a list, as steps name them.
+/// The indexes of a list, as steps name them.
 fn places<T>(list: &[T]) -> impl Iterator<Item = (u8, &T)> {
     (0_u8..).zip(list)
 }
 
 impl Model {
-    /// All that may happen now.
+    /// All steps that may happen now.
     pub(super) fn steps(&self, world: &World) -> Vec<Step> {
         let mut steps = Vec::new();
         let waits = |task: &Task| match &task.job {
@@ -142,7 +142,7 @@ impl Model {
     }
 
     fn add_arrivals(&self, world: &World, steps: &mut Vec<Step>) {
-        // Gateways are alike, and so are keys: the first request of all may as well be that for key 1 at A.
+        // Gateways are alike, and so are keys: without loss of generality the first request is for key 1 at gateway A.
         let is_first = world.left.arrivals == self.scene.left.arrivals;
         let (gateways, keys) = if is_first {
             (1, 1)
@@ -151,7 +151,7 @@ impl Model {
         };
         for gateway in 0..gateways {
             for name in 0..keys {
-                // One that finds its call in this process joins it, and is told what that is told.
+                // A request whose call runs in this process joins that run, and is told the same.
                 let runs = world
                     .tasks
                     .iter()
@@ -368,7 +368,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether nothing is left to do: all calls are at their end, and so is the saga.
+    /// Whether all calls and the saga are at their end.
     pub(super) fn is_rest(world: &World) -> bool {
         let calls = world
             .store

@@ -1,4 +1,4 @@
-//! The store's compare-and-swap, as `src/store/sqlite/calls.rs` and `src/store/sqlite/session.rs` have it.
+//! The store's compare-and-swap, like `src/store/sqlite/calls.rs` and `src/store/sqlite/session.rs`.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn is_seen(holder: &Record, seen: &[Arc<Record>]) -> bool {
 }
 
 impl World {
-    /// Claims the call's name, unless another call holds it that is none of `instead_of`.
+    /// Claims the call's name, unless a call that is not in `instead_of` holds it.
     pub(super) fn claim(
         &mut self,
         change: &Change,
@@ -58,7 +58,7 @@ impl World {
         Claimed::Yours(record)
     }
 
-    /// Writes a change, if the stored record still is the expected one.
+    /// Writes a change, if the stored record is still the expected one.
     pub(super) fn replace(
         &mut self,
         change: &Change,
@@ -77,7 +77,7 @@ impl World {
             return Replaced::Lost(None);
         };
         let tag = |record: &Record| (record.version, record.attempt.id, record.fencing);
-        // A store that went back may have another change of the same version: see `docs/reliability.md`.
+        // A store that went back may hold another change of the same version: see `docs/reliability.md`.
         let is_same = tag(&stored) == tag(expected) && *stored == *expected;
         if !is_same && broken != Break::ReplacesWithoutComparing {
             return if *stored == change.as_stored(&stored) {
@@ -98,7 +98,7 @@ impl World {
         Replaced::Done(record)
     }
 
-    /// Draws the fencing token and takes the session's lock, if the change has conditions and they hold.
+    /// Draws the fencing token and takes the session's lock, if the conditions of the change hold.
     fn enter(&mut self, change: &Change) -> Option<Arc<Record>> {
         let mut record = change.record.clone();
         let Some(admission) = &change.admission else {
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// Writes a saga, if the stored one is the version before it. `false`: another writer was faster.
+    /// Writes a saga, if the version before it is stored; `false`: another writer was faster.
     pub(super) fn put_saga(&mut self, saga: &Arc<Saga>) -> bool {
         let place = self
             .store
@@ -160,7 +160,7 @@ impl World {
         true
     }
 
-    /// Deletes what need not be kept.
+    /// Deletes calls and sagas that need not be kept.
     pub(super) fn prune(&mut self, is_over: impl Fn(&Record) -> bool) {
         self.store.calls.retain(|record| !is_over(record));
         let calls = &self.store.calls;

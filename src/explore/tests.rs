@@ -8,9 +8,9 @@ fn found(scene: Scene, broken: Break) -> Found {
     explore(&mut Model::new(scene, broken))
 }
 
-/// The bounds of an exploration: small ones, or those of `make explore` where `EXPLORE` is set.
+/// The bounds of an exploration: small ones, or those of `make explore` if `EXPLORE` is set.
 ///
-/// `EXPLORE="arrivals=2,2 crashes=1"` sets further ones by hand.
+/// `EXPLORE="arrivals=2,2 crashes=1"` sets single bounds by hand.
 fn bounds(small: Left, full: Left) -> Left {
     let Some(given) = std::env::var_os("EXPLORE") else {
         return small;
@@ -45,7 +45,7 @@ fn bounds(small: Left, full: Left) -> Left {
     left
 }
 
-/// How many states of a large exploration `make test` looks at.
+/// How many states of a large exploration `make test` visits.
 const FIRST: usize = 20_000;
 
 fn is_full() -> bool {
@@ -59,7 +59,7 @@ fn holds(scene: Scene) {
     assert!(found.broken.is_none(), "the promise is broken");
 }
 
-/// The same, of which `make test` looks at the first states only.
+/// An exploration of which `make test` visits the first states only.
 fn begins_well(scene: Scene) {
     let most_states = (!is_full()).then_some(FIRST);
     holds(Scene {
@@ -68,7 +68,7 @@ fn begins_well(scene: Scene) {
     });
 }
 
-/// The explorer finds what a broken rule leads to, and its story ends with that.
+/// The explorer finds how a broken rule breaks the promise, and its story ends with that.
 #[expect(clippy::print_stderr, reason = "the story is what is asked for")]
 fn finds(broken: Break, scene: Scene, expected: &str) {
     let found = found(scene, broken);

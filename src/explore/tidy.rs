@@ -1,7 +1,7 @@
-//! Forgets what can have no consequence any more, and lets steps happen at once that no other step can change.
+//! Forgets everything that can have no consequence any more, and makes steps at once that no other step can change.
 //!
-//! A task that knows an older version of a call than the store has cannot write: its compare-and-swap fails, and it goes
-//! on with the newer version. That is done at once here, unless a test breaks the comparing, or the store may go back.
+//! A task that has read an older version of a call than the stored one cannot write: its compare-and-swap fails, and it
+//! goes on with the newer version. Here it does so at once, unless a test breaks the comparison or the store may go back.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::world::{Job, Request, Seen, Task, World, Write, name_of};
 use crate::core::record::{Record, State};
 
 impl Model {
-    /// Whether a task that knows an older version can never write.
+    /// Whether a task that has read an older version can never write.
     pub(super) fn compares(&self, world: &World) -> bool {
         world.copy.is_none() && !self.is_broken(Break::ReplacesWithoutComparing)
     }
@@ -41,7 +41,7 @@ impl Model {
         };
         world.requests.retain(|request| match request.executed {
             Some(_) => is_heard(request),
-            // What a tool knows already it does not execute again.
+            // A tool that deduplicates does not execute a known key again.
             None => {
                 now < request.until
                     && (is_heard(request)
@@ -59,7 +59,7 @@ impl Model {
             }
         }
         world.requests.sort_unstable();
-        // Of several whose answers are not waited for, the last to come may do all that the others may.
+        // Of several requests that no task waits for, the last to arrive may do everything that the others may do.
         let requests = std::mem::take(&mut world.requests);
         for request in requests {
             match world.requests.last_mut() {
@@ -86,7 +86,7 @@ impl Model {
         }
     }
 
-    /// What a task does next, as the store is now; `None`: nothing that could make a difference.
+    /// The next job of a task, as the store is now; `None`: it can make no difference.
     fn moved(&self, world: &World, job: Job) -> Option<Job> {
         let newest = |record: &Record| world.store.load(record.intent.call_id);
         let is_unknown = |record: &Record| {
@@ -120,7 +120,7 @@ impl Model {
             {
                 None
             }
-            // Too late to send, or nothing is under way that could be answered.
+            // It is too late to send, or no request that could be answered is under way.
             Job::Send {
                 record,
                 until,
@@ -153,7 +153,7 @@ impl Model {
         }
     }
 
-    /// An attempt that has ended after its run's time: no further one follows.
+    /// An attempt that has ended after its run's time: no further attempt follows.
     fn without_answer(record: Arc<Record>, seen: Seen, until: i64, tells: bool) -> Write {
         Write {
             tells,
@@ -166,7 +166,7 @@ impl Model {
         let newest = world.store.load(write.record.intent.call_id)?.clone();
         write.renew(newest);
         let event = Self::event_of(&write, 0);
-        // A result that is known stays known.
+        // A known result stays known.
         let proves =
             matches!(write.seen, Seen::Executed(_)) && write.record.state.content().is_none();
         let is_news = proves

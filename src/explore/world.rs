@@ -15,17 +15,17 @@ pub(super) use super::names::{
     ENDED, Name, at, instance, lookup, name_of, name_of_undo, number, tick_of, undone_by,
 };
 
-/// What a store holds.
+/// The content of a store.
 #[derive(Clone, Default)]
 pub(super) struct Store {
-    /// By their ids.
+    /// Sorted by id.
     pub(super) calls: Vec<Arc<Record>>,
     pub(super) names: Vec<(Name, CallId)>,
     pub(super) sagas: Vec<Arc<Saga>>,
     /// The newest fencing token.
     pub(super) token: u64,
     pub(super) lock: Option<Lock>,
-    /// When this was the newest state; `None`: it still is.
+    /// The tick up to which this was the newest state; `None`: it still is.
     pub(super) whole_until: Option<i64>,
 }
 
@@ -64,7 +64,7 @@ impl Store {
     }
 }
 
-/// What a gateway has seen of an attempt.
+/// A gateway's observation of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Seen {
     NotSent,
@@ -75,7 +75,7 @@ pub(super) enum Seen {
     Refused,
 }
 
-/// What a task of a gateway does next. Where it holds a record, that is how the task knows it.
+/// The next job of a gateway's task. A record in it is the version that the task has read.
 #[derive(Clone)]
 pub(super) enum Job {
     /// A request wants its call: it claims the key, or finds out which call has it.
@@ -84,17 +84,17 @@ pub(super) enum Job {
         seen: Option<Arc<Record>>,
         until: i64,
     },
-    /// The store did not answer the claim: nothing is sent, and it is looked for.
+    /// The store did not answer the claim: nothing is sent, and the gateway looks for the claim.
     Disown { record: Arc<Record> },
-    /// Claimed: asks whether its saga lets it be sent.
+    /// The call is claimed; asks whether its saga lets it be sent.
     Join { record: Arc<Record>, until: i64 },
-    /// About to send.
+    /// Is about to send.
     Send {
         record: Arc<Record>,
         until: i64,
         tells: bool,
     },
-    /// Sent, and not answered yet.
+    /// Has sent, and waits for an answer.
     Wait {
         record: Arc<Record>,
         until: i64,
@@ -130,13 +130,13 @@ pub(super) struct Write {
     /// The id of a further attempt.
     pub(super) retry: Option<AttemptId>,
     pub(super) until: i64,
-    /// A caller waits for it.
+    /// Whether a caller waits for the end.
     pub(super) tells: bool,
-    /// An answer may still come.
+    /// Whether an answer may still come.
     pub(super) listens: bool,
-    /// Claimed, but not to be sent: its saga is closed.
+    /// Whether the call was claimed and is not sent, because its saga is closed.
     pub(super) is_turned_away: bool,
-    /// Offered to the store, which did not answer.
+    /// The change that was offered to the store, which did not answer.
     pub(super) pending: Option<Arc<Change>>,
 }
 
@@ -144,7 +144,7 @@ impl Write {
     /// Goes on with a newer version of the call.
     pub(super) fn renew(&mut self, newer: Arc<Record>) {
         if Some(newer.attempt.id) == self.retry {
-            // Its own further attempt, whose beginning was not confirmed and which was not sent.
+            // This task's own further attempt. Its beginning was not confirmed, so it was not sent.
             self.attempt = newer.attempt.id;
             self.fencing = newer.fencing;
             self.seen = Seen::NotSent;
@@ -163,24 +163,24 @@ pub(super) struct SagaJob {
 
 #[derive(Clone)]
 pub(super) enum SagaStep {
-    /// Looks what is next.
+    /// Decides what is next.
     Look,
-    /// Goes through its calls as they were listed. `is_fresh`: nothing was done since.
+    /// Goes through the listed calls. `is_fresh`: nothing was done since they were listed.
     Calls {
         calls: Vec<Arc<Record>>,
         is_fresh: bool,
     },
-    /// Waits for what undoes a call.
+    /// Waits for the compensation of a call.
     Undoing {
         record: Arc<Record>,
         calls: Vec<Arc<Record>>,
     },
-    /// What undoes the call has succeeded; that is written down.
+    /// The compensation has succeeded; writes that the call is undone.
     Undone {
         record: Arc<Record>,
         calls: Vec<Arc<Record>>,
     },
-    /// The call is noted as undone; the saga goes on. `None`: another writer was faster.
+    /// The call is written as undone, and the saga goes on. `changed` is `None` if another writer was faster.
     Advance {
         changed: Option<Arc<Record>>,
         calls: Vec<Arc<Record>>,
@@ -228,7 +228,7 @@ impl Task {
         )
     }
 
-    /// All records that the task knows.
+    /// All records that the task has read.
     pub(super) fn records(&self) -> Vec<&Arc<Record>> {
         match &self.job {
             Job::Arrived { seen, .. } => seen.iter().collect(),
@@ -253,7 +253,7 @@ impl Task {
         }
     }
 
-    /// Changes all records that the task knows.
+    /// Changes all records that the task has read.
     fn each_record(&mut self, change: &mut impl FnMut(&mut Arc<Record>)) {
         match &mut self.job {
             Job::Arrived { seen, .. } => seen.iter_mut().for_each(change),
@@ -290,34 +290,34 @@ impl Task {
     }
 }
 
-/// A request on its way to the tool, or at it.
+/// A request on its way to the tool, or at the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Request {
     pub(super) name: Name,
     pub(super) call_id: CallId,
     pub(super) attempt: u128,
-    /// Before this tick it may be executed.
+    /// The request may be executed before this tick.
     pub(super) until: i64,
     /// The number of its effect.
     pub(super) executed: Option<u8>,
-    /// The store has forgotten its call, and a person has accepted that.
+    /// Whether the store has lost its call, and a person has accepted that.
     pub(super) is_forgiven: bool,
 }
 
-/// What an observer knows who sees callers and tool.
+/// The knowledge of an observer that sees callers and tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Truth {
     /// The number of the call that the key stands for.
     pub(super) call: u8,
     /// Effects of the intent.
     pub(super) effects: u8,
-    /// Effects of the intent before it.
+    /// Effects of the earlier intent.
     pub(super) earlier: u8,
     /// The success that a caller was told.
     pub(super) told: Option<u8>,
-    /// Since when its call is at its end.
+    /// Since when the call is at its end.
     pub(super) settled_at: Option<i64>,
-    /// Whether a caller was told that the saga's call is undone, or its effect is.
+    /// Whether the effect is undone, or a caller was told that the call is.
     pub(super) is_undone: bool,
 }
 
@@ -326,9 +326,9 @@ pub(super) struct Truth {
 pub(super) struct World {
     pub(super) now: i64,
     pub(super) store: Store,
-    /// What the store was before its newest writes.
+    /// The store before its newest writes.
     pub(super) copy: Option<Arc<Store>>,
-    /// The store has lost writes, and no person has accepted that.
+    /// Whether the store has lost writes and no person has accepted the loss.
     pub(super) is_closed: bool,
     pub(super) is_paused: bool,
     pub(super) tasks: Vec<Task>,
@@ -379,7 +379,7 @@ impl World {
         })
     }
 
-    /// All records that the store, its copy or a task has.
+    /// All records of the store, its copy and the tasks.
     pub(super) fn records(&self) -> impl Iterator<Item = &Arc<Record>> {
         let stored = self.store.calls.iter();
         let copied = self.copy.iter().flat_map(|copy| &copy.calls);
@@ -388,7 +388,7 @@ impl World {
             .chain(self.tasks.iter().flat_map(Task::records))
     }
 
-    /// Effects of a call's intent, also if its key stands for another one by now.
+    /// Effects of a call's intent, even if its key stands for another intent by now.
     pub(super) fn effects_of(&self, record: &Record) -> u8 {
         let truth = self.truth(name_of(record));
         if truth.call == number(record.intent.call_id) {
@@ -406,7 +406,7 @@ impl World {
         })
     }
 
-    /// An id that no attempt has that is still heard of.
+    /// An attempt id that is not in use any more.
     pub(super) fn fresh_attempt(&self) -> AttemptId {
         let is_used = |attempt: AttemptId| {
             let writes = |task: &Task| match &task.job {
@@ -425,7 +425,7 @@ impl World {
             .unwrap_or(AttemptId(Uuid::nil()))
     }
 
-    /// An id that no call of this name has that is still heard of.
+    /// An id for a call of this name that is not in use any more.
     pub(super) fn fresh_call(&self, name: Name) -> CallId {
         let first = u128::from(name & !UNDOES) * CALLS_OF_KEY + if name >= UNDOES { 64 } else { 1 };
         let is_used = |id: CallId| {
@@ -439,7 +439,7 @@ impl World {
         ids.find(|id| !is_used(*id)).unwrap_or(CallId(Uuid::nil()))
     }
 
-    /// A gateway ends. Its requests go on.
+    /// A gateway ends. Its requests stay under way.
     pub(super) fn crash(&mut self, gateway: u8) {
         self.tasks.retain(|task| task.gateway != gateway);
         let ended = instance(gateway);

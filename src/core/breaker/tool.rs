@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_fails_for_all_that_called_is_only_tried_by_the_next() {
+    fn if_all_tenants_fail_the_next_tenant_gets_one_trial() {
         let mut breaker = ToolBreaker::default();
         fail(&mut breaker, "first", 3, at(0));
         assert!(!breaker.is_closed_for(&POLICY, "second", at(1)));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_that_succeeds_opens_the_way_for_its_tenant() {
+    fn a_trial_that_succeeds_closes_the_breaker_of_its_tenant() {
         let mut breaker = ToolBreaker::default();
         fail(&mut breaker, "first", 3, at(0));
         let trials = breaker
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn three_failing_tenants_make_it_suspect_also_if_others_had_success() {
+    fn three_failing_tenants_make_a_tool_suspect_even_if_others_succeed() {
         let mut breaker = ToolBreaker::default();
         for tenant in ["a", "b", "c"] {
             succeed(&mut breaker, "good", at(0));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_long_ago_make_nothing_suspect() {
+    fn old_failures_do_not_make_a_tool_suspect() {
         let mut breaker = ToolBreaker::default();
         fail(&mut breaker, "first", 3, at(0));
         assert!(!breaker.is_closed_for(&POLICY, "second", at(30)));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_is_not_reached_is_left_alone_for_all() {
+    fn a_tool_that_is_not_reached_opens_the_breaker_for_all_tenants() {
         let mut breaker = ToolBreaker::default();
         succeed(&mut breaker, "good", at(0));
         for _ in 0..3 {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_begin_takes_no_ones_right_to_try() {
+    fn a_denied_call_does_not_take_the_trial_of_all_tenants() {
         let mut breaker = ToolBreaker::default();
         succeed(&mut breaker, "good", at(0));
         fail(&mut breaker, "bad", 3, at(2));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_is_mended_is_tried_at_once_and_by_one_call() {
+    fn after_the_end_of_a_cooldown_one_call_is_the_trial() {
         let mut breaker = ToolBreaker::default();
         fail(&mut breaker, "bad", 3, at(0));
         for _ in 0..3 {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_keeps_other_tenants_closed_that_are() {
+    fn a_success_of_one_tenant_leaves_the_breaker_of_another_open() {
         let mut breaker = ToolBreaker::default();
         fail(&mut breaker, "a", 3, at(1));
         assert!(!breaker.is_closed(), "of a");
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_as_long_ago_is_two_cooldowns_or_half_a_minute() {
+    fn failures_count_for_two_cooldowns_and_at_least_half_a_minute() {
         for (cooldown, window) in [(5, 30), (20, 40), (60, 120)] {
             let policy = Policy {
                 cooldown: at(cooldown),
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn only_other_tenants_that_called_lately_say_whether_the_tool_is_suspect() {
+    fn only_recent_calls_of_other_tenants_make_a_tool_suspect() {
         let mut breaker = ToolBreaker::default();
         succeed(&mut breaker, "quiet", at(1));
         fail(&mut breaker, "failing", 3, at(1_000));

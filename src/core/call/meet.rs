@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_call_counts_by_whatever_name_it_is_found() {
+    fn the_same_call_is_found_by_any_of_its_names() {
         let other = holder(&["fields"], 2, None);
         for names in [
             &["fields"][..],
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn another_call_under_an_earlier_name_is_not_in_the_way() {
+    fn another_call_under_an_earlier_name_does_not_block() {
         assert_eq!(
             met(&[holder(&["earlier"], 2, None)]),
             free(&[], &["earlier"])
