@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::base::Base;
 use super::calls::ResultMemory;
-use super::error::{Error, ErrorKind};
+use super::error::{Error, ErrorKind, unavailable};
 use super::lock::lock;
 use super::recipes::Recipes;
 use super::tools::{ToolAt, Tools};
@@ -260,8 +260,7 @@ impl Upstreams {
         if !self.base.store.is_shared() {
             return Ok(false);
         }
-        let learned = self.recipes.learn_recipes().await;
-        learned.map_err(|_| ErrorKind::StoreUnavailable.alone())?;
+        self.recipes.learn_recipes().await.map_err(unavailable)?;
         self.remember();
         Ok(self.base.tool_at(here).is_some())
     }
@@ -315,10 +314,11 @@ impl Upstreams {
                 name: None,
                 params: &params,
             };
-            let answer = self.ask_at(caller, at, question).await;
-            let page = match answer.map_err(why)? {
-                Reply::Result(page) => page,
-                Reply::Error(_) => return Err("the server answered with an error".into()),
+            let page = match self.ask_at(caller, at, question).await {
+                Ok(Reply::Result(page)) => page,
+                Ok(Reply::Error(_)) => return Err("the server answered with an error".into()),
+                Err(ErrorKind::ToolUnreachable(failure)) => return Err(failure.why),
+                Err(kind) => return Err(kind.to_string()),
             };
             let page: Result<ListPage<'_>, _> = serde_json::from_slice(&page);
             let page = page.map_err(|error| error.to_string())?;
@@ -442,13 +442,6 @@ impl Upstreams {
 #[derive(Deserialize)]
 struct Named {
     name: String,
-}
-
-fn why(kind: ErrorKind) -> String {
-    match kind {
-        ErrorKind::ToolUnreachable(failure) => failure.why,
-        kind => kind.to_string(),
-    }
 }
 
 /// The failure of a request that executed nothing.

@@ -41,9 +41,9 @@ impl Operator {
         many: &Many<CallAct>,
     ) -> Result<DryRun<Listed>, Error> {
         let _place = self.admit(caller).await?;
-        let found = self.clone();
-        let found = found.find_calls(caller.clone(), Arc::new(many.clone()));
-        Ok(found.await?.1)
+        let many = Arc::new(many.clone());
+        let (_, dry_run) = self.clone().find_calls(caller.clone(), many).await?;
+        Ok(dry_run)
     }
 
     /// Finds the sagas that an act would change. Changes nothing.
@@ -56,9 +56,9 @@ impl Operator {
         many: &Many<SagaAct>,
     ) -> Result<DryRun<Saga>, Error> {
         let _place = self.admit(caller).await?;
-        let found = self.clone();
-        let found = found.find_sagas(caller.clone(), Arc::new(many.clone()));
-        Ok(found.await?.1)
+        let many = Arc::new(many.clone());
+        let (_, dry_run) = self.clone().find_sagas(caller.clone(), many).await?;
+        Ok(dry_run)
     }
 
     /// Acts on the calls that were confirmed, and reports each as it is done.

@@ -7,7 +7,6 @@ use jiff::{SignedDuration, Timestamp};
 use super::known::{Recipes, recipes_of};
 use super::learn::Error;
 use crate::core::ledger::Filter;
-use crate::core::position::Position;
 use crate::core::recipe::RecipeId;
 use crate::core::recipe::stored::Remembered;
 use crate::gateway::lock::lock;
@@ -69,7 +68,7 @@ impl Recipes {
             ..Filter::default()
         };
         for tenant in self.base.store.tenants().await? {
-            let mut before: Option<Position> = None;
+            let mut before = None;
             for page in 0.. {
                 let found = self.base.store.list(&tenant, &filter, before, PAGE).await?;
                 let mut calls = found.found.iter();

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::known::{KnownRecipes, Recipes};
 use crate::core::document::{Document, Kind};
-use crate::core::position::Position;
 use crate::core::recipe::stored::{Remembered, name_of, tool_of};
 use crate::core::recipe::{MAX_RECIPES, RecipeId};
 use crate::core::tool::Effect;
@@ -242,7 +241,7 @@ impl Recipes {
         let began = Instant::now();
         self.secrets.learn_secret().await?;
         let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
-        let mut before: Option<Position> = None;
+        let mut before = None;
         loop {
             let store = &self.base.store;
             let page = store.documents(Kind::Recipe, None, None, before.as_ref(), PAGE);
