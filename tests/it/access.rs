@@ -2,7 +2,7 @@ use serde_json::json;
 
 use crate::support::{Answer, Gateway, Tool, until};
 
-/// A gateway with tokens; the digests are of the tokens' own names.
+/// A gateway with four tokens, whose texts begin with `token-`.
 async fn with_tokens(tool: &Tool) -> Gateway {
     let tokens: String = [
         ("shop-agents", "shop", "token-shop", r#"["call", "read"]"#),
@@ -41,7 +41,7 @@ async fn show(gateway: &Gateway, token: &str, call: &Answer) -> Answer {
 }
 
 #[tokio::test]
-async fn without_a_valid_token_nothing_is_run_and_nothing_told() {
+async fn without_a_valid_token_nothing_is_run_and_nothing_disclosed() {
     let tool = Tool::start().await;
     let gateway = with_tokens(&tool).await;
     let body = json!({ "args": {} });
@@ -181,7 +181,7 @@ async fn a_token_does_only_what_its_scopes_say() {
 }
 
 #[tokio::test]
-async fn an_expired_token_opens_nothing_and_its_twin_goes_on() {
+async fn an_expired_token_is_refused_and_another_of_the_same_name_still_works() {
     let tool = Tool::start().await;
     let token = |token: &str, expires: &str| {
         let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(token));

@@ -1,6 +1,5 @@
-//! An agent that times out, repeats, plans again and crashes, and otherwise does what it is told: by `key_action`,
-//! `retry_after_ms` and `detail`, and by nothing else. There is one effect per intent, and it ends with the result or
-//! with a sentence that says whom to ask.
+//! An agent that times out, repeats, plans again and crashes. It follows `key_action`, `retry_after_ms` and `detail`, and
+//! nothing else. Each intent has one effect, and ends with the result or with a sentence that says whom to ask.
 
 use std::time::Duration;
 
@@ -23,11 +22,11 @@ on_both_stores! {
     two_branches_with_keys_of_their_own_meet_in_the_business_key,
 }
 
-/// What the loop ended with.
+/// How the loop ended.
 #[derive(Debug)]
 pub enum End {
     Result(Answer),
-    /// It was told to stop, or to wait for nothing that is planned.
+    /// With a problem that says to stop, or gives no time at which to repeat.
     Told(Answer),
 }
 
@@ -65,7 +64,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One whose runtime sends no key.
+    /// An agent whose runtime sends no key.
     pub fn without_key(gateway: &'a Gateway, args: Value) -> Self {
         Self {
             gateway,
@@ -87,7 +86,7 @@ impl<'a> Agent<'a> {
         );
     }
 
-    /// Follows what it is told to the letter, until that is to stop.
+    /// Follows each answer to the letter, until it gets the result or has to stop.
     pub async fn follow(&mut self) -> End {
         for _ in 0..100 {
             let answer = self.ask().await;
@@ -108,11 +107,11 @@ impl<'a> Agent<'a> {
                 other => panic!("{other:?} in {}", answer.text),
             }
         }
-        panic!("it goes round in circles");
+        panic!("the loop does not end");
     }
 }
 
-/// A tool that is asked whether it knows a key, again and again.
+/// A tool with a probe that the gateway repeats every 200 ms.
 fn probing(tool: &Tool) -> String {
     let probe = format!(
         "probe = {{ url = \"http://127.0.0.1:{}/by-key/{{key}}\" }}",
@@ -213,7 +212,7 @@ async fn a_loop_that_crashes_and_resumes_with_its_key_has_one_effect(stores: &St
         .follow()
         .await
         .result();
-    // Its process is another one, and so is the gateway's.
+    // The agent and the gateway have both crashed, and run in new processes.
     let config = one_tool(&tool, "");
     let gateway = stores.again(gateway, &config).await;
     let again = Agent::new(&gateway, "k", json!({ "n": 1 }))
@@ -282,13 +281,13 @@ async fn a_key_that_is_too_old_is_not_rotated_for_the_same_intent(stores: &Store
         (1, 0),
         "it is the same intent"
     );
-    // With other arguments it is another one.
+    // Other arguments are another intent.
     agent.body["args"] = json!({ "n": 2 });
     agent.follow().await.result();
     assert_eq!((tool.effects(), agent.keys), (2, 1));
 }
 
-/// A tool whose business id names the intent, and whose note a model words anew each time.
+/// A tool whose business id names the intent. The note may differ from one repetition to the next.
 pub fn by_business_id(tool: &Tool) -> String {
     let fields = "key = { fields = [\"/invoice\"], ignore = [\"/note\"] }";
     let schema = "input_schema = { type = \"object\", required = [\"invoice\"], properties = { invoice = { type = \"string\" } } }";
@@ -303,7 +302,7 @@ async fn a_loop_that_plans_again_with_new_keys_meets_its_business_key(stores: &S
         .follow()
         .await
         .result();
-    // It has crashed, plans again with other words, and its framework makes a new key.
+    // The agent crashes and plans again with other words, and its framework makes a new key.
     for key in ["plan-2", "plan-3"] {
         let again = Agent::new(&gateway, key, args(key)).follow().await.result();
         assert_eq!(
@@ -311,7 +310,7 @@ async fn a_loop_that_plans_again_with_new_keys_meets_its_business_key(stores: &S
             (first.at("/call_id"), true.into())
         );
     }
-    // Other arguments of the same invoice: another key would meet the same call.
+    // Other arguments for the same invoice: a new key would meet the same call.
     let mut other = Agent::new(&gateway, "plan-4", json!({ "invoice": "I-1", "amount": 8 }));
     let told = other.follow().await.told().expect_problem("key-reused");
     assert_eq!(
@@ -336,7 +335,7 @@ async fn two_branches_with_keys_of_their_own_meet_in_the_business_key(stores: &S
     assert_eq!(tool.effects(), 1);
 }
 
-/// `Prefer: wait` holds for the request that runs the call, too.
+/// `Prefer: wait` also holds for the request that runs the call.
 #[tokio::test]
 async fn a_first_arrival_waits_until_its_outcome_is_known() {
     let tool = Tool::start().await;

@@ -1,4 +1,4 @@
-//! A loop of an agent whose runtime brings no keys of its own.
+//! A loop of an agent whose runtime sends no keys.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ async fn a_loop_with_the_models_keys_has_one_effect(stores: &Stores) {
     }
     drop(hold);
     let first = agent.follow().await.result();
-    // It plans again, words it anew, and makes up another key.
+    // The model plans again with other words, and makes up another key.
     let again = Agent::without_key(&gateway, args("model-2", "as discussed"))
         .follow()
         .await
@@ -37,7 +37,7 @@ async fn a_loop_with_the_models_keys_has_one_effect(stores: &Stores) {
         (first.at("/call_id"), true.into())
     );
     assert_eq!((tool.effects(), agent.keys), (1, 0));
-    // Where the fields name the intent, its keys count for nothing.
+    // If business fields name the intent, keys of the model are ignored.
     let gateway = stores.gateway(&by_business_id(&tool)).await;
     let args = |key: &str| json!({ "invoice": "I-1", "note": key, "idempotency_key": key });
     let first = Agent::without_key(&gateway, args("model-1"))
@@ -71,7 +71,7 @@ async fn a_loop_that_crashes_without_a_key_of_its_own_and_resumes_has_one_effect
     assert_eq!(tool.effects(), 1);
 }
 
-/// What looks alike is the same intent, whatever its words and its key.
+/// Calls with the same `sku` are similar, and a similar call gets the result of the first.
 const LIKE: &str = "retry = { attempts = 1 }\nsimilar = { fields = [\"/sku\"], window = \"10m\", action = \"replay\" }";
 
 async fn a_loop_that_resumes_with_new_keys_and_no_fields_gets_the_result_where_similar_calls_are_replayed(
@@ -81,11 +81,11 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_gets_the_result_where_s
     tool.always(Act::after_ms(300, Act::Numbered));
     let gateway = stores.gateway(&one_tool(&tool, LIKE)).await;
     let args = |note: &str| json!({ "sku": "w", "note": note });
-    // It crashes while the call runs; the next one is told to wait, and follows.
+    // The agent crashes while the call runs; its successor has to wait, and waits.
     Agent::new(&gateway, "plan-1", args("as asked"))
         .hang_up()
         .await;
-    until("it is at the tool", async || tool.requests() == 1).await;
+    until("the call is at the tool", async || tool.requests() == 1).await;
     let mut resumed = Agent::new(&gateway, "plan-2", args("in other words"));
     let second = resumed.follow().await.result();
     let third = Agent::new(&gateway, "plan-3", args("once more"))
@@ -99,7 +99,7 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_gets_the_result_where_s
     assert_eq!((tool.effects(), resumed.keys), (1, 0));
 }
 
-/// An agent that buys the same in these words.
+/// An agent that buys the same article, with this note.
 fn plan<'a>(gateway: &'a Gateway, name: &'a str, note: &str) -> Agent<'a> {
     Agent::new(gateway, name, json!({ "sku": "w", "note": note }))
 }
@@ -119,7 +119,7 @@ async fn a_loop_that_resumes_with_new_keys_and_no_fields_is_told_of_its_earlier_
         (told.at("/similar_to"), told.at("/key_action")),
         (first.at("/call_id"), "stop".into())
     );
-    // The sentence leads to the result.
+    // The detail names the path of the result.
     let (detail, id) = (told.at("/detail").to_string(), first.at("/call_id"));
     let place = format!("/v1/calls/{}", id.as_str().expect("an id"));
     assert!(detail.contains(&format!("GET {place}")), "{detail}");

@@ -1,4 +1,4 @@
-//! What an engineer asks the ledger: what ran, how often it was asked for, and with what result.
+//! Questions to the ledger: which calls ran, how often they were asked for, and with which result.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ on_both_stores! {
     pages_and_lines_show_the_same_calls,
     an_identity_that_was_not_named_is_null,
     a_token_reads_the_calls_and_sagas_that_it_made_itself,
-    everyone_sees_the_calls_of_their_own_tenant_and_an_administrator_all,
+    a_token_sees_the_calls_of_its_own_tenant_and_an_administrator_sees_all,
 }
 
 async fn a_token_reads_the_calls_and_sagas_that_it_made_itself(stores: &Stores) {
@@ -63,7 +63,7 @@ async fn a_token_reads_the_calls_and_sagas_that_it_made_itself(stores: &Stores) 
     get(&gateway, "bank", "/v1/sagas/G")
         .await
         .expect_problem("unknown-saga");
-    // It may end the saga, because it may call all of its tools, but reads nobody's calls.
+    // The token may end the saga, because it may call all its tools, but it may read no call of it.
     assert_eq!(
         get(&gateway, "theirs", "/v1/sagas/G")
             .await
@@ -71,7 +71,7 @@ async fn a_token_reads_the_calls_and_sagas_that_it_made_itself(stores: &Stores) 
             .at("/calls"),
         json!([])
     );
-    // Who asks for it again gets the result, and did not make it.
+    // A token that repeats the call gets the result, but has not made the call, and cannot read it.
     let again = json!({ "args": {}, "idempotency_key": "k" });
     call(&gateway, "theirs", &again).await.expect_ok();
     get(&gateway, "theirs", &place)
@@ -101,7 +101,7 @@ async fn an_identity_that_was_not_named_is_null(stores: &Stores) {
     }
 }
 
-/// A configuration with a token for each of them, named as its tenant and its secret.
+/// A configuration with these tokens and their scopes. Each token's name is also its tenant and its text.
 fn with_tokens(tool: &Tool, more: &str, tokens: &[(&str, &str)]) -> String {
     let mut config = one_tool(tool, more);
     for (tenant, scopes) in tokens {
@@ -186,7 +186,7 @@ async fn a_trace_leads_to_its_calls_and_each_says_how_often_it_was_asked_for(sto
     assert_eq!((whole.at("/duplicates"), tool.effects()), (4.into(), 3));
     let last = whole.at("/last_duplicates");
     let last = last.as_array().expect("a list");
-    // Two gateways' clocks may differ by more than lies between two requests.
+    // The clocks of two gateways may differ by more than the time between two requests.
     let suppressed = last
         .iter()
         .filter(|duplicate| duplicate["kind"] == "suppressed")
@@ -263,7 +263,7 @@ async fn pages_and_lines_show_the_same_calls(stores: &Stores) {
     assert_eq!(ids(&since).len() + ids(&until).len(), 23);
 }
 
-async fn everyone_sees_the_calls_of_their_own_tenant_and_an_administrator_all(stores: &Stores) {
+async fn a_token_sees_the_calls_of_its_own_tenant_and_an_administrator_sees_all(stores: &Stores) {
     let tool = Tool::start().await;
     let tokens = [
         ("shop", "\"call\", \"read\""),
@@ -312,7 +312,7 @@ async fn everyone_sees_the_calls_of_their_own_tenant_and_an_administrator_all(st
         [ids(&one), ids(&rest)].concat(),
         [own[1].as_str(), own[0].as_str()]
     );
-    // A cursor is a place in time, and tells nothing of whose calls are there.
+    // A cursor is a place in time only: another tenant's cursor shows no calls of that tenant.
     let found = get(&gateway, "shop", &format!("/v1/calls?cursor={next}"))
         .await
         .expect_ok();
@@ -329,7 +329,7 @@ async fn everyone_sees_the_calls_of_their_own_tenant_and_an_administrator_all(st
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_is_refused_with_a_reason() {
+async fn a_query_that_cannot_be_read_is_refused_with_a_reason() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
     for (query, words) in [

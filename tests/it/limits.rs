@@ -1,5 +1,5 @@
-//! How fast a token may be. What is claimed holds however slow the machine is: a token is surely refused
-//! until the time that an earlier refusal has named, and surely let in after it.
+//! The rate limits of tokens. The tests hold on a slow machine, too: until the time that a refusal names the token is
+//! surely refused, and after that time it is surely admitted.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 
 on_both_stores![
     new_keys_are_bounded_and_repetitions_are_not,
-    a_new_key_that_is_not_claimed_is_given_back,
+    a_new_key_that_is_not_claimed_does_not_count,
 ];
 
-/// A token whose text is `token-` and its name and number.
+/// A token whose text is `token-`, its name and its number.
 fn token(name: &str, number: u8, more: &str) -> String {
     let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(format!(
         "token-{name}-{number}"
@@ -39,18 +39,18 @@ async fn call(gateway: &Gateway, token: &str, key: &str) -> Answer {
 
 /// A refusal.
 struct Refused {
-    /// Until when there surely are more.
+    /// Until then further requests are surely refused.
     until: Instant,
-    /// From when on there surely are none.
+    /// From then on requests are surely admitted.
     over: Instant,
 }
 
 impl Refused {
     fn new(asked: Instant, answer: Answer) -> Self {
         let answer = answer.expect_problem("rate-limited");
-        // A request that is not looked at may not be the first.
-        let is_looked_at = answer.at("/detail").to_string().contains("new calls");
-        let effect = if is_looked_at { "none" } else { "unknown" };
+        // A request that was not read may repeat a call that had an effect.
+        let was_read = answer.at("/detail").to_string().contains("new calls");
+        let effect = if was_read { "none" } else { "unknown" };
         assert_eq!(
             (
                 answer.status,
@@ -68,7 +68,7 @@ impl Refused {
         }
     }
 
-    /// What came in time is refused, too.
+    /// Checks that an answer before that time is a refusal, too.
     #[track_caller]
     fn check(&self, answer: Answer) {
         if Instant::now() < self.until {
@@ -76,48 +76,48 @@ impl Refused {
         }
     }
 
-    /// Waits as long as it says.
+    /// Waits until requests are admitted.
     async fn over(self) {
         sleep_until(self.over).await;
     }
 }
 
-/// Calls with new keys until one is refused for a good while, and answers with how many were let in.
+/// Calls with new keys until one is refused for more than 500 ms. Returns how many were admitted.
 async fn call_until_refused(gateway: &Gateway, token: &str, prefix: &str) -> (Refused, usize) {
-    let mut let_in = 0;
+    let mut admitted = 0;
     for n in 0..200 {
         let asked = Instant::now();
         let answer = call(gateway, token, &format!("{prefix}{n}")).await;
         if answer.status != 429 {
             answer.expect_ok();
-            let_in += 1;
+            admitted += 1;
             continue;
         }
         let refused = Refused::new(asked, answer);
         if refused.until > Instant::now() + Duration::from_millis(500) {
-            return (refused, let_in);
+            return (refused, admitted);
         }
     }
     panic!("nothing is refused");
 }
 
-/// A token that has this bound, and one that has none.
+/// A token with this limit, and a token without one.
 fn slow_and_free(tool: &Tool, bound: &str) -> String {
     let tokens = [token("slow", 1, bound), token("free", 1, "")].concat();
     format!("{tokens}{}", one_tool(tool))
 }
 
 #[tokio::test]
-async fn a_token_that_asks_too_fast_is_refused_before_anything_of_it_is_looked_at() {
+async fn a_token_that_asks_too_fast_is_refused_before_its_request_is_read() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&slow_and_free(
         &tool,
         "rate = { per_second = 1, burst = 3 }",
     ))
     .await;
-    let (refused, let_in) = call_until_refused(&gateway, "slow-1", "k").await;
-    assert!(let_in >= 3, "{let_in}");
-    // Nothing of these is good; but that is found out only when there is time for it.
+    let (refused, admitted) = call_until_refused(&gateway, "slow-1", "k").await;
+    assert!(admitted >= 3, "{admitted}");
+    // All these requests are invalid, but the limit refuses them before they are read.
     let bearer = [("authorization", "Bearer token-slow-1")];
     refused.check(
         gateway
@@ -150,7 +150,7 @@ async fn a_token_that_asks_too_fast_is_refused_before_anything_of_it_is_looked_a
 }
 
 #[tokio::test]
-async fn two_tokens_of_one_name_share_what_they_may_do() {
+async fn two_tokens_of_one_name_share_their_limits() {
     let tool = Tool::start().await;
     for pace in [
         "rate = { per_second = 1, burst = 4 }",
@@ -183,8 +183,8 @@ async fn new_keys_are_bounded_and_repetitions_are_not(stores: &Stores) {
     let body = json!({ "args": {}, "session_id": "S" });
     let (running, ()) = tokio::join!(gateway.post("act", &body, &headers), async {
         until("it runs", async || tool.requests() == 1).await;
-        let (_, let_in) = call_until_refused(&gateway, "slow-1", "k").await;
-        assert!(let_in >= 2, "{let_in}");
+        let (_, admitted) = call_until_refused(&gateway, "slow-1", "k").await;
+        assert!(admitted >= 2, "{admitted}");
         for _ in 0..20 {
             assert_eq!(
                 call(&gateway, "slow-1", "k0")
@@ -199,7 +199,7 @@ async fn new_keys_are_bounded_and_repetitions_are_not(stores: &Stores) {
             (joined.at("/replayed"), joined.result().as_str()),
             (true.into(), "{ \"effect\": 0.0 }")
         );
-        assert_eq!(tool.requests(), 1 + let_in, "nothing new was run");
+        assert_eq!(tool.requests(), 1 + admitted, "nothing new was run");
         let (refused, _) = call_until_refused(&gateway, "slow-1", "l").await;
         refused.over().await;
         call(&gateway, "slow-1", "new").await.expect_ok();
@@ -215,7 +215,7 @@ async fn new_keys_are_bounded_and_repetitions_are_not(stores: &Stores) {
     assert_eq!(counted, refused);
 }
 
-async fn a_new_key_that_is_not_claimed_is_given_back(stores: &Stores) {
+async fn a_new_key_that_is_not_claimed_does_not_count(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::Answer(422, "", b"{}"));
     let gateway = stores
@@ -243,13 +243,13 @@ async fn a_new_key_that_is_not_claimed_is_given_back(stores: &Stores) {
     call(&gateway, "slow-1", "k")
         .await
         .expect_problem("tool-rejected");
-    // A call that has failed runs again under its own key: that is no new one.
+    // A failed call runs again under its own key, which does not count as new.
     call(&gateway, "slow-1", "k").await.expect_ok();
 }
 
-/// The first arrival runs the call for all that join it; a token that may claim must not be refused for another's bound.
+/// The first request runs the call for all that join it. Its limit must not refuse a token that joins.
 #[tokio::test]
-async fn nobody_is_refused_because_another_token_is_too_fast() {
+async fn a_token_is_not_refused_because_another_token_is_too_fast() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&slow_and_free(
         &tool,
@@ -257,7 +257,7 @@ async fn nobody_is_refused_because_another_token_is_too_fast() {
     ))
     .await;
     let (mut refused, mut rounds) = (0, 0);
-    // Which of the two comes first is up to the machine.
+    // Either of the two may come first.
     while rounds < 20 || (refused == 0 && rounds < 1_000) {
         let key = format!("k{rounds}");
         let (slow, free) = tokio::join!(
@@ -272,7 +272,7 @@ async fn nobody_is_refused_because_another_token_is_too_fast() {
         rounds += 1;
     }
     assert_eq!(tool.effects(), rounds);
-    // One that comes alone is refused in any case.
+    // Alone, the slow token is surely refused.
     until("it comes too fast", async || {
         rounds += 1;
         call(&gateway, "slow-1", &format!("k{rounds}"))
@@ -284,12 +284,12 @@ async fn nobody_is_refused_because_another_token_is_too_fast() {
     gateway.stop().await;
 }
 
-/// While some are read, everything else goes on: on one worker a look at its health comes between.
+/// A runtime with one worker answers `/healthz` while large bodies are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn large_bodies_do_not_hold_up_everything_else() {
+async fn large_bodies_do_not_delay_other_requests() {
     let tool = Tool::start().await;
     let gateway = std::sync::Arc::new(Gateway::start(&one_tool(&tool)).await);
-    // Sorted members are the slowest to read: a name is looked for among all before it.
+    // Many members are the slowest to read: each name is compared with all before it.
     let large = |n: usize| {
         let members: Vec<String> = (0..50_000).map(|m| format!("\"m{n}x{m}\":{m}")).collect();
         format!("{{\"args\":{{{}}}}}", members.join(","))
@@ -300,15 +300,15 @@ async fn large_bodies_do_not_hold_up_everything_else() {
             tokio::spawn(async move { gateway.post_text("act", body, &[]).await })
         })
         .collect();
-    let mut looks = 0;
+    let mut answers = 0;
     while !large.iter().all(tokio::task::JoinHandle::is_finished) {
         assert_eq!(gateway.get("/healthz").await.expect_ok().text, "ok\n");
-        looks += 1;
+        answers += 1;
     }
     for call in large {
         call.await.expect("no panic").expect_ok();
     }
-    assert!(looks > 20, "{looks}: it was held up");
+    assert!(answers > 20, "only {answers} answers of /healthz");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What every store promises about the ledger, asked of SQLite, of a Redis and of a Redis Cluster.
+//! What every store promises about the ledger: over SQLite, one Redis and a Redis Cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,21 +17,21 @@ use uuid::Uuid;
 use crate::contract::{Home, ME, arrival, at, claimed, contract, ended, replaced};
 
 contract! {
-    page_after_page_shows_what_a_filter_asks_for,
-    calls_that_have_lost_their_key_are_still_found_by_it,
-    what_callers_name_themselves_may_be_long,
+    pages_together_show_every_call_that_passes_a_filter,
+    calls_that_have_lost_their_key_are_still_found_by_that_key,
+    names_that_callers_choose_may_be_long,
     a_page_of_large_results_ends_early,
-    duplicates_are_added_up_and_the_newest_are_listed,
-    what_is_deleted_is_in_no_list,
+    duplicates_are_counted_and_the_newest_are_listed,
+    deleted_calls_are_in_no_list,
 }
 
-/// The n-th of many calls: whose they are, what they are found by and when they came is a mixture.
+/// The n-th of many calls with mixed tenants, tools, keys, users, sessions and times.
 fn mixed(n: usize) -> Change {
     let mut change = arrival("", "", 0, ME);
     let tenant = ["shop", "bank"][n % 2];
     let (tool, key) = (["pay", "ship", "mail"][n % 3], format!("key{}", n / 2));
     let lookup = Lookup::new(tenant, tool, &key);
-    // Several calls come in the same microsecond.
+    // Six calls have the same time.
     let created_at = at(0) + SignedDuration::from_micros((n / 6) as i64);
     let intent = Intent {
         call_id: CallId::new(Uuid::new_v4(), &lookup),
@@ -132,7 +132,7 @@ fn filters() -> Vec<Filter> {
             state: text("succeeded"),
             ..none()
         },
-        // A page that looks at a few ends early, and the next goes on.
+        // A page that may look at one call only ends early, and the next page goes on.
         Filter {
             looks: Some(1),
             ..none()
@@ -168,7 +168,7 @@ async fn all(store: &dyn Store, tenant: &str, filter: &Filter, limit: u32) -> Ve
     }
 }
 
-async fn page_after_page_shows_what_a_filter_asks_for(home: Home) {
+async fn pages_together_show_every_call_that_passes_a_filter(home: Home) {
     let store = &*home.store;
     let mut records = Vec::new();
     for n in 0..120 {
@@ -198,7 +198,7 @@ async fn page_after_page_shows_what_a_filter_asks_for(home: Home) {
     assert_eq!(store.tenants().await.expect("an answer"), ["bank", "shop"]);
 }
 
-async fn calls_that_have_lost_their_key_are_still_found_by_it(home: Home) {
+async fn calls_that_have_lost_their_key_are_still_found_by_that_key(home: Home) {
     let store = &*home.store;
     let mut kept: Vec<Record> = Vec::new();
     for second in 0..3 {
@@ -210,7 +210,7 @@ async fn calls_that_have_lost_their_key_are_still_found_by_it(home: Home) {
         let done = replaced(store, &ended(&running, 200, second), &running).await;
         kept.insert(0, done);
     }
-    // Its name does not follow from its key.
+    // The id of this call does not follow from its key.
     let mut other = arrival("other", "S", 3, ME);
     Arc::make_mut(&mut other.record.intent).key = "k".into();
     let other = claimed(store, &other).await;
@@ -232,7 +232,7 @@ async fn calls_that_have_lost_their_key_are_still_found_by_it(home: Home) {
     assert_eq!(all(store, "shop", &by_key, 9).await, []);
 }
 
-async fn what_callers_name_themselves_may_be_long(home: Home) {
+async fn names_that_callers_choose_may_be_long(home: Home) {
     let store = &*home.store;
     let mut change = arrival("k", "S", 0, ME);
     let intent = Arc::make_mut(&mut change.record.intent);
@@ -284,7 +284,7 @@ async fn a_page_of_large_results_ends_early(home: Home) {
     assert_eq!(shown.len(), 6);
 }
 
-async fn duplicates_are_added_up_and_the_newest_are_listed(home: Home) {
+async fn duplicates_are_counted_and_the_newest_are_listed(home: Home) {
     let store = &*home.store;
     let record = claimed(store, &arrival("k", "S", 0, ME)).await;
     let call_id = record.intent.call_id;
@@ -337,7 +337,7 @@ async fn duplicates_are_added_up_and_the_newest_are_listed(home: Home) {
     assert_eq!(store.history(unknown, 10).await.expect("an answer"), None);
 }
 
-async fn what_is_deleted_is_in_no_list(home: Home) {
+async fn deleted_calls_are_in_no_list(home: Home) {
     let store = &*home.store;
     for n in 0..40 {
         claim_mixed(store, n).await;
@@ -360,7 +360,7 @@ async fn what_is_deleted_is_in_no_list(home: Home) {
         let lists = keys.iter().filter(|key| key.contains(":list:")).count();
         let calls = keys.iter().filter(|key| key.contains(":call:")).count();
         assert_eq!(calls, 16, "{keys:?}");
-        // All, key, trace, tool, state, and session and user of some.
+        // The lists of all, by key, trace, tool and state, and for some calls by session and user.
         assert!(lists <= 16 * 7, "{lists} lists lead to 16 calls");
         assert!(
             !keys.iter().any(|key| key.ends_with(":retained")),
@@ -369,9 +369,9 @@ async fn what_is_deleted_is_in_no_list(home: Home) {
     }
 }
 
-/// As if all digests were the same.
+/// Adds each call to each list, as if the digests of all lists were equal.
 #[tokio::test]
-async fn lists_of_a_file_that_share_a_number_show_no_other_calls() {
+async fn lists_of_a_file_whose_digests_collide_show_no_other_calls() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("oncegate.db");
     let store = Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store");
@@ -392,9 +392,9 @@ async fn lists_of_a_file_that_share_a_number_show_no_other_calls() {
     }
 }
 
-/// A time, to be sure that they are what they seem.
+/// Checks the test data: several calls must share a time.
 #[test]
-fn times_of_the_mixture_tie() {
+fn some_mixed_calls_have_the_same_time() {
     let times: BTreeSet<Timestamp> = (0..120)
         .map(|n| mixed(n).record.intent.created_at)
         .collect();

@@ -1,4 +1,4 @@
-//! Calls by MCP: at most one effect, whatever a client repeats, and a model is told what happened.
+//! Calls by MCP: each has at most one effect, whatever a client repeats, and a model learns what happened.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 const SLOW: &str = "[mcp]\nanswer_within = \"300ms\"\nstream_after = \"50ms\"\n";
 
 #[tokio::test]
-async fn a_result_is_text_and_structured_content_and_says_which_call_it_is_of() {
+async fn a_result_is_text_and_structured_content_and_names_its_call() {
     let tool = Tool::start().await;
     tool.then(Act::Ok("{\"a\": 1.0,\n\"b\":\"\\\"q\\\"\"}"));
     let gateway = Gateway::with_tool(&tool, "").await;
@@ -72,7 +72,7 @@ async fn a_request_that_is_issued_again_executes_nothing_twice_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_call_is_the_same_by_both_doors() {
+async fn a_call_is_the_same_by_http_and_by_mcp() {
     let tool = Tool::start().await;
     tool.always(Act::Numbered);
     let gateway = Gateway::with_tool(&tool, "").await;
@@ -102,20 +102,20 @@ async fn a_call_is_the_same_by_both_doors() {
 }
 
 #[tokio::test]
-async fn derived_and_business_keys_meet_across_doors_if_the_user_is_the_same() {
+async fn derived_and_business_keys_of_http_and_mcp_are_equal_if_the_user_is_the_same() {
     let business = "key = { fields = [\"/n\"] }\ninput_schema = { required = [\"n\"] }";
     for (rules, source) in [("", "derived"), (business, "business")] {
         let tool = Tool::start().await;
         let gateway = Gateway::with_tool(&tool, rules).await;
         let by_mcp = gateway.mcp_call(json!({ "n": 1 })).await.expect_ok();
-        // By MCP the user is the token's name.
+        // The user of a call by MCP is the token's name.
         let body = json!({ "args": { "n": 1 }, "user_id": "open" });
         let by_http = gateway.post("act", &body, &[]).await.expect_ok();
         assert_eq!(by_http.at("/replayed"), true, "{source}");
         assert_eq!(by_http.at("/call_id"), by_mcp.meta("call-id"));
         assert_eq!(gateway.record(&by_http).await.at("/key_source"), source);
         assert_eq!(tool.effects(), 1, "{source}");
-        // Without one it is another user, whose call is another.
+        // Without `user_id` the user is another one, and so is the call.
         let body = json!({ "args": { "n": 1 } });
         let other = gateway.post("act", &body, &[]).await.expect_ok();
         assert_eq!(other.at("/replayed"), false, "{source}");
@@ -124,7 +124,7 @@ async fn derived_and_business_keys_meet_across_doors_if_the_user_is_the_same() {
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_is_told_as_one_and_never_sent_again() {
+async fn an_unknown_outcome_is_reported_as_unknown_and_never_sent_again() {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop);
     let gateway = Gateway::with_tool(&tool, "").await;
@@ -148,7 +148,7 @@ async fn an_unknown_outcome_is_told_as_one_and_never_sent_again() {
 }
 
 #[tokio::test]
-async fn what_was_surely_not_executed_is_told_with_when_to_repeat_it() {
+async fn a_call_that_was_not_executed_is_reported_with_the_time_to_repeat_it() {
     let gateway = Gateway::start(
         "[tools.act]\nurl = \"http://127.0.0.1:1/\"\ntimeout = \"200ms\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\n",
     )
@@ -221,7 +221,7 @@ async fn a_long_call_is_a_stream_that_ends_in_its_result() {
             .count(),
         1
     );
-    // One that takes no stream waits for the whole answer.
+    // A client that accepts no stream waits for the whole answer.
     tool.then(Act::after_ms(200, Act::Numbered));
     let request = gateway.mcp_request(
         "tools/call",
@@ -238,7 +238,7 @@ async fn a_long_call_is_a_stream_that_ends_in_its_result() {
 }
 
 #[tokio::test]
-async fn a_call_that_still_runs_is_told_as_running_and_the_same_call_gets_its_result() {
+async fn a_running_call_is_reported_as_running_and_its_repetition_gets_the_result() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -262,7 +262,7 @@ async fn a_call_that_still_runs_is_told_as_running_and_the_same_call_gets_its_re
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_ends_its_wait_and_not_the_call() {
+async fn a_caller_that_hangs_up_ends_its_wait_but_not_the_call() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -270,7 +270,7 @@ async fn a_caller_that_hangs_up_ends_its_wait_and_not_the_call() {
     let request = gateway.mcp_request("tools/call", json!({ "name": "act", "arguments": {} }));
     let stream = request.send().await.expect("the head of a stream");
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
-    // One of them asks for the metric.
+    // The request for the metric is a connection, too.
     let connections = async || gateway.metric("oncegate_connections").await;
     until("both are open", async || connections().await >= 2.0).await;
     drop(stream);
@@ -283,7 +283,7 @@ async fn a_caller_that_hangs_up_ends_its_wait_and_not_the_call() {
 }
 
 #[tokio::test]
-async fn user_session_saga_and_token_stand_where_the_configuration_says() {
+async fn user_session_saga_and_fencing_token_are_read_where_the_configuration_says() {
     let tool = Tool::start().await;
     let more = "compensation = \"none\"\n[mcp]\nuser = [\"header:x-user\"]\nsession = [\"meta:thread\"]\nkey_meta = [\"run/step\"]\n";
     let gateway = Gateway::with_tool(&tool, more).await;
@@ -311,7 +311,7 @@ async fn user_session_saga_and_token_stand_where_the_configuration_says() {
         assert_eq!(record.at(pointer), value, "{pointer}");
     }
     assert_eq!(said.meta("saga"), "s-1");
-    // Without any of these it is the token's name.
+    // Without any of these the user and the session are the token's name.
     let said = gateway.mcp_call(json!({ "n": 2 })).await;
     let id = said.meta("call-id");
     let record = gateway
@@ -376,7 +376,7 @@ async fn gateways_of_one_redis_run_a_call_by_mcp_once() {
 }
 
 #[tokio::test]
-async fn a_kept_result_of_any_kind_is_told_in_both_eras() {
+async fn a_stored_result_of_any_kind_is_answered_in_both_eras() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
     for (n, json) in ["[1]", "\"a\"", "1.50", "null", "true"]

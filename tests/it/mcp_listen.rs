@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: what clients are told of the tools, and how a stream ends.
+//! `subscriptions/listen`: which changes of the tools clients learn, and how a stream ends.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::mcp::{MODERN, meta, token};
 use crate::support::pace::brisk;
 use crate::support::{Act, Answer, Gateway, PATIENCE, Tool, until};
 
-/// A request for changes of the list.
+/// A request to listen for changes of the list.
 fn listen(gateway: &Gateway) -> RequestBuilder {
     gateway.mcp_request("subscriptions/listen", wanted())
 }
@@ -22,7 +22,7 @@ fn wanted() -> Value {
     json!({ "notifications": { "toolsListChanged": true, "promptsListChanged": true } })
 }
 
-/// A stream that was let in.
+/// A stream that has begun with its acknowledgement.
 struct Stream(Response);
 
 impl Stream {
@@ -35,7 +35,7 @@ impl Stream {
         stream
     }
 
-    /// The next message; `None`: the stream has ended.
+    /// The next message, without comments. `None`: the stream has ended.
     async fn next(&mut self) -> Option<String> {
         loop {
             let chunk = timeout(PATIENCE, self.0.chunk()).await.expect("in time");
@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Its last message is the result.
+    /// Checks that the result comes next, and ends the stream.
     async fn expect_end(&mut self) {
         let last = self.next().await.expect("a result");
         let last: Value = serde_json::from_str(&last).expect("JSON");
@@ -57,10 +57,10 @@ impl Stream {
 }
 
 #[tokio::test]
-async fn those_who_listen_are_told_that_the_tools_have_changed_and_that_the_gateway_stops() {
+async fn clients_that_listen_learn_that_the_tools_have_changed_and_that_the_gateway_stops() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
-    // No number of a JSON library.
+    // A number that no JSON library can hold.
     let id = "99999999999999999999";
     let mut params = wanted();
     params["_meta"] = meta(json!({}));
@@ -96,7 +96,7 @@ async fn those_who_listen_are_told_that_the_tools_have_changed_and_that_the_gate
 }
 
 #[tokio::test]
-async fn a_client_is_told_only_of_changes_of_its_own_list() {
+async fn a_client_learns_only_of_changes_of_its_own_list() {
     let tool = Tool::start().await;
     let config = |scopes: &str, description: &str| {
         let tokens = token("narrow", scopes, "") + &token("wide", r#"["call"]"#, "");
@@ -112,7 +112,7 @@ async fn a_client_is_told_only_of_changes_of_its_own_list() {
     assert!(gateway.reload(&config(only_act, "two")).await);
     let changed = wide.next().await.expect("an event");
     assert!(changed.contains("list_changed"), "{changed}");
-    // Another right is another list.
+    // With another scope the token has another list.
     assert!(gateway.reload(&config(r#"["call"]"#, "two")).await);
     let changed = narrow.next().await.expect("an event");
     assert!(changed.contains("list_changed"), "{changed}");
@@ -123,7 +123,7 @@ async fn a_client_is_told_only_of_changes_of_its_own_list() {
 }
 
 #[tokio::test]
-async fn a_token_that_opens_nothing_any_more_ends_its_streams() {
+async fn the_streams_of_a_token_end_when_it_is_no_longer_valid() {
     let tool = Tool::start().await;
     let (folder, until_then) = (
         tempfile::tempdir().expect("a folder"),
@@ -161,7 +161,7 @@ async fn a_token_that_opens_nothing_any_more_ends_its_streams() {
 }
 
 #[tokio::test]
-async fn a_client_listens_only_so_long_before_it_has_to_ask_again() {
+async fn a_stream_ends_after_a_while_and_the_client_has_to_listen_again() {
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let store = format!("sqlite:{}", folder.path().join("oncegate.db").display());
@@ -176,7 +176,7 @@ async fn a_client_listens_only_so_long_before_it_has_to_ask_again() {
 }
 
 #[tokio::test]
-async fn clients_that_listen_have_few_places_and_none_of_those_of_calls() {
+async fn streams_that_listen_are_few_and_take_no_place_of_a_call() {
     let tool = Tool::start().await;
     let rules = format!("[server]\nmax_waiting = 2\n{}", one_tool(&tool, ""));
     let gateway = Gateway::start(&rules).await;
@@ -186,14 +186,14 @@ async fn clients_that_listen_have_few_places_and_none_of_those_of_calls() {
     );
     let refused = listen(&gateway).send().await.expect("an answer");
     assert_eq!(refused.status(), 429);
-    // A call still finds a place to wait at.
+    // A call can still join a running one.
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
     let first = tokio::spawn(Answer::to(call(&gateway)));
-    until("it runs", async || tool.requests() == 1).await;
+    until("the call runs", async || tool.requests() == 1).await;
     let second = tokio::spawn(Answer::to(call(&gateway)));
     let waiting = "oncegate_requests_total{door=\"mcp\",tool=\"act\"}";
-    until("the other has come", async || {
+    until("the second request has arrived", async || {
         gateway.metric(waiting).await >= 2.0
     })
     .await;
@@ -202,7 +202,7 @@ async fn clients_that_listen_have_few_places_and_none_of_those_of_calls() {
         assert!(!said.await.expect("no panic").is_error());
     }
     drop(one);
-    until("there is a place again", async || {
+    until("another stream may begin", async || {
         let response = listen(&gateway).send().await.expect("an answer");
         response.status() == 200
     })

@@ -1,4 +1,4 @@
-//! What a server says of the progress of a call reaches the caller that asked for it.
+//! Progress notifications of a server reach the caller that asked for them.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ async fn progress_reaches_the_caller_under_its_own_token() {
                 sent.is_string() && *sent != token,
                 "the server gets another token"
             );
-            // It is not kept.
+            // A replay has no progress.
             let replay = gateway.mcp("tools/call", params).await;
             assert!(
                 notes(&replay).is_empty() && replay.meta("replayed") == true,
@@ -66,7 +66,7 @@ async fn legacy(gateway: &Gateway, params: Value) -> Answer {
 }
 
 #[tokio::test]
-async fn a_caller_that_cannot_hear_of_it_is_told_nothing() {
+async fn a_caller_that_accepts_no_stream_gets_no_progress() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("")).await;
     let none = json!({ "name": "act", "arguments": { "n": 0 } });
@@ -82,7 +82,7 @@ async fn a_caller_that_cannot_hear_of_it_is_told_nothing() {
 }
 
 #[tokio::test]
-async fn more_progress_than_there_is_room_for_is_lost_without_harm() {
+async fn progress_beyond_the_buffer_is_dropped_without_harm() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("")).await;
     upstream.then(Does::Progress(5_000));

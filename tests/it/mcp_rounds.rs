@@ -14,7 +14,7 @@ on_both_stores!(
 
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// Calls `act` as a client that can be asked.
+/// Calls `act` as a client that can answer questions.
 async fn call(gateway: &Gateway, mut params: Value) -> Answer {
     params["name"] = "act".into();
     if params.get("arguments").is_none() {
@@ -27,7 +27,7 @@ async fn call(gateway: &Gateway, mut params: Value) -> Answer {
     gateway.mcp("tools/call", params).await
 }
 
-/// The state of an answer that asks.
+/// The `requestState` of an answer that asks questions.
 #[track_caller]
 fn state(answer: &Answer) -> Value {
     let result = answer.message()["result"].clone();
@@ -52,7 +52,7 @@ async fn a_round_is_answered_once_and_its_answers_are_sent_once(stores: &Stores)
         let gateway = stores.gateway(&upstream.config("")).await;
         upstream.then(Does::Ask(asks(theirs)));
         let first = call(&gateway, json!({ "arguments": args })).await;
-        // The same request again is the same question.
+        // A repetition gets the same questions.
         let again = call(&gateway, json!({ "arguments": args })).await;
         assert_eq!(state(&again), state(&first));
         assert_eq!(again.meta("replayed"), true);
@@ -70,7 +70,7 @@ async fn a_round_is_answered_once_and_its_answers_are_sent_once(stores: &Stores)
         let replay = answer(1).await;
         assert_eq!(replay.meta("replayed"), true);
         assert_eq!(replay.meta("call-id"), said.meta("call-id"));
-        // Its answers may have been meant for a second time.
+        // The same answers may have been given twice on purpose, so a note tells that nothing ran again.
         let note = "nothing was executed again";
         assert!(replay.text.contains(note), "{}", replay.text);
         assert!(!said.text.contains(note), "{}", said.text);
@@ -82,7 +82,7 @@ async fn a_round_is_answered_once_and_its_answers_are_sent_once(stores: &Stores)
         );
         assert_eq!(other.meta("problem")["type"], "/problems/key-reused");
         assert_eq!(other.meta("problem")["key_action"], "stop");
-        // Whatever key comes with it.
+        // Another key does not help.
         let renamed = json!({ "arguments": args, "inputResponses": accept(2), "requestState": state,
             "_meta": { "dev.oncegate/idempotency-key": "another" } });
         assert!(call(&gateway, renamed).await.is_error());
@@ -131,7 +131,7 @@ async fn each_of_several_rounds_is_a_call_of_its_own(stores: &Stores) {
     }
     assert_eq!(answer(&gateway, &asked[2], accept(1)).await.told(), "done");
     assert_eq!(upstream.effects(), 1);
-    // Each is told as often as it is asked for.
+    // The questions of each round are repeated to each repetition.
     for n in 0..2 {
         let said = answer(&gateway, &asked[n], accept(1)).await;
         assert_eq!(state(&said), asked[n + 1]);
@@ -157,7 +157,7 @@ async fn answers_whose_outcome_is_unknown_are_never_sent_again(stores: &Stores) 
 }
 
 #[tokio::test]
-async fn what_answers_no_question_of_this_call_is_never_sent() {
+async fn answers_to_another_calls_questions_are_never_sent() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("")).await;
     upstream.then(Does::Ask(asks(Some("s"))));
@@ -178,7 +178,7 @@ async fn what_answers_no_question_of_this_call_is_never_sent() {
         assert_eq!(said.rpc_code(), -32_602, "{state}");
     }
     for params in [
-        // The answers to one call do not go to another.
+        // The state belongs to a call with other arguments.
         json!({ "arguments": { "n": 3 }, "requestState": first }),
         json!({ "inputResponses": [], "requestState": first }),
         json!({ "requestState": 1 }),
@@ -189,12 +189,12 @@ async fn what_answers_no_question_of_this_call_is_never_sent() {
             "{params}"
         );
     }
-    // Another user's.
+    // The state belongs to a call of another user.
     let config = upstream.config("[mcp]\nuser = [\"meta:user\"]");
     let gateway = gateway.restart_with(&config).await;
     let other = json!({ "requestState": first, "_meta": { "user": "another" } });
     assert_eq!(call(&gateway, other).await.rpc_code(), -32_602);
-    // No caller brings answers among the arguments.
+    // The arguments cannot carry answers.
     let member = json!({ "n": 1, "dev.oncegate/round": { "call": &first[..36], "state": "s" } });
     gateway.call(member).await.expect_problem("invalid-request");
     assert_eq!(upstream.seen("tools/call").len(), 2);
@@ -202,7 +202,7 @@ async fn what_answers_no_question_of_this_call_is_never_sent() {
 }
 
 #[tokio::test]
-async fn answers_without_a_state_ask_anew() {
+async fn answers_without_a_state_lead_to_the_questions_again() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("")).await;
     upstream.then(Does::Ask(asks(None)));
@@ -216,7 +216,7 @@ async fn answers_without_a_state_ask_anew() {
 }
 
 #[tokio::test]
-async fn a_caller_that_cannot_be_asked_is_told_so() {
+async fn a_caller_that_cannot_answer_questions_gets_a_problem() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("")).await;
     upstream.then(Does::Ask(asks(None)));
@@ -253,7 +253,7 @@ async fn a_saga_has_nothing_to_undo_of_a_call_that_only_asked() {
     upstream.then(Does::Ask(asks(None)));
     let saga = json!({ "dev.oncegate/saga": "s" });
     let first = call(&gateway, json!({ "_meta": saga })).await;
-    // The answers belong to the saga of the call that asked, though they do not say so.
+    // The answers name no saga; they belong to the saga of the call that asked.
     let said = answer(&gateway, &state(&first), accept(1)).await;
     assert_eq!(
         (said.told().as_str(), said.meta("saga")),
@@ -278,7 +278,7 @@ async fn a_saga_has_nothing_to_undo_of_a_call_that_only_asked() {
 }
 
 #[tokio::test]
-async fn what_undoes_a_call_must_not_ask() {
+async fn a_compensation_must_not_ask_questions() {
     let upstream = Upstream::modern().await;
     let config = upstream.config(
         "compensation = { tool = \"undo\", args = { n = \"/args/n\" } }\n\

@@ -15,7 +15,7 @@ use crate::support::{Answer, Gateway, client};
 on_both_stores!(
     a_tool_that_no_section_names_has_one_effect_for_each_call,
     the_same_call_at_once_by_all_gateways_has_one_effect,
-    what_a_client_calls_a_request_is_in_the_ledger_and_in_no_key,
+    the_clients_id_of_a_request_is_in_the_ledger_and_in_no_key,
 );
 
 fn request(gateway: &Gateway, method: &str, params: Value) -> RequestBuilder {
@@ -135,7 +135,7 @@ async fn the_same_call_at_once_by_all_gateways_has_one_effect(stores: &Stores) {
 }
 
 #[tokio::test]
-async fn what_may_have_happened_is_told_though_the_server_lists_the_tool_no_more() {
+async fn an_unknown_call_is_reported_though_the_server_no_longer_lists_its_tool() {
     let upstream = Upstream::modern().await;
     upstream.list(&[tool("a")]);
     let stores = Stores::Sqlite;
@@ -161,7 +161,7 @@ async fn what_may_have_happened_is_told_though_the_server_lists_the_tool_no_more
             .await
     );
     is_unknown(&call(&gateway, "a", json!({})).await);
-    // A section of the same name keeps the calls.
+    // A section with the name of the tool keeps its calls.
     let section = "[tools.\"up.a\"]\nupstream = \"up\"\ndescription = \"d\"";
     assert!(gateway.reload(&config(&upstream, section)).await);
     is_unknown(&call(&gateway, "a", json!({})).await);
@@ -170,7 +170,7 @@ async fn what_may_have_happened_is_told_though_the_server_lists_the_tool_no_more
 }
 
 #[tokio::test]
-async fn a_tool_that_the_server_no_longer_calls_a_read_is_one_no_more() {
+async fn a_tool_that_the_server_no_longer_marks_as_a_read_is_a_write() {
     let upstream = Upstream::modern().await;
     let mut read = tool("a");
     read["annotations"] = json!({ "readOnlyHint": true });
@@ -180,7 +180,7 @@ async fn a_tool_that_the_server_no_longer_calls_a_read_is_one_no_more() {
     call(&gateway, "a", json!({})).await.expect_ok();
     assert_eq!(upstream.effects(), 2);
     upstream.list(&[tool("a")]);
-    // Its list is read again when the configuration is.
+    // A reload of the configuration reads the list again.
     let again = config(
         &upstream,
         "trust_annotations = true\ndedup_window = \"20m\"",
@@ -193,7 +193,7 @@ async fn a_tool_that_the_server_no_longer_calls_a_read_is_one_no_more() {
 }
 
 #[tokio::test]
-async fn a_call_is_the_same_call_at_every_door() {
+async fn a_call_is_the_same_call_at_every_route() {
     let upstream = Upstream::modern().await;
     let more = "[tools.create]\nupstream = \"up\"\ntool = \"create_order\"";
     let gateway = Gateway::start(&config(&upstream, more)).await;
@@ -210,7 +210,7 @@ async fn a_call_is_the_same_call_at_every_door() {
 }
 
 #[tokio::test]
-async fn a_list_is_the_servers_own_without_what_a_token_may_not_call() {
+async fn a_list_is_the_servers_own_without_tools_that_the_token_may_not_call() {
     let upstream = Upstream::modern().await;
     upstream.list(&[tool("b"), tool("no name for a URL"), tool("a")]);
     let digest = |token: &str| hex::encode(<sha2::Sha256 as sha2::Digest>::digest(token));
@@ -254,7 +254,7 @@ async fn a_list_is_the_servers_own_without_what_a_token_may_not_call() {
 }
 
 #[tokio::test]
-async fn what_a_server_has_beside_tools_is_passed_on() {
+async fn resources_and_prompts_of_a_server_are_passed_on() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&config(&upstream, "")).await;
     let about = ask(&gateway, "server/discover", json!({}))
@@ -302,7 +302,7 @@ async fn what_a_server_has_beside_tools_is_passed_on() {
 }
 
 #[tokio::test]
-async fn eras_meet_at_the_door() {
+async fn clients_and_servers_of_different_eras_understand_each_other() {
     let upstream = Upstream::legacy().await;
     upstream.list(&[tool("a")]);
     let gateway = Gateway::start(&config(&upstream, "")).await;
@@ -315,7 +315,7 @@ async fn eras_meet_at_the_door() {
         .expect_ok();
     assert_eq!(legacy.at("/result"), json!({ "tools": [tool("a")] }));
     call(&gateway, "a", json!({})).await.expect_ok();
-    // A session that is lost is no error of a question.
+    // A lost session is opened again, and the question repeated.
     upstream.forget_sessions(404, -32_001);
     ask(&gateway, "tools/list", json!({})).await.expect_ok();
     assert_eq!(upstream.effects(), 1);
@@ -323,7 +323,7 @@ async fn eras_meet_at_the_door() {
 }
 
 #[tokio::test]
-async fn an_upstream_says_what_holds_for_tools_that_no_section_names() {
+async fn a_section_of_upstreams_has_the_settings_of_tools_without_a_section() {
     let upstream = Upstream::modern().await;
     let mut read = tool("read");
     read["annotations"] = json!({ "readOnlyHint": true });
@@ -352,7 +352,7 @@ async fn an_upstream_says_what_holds_for_tools_that_no_section_names() {
 }
 
 #[tokio::test]
-async fn without_its_list_nothing_is_executed() {
+async fn without_the_servers_list_of_tools_nothing_is_executed() {
     let nobody = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
@@ -384,7 +384,7 @@ async fn a_gateway_that_dies_around_a_call_of_a_server_leaves_one_effect_at_most
     for point in ["before_first_byte", "after_last_byte", "after_answer"] {
         let upstream = Upstream::modern().await;
         upstream.list(&[tool("a")]);
-        // It is looked all the time whether the last byte has left, and the answer must not be faster.
+        // The answer must not arrive before the gateway has noticed that the last byte has left.
         upstream.then(Does::Late(Duration::from_millis(500), result("late")));
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let config = config(&upstream, "");
@@ -413,7 +413,7 @@ async fn a_gateway_that_dies_around_a_call_of_a_server_leaves_one_effect_at_most
     }
 }
 
-async fn what_a_client_calls_a_request_is_in_the_ledger_and_in_no_key(stores: &Stores) {
+async fn the_clients_id_of_a_request_is_in_the_ledger_and_in_no_key(stores: &Stores) {
     let upstream = Upstream::modern().await;
     let config = upstream.config("[mcp]\nclient_ids = [\"claudecode/toolUseId\", \"run\"]");
     let gateway = stores.gateway(&config).await;
@@ -427,7 +427,7 @@ async fn what_a_client_calls_a_request_is_in_the_ledger_and_in_no_key(stores: &S
     let ids = json!({ "claudecode/toolUseId": "toolu_1", "run": 7 });
     let meta = json!({ "claudecode/toolUseId": "toolu_1", "run": 7, "other": "x" });
     assert_eq!(record(meta).await.at("/client_ids"), ids);
-    // A model's repetition has another id, and is the same call.
+    // A repetition by the model has another id, but is the same call.
     let again = record(json!({ "claudecode/toolUseId": "toolu_2" })).await;
     assert_eq!(again.at("/client_ids"), ids);
     assert_eq!(upstream.effects(), 1);

@@ -1,4 +1,4 @@
-//! What a model is told by MCP where there is no result: what may have happened, and what to do next.
+//! What MCP tells a model if a call has no result: what may have happened, and what to do next.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 
 const SHORT_WAIT: &str = "[mcp]\nanswer_within = \"300ms\"\nstream_after = \"50ms\"\n";
 
-/// Calls `act` with this argument and this key of the model.
+/// Calls `act` with this argument, and this key among the arguments.
 async fn call(gateway: &Gateway, key: &str, n: u32) -> Answer {
     gateway
         .mcp_call(json!({ "n": n, "idempotency_key": key }))
@@ -38,7 +38,7 @@ fn id_of(said: &Answer) -> String {
 }
 
 #[tokio::test]
-async fn a_key_that_stands_for_another_call_is_told_with_that_call() {
+async fn a_key_of_another_call_is_reported_with_that_call() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
     let first = id_of(&call(&gateway, "k1", 1).await);
@@ -63,7 +63,7 @@ async fn a_key_that_stands_for_another_call_is_told_with_that_call() {
 }
 
 #[tokio::test]
-async fn a_call_that_looks_like_an_earlier_one_is_told_with_that_call_and_its_age() {
+async fn a_call_that_looks_like_an_earlier_one_is_reported_with_that_call_and_its_age() {
     let alike = |action: &str| {
         format!("similar = {{ fields = [\"/n\"], window = \"10m\", action = \"{action}\" }}")
     };
@@ -114,7 +114,7 @@ async fn a_call_that_looks_like_an_earlier_one_is_told_with_that_call_and_its_ag
 }
 
 #[tokio::test]
-async fn a_call_without_a_key_is_told_which_argument_to_give() {
+async fn a_refusal_of_a_call_without_a_key_names_the_argument_to_give() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "key = { source = \"required\" }").await;
     let missing = gateway.mcp_call(json!({ "n": 1 })).await;
@@ -128,7 +128,7 @@ async fn a_call_without_a_key_is_told_which_argument_to_give() {
 }
 
 #[tokio::test]
-async fn a_paused_tool_is_not_to_be_gone_around() {
+async fn the_answer_of_a_paused_tool_says_not_to_look_for_another_way() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
     let pause = gateway.client.post(gateway.url("/v1/tools/act/pause"));
@@ -146,7 +146,7 @@ async fn a_paused_tool_is_not_to_be_gone_around() {
 }
 
 #[tokio::test]
-async fn a_call_in_line_for_its_session_is_told_as_waiting_and_not_as_running() {
+async fn a_call_that_waits_for_its_session_is_reported_as_waiting_and_not_as_running() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -182,7 +182,7 @@ async fn a_call_in_line_for_its_session_is_told_as_waiting_and_not_as_running() 
 }
 
 #[tokio::test]
-async fn a_read_is_waited_for_because_its_result_is_not_kept() {
+async fn a_read_is_waited_for_because_its_result_is_not_stored() {
     let tool = Tool::start().await;
     tool.then(Act::after_ms(600, Act::Numbered));
     let gateway = Gateway::with_tool(&tool, &format!("effect = \"read\"\n{SHORT_WAIT}")).await;
@@ -209,7 +209,7 @@ async fn no_text_promises_more_than_the_window_of_a_tool() {
 }
 
 #[tokio::test]
-async fn what_a_tool_said_when_it_rejected_a_call_is_told_byte_for_byte() {
+async fn the_body_of_a_tools_rejection_is_passed_on_byte_for_byte() {
     const WHY: &str = r#"{"z": 1.50, "a": 12345678901234567890123, "q": "\u00e9"}"#;
     let tool = Tool::start().await;
     tool.then(Act::Answer(422, "", WHY.as_bytes()));
@@ -225,7 +225,7 @@ async fn what_a_tool_said_when_it_rejected_a_call_is_told_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn what_a_token_may_not_call_is_counted_and_not_told_to_exist() {
+async fn a_forbidden_tool_is_counted_and_looks_like_one_that_does_not_exist() {
     let tool = Tool::start().await;
     let schema =
         "input_schema = { properties = { n = { type = \"integer\", x-mcp-header = \"N\" } } }";

@@ -1,4 +1,4 @@
-//! Tools of MCP servers: what their answers prove, and what of them comes through.
+//! Tools of MCP servers: what their answers prove, and what is passed on.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::support::{Answer, Gateway, Tool, until};
 
 on_both_stores!(
     a_call_of_either_era_has_one_effect_and_its_result_for_each_repetition,
-    what_may_have_happened_is_never_sent_again,
-    what_was_surely_not_executed_may_run_again,
+    a_call_that_a_server_may_have_executed_is_never_sent_again,
+    a_call_that_was_not_executed_may_run_again,
 );
 
-/// Without retries: what is told is what came of one attempt.
+/// One attempt only, so that each answer shows the outcome of one attempt.
 const ONCE: &str = "retry = { attempts = 1 }";
 
 async fn act(gateway: &Gateway, key: &str) -> Answer {
@@ -55,7 +55,7 @@ async fn a_call_of_either_era_has_one_effect_and_its_result_for_each_repetition(
     }
 }
 
-async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
+async fn a_call_that_a_server_may_have_executed_is_never_sent_again(stores: &Stores) {
     let upstream = Upstream::modern().await;
     let gateway = stores
         .gateway(
@@ -103,7 +103,7 @@ async fn what_may_have_happened_is_never_sent_again(stores: &Stores) {
     gateway.stop().await;
 }
 
-async fn what_was_surely_not_executed_may_run_again(stores: &Stores) {
+async fn a_call_that_was_not_executed_may_run_again(stores: &Stores) {
     let upstream = Upstream::modern().await;
     let gateway = stores.gateway(&upstream.config(ONCE)).await;
     for (n, (does, problem)) in [
@@ -152,7 +152,7 @@ async fn a_session_that_the_server_has_forgotten_is_opened_again_and_the_call_se
         assert_eq!(upstream.seen("initialize").len(), n + 2);
         assert_eq!(upstream.seen("notifications/initialized").len(), n + 2);
     }
-    // Many find out at once: one opens a session for all.
+    // Many calls find the session lost at once, and share few new sessions.
     upstream.forget_sessions(404, -32_001);
     let keys: Vec<String> = (0..10).map(|n| format!("many-{n}")).collect();
     let calls = keys.iter().map(|key| act(&gateway, key));
@@ -169,18 +169,18 @@ async fn a_session_that_the_server_has_forgotten_is_opened_again_and_the_call_se
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_asked_for_its_revision_is_sent_nothing() {
-    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0")
+async fn a_server_whose_revision_cannot_be_learned_is_sent_nothing() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
-    let url = format!("http://{}/mcp", nobody.local_addr().expect("an address"));
-    drop(nobody);
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    drop(listener);
     let config = format!("[upstreams.up]\nurl = \"{url}\"\n[tools.act]\nupstream = \"up\"\n{ONCE}");
     let gateway = Gateway::start(&config).await;
     act(&gateway, "k").await.expect_problem("tool-unreachable");
     gateway.stop().await;
 
-    // One that speaks neither revision, and one that does not answer.
+    // A server that speaks neither revision, and a server that does not answer.
     let tool = Tool::start().await;
     let config = format!(
         "[upstreams.up]\nurl = \"{}\"\n[tools.act]\nupstream = \"up\"\n{ONCE}",
@@ -374,7 +374,7 @@ async fn a_response_in_a_stream_is_not_longer_than_a_result_may_be() {
 }
 
 #[tokio::test]
-async fn a_saga_does_not_know_of_an_error_that_is_a_result_whether_there_is_something_to_undo() {
+async fn a_result_that_is_an_error_leaves_a_call_of_a_saga_unknown() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("compensation = \"none\"")).await;
     let failed = json!({ "content": [{ "type": "text", "text": "timeout" }], "isError": true });
@@ -389,7 +389,7 @@ async fn a_saga_does_not_know_of_an_error_that_is_a_result_whether_there_is_some
 }
 
 #[tokio::test]
-async fn a_result_comes_through_the_mcp_door_member_for_member() {
+async fn a_result_is_passed_on_by_mcp_member_for_member() {
     let theirs: Value = serde_json::from_str(
         r#"{"content":[{"type":"image","data":"AA==","mimeType":"image/png","new":1.50},{"type":"text","text":"t"}],
             "structuredContent":{"a":[1,2.0]},"isError":false,"ttl":null,
@@ -431,7 +431,7 @@ async fn a_result_comes_through_the_mcp_door_member_for_member() {
 }
 
 #[tokio::test]
-async fn what_a_caller_says_of_the_gateway_goes_no_further() {
+async fn credentials_and_members_for_the_gateway_are_not_passed_on_to_a_server() {
     let upstream = Upstream::modern().await;
     let region = "{ type = \"string\", x-mcp-header = \"Region\" }";
     let schema = format!("{{ type = \"object\", properties = {{ region = {region} }} }}");

@@ -1,4 +1,4 @@
-//! Messages of MCP, good and bad: each gets a clear answer, and what is malformed reaches no tool.
+//! Messages of MCP: each gets a clear answer, and a malformed one reaches no tool.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn call(meta: Value) -> String {
 }
 
 #[tokio::test]
-async fn what_is_no_message_gets_an_error_and_runs_nothing() {
+async fn a_body_that_is_no_message_gets_an_error_and_runs_nothing() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
     for (body, code) in [
@@ -136,7 +136,7 @@ async fn a_modern_request_whose_headers_and_body_differ_is_refused() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_repeated_in_headers_must_be_the_same_there() {
+async fn headers_that_repeat_arguments_must_agree_with_them() {
     let tool = Tool::start().await;
     let schema = "input_schema = { properties = { region = { type = \"string\", x-mcp-header = \"Region\" } } }";
     let gateway = Gateway::with_tool(&tool, schema).await;
@@ -209,7 +209,7 @@ async fn a_client_of_the_older_era_begins_without_a_session() {
 }
 
 #[tokio::test]
-async fn a_client_of_the_newer_era_asks_what_is_here() {
+async fn a_client_of_the_newer_era_discovers_the_server() {
     let gateway = Gateway::start("").await;
     let said = gateway.mcp("server/discover", json!({})).await.expect_ok();
     assert_eq!(said.at("/result/supportedVersions/0"), MODERN);
@@ -303,7 +303,7 @@ async fn only_pages_of_listed_origins_may_ask() {
 }
 
 #[tokio::test]
-async fn where_there_are_tokens_a_page_needs_a_listed_origin_and_a_token() {
+async fn with_tokens_a_web_page_needs_a_listed_origin_and_a_token() {
     let tool = Tool::start().await;
     let config = token("page", r#"["call"]"#, "")
         + "[mcp]\norigins = [\"https://app.example\"]\n"
@@ -318,7 +318,7 @@ async fn where_there_are_tokens_a_page_needs_a_listed_origin_and_a_token() {
     Answer::to(with_token("https://evil.example"))
         .await
         .expect_problem("forbidden");
-    // A page that reaches this gateway under a name of its own (DNS rebinding).
+    // A page that reaches this gateway under its own host name (DNS rebinding).
     let rebound = with_token("http://evil.example").header("host", "evil.example");
     Answer::to(rebound).await.expect_problem("forbidden");
     assert_eq!(tool.requests(), 0);

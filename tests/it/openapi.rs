@@ -1,4 +1,4 @@
-//! The document of the doors, and whether their answers are as it says.
+//! The OpenAPI document: it names every route, and answers are as it says.
 
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn routes() -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn the_document_names_every_door_and_no_other() {
+async fn the_document_names_every_route_and_no_other() {
     let gateway = Gateway::start("").await;
     let document = gateway.get("/openapi.json").await.expect_ok();
     assert!(
@@ -81,7 +81,7 @@ async fn the_document_names_every_door_and_no_other() {
     gateway.stop().await;
 }
 
-/// Holds an answer against the document.
+/// Checks that the document allows this answer of this route.
 #[track_caller]
 fn check(document: &Value, door: (&str, &str), answer: &Answer) {
     let operation = &document["paths"][door.1][door.0];
@@ -112,7 +112,7 @@ fn check(document: &Value, door: (&str, &str), answer: &Answer) {
 }
 
 #[tokio::test]
-async fn what_the_doors_answer_is_what_the_document_says() {
+async fn answers_of_the_routes_are_as_the_document_says() {
     let tool = Tool::start().await;
     tool.then(Act::Numbered)
         .then(Act::Answer(422, "", b"{\"why\":\"no\"}"))

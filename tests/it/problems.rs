@@ -27,7 +27,7 @@ fn no_failure_that_may_have_had_an_effect_has_a_status_that_libraries_repeat_by_
         let row = slug.row();
         let repeated =
             row.status.is_server_error() || matches!(row.status.as_u16(), 408 | 425 | 429);
-        // These are to be repeated, with the same key; the request itself ran nothing.
+        // Clients should repeat these with the same key: the request itself ran nothing.
         let is_exempt =
             ["store-unavailable", "shutting-down", "rate-limited"].contains(&slug.as_str());
         assert!(
@@ -62,7 +62,7 @@ async fn every_type_of_problem_is_a_page_that_the_gateway_serves() {
 }
 
 #[tokio::test]
-async fn a_list_is_no_body_at_any_door() {
+async fn a_list_is_refused_as_a_body_by_every_route() {
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, "").await;
     tool.then(Act::ExecuteThenDrop);

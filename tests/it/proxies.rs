@@ -1,4 +1,4 @@
-//! APIs that callers use as they are, through `/proxy/{name}/…`.
+//! APIs that callers use unchanged, through `/proxy/{name}/…`.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::support::redis::Redis;
 use crate::support::stores::Stores;
 use crate::support::{Act, Answer, Gateway, Tool};
 
-/// A proxy named `api` before this tool, with more lines of its section.
+/// A proxy `api` in front of this tool, with further lines of its section.
 pub fn api(tool: &Tool, more: &str) -> String {
     format!(
         "[proxies.api]\nupstream = \"http://127.0.0.1:{}/base\"\n{more}\n",
@@ -31,7 +31,7 @@ async fn calls(gateway: &Gateway) -> Vec<Value> {
     listed.at("/calls").as_array().expect("a list").clone()
 }
 
-/// What is said of a write, once: it goes through as it is, and a repetition gets the same answer.
+/// A write is passed on unchanged, and a repetition gets the same answer.
 async fn once(stores: &Stores) {
     let tool = Tool::start().await;
     let said = Act::Answer(
@@ -114,18 +114,18 @@ async fn once(stores: &Stores) {
 }
 
 #[tokio::test]
-async fn a_write_goes_through_as_it_is_and_is_answered_again_byte_by_byte() {
+async fn a_write_is_passed_on_unchanged_and_its_answer_is_replayed_byte_for_byte() {
     once(&Stores::Sqlite).await;
 }
 
 #[tokio::test]
-async fn over_redis_a_write_goes_through_as_it_is_and_is_answered_again() {
+async fn over_redis_a_write_is_passed_on_unchanged_and_its_answer_is_replayed() {
     let redis = Redis::strict().await;
     once(&Stores::Redis(redis.url())).await;
 }
 
 #[tokio::test]
-async fn bodies_come_out_as_they_went_in() {
+async fn bodies_are_passed_on_unchanged() {
     let tool = Tool::start().await;
     let limits = "max_body = \"12MiB\"\nmax_result = \"12MiB\"\n";
     let config = format!("[server]\nmax_memory = \"1GiB\"\n{}", api(&tool, limits));
@@ -230,9 +230,9 @@ async fn reads_pass_each_time_and_are_no_calls() {
 }
 
 #[tokio::test]
-async fn an_answer_to_a_read_is_passed_on_as_it_comes() {
+async fn the_answer_to_a_read_is_passed_on_while_it_arrives() {
     let tool = Tool::start().await;
-    // It goes on for ever.
+    // The answer never ends.
     tool.then(Act::ExecuteThenDrip(
         b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
     ));
@@ -339,7 +339,7 @@ async fn refusals_of_the_api_reach_the_caller_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_never_executed_again_and_is_our_problem() {
+async fn a_call_whose_answer_is_lost_is_never_executed_again_and_the_gateway_reports_it() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&api(&tool, "")).await;
     for (n, act) in [
@@ -370,7 +370,7 @@ async fn a_lost_answer_is_never_executed_again_and_is_our_problem() {
 }
 
 #[tokio::test]
-async fn secrets_of_a_proxied_call_are_kept_nowhere() {
+async fn secrets_of_a_proxied_call_are_stored_nowhere() {
     let tool = Tool::start().await;
     tool.always(Act::Ok("{\"id\":1,\"client_secret\":\"result-secret\"}"));
     let redact = "redact = { request = [\"/card\"], response = [\"/client_secret\"] }";
@@ -425,7 +425,7 @@ async fn secrets_of_a_proxied_call_are_kept_nowhere() {
 }
 
 #[tokio::test]
-async fn pause_verify_and_metrics_are_as_those_of_a_tool() {
+async fn pause_verify_and_metrics_work_as_for_a_tool() {
     let tool = Tool::start().await;
     tool.always(Act::Answer(200, "date: x\r\n", b"{\"id\":1}"));
     let gateway = Gateway::start(&api(&tool, "dedup = \"key\"")).await;

@@ -74,7 +74,7 @@ async fn a_proxy_takes_the_gateways_token_and_sends_the_configured_credentials()
 }
 
 #[tokio::test]
-async fn a_credential_that_goes_through_is_kept_nowhere_and_another_one_stops() {
+async fn a_passed_credential_is_stored_nowhere_and_a_repetition_with_another_one_is_refused() {
     let tool = Tool::start().await;
     let more = "pass_authorization = true\nunkeyed = \"derive\"\nheaders = { X-Version = \"1\" }";
     let gateway = Gateway::start(&with_tokens(&tool, more)).await;
@@ -103,7 +103,7 @@ async fn a_credential_that_goes_through_is_kept_nowhere_and_another_one_stops() 
         assert_eq!(stopped.at("/key_action"), "stop", "{}", stopped.text);
         assert!(!stopped.text.contains("secret"), "{}", stopped.text);
     }
-    // A derived key meets its call, too.
+    // The same holds for a derived key.
     for (secret, status) in [
         ("upstream-secret-1", 200),
         ("upstream-secret-1", 200),
@@ -123,9 +123,9 @@ async fn a_credential_that_goes_through_is_kept_nowhere_and_another_one_stops() 
     }
 }
 
-/// The stored call has a credential that does not go through any more. A new key would execute it twice.
+/// The stored call was made with a credential that is no longer passed on. A new key would execute the call twice.
 #[tokio::test]
-async fn a_repetition_is_told_to_stop_after_credentials_no_longer_go_through() {
+async fn a_repetition_is_refused_for_good_once_credentials_are_no_longer_passed_on() {
     let tool = Tool::start().await;
     let passing = with_tokens(&tool, "pass_authorization = true");
     let gateway = Gateway::start(&passing).await;
@@ -144,7 +144,7 @@ async fn a_repetition_is_told_to_stop_after_credentials_no_longer_go_through() {
     gateway.stop().await;
 }
 
-/// A surplus answer to a read would otherwise be waiting for the call.
+/// On a shared connection, a surplus answer to a read could be taken for the answer to a call.
 #[tokio::test]
 async fn reads_share_no_connection_with_calls() {
     let tool = Tool::start().await;
@@ -159,7 +159,7 @@ async fn reads_share_no_connection_with_calls() {
 }
 
 #[tokio::test]
-async fn a_host_of_its_own_leads_to_a_proxy_whatever_the_path() {
+async fn a_proxys_own_host_name_leads_to_it_whatever_the_path() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&with_tokens(&tool, "host = \"Api.Internal\"")).await;
     let send = async |host: &str, path: &str| {

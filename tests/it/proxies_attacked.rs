@@ -1,4 +1,4 @@
-//! What callers and servers may do to deceive a proxy.
+//! Callers and servers that try to deceive a proxy.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::proxies::{api, post};
 use crate::support::{Act, Answer, Gateway, Tool, until};
 
-/// The bytes of the answer to a request as it is written here.
+/// Sends these bytes as a request, and returns the bytes of the answer.
 async fn raw(gateway: &Gateway, request: &str) -> String {
     let address = gateway.address;
     let mut stream = tokio::net::TcpStream::connect(address)
@@ -37,7 +37,7 @@ async fn send(
 }
 
 #[tokio::test]
-async fn names_of_a_form_that_lie_deep_do_not_end_the_process() {
+async fn deeply_nested_names_of_a_form_do_not_end_the_process() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&api(&tool, "")).await;
     let form = ("content-type", "application/x-www-form-urlencoded");
@@ -73,7 +73,7 @@ async fn names_of_a_form_that_lie_deep_do_not_end_the_process() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_plain_json_is_told_and_sent_again_byte_by_byte() {
+async fn a_body_that_is_no_plain_json_is_passed_on_and_replayed_byte_for_byte() {
     let tool = Tool::start().await;
     for (n, body) in [
         "null",
@@ -110,7 +110,7 @@ async fn a_body_that_is_no_plain_json_is_told_and_sent_again_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn nothing_that_writes_goes_for_a_read_and_nothing_denied_gets_through() {
+async fn no_write_passes_as_a_read_and_no_denied_request_gets_through() {
     let tool = Tool::start().await;
     let rules = "headers = { Authorization = \"Bearer sk_configured\" }\n\
         [[proxies.api.rules]]\nmethods = [\"DELETE\"]\npath = \"/v1/account\"\nas = \"deny\"\n\
@@ -213,7 +213,7 @@ async fn an_unknown_call_is_settled_by_the_probe_of_its_own_rule_whatever_its_bo
 }
 
 #[tokio::test]
-async fn a_call_is_compared_by_what_counts_today_also_after_a_change() {
+async fn a_repetition_is_compared_by_the_settings_in_force() {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop);
     let gateway = Gateway::start(&api(&tool, "")).await;
@@ -234,7 +234,7 @@ async fn a_call_is_compared_by_what_counts_today_also_after_a_change() {
 }
 
 #[tokio::test]
-async fn what_a_person_says_of_an_answer_does_not_speak_for_the_connection() {
+async fn an_answer_that_a_person_gave_cannot_frame_the_response() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&api(&tool, "")).await;
     let told = |headers: Value, status: u32| json!({ "status": status, "headers": headers, "text": "abcdef" });
@@ -277,7 +277,7 @@ async fn what_a_person_says_of_an_answer_does_not_speak_for_the_connection() {
 }
 
 #[tokio::test]
-async fn a_write_without_a_body_goes_where_and_as_whom_every_other_goes() {
+async fn a_write_without_a_body_is_sent_with_the_credentials_of_every_other_request() {
     let tool = Tool::start().await;
     let config = format!(
         "[proxies.api]\nupstream = \"http://us%40er:p@127.0.0.1:{}/base\"\nunknown = \"probe\"\nprobe = {{ url = \"https://127.0.0.1:1/{{key}}\" }}\n",
@@ -301,7 +301,7 @@ async fn a_write_without_a_body_goes_where_and_as_whom_every_other_goes() {
 }
 
 #[tokio::test]
-async fn a_precondition_of_the_api_is_a_refusal_like_any_other() {
+async fn a_failed_precondition_of_the_api_is_a_refusal_like_any_other() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&api(&tool, "")).await;
     tool.then(Act::Answer(412, "", b"{}"));

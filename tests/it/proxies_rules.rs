@@ -1,4 +1,4 @@
-//! Rules of proxies, and what becomes of calls whose outcome is unknown.
+//! Rules of proxies, and how their unknown calls are settled.
 
 use reqwest::Method;
 use serde_json::json;
@@ -37,7 +37,7 @@ async fn rules_read_write_and_deny_by_method_and_path() {
     send(Method::POST, "/v1/lax")
         .await
         .expect_problem("outcome-unknown");
-    // Clients mend such paths before they send them.
+    // HTTP clients normalise such paths, so the requests are written by hand.
     for path in ["/v1/%2e%2e/x", "/v1/a%5Cb", "/v1/..%2fadmin"] {
         let answer = raw(&gateway, path).await;
         assert!(answer.contains("invalid-request"), "{path}: {answer}");
@@ -46,7 +46,7 @@ async fn rules_read_write_and_deny_by_method_and_path() {
     gateway.stop().await;
 }
 
-/// What comes of a path as it is written here.
+/// Sends a GET of exactly this path, and returns the answer.
 async fn raw(gateway: &Gateway, path: &str) -> String {
     let mut stream = tokio::net::TcpStream::connect(gateway.address)
         .await
@@ -60,7 +60,7 @@ async fn raw(gateway: &Gateway, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_unknown_call_is_sent_again_byte_by_byte_to_an_api_that_deduplicates() {
+async fn an_unknown_call_is_sent_again_byte_for_byte_to_an_api_that_deduplicates() {
     let tool = Tool::start().await;
     tool.deduplicate();
     tool.then(Act::ExecuteThenDrop);
@@ -117,7 +117,7 @@ async fn a_probe_of_a_rule_settles_its_calls_and_a_person_may_say_the_answer() {
         "{}",
         shown.text
     );
-    // What the probe says is not what the API would have answered.
+    // The answer of the probe is not the answer that the API would have given.
     post(&gateway, "k1", "{\"id\":\"o 1\"}")
         .await
         .expect_problem("result-unavailable");
@@ -137,7 +137,7 @@ async fn a_probe_of_a_rule_settles_its_calls_and_a_person_may_say_the_answer() {
 }
 
 #[tokio::test]
-async fn a_call_is_recognised_after_what_counts_has_changed() {
+async fn a_repetition_is_recognised_after_the_compared_parts_have_changed() {
     let tool = Tool::start().await;
     let before = "unkeyed = \"derive\"\nignore = [\"/query/ts\"]\ncounted_headers = [\"x-a\"]";
     let after = "unkeyed = \"derive\"\nignore = [\"/body/n\"]\ncounted_headers = [\"x-b\"]";
@@ -172,7 +172,7 @@ async fn a_call_is_recognised_after_what_counts_has_changed() {
 }
 
 #[test]
-fn what_does_not_fit_a_proxy_is_a_mistake() {
+fn settings_that_do_not_fit_a_proxy_are_mistakes() {
     let proxy = |more: &str| {
         let tokens = if more.contains("NO TOKENS") {
             String::new()

@@ -1,4 +1,4 @@
-//! A person asks whether a result is stable.
+//! A person asks whether a stored result is still what the tool answers.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use crate::support::upstream::{Does, Upstream, result};
 use crate::support::{Act, Answer, Gateway, Tool};
 
 on_both_stores! {
-    what_a_tool_says_today_is_compared_with_what_it_said_then,
-    who_verifies_at_the_same_time_as_another_is_told_to_ask_again,
+    a_fresh_result_of_a_tool_is_compared_with_the_stored_one,
+    two_verifications_at_once_are_not_both_sent,
 }
 
 async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
@@ -17,7 +17,7 @@ async fn replay(gateway: &Gateway, call: &Answer, mode: &str) -> Answer {
     gateway.post_to(&path, &json!({ "mode": mode })).await
 }
 
-async fn who_verifies_at_the_same_time_as_another_is_told_to_ask_again(stores: &Stores) {
+async fn two_verifications_at_once_are_not_both_sent(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&one_tool(&tool, "dedup = \"key\"")).await;
     let call = gateway.act("k", json!({ "args": {} })).await.expect_ok();
@@ -44,7 +44,7 @@ async fn who_verifies_at_the_same_time_as_another_is_told_to_ask_again(stores: &
     panic!("none was in the way of another");
 }
 
-async fn what_a_tool_says_today_is_compared_with_what_it_said_then(stores: &Stores) {
+async fn a_fresh_result_of_a_tool_is_compared_with_the_stored_one(stores: &Stores) {
     let tool = Tool::start().await;
     let said = "{\"order\":{\"id\":7,\"at\":\"noon\"},\"total\":1.0}";
     tool.always(Act::Ok(said));
@@ -131,7 +131,7 @@ async fn what_a_tool_says_today_is_compared_with_what_it_said_then(stores: &Stor
 }
 
 #[tokio::test]
-async fn what_may_have_an_effect_is_not_sent_again() {
+async fn a_call_that_may_have_an_effect_is_not_sent_for_a_comparison() {
     let tool = Tool::start().await;
     let times = "timeout = \"200ms\"\ndeadline = \"600ms\"\n";
     let read = format!(
@@ -185,7 +185,7 @@ async fn what_may_have_an_effect_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_seen_the_key() {
+async fn a_result_that_a_person_gave_is_not_verified_with_a_tool_that_may_not_know_the_key() {
     let tool = Tool::start().await;
     tool.deduplicate().then(Act::Drop);
     let gateway = Gateway::with_tool(&tool, "dedup = \"key\"\nretry = { attempts = 1 }").await;
@@ -203,7 +203,7 @@ async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_s
         (1, 0),
         "it would have been the first effect"
     );
-    // A person has stopped the session: nothing of it is sent.
+    // Nothing of a frozen session is sent.
     let done = gateway.act("other", json!({})).await.expect_ok();
     gateway.person("freeze").await.expect_ok();
     replay(&gateway, &done, "verify")
@@ -213,7 +213,7 @@ async fn what_a_person_has_said_is_not_checked_with_a_tool_that_may_never_have_s
 }
 
 #[tokio::test]
-async fn what_a_server_says_today_is_compared_with_what_it_said_then() {
+async fn a_fresh_result_of_a_server_is_compared_with_the_stored_one() {
     for upstream in [Upstream::modern().await, Upstream::legacy().await] {
         upstream.then(Does::Json(result("then")));
         let rules = "dedup = \"key\"\nreplay = { ignore = [\"/content\"] }";
@@ -230,7 +230,7 @@ async fn what_a_server_says_today_is_compared_with_what_it_said_then() {
             let compared = replay(&gateway, &call, "verify").await.expect_ok();
             assert_eq!(compared.at("/differences"), differs, "{}", compared.text);
         }
-        // What says nothing is compared with nothing.
+        // An error is no result, so nothing is compared.
         upstream.then(Does::ExecuteThenError(-32_603));
         let unclear = replay(&gateway, &call, "verify").await;
         unclear.expect_problem("wrong-state");

@@ -1,4 +1,4 @@
-//! MCP servers that are programs: what their answers prove, and how they begin and end.
+//! MCP servers that are programs: what their answers prove, and how they start and end.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::support::{Answer, Gateway, client, until};
 
 on_both_stores!(
     a_call_of_a_program_has_one_effect_and_its_result_for_each_repetition,
-    what_a_program_may_have_done_is_never_sent_again,
+    a_call_that_a_program_may_have_executed_is_never_sent_again,
 );
 
-/// Without retries: what is told is what came of one attempt.
+/// Short times, and a breaker that never opens, so that each answer shows the outcome of its own call.
 const ONCE: &str = "timeout = \"1s\"\ndeadline = \"3s\"\nbreaker = { failures = 1000 }\n";
 
 async fn act(gateway: &Gateway, key: &str, does: &str) -> Answer {
     gateway.call_with_key(key, json!({ "does": does })).await
 }
 
-/// The same until the program runs again.
+/// Repeats the call until the program runs again.
 async fn act_when_up(gateway: &Gateway, key: &str, does: &str) -> Answer {
     loop {
         let answer = act(gateway, key, does).await;
@@ -61,9 +61,9 @@ async fn a_call_of_a_program_has_one_effect_and_its_result_for_each_repetition(s
     }
 }
 
-async fn what_a_program_may_have_done_is_never_sent_again(stores: &Stores) {
+async fn a_call_that_a_program_may_have_executed_is_never_sent_again(stores: &Stores) {
     let program = Program::new();
-    // Longer than a program takes to start on a busy machine: it must have read what it is said to have done.
+    // Longer than a program takes to start on a busy machine: it must have read the call before the time is over.
     let more = "timeout = \"4s\"\ndeadline = \"12s\"\nbreaker = { failures = 1000 }\n[server]\nmax_result = \"64KiB\"";
     let gateway = stores.gateway(&program.config("legacy", more)).await;
     for (n, does) in ["unreadable", "error", "long", "die", "half", "hang"]
@@ -82,7 +82,7 @@ async fn what_a_program_may_have_done_is_never_sent_again(stores: &Stores) {
 }
 
 #[tokio::test]
-async fn calls_at_once_get_each_its_own_answer_from_one_process() {
+async fn concurrent_calls_of_one_process_each_get_their_own_answer() {
     let program = Program::new();
     let gateway = Gateway::start(&program.config("modern", "")).await;
     let calls = (0..20).map(|n| {
@@ -107,7 +107,7 @@ async fn a_call_that_was_given_up_before_it_was_written_is_never_written() {
     act(&gateway, "first", "answer").await.expect_ok();
     let nap = act(&gateway, "nap", "nap").await;
     nap.expect_problem("outcome-unknown");
-    // More than a pipe takes: it is written in part.
+    // More than a pipe holds, so only a part is written.
     let long = json!({ "does": "answer", "long": "x".repeat(300_000) });
     let long = gateway.call_with_key("long", long).await;
     long.expect_problem("outcome-unknown");
@@ -120,7 +120,7 @@ async fn a_call_that_was_given_up_before_it_was_written_is_never_written() {
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_is_told_at_once() {
+async fn an_unreadable_answer_of_a_program_ends_the_call_at_once() {
     let program = Program::new();
     let patient = "timeout = \"100s\"\ndeadline = \"400s\"\n[server]\nmax_result = \"64KiB\"";
     let gateway = Gateway::start(&program.config("legacy", patient)).await;
@@ -162,7 +162,7 @@ async fn a_gateway_that_dies_around_a_call_of_a_program_leaves_one_effect_at_mos
 }
 
 #[tokio::test]
-async fn a_program_that_ends_before_it_does_anything_is_no_proof() {
+async fn a_program_that_ends_without_an_answer_proves_nothing() {
     let program = Program::new();
     let gateway = Gateway::start(&program.config("legacy", ONCE)).await;
     act(&gateway, "k", "die_before")
@@ -174,7 +174,7 @@ async fn a_program_that_ends_before_it_does_anything_is_no_proof() {
 }
 
 #[tokio::test]
-async fn a_program_of_an_earlier_revision_is_found_out_however_it_takes_the_question() {
+async fn a_program_of_an_earlier_revision_is_recognised_however_it_answers() {
     for era in ["silent", "fragile"] {
         let program = Program::new();
         let patient = "timeout = \"20s\"\ndeadline = \"60s\"";
@@ -202,7 +202,7 @@ async fn a_program_that_does_not_end_is_killed_with_the_gateway() {
     act(&gateway, "k", "deaf")
         .await
         .expect_problem("outcome-unknown");
-    // What is behind it is not written, or not read: nothing of it is known, and nothing is sent again.
+    // The next call is not read either: its outcome is unknown, and it is not sent again.
     let behind = act(&gateway, "l", "answer").await;
     assert_eq!(behind.problem(), "outcome-unknown", "{}", behind.text);
     let name = program.command("legacy")[1].clone();
@@ -214,12 +214,12 @@ async fn a_program_that_does_not_end_is_killed_with_the_gateway() {
     };
     assert!(is_there());
     gateway.stop().await;
-    until("the program is gone", async || !is_there()).await;
+    until("the program has ended", async || !is_there()).await;
     assert_eq!(program.effects(), 1);
 }
 
 #[tokio::test]
-async fn what_a_program_has_started_ends_with_it() {
+async fn processes_that_a_program_has_started_end_with_it() {
     let program = Program::new();
     let gateway = Gateway::start(&program.config("legacy", "")).await;
     let left = act(&gateway, "k", "leave").await.expect_ok();
@@ -260,7 +260,7 @@ async fn a_call_that_began_before_a_reload_starts_no_earlier_program_again() {
 }
 
 #[tokio::test]
-async fn a_program_sees_of_the_environment_what_its_section_says() {
+async fn a_program_gets_only_the_environment_that_its_section_names() {
     let program = Program::new();
     let upstream = program.upstream("legacy", "env = { MINE = \"x\" }");
     let gateway =
@@ -302,7 +302,7 @@ async fn a_program_that_is_no_longer_configured_ends_after_its_calls() {
 }
 
 #[tokio::test]
-async fn tools_of_a_program_without_a_section_are_served_at_its_own_door() {
+async fn tools_of_a_program_without_a_section_are_served_at_its_own_route() {
     let program = Program::new();
     let gateway = Gateway::start(
         &program.upstream("legacy", "repeatable = [\"act\"]\ntrust_annotations = true"),
@@ -349,7 +349,7 @@ async fn tools_of_a_program_without_a_section_are_served_at_its_own_door() {
 }
 
 #[tokio::test]
-async fn tools_without_a_section_may_be_called_at_once_for_the_first_time() {
+async fn tools_without_a_section_may_be_called_concurrently_for_the_first_time() {
     let program = Program::new();
     let gateway = Gateway::start(&program.upstream("legacy", "")).await;
     let calls = ["act", "look", "environment"].map(|name| {

@@ -1,4 +1,4 @@
-//! The fencing tokens of one session rise, whatever becomes of the gateway, the store and its clock.
+//! The fencing tokens of one session rise, whatever happens to the gateway, the store and its clock.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use crate::redis::{gateway, notices};
 use crate::support::redis::Redis;
 use crate::support::{Answer, Gateway, Tool, client, until};
 
-/// One session, and the tokens that it has had.
+/// One session, and the tokens that it got so far.
 struct Session {
     agent: reqwest::Client,
     tokens: Vec<u64>,
@@ -20,12 +20,12 @@ impl Session {
         }
     }
 
-    /// It goes on at this gateway, and each new token is above all before.
+    /// Makes calls at this gateway. Each must get a token above all earlier ones.
     async fn rises(&mut self, gateway: &Gateway) {
         self.rises_at(&gateway.url("")).await;
     }
 
-    /// It goes on at the other gateway after a flush that both have seen and one was asked to accept.
+    /// Flushes Redis, accepts the loss at the other gateway, and makes calls there.
     async fn rises_after_a_flush(&mut self, redis: &Redis, one: &Gateway, other: &Gateway) {
         redis.ask(&["FLUSHALL"]).await;
         notices(one, "accept-loss").await;
@@ -47,7 +47,7 @@ impl Session {
         }
     }
 
-    /// With a call that was not made before, as soon as the store is open.
+    /// Makes a new call, as soon as the store is open.
     async fn goes_on(&self, gateway: &str) -> Answer {
         let body = json!({ "args": { "n": self.tokens.len() }, "session_id": "S" }).to_string();
         let mut answers = Vec::new();
@@ -66,7 +66,7 @@ impl Session {
     }
 }
 
-/// What a person does when the gateway has noticed a loss.
+/// Waits until the gateway has noticed a loss, and accepts the loss.
 async fn is_accepted(gateway: &Gateway) {
     notices(gateway, "accept-loss").await;
     gateway.accept_loss("a test").await.expect_ok();
@@ -135,7 +135,7 @@ async fn tokens_rise_after_an_older_snapshot_that_a_person_accepts_on_redis() {
     session.rises(&gateway).await;
 }
 
-/// With the clock set back by one hour.
+/// The clock is set back by one hour.
 #[cfg(target_os = "linux")]
 mod an_hour_back {
     use redis::from_redis_value;
@@ -147,14 +147,14 @@ mod an_hour_back {
 
     const RELAXED: &str = "[store]\ndurability = \"relaxed\"";
 
-    /// What Redis says that the time is, in microseconds: the unit of tokens.
+    /// The time of Redis in microseconds, the unit of tokens.
     async fn time(redis: &Redis) -> u64 {
         let (seconds, micros): (u64, u64) =
             from_redis_value(redis.ask(&["TIME"]).await).expect("a time");
         seconds * 1_000_000 + micros
     }
 
-    /// Sets the clock back under the running server, which sees it.
+    /// Sets the clock of the running server back, and checks that the server sees the new time.
     async fn set_back(clock: &Clock, redis: &Redis) {
         let before = time(redis).await;
         clock.set_ahead(-3_600);
@@ -162,7 +162,7 @@ mod an_hour_back {
         assert!((3_500..3_600).contains(&seconds), "set back by {seconds} s");
     }
 
-    /// The newest token is above what the clock says: something was remembered.
+    /// Checks that the newest token is above the clock, so that it comes from memory.
     async fn no_clock_has_made(session: &Session, redis: &Redis) {
         assert!(
             session.tokens.last() > Some(&time(redis).await),
@@ -198,7 +198,7 @@ mod an_hour_back {
             .await;
         assert_eq!(replay.expect_ok().at("/fencing"), session.tokens[0]);
 
-        // One that asks for less goes on, with a warning. It remembers nothing of the session.
+        // A gateway over a relaxed store goes on with a warning. It has no memory of the session.
         let relaxed = gateway(&redis, &tool, RELAXED).await;
         let ready = relaxed.get("/readyz").await.expect_ok();
         assert!(
@@ -214,11 +214,11 @@ mod an_hour_back {
 
         clock.set_ahead(0);
         session.rises(&strict).await;
-        // Under the other one the clock was set forward.
+        // The relaxed gateway starts again, after the clock was set forward.
         session.rises(&relaxed.restart().await).await;
     }
 
-    /// Tokens two days ahead would close the gateway until the clock is there.
+    /// Tokens two days ahead would close the gateway for two days.
     #[tokio::test]
     async fn a_clock_that_was_two_days_ahead_for_a_moment_does_not_close_a_gateway_over_redis() {
         let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
@@ -249,7 +249,7 @@ mod an_hour_back {
         no_clock_has_made(&session, &redis).await;
     }
 
-    /// Gateway and Redis on one machine agree about the time, so not even a strict store is closed.
+    /// Gateway and Redis share one machine and its clock, so not even a strict store is closed.
     #[tokio::test]
     async fn tokens_rise_by_the_file_of_watermarks_alone_when_the_gateway_is_killed_too_on_redis() {
         let (clock, tool, mut session) = (Clock::new(), Tool::start().await, Session::begin());
@@ -330,7 +330,7 @@ mod an_hour_back {
     }
 }
 
-/// No clock is wrong, and only the operator's Redis has lost data.
+/// All clocks are right; only Redis has lost data.
 #[tokio::test]
 async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_newest_on_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());
@@ -339,13 +339,13 @@ async fn tokens_rise_after_a_loss_at_another_gateway_than_the_one_that_drew_the_
         gateway(&redis, &tool, "").await,
     );
     session.rises(&one).await;
-    // From here on its tokens are ahead of the clock by what its file covers.
+    // After the restart its tokens are ahead of the clock by the reserve of its file.
     one = one.restart().await;
     session.rises(&one).await;
     session.rises_after_a_flush(&redis, &one, &other).await;
 }
 
-/// A gateway that is started again and again must not run away from the clock: a day ahead it is closed.
+/// Repeated restarts must not drive tokens away from the clock: one day ahead the gateway would be closed.
 #[tokio::test]
 async fn starting_again_takes_the_tokens_no_further_ahead_on_redis() {
     let (redis, tool, mut session) = (Redis::strict().await, Tool::start().await, Session::begin());

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Act, Answer, Gateway, Tool};
 
-/// A read without a schema, a write of which strict mode can say all, and one with an optional member.
+/// A read without a schema, a write whose schema fits the strict mode of OpenAI, and one with an optional member.
 pub fn three_tools(url: &str) -> String {
     format!(
         r#"
@@ -29,7 +29,7 @@ input_schema = {{ type = "object", additionalProperties = false, required = ["bu
     )
 }
 
-/// Tokens named after their scopes; the digests are of the names.
+/// Tokens that are named after their scopes. Each name is also the text of the token.
 fn tokens() -> String {
     let scopes = [
         ("one", r#"["call:ship"]"#),
@@ -106,7 +106,7 @@ async fn each_api_gets_its_own_shape() {
 }
 
 #[tokio::test]
-async fn what_fits_the_schema_that_a_model_is_shown_fits_the_tool() {
+async fn arguments_that_fit_the_schema_for_a_model_fit_the_tool() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&three_tools(&tool.url())).await;
     let listed = gateway.get("/v1/tools?format=openai").await.expect_ok();
@@ -138,7 +138,7 @@ async fn what_fits_the_schema_that_a_model_is_shown_fits_the_tool() {
 }
 
 #[tokio::test]
-async fn a_tools_own_member_of_that_name_stays_the_tools_wherever_its_schema_names_it() {
+async fn a_member_named_idempotency_key_stays_the_tools_own_wherever_its_schema_names_it() {
     let tool = Tool::start().await;
     let schema = r#"input_schema = { allOf = [{ required = ["idempotency_key"], properties = { idempotency_key = { type = "string" } } }] }"#;
     let gateway = Gateway::with_tool(&tool, schema).await;
@@ -210,7 +210,7 @@ async fn the_promise_about_keys_is_published() {
 }
 
 #[tokio::test]
-async fn the_dry_run_names_the_call_that_a_request_would_meet_and_claims_nothing() {
+async fn the_preview_of_a_key_names_the_call_that_holds_it_and_claims_nothing() {
     let tool = Tool::start().await;
     tool.then(Act::Numbered)
         .then(Act::ExecuteThenDrop)
@@ -301,7 +301,7 @@ async fn the_dry_run_names_the_call_that_a_request_would_meet_and_claims_nothing
 }
 
 #[tokio::test]
-async fn the_dry_run_tells_of_a_call_only_to_those_who_may_read_it() {
+async fn the_preview_of_a_key_names_a_call_only_to_a_token_that_may_read_it() {
     let tool = Tool::start().await;
     let gateway = Gateway::start(&format!("{}{}", tokens(), three_tools(&tool.url()))).await;
     let body = json!({ "args": { "order_id": "O" }, "session_id": "S", "idempotency_key": "k" });
