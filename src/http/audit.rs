@@ -1,46 +1,33 @@
-//! `GET /v1/audit`: what persons have done.
+//! `GET /v1/audit`: the acts of persons.
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
-use super::Http;
-use super::auth::Known;
 use super::ledger::{named, time};
 use super::problem::Problem;
-use super::read::{QueryOf, cursor, identity, limit};
+use super::read::{On, QueryOf, cursor, limit, named_tenant, one_of};
 use crate::core::audit::{Audited, Deed, Target};
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
 use crate::gateway::AuditQuery;
 
 /// `GET /v1/audit`
-pub(super) async fn list(
-    State(http): State<Http>,
-    Known(caller): Known,
-    QueryOf(asked): QueryOf<Parameters>,
-) -> Result<Response, Problem> {
-    let deed = asked.act.map(|word| {
-        let deed = Deed::ALL.into_iter().find(|deed| deed.as_str() == word);
-        deed.ok_or_else(|| {
-            let words = Deed::ALL.map(Deed::as_str).join(", ");
-            Problem::invalid_request(&format!("act must be one of {words}"))
-        })
-    });
-    let tenant = asked.tenant.map(|tenant| identity("tenant", tenant));
+pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
+    let QueryOf(asked) = on.target;
     let query = AuditQuery {
-        tenant: tenant.transpose()?,
-        deed: deed.transpose()?,
+        tenant: named_tenant(asked.tenant)?,
+        deed: one_of("act", &Deed::ALL, Deed::as_str, asked.act)?,
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };
-    let (acts, next) = http.gateway.ledger.list_acts(&caller, &query).await?;
+    let ledger = &on.http.gateway.ledger;
+    let (acts, next) = ledger.list_acts(&on.caller, &query).await?;
     let page = PageView {
         acts: acts.iter().map(ActView::of).collect(),
-        next_cursor: next.map(|place| place.to_cursor()),
+        next_cursor: next.map(Position::to_cursor),
     };
     Ok(Json(page).into_response())
 }
@@ -141,34 +128,39 @@ impl<'a> ActView<'a> {
 
 impl<'a> TargetView<'a> {
     fn of(target: &'a Target, tenant: &'a str) -> Self {
-        let (kind, id, tool) = match target {
-            Target::Tool(name) => ("tool", Some(name.clone()), Some(name.as_str())),
-            Target::Session(id) => ("session", Some(id.clone()), None),
-            Target::Saga(id) => ("saga", Some(id.clone()), None),
-            Target::Call { call_id, tool } => ("call", Some(call_id.to_string()), Some(&tool[..])),
-            Target::Reconciliation(name) => ("reconciliation", Some(name.clone()), None),
-            Target::Anomaly { id, .. } => ("anomaly", Some(id.clone()), None),
-            Target::Store => ("store", None, None),
-            Target::Calls { .. } => ("calls", None, None),
-            Target::Sagas { .. } => ("sagas", None, None),
-        };
-        let many = match target {
-            Target::Calls { filter, count } | Target::Sagas { filter, count } => {
-                Some((filter, *count))
-            }
-            _ => None,
-        };
-        Self {
+        let named = |kind, id: Option<String>| Self {
             kind,
             id,
             tenant: named(tenant),
-            tool,
-            filter: many.and_then(|(filter, _)| serde_json::from_str(filter).ok()),
-            count: many.map(|(_, count)| count),
-            reconciliation: match target {
-                Target::Anomaly { reconciliation, .. } => Some(reconciliation),
-                _ => None,
+            tool: None,
+            filter: None,
+            count: None,
+            reconciliation: None,
+        };
+        let many = |kind, filter: &'a str, count| Self {
+            filter: serde_json::from_str(filter).ok(),
+            count: Some(count),
+            ..named(kind, None)
+        };
+        match target {
+            Target::Tool(tool) => Self {
+                tool: Some(tool),
+                ..named("tool", Some(tool.clone()))
             },
+            Target::Session(id) => named("session", Some(id.clone())),
+            Target::Saga(id) => named("saga", Some(id.clone())),
+            Target::Call { call_id, tool } => Self {
+                tool: Some(tool),
+                ..named("call", Some(call_id.to_string()))
+            },
+            Target::Reconciliation(name) => named("reconciliation", Some(name.clone())),
+            Target::Anomaly { reconciliation, id } => Self {
+                reconciliation: Some(reconciliation),
+                ..named("anomaly", Some(id.clone()))
+            },
+            Target::Store => named("store", None),
+            Target::Calls { filter, count } => many("calls", filter, *count),
+            Target::Sagas { filter, count } => many("sagas", filter, *count),
         }
     }
 }

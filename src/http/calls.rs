@@ -1,24 +1,22 @@
 //! `POST /v1/tools/{tool}/calls`: reads a request for a call, and prints the answer.
 
+use std::ops::Not;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::Http;
-use super::auth::Known;
 use super::ledger::named;
 use super::parts::Parts;
 use super::problem::Problem;
-use super::read::{self, ToolName, identity, read_body};
+use super::read::{On, ToolName, identity, object, only_line, read_body};
 use crate::budget::Elsewhere;
 use crate::core::key::COMPENSATION;
 use crate::core::record::{CallId, Record, State as CallState};
@@ -33,12 +31,10 @@ pub(super) const GATEWAY_OUTCOME: HeaderName = HeaderName::from_static("gateway-
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 
-/// The longest that a caller may ask to wait.
+/// The longest wait that a caller may ask for.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// The first number that is no token.
-///
-/// Every reader of JSON can tell smaller ones apart.
-pub(super) const FIRST_NO_TOKEN: u64 = 1 << 53;
+/// Every fencing token is smaller: each reader of JSON holds such integers exactly.
+pub(super) const FENCING_TOKEN_BOUND: u64 = 1 << 53;
 
 /// A request for a call.
 #[derive(Deserialize, ToSchema)]
@@ -71,33 +67,30 @@ pub(super) struct CallBody<'a> {
 
 /// `POST /v1/tools/{tool}/calls`
 pub(super) async fn call(
-    State(http): State<Http>,
-    Known(caller): Known,
-    ToolName(tool): ToolName,
+    on: On<ToolName>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let span = RequestSpan::begin(traced(&headers));
-    let bytes = read_body(body, http.max_body).await?;
-    let read = http
-        .gateway
-        .engine
+    let span = RequestSpan::begin(trace_context(&headers));
+    let bytes = read_body(body, on.http.max_body).await?;
+    let engine = &on.http.gateway.engine;
+    let read = engine
         .large
-        .read_off_workers(bytes.len(), || parse(tool, &headers, &bytes))
+        .read_off_workers(bytes.len(), || parse(on.target.0, &headers, &bytes))
         .await?;
     let request = Request { span, ..read };
-    // Who waits for a call need not keep its request in memory.
+    // The wait for the call may be long, and needs no bytes of the request.
     drop(bytes);
-    match http.gateway.engine.call(&caller, request).await? {
+    match engine.call(&on.caller, request).await? {
         Answer::Result(stored) => Ok(result(&stored)),
         Answer::Accepted(record) => Ok(accepted(&record)),
     }
 }
 
-/// The key of a request body, as JSON.
+/// The key that a request body gets, as JSON, for `oncegate key`.
 ///
 /// # Errors
-/// Why it gets none, in a sentence.
+/// Why the body gets no key, in a sentence.
 pub fn dry_run(tool: &Tool, body: &[u8]) -> Result<String, String> {
     #[derive(Serialize)]
     struct DryRun<'a> {
@@ -109,37 +102,29 @@ pub fn dry_run(tool: &Tool, body: &[u8]) -> Result<String, String> {
         let why = "its keys are made with the store's secret, because of redact.args: ask a gateway, POST /v1/tools/{tool}/key";
         return Err(why.replace("{tool}", &tool.name));
     }
-    let request = parse(tool.name.clone(), &HeaderMap::new(), body)
-        .map_err(|problem| problem.detail().to_owned())?;
-    let found =
-        identify(tool, &request).map_err(|error| Problem::from(error).detail().to_owned())?;
-    Ok(object(&DryRun {
+    let request = parse(tool.name.clone(), &HeaderMap::new(), body);
+    let request = request.map_err(|problem| problem.detail)?;
+    let found = identify(tool, &request).map_err(|error| Problem::from(error).detail)?;
+    Ok(json(&DryRun {
         tool: &tool.name,
         idempotency_key: found.key.as_str(),
         key_source: found.source.as_str(),
     }))
 }
 
+/// Reads a request for a call.
 pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<Request, Problem> {
-    let body: CallBody<'_> = read::object(bytes)?;
-    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let key_header = keys
-        .next()
-        .map(|line| Bytes::copy_from_slice(line.as_bytes()));
-    if keys.next().is_some() {
-        return Err(Problem::invalid_request(
-            "there is more than one Idempotency-Key header line",
-        ));
-    }
+    let body: CallBody<'_> = object(bytes)?;
+    let key_header = key_header(headers).map_err(Problem::invalid_request)?;
     if body
         .fencing_token
-        .is_some_and(|token| token >= FIRST_NO_TOKEN)
+        .is_some_and(|token| token >= FENCING_TOKEN_BOUND)
     {
         return Err(Problem::invalid_request(
             "fencing_token is larger than any that was ever given out",
         ));
     }
-    let trace_id = match traced(headers) {
+    let trace_id = match trace_context(headers) {
         Some(context) => Some(context.trace_id),
         None => body
             .trace_id
@@ -166,9 +151,19 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
     })
 }
 
+/// Reads the key in the `Idempotency-Key` header.
+///
+/// # Errors
+/// The header has several lines; the text says so.
+pub(super) fn key_header(headers: &HeaderMap) -> Result<Option<Bytes>, &'static str> {
+    let line = only_line(headers, IDEMPOTENCY_KEY).transpose();
+    let line = line.map_err(|()| "there is more than one Idempotency-Key header line")?;
+    Ok(line.map(|line| Bytes::copy_from_slice(line.as_bytes())))
+}
+
 /// Checks a caller's session id.
 ///
-/// A tool gets it as a header, which loses outer spaces: two sessions would be one.
+/// A tool gets the id as a header. Headers lose outer spaces, so that two sessions would look like one.
 pub(super) fn session_id(id: String) -> Result<String, Problem> {
     if id.trim() != id {
         return Err(Problem::invalid_request(
@@ -187,15 +182,15 @@ pub(super) fn saga(id: String) -> Result<String, Problem> {
     identity("saga_id", id)
 }
 
-/// The caller's trace context.
-pub(super) fn traced(headers: &HeaderMap) -> Option<Context> {
+/// Reads the caller's trace context (W3C).
+pub(super) fn trace_context(headers: &HeaderMap) -> Option<Context> {
     let line = |value: &HeaderValue| value.to_str().map(str::to_owned);
     let traceparent = line(headers.get("traceparent")?).ok()?;
     let states: Result<Vec<String>, _> = headers.get_all("tracestate").iter().map(line).collect();
     Context::parse(&traceparent, &states.unwrap_or_default().join(","))
 }
 
-/// `Prefer: wait=SECONDS, respond-async` (RFC 7240). Others are ignored.
+/// Reads `Prefer: wait=SECONDS, respond-async` (RFC 7240), and ignores other preferences.
 fn patience(headers: &HeaderMap) -> Patience {
     let mut patience = Patience::default();
     let lines = headers
@@ -230,8 +225,7 @@ fn members(line: &str) -> impl Iterator<Item = &str> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = CallResult)]
 pub(super) struct ResultView<'a> {
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
     #[schema(pattern = "^ok$")]
     status: &'a str,
     /// The tool's JSON, byte for byte.
@@ -250,28 +244,25 @@ pub(super) struct ResultView<'a> {
     #[schema(nullable = false)]
     age_ms: Option<u64>,
     /// The call had another key and looked like this request, whose key is a name of it from now on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    replayed_as_similar: Option<bool>,
+    #[serde(skip_serializing_if = "Not::not")]
+    replayed_as_similar: bool,
     /// A call that asked for the same a short while ago.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(format = Uuid, nullable = false)]
-    similar_to: Option<String>,
+    #[schema(nullable = false)]
+    similar_to: Option<Uuid>,
     /// The saga that the call belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     saga_id: Option<&'a str>,
     /// What the call did is undone: do not build on its result. A new intent needs a new key.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    compensated: Option<bool>,
+    #[serde(skip_serializing_if = "Not::not")]
+    compensated: bool,
     /// What the call did is being undone: do not build on its result.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    compensating: Option<bool>,
+    #[serde(skip_serializing_if = "Not::not")]
+    compensating: bool,
 }
 
-/// 200 with the tool's JSON, byte for byte, between members of our own.
+/// 200 with the tool's JSON, byte for byte, between the gateway's own members.
 fn result(stored: &Stored) -> Response {
     let record = &stored.record;
     let replayed = stored.replayed_age_ms.is_some();
@@ -279,8 +270,8 @@ fn result(stored: &Stored) -> Response {
         record.state,
         CallState::Compensating(_) | CallState::Stuck(_)
     );
-    let view = object(&ResultView {
-        call_id: record.intent.call_id.to_string(),
+    let view = json(&ResultView {
+        call_id: record.intent.call_id.0,
         status: "ok",
         result: (),
         latency_ms: record.latency_ms,
@@ -288,40 +279,40 @@ fn result(stored: &Stored) -> Response {
         idempotency_key: &record.intent.key,
         replayed,
         age_ms: stored.replayed_age_ms,
-        replayed_as_similar: stored.is_similar.then_some(true),
-        similar_to: record.similar_to.map(|call_id| call_id.to_string()),
+        replayed_as_similar: stored.is_similar,
+        similar_to: record.similar_to.map(|call_id| call_id.0),
         saga_id: named(&record.intent.saga_id),
-        compensated: matches!(record.state, CallState::Compensated(_)).then_some(true),
-        compensating: is_being_undone.then_some(true),
+        compensated: matches!(record.state, CallState::Compensated(_)),
+        compensating: is_being_undone,
     });
-    // Before `result` stand only an id and a word, so the first null of that name is the place for the tool's JSON.
+    // The members before `result` hold an id and a word only, so the first match is the placeholder.
     let (before, after) = view.split_once(r#""result":null"#).unwrap_or_default();
-    // All who get the result share its bytes, which the gateway has made room for.
+    // All answers with this result share its bytes, for which the gateway has reserved memory.
     let shared = Extension(Elsewhere(stored.json.len()));
-    let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    let body = Body::new(Parts::new([
-        format!(r#"{before}"result":"#).into(),
-        stored.json.clone(),
-        after.to_owned().into(),
-    ]));
-    let mut response = (shared, kind, body).into_response();
-    let headers = response.headers_mut();
-    name_call(headers, record);
     let (replayed, outcome) = if replayed {
         ("true", "replayed")
     } else {
         ("false", "executed")
     };
-    headers.insert(REPLAYED, HeaderValue::from_static(replayed));
-    headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(outcome));
-    response
+    let body = Body::new(Parts::new([
+        format!(r#"{before}"result":"#).into(),
+        stored.json.clone(),
+        after.to_owned().into(),
+    ]));
+    (
+        shared,
+        [(CONTENT_TYPE, "application/json")],
+        call_headers(record),
+        [(REPLAYED, replayed), (GATEWAY_OUTCOME, outcome)],
+        body,
+    )
+        .into_response()
 }
 
 /// A call that runs.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Accepted<'a> {
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
     #[schema(pattern = "^running$")]
     status: &'a str,
     idempotency_key: &'a str,
@@ -329,26 +320,33 @@ pub(super) struct Accepted<'a> {
 
 /// 202 with the URL of the call.
 fn accepted(record: &Record) -> Response {
-    let call_id = record.intent.call_id.to_string();
-    let place = HeaderValue::try_from(format!("/v1/calls/{call_id}"));
+    let call_id = record.intent.call_id.0;
+    let place = format!("/v1/calls/{call_id}");
     let body = Accepted {
         call_id,
         status: "running",
         idempotency_key: &record.intent.key,
     };
-    let mut response = (StatusCode::ACCEPTED, axum::Json(body)).into_response();
-    name_call(response.headers_mut(), record);
-    if let Ok(place) = place {
-        response.headers_mut().insert(LOCATION, place);
-    }
-    response
-        .headers_mut()
-        .insert(GATEWAY_OUTCOME, HeaderValue::from_static("unknown"));
-    response
+    (
+        StatusCode::ACCEPTED,
+        call_headers(record),
+        [(LOCATION, place.as_str()), (GATEWAY_OUTCOME, "unknown")],
+        Json(body),
+    )
+        .into_response()
 }
 
-fn name_call(headers: &mut HeaderMap, record: &Record) {
-    let intent = &record.intent;
+/// A header for a response, unless its value is absent or cannot be written.
+pub(super) fn header<V: TryInto<HeaderValue>>(
+    name: HeaderName,
+    value: Option<V>,
+) -> Option<[(HeaderName, HeaderValue); 1]> {
+    Some([(name, value?.try_into().ok()?)])
+}
+
+/// The headers with the key, the id and the fencing token of a call.
+fn call_headers(record: &Record) -> HeaderMap {
+    let (mut headers, intent) = (HeaderMap::new(), &record.intent);
     if let (Ok(key), Ok(call_id)) = (
         HeaderValue::from_str(&intent.key),
         intent.call_id.to_string().parse(),
@@ -359,10 +357,11 @@ fn name_call(headers: &mut HeaderMap, record: &Record) {
     if let Some(token) = record.fencing {
         headers.insert(FENCING_TOKEN, token.into());
     }
+    headers
 }
 
-/// An object of the gateway's own; it always serializes.
-fn object(value: &impl Serialize) -> String {
+/// The JSON of a value that always serializes.
+fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
@@ -408,13 +407,13 @@ mod tests {
         let mut headers = headers("tracestate", &["a=1", "b=2"]);
         let id = "4bf92f3577b34da6a3ce929d0e0e4736";
         assert_eq!(
-            traced(&headers),
+            trace_context(&headers),
             None,
             "it is worth nothing without the other"
         );
         let line = format!("00-{id}-00f067aa0ba902b7-01");
         headers.append("traceparent", line.parse().expect("a header value"));
-        let context = traced(&headers).expect("a trace");
+        let context = trace_context(&headers).expect("a trace");
         assert_eq!(
             (context.trace_id.as_str(), context.state.as_str()),
             (id, "a=1,b=2")
@@ -423,6 +422,6 @@ mod tests {
             "tracestate",
             HeaderValue::from_bytes(b"c=\xff").expect("a header value"),
         );
-        assert_eq!(traced(&headers).expect("a trace").state, "");
+        assert_eq!(trace_context(&headers).expect("a trace").state, "");
     }
 }

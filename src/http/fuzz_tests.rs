@@ -1,4 +1,4 @@
-//! Bodies and headers of callers, with random changes.
+//! Reads bodies and headers of callers after random changes.
 
 use axum::http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn a_request_for_a_call_keeps_its_arguments_as_they_were_written() {
             text.trim_start().starts_with('{'),
             "only an object is a request"
         );
-        // Half of a surrogate pair is refused later, with the arguments.
+        // Half of a surrogate pair in the arguments is refused later.
         let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
         if let (Ok(args), Some(written)) = (
             serde_json::from_str::<Value>(&request.args),
@@ -64,7 +64,7 @@ fn a_key_and_a_trace_of_headers_are_read_or_refused() {
     });
 }
 
-/// The body is refused, or is an object without a member twice.
+/// Checks that a body was refused, or is an object, and so are its members `filter` and `confirm`.
 fn is_an_object<T>(read: Result<T, Problem>, bytes: &[u8]) -> Result<(), TestCaseError> {
     if read.is_ok() {
         let Ok(body) = serde_json::from_slice::<Value>(bytes) else {
@@ -81,12 +81,12 @@ fn is_an_object<T>(read: Result<T, Problem>, bytes: &[u8]) -> Result<(), TestCas
 }
 
 #[test]
-fn acts_of_persons_are_objects_of_objects() {
+fn bodies_of_persons_acts_are_objects_of_objects() {
     attack(&corpus("calls"), |bytes| {
-        is_an_object(read::object::<many::ResolveBody<'_>>(bytes), bytes)?;
+        is_an_object(read::object::<many::ResolveBody>(bytes), bytes)?;
         is_an_object(read::object::<many::CallsBody>(bytes), bytes)?;
         is_an_object(read::object::<many::SagasBody>(bytes), bytes)?;
-        is_an_object(read::object::<super::ledger::ResolveBody<'_>>(bytes), bytes)?;
+        is_an_object(read::object::<super::ledger::ResolveBody>(bytes), bytes)?;
         is_an_object(read::object::<read::Reason>(bytes), bytes)?;
         is_an_object(
             read::object::<super::reconciliations::RunBody>(bytes),

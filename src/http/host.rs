@@ -1,4 +1,4 @@
-//! The host of a request: one `Host` for HTTP/1.1, and without tokens only this machine's names.
+//! The host and the origin of a request. Without tokens only programs on this machine may ask.
 
 use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
@@ -9,11 +9,11 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 
-/// A browser's header about the origin of a request (W3C Fetch Metadata).
+/// Headers in which a browser says where a request comes from (W3C Fetch Metadata).
 const FETCH_SITE: &str = "sec-fetch-site";
 const FETCH_MODE: &str = "sec-fetch-mode";
 
-/// Refuses HTTP/1.1 requests without exactly one `Host` (RFC 9112, section 3.2).
+/// Middleware: refuses HTTP/1.1 requests without exactly one `Host` (RFC 9112, section 3.2).
 pub(super) async fn one_host(request: Request, next: Next) -> Response {
     let is_v1 = request.version() == Version::HTTP_11;
     if is_v1 && request.headers().get_all(HOST).iter().count() != 1 {
@@ -23,58 +23,38 @@ pub(super) async fn one_host(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Whether a gateway without tokens takes a request.
+/// Checks that a program on this machine asks, for a gateway without tokens.
 ///
-/// It must come from a program on this machine, not from a web page.
-///
-/// A page may reach loopback under a name of its own (DNS rebinding), so the name has to be one of this machine.
+/// A web page can reach loopback as well, even under its own host name (DNS rebinding).
 ///
 /// # Errors
-/// The request comes from a web page, or asks for another name.
+/// The request comes from a web page, or its host name is not this machine's.
 pub(super) fn is_local(parts: &Parts) -> Result<(), Problem> {
     let headers = &parts.headers;
     if headers.contains_key(ORIGIN) || is_from_another_site(headers) {
-        return Err(Problem::forbidden(
-            "a gateway without tokens takes no requests from web pages",
-        ));
+        return Err(no_web_pages());
     }
-    let asked = name(&parts.uri, headers);
-    if asked.is_none_or(is_loopback) {
-        return Ok(());
-    }
-    Err(Problem::forbidden(
-        "a gateway without tokens is asked as localhost, 127.0.0.1 or [::1]",
-    ))
+    asks_for_loopback(parts)
 }
 
-/// Whether a request comes from a page of this gateway on this machine.
-///
-/// Its origin is the address that it asks, by a loopback name.
-pub(super) fn is_own_page(parts: &Parts, origin: &HeaderValue) -> bool {
-    let authority = match parts.uri.authority() {
-        Some(authority) => Some(authority.as_str().as_bytes()),
-        None => parts.headers.get(HOST).map(HeaderValue::as_bytes),
-    };
-    let of_origin = origin.as_bytes().splitn(3, |byte| *byte == b'/').nth(2);
-    authority.is_some()
-        && of_origin == authority
-        && name(&parts.uri, &parts.headers).is_some_and(is_loopback)
-}
-
-/// Whether a request asks this machine by a name of its own.
+/// Checks the same for a page of the console, to which another page may lead by a link.
 ///
 /// # Errors
-/// It asks for another name, as a web page does that reaches loopback under a name of its own.
+/// A web page of another site asks otherwise than by a link, or the host name is not this machine's.
 pub(super) fn asks_this_machine(parts: &Parts) -> Result<(), Problem> {
-    let is_navigation = parts
-        .headers
-        .get(FETCH_MODE)
-        .is_some_and(|mode| mode == "navigate");
+    let mode = parts.headers.get(FETCH_MODE);
+    let is_navigation = mode.is_some_and(|mode| mode == "navigate");
     if is_from_another_site(&parts.headers) && !is_navigation {
-        return Err(Problem::forbidden(
-            "a gateway without tokens takes no requests from web pages",
-        ));
+        return Err(no_web_pages());
     }
+    asks_for_loopback(parts)
+}
+
+fn no_web_pages() -> Problem {
+    Problem::forbidden("a gateway without tokens takes no requests from web pages")
+}
+
+fn asks_for_loopback(parts: &Parts) -> Result<(), Problem> {
     if name(&parts.uri, &parts.headers).is_none_or(is_loopback) {
         return Ok(());
     }
@@ -83,27 +63,35 @@ pub(super) fn asks_this_machine(parts: &Parts) -> Result<(), Problem> {
     ))
 }
 
-/// Whether a form comes from a page of this gateway, as the browser says.
+/// Whether a request comes from a page of this gateway on this machine.
+pub(super) fn is_own_page(parts: &Parts, origin: &HeaderValue) -> bool {
+    is_own_origin(parts, origin) && name(&parts.uri, &parts.headers).is_some_and(is_loopback)
+}
+
+/// Whether a form was sent by a page of this gateway, by the browser's headers.
 ///
-/// Without either header it comes from no browser.
+/// A request with neither header comes from no browser, and passes.
 pub(super) fn has_own_origin(parts: &Parts) -> bool {
     if parts.headers.contains_key(FETCH_SITE) {
         return !is_from_another_site(&parts.headers);
     }
-    let authority = match parts.uri.authority() {
+    let mut origins = parts.headers.get_all(ORIGIN).iter();
+    origins.all(|origin| is_own_origin(parts, origin))
+}
+
+/// Whether an origin is the address of the request itself.
+fn is_own_origin(parts: &Parts, origin: &HeaderValue) -> bool {
+    let asked = match parts.uri.authority() {
         Some(authority) => Some(authority.as_str().as_bytes()),
         None => parts.headers.get(HOST).map(HeaderValue::as_bytes),
     };
-    let mut origins = parts.headers.get_all(ORIGIN).iter();
-    origins.all(|origin| {
-        let of_origin = origin.as_bytes().splitn(3, |byte| *byte == b'/').nth(2);
-        authority.is_some() && of_origin == authority
-    })
+    let of_origin = origin.as_bytes().splitn(3, |byte| *byte == b'/').nth(2);
+    asked.is_some() && asked == of_origin
 }
 
-/// Whether a page of another site has led to a page of this gateway.
+/// Whether a page of another site made this request, as the browser says.
 ///
-/// The cookie of a session does not come with such a request.
+/// The browser sends no cookie of a session with such a request.
 pub(super) fn is_from_another_site(headers: &HeaderMap) -> bool {
     headers
         .get_all(FETCH_SITE)
@@ -117,7 +105,7 @@ pub(super) fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> 
         return Some(host);
     }
     let host = headers.get(HOST)?.to_str().unwrap_or("?");
-    // An IPv6 address stands in brackets and has colons of its own.
+    // An IPv6 address is in brackets, and contains colons itself.
     let end = host
         .rfind(']')
         .map_or_else(|| host.find(':'), |at| Some(at + 1));

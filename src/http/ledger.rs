@@ -1,58 +1,49 @@
-//! Routes of single calls: show, resolve and replay.
+//! Routes of single calls: show, resolve, probe and replay. How a call looks in JSON.
 
-use axum::body::{Body, Bytes};
-use axum::extract::State;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
+use uuid::Uuid;
 
-use super::Http;
-use super::auth::Known;
 use super::problem::Problem;
-use super::read::{self, ActOnCall, NamedCall, Sentence, read_body};
+use super::read::{Act, On, Sentence, given, read_object, word};
 use crate::core::ledger::{Duplicate, Duplicates};
-use crate::core::record::{Content, Entry, Record, State as CallState};
+use crate::core::record::{CallId, Content, Entry, Record, State as CallState};
 use crate::core::unknown::Resolution;
-use crate::gateway::{CallAct, Replay};
+use crate::gateway::CallAct;
 
 /// `GET /v1/calls/{id}`
-pub(super) async fn show(
-    State(http): State<Http>,
-    Known(caller): Known,
-    NamedCall(call_id): NamedCall,
-) -> Result<Response, Problem> {
-    let history = http.gateway.ledger.find_call(&caller, call_id).await?;
+pub(super) async fn show(on: On<CallId>) -> Result<Response, Problem> {
+    let ledger = &on.http.gateway.ledger;
+    let history = ledger.find_call(&on.caller, on.target).await?;
     let events = history.entries.iter();
     let events = events.map(|entry| EventView::in_call(entry, &history.record));
     let view = CallView {
         events: Some(events.collect()),
         ..CallView::of(&history.record, &history.duplicates)
     };
-    Ok(axum::Json(view).into_response())
+    Ok(Json(view).into_response())
 }
 
 /// A person's decision about an unknown call.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Resolution)]
-pub(super) struct ResolveBody<'a> {
-    #[serde(deserialize_with = "read::word")]
+pub(super) struct ResolveBody {
+    #[serde(deserialize_with = "word")]
     r#as: As,
     /// The result for duplicates; needed if it succeeded, and `null` where the tool answers
     /// nothing.
-    #[serde(borrow, default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
-    result: Option<&'a RawValue>,
+    result: Option<Box<RawValue>>,
     #[schema(inline)]
     reason: Sentence,
-}
-
-/// Reads a member that is there, also if it is null.
-pub(super) fn given<'de: 'a, 'a, D: serde::Deserializer<'de>>(
-    from: D,
-) -> Result<Option<&'a RawValue>, D::Error> {
-    <&RawValue>::deserialize(from).map(Some)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -64,27 +55,22 @@ pub(super) enum As {
 }
 
 /// `POST /v1/calls/{id}/resolve`
-pub(super) async fn resolve(
-    State(http): State<Http>,
-    Known(caller): Known,
-    NamedCall(call_id): NamedCall,
-    body: Body,
-) -> Result<Response, Problem> {
-    let bytes = read_body(body, http.max_body).await?;
-    let body: ResolveBody<'_> = read::object(&bytes)?;
+pub(super) async fn resolve(on: On<CallId>, body: Body) -> Result<Response, Problem> {
+    let body: ResolveBody = read_object(body, on.http.max_body).await?;
     let act = CallAct::Resolve(resolution(body.r#as, body.result)?);
     let reason = body.reason.checked()?;
-    let operator = &http.gateway.operator;
-    let resolving = operator.act_on_call(&caller, act, call_id, &reason, None);
-    let record = resolving.await?;
-    Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
+    let operator = &on.http.gateway.operator;
+    let resolving = operator.act_on_call(&on.caller, act, on.target, &reason, None);
+    Ok(shown(&resolving.await?))
 }
 
-/// What a person has decided: a success has a result, and a failure has none.
-pub(super) fn resolution(r#as: As, result: Option<&RawValue>) -> Result<Resolution, Problem> {
-    let result = result.map(|json| Bytes::copy_from_slice(json.get().as_bytes()));
+/// A person's decision: a success needs a result, a failure must have none.
+pub(super) fn resolution(r#as: As, result: Option<Box<RawValue>>) -> Result<Resolution, Problem> {
     match (r#as, result) {
-        (As::Succeeded, Some(result)) => Ok(Resolution::Succeeded(Content::Kept(result))),
+        (As::Succeeded, Some(json)) => {
+            let json = String::from(Box::<str>::from(json));
+            Ok(Resolution::Succeeded(Content::Kept(json.into())))
+        }
         (As::Succeeded, None) => Err(Problem::invalid_request(
             "what has succeeded needs result: what every duplicate gets from now on, or null",
         )),
@@ -94,12 +80,16 @@ pub(super) fn resolution(r#as: As, result: Option<&RawValue>) -> Result<Resoluti
 }
 
 /// `POST /v1/calls/{id}/probe`
-pub(super) async fn probe(State(http): State<Http>, act: ActOnCall) -> Result<Response, Problem> {
-    let operator = &http.gateway.operator;
+pub(super) async fn probe(act: Act<CallId>) -> Result<Response, Problem> {
+    let operator = &act.http.gateway.operator;
     let (caller, reason) = (&act.caller, &act.reason);
-    let probing = operator.act_on_call(caller, CallAct::Probe, act.call_id, reason, None);
-    let record = probing.await?;
-    Ok(axum::Json(CallView::of(&record, &Duplicates::default())).into_response())
+    let probing = operator.act_on_call(caller, CallAct::Probe, act.target, reason, None);
+    Ok(shown(&probing.await?))
+}
+
+/// A call without its history.
+fn shown(record: &Record) -> Response {
+    Json(CallView::of(record, &Duplicates::default())).into_response()
 }
 
 /// How to replay a result.
@@ -107,7 +97,7 @@ pub(super) async fn probe(State(http): State<Http>, act: ActOnCall) -> Result<Re
 #[serde(deny_unknown_fields)]
 #[schema(as = ReplayRequest)]
 pub(super) struct ReplayBody {
-    #[serde(deserialize_with = "read::word")]
+    #[serde(deserialize_with = "word")]
     mode: Mode,
 }
 
@@ -120,27 +110,28 @@ enum Mode {
 }
 
 /// `POST /v1/calls/{id}/replay`
-pub(super) async fn replay(
-    State(http): State<Http>,
-    Known(caller): Known,
-    NamedCall(call_id): NamedCall,
-    body: Body,
-) -> Result<Response, Problem> {
-    let body: ReplayBody = read::object(&read_body(body, http.max_body).await?)?;
-    let operator = &http.gateway.operator;
+pub(super) async fn replay(on: On<CallId>, body: Body) -> Result<Response, Problem> {
+    let body: ReplayBody = read_object(body, on.http.max_body).await?;
+    let operator = &on.http.gateway.operator;
     let replay = match body.mode {
-        Mode::Stored => operator.replay_stored(&caller, call_id).await?,
-        Mode::Verify => operator.replay_verified(&caller, call_id).await?,
+        Mode::Stored => operator.replay_stored(&on.caller, on.target).await?,
+        Mode::Verify => operator.replay_verified(&on.caller, on.target).await?,
     };
-    Ok(axum::Json(ReplayView::of(&replay)).into_response())
+    Ok(Json(ReplayView {
+        call_id: replay.call_id.0,
+        stable: replay.differences.is_empty(),
+        stored: raw(&replay.stored),
+        fresh: replay.fresh.as_deref().and_then(raw),
+        differences: &replay.differences,
+    })
+    .into_response())
 }
 
 /// A stored result beside a fresh one.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Replay)]
 pub(super) struct ReplayView<'a> {
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
     /// Whether the two are alike, but for what the tool is allowed to change.
     stable: bool,
     #[schema(required, value_type = serde_json::Value)]
@@ -152,24 +143,11 @@ pub(super) struct ReplayView<'a> {
     differences: &'a [String],
 }
 
-impl<'a> ReplayView<'a> {
-    fn of(replay: &'a Replay) -> Self {
-        Self {
-            call_id: replay.call_id.to_string(),
-            stable: replay.differences.is_empty(),
-            stored: raw(&replay.stored),
-            fresh: replay.fresh.as_deref().and_then(raw),
-            differences: &replay.differences,
-        }
-    }
-}
-
 /// A call as the ledger shows it. An identity that the caller did not name is null.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Call)]
 pub(super) struct CallView<'a> {
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
     tool: &'a str,
     tenant: &'a str,
     key: &'a str,
@@ -186,8 +164,8 @@ pub(super) struct CallView<'a> {
     #[schema(required)]
     saga_id: Option<&'a str>,
     /// The call that undoes it.
-    #[schema(required, format = Uuid)]
-    compensation_call_id: Option<String>,
+    #[schema(required)]
+    compensation_call_id: Option<Uuid>,
     trace_id: &'a str,
     /// The name of the token that made it; null for a call of the gateway itself.
     #[schema(required)]
@@ -228,19 +206,17 @@ pub(super) struct CallView<'a> {
 }
 
 impl<'a> CallView<'a> {
-    /// Without its events.
+    /// The call without its history.
     pub(super) fn of(record: &'a Record, duplicates: &'a Duplicates) -> Self {
         let intent = &record.intent;
-        let result = match record.state.content() {
-            Some(Content::Kept(json)) => Some(json),
-            Some(Content::Unavailable(_)) | None => None,
+        let compensation = record.compensation();
+        let duplicate = |duplicate: &'a Duplicate| DuplicateView {
+            at: time(duplicate.at),
+            by: &duplicate.by,
+            kind: &duplicate.kind,
         };
-        let compensation = record
-            .undo
-            .as_ref()
-            .and_then(|undo| undo.compensation.as_ref());
         Self {
-            call_id: intent.call_id.to_string(),
+            call_id: intent.call_id.0,
             tool: &intent.tool,
             tenant: &intent.tenant,
             key: &intent.key,
@@ -250,12 +226,15 @@ impl<'a> CallView<'a> {
             user_id: named(&intent.user_id),
             session_id: named(&intent.session_id),
             saga_id: named(&intent.saga_id),
-            compensation_call_id: compensation.map(|call| call.call_id.to_string()),
+            compensation_call_id: compensation.map(|call| call.call_id.0),
             trace_id: &intent.trace_id,
             made_by: named(&intent.made_by),
             client_ids: serde_json::from_str(&intent.client_ids).ok(),
             args: raw(&intent.args),
-            result: result.and_then(|json| raw(json)),
+            result: match record.state.content() {
+                Some(Content::Kept(json)) => raw(json),
+                Some(Content::Unavailable(_)) | None => None,
+            },
             error: ErrorView::of(&record.state),
             fencing: record.fencing,
             similar_to: record.similar_to.map(|call_id| call_id.to_string()),
@@ -266,7 +245,7 @@ impl<'a> CallView<'a> {
             expires_at: record.expires_at.map(time),
             next_check_at: record.check.and_then(|check| check.at).map(time),
             duplicates: duplicates.count,
-            last_duplicates: duplicates.last.iter().map(DuplicateView::of).collect(),
+            last_duplicates: duplicates.last.iter().map(duplicate).collect(),
             events: None,
         }
     }
@@ -280,16 +259,6 @@ struct DuplicateView<'a> {
     at: String,
     by: &'a str,
     kind: &'a str,
-}
-
-impl<'a> DuplicateView<'a> {
-    fn of(duplicate: &'a Duplicate) -> Self {
-        Self {
-            at: time(duplicate.at),
-            by: &duplicate.by,
-            kind: &duplicate.kind,
-        }
-    }
 }
 
 /// Why a call has no result.
@@ -306,27 +275,24 @@ struct ErrorView<'a> {
 
 impl<'a> ErrorView<'a> {
     fn of(state: &'a CallState) -> Option<Self> {
-        let plain = |kind, detail| {
-            Some(Self {
-                kind,
-                detail,
-                tool_status: None,
-                tool_body: None,
-            })
+        let failure = match state {
+            CallState::Failed(failure) => Some(failure),
+            _ => None,
         };
-        match state {
-            CallState::Unknown(why) => plain("unknown", why),
-            CallState::Failed(failure) => Some(Self {
-                kind: failure.kind.as_str(),
-                detail: &failure.why,
-                tool_status: failure.status,
-                tool_body: failure.body.as_deref().and_then(raw),
-            }),
-            state => match state.content() {
-                Some(Content::Unavailable(why)) => plain("result_unavailable", why),
-                Some(Content::Kept(_)) | None => None,
+        let (kind, detail) = match state {
+            CallState::Failed(failure) => (failure.kind.as_str(), &failure.why),
+            CallState::Unknown(why) => ("unknown", why),
+            _ => match state.content()? {
+                Content::Unavailable(why) => ("result_unavailable", why),
+                Content::Kept(_) => return None,
             },
-        }
+        };
+        Some(Self {
+            kind,
+            detail,
+            tool_status: failure.and_then(|failure| failure.status),
+            tool_body: failure.and_then(|failure| raw(failure.body.as_deref()?)),
+        })
     }
 }
 
@@ -361,7 +327,7 @@ impl<'a> EventView<'a> {
         }
     }
 
-    /// An event of a call: a claim names the token that asked for it.
+    /// An entry of a call's history. A claim shows the token that made the call.
     fn in_call(entry: &'a Entry, record: &'a Record) -> Self {
         Self {
             token: entry.token_in(&record.intent),
@@ -370,7 +336,7 @@ impl<'a> EventView<'a> {
     }
 }
 
-/// An identity, or `None` for an empty one.
+/// An identity; `None` if it is empty, because the caller named none.
 pub(super) fn named(id: &str) -> Option<&str> {
     Some(id).filter(|id| !id.is_empty())
 }
@@ -379,7 +345,12 @@ fn raw(json: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice(json).ok()
 }
 
-/// RFC 3339 in UTC with milliseconds.
+/// A time in RFC 3339, in UTC with milliseconds.
 pub(super) fn time(time: jiff::Timestamp) -> String {
     format!("{time:.3}")
+}
+
+/// A length of time in milliseconds.
+pub(super) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }

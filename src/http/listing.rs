@@ -1,44 +1,43 @@
-//! `GET /v1/calls`: calls that pass a filter, as pages or as one long stream of lines.
+//! `GET /v1/calls`: the calls that pass a filter, as pages or as one stream of lines.
 
-use std::str::FromStr;
-
+use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{Query as QueryParameters, State};
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
-use super::auth::Known;
 use super::ledger::CallView;
 use super::problem::Problem;
-use super::read::{QueryOf, accepts, cursor, limit, moment};
+use super::read::{On, QueryOf, accepts, cursor, limit, moment, one_of, parameter, query};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, LIMITS, Listed, Page, STATES};
 use crate::core::position::Position;
 use crate::gateway::{Error, Query};
 
-/// One call per line.
+/// The media type of a stream of JSON lines.
 pub(super) const NDJSON: &str = "application/x-ndjson";
-/// Calls that a stream reads at once.
+/// How many calls a stream reads at once.
 const STREAMED_AT_ONCE: u32 = 100;
 
 /// `GET /v1/calls`
 pub(super) async fn list(
-    State(http): State<Http>,
-    Known(caller): Known,
-    QueryOf(asked): QueryOf<Parameters>,
+    on: On<QueryOf<Parameters>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let query = read(asked)?;
+    let (http, caller, query) = (on.http, on.caller, read(on.target.0)?);
     if accepts(&headers, NDJSON) {
         return stream_lines(http, caller, query).await;
     }
     let page = http.gateway.ledger.list_calls(&caller, &query).await?;
-    Ok(axum::Json(PageView::of(&page)).into_response())
+    Ok(Json(PageView {
+        calls: page.found.iter().map(view).collect(),
+        next_cursor: page.next.map(Position::to_cursor),
+    })
+    .into_response())
 }
 
 /// The parameters of the list.
@@ -76,27 +75,17 @@ pub(super) struct Parameters {
     limit: Option<String>,
 }
 
-/// Reads the query of an address.
+/// Reads the parameters of the list from a query, for the console.
 ///
 /// # Errors
-/// It has a member that is none, or a value that cannot be read.
-pub(super) fn read_query(query: &str) -> Result<Query, Problem> {
-    let refuse = || Problem::invalid_request("the query cannot be read");
-    let uri: Uri = format!("/?{query}").parse().map_err(|_| refuse())?;
-    let asked = QueryParameters::<Parameters>::try_from_uri(&uri);
-    let asked = asked.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    read(asked.0)
+/// A parameter is unknown, or its value cannot be read.
+pub(super) fn read_query(parameters: &str) -> Result<Query, Problem> {
+    read(query(parameters)?)
 }
 
 fn read(asked: Parameters) -> Result<Query, Problem> {
-    if let Some(state) = &asked.state
-        && !STATES.contains(&state.as_str())
-    {
-        return Err(Problem::invalid_request(&format!(
-            "state must be one of {}",
-            STATES.join(", ")
-        )));
-    }
+    let state = one_of("state", &STATES, |word| word, asked.state)?;
+    let at_least = |text: &str| text.parse::<u32>().ok();
     Ok(Query {
         tenant: asked.tenant,
         filter: Filter {
@@ -107,14 +96,17 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
             key: asked.key,
             saga_id: asked.saga_id,
             by: asked.by,
-            similar: parsed("similar", "true or false", asked.similar)?,
-            duplicates_min: parsed::<u32>(
+            similar: parameter("similar", "true or false", asked.similar, |text| {
+                text.parse().ok()
+            })?,
+            duplicates_min: parameter(
                 "duplicates_min",
                 "a whole number",
                 asked.duplicates_min,
+                at_least,
             )?
             .map(u64::from),
-            state: asked.state,
+            state: state.map(str::to_owned),
             since: moment("since", asked.since)?,
             until: moment("until", asked.until)?,
             is_brief: false,
@@ -123,12 +115,6 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     })
-}
-
-/// Reads a parameter as a value of Rust.
-fn parsed<T: FromStr>(name: &str, what: &str, text: Option<String>) -> Result<Option<T>, Problem> {
-    let refuse = |_| Problem::invalid_request(&format!("{name} must be {what}"));
-    text.map(|text| text.parse().map_err(refuse)).transpose()
 }
 
 /// Calls without their histories, newest first.
@@ -141,30 +127,21 @@ pub(super) struct PageView<'a> {
     next_cursor: Option<String>,
 }
 
-impl<'a> PageView<'a> {
-    fn of(page: &'a Page<Listed>) -> Self {
-        Self {
-            calls: page.found.iter().map(view).collect(),
-            next_cursor: page.next.map(Position::to_cursor),
-        }
-    }
-}
-
-fn view(listed: &Listed) -> CallView<'_> {
+pub(super) fn view(listed: &Listed) -> CallView<'_> {
     CallView::of(&listed.record, &listed.duplicates)
 }
 
-/// Every call from here on, a line each.
+/// Every call from the query's position on, one line each.
 ///
-/// A page is read when the one before it is sent, so no more than one is ever in memory. If the
-/// store fails on the way, the answer breaks off: it is not whole then.
+/// Each page is read once the page before it is sent, so at most one page is in memory. If the store
+/// fails midway, the response breaks off, and the client sees that it is incomplete.
 async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Response, Problem> {
     let place = http.gateway.ledger.place_to_export(&caller)?;
     let query = Query {
         limit: STREAMED_AT_ONCE,
         ..query
     };
-    // The first page now, so that a refusal or a store that is away is told by its status.
+    // The first page is read before the response begins, so that a failure still has its status.
     let first = http.gateway.ledger.list_calls(&caller, &query).await?;
     let begin = (Some(first), query, place);
     let pages = stream::try_unfold(begin, move |(page, query, place)| {
@@ -182,8 +159,7 @@ async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Respon
             Ok::<_, Error>(Some((lines(&page), (None, query, place))))
         }
     });
-    let kind = (CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    Ok(([kind], Body::from_stream(pages)).into_response())
+    Ok(([(CONTENT_TYPE, NDJSON)], Body::from_stream(pages)).into_response())
 }
 
 fn lines(page: &Page<Listed>) -> Bytes {

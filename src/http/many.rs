@@ -1,27 +1,26 @@
-//! Routes of acts on many calls or sagas: a dry run, or lines that tell how the act goes on.
+//! Acts on many calls or sagas: a dry run first, then, confirmed, one line for each target as it is done.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::Http;
-use super::auth::Known;
-use super::ledger::{As, CallView, given, resolution};
-use super::listing::NDJSON;
+use super::ledger::{As, CallView, resolution};
+use super::listing::{self, NDJSON};
 use super::problem::Problem;
-use super::read::{self, Members, Sentence, identity, moment, read_body};
+use super::read::{Members, On, Sentence};
+use super::read::{given, moment, named_tenant, query, read_object, word};
 use super::sagas::SagaView;
-use crate::core::caller::Caller;
 use crate::core::ledger::Filter;
 use crate::core::many::Summary;
-use crate::gateway::{CallAct, DryRun, Line, LineOf, Many, Report, Reports, SagaAct, Totals};
+use crate::gateway::{CallAct, Line, LineOf, Many, Report, Reports, SagaAct};
 
 /// The calls of an act: the filters of `GET /v1/calls`. An absent member filters nothing.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -63,9 +62,16 @@ pub(super) struct CallFilter {
 }
 
 impl CallFilter {
-    /// The act on what the filter finds. Calls in other states cannot be acted on.
-    fn read(self, act: CallAct, reason: String, states: &[&str]) -> Result<Many<CallAct>, Problem> {
+    /// The act on the calls that the filter finds.
+    ///
+    /// # Errors
+    /// The filter names a state to which the act does not apply, or a value that cannot be read.
+    fn read(self, act: CallAct, reason: String) -> Result<Many<CallAct>, Problem> {
         let filter_json = serde_json::to_string(&self).unwrap_or_default();
+        let states: &[&str] = match act {
+            CallAct::Resolve(_) => &["unknown", "stuck"],
+            CallAct::Probe => &["unknown"],
+        };
         let state = self.state.unwrap_or_else(|| states[0].to_owned());
         if !states.contains(&state.as_str()) {
             let why = format!("filter.state must be {}", states.join(" or "));
@@ -73,7 +79,7 @@ impl CallFilter {
         }
         Ok(Many {
             act,
-            tenant: self.tenant.map(|id| identity("tenant", id)).transpose()?,
+            tenant: named_tenant(self.tenant)?,
             filter: Filter {
                 trace_id: self.trace_id,
                 session_id: self.session_id,
@@ -96,37 +102,32 @@ impl CallFilter {
     }
 }
 
-/// An act on the calls that the filters in an address find.
+/// An act on the calls that a query filters, for the console.
 ///
 /// # Errors
-/// It has something else than filters, or a state in which there is nothing to do so to.
+/// As the act of a request.
 pub(super) fn on_calls_of(
-    query: &str,
+    filters: &str,
     act: CallAct,
     reason: String,
 ) -> Result<Many<CallAct>, Problem> {
-    let refuse = || Problem::invalid_request("the query cannot be read");
-    let uri: Uri = format!("/?{query}").parse().map_err(|_| refuse())?;
-    let filter = Query::<CallFilter>::try_from_uri(&uri);
-    let Query(filter) = filter.map_err(|error| Problem::invalid_request(&error.body_text()))?;
-    let states: &[&str] = match act {
-        CallAct::Resolve(_) => &["unknown", "stuck"],
-        CallAct::Probe => &["unknown"],
-    };
-    filter.read(act, reason, states)
+    query::<CallFilter>(filters)?.read(act, reason)
 }
 
-/// An act on the stuck sagas of a tenant, or of all.
+/// An act on the stuck sagas of one tenant or of all, for the console.
 ///
 /// # Errors
-/// It is no name of a tenant.
+/// The tenant's name is too long, or has control characters.
 pub(super) fn on_sagas_of(
     tenant: Option<String>,
     act: SagaAct,
     reason: String,
 ) -> Result<Many<SagaAct>, Problem> {
-    let state = None;
-    SagaFilter { tenant, state }.read(act, reason)
+    let stuck = SagaFilter {
+        tenant,
+        state: None,
+    };
+    stuck.read(act, reason)
 }
 
 /// The sagas of an act: those that are stuck.
@@ -150,7 +151,7 @@ impl SagaFilter {
         }
         Ok(Many {
             act,
-            tenant: self.tenant.map(|id| identity("tenant", id)).transpose()?,
+            tenant: named_tenant(self.tenant)?,
             filter: Filter::default(),
             filter_json,
             reason,
@@ -168,26 +169,19 @@ struct Confirm {
     digest: String,
 }
 
-impl From<Confirm> for Summary {
-    fn from(confirm: Confirm) -> Self {
-        let Confirm { count, digest } = confirm;
-        Self { count, digest }
-    }
-}
-
 /// A person's decision about many unknown calls.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ResolveMany)]
-pub(super) struct ResolveBody<'a> {
+pub(super) struct ResolveBody {
     #[schema(value_type = CallFilter)]
     filter: Members<CallFilter>,
-    #[serde(deserialize_with = "read::word")]
+    #[serde(deserialize_with = "word")]
     r#as: As,
     /// The result for the duplicates of each; needed if they succeeded, and `null` where the tool answers nothing.
-    #[serde(borrow, default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
-    result: Option<&'a RawValue>,
+    result: Option<Box<RawValue>>,
     #[schema(inline)]
     reason: Sentence,
     /// Without it nothing is changed.
@@ -224,102 +218,67 @@ pub(super) struct SagasBody {
 }
 
 /// `POST /v1/calls/resolve`
-pub(super) async fn resolve(
-    State(http): State<Http>,
-    Known(caller): Known,
-    body: Body,
-) -> Result<Response, Problem> {
-    let bytes = read_body(body, http.max_body).await?;
-    let body: ResolveBody<'_> = read::object(&bytes)?;
+pub(super) async fn resolve(on: On<()>, body: Body) -> Result<Response, Problem> {
+    let body: ResolveBody = read_object(body, on.http.max_body).await?;
     let act = CallAct::Resolve(resolution(body.r#as, body.result)?);
-    let reason = body.reason.checked()?;
-    let many = body.filter.0.read(act, reason, &["unknown", "stuck"])?;
-    on_calls(&http, &caller, many, body.confirm).await
+    let many = body.filter.0.read(act, body.reason.checked()?)?;
+    on_calls(&on, many, body.confirm).await
 }
 
 /// `POST /v1/calls/probe`
-pub(super) async fn probe(
-    State(http): State<Http>,
-    Known(caller): Known,
-    body: Body,
-) -> Result<Response, Problem> {
-    let body: CallsBody = read::object(&read_body(body, http.max_body).await?)?;
-    let reason = body.reason.checked()?;
-    let many = body.filter.0.read(CallAct::Probe, reason, &["unknown"])?;
-    on_calls(&http, &caller, many, body.confirm).await
+pub(super) async fn probe(on: On<()>, body: Body) -> Result<Response, Problem> {
+    let body: CallsBody = read_object(body, on.http.max_body).await?;
+    let many = body.filter.0.read(CallAct::Probe, body.reason.checked()?)?;
+    on_calls(&on, many, body.confirm).await
 }
 
 async fn on_calls(
-    http: &Http,
-    caller: &Caller,
+    on: &On<()>,
     many: Many<CallAct>,
     confirm: Option<Members<Confirm>>,
 ) -> Result<Response, Problem> {
-    let acts = &http.gateway.operator;
-    match confirm {
-        Some(Members(confirm)) => {
-            let reports = acts.act_on_calls(caller, many, confirm.into()).await?;
-            Ok(lines(reports))
-        }
-        None => {
-            let found = acts.try_on_calls(caller, &many).await?;
-            let sample = found.sample.iter();
-            let sample = sample.map(|listed| CallView::of(&listed.record, &listed.duplicates));
-            let view = CallsDryRun {
-                count: found.summary.count,
-                digest: &found.summary.digest,
-                refused: found.refused,
-                unreadable: found.unreadable,
-                sample: sample.collect(),
-            };
-            Ok(Json(view).into_response())
-        }
+    let (acts, caller) = (&on.http.gateway.operator, &on.caller);
+    if let Some(Members(Confirm { count, digest })) = confirm {
+        let confirmed = Summary { count, digest };
+        return Ok(lines(acts.act_on_calls(caller, many, confirmed).await?));
     }
+    let found = acts.try_on_calls(caller, &many).await?;
+    Ok(Json(CallsDryRun {
+        count: found.summary.count,
+        digest: &found.summary.digest,
+        refused: found.refused,
+        unreadable: found.unreadable,
+        sample: found.sample.iter().map(listing::view).collect(),
+    })
+    .into_response())
 }
 
 /// `POST /v1/sagas/retry`
-pub(super) async fn retry(
-    state: State<Http>,
-    known: Known,
-    body: Body,
-) -> Result<Response, Problem> {
-    on_sagas(state, known, body, SagaAct::Retry).await
+pub(super) async fn retry(on: On<()>, body: Body) -> Result<Response, Problem> {
+    on_sagas(&on, body, SagaAct::Retry).await
 }
 
 /// `POST /v1/sagas/skip`
-pub(super) async fn skip(
-    state: State<Http>,
-    known: Known,
-    body: Body,
-) -> Result<Response, Problem> {
-    on_sagas(state, known, body, SagaAct::Skip).await
+pub(super) async fn skip(on: On<()>, body: Body) -> Result<Response, Problem> {
+    on_sagas(&on, body, SagaAct::Skip).await
 }
 
-async fn on_sagas(
-    State(http): State<Http>,
-    Known(caller): Known,
-    body: Body,
-    act: SagaAct,
-) -> Result<Response, Problem> {
-    let body: SagasBody = read::object(&read_body(body, http.max_body).await?)?;
-    let reason = body.reason.checked()?;
-    let (many, acts) = (body.filter.0.read(act, reason)?, &http.gateway.operator);
-    match body.confirm {
-        Some(Members(confirm)) => {
-            let reports = acts.act_on_sagas(&caller, many, confirm.into()).await?;
-            Ok(lines(reports))
-        }
-        None => {
-            let found: DryRun<_> = acts.try_on_sagas(&caller, &many).await?;
-            let view = SagasDryRun {
-                count: found.summary.count,
-                digest: &found.summary.digest,
-                refused: found.refused,
-                sample: found.sample.iter().map(SagaView::of).collect(),
-            };
-            Ok(Json(view).into_response())
-        }
+async fn on_sagas(on: &On<()>, body: Body, act: SagaAct) -> Result<Response, Problem> {
+    let body: SagasBody = read_object(body, on.http.max_body).await?;
+    let many = body.filter.0.read(act, body.reason.checked()?)?;
+    let (acts, caller) = (&on.http.gateway.operator, &on.caller);
+    if let Some(Members(Confirm { count, digest })) = body.confirm {
+        let confirmed = Summary { count, digest };
+        return Ok(lines(acts.act_on_sagas(caller, many, confirmed).await?));
     }
+    let found = acts.try_on_sagas(caller, &many).await?;
+    Ok(Json(SagasDryRun {
+        count: found.summary.count,
+        digest: &found.summary.digest,
+        refused: found.refused,
+        sample: found.sample.iter().map(SagaView::of).collect(),
+    })
+    .into_response())
 }
 
 /// What an act would be done to. Nothing was changed.
@@ -392,39 +351,29 @@ struct TotalsView<'a> {
     refused: usize,
     unclear: usize,
     left: usize,
-    states: &'a std::collections::BTreeMap<&'static str, usize>,
+    states: &'a BTreeMap<&'static str, usize>,
 }
 
-impl<'a> TotalsView<'a> {
-    fn of(totals: &'a Totals) -> Self {
-        Self {
-            total: totals.total,
-            done: totals.done,
-            changed: totals.changed,
-            refused: totals.refused,
-            unclear: totals.unclear,
-            left: totals.left(),
-            states: &totals.states,
-        }
-    }
-}
-
-/// The reports of an act, a line each, as they come.
+/// The reports of an act as they come, one line each.
 fn lines(reports: Reports) -> Response {
     let lines = stream::unfold(reports, async |mut reports| {
         let report = reports.recv().await?;
         // A view always serializes.
         let line = match &report {
             Report::Line(line) => serde_json::to_vec(&LineView::of(line)),
-            Report::End(totals) => serde_json::to_vec(&TotalsView::of(totals)),
+            Report::End(totals) => serde_json::to_vec(&TotalsView {
+                total: totals.total,
+                done: totals.done,
+                changed: totals.changed,
+                refused: totals.refused,
+                unclear: totals.unclear,
+                left: totals.left(),
+                states: &totals.states,
+            }),
         };
         let mut line = line.unwrap_or_default();
         line.push(b'\n');
-        Some((
-            Ok::<_, std::convert::Infallible>(Bytes::from(line)),
-            reports,
-        ))
+        Some((Ok::<_, Infallible>(Bytes::from(line)), reports))
     });
-    let kind = (CONTENT_TYPE, HeaderValue::from_static(NDJSON));
-    ([kind], Body::from_stream(lines)).into_response()
+    ([(CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response()
 }

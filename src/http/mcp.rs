@@ -1,17 +1,17 @@
-//! `POST /mcp`: the tools of `[tools]` for clients that speak the Model Context Protocol. No sessions.
+//! `POST /mcp`: the tools of `[tools]` for clients that speak the Model Context Protocol, without sessions.
 //!
-//! What concerns a call is told as a result with `isError`; errors of JSON-RPC are for malformed requests only, because
-//! agent frameworks break on them, or send them again unseen.
+//! A failure of a call is a result with `isError`. Errors of JSON-RPC are for malformed requests only, because agent
+//! frameworks break on such errors, or repeat the request without telling the model.
 
-mod answer; // what a model is told of a call
+mod answer; // the answer to `tools/call`
 mod call; // `tools/call`
-mod events; // answers as a stream of events
-mod forward; // what is asked of one MCP server beside calls
-mod list; // what is here: `initialize`, `server/discover`, `tools/list`
-mod listen; // changes of the list: `subscriptions/listen`
+mod events; // answers as server-sent events
+mod forward; // other requests to one MCP server
+mod list; // `initialize`, `server/discover`, `ping`, `tools/list`
+mod listen; // `subscriptions/listen`
 mod message; // JSON-RPC on the wire
 mod passed; // results of MCP servers
-mod text; // why a call has no result, in words
+mod text; // failures of calls, in words for a model
 
 #[cfg(test)]
 mod fuzz_tests;
@@ -23,24 +23,22 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::http::header::ORIGIN;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use self::forward::Forwarded;
-pub(super) use self::message::Message;
-use self::message::{INVALID_REQUEST, METHOD_NOT_FOUND, RpcError};
-use super::Http;
-use super::auth::Known;
-use super::host;
+pub(super) use self::message::{INTERNAL_ERROR, INVALID_REQUEST, Message};
+use self::message::{METHOD_NOT_FOUND, RpcError};
 use super::problem::{Problem, unknown_path};
-use super::read::read_body;
+use super::read::{only_line, read_body};
+use super::{Http, auth, host};
 use crate::core::caller::Caller;
 use crate::core::mcp::revision::{self, Era, Headers, Said};
 
-/// The caller of a request from an allowed origin, or from none.
+/// The caller of a request that has no origin, or an allowed one.
 pub(super) struct FromAllowedOrigin(Caller);
 
 impl FromRequestParts<Http> for FromAllowedOrigin {
@@ -54,13 +52,11 @@ impl FromRequestParts<Http> for FromAllowedOrigin {
                     "web pages of this origin may not ask here; mcp.origins lists those that may",
                 ));
             }
-            // What a gateway without tokens refuses are other pages.
+            // The origin is allowed: the check of a gateway without tokens must not refuse it as a web page.
             parts.headers.remove(ORIGIN);
             parts.headers.remove("sec-fetch-site");
         }
-        Known::from_request_parts(parts, http)
-            .await
-            .map(|Known(caller)| Self(caller))
+        auth::caller_of(parts, http).map(Self)
     }
 }
 
@@ -71,15 +67,15 @@ struct ParsedRequest {
     method: Method,
 }
 
-/// The methods that this server knows, each with its parameters.
+/// The known methods, each with its parameters.
 enum Method {
-    Initialize {
-        version: String,
+    /// `initialize` with its version, or `server/discover`.
+    Describe {
+        version: Option<String>,
     },
     Ping,
-    Discover,
     ListTools,
-    /// A call; for one server's endpoint with the tool's name on that server.
+    /// A call. At the endpoint of one server also the tool's name on that server.
     Call(Box<call::Call>, Option<String>),
     Listen {
         tools: bool,
@@ -123,7 +119,7 @@ async fn answered(
     let read = || read(&http, &caller, &headers, &bytes, upstream);
     let large = &http.gateway.engine.large;
     let parsed = large.read_off_workers(bytes.len(), read).await;
-    // Who waits for a call need not keep its request in memory.
+    // The wait for a call may be long, and needs no bytes of the request.
     drop(bytes);
     let ParsedRequest { id, era, method } = match parsed {
         Ok(Some(parsed)) => parsed,
@@ -131,27 +127,31 @@ async fn answered(
         Err(refused) => return Ok(refused),
     };
     Ok(match method {
-        Method::Initialize { version } if let Some(upstream) = upstream => {
-            forward::about(&http, &caller, upstream, Some(&version), &id, era).await
-        }
-        Method::Discover if let Some(upstream) = upstream => {
-            forward::about(&http, &caller, upstream, None, &id, era).await
+        Method::Describe { version } => {
+            let about = match upstream {
+                // A client of `initialize` cannot listen to changes.
+                None => list::About::gateway(version.is_none()),
+                Some(upstream) => match forward::about(&http, &caller, upstream).await {
+                    Ok(about) => about,
+                    Err(error) => return Ok(error.answer(Some(&id), era)),
+                },
+            };
+            list::describe(&id, version.as_deref(), about)
         }
         Method::Forward(forwarded) => {
             let upstream = upstream.unwrap_or_default();
             forward::forward(&http, &caller, upstream, forwarded, &id, era).await?
         }
-        Method::Initialize { version } => list::initialize(&id, &version),
         Method::Ping => list::ping(&id),
-        Method::Discover => list::discover(&id),
         Method::ListTools => list::tools(&http, &caller, &id, era),
-        Method::Call(call, theirs) => {
+        Method::Call(call, remote_name) => {
             let upstreams = &http.gateway.upstreams;
-            if let (Some(upstream), Some(tool)) = (upstream, &theirs)
+            if let (Some(upstream), Some(tool)) = (upstream, &remote_name)
                 && let Err(error) = upstreams.admit(&caller, upstream, tool).await
             {
                 return Ok(
-                    answer::told(&id, Err(error), era, http.gateway.now(), true).into_response()
+                    answer::answer_to(&id, Err(error), era, http.gateway.now(), true)
+                        .into_response(),
                 );
             }
             call::run(&http, caller, *call, id, era, &headers).await
@@ -160,13 +160,13 @@ async fn answered(
     })
 }
 
-/// The members of `params`, of all methods together.
-#[derive(Default, Deserialize)]
+/// The members of `params` that any method has.
+#[derive(Deserialize)]
 struct Params<'a> {
     name: Option<Cow<'a, str>>,
     uri: Option<Cow<'a, str>>,
-    #[serde(rename = "_meta")]
-    meta: Option<Map<String, Value>>,
+    #[serde(rename = "_meta", default, deserialize_with = "or_empty")]
+    meta: Map<String, Value>,
     #[serde(borrow)]
     arguments: Option<&'a RawValue>,
     #[serde(rename = "inputResponses", borrow)]
@@ -175,10 +175,16 @@ struct Params<'a> {
     state: Option<Cow<'a, str>>,
     #[serde(rename = "protocolVersion")]
     version: Option<String>,
-    notifications: Option<Map<String, Value>>,
+    #[serde(default, deserialize_with = "or_empty")]
+    notifications: Map<String, Value>,
 }
 
-/// Parses a request; `None`: a notification, which is ignored.
+/// Reads an object, or null as an empty one.
+fn or_empty<'a, D: Deserializer<'a>>(value: D) -> Result<Map<String, Value>, D::Error> {
+    Option::deserialize(value).map(Option::unwrap_or_default)
+}
+
+/// Parses a message. `None`: a notification, which is ignored.
 fn read(
     http: &Http,
     caller: &Caller,
@@ -198,70 +204,57 @@ fn read(
     let raw_params = message.params.map_or("{}", RawValue::get);
     let params: Params<'_> = serde_json::from_str(raw_params)
         .map_err(|error| RpcError::params(&error.to_string()).answer(Some(id), Era::Modern))?;
-    let meta = params.meta.unwrap_or_default();
     let method = message.method.as_str();
-    let said = Said {
+    let body = Said {
         method,
         name: match method {
             "tools/call" | "prompts/get" => params.name.as_deref(),
             "resources/read" => params.uri.as_deref(),
             _ => None,
         },
-        meta: &meta,
+        meta: &params.meta,
     };
     let of_request = Headers {
         version: header(headers, "mcp-protocol-version"),
         method: header(headers, "mcp-method"),
         name: header(headers, "mcp-name"),
     };
-    let era = revision::era(&of_request, said)
+    let era = revision::era(&of_request, body)
         .map_err(|why| RpcError::from(why).answer(Some(id), Era::Modern))?;
     let refused = |error: RpcError| error.answer(Some(id), era);
     let method = match (method, era) {
-        ("initialize", Era::Legacy) => Method::Initialize {
-            version: params.version.unwrap_or_default(),
+        ("initialize", Era::Legacy) => Method::Describe {
+            version: Some(params.version.unwrap_or_default()),
         },
         ("ping", Era::Legacy) => Method::Ping,
-        ("server/discover", Era::Modern) => Method::Discover,
+        ("server/discover", Era::Modern) => Method::Describe { version: None },
         ("tools/list", _) if upstream.is_none() => Method::ListTools,
         ("tools/call", _) => {
-            let name = params
-                .name
-                .ok_or_else(|| refused(RpcError::params("name is missing")))?;
-            let args = params.arguments.map_or("{}", RawValue::get);
-            let (tool, theirs) = match upstream {
-                Some(upstream) => (http.gateway.upstreams.name_of(upstream, &name), Some(name)),
-                None => (name.into_owned(), None),
+            let missing = || refused(RpcError::params("name is missing"));
+            let name = params.name.as_deref().ok_or_else(missing)?;
+            let (tool, remote_name) = match upstream {
+                Some(upstream) => (http.gateway.upstreams.name_of(upstream, name), Some(name)),
+                None => (name.to_owned(), None),
             };
-            let answer = call::answer(params.state.as_deref(), params.responses);
-            let params = call::CallParams {
-                tool,
-                args,
-                meta: &meta,
-                headers,
-                answer: answer.map_err(refused)?,
-            };
-            let call = call::read(http, caller, params, era).map_err(refused)?;
-            Method::Call(Box::new(call), theirs.map(Cow::into_owned))
+            let call = call::read(http, caller, tool, &params, headers, era).map_err(refused)?;
+            Method::Call(Box::new(call), remote_name.map(str::to_owned))
         }
-        ("subscriptions/listen", Era::Modern) if upstream.is_none() => {
-            let wanted = params.notifications.unwrap_or_default();
-            Method::Listen {
-                tools: wanted.get("toolsListChanged") == Some(&Value::Bool(true)),
-            }
-        }
+        ("subscriptions/listen", Era::Modern) if upstream.is_none() => Method::Listen {
+            tools: params.notifications.get("toolsListChanged") == Some(&Value::Bool(true)),
+        },
         (method, _)
             if let Some(forwarded) =
-                upstream.and_then(|_| Forwarded::of(method, said.name, raw_params)) =>
+                upstream.and_then(|_| Forwarded::of(method, body.name, raw_params)) =>
         {
             Method::Forward(forwarded)
         }
-        _ if upstream.is_some() => {
-            let why = "Method not found: it is not passed on";
-            return Err(refused(RpcError::new(METHOD_NOT_FOUND, why)));
-        }
         _ => {
-            let why = "Method not found: this server has tools, and neither resources nor prompts";
+            let why = match upstream {
+                Some(_) => "Method not found: it is not passed on",
+                None => {
+                    "Method not found: this server has tools, and neither resources nor prompts"
+                }
+            };
             return Err(refused(RpcError::new(METHOD_NOT_FOUND, why)));
         }
     };
@@ -269,12 +262,12 @@ fn read(
     Ok(Some(ParsedRequest { id, era, method }))
 }
 
-/// The one line of a header. `Err`: there are more, or it is no text.
+/// The text of a header. `Err`: there are several lines, or the line is no text.
 fn header(headers: &HeaderMap, name: &str) -> Option<Result<String, ()>> {
-    let mut lines = headers.get_all(name).iter();
-    let first = lines.next()?.to_str().map(|text| text.trim().to_owned());
-    Some(match lines.next() {
-        None => first.map_err(|_| ()),
-        Some(_) => Err(()),
-    })
+    let text = |line: &HeaderValue| {
+        line.to_str()
+            .map_err(|_| ())
+            .map(|text| text.trim().to_owned())
+    };
+    Some(only_line(headers, name)?.and_then(text))
 }

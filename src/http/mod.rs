@@ -1,27 +1,26 @@
-//! The wire: parses requests and prints answers. Decides nothing.
+//! The wire: parses requests and writes answers. It decides nothing.
 
-mod anomalies; // acts of persons on what ledger and sources disagree on
-mod audit; // what persons have done
-mod auth; // who is calling
-mod calls; // the main door
+mod audit; // the acts of persons
+mod auth; // the caller, by its token
+mod calls; // the main route: a call of a tool
 mod console; // pages for the person who is woken up
-mod host; // which name a request asks for
-mod ledger; // what is known of a call
-mod listing; // many calls at once
+mod host; // the host and the origin of a request
+mod ledger; // one call
+mod listing; // many calls
 mod many; // acts on many calls or sagas at once
 mod mcp; // the tools for clients that speak MCP
-pub mod openapi; // the document of the doors
-mod ops; // for those who run the gateway
-mod pages; // a page for each problem
-mod parts; // a body of a few buffers
-mod pause; // a person stops a tool for a while
+pub mod openapi; // the document of all routes
+mod ops; // health, readiness, metrics
+mod pages; // the welcome, and a page for each problem
+mod parts; // a body of several buffers
+mod pause; // the pause of a tool
 pub mod problem; // every failure and its status, in one table
 mod proxy; // APIs that callers use as they are
-mod read; // what requests bring
-mod reconciliations; // what ledger and sources disagree on
+mod read; // paths, queries, headers and bodies of requests
+mod reconciliations; // reports on where ledger and sources disagree
 mod sagas; // groups of calls that are completed or undone as a whole
-mod sessions; // what a session is like, and what a person may do to it
-pub mod stdio; // one client on standard input and output
+mod sessions; // sessions, and the acts of persons on them
+pub mod stdio; // one MCP client on standard input and output
 mod tools; // the tools as callers and models see them
 
 #[cfg(test)]
@@ -48,7 +47,7 @@ pub struct Http {
     pub max_body: MaxBody,
     pub mcp: Arc<Settings>,
     pub ops: Ops,
-    /// Whether connections are encrypted by this gateway.
+    /// Whether this gateway encrypts its connections.
     pub is_tls: bool,
 }
 
@@ -56,11 +55,11 @@ pub struct Http {
 #[derive(Debug, Clone, Copy)]
 pub struct MaxBody {
     pub bytes: usize,
-    /// The time from the head to the body's end.
+    /// The longest time from the end of the head to the end of the body.
     pub time: Duration,
 }
 
-/// The routes of MCP servers alone, for a client of one of them.
+/// The routes of MCP servers alone, for `oncegate wrap`.
 pub fn upstream_router(http: Http) -> Router {
     upstreams().with_state(http)
 }
@@ -105,15 +104,15 @@ pub fn router(http: Http) -> Router {
         .route("/v1/reconciliations/{name}/run", post(reconciliations::run))
         .route(
             "/v1/reconciliations/{name}/anomalies/{id}/compensate",
-            post(anomalies::undo),
+            post(reconciliations::undo),
         )
         .route(
             "/v1/reconciliations/{name}/anomalies/{id}/ignore",
-            post(anomalies::ignore),
+            post(reconciliations::ignore),
         )
         .route(
             "/v1/reconciliations/{name}/anomalies/{id}/adopt",
-            post(anomalies::adopt),
+            post(reconciliations::adopt),
         )
         .route("/v1/sessions", get(sessions::list))
         .route("/v1/sessions/{id}", get(sessions::show))

@@ -1,10 +1,10 @@
 //! The OpenAPI 3.1 document of all routes, for SDKs and fuzzers.
 //!
-//! Bodies are said by the types that are read and written, statuses by the table of problems. A door
-//! is added to [`document`] in a few lines; `tests/it/openapi.rs` holds that none is missing. What stands below `/proxy` says
-//! the document of that API.
+//! The types that handlers read and write give the bodies; the table of problems gives the statuses. A new route needs an
+//! entry in [`document`]; `tests/it/openapi.rs` fails if one is missing. Paths below `/proxy` are described by the API's own
+//! document.
 
-mod door; // how it is put together
+mod door; // the description of one route
 
 use std::sync::LazyLock;
 
@@ -54,7 +54,7 @@ const OF_A_CALL: [Slug; 17] = [
 
 /// `GET /openapi.json`
 ///
-/// It names none of this gateway's tools, so it needs no token.
+/// The document names no tool of this gateway, so it needs no token.
 pub(super) async fn show() -> impl IntoResponse {
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_json().unwrap_or_default());
     ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
@@ -79,20 +79,8 @@ pub fn document() -> OpenApi {
             Slug::StoreUnavailable,
         ])
     };
-    let on_saga = |door: Door| {
-        door.path("id", "The saga's id.")
-            .params::<read::Whose>()
-            .problems(&[
-                Slug::InvalidRequest,
-                Slug::UnknownSaga,
-                Slug::UnknownPath,
-                Slug::StoreUnavailable,
-            ])
-            .json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.")
-    };
-    let saga_named = |path, id| {
-        Door::get(path, id, "A saga that has this name")
-            .params::<read::Whose>()
+    let of_saga = |door: Door| {
+        door.params::<read::TenantQuery>()
             .problems(&[
                 Slug::InvalidRequest,
                 Slug::UnknownSaga,
@@ -100,6 +88,9 @@ pub fn document() -> OpenApi {
             ])
             .json::<sagas::SagaView<'_>>("The saga with its calls, as it is now.")
     };
+    let on_saga =
+        |door: Door| of_saga(door.path("id", "The saga's id.")).problems(&[Slug::UnknownPath]);
+    let saga_named = |path, id| of_saga(Door::get(path, id, "A saga that has this name"));
     let on_reconciliation = |door: Door| {
         door.path("name", "The reconciliation's name.").problems(&[
             Slug::InvalidRequest,
@@ -111,7 +102,7 @@ pub fn document() -> OpenApi {
     let report = "What a run has found, and what is done about it.";
     let on_session = |door: Door| {
         door.path("id", "The session's id.")
-            .params::<read::Whose>()
+            .params::<read::TenantQuery>()
             .problems(&[
                 Slug::InvalidRequest,
                 Slug::UnknownPath,
@@ -122,7 +113,7 @@ pub fn document() -> OpenApi {
         on_reconciliation(door.path("id", "The anomaly's id."))
             .json::<reconciliations::AnomalyView<'_>>("The anomaly, as it is now.")
     };
-    // What a person does, for a reason, if the state allows it.
+    // An act of a person: it needs a reason, and a state that allows it.
     let act = |path, id, summary| {
         Door::post(path, id, summary)
             .body::<read::Reason>()
@@ -186,7 +177,7 @@ pub fn document() -> OpenApi {
                 "A page; or, if lines are accepted, all calls, one a line.",
             ),
         Door::post("/v1/calls/resolve", "resolve_calls", "Say what became of many calls whose outcome is unknown")
-            .on_many::<many::ResolveBody<'_>, many::CallsDryRun<'_>>(),
+            .on_many::<many::ResolveBody, many::CallsDryRun<'_>>(),
         Door::post("/v1/calls/probe", "probe_calls", "Ask the tools of many unknown calls whether they know the keys")
             .on_many::<many::CallsBody, many::CallsDryRun<'_>>(),
         on_call(Door::get("/v1/calls/{id}", "show_call", "A call with its history"))
@@ -212,7 +203,7 @@ pub fn document() -> OpenApi {
                 "resolve_call",
                 "Say what became of a call whose outcome is unknown",
             )
-            .body::<ledger::ResolveBody<'_>>(),
+            .body::<ledger::ResolveBody>(),
         )
         .problems(&[Slug::WrongState])
         .json::<ledger::CallView<'_>>("The call, without its history."),
@@ -226,9 +217,7 @@ pub fn document() -> OpenApi {
         on_call(act("/v1/calls/{id}/compensate", "compensate_call", "Undo one call"))
             .json::<sagas::SagaView<'_>>("The undoing of the call, which is a saga of its own."),
         Door::get("/v1/sagas", "list_sagas", "Sagas, newest first")
-            .params::<sagas::Parameters>()
-            .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
-            .json::<sagas::PageView<'_>>("A page, without the calls of the sagas."),
+            .page::<sagas::Parameters, sagas::PageView<'_>>("A page, without the calls of the sagas."),
         Door::post("/v1/sagas/retry", "retry_sagas", "Try again what is stuck of many sagas")
             .on_many::<many::SagasBody, many::SagasDryRun<'_>>(),
         saga_named("/v1/sagas/retry", "show_saga_named_retry"),
@@ -274,9 +263,7 @@ pub fn document() -> OpenApi {
             "Write an effect that the ledger has forgotten back as a call",
         )),
         Door::get("/v1/sessions", "list_sessions", "Sessions that are frozen or locked, newest first")
-            .params::<sessions::Parameters>()
-            .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
-            .json::<sessions::PageView<'_>>("A page; it may be short, and even empty."),
+            .page::<sessions::Parameters, sessions::PageView<'_>>("A page; it may be short, and even empty."),
         on_session(Door::get("/v1/sessions/{id}", "show_session", "What bounds the branches of a session now"))
             .json::<sessions::SessionView<'_>>("The session; one that was never seen has nothing in it."),
         on_session(act("/v1/sessions/{id}/unlock", "unlock_session", "Take the session's lock away from its call"))
@@ -286,9 +273,7 @@ pub fn document() -> OpenApi {
         on_session(act("/v1/sessions/{id}/thaw", "thaw_session", "Let the session go on"))
             .json::<sessions::Frozen<'_>>("How it is now."),
         Door::get("/v1/audit", "list_acts", "What persons have done, newest first")
-            .params::<audit::Parameters>()
-            .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
-            .json::<audit::PageView<'_>>("A page."),
+            .page::<audit::Parameters, audit::PageView<'_>>("A page."),
         act("/v1/store/accept-loss", "accept_loss", "Accept that the store has lost data")
             .problems(&[Slug::StoreUnavailable])
             .json::<ops::LossAccepted>("How many calls are unknown now."),

@@ -1,6 +1,5 @@
-//! The ops routes: health, readiness, metrics. They show nothing of any tenant.
+//! The ops routes: health, readiness, metrics. They show nothing about any tenant.
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
@@ -10,26 +9,24 @@ use axum::{Extension, Json, Router, middleware};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::auth::{Known, bearer_digest};
+use super::auth::bearer_digest;
 use super::problem::{self, Problem};
-use super::read::read_reason;
+use super::read::Act;
 use super::{Http, host};
 use crate::budget::Elsewhere;
 use crate::core::caller;
 use crate::gateway::{AFTER_LOSS, Reason};
 
-/// Which requests get `/metrics` and the sentences of `/readyz`.
-///
-/// One for each listener.
+/// Which requests may see `/metrics` and the sentences of `/readyz`, on one listener.
 #[derive(Debug, Clone, Copy)]
 pub enum Ops {
-    /// `/metrics` for all, and no sentences: neither `ops_listen` nor `ops_token` is set.
+    /// All requests get `/metrics`, none get sentences: neither `ops_listen` nor `ops_token` is set.
     CodesOnly,
-    /// Both need this token, given by its SHA-256.
+    /// Requests with the token of this SHA-256 get both.
     Guarded([u8; 32]),
-    /// Both are on another listener.
+    /// No request gets either: they are on another listener.
     Elsewhere,
-    /// Both need no token: this listener has only ops routes.
+    /// All requests get both: this listener has only ops routes.
     Open,
 }
 
@@ -44,7 +41,7 @@ impl Ops {
         }
     }
 
-    /// Whether a request with these headers gets the sentences.
+    /// Whether a request with these headers may see sentences.
     fn shows_sentences(self, headers: &HeaderMap) -> bool {
         match self {
             Self::CodesOnly | Self::Elsewhere => false,
@@ -71,7 +68,7 @@ fn doors() -> Router<Http> {
         .route("/readyz", get(readyz))
 }
 
-/// The routes for connections without a place: operators must still reach the ops routes.
+/// The routes for connections beyond the limit, so that operators still reach the ops routes.
 pub fn spare_router(http: Http) -> Router {
     doors()
         .fallback(problem::too_many_connections)
@@ -101,7 +98,7 @@ pub(super) struct ReadinessView {
 pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
     let readiness = http.gateway.status.recent_readiness().await;
     let shows_sentences = http.ops.shows_sentences(&headers);
-    let said = |reason: Reason| {
+    let text = |reason: Reason| {
         if shows_sentences {
             reason.text
         } else {
@@ -117,8 +114,8 @@ pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Resp
     let body = ReadinessView {
         ready,
         durability: readiness.durability.map(|durability| durability.as_str()),
-        reasons: readiness.reasons.into_iter().map(said).collect(),
-        warnings: readiness.warnings.into_iter().map(said).collect(),
+        reasons: readiness.reasons.into_iter().map(text).collect(),
+        warnings: readiness.warnings.into_iter().map(text).collect(),
     };
     (status, Json(body)).into_response()
 }
@@ -151,13 +148,13 @@ pub(super) struct LossAccepted {
 }
 
 /// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
-pub(super) async fn accept_loss(
-    State(http): State<Http>,
-    Known(caller): Known,
-    body: Body,
-) -> Result<Response, Problem> {
-    let reason = read_reason(body, http.max_body).await?;
-    let marked = http.gateway.loss.accept_loss(caller, reason).await?;
+pub(super) async fn accept_loss(act: Act<()>) -> Result<Response, Problem> {
+    let marked = act
+        .http
+        .gateway
+        .loss
+        .accept_loss(act.caller, act.reason)
+        .await?;
     Ok(Json(LossAccepted {
         accepted: true,
         calls_now_unknown: marked,

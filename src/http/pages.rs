@@ -1,4 +1,4 @@
-//! Pages for people: a welcome, and one for each problem, to which its `type` leads.
+//! Pages for people: the welcome, and one page for each problem, which is its `type`.
 
 use axum::Json;
 use axum::extract::Path;

@@ -1,4 +1,4 @@
-//! A body of several buffers, one after the other. Shared buffers are not copied.
+//! A response body of several buffers in order. Shared buffers are not copied.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,16 +8,16 @@ use std::task::{Context, Poll};
 use axum::body::{Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
 
-/// Bytes of a text that are escaped at once.
+/// How many bytes of a text are escaped at a time.
 const ESCAPED_AT_ONCE: usize = 16 << 10;
-/// The longest piece of an escaped text, in bytes: one of control characters alone.
+/// The longest escaped piece, in bytes: each control character becomes six.
 const LONGEST_PIECE: u64 = 6 * ESCAPED_AT_ONCE as u64;
 
 /// One part of a body.
 #[derive(Debug, Clone)]
 pub(super) enum Part {
     Plain(Bytes),
-    /// JSON or another UTF-8 text, escaped for the inside of a JSON string.
+    /// A UTF-8 text, which is escaped for the inside of a JSON string as it is sent.
     Escaped(Bytes),
 }
 
@@ -28,7 +28,7 @@ impl Part {
         }
     }
 
-    /// Its length as sent, in bytes.
+    /// The length as sent, in bytes.
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Plain(bytes) => bytes.len() as u64,
@@ -36,7 +36,7 @@ impl Part {
         }
     }
 
-    /// Its sent bytes that take no further memory: all but the piece that is being sent.
+    /// How many sent bytes take no memory of their own: all but the longest escaped piece.
     pub(super) fn shared(&self) -> u64 {
         match self {
             Self::Plain(bytes) => bytes.len() as u64,
@@ -45,7 +45,7 @@ impl Part {
     }
 }
 
-/// The parts that are still to come.
+/// The parts that are still to be sent.
 #[derive(Debug, Clone)]
 pub(super) struct Parts(VecDeque<Part>);
 
@@ -59,7 +59,7 @@ impl Parts {
         Self(parts.filter(|part| !part.bytes().is_empty()).collect())
     }
 
-    /// The next bytes.
+    /// The next bytes to send.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         match self.0.pop_front()? {
             Part::Plain(bytes) => Some(bytes),
@@ -111,9 +111,7 @@ fn escaped_len(byte: u8) -> u64 {
     }
 }
 
-/// A piece of a text, escaped for a JSON string (RFC 8259, section 7).
-///
-/// Bytes of longer characters stay as they are.
+/// Escapes a piece of UTF-8 for a JSON string (RFC 8259, section 7).
 fn escaped(bytes: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 8);
     for byte in bytes {
@@ -137,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_escaped_text_shares_leaves_out_its_longest_piece() {
+    fn the_shared_bytes_of_an_escaped_text_leave_out_its_longest_piece() {
         let text = Part::Escaped(vec![1; 5 * ESCAPED_AT_ONCE].into());
         let (all, shared) = (text.len(), text.shared());
         let mut parts = Parts::of([text]);
@@ -149,13 +147,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_escaped_text_reads_as_itself_and_is_as_long_as_it_says(text: String, times in 1..600_usize) {
+        fn an_escaped_text_parses_to_itself_and_has_the_announced_length(text: String, times in 1..600_usize) {
             let text = text.repeat(times);
             let quote = || Part::Plain(Bytes::from_static(b"\""));
             let parts = Parts::of([quote(), Part::Escaped(text.clone().into()), quote()]);
-            let said = parts.size_hint().exact();
+            let announced = parts.size_hint().exact();
             let whole = parts.into_bytes();
-            prop_assert_eq!(said, Some(whole.len() as u64));
+            prop_assert_eq!(announced, Some(whole.len() as u64));
             prop_assert_eq!(serde_json::from_slice::<String>(&whole).ok(), Some(text));
         }
     }

@@ -1,53 +1,38 @@
-//! Whether a tool is paused; pausing and resuming it.
+//! The pause of a tool: show, pause and resume.
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Http;
-use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
-use super::read::{ToolName, read_optional_reason, read_reason};
+use super::read::{Act, On, ToolName, read_optional_reason};
 use crate::gateway::ToolState;
 
 /// `GET /v1/tools/{tool}`
-pub(super) async fn show(
-    State(http): State<Http>,
-    Known(caller): Known,
-    ToolName(tool): ToolName,
-) -> Result<Response, Problem> {
-    let state = http.gateway.pauses.show_tool(&caller, &tool).await?;
-    Ok(Json(ToolView::of(&tool, &state)).into_response())
+pub(super) async fn show(on: On<ToolName>) -> Result<Response, Problem> {
+    let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
+    let state = pauses.show_tool(&on.caller, tool).await?;
+    Ok(shown(tool, &state))
 }
 
 /// `POST /v1/tools/{tool}/pause`
-pub(super) async fn pause(
-    State(http): State<Http>,
-    Known(caller): Known,
-    ToolName(tool): ToolName,
-    body: Body,
-) -> Result<Response, Problem> {
-    let reason = read_reason(body, http.max_body).await?;
-    let pauses = &http.gateway.pauses;
-    let state = pauses.set_paused(&caller, &tool, true, &reason).await?;
-    Ok(Json(ToolView::of(&tool, &state)).into_response())
+pub(super) async fn pause(act: Act<ToolName>) -> Result<Response, Problem> {
+    let (pauses, ToolName(tool)) = (&act.http.gateway.pauses, &act.target);
+    let state = pauses
+        .set_paused(&act.caller, tool, true, &act.reason)
+        .await?;
+    Ok(shown(tool, &state))
 }
 
 /// `POST /v1/tools/{tool}/resume`
-pub(super) async fn resume(
-    State(http): State<Http>,
-    Known(caller): Known,
-    ToolName(tool): ToolName,
-    body: Body,
-) -> Result<Response, Problem> {
-    let reason = read_optional_reason(body, http.max_body).await?;
-    let pauses = &http.gateway.pauses;
-    let state = pauses.set_paused(&caller, &tool, false, &reason).await?;
-    Ok(Json(ToolView::of(&tool, &state)).into_response())
+pub(super) async fn resume(on: On<ToolName>, body: Body) -> Result<Response, Problem> {
+    let reason = read_optional_reason(body, on.http.max_body).await?;
+    let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
+    let state = pauses.set_paused(&on.caller, tool, false, &reason).await?;
+    Ok(shown(tool, &state))
 }
 
 /// A tool, and what persons have done to it.
@@ -68,16 +53,15 @@ pub(super) struct ToolView<'a> {
     events: Vec<EventView<'a>>,
 }
 
-impl<'a> ToolView<'a> {
-    fn of(tool: &'a str, state: &'a ToolState) -> Self {
-        let paused = state.paused.as_ref();
-        Self {
-            tool,
-            paused: state.since.is_some(),
-            since: state.since.map(time),
-            by: paused.map(|entry| entry.by.as_str()),
-            reason: paused.map(|entry| entry.detail.as_str()),
-            events: state.events.iter().map(EventView::of).collect(),
-        }
-    }
+fn shown(tool: &str, state: &ToolState) -> Response {
+    let paused = state.paused.as_ref();
+    Json(ToolView {
+        tool,
+        paused: state.since.is_some(),
+        since: state.since.map(time),
+        by: paused.map(|entry| entry.by.as_str()),
+        reason: paused.map(|entry| entry.detail.as_str()),
+        events: state.events.iter().map(EventView::of).collect(),
+    })
+    .into_response()
 }

@@ -1,10 +1,9 @@
 //! Every failure that a client can see: one table, one exhaustive match.
 //!
-//! The only place that knows failure statuses. Problems are RFC 9457, and each `type` is a page
-//! that the gateway serves.
+//! The only file that knows failure statuses. Problems follow RFC 9457; the gateway serves each `type` as a page.
 
-mod body; // a problem on the wire
-mod failures; // what each failure of the gateway tells
+mod body; // a problem as a response
+mod failures; // the text of each failure of the gateway
 #[cfg(test)]
 mod told_tests;
 
@@ -18,7 +17,6 @@ use utoipa::ToSchema;
 pub(super) use self::body::Body;
 use crate::core::key;
 use crate::core::record::CallId;
-use crate::gateway::{Differs, ErrorKind};
 
 /// The status of `/readyz` while write tools may not be called.
 pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
@@ -30,66 +28,10 @@ pub(super) const NO_SUCH_METHOD: StatusCode = StatusCode::NOT_FOUND;
 /// How soon to ask again for a running call.
 const RETRY_RUNNING: Duration = Duration::from_secs(1);
 
-/// The longest reason for an unreadable request, in bytes.
+/// The longest reason why a request is unreadable, in bytes.
 const MAX_WHY: usize = 300;
 
-macro_rules! slugs {
-    ($($variant:ident = $slug:literal),* $(,)?) => {
-        /// The name of a problem; its `type` is `/problems/{slug}`.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Slug { $($variant),* }
-
-        impl Slug {
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            pub fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $slug),* }
-            }
-        }
-    };
-}
-
-slugs! {
-    InvalidRequest = "invalid-request",
-    KeyMissing = "key-missing",
-    KeyInvalid = "key-invalid",
-    KeyConflict = "key-conflict",
-    Unauthenticated = "unauthenticated",
-    Forbidden = "forbidden",
-    UnknownTool = "unknown-tool",
-    UnknownCall = "unknown-call",
-    UnknownSaga = "unknown-saga",
-    UnknownReconciliation = "unknown-reconciliation",
-    UnknownPath = "unknown-path",
-    MethodNotAllowed = "method-not-allowed",
-    CallInProgress = "call-in-progress",
-    OutcomeUnknown = "outcome-unknown",
-    WrongState = "wrong-state",
-    NotConfirmed = "not-confirmed",
-    ReplayUnsafe = "replay-unsafe",
-    SessionBusy = "session-busy",
-    SessionFrozen = "session-frozen",
-    StaleFencingToken = "stale-fencing-token",
-    PossibleDuplicate = "possible-duplicate",
-    KeyExpired = "key-expired",
-    RequestTimeout = "request-timeout",
-    BodyTooLarge = "body-too-large",
-    KeyReused = "key-reused",
-    InputRequired = "input-required",
-    InvalidArguments = "invalid-arguments",
-    ToolRejected = "tool-rejected",
-    RateLimited = "rate-limited",
-    BudgetExceeded = "budget-exceeded",
-    ToolUnreachable = "tool-unreachable",
-    ToolUnavailable = "tool-unavailable",
-    ResultUnavailable = "result-unavailable",
-    NotAnswered = "not-answered",
-    StoreUnavailable = "store-unavailable",
-    ShuttingDown = "shutting-down",
-    ToolPaused = "tool-paused",
-}
-
-/// Whether the call may have changed the world.
+/// Whether the call may have had an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     None,
@@ -138,6 +80,7 @@ impl KeyAction {
 
 /// One row of the table.
 pub struct Row {
+    slug: &'static str,
     pub status: StatusCode,
     pub effect: Effect,
     pub key_action: KeyAction,
@@ -146,108 +89,135 @@ pub struct Row {
     pub text: &'static str,
 }
 
-impl Slug {
-    #[rustfmt::skip]
-    pub fn row(self) -> Row {
-        use Effect::{Done, None, Unknown};
-        use KeyAction::{Reuse, Rotate, Stop, Wait};
-        let row = |status, effect, key_action, title, text| Row { status, effect, key_action, title, text };
-        match self {
-            Self::InvalidRequest => row(StatusCode::BAD_REQUEST, None, Reuse, "The request cannot be read",
-                "Nothing was run. Mend the request as the detail says and send it again with the same key."),
-            Self::KeyMissing => row(StatusCode::BAD_REQUEST, None, Reuse, "An idempotency key is missing",
-                "This tool runs nothing without a key. Send one in the Idempotency-Key header, and the same one with every repetition of the same intent."),
-            Self::KeyInvalid => row(StatusCode::BAD_REQUEST, None, Reuse, "The idempotency key is invalid",
-                "A key is 1 to 255 visible ASCII characters without spaces, bare or as a quoted string."),
-            Self::KeyConflict => row(StatusCode::BAD_REQUEST, None, Reuse, "Two idempotency keys differ",
-                "The header and the body both bring a key, and they are not the same. Send one of them, or both alike."),
-            Self::Unauthenticated => row(StatusCode::UNAUTHORIZED, None, Stop, "No valid token",
-                "Send a bearer token that this gateway knows."),
-            Self::Forbidden => row(StatusCode::FORBIDDEN, None, Stop, "This token may not do that",
-                "The token is known, but its scopes do not cover this door or this tool."),
-            Self::UnknownTool => row(StatusCode::NOT_FOUND, None, Stop, "There is no such tool",
-                "Nothing was run. The gateway's configuration has no tool of this name."),
-            Self::UnknownCall => row(StatusCode::NOT_FOUND, None, Stop, "There is no such call",
-                "The ledger has no such call of this tenant; it may have been kept for its retention and then deleted."),
-            Self::UnknownSaga => row(StatusCode::NOT_FOUND, None, Stop, "There is no such saga",
-                "A saga begins with the first call that names it. It may have been kept for its retention and then deleted."),
-            Self::UnknownReconciliation => row(StatusCode::NOT_FOUND, None, Stop, "There is no such reconciliation",
-                "The gateway's configuration has no reconciliation of this name, or no such report or anomaly of it is kept."),
-            Self::UnknownPath => row(StatusCode::NOT_FOUND, None, Stop, "There is nothing at this path",
-                "The gateway has no such door."),
-            Self::MethodNotAllowed => row(StatusCode::METHOD_NOT_ALLOWED, None, Stop, "This door takes another method",
-                "The Allow header says which."),
-            Self::CallInProgress => row(StatusCode::CONFLICT, Unknown, Reuse, "The call is still running",
-                "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result."),
-            Self::OutcomeUnknown => row(StatusCode::CONFLICT, Unknown, Wait, "It is not known whether the call was executed",
-                "The request was sent to the tool, and no proof of success or failure came back. Asking again with the same key and the same arguments is safe: it never executes the call twice, and gets the outcome when it is known. Never use a new key or other arguments for it: that would be a second intent. retry_after_ms is the time until the gateway checks next; where it is null no check is planned, and a person has to look into the tool's own system and settle the call."),
-            Self::WrongState => row(StatusCode::CONFLICT, None, Stop, "Not in this state",
-                "Nothing was changed: what was asked for does not fit the present state, which the detail names."),
-            Self::NotConfirmed => row(StatusCode::CONFLICT, None, Stop, "Not what was confirmed",
-                "Nothing was done: the act, or what it would be done to, is not what the dry run has shown. The detail says what is different. Make the dry run again, look at its answer, and confirm that."),
-            Self::ReplayUnsafe => row(StatusCode::CONFLICT, None, Stop, "To send it again may have an effect",
-                "Nothing was sent. Only a tool that reads, or one that deduplicates and still remembers the key, can be asked once more. The stored result is there without asking: mode stored."),
-            Self::SessionBusy => row(StatusCode::CONFLICT, None, Reuse, "Another call of the session is under way",
-                "Nothing was run: this tool runs one call of a session at a time. Send the same request again after Retry-After, with the same key."),
-            Self::SessionFrozen => row(StatusCode::CONFLICT, None, Stop, "The session is frozen",
-                "Nothing was run: a person has stopped this session. Nothing of it runs until a person thaws it."),
-            Self::StaleFencingToken => row(StatusCode::CONFLICT, None, Stop, "The fencing token is stale",
-                "Nothing was run: a newer branch of this session has taken over. An old branch that has woken up must stop."),
-            Self::PossibleDuplicate => row(StatusCode::CONFLICT, None, Stop, "This looks like an earlier call",
-                "This request was not run: a short while ago a call with another key asked for the same. The member similar_to names it. With key_action wait its outcome is not known yet: send the same request again after retry_after_ms. With key_action stop: if both calls are meant, send the request again with confirm_duplicate_of set to that call's id."),
-            Self::KeyExpired => row(StatusCode::GONE, Unknown, Rotate, "The key is too old",
-                "The key was used before, longer ago than results are remembered. With other arguments it is a new intent: use a new key (key_action rotate). With the same arguments it is a late repetition, which may have been executed (key_action stop): look into the tool's own system, or ask a person."),
-            Self::RequestTimeout => row(StatusCode::REQUEST_TIMEOUT, None, Reuse, "The request took too long to arrive",
-                "Nothing was run: the request's body did not arrive in time. Send the same request again, with the same key."),
-            Self::BodyTooLarge => row(StatusCode::PAYLOAD_TOO_LARGE, None, Stop, "The request is too large",
-                "Nothing was run."),
-            Self::KeyReused => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The key stands for another call",
-                "This key was used with other arguments. A key names one intent: repeat it only with the same arguments, and use a new key for a new intent."),
-            Self::InputRequired => row(StatusCode::UNPROCESSABLE_ENTITY, None, Stop, "The tool asks for more",
-                "The tool's MCP server did not execute the call, but asked questions that this caller cannot be asked. A client of MCP 2026-07-28 that says what it can answer gets them."),
-            Self::InvalidArguments => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The arguments do not fit the tool's schema",
-                "Nothing was run. The member errors names each mistake with its place."),
-            Self::ToolRejected => row(StatusCode::UNPROCESSABLE_ENTITY, None, Rotate, "The tool rejected the call",
-                "The tool answered that it will not do this; tool_status and tool_body say why. Change the request and use a new key."),
-            Self::RateLimited => row(StatusCode::TOO_MANY_REQUESTS, Unknown, Reuse, "Too many requests for now",
-                "This request was not run: the gateway is busy, or this token asks faster than it may. The effect is none where the gateway has seen that the call never ran, and unknown where it has not looked. Send the same request again after Retry-After, with the same key."),
-            Self::BudgetExceeded => row(StatusCode::TOO_MANY_REQUESTS, None, Reuse, "The budget is used up",
-                "Nothing was run: this session or user has called this tool as often as it may for now. Retry-After says when there is room again; a repetition of an earlier call costs nothing."),
-            Self::ToolUnreachable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool was not reached",
-                "Surely nothing was executed: no byte of the request was sent. Send it again after Retry-After, with the same key."),
-            Self::ToolUnavailable => row(StatusCode::BAD_GATEWAY, None, Reuse, "The tool did not take the call",
-                "Surely nothing was executed. Send the same request again after Retry-After, with the same key."),
-            Self::ResultUnavailable => row(StatusCode::BAD_GATEWAY, Done, Stop, "The tool executed the call, but its result is lost",
-                "The effect has happened and will not be repeated. The answer was cut off or too large; ask the tool's own system for the result."),
-            Self::NotAnswered => row(StatusCode::UNPROCESSABLE_ENTITY, Unknown, Stop, "The API has not answered a request without a key",
-                "The request was passed on without a key, as the gateway is configured, so nothing guards it: it may have been executed, and to send it again may execute it twice. Look into the API's own system."),
-            Self::StoreUnavailable => row(StatusCode::SERVICE_UNAVAILABLE, Unknown, Reuse, "The store is not available",
-                "This request ran nothing. Whether an earlier one with the same key did, the gateway cannot look up now. Send it again after Retry-After, with the same key."),
-            Self::ShuttingDown => row(StatusCode::SERVICE_UNAVAILABLE, Unknown, Reuse, "The gateway is shutting down",
-                "This request ran nothing. Send it again after Retry-After, with the same key."),
-            Self::ToolPaused => row(StatusCode::SERVICE_UNAVAILABLE, None, Reuse, "The tool is paused",
-                "Nothing was run: a person has paused this tool. Calls that were made before are still answered. Send the same request again after Retry-After, with the same key."),
+macro_rules! table {
+    ($($variant:ident = $slug:literal, $status:ident, $effect:ident, $key_action:ident, $title:literal, $text:literal;)*) => {
+        /// The name of a problem; its `type` is `/problems/{slug}`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Slug { $($variant),* }
+
+        impl Slug {
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            pub fn row(self) -> Row {
+                match self {
+                    $(Self::$variant => Row {
+                        slug: $slug,
+                        status: StatusCode::$status,
+                        effect: Effect::$effect,
+                        key_action: KeyAction::$key_action,
+                        title: $title,
+                        text: $text,
+                    }),*
+                }
+            }
         }
+    };
+}
+
+// Each row: name, status, whether the call may have had an effect, what to do with the key, title, text of the page.
+table! {
+    InvalidRequest = "invalid-request", BAD_REQUEST, None, Reuse, "The request cannot be read",
+        "Nothing was run. Mend the request as the detail says and send it again with the same key.";
+    KeyMissing = "key-missing", BAD_REQUEST, None, Reuse, "An idempotency key is missing",
+        "This tool runs nothing without a key. Send one in the Idempotency-Key header, and the same one with every repetition of the same intent.";
+    KeyInvalid = "key-invalid", BAD_REQUEST, None, Reuse, "The idempotency key is invalid",
+        "A key is 1 to 255 visible ASCII characters without spaces, bare or as a quoted string.";
+    KeyConflict = "key-conflict", BAD_REQUEST, None, Reuse, "Two idempotency keys differ",
+        "The header and the body both bring a key, and they are not the same. Send one of them, or both alike.";
+    Unauthenticated = "unauthenticated", UNAUTHORIZED, None, Stop, "No valid token",
+        "Send a bearer token that this gateway knows.";
+    Forbidden = "forbidden", FORBIDDEN, None, Stop, "This token may not do that",
+        "The token is known, but its scopes do not cover this door or this tool.";
+    UnknownTool = "unknown-tool", NOT_FOUND, None, Stop, "There is no such tool",
+        "Nothing was run. The gateway's configuration has no tool of this name.";
+    UnknownCall = "unknown-call", NOT_FOUND, None, Stop, "There is no such call",
+        "The ledger has no such call of this tenant; it may have been kept for its retention and then deleted.";
+    UnknownSaga = "unknown-saga", NOT_FOUND, None, Stop, "There is no such saga",
+        "A saga begins with the first call that names it. It may have been kept for its retention and then deleted.";
+    UnknownReconciliation = "unknown-reconciliation", NOT_FOUND, None, Stop, "There is no such reconciliation",
+        "The gateway's configuration has no reconciliation of this name, or no such report or anomaly of it is kept.";
+    UnknownPath = "unknown-path", NOT_FOUND, None, Stop, "There is nothing at this path",
+        "The gateway has no such door.";
+    MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, None, Stop, "This door takes another method",
+        "The Allow header says which.";
+    CallInProgress = "call-in-progress", CONFLICT, Unknown, Reuse, "The call is still running",
+        "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result.";
+    OutcomeUnknown = "outcome-unknown", CONFLICT, Unknown, Wait, "It is not known whether the call was executed",
+        "The request was sent to the tool, and no proof of success or failure came back. Asking again with the same key and the same arguments is safe: it never executes the call twice, and gets the outcome when it is known. Never use a new key or other arguments for it: that would be a second intent. retry_after_ms is the time until the gateway checks next; where it is null no check is planned, and a person has to look into the tool's own system and settle the call.";
+    WrongState = "wrong-state", CONFLICT, None, Stop, "Not in this state",
+        "Nothing was changed: what was asked for does not fit the present state, which the detail names.";
+    NotConfirmed = "not-confirmed", CONFLICT, None, Stop, "Not what was confirmed",
+        "Nothing was done: the act, or what it would be done to, is not what the dry run has shown. The detail says what is different. Make the dry run again, look at its answer, and confirm that.";
+    ReplayUnsafe = "replay-unsafe", CONFLICT, None, Stop, "To send it again may have an effect",
+        "Nothing was sent. Only a tool that reads, or one that deduplicates and still remembers the key, can be asked once more. The stored result is there without asking: mode stored.";
+    SessionBusy = "session-busy", CONFLICT, None, Reuse, "Another call of the session is under way",
+        "Nothing was run: this tool runs one call of a session at a time. Send the same request again after Retry-After, with the same key.";
+    SessionFrozen = "session-frozen", CONFLICT, None, Stop, "The session is frozen",
+        "Nothing was run: a person has stopped this session. Nothing of it runs until a person thaws it.";
+    StaleFencingToken = "stale-fencing-token", CONFLICT, None, Stop, "The fencing token is stale",
+        "Nothing was run: a newer branch of this session has taken over. An old branch that has woken up must stop.";
+    PossibleDuplicate = "possible-duplicate", CONFLICT, None, Stop, "This looks like an earlier call",
+        "This request was not run: a short while ago a call with another key asked for the same. The member similar_to names it. With key_action wait its outcome is not known yet: send the same request again after retry_after_ms. With key_action stop: if both calls are meant, send the request again with confirm_duplicate_of set to that call's id.";
+    KeyExpired = "key-expired", GONE, Unknown, Rotate, "The key is too old",
+        "The key was used before, longer ago than results are remembered. With other arguments it is a new intent: use a new key (key_action rotate). With the same arguments it is a late repetition, which may have been executed (key_action stop): look into the tool's own system, or ask a person.";
+    RequestTimeout = "request-timeout", REQUEST_TIMEOUT, None, Reuse, "The request took too long to arrive",
+        "Nothing was run: the request's body did not arrive in time. Send the same request again, with the same key.";
+    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, None, Stop, "The request is too large",
+        "Nothing was run.";
+    KeyReused = "key-reused", UNPROCESSABLE_ENTITY, None, Rotate, "The key stands for another call",
+        "This key was used with other arguments. A key names one intent: repeat it only with the same arguments, and use a new key for a new intent.";
+    InputRequired = "input-required", UNPROCESSABLE_ENTITY, None, Stop, "The tool asks for more",
+        "The tool's MCP server did not execute the call, but asked questions that this caller cannot be asked. A client of MCP 2026-07-28 that says what it can answer gets them.";
+    InvalidArguments = "invalid-arguments", UNPROCESSABLE_ENTITY, None, Rotate, "The arguments do not fit the tool's schema",
+        "Nothing was run. The member errors names each mistake with its place.";
+    ToolRejected = "tool-rejected", UNPROCESSABLE_ENTITY, None, Rotate, "The tool rejected the call",
+        "The tool answered that it will not do this; tool_status and tool_body say why. Change the request and use a new key.";
+    RateLimited = "rate-limited", TOO_MANY_REQUESTS, Unknown, Reuse, "Too many requests for now",
+        "This request was not run: the gateway is busy, or this token asks faster than it may. The effect is none where the gateway has seen that the call never ran, and unknown where it has not looked. Send the same request again after Retry-After, with the same key.";
+    BudgetExceeded = "budget-exceeded", TOO_MANY_REQUESTS, None, Reuse, "The budget is used up",
+        "Nothing was run: this session or user has called this tool as often as it may for now. Retry-After says when there is room again; a repetition of an earlier call costs nothing.";
+    ToolUnreachable = "tool-unreachable", BAD_GATEWAY, None, Reuse, "The tool was not reached",
+        "Surely nothing was executed: no byte of the request was sent. Send it again after Retry-After, with the same key.";
+    ToolUnavailable = "tool-unavailable", BAD_GATEWAY, None, Reuse, "The tool did not take the call",
+        "Surely nothing was executed. Send the same request again after Retry-After, with the same key.";
+    ResultUnavailable = "result-unavailable", BAD_GATEWAY, Done, Stop, "The tool executed the call, but its result is lost",
+        "The effect has happened and will not be repeated. The answer was cut off or too large; ask the tool's own system for the result.";
+    NotAnswered = "not-answered", UNPROCESSABLE_ENTITY, Unknown, Stop, "The API has not answered a request without a key",
+        "The request was passed on without a key, as the gateway is configured, so nothing guards it: it may have been executed, and to send it again may execute it twice. Look into the API's own system.";
+    StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, Unknown, Reuse, "The store is not available",
+        "This request ran nothing. Whether an earlier one with the same key did, the gateway cannot look up now. Send it again after Retry-After, with the same key.";
+    ShuttingDown = "shutting-down", SERVICE_UNAVAILABLE, Unknown, Reuse, "The gateway is shutting down",
+        "This request ran nothing. Send it again after Retry-After, with the same key.";
+    ToolPaused = "tool-paused", SERVICE_UNAVAILABLE, None, Reuse, "The tool is paused",
+        "Nothing was run: a person has paused this tool. Calls that were made before are still answered. Send the same request again after Retry-After, with the same key.";
+}
+
+impl Slug {
+    pub fn as_str(self) -> &'static str {
+        self.row().slug
     }
 }
 
-/// One failure, on its way out.
+/// One failure, as a caller is told of it.
 pub struct Problem {
-    slug: Slug,
-    detail: String,
-    call_id: Option<String>,
+    pub(super) slug: Slug,
+    pub(super) detail: String,
+    /// The call that the problem is about.
+    pub(super) call_id: Option<CallId>,
     key: Option<String>,
-    retry_after: Option<Duration>,
+    pub(super) retry_after: Option<Duration>,
     errors: Option<Vec<Mistake>>,
     tool_status: Option<u16>,
-    tool_body: Option<Box<RawValue>>,
-    similar_to: Option<CallId>,
-    differs: Option<Vec<String>>,
+    /// The tool's answer.
+    pub(super) tool_body: Option<Box<RawValue>>,
+    /// The call that this one looks like.
+    pub(super) similar_to: Option<CallId>,
+    /// Where the arguments differ from those of the call that has the key.
+    pub(super) differs: Vec<String>,
     replayed: Option<bool>,
-    /// A key action other than the table's.
-    key_action: Option<KeyAction>,
-    /// An effect that is better known than the table says.
-    effect: Option<Effect>,
+    /// As in the table, unless the failure is known better.
+    pub(super) key_action: KeyAction,
+    pub(super) effect: Effect,
 }
 
 /// One mistake in the arguments.
@@ -260,6 +230,9 @@ struct Mistake {
 
 impl Problem {
     fn new(slug: Slug, detail: impl Into<String>) -> Self {
+        let Row {
+            key_action, effect, ..
+        } = slug.row();
         Self {
             slug,
             detail: detail.into(),
@@ -270,42 +243,39 @@ impl Problem {
             tool_status: None,
             tool_body: None,
             similar_to: None,
-            differs: None,
+            differs: Vec::new(),
             replayed: None,
-            key_action: None,
-            effect: None,
+            key_action,
+            effect,
         }
     }
 
-    /// Says that the call has never run.
+    /// The call has surely not run.
     fn not_run(self) -> Self {
         Self {
-            effect: Some(Effect::None),
+            effect: Effect::None,
             ..self
         }
     }
 
-    fn differing(self, differs: Differs) -> Self {
+    /// Neither this key nor a new one helps.
+    fn stop(self) -> Self {
         Self {
-            differs: Some(differs.places).filter(|places| !places.is_empty()),
+            key_action: KeyAction::Stop,
             ..self
         }
     }
 
-    fn about(self, call_id: CallId) -> Self {
+    fn waiting(self, time: Duration) -> Self {
         Self {
-            call_id: Some(call_id.to_string()),
+            retry_after: Some(time),
             ..self
         }
     }
 
-    /// A request that cannot be read.
-    ///
-    /// `why` may quote the caller, so it is cut.
+    /// A request that cannot be read. `why` is cut, because it may quote the caller.
     pub fn invalid_request(why: &str) -> Self {
-        let why = why
-            .get(..why.floor_char_boundary(MAX_WHY))
-            .unwrap_or_default();
+        let why = &why[..why.floor_char_boundary(MAX_WHY)];
         Self::new(
             Slug::InvalidRequest,
             format!("Nothing was run, because {why}. Mend it and send it again with the same key."),
@@ -326,10 +296,6 @@ impl Problem {
             Slug::RequestTimeout,
             "Nothing was run: the request's body did not arrive in time. Send the same request again with the same key.",
         )
-    }
-
-    pub fn no_room() -> Self {
-        ErrorKind::NoRoom.into()
     }
 
     pub fn unauthenticated() -> Self {
@@ -362,66 +328,10 @@ impl Problem {
         )
     }
 
-    pub fn slug(&self) -> Slug {
-        self.slug
-    }
-
-    pub fn title(&self) -> &'static str {
-        self.slug.row().title
-    }
-
-    pub fn detail(&self) -> &str {
-        &self.detail
-    }
-
-    /// The call of the problem.
-    ///
-    /// A guessed key must not lead to a call of another tenant.
-    pub fn call_id(&self) -> Option<&str> {
-        let is_named = !matches!(self.slug, Slug::KeyExpired);
-        self.call_id.as_deref().filter(|_| is_named)
-    }
-
-    /// Whether the call may have changed the world.
-    pub fn effect(&self) -> Effect {
-        self.effect.unwrap_or(self.slug.row().effect)
-    }
-
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
-    }
-
-    /// What the caller should do with its key.
-    pub fn key_action(&self) -> KeyAction {
-        self.key_action.unwrap_or(self.slug.row().key_action)
-    }
-
-    /// Whether the request answers a tool's questions.
+    /// Whether the request answers a tool's questions (MCP).
     pub fn is_of_round(&self) -> bool {
         let key = self.key.as_deref();
         key.is_some_and(|key| key.starts_with(key::ROUND))
-    }
-
-    /// The tool's answer.
-    pub fn tool_body(&self) -> Option<&RawValue> {
-        self.tool_body.as_deref()
-    }
-
-    /// The call that this one looks like.
-    pub fn similar_to(&self) -> Option<CallId> {
-        self.similar_to
-    }
-
-    /// Where the arguments differ from those of the call that has the key.
-    pub fn differs(&self) -> &[String] {
-        self.differs.as_deref().unwrap_or_default()
-    }
-
-    fn waiting(self, time: Duration) -> Self {
-        Self {
-            retry_after: Some(time),
-            ..self
-        }
     }
 }
 

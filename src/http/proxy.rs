@@ -1,25 +1,25 @@
-//! APIs that callers use as they are: `/proxy/{name}/{path}`, or by the host's name.
+//! Proxied APIs: `/proxy/{name}/{path}`, or any path under a proxy's host name.
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::auth::{self, Known};
-use super::calls::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, traced};
+use super::calls::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
 use super::problem::Problem;
 use super::read::read_body;
-use super::{Http, MaxBody, host};
+use super::{Http, MaxBody, auth, host};
 use crate::budget::Elsewhere;
 use crate::core::proxy::Message;
 use crate::core::proxy::reply::Reply;
-use crate::core::record::Failure;
+use crate::core::record::CallId;
 use crate::gateway::{Asked, Error, ErrorKind, RequestSpan, Stored, Through, as_header, passed};
 
-/// The header for the gateway's token, where `Authorization` is for the API.
+/// The header with the gateway's token, if `Authorization` holds the API's.
 const OWN_TOKEN: HeaderName = HeaderName::from_static("oncegate-token");
 
 /// The path prefix of proxies.
@@ -36,7 +36,7 @@ pub(super) async fn by_path(State(http): State<Http>, request: Request) -> Respo
     serve(&http, name, path, request).await.into_response()
 }
 
-/// Sends a request with a proxy's host name there, whatever its path.
+/// Middleware: a request for a proxy's host name goes to that proxy, whatever its path.
 pub(super) async fn by_host(State(http): State<Http>, request: Request, next: Next) -> Response {
     let named = host::name(request.uri(), request.headers());
     match named.and_then(|host| http.gateway.proxies.of_host(host)) {
@@ -56,10 +56,12 @@ async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<
         Some(entry) if entry.passes_authorization => own,
         _ => own.or_else(|| auth::bearer_digest(&parts.headers)),
     };
-    // The gateway makes room for an answer before it claims a call.
-    let Known(caller) = Known::by_token(&parts, http, digest, 0)?;
+    // No bytes for the answer: the gateway reserves memory for it before it claims a call.
+    let caller = auth::by_token(&parts, http, digest, 0)?;
     let entry = entry.ok_or(ErrorKind::UnknownTool)?;
-    let span = RequestSpan::begin(traced(&parts.headers));
+    let context = trace_context(&parts.headers);
+    let trace_id = context.as_ref().map(|context| context.trace_id.clone());
+    let span = RequestSpan::begin(context);
     let max_body = MaxBody {
         bytes: entry.max_body,
         ..http.max_body
@@ -67,7 +69,7 @@ async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<
     let body = read_body(body, max_body).await?;
     let asked = Asked {
         message: message(&parts, path, body),
-        trace_id: traced(&parts.headers).map(|context| context.trace_id),
+        trace_id,
         span,
     };
     match http.gateway.proxies.serve(&caller, name, asked).await {
@@ -89,28 +91,23 @@ fn message(parts: &Parts, path: &str, body: Bytes) -> Message {
     }
 }
 
-/// The API's stored answer.
+/// The API's answer, as it is stored.
 fn kept(stored: &Stored, reply: Reply) -> Result<Response, Problem> {
     let is_replayed = stored.replayed_age_ms.is_some();
-    // The room that was made for what is kept is held as long as the answer is sent.
+    // The stored bytes hold their reserved memory, and must live until the answer is sent.
     let body = Bytes::from_owner(Held {
         body: reply.body,
         _kept: stored.json.clone(),
     });
     let call_id = stored.record.intent.call_id;
-    let written = written(Reply { body, ..reply });
-    let mut response = written.map_err(|kind| Error {
+    let reply = Reply { body, ..reply };
+    let answer = response_of(reply).map_err(|kind| Error {
         call_id: Some(call_id),
         ..kind.alone()
     })?;
-    response
-        .extensions_mut()
-        .insert(Elsewhere(stored.json.len()));
-    tell(&mut response, is_replayed, "executed");
-    if let Ok(call_id) = call_id.to_string().parse() {
-        response.headers_mut().insert(CALL_ID, call_id);
-    }
-    Ok(response)
+    let shared = Extension(Elsewhere(stored.json.len()));
+    let answer = with_call_headers(answer, is_replayed, "executed", Some(call_id));
+    Ok((shared, answer).into_response())
 }
 
 struct Held {
@@ -124,49 +121,55 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// The API's own refusal, unchanged; or why there is no answer.
+/// The API's own refusal, unchanged, or the problem that says why the API gave none.
 fn refused(error: Error) -> Result<Response, Problem> {
-    let (ErrorKind::ToolRejected(Failure { body, .. })
-    | ErrorKind::ToolUnavailable(Failure { body, .. })
-    | ErrorKind::Fenced(Failure { body, .. })) = &error.kind
-    else {
+    let body = match &error.kind {
+        ErrorKind::ToolRejected(failure)
+        | ErrorKind::ToolUnavailable(failure)
+        | ErrorKind::Fenced(failure) => failure.body.as_deref(),
+        _ => None,
+    };
+    let Some(reply) = body.and_then(Reply::read) else {
         return Err(error.into());
     };
-    let reply = body.as_deref().and_then(Reply::read);
-    let Some(reply) = reply else {
-        return Err(error.into());
-    };
-    let mut response = written(reply)?;
-    tell(&mut response, error.replayed == Some(true), "not-executed");
-    if let Some(call_id) = error.call_id.and_then(|id| id.to_string().parse().ok()) {
-        response.headers_mut().insert(CALL_ID, call_id);
-    }
-    Ok(response)
+    let is_replayed = error.replayed == Some(true);
+    Ok(with_call_headers(
+        response_of(reply)?,
+        is_replayed,
+        "not-executed",
+        error.call_id,
+    ))
 }
 
-fn tell(response: &mut Response, is_replayed: bool, outcome: &'static str) {
-    let headers = response.headers_mut();
+/// Adds the gateway's headers about the call to an answer of the API.
+fn with_call_headers(
+    answer: Response,
+    is_replayed: bool,
+    outcome: &'static str,
+    call_id: Option<CallId>,
+) -> Response {
     let outcome = if is_replayed { "replayed" } else { outcome };
-    headers.insert(GATEWAY_OUTCOME, HeaderValue::from_static(outcome));
-    if is_replayed {
-        headers.insert(REPLAYED, HeaderValue::from_static("true"));
-    }
+    (
+        header(GATEWAY_OUTCOME, Some(outcome)),
+        header(REPLAYED, is_replayed.then_some("true")),
+        header(CALL_ID, call_id.map(|call_id| call_id.to_string())),
+        answer,
+    )
+        .into_response()
 }
 
-fn written(reply: Reply) -> Result<Response, ErrorKind> {
-    let unreadable = |_| ErrorKind::ResultUnavailable("its head cannot be written".into());
-    let status = StatusCode::from_u16(reply.status);
-    let status = status.map_err(|error| unreadable(error.to_string()))?;
+fn response_of(reply: Reply) -> Result<Response, ErrorKind> {
+    let unreadable = || ErrorKind::ResultUnavailable("its head cannot be written".into());
+    let status = StatusCode::from_u16(reply.status).map_err(|_| unreadable())?;
     let mut headers = HeaderMap::new();
     for (name, value) in &reply.headers {
-        let name: Result<HeaderName, _> = name.parse();
-        let name = name.map_err(|error| unreadable(error.to_string()))?;
-        headers.append(name, as_header(value).map_err(unreadable)?);
+        let name: HeaderName = name.parse().map_err(|_| unreadable())?;
+        headers.append(name, as_header(value).map_err(|_| unreadable())?);
     }
     Ok((status, headers, Body::from(reply.body)).into_response())
 }
 
-/// An answer that goes through as it comes.
+/// The answer to a request without a key, passed on as it arrives.
 fn passing<B>(response: axum::http::Response<B>) -> Response
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -179,7 +182,7 @@ where
             headers.append(name, value);
         }
     }
-    // Of HEAD it says what GET would have.
+    // The answer to HEAD has no body, but the length that GET would have.
     if let Some(length) = parts.headers.get(CONTENT_LENGTH) {
         headers.insert(CONTENT_LENGTH, length.clone());
     }

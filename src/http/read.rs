@@ -1,16 +1,14 @@
-//! Reads bodies, reasons, ids, times and pages. One place for all routes, so that they refuse the
-//! same.
+//! Reads paths, queries, headers and bodies: all routes refuse the same mistakes in the same words.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-use axum::RequestExt;
 use axum::body::{self, Body, Bytes};
-use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::HeaderMap;
-use axum::http::header::ACCEPT;
+use axum::http::header::{ACCEPT, AsHeaderName};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::{RequestExt, RequestPartsExt};
 use http_body_util::LengthLimitError;
 use jiff::Timestamp;
 use serde::de::value::MapAccessDeserializer;
@@ -18,18 +16,18 @@ use serde::de::{DeserializeOwned, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
 
-use super::auth::Known;
 use super::problem::Problem;
-use super::{Http, MaxBody};
+use super::{Http, MaxBody, auth};
 use crate::budget::Exhausted;
 use crate::core::caller::Caller;
 use crate::core::ledger::LIMITS;
 use crate::core::record::CallId;
+use crate::core::saga::SagaId;
+use crate::core::session::SessionId;
 use crate::gateway::ErrorKind;
 
-/// The longest reason that a person may give, in bytes.
+/// The longest reason for a person's act, in bytes.
 const MAX_REASON: usize = 1_000;
 /// The longest user, session, saga or trace id, in bytes.
 const MAX_ID: usize = 255;
@@ -69,131 +67,165 @@ pub(super) struct OptionalReason {
     reason: Option<String>,
 }
 
-/// The tenant parameter. An administrator may name another tenant.
+/// The query of a route that finds one thing by its tenant and its id.
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Whose {
+pub(super) struct TenantQuery {
     /// Whose it is; the caller's own tenant if it is not named.
     #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     tenant: Option<String>,
 }
 
-impl Whose {
-    /// The tenant that a caller means.
+impl TenantQuery {
+    /// The named tenant, or the caller's own. Whether the caller may read it is decided later.
     pub(super) fn tenant_for(self, caller: &Caller) -> Result<String, Problem> {
         let tenant = self.tenant.unwrap_or_else(|| caller.tenant.clone());
         identity("tenant", tenant)
     }
 }
 
-/// The members of a query.
+/// The parameters of a request's query.
 pub(super) struct QueryOf<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequestParts<Http> for QueryOf<T> {
+fn query_of<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
+    let read = Query::try_from_uri(uri);
+    let Query(members) = read.map_err(|error| Problem::invalid_request(&error.body_text()))?;
+    Ok(members)
+}
+
+/// Reads a query that is given as text, as pages of the console have it.
+pub(super) fn query<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
+    let uri = format!("/?{query}").parse();
+    query_of(&uri.map_err(|_| Problem::invalid_request("the query cannot be read"))?)
+}
+
+/// A request of a known caller, and what it is about.
+pub(super) struct On<T> {
+    pub(super) http: Http,
+    pub(super) caller: Caller,
+    pub(super) target: T,
+}
+
+impl<T: Target> FromRequestParts<Http> for On<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Http) -> Result<Self, Problem> {
-        let read = Query::try_from_uri(&parts.uri);
-        read.map(|Query(asked)| Self(asked))
-            .map_err(|error| Problem::invalid_request(&error.body_text()))
+    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
+        let caller = auth::caller_of(parts, http)?;
+        let (http, target) = (http.clone(), T::read(parts, &caller).await?);
+        Ok(Self {
+            http,
+            caller,
+            target,
+        })
     }
 }
 
-/// The tool in a path.
+/// A request to act on one thing, with the person's reason as its body.
+pub(super) struct Act<T> {
+    pub(super) http: Http,
+    pub(super) caller: Caller,
+    pub(super) target: T,
+    pub(super) reason: String,
+}
+
+impl<T: Target + 'static> FromRequest<Http> for Act<T> {
+    type Rejection = Problem;
+
+    async fn from_request(mut request: Request, http: &Http) -> Result<Self, Problem> {
+        let on: On<T> = request.extract_parts_with_state(http).await?;
+        let reason = read_reason(request.into_body(), http.max_body).await?;
+        Ok(Self {
+            http: on.http,
+            caller: on.caller,
+            target: on.target,
+            reason,
+        })
+    }
+}
+
+/// What a request can be about: a thing that its path names, or its query.
+pub(super) trait Target: Sized + Send {
+    /// Reads it. The tenant of a session or saga is the caller's, unless the query names one.
+    ///
+    /// # Errors
+    /// It cannot be read; no such thing can exist.
+    fn read(
+        parts: &mut Parts,
+        caller: &Caller,
+    ) -> impl Future<Output = Result<Self, Problem>> + Send;
+}
+
+/// Nothing in particular.
+impl Target for () {
+    async fn read(_: &mut Parts, _: &Caller) -> Result<Self, Problem> {
+        Ok(())
+    }
+}
+
+impl<T: DeserializeOwned + Send> Target for QueryOf<T> {
+    async fn read(parts: &mut Parts, _: &Caller) -> Result<Self, Problem> {
+        query_of(&parts.uri).map(Self)
+    }
+}
+
 pub(super) struct ToolName(pub(super) String);
 
-impl FromRequestParts<Http> for ToolName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
-        let named: Result<Path<String>, PathRejection> =
-            Path::from_request_parts(parts, http).await;
-        named
-            .map(|Path(name)| Self(name))
-            .map_err(|_| ErrorKind::UnknownTool.into())
+impl Target for ToolName {
+    async fn read(parts: &mut Parts, _: &Caller) -> Result<Self, Problem> {
+        let name = in_path(parts).await.ok_or(ErrorKind::UnknownTool)?;
+        Ok(Self(name))
     }
 }
 
-/// The call in a path.
-pub(super) struct NamedCall(pub(super) CallId);
-
-impl FromRequestParts<Http> for NamedCall {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
-        let named: Result<Path<String>, PathRejection> =
-            Path::from_request_parts(parts, http).await;
-        let id = named.ok().and_then(|Path(id)| Uuid::try_parse(&id).ok());
-        id.map(|id| Self(CallId(id)))
-            .ok_or_else(|| ErrorKind::UnknownCall.into())
+impl Target for CallId {
+    async fn read(parts: &mut Parts, _: &Caller) -> Result<Self, Problem> {
+        let id = in_path(parts).await.ok_or(ErrorKind::UnknownCall)?;
+        Ok(Self(id))
     }
 }
 
-/// One thing in a path, and its tenant.
-pub(super) struct Named {
-    pub(super) caller: Caller,
-    pub(super) tenant: String,
+impl Target for SessionId {
+    async fn read(parts: &mut Parts, caller: &Caller) -> Result<Self, Problem> {
+        let (tenant, id) = tenant_and_id(parts, caller).await?;
+        Ok(Self { tenant, id })
+    }
+}
+
+impl Target for SagaId {
+    async fn read(parts: &mut Parts, caller: &Caller) -> Result<Self, Problem> {
+        let (tenant, id) = tenant_and_id(parts, caller).await?;
+        Ok(Self { tenant, id })
+    }
+}
+
+pub(super) struct AnomalyName {
+    pub(super) reconciliation: String,
     pub(super) id: String,
 }
 
-impl FromRequestParts<Http> for Named {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Problem> {
-        let Known(caller) = Known::from_request_parts(parts, http).await?;
-        let id: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, http).await;
-        let Path(id) = id.map_err(|_| Problem::invalid_request("the id cannot be read"))?;
-        let QueryOf(whose) = QueryOf::<Whose>::from_request_parts(parts, http).await?;
-        let tenant = whose.tenant_for(&caller)?;
-        Ok(Self {
-            caller,
-            tenant,
-            id: identity("the id", id)?,
-        })
+impl Target for AnomalyName {
+    async fn read(parts: &mut Parts, _: &Caller) -> Result<Self, Problem> {
+        let (reconciliation, id) = in_path(parts)
+            .await
+            .ok_or(ErrorKind::UnknownReconciliation)?;
+        Ok(Self { reconciliation, id })
     }
 }
 
-/// A person's act on one thing, and why.
-pub(super) struct Act {
-    pub(super) on: Named,
-    pub(super) reason: String,
+async fn tenant_and_id(parts: &mut Parts, caller: &Caller) -> Result<(String, String), Problem> {
+    let unreadable = || Problem::invalid_request("the id cannot be read");
+    let id = in_path(parts).await.ok_or_else(unreadable)?;
+    let tenant = query_of::<TenantQuery>(&parts.uri)?.tenant_for(caller)?;
+    Ok((tenant, identity("the id", id)?))
 }
 
-impl FromRequest<Http> for Act {
-    type Rejection = Problem;
-
-    async fn from_request(mut request: Request, http: &Http) -> Result<Self, Problem> {
-        let on = request
-            .extract_parts_with_state::<Named, Http>(http)
-            .await?;
-        let reason = read_reason(request.into_body(), http.max_body).await?;
-        Ok(Self { on, reason })
-    }
+/// The variable parts of a path. `None`: they are no text, or not of this type.
+pub(super) async fn in_path<T: DeserializeOwned + Send + 'static>(parts: &mut Parts) -> Option<T> {
+    parts.extract().await.ok().map(|Path(name)| name)
 }
 
-/// A person's act on one call, and why.
-pub(super) struct ActOnCall {
-    pub(super) caller: Caller,
-    pub(super) call_id: CallId,
-    pub(super) reason: String,
-}
-
-impl FromRequest<Http> for ActOnCall {
-    type Rejection = Problem;
-
-    async fn from_request(mut request: Request, http: &Http) -> Result<Self, Problem> {
-        let Known(caller) = request.extract_parts_with_state(http).await?;
-        let NamedCall(call_id) = request.extract_parts_with_state(http).await?;
-        Ok(Self {
-            caller,
-            call_id,
-            reason: read_reason(request.into_body(), http.max_body).await?,
-        })
-    }
-}
-
-/// The whole body, if it is short and comes soon.
+/// Reads a whole body, within the bounds on its size and its time.
 pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Problem> {
     let read = timeout(max_body.time, body::to_bytes(body, max_body.bytes)).await;
     let read = read.map_err(|_| Problem::body_too_slow())?;
@@ -201,7 +233,7 @@ pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Pr
         if is_caused_by::<LengthLimitError>(&error) {
             Problem::body_too_large(max_body.bytes)
         } else if is_caused_by::<Exhausted>(&error) {
-            Problem::no_room()
+            ErrorKind::NoRoom.into()
         } else {
             Problem::invalid_request("the request's body could not be read")
         }
@@ -213,16 +245,16 @@ fn is_caused_by<E: std::error::Error + 'static>(error: &axum::Error) -> bool {
     std::iter::successors(first, |error| error.source()).any(|error| error.is::<E>())
 }
 
-/// Reads an object with these members.
+/// Reads a JSON object with these members.
 pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
     let read: Result<Members<T>, _> = serde_json::from_slice(bytes);
     let read = read.map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
     Ok(read.0)
 }
 
-/// The members of an object.
+/// A type that is read from a JSON object only.
 ///
-/// A list is refused. A derived `Deserialize` would read it as the members in their order.
+/// A derived `Deserialize` would also take a list, as the members in their order.
 pub(super) struct Members<T>(pub(super) T);
 
 impl<'a, T: Deserialize<'a>> Deserialize<'a> for Members<T> {
@@ -245,38 +277,54 @@ impl<'a, T: Deserialize<'a>> Visitor<'a> for OfObject<T> {
     }
 }
 
-/// Reads one of some words.
+/// Reads the variant of an enum from a JSON string only.
 ///
-/// An object is refused. A derived `Deserialize` would read `{"word": null}`, too.
+/// A derived `Deserialize` would also take the object `{"word": null}`.
 pub(super) fn word<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<T, D::Error> {
     let word = String::deserialize(value)?;
     T::deserialize(word.into_deserializer())
 }
 
-/// Reads an object, or an empty body.
-pub(super) fn optional_object<'a, T: Default + Deserialize<'a>>(
-    bytes: &'a [u8],
+/// Reads a member, and tells null (`Some`) from an absent member (`None`, by `default`).
+pub(super) fn given<'a, D: Deserializer<'a>, T: Deserialize<'a>>(
+    value: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(value).map(Some)
+}
+
+/// Reads a body that is a JSON object with these members.
+pub(super) async fn read_object<T: DeserializeOwned>(
+    body: Body,
+    max_body: MaxBody,
 ) -> Result<T, Problem> {
+    object(&read_body(body, max_body).await?)
+}
+
+/// Reads the same, or an empty body as an object without members.
+pub(super) async fn read_optional_object<T: DeserializeOwned + Default>(
+    body: Body,
+    max_body: MaxBody,
+) -> Result<T, Problem> {
+    let bytes = read_body(body, max_body).await?;
     if bytes.is_empty() {
-        Ok(T::default())
-    } else {
-        object(bytes)
+        return Ok(T::default());
     }
+    object(&bytes)
 }
 
 /// Reads `{"reason": "…"}`, the reason of a person's act.
 pub(super) async fn read_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
-    let read: Reason = object(&read_body(body, max_body).await?)?;
+    let read: Reason = read_object(body, max_body).await?;
     read.reason.checked()
 }
 
-/// Reads the reason of an act that needs none: the body may be empty, and so may the reason.
+/// Reads the reason of an act that needs none. Without one the text is empty.
 pub(super) async fn read_optional_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
-    let read: OptionalReason = optional_object(&read_body(body, max_body).await?)?;
+    let read: OptionalReason = read_optional_object(body, max_body).await?;
     read.reason.map_or_else(|| Ok(String::new()), reason)
 }
 
-/// Checks a reason: it is stored, logged and read.
+/// Checks a reason, because it is stored, logged and shown.
 pub(super) fn reason(reason: String) -> Result<String, Problem> {
     if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control)
     {
@@ -287,7 +335,7 @@ pub(super) fn reason(reason: String) -> Result<String, Problem> {
     Ok(reason)
 }
 
-/// Checks an id: it is stored, logged and sent as a header.
+/// Checks an id, because it is stored, logged and sent as a header.
 pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     if id.len() > MAX_ID || id.chars().any(char::is_control) {
         let why = format!("{name} must be at most {MAX_ID} bytes without control characters");
@@ -296,28 +344,62 @@ pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
     Ok(id)
 }
 
-/// Reads a time.
+/// Checks the tenant of a list, if one is named.
+pub(super) fn named_tenant(tenant: Option<String>) -> Result<Option<String>, Problem> {
+    tenant.map(|tenant| identity("tenant", tenant)).transpose()
+}
+
+/// Reads a parameter if it is given; refuses a bad one by saying what it must be.
+pub(super) fn parameter<T>(
+    name: &str,
+    must_be: &str,
+    text: Option<String>,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    let refuse = || Problem::invalid_request(&format!("{name} must be {must_be}"));
+    text.map(|text| read(&text).ok_or_else(refuse)).transpose()
+}
+
+/// Reads a parameter that must be one of these words.
+pub(super) fn one_of<T: Copy>(
+    name: &str,
+    all: &[T],
+    word: impl Fn(T) -> &'static str,
+    text: Option<String>,
+) -> Result<Option<T>, Problem> {
+    let words: Vec<&str> = all.iter().map(|one| word(*one)).collect();
+    let must_be = format!("one of {}", words.join(", "));
+    parameter(name, &must_be, text, |text| {
+        all.iter().copied().find(|one| word(*one) == text)
+    })
+}
+
+/// Reads a parameter that is a time.
 pub(super) fn moment(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
-    let refuse = |_| {
-        Problem::invalid_request(&format!(
-            "{name} must be a time of RFC 3339, such as 2026-01-31T12:00:00Z"
-        ))
-    };
-    text.map(|text| text.parse::<Timestamp>())
-        .transpose()
-        .map_err(refuse)
+    let must_be = "a time of RFC 3339, such as 2026-01-31T12:00:00Z";
+    parameter(name, must_be, text, |text| text.parse().ok())
 }
 
 /// Reads the limit of a list; without one, the default.
 pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
-    let limit = text.map_or(Some(or), |text| text.parse().ok());
-    let limit = limit.filter(|limit| (1..=LIMITS.1).contains(limit));
-    limit.ok_or_else(|| {
-        Problem::invalid_request(&format!("limit must be a number from 1 to {}", LIMITS.1))
-    })
+    let must_be = format!("a number from 1 to {}", LIMITS.1);
+    let limit = parameter("limit", &must_be, text, |text| {
+        text.parse()
+            .ok()
+            .filter(|limit| (1..=LIMITS.1).contains(limit))
+    });
+    Ok(limit?.unwrap_or(or))
 }
 
-/// Whether a caller accepts this media type.
+/// Reads the cursor of a list.
+pub(super) fn cursor<T>(
+    text: Option<String>,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, Problem> {
+    parameter("cursor", "the next_cursor of an earlier answer", text, read)
+}
+
+/// Whether the `Accept` header names this media type.
 pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let lines = headers.get_all(ACCEPT).iter();
     lines
@@ -326,11 +408,12 @@ pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
         .any(|accepted| accepted.trim().starts_with(kind))
 }
 
-/// Reads the cursor of a list.
-pub(super) fn cursor<T>(
-    text: Option<String>,
-    parse: impl FnOnce(&str) -> Option<T>,
-) -> Result<Option<T>, Problem> {
-    let refuse = || Problem::invalid_request("cursor must be the next_cursor of an earlier answer");
-    text.map(|text| parse(&text).ok_or_else(refuse)).transpose()
+/// The only line of a header. `Some(Err(()))`: the header has several lines.
+pub(super) fn only_line<'a>(
+    headers: &'a HeaderMap,
+    name: impl AsHeaderName,
+) -> Option<Result<&'a HeaderValue, ()>> {
+    let mut lines = headers.get_all(name).iter();
+    let first = lines.next()?;
+    Some(lines.next().map_or(Ok(first), |_| Err(())))
 }

@@ -1,27 +1,37 @@
-//! The routes of reconciliations.
+//! The routes of reconciliations, and of persons' acts on the anomalies that they find.
 
 use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
-use super::auth::Known;
-use super::ledger::time;
+use super::ledger::{millis, time};
 use super::problem::Problem;
-use super::read::{QueryOf, cursor, limit, moment, optional_object, read_body};
+use super::read::{Act, AnomalyName, On, QueryOf};
+use super::read::{cursor, in_path, limit, moment, read_optional_object};
 use crate::core::ledger::LIMITS;
-use crate::core::reconcile::anomaly::Listed;
+use crate::core::reconcile::anomaly::{Listed, Request};
 use crate::gateway::ErrorKind;
-use crate::gateway::reconcile::{Overview, Period, Report};
+use crate::gateway::reconcile::{Period, Report};
 
-type Named = Result<Path<String>, PathRejection>;
+/// The name of a reconciliation in a path.
+pub(super) struct Name(String);
+
+impl FromRequestParts<Http> for Name {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Http) -> Result<Self, Problem> {
+        let name = in_path(parts).await;
+        Ok(Self(name.ok_or(ErrorKind::UnknownReconciliation)?))
+    }
+}
 
 /// Which part of the time is looked at; without it, one window up to now, less the lag.
 #[derive(Default, Deserialize, ToSchema)]
@@ -36,57 +46,50 @@ pub(super) struct RunBody {
 }
 
 /// `GET /v1/reconciliations`
-pub(super) async fn list(
-    State(http): State<Http>,
-    Known(caller): Known,
-) -> Result<Response, Problem> {
-    let all = http
-        .gateway
-        .reconciler
-        .list_reconciliations(&caller)
-        .await?;
-    let reconciliations = all.iter().map(OverviewView::of).collect();
-    Ok(Json(ListView { reconciliations }).into_response())
+pub(super) async fn list(on: On<()>) -> Result<Response, Problem> {
+    let reconciler = &on.http.gateway.reconciler;
+    let all = reconciler.list_reconciliations(&on.caller).await?;
+    let reconciliations = all.iter().map(|overview| OverviewView {
+        name: &overview.name,
+        every_ms: overview.every.map(millis),
+        next_run_at: overview.next_run_at.map(time),
+        looked_until: overview.looked_until.map(time),
+        last_run: overview.last.as_ref().map(|report| RunView {
+            run: &report.run,
+            state: report.state.as_str(),
+            error: report.error.as_deref(),
+            since: at(report.since),
+            until: at(report.until),
+            started_at: at(report.started_at),
+            counts: &report.counts,
+        }),
+    });
+    Ok(Json(ListView {
+        reconciliations: reconciliations.collect(),
+    })
+    .into_response())
 }
 
 /// `POST /v1/reconciliations/{name}/run`
-pub(super) async fn run(
-    State(http): State<Http>,
-    Known(caller): Known,
-    name: Named,
-    body: Body,
-) -> Result<Response, Problem> {
-    let name = read_name(name)?;
-    let bytes = read_body(body, http.max_body).await?;
-    let body: RunBody = optional_object(&bytes)?;
-    let asked = Period {
+pub(super) async fn run(on: On<()>, Name(name): Name, body: Body) -> Result<Response, Problem> {
+    let body: RunBody = read_optional_object(body, on.http.max_body).await?;
+    let period = Period {
         since: moment("since", body.since)?,
         until: moment("until", body.until)?,
     };
-    let report = http
-        .gateway
-        .reconciler
-        .reconcile_now(&caller, &name, asked)
-        .await?;
-    shown(&http, &report, 0, LIMITS.1 as usize).await
+    let reconciler = &on.http.gateway.reconciler;
+    let report = reconciler.reconcile_now(&on.caller, &name, period).await?;
+    shown(&on.http, &report, 0, LIMITS.1 as usize).await
 }
 
 /// `GET /v1/reconciliations/{name}`
-pub(super) async fn show(
-    State(http): State<Http>,
-    Known(caller): Known,
-    name: Named,
-    QueryOf(wanted): QueryOf<Wanted>,
-) -> Result<Response, Problem> {
-    let name = read_name(name)?;
+pub(super) async fn show(on: On<QueryOf<Wanted>>, Name(name): Name) -> Result<Response, Problem> {
+    let QueryOf(wanted) = on.target;
     let limit = limit(wanted.limit, LIMITS.1)?;
     let from: usize = cursor(wanted.cursor, |text| text.parse().ok())?.unwrap_or_default();
-    let report = http
-        .gateway
-        .reconciler
-        .find_report(&caller, &name, wanted.run.as_deref())
-        .await?;
-    shown(&http, &report, from, limit as usize).await
+    let (reconciler, run) = (&on.http.gateway.reconciler, wanted.run.as_deref());
+    let report = reconciler.find_report(&on.caller, &name, run).await?;
+    shown(&on.http, &report, from, limit as usize).await
 }
 
 /// Which report, and which part of its anomalies.
@@ -104,11 +107,6 @@ pub(super) struct Wanted {
     limit: Option<String>,
 }
 
-fn read_name(name: Named) -> Result<String, Problem> {
-    let unknown = |_| Problem::from(ErrorKind::UnknownReconciliation);
-    name.map(|Path(name)| name).map_err(unknown)
-}
-
 async fn shown(
     http: &Http,
     report: &Report,
@@ -119,7 +117,48 @@ async fn shown(
     let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
     http.gateway.reconciler.refresh(&mut anomalies).await?;
     let next = (end < report.anomalies.len()).then(|| end.to_string());
-    Ok(Json(ReportView::of(report, &anomalies, next)).into_response())
+    Ok(Json(ReportView {
+        name: &report.name,
+        run: &report.run,
+        state: report.state.as_str(),
+        error: report.error.as_deref(),
+        by: &report.by,
+        since: at(report.since),
+        until: at(report.until),
+        started_at: at(report.started_at),
+        finished_at: report.finished_at.map(at),
+        calls: report.calls,
+        items: report.items,
+        matched: report.matched,
+        undecided: report.undecided,
+        counts: &report.counts,
+        new: &report.new,
+        anomalies: anomalies.iter().map(AnomalyView::of).collect(),
+        next_cursor: next,
+    })
+    .into_response())
+}
+
+/// `POST /v1/reconciliations/{name}/anomalies/{id}/compensate`
+pub(super) async fn undo(act: Act<AnomalyName>) -> Result<Response, Problem> {
+    on_anomaly(&act, Request::Compensate).await
+}
+
+/// `POST /v1/reconciliations/{name}/anomalies/{id}/ignore`
+pub(super) async fn ignore(act: Act<AnomalyName>) -> Result<Response, Problem> {
+    on_anomaly(&act, Request::Ignore).await
+}
+
+/// `POST /v1/reconciliations/{name}/anomalies/{id}/adopt`
+pub(super) async fn adopt(act: Act<AnomalyName>) -> Result<Response, Problem> {
+    on_anomaly(&act, Request::Adopt).await
+}
+
+async fn on_anomaly(act: &Act<AnomalyName>, request: Request) -> Result<Response, Problem> {
+    let reconciler = &act.http.gateway.reconciler;
+    let AnomalyName { reconciliation, id } = &act.target;
+    let acting = reconciler.act_on_anomaly(&act.caller, reconciliation, id, request, &act.reason);
+    Ok(Json(AnomalyView::of(&acting.await?)).into_response())
 }
 
 /// Every reconciliation that is configured.
@@ -164,29 +203,6 @@ struct RunView<'a> {
     counts: &'a BTreeMap<String, u64>,
 }
 
-impl<'a> OverviewView<'a> {
-    fn of(overview: &'a Overview) -> Self {
-        let every = overview
-            .every
-            .map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX));
-        Self {
-            name: &overview.name,
-            every_ms: every,
-            next_run_at: overview.next_run_at.map(time),
-            looked_until: overview.looked_until.map(time),
-            last_run: overview.last.as_ref().map(|report| RunView {
-                run: &report.run,
-                state: report.state.as_str(),
-                error: report.error.as_deref(),
-                since: at(report.since),
-                until: at(report.until),
-                started_at: at(report.started_at),
-                counts: &report.counts,
-            }),
-        }
-    }
-}
-
 /// The findings of one run.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ReconciliationReport)]
@@ -224,30 +240,6 @@ pub(super) struct ReportView<'a> {
     /// Where to go on, unless these were all.
     #[schema(required)]
     next_cursor: Option<String>,
-}
-
-impl<'a> ReportView<'a> {
-    fn of(report: &'a Report, anomalies: &'a [Listed], next_cursor: Option<String>) -> Self {
-        Self {
-            name: &report.name,
-            run: &report.run,
-            state: report.state.as_str(),
-            error: report.error.as_deref(),
-            by: &report.by,
-            since: at(report.since),
-            until: at(report.until),
-            started_at: at(report.started_at),
-            finished_at: report.finished_at.map(at),
-            calls: report.calls,
-            items: report.items,
-            matched: report.matched,
-            undecided: report.undecided,
-            counts: &report.counts,
-            new: &report.new,
-            anomalies: anomalies.iter().map(AnomalyView::of).collect(),
-            next_cursor,
-        }
-    }
 }
 
 /// One thing that ledger and source disagree on.
@@ -300,7 +292,7 @@ struct ActedView<'a> {
 }
 
 impl<'a> AnomalyView<'a> {
-    pub(super) fn of(listed: &'a Listed) -> Self {
+    fn of(listed: &'a Listed) -> Self {
         Self {
             id: &listed.id,
             kind: listed.kind.as_str(),
@@ -325,7 +317,7 @@ impl<'a> AnomalyView<'a> {
     }
 }
 
-/// A kept time, as it is shown.
+/// A time in microseconds, as it is stored, in RFC 3339.
 fn at(microseconds: i64) -> String {
     Timestamp::from_microsecond(microseconds).map_or_else(|_| String::new(), time)
 }

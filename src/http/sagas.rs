@@ -1,53 +1,37 @@
-//! The routes of sagas: show, end, and settle stuck ones.
+//! The routes of sagas: list, show, complete, abort, and act on stuck ones.
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{MatchedPath, State};
+use axum::extract::MatchedPath;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
-use super::Http;
-use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
-use super::read::{
-    Act, ActOnCall, Named, QueryOf, Whose, cursor, identity, limit, read_optional_reason,
-};
+use super::read::{Act, On, QueryOf, TenantQuery};
+use super::read::{cursor, limit, named_tenant, one_of, read_optional_reason};
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
-use crate::core::record::{Record, State as CallState};
-use crate::core::saga::{Saga, SagaId, State as SagaState};
+use crate::core::record::{CallId, Record, State as CallState};
+use crate::core::saga::{Saga, SagaId, State as SagaState, Trouble};
 use crate::gateway::{SagaAct, SagaAt, SagaQuery};
 
 /// `GET /v1/sagas`
-pub(super) async fn list(
-    State(http): State<Http>,
-    Known(caller): Known,
-    QueryOf(asked): QueryOf<Parameters>,
-) -> Result<Response, Problem> {
-    let state = asked.state.map(|word| {
-        SagaState::ALL
-            .into_iter()
-            .find(|state| state.as_str() == word)
-    });
-    if state == Some(None) {
-        let why = "state must be one of open, completed, compensating, compensated, stuck";
-        return Err(Problem::invalid_request(why));
-    }
+pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
+    let QueryOf(asked) = on.target;
+    let state = one_of("state", &SagaState::ALL, SagaState::as_str, asked.state)?;
     let query = SagaQuery {
-        tenant: asked
-            .tenant
-            .map(|tenant| identity("tenant", tenant))
-            .transpose()?,
-        state: state.flatten(),
+        tenant: named_tenant(asked.tenant)?,
+        state,
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };
-    let (sagas, next) = http.gateway.sagas.list_sagas(&caller, &query).await?;
+    let (sagas, next) = on.http.gateway.sagas.list_sagas(&on.caller, &query).await?;
     let page = PageView {
         sagas: sagas.iter().map(SagaView::of).collect(),
-        next_cursor: next.map(|place| place.to_cursor()),
+        next_cursor: next.map(Position::to_cursor),
     };
     Ok(Json(page).into_response())
 }
@@ -68,87 +52,77 @@ pub(super) struct Parameters {
 }
 
 /// `GET /v1/sagas/{id}`
-pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
-    let sagas = &http.gateway.sagas;
-    Ok(shown(&sagas.find_saga(&named.caller, &id(&named)).await?))
+pub(super) async fn show(on: On<SagaId>) -> Result<Response, Problem> {
+    let sagas = &on.http.gateway.sagas;
+    Ok(shown(&sagas.find_saga(&on.caller, &on.target).await?))
 }
 
-/// `GET /v1/sagas/retry` and `GET /v1/sagas/skip`: sagas of these names.
+/// `GET /v1/sagas/retry` and `GET /v1/sagas/skip`: the sagas named "retry" and "skip".
+///
+/// Their paths would otherwise be those of the acts on many sagas, which take only POST.
 pub(super) async fn show_named(
-    State(http): State<Http>,
-    Known(caller): Known,
+    On {
+        http,
+        caller,
+        target,
+    }: On<QueryOf<TenantQuery>>,
     path: MatchedPath,
-    QueryOf(whose): QueryOf<Whose>,
 ) -> Result<Response, Problem> {
     let name = path.as_str().rsplit('/').next().unwrap_or_default();
-    let id = SagaId::new(whose.tenant_for(&caller)?, name);
+    let id = SagaId::new(target.0.tenant_for(&caller)?, name);
     Ok(shown(&http.gateway.sagas.find_saga(&caller, &id).await?))
 }
 
 /// `POST /v1/sagas/{id}/complete`
-pub(super) async fn complete(
-    State(http): State<Http>,
-    named: Named,
-    body: Body,
-) -> Result<Response, Problem> {
-    let reason = read_optional_reason(body, http.max_body).await?;
-    let sagas = &http.gateway.sagas;
-    let id = id(&named);
-    let completing = sagas.complete_saga(&named.caller, &id, &reason);
+pub(super) async fn complete(on: On<SagaId>, body: Body) -> Result<Response, Problem> {
+    let reason = read_optional_reason(body, on.http.max_body).await?;
+    let sagas = &on.http.gateway.sagas;
+    let completing = sagas.complete_saga(&on.caller, &on.target, &reason);
     Ok(shown(&completing.await?))
 }
 
 /// `POST /v1/sagas/{id}/abort`
-pub(super) async fn abort(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let (id, sagas) = (id(&act.on), &http.gateway.sagas);
-    let aborting = sagas.abort_saga(&act.on.caller, &id, &act.reason);
+pub(super) async fn abort(act: Act<SagaId>) -> Result<Response, Problem> {
+    let sagas = &act.http.gateway.sagas;
+    let aborting = sagas.abort_saga(&act.caller, &act.target, &act.reason);
     Ok(shown(&aborting.await?))
 }
 
 /// `POST /v1/sagas/{id}/retry`
-pub(super) async fn retry(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    on_stuck(&http, act, SagaAct::Retry).await
+pub(super) async fn retry(act: Act<SagaId>) -> Result<Response, Problem> {
+    on_stuck(&act, SagaAct::Retry).await
 }
 
 /// `POST /v1/sagas/{id}/skip`
-pub(super) async fn skip(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    on_stuck(&http, act, SagaAct::Skip).await
+pub(super) async fn skip(act: Act<SagaId>) -> Result<Response, Problem> {
+    on_stuck(&act, SagaAct::Skip).await
 }
 
-async fn on_stuck(http: &Http, Act { on, reason }: Act, act: SagaAct) -> Result<Response, Problem> {
-    let (id, sagas) = (id(&on), &http.gateway.sagas);
-    let acting = sagas.act_on_stuck(&on.caller, act, &id, &reason, None);
+async fn on_stuck(on: &Act<SagaId>, act: SagaAct) -> Result<Response, Problem> {
+    let sagas = &on.http.gateway.sagas;
+    let acting = sagas.act_on_stuck(&on.caller, act, &on.target, &on.reason, None);
     Ok(shown(&acting.await?))
 }
 
-fn id(named: &Named) -> SagaId {
-    SagaId {
-        tenant: named.tenant.clone(),
-        id: named.id.clone(),
-    }
-}
-
 /// `POST /v1/calls/{id}/compensate`
-pub(super) async fn compensate(
-    State(http): State<Http>,
-    act: ActOnCall,
-) -> Result<Response, Problem> {
-    let sagas = &http.gateway.sagas;
-    let undoing = sagas.compensate(&act.caller, act.call_id, &act.reason);
+pub(super) async fn compensate(act: Act<CallId>) -> Result<Response, Problem> {
+    let sagas = &act.http.gateway.sagas;
+    let undoing = sagas.compensate(&act.caller, act.target, &act.reason);
     Ok(shown(&undoing.await?))
 }
 
 fn shown(at: &SagaAt) -> Response {
-    let calls = at
-        .calls()
-        .map(|record| MemberView::of(record, at.compensation_of(record)))
-        .collect();
-    let (calls, is_cut) = (Some(calls), Some(at.is_cut));
-    let events = Some(at.saga.events.iter().map(EventView::of).collect());
+    let calls = at.calls().map(|record| MemberView {
+        call_id: record.intent.call_id.0,
+        tool: &record.intent.tool,
+        state: record.state.as_str(),
+        compensation_call_id: record.compensation().map(|by| by.call_id.0),
+        compensation: compensation(record, at.compensation_of(record)),
+    });
     Json(SagaView {
-        calls,
-        calls_cut: is_cut,
-        events,
+        calls: Some(calls.collect()),
+        calls_cut: Some(at.is_cut),
+        events: Some(at.saga.events.iter().map(EventView::of).collect()),
         ..SagaView::of(&at.saga)
     })
     .into_response()
@@ -208,8 +182,8 @@ pub(super) struct SagaView<'a> {
 #[schema(as = SagaTrouble)]
 struct TroubleView<'a> {
     /// The call that is in the way, if it is one.
-    #[schema(required, format = Uuid)]
-    call_id: Option<String>,
+    #[schema(required)]
+    call_id: Option<Uuid>,
     why: &'a str,
 }
 
@@ -217,14 +191,13 @@ struct TroubleView<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SagaCall)]
 struct MemberView<'a> {
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
     tool: &'a str,
     #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: &'static str,
     /// The call that undoes it, from when that is decided.
-    #[schema(required, format = Uuid)]
-    compensation_call_id: Option<String>,
+    #[schema(required)]
+    compensation_call_id: Option<Uuid>,
     /// `none`: it is not undone. `pending`: it will be. `empty`: it never ran, so nothing was sent. `skipped`: a
     /// person has decided that it is not undone. `undone`: it is, as a person has said, or by a call that is not kept
     /// any more. Otherwise the state of the call that undoes it.
@@ -234,8 +207,8 @@ struct MemberView<'a> {
 
 impl<'a> SagaView<'a> {
     pub(super) fn of(saga: &'a Saga) -> Self {
-        let trouble = |trouble: &'a crate::core::saga::Trouble| TroubleView {
-            call_id: trouble.call_id.map(|call_id| call_id.to_string()),
+        let trouble = |trouble: &'a Trouble| TroubleView {
+            call_id: trouble.call_id.map(|call_id| call_id.0),
             why: &trouble.why,
         };
         Self {
@@ -257,33 +230,20 @@ impl<'a> SagaView<'a> {
     }
 }
 
-impl<'a> MemberView<'a> {
-    fn of(record: &'a Record, there: Option<&Record>) -> Self {
-        let by = record.compensation().map(|by| by.call_id);
-        Self {
-            call_id: record.intent.call_id.to_string(),
-            tool: &record.intent.tool,
-            state: record.state.as_str(),
-            compensation_call_id: by.map(|call_id| call_id.to_string()),
-            compensation: compensation(record, there),
-        }
-    }
-}
-
-/// How far a call is undone, in one word. `there`: its stored compensation.
-pub(super) fn compensation(record: &Record, there: Option<&Record>) -> &'static str {
+/// How far a call is undone, in one word. `undoing`: the stored call that undoes it.
+pub(super) fn compensation(record: &Record, undoing: Option<&Record>) -> &'static str {
     let is_decided = record.compensation().is_some();
-    match (record.undo.as_ref(), there, &record.state) {
+    match (record.undo.as_ref(), undoing, &record.state) {
         (None, ..) => "none",
         (Some(undo), ..) if undo.skipped => "skipped",
         (_, _, CallState::Compensated(None)) if !is_decided => "empty",
-        (_, Some(made), CallState::Compensated(_))
-            if !matches!(made.state, CallState::Succeeded(_)) =>
+        (_, Some(undoing), CallState::Compensated(_))
+            if !matches!(undoing.state, CallState::Succeeded(_)) =>
         {
             "undone"
         }
         (_, None, CallState::Compensated(_)) => "undone",
-        (_, Some(made), _) => made.state.as_str(),
+        (_, Some(undoing), _) => undoing.state.as_str(),
         (_, None, _) => "pending",
     }
 }

@@ -1,27 +1,24 @@
 //! The routes of sessions: list, show, unlock, freeze and thaw.
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
-use super::Http;
-use super::auth::Known;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
-use super::read::{Act, Named, QueryOf, cursor, identity, limit};
+use super::read::{Act, On, QueryOf, cursor, limit, named_tenant};
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
+use crate::core::record::CallId;
 use crate::core::session::{Lock, Session, SessionId};
 use crate::gateway::SessionQuery;
 
 /// `GET /v1/sessions`
-pub(super) async fn list(
-    State(http): State<Http>,
-    Known(caller): Known,
-    QueryOf(asked): QueryOf<Parameters>,
-) -> Result<Response, Problem> {
+pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
+    let QueryOf(asked) = on.target;
     let only_true = |asked: Option<String>| match asked.as_deref() {
         None => Ok(false),
         Some("true") => Ok(true),
@@ -34,21 +31,21 @@ pub(super) async fn list(
         let why = "name frozen=true or locked=true: there is no list of all sessions";
         return Err(Problem::invalid_request(why));
     }
-    let tenant = asked.tenant.map(|tenant| identity("tenant", tenant));
     let query = SessionQuery {
-        tenant: tenant.transpose()?,
+        tenant: named_tenant(asked.tenant)?,
         frozen,
         locked,
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };
-    let (sessions, next) = http.gateway.sessions.list_sessions(&caller, &query).await?;
+    let sessions = &on.http.gateway.sessions;
+    let (found, next) = sessions.list_sessions(&on.caller, &query).await?;
     let page = PageView {
-        sessions: sessions
+        sessions: found
             .iter()
             .map(|(id, session)| SessionView::of(id, session))
             .collect(),
-        next_cursor: next.map(|place| place.to_cursor()),
+        next_cursor: next.map(Position::to_cursor),
     };
     Ok(Json(page).into_response())
 }
@@ -83,63 +80,45 @@ pub(super) struct PageView<'a> {
 }
 
 /// `GET /v1/sessions/{id}`
-pub(super) async fn show(State(http): State<Http>, named: Named) -> Result<Response, Problem> {
-    let id = id(&named);
-    let session = http
-        .gateway
-        .sessions
-        .find_session(&named.caller, &id)
-        .await?;
-    Ok(Json(SessionView::of(&id, &session)).into_response())
+pub(super) async fn show(on: On<SessionId>) -> Result<Response, Problem> {
+    let (sessions, id) = (&on.http.gateway.sessions, &on.target);
+    let session = sessions.find_session(&on.caller, id).await?;
+    Ok(Json(SessionView::of(id, &session)).into_response())
 }
 
 /// `POST /v1/sessions/{id}/unlock`
-pub(super) async fn unlock(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let lock = http
-        .gateway
-        .sessions
-        .unlock_session(&act.on.caller, &id(&act.on), &act.reason, None)
-        .await?;
+pub(super) async fn unlock(act: Act<SessionId>) -> Result<Response, Problem> {
+    let sessions = &act.http.gateway.sessions;
+    let unlocking = sessions.unlock_session(&act.caller, &act.target, &act.reason, None);
+    let call_id = unlocking.await?.call_id.0;
     Ok(Json(Unlocked {
         unlocked: true,
-        call_id: lock.call_id.to_string(),
+        call_id,
     })
     .into_response())
 }
 
 /// `POST /v1/sessions/{id}/freeze`
-pub(super) async fn freeze(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let id = id(&act.on);
-    http.gateway
-        .sessions
-        .set_frozen(&act.on.caller, &id, true, &act.reason)
-        .await?;
-    Ok(Json(Frozen::of(&id, true)).into_response())
+pub(super) async fn freeze(act: Act<SessionId>) -> Result<Response, Problem> {
+    let sessions = &act.http.gateway.sessions;
+    let freezing = sessions.set_frozen(&act.caller, &act.target, true, &act.reason);
+    freezing.await?;
+    Ok(Json(Frozen::of(&act.target, true)).into_response())
 }
 
 /// `POST /v1/sessions/{id}/thaw`
-pub(super) async fn thaw(State(http): State<Http>, act: Act) -> Result<Response, Problem> {
-    let id = id(&act.on);
-    http.gateway
-        .sessions
-        .set_frozen(&act.on.caller, &id, false, &act.reason)
-        .await?;
-    Ok(Json(Frozen::of(&id, false)).into_response())
-}
-
-fn id(named: &Named) -> SessionId {
-    SessionId {
-        tenant: named.tenant.clone(),
-        id: named.id.clone(),
-    }
+pub(super) async fn thaw(act: Act<SessionId>) -> Result<Response, Problem> {
+    let sessions = &act.http.gateway.sessions;
+    let thawing = sessions.set_frozen(&act.caller, &act.target, false, &act.reason);
+    thawing.await?;
+    Ok(Json(Frozen::of(&act.target, false)).into_response())
 }
 
 /// The lock of a session was taken from this call.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Unlocked {
     unlocked: bool,
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
 }
 
 /// Whether nothing of a session runs until a person thaws it.
@@ -182,8 +161,7 @@ pub(super) struct SessionView<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SessionLock)]
 struct LockView {
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
     fencing: u64,
     #[schema(format = DateTime)]
     lease_until: String,
@@ -196,39 +174,31 @@ struct LockView {
 #[derive(Serialize, ToSchema)]
 #[schema(as = SessionWaiting)]
 struct WaitingView {
-    #[schema(format = Uuid)]
-    call_id: String,
+    call_id: Uuid,
     #[schema(format = DateTime)]
     since: String,
 }
 
 impl<'a> SessionView<'a> {
     fn of(id: &'a SessionId, session: &'a Session) -> Self {
-        let waiting = session.waiting.iter();
+        let lock = |lock: &Lock| LockView {
+            call_id: lock.call_id.0,
+            fencing: lock.token,
+            lease_until: time(lock.lease_until),
+            free_from: lock.free_from.map(time),
+        };
+        let waiting = |(call_id, since): &(CallId, Timestamp)| WaitingView {
+            call_id: call_id.0,
+            since: time(*since),
+        };
         Self {
             session_id: &id.id,
             tenant: &id.tenant,
             fencing: session.token,
             frozen: session.frozen,
-            lock: session.lock.as_ref().map(LockView::of),
-            waiting: waiting
-                .map(|(call_id, since)| WaitingView {
-                    call_id: call_id.to_string(),
-                    since: time(*since),
-                })
-                .collect(),
+            lock: session.lock.as_ref().map(lock),
+            waiting: session.waiting.iter().map(waiting).collect(),
             events: session.events.iter().map(EventView::of).collect(),
-        }
-    }
-}
-
-impl LockView {
-    fn of(lock: &Lock) -> Self {
-        Self {
-            call_id: lock.call_id.to_string(),
-            fencing: lock.token,
-            lease_until: time(lock.lease_until),
-            free_from: lock.free_from.map(time),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! One MCP client on standard input and output: a line is a request, and its answer a line.
+//! One MCP client on standard input and output: each request is a line, and each answer is a line.
 //!
-//! Each message goes to the same door as a request over HTTP, so that the same rules hold.
+//! Each message goes through the same router as a request over HTTP, so that the same rules hold.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex as Guard, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,47 +14,42 @@ use http_body_util::BodyExt;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use super::mcp::{INTERNAL_ERROR, INVALID_REQUEST};
 use crate::core::mcp::lines::{Line, Lines, one_line};
 use crate::core::mcp::revision::headers_of;
 use crate::core::mcp::sse::Decoder;
 
-/// Messages that are handled at once; more wait in the pipe.
-const AT_ONCE: usize = 64;
-/// Bytes of one read.
+/// How many messages are handled at a time; further ones wait in the pipe.
+const MOST_AT_ONCE: usize = 64;
+/// The bytes of one read.
 const PIECE: usize = 64 << 10;
 /// How long the last answers may take: longer than the longest wait for a call.
 const LAST_ANSWERS: Duration = Duration::from_secs(150);
-/// The longest message that is read before there is a place for it, in bytes.
+/// The longest message that is searched for a cancellation before its turn, in bytes.
 const MAX_CANCELLATION: usize = 4 << 10;
-/// The JSON-RPC code of an internal error.
-const INTERNAL_ERROR: i32 = -32_603;
-const INVALID_REQUEST: i32 = -32_600;
-
-/// The router, and the client's end of the pipe.
+/// The router, and the pipe to the client.
 struct Client<W> {
-    door: Router,
+    router: Router,
     path: Uri,
-    output: Mutex<W>,
-    /// Requests under way by their ids, as written.
-    under_way: Guard<HashMap<String, CancellationToken>>,
-    /// Cancelled when the client reads no more.
-    gone: CancellationToken,
+    output: AsyncMutex<W>,
+    /// The running requests, by their ids as written.
+    running: Mutex<HashMap<String, CancellationToken>>,
+    /// Cancelled when the client no longer reads.
+    closed: CancellationToken,
 }
 
-/// Answers messages until the input ends, or `stop`, and all of them are answered.
+/// Answers messages until the input ends, `stop` is cancelled, or the client no longer reads.
 ///
-/// It also ends when the client reads no more. Messages that come at once may be executed in any
-/// order.
-///
-/// `ended` is called when no more messages are read.
+/// Then it waits for the answers to all messages so far. Messages are handled in parallel, so their order
+/// is not kept. `ended` is called when the last message has been read.
 pub async fn serve(
-    door: Router,
+    router: Router,
     path: Uri,
     max_line: usize,
     mut input: impl AsyncRead + Unpin,
@@ -63,18 +58,18 @@ pub async fn serve(
     ended: impl FnOnce(),
 ) {
     let client = Arc::new(Client {
-        door,
+        router,
         path,
-        output: Mutex::new(output),
-        under_way: Guard::default(),
-        gone: CancellationToken::new(),
+        output: AsyncMutex::new(output),
+        running: Mutex::default(),
+        closed: CancellationToken::new(),
     });
-    let (tasks, places) = (TaskTracker::new(), Arc::new(Semaphore::new(AT_ONCE)));
+    let (tasks, places) = (TaskTracker::new(), Arc::new(Semaphore::new(MOST_AT_ONCE)));
     let (mut lines, mut piece) = (Lines::new(max_line), vec![0; PIECE]);
     loop {
         let read = tokio::select! {
             read = input.read(&mut piece) => read.unwrap_or(0),
-            () = client.gone.cancelled() => 0,
+            () = client.closed.cancelled() => 0,
             () = stop.cancelled() => 0,
         };
         let mut ended = lines.push(&piece[..read]);
@@ -82,7 +77,7 @@ pub async fn serve(
             ended.extend(lines.end());
         }
         for line in ended {
-            // Also when there is no place for more.
+            // Needs no place: a cancellation must arrive even if all places are taken.
             if client.is_cancellation(&line) {
                 continue;
             }
@@ -91,7 +86,7 @@ pub async fn serve(
             };
             let client = client.clone();
             tasks.spawn(async move {
-                client.take(line).await;
+                client.handle(line).await;
                 drop(place);
             });
         }
@@ -101,12 +96,12 @@ pub async fn serve(
     }
     ended();
     tasks.close();
-    // A client that lives and reads no more keeps nothing open for ever.
+    // A client that lives on without reading must not keep the process open.
     timeout(LAST_ANSWERS, tasks.wait()).await.ok();
 }
 
 impl<W: AsyncWrite + Unpin> Client<W> {
-    async fn take(&self, line: Line) {
+    async fn handle(&self, line: Line) {
         let line = match line {
             Line::Whole(line) => line,
             Line::TooLong(_) => {
@@ -114,20 +109,20 @@ impl<W: AsyncWrite + Unpin> Client<W> {
                 return self.refuse(None, INVALID_REQUEST, why).await;
             }
         };
-        // What is no JSON is told so at the door.
+        // The router refuses what is no JSON.
         let message: Value = serde_json::from_slice(&line).unwrap_or_default();
         let id = message.get("id").map(Value::to_string);
-        let cancelled = self.gone.child_token();
+        let cancelled = self.closed.child_token();
         if let Some(id) = &id {
-            self.under_way().insert(id.clone(), cancelled.clone());
+            self.running().insert(id.clone(), cancelled.clone());
         }
         self.answer(line, &message, &cancelled).await;
         if let Some(id) = id {
-            self.under_way().remove(&id);
+            self.running().remove(&id);
         }
     }
 
-    /// Whether a message cancels another request.
+    /// Whether a message is a cancellation. Cancels the request that it names.
     fn is_cancellation(&self, line: &Line) -> bool {
         let Line::Whole(line) = line else {
             return false;
@@ -140,26 +135,24 @@ impl<W: AsyncWrite + Unpin> Client<W> {
             return false;
         }
         let id = message["params"]["requestId"].to_string();
-        if let Some(request) = self.under_way().get(&id) {
+        if let Some(request) = self.running().get(&id) {
             request.cancel();
         }
         true
     }
 
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a request to the router, and writes its answer.
     ///
-    /// A cancelled request is not waited for; its call goes on.
+    /// A cancelled request gets no answer; its call goes on.
     async fn answer(&self, line: Vec<u8>, message: &Value, cancelled: &CancellationToken) {
-        let asked = self.door.clone().oneshot(self.request(line, message));
+        let answering = self.router.clone().oneshot(self.request(line, message));
         let response = tokio::select! {
             () = cancelled.cancelled() => return,
-            response = asked => match response {
+            response = answering => match response {
                 Ok(response) => response,
                 Err(never) => match never {},
             },
@@ -171,7 +164,7 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         } else if kind.starts_with(b"application/json") {
             self.pass(response).await;
         } else if !response.status().is_success() {
-            // It was refused before it was looked into.
+            // A problem: the request was refused before its JSON-RPC message was read.
             let body = response.into_body().collect().await;
             let problem = body.map(|body| body.to_bytes()).unwrap_or_default();
             let problem: Value = serde_json::from_slice(&problem).unwrap_or_default();
@@ -206,11 +199,11 @@ impl<W: AsyncWrite + Unpin> Client<W> {
             let mut piece = one_line(&piece);
             piece.pop();
             if output.write_all(&piece).await.is_err() {
-                return self.gone.cancel();
+                return self.closed.cancel();
             }
         }
         if output.write_all(b"\n").await.is_err() || output.flush().await.is_err() {
-            self.gone.cancel();
+            self.closed.cancel();
         }
     }
 
@@ -240,7 +233,7 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         let mut output = self.output.lock().await;
         let line = one_line(message);
         if output.write_all(&line).await.is_err() || output.flush().await.is_err() {
-            self.gone.cancel();
+            self.closed.cancel();
         }
     }
 }

@@ -1,24 +1,22 @@
-//! The tools as callers and models see them, and the preview of a key.
+//! The tools as callers and models see them, and the preview of a call's key.
 
 use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::Http;
-use super::auth::Known;
 use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, parse};
+use super::ledger::millis;
 use super::problem::Problem;
-use super::read::{QueryOf, ToolName, read_body};
+use super::read::{On, QueryOf, ToolName, read_body};
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
 use crate::core::tool::Tool;
 use crate::core::tool_schema_export::{self as export, KEY_PATTERN, Keys};
-use crate::gateway::{Preview, Would};
+use crate::gateway::Would;
 
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -71,17 +69,21 @@ enum Shown {
 }
 
 /// `GET /v1/tools`
-pub(super) async fn list(
-    State(http): State<Http>,
-    Known(caller): Known,
-    QueryOf(wanted): QueryOf<Wanted>,
-) -> Result<Json<ToolList>, Problem> {
+pub(super) async fn list(on: On<QueryOf<Wanted>>) -> Json<ToolList> {
+    let QueryOf(wanted) = on.target;
     let keys = match wanted.keys {
         None | Some(WhoBringsKeys::Model) => Keys::Model,
         Some(WhoBringsKeys::Runtime) => Keys::Runtime,
     };
-    let show = |tool| match wanted.format {
-        None => Shown::Own(ToolView::of(tool, keys)),
+    let show = |tool: &Tool| match wanted.format {
+        None => Shown::Own(ToolView {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            effect: tool.effect.as_str(),
+            input_schema: export::input_schema(tool, keys),
+            keys: KeyView::of(tool),
+            session: tool.session.mode.as_str(),
+        }),
         Some(Format::Openai) => Shown::OpenAi(OpenAiTool {
             r#type: "function",
             function: Function::of(tool, keys),
@@ -90,18 +92,25 @@ pub(super) async fn list(
             r#type: "function",
             function: Function::of(tool, keys),
         }),
-        Some(Format::Anthropic) => Shown::Anthropic(AnthropicTool::of(tool, keys)),
+        Some(Format::Anthropic) => {
+            let (input_schema, description) = with_plain_root(tool, keys);
+            Shown::Anthropic(AnthropicTool {
+                name: tool.name.clone(),
+                description,
+                input_schema,
+            })
+        }
         Some(Format::Mcp) => Shown::Mcp(McpTool::of(tool, keys)),
     };
-    // A model is shown what it may call; an administrator may look at the others, too.
-    let tools = http.gateway.base.tools_of(&caller);
+    // A list for a model has only the tools that the token may call; an administrator sees all others here.
+    let tools = on.http.gateway.base.tools_of(&on.caller);
     let tools = tools
         .iter()
         .map(|at| &at.tool)
-        .filter(|tool| wanted.format.is_none() || caller.may_call(&tool.name));
-    Ok(Json(ToolList {
+        .filter(|tool| wanted.format.is_none() || on.caller.may_call(&tool.name));
+    Json(ToolList {
         tools: tools.map(show).collect(),
-    }))
+    })
 }
 
 /// A tool, and what a caller needs to know of it.
@@ -140,24 +149,11 @@ pub(super) struct KeyView {
     retention_ms: u64,
 }
 
-impl ToolView {
-    fn of(tool: &Tool, keys: Keys) -> Self {
-        Self {
-            name: tool.name.clone(),
-            description: tool.description.clone(),
-            effect: tool.effect.as_str(),
-            input_schema: export::input_schema(tool, keys),
-            keys: KeyView::of(tool),
-            session: tool.session.mode.as_str(),
-        }
-    }
-}
-
 impl KeyView {
     fn of(tool: &Tool) -> Self {
         let sources = tool.key.sources();
         let pointers = |list: &[Pointer]| list.iter().map(|p| p.as_str().to_owned()).collect();
-        let window = |source| u64::try_from(tool.window(source).as_millis()).unwrap_or(u64::MAX);
+        let window = |source| millis(tool.window(source));
         Self {
             key_sources: sources.iter().map(|source| source.as_str()).collect(),
             key_required: tool.key.required && tool.key.fields.is_empty(),
@@ -167,7 +163,7 @@ impl KeyView {
                 .iter()
                 .map(|source| (source.as_str(), window(*source)))
                 .collect(),
-            retention_ms: u64::try_from(tool.retention.as_millis()).unwrap_or(u64::MAX),
+            retention_ms: millis(tool.retention),
         }
     }
 }
@@ -202,21 +198,18 @@ struct Function {
 
 impl Function {
     fn of(tool: &Tool, keys: Keys) -> Self {
-        let name = tool.name.clone();
-        if let Some(parameters) = export::strict(tool, keys) {
-            return Self {
-                name,
-                description: tool.description.clone(),
-                parameters,
-                strict: true,
-            };
-        }
-        let (parameters, description) = with_plain_root(tool, export::input_schema(tool, keys));
+        let (parameters, description, strict) = match export::strict(tool, keys) {
+            Some(parameters) => (parameters, tool.description.clone(), true),
+            None => {
+                let (parameters, description) = with_plain_root(tool, keys);
+                (parameters, description, false)
+            }
+        };
         Self {
-            name,
+            name: tool.name.clone(),
             description,
             parameters,
-            strict: false,
+            strict,
         }
     }
 }
@@ -229,17 +222,6 @@ struct AnthropicTool {
     description: String,
     #[schema(value_type = Object)]
     input_schema: Value,
-}
-
-impl AnthropicTool {
-    fn of(tool: &Tool, keys: Keys) -> Self {
-        let (input_schema, description) = with_plain_root(tool, export::input_schema(tool, keys));
-        Self {
-            name: tool.name.clone(),
-            description,
-            input_schema,
-        }
-    }
 }
 
 /// An entry of MCP's `tools/list`.
@@ -266,35 +248,31 @@ struct Annotations {
 impl McpTool {
     pub(super) fn of(tool: &Tool, keys: Keys) -> Self {
         let hints = export::hints(tool);
-        let annotations = Annotations {
-            read_only_hint: hints.read_only,
-            destructive_hint: hints.destructive,
-            idempotent_hint: hints.idempotent,
-        };
-        let input_schema = export::input_schema(tool, keys);
         Self {
             name: tool.name.clone(),
             description: tool.description.clone(),
-            input_schema,
-            annotations,
+            input_schema: export::input_schema(tool, keys),
+            annotations: Annotations {
+                read_only_hint: hints.read_only,
+                destructive_hint: hints.destructive,
+                idempotent_hint: hints.idempotent,
+            },
         }
     }
 }
 
-/// A schema with a root that these APIs take, and a description.
+/// A schema whose root these APIs accept, and the tool's description.
 ///
-/// The description has the keywords that were removed.
-fn with_plain_root(tool: &Tool, schema: Value) -> (Value, String) {
-    let (schema, taken) = export::plain_root(schema);
-    let mut description = tool.description.clone();
-    if !taken.is_empty() {
-        let rest = Value::Object(taken);
-        description =
-            format!("{description} The arguments are also checked by this JSON Schema: {rest}")
-                .trim()
-                .to_owned();
+/// Keywords that are removed from the root are quoted in the description.
+fn with_plain_root(tool: &Tool, keys: Keys) -> (Value, String) {
+    let (schema, taken) = export::plain_root(export::input_schema(tool, keys));
+    let description = &tool.description;
+    if taken.is_empty() {
+        return (schema, description.clone());
     }
-    (schema, description)
+    let rest = Value::Object(taken);
+    let more = format!("{description} The arguments are also checked by this JSON Schema: {rest}");
+    (schema, more.trim().to_owned())
 }
 
 /// The answer that a request for a call would meet.
@@ -319,29 +297,23 @@ pub(super) struct PreviewView {
 
 /// `POST /v1/tools/{tool}/key`
 pub(super) async fn key(
-    State(http): State<Http>,
-    Known(caller): Known,
-    ToolName(tool): ToolName,
+    on: On<ToolName>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<PreviewView>, Problem> {
-    let bytes = read_body(body, http.max_body).await?;
-    let request = http
-        .gateway
-        .engine
+    let bytes = read_body(body, on.http.max_body).await?;
+    let engine = &on.http.gateway.engine;
+    let request = engine
         .large
-        .read_off_workers(bytes.len(), || parse(tool, &headers, &bytes))
+        .read_off_workers(bytes.len(), || parse(on.target.0, &headers, &bytes))
         .await?;
-    let Preview {
-        intent,
-        would,
-        meets,
-    } = http.gateway.engine.preview(&caller, request).await?;
-    let (would, problem) = match would {
+    let preview = engine.preview(&on.caller, request).await?;
+    let (intent, meets) = (preview.intent, preview.meets.as_ref());
+    let (would, problem) = match preview.would {
         Would::Run => ("run", None),
         Would::Wait => ("wait", None),
         Would::Replay => ("replay", None),
-        Would::Refuse(kind) => ("refuse", Some(Problem::from(kind).slug().as_str())),
+        Would::Refuse(kind) => ("refuse", Some(Problem::from(kind).slug.as_str())),
     };
     Ok(Json(PreviewView {
         tool: intent.tool.clone(),
@@ -350,10 +322,8 @@ pub(super) async fn key(
         tool_key: intent.lookup.for_tool(),
         would,
         problem,
-        call_id: meets
-            .as_ref()
-            .map(|record| record.intent.call_id.to_string()),
-        state: meets.as_ref().map(|record| record.state.as_str()),
+        call_id: meets.map(|record| record.intent.call_id.to_string()),
+        state: meets.map(|record| record.state.as_str()),
     }))
 }
 
@@ -403,8 +373,8 @@ struct PublishedTool {
 }
 
 /// `GET /.well-known/idempotency`
-pub(super) async fn well_known(State(http): State<Http>, Known(caller): Known) -> Json<Published> {
-    let tools = http.gateway.base.tools_of(&caller);
+pub(super) async fn well_known(on: On<()>) -> Json<Published> {
+    let tools = on.http.gateway.base.tools_of(&on.caller);
     let tools = tools.iter().map(|at| &at.tool).map(|tool| PublishedTool {
         name: tool.name.clone(),
         effect: tool.effect.as_str(),
@@ -412,7 +382,7 @@ pub(super) async fn well_known(State(http): State<Http>, Known(caller): Known) -
     });
     Json(Published {
         key: KeyFormat {
-            header: title(IDEMPOTENCY_KEY.as_str()),
+            header: title(&IDEMPOTENCY_KEY),
             body_member: "idempotency_key",
             args_member: MODEL_MEMBER,
             min_length: 1,
@@ -420,19 +390,19 @@ pub(super) async fn well_known(State(http): State<Http>, Known(caller): Known) -
             pattern: KEY_PATTERN,
         },
         headers: Headers {
-            key: title(IDEMPOTENCY_KEY.as_str()),
-            replayed: title(REPLAYED.as_str()),
-            call_id: title(CALL_ID.as_str()),
-            outcome: title(GATEWAY_OUTCOME.as_str()),
-            fencing_token: title(FENCING_TOKEN.as_str()),
+            key: title(&IDEMPOTENCY_KEY),
+            replayed: title(&REPLAYED),
+            call_id: title(&CALL_ID),
+            outcome: title(&GATEWAY_OUTCOME),
+            fencing_token: title(&FENCING_TOKEN),
         },
         tools: tools.collect(),
     })
 }
 
-/// A header's name as people write it.
-pub(super) fn title(name: &str) -> String {
-    let words = name.split('-').map(|word| {
+/// A header's name with capitals, as people write it.
+pub(super) fn title(name: &HeaderName) -> String {
+    let words = name.as_str().split('-').map(|word| {
         let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
         format!("{}{rest}", first.to_ascii_uppercase())
     });

@@ -132,7 +132,7 @@ impl Watching {
         match screens::screen(&context, self.at.path()).await {
             Ok(screen) => page::digest(&screen),
             // That is told once; the browser keeps the page as it was, and says so.
-            Err(problem) => problem.slug().as_str().to_owned(),
+            Err(problem) => problem.slug.as_str().to_owned(),
         }
     }
 }

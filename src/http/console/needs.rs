@@ -55,7 +55,7 @@ fn thing(head: &Markup, about: &Markup, acts: &Markup) -> Markup {
 /// A part that could not be read.
 fn unread(name: &str, why: &Problem) -> Markup {
     html! {
-        section { h2 { (name) } p.failed { "They cannot be read now: " (text(why.detail())) } }
+        section { h2 { (name) } p.failed { "They cannot be read now: " (text(&why.detail)) } }
     }
 }
 

@@ -81,9 +81,9 @@ pub(super) fn plain(title: &str, around: Option<&Around<'_>>, body: &Markup) -> 
 
 /// A failure, with the status that the JSON doors give it.
 pub(super) fn failure(problem: &Problem, around: Option<&Around<'_>>) -> Response {
-    let (slug, row) = (problem.slug(), problem.slug().row());
+    let (slug, row) = (problem.slug, problem.slug.row());
     let body = html! {
-        p.failed role="alert" { (text(problem.detail())) }
+        p.failed role="alert" { (text(&problem.detail)) }
         p { (row.text) }
         p { a href=(address::ROOT) { "Needs a person" } " · " a href=(format!("/problems/{}", slug.as_str())) { "What this problem is" } }
     };

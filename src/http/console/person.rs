@@ -7,9 +7,8 @@ use axum::http::{HeaderMap, Method};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 
-use super::super::auth::Known;
 use super::super::problem::{Problem, Slug};
-use super::super::{Http, host};
+use super::super::{Http, auth, host};
 use super::page::Around;
 use super::{address, page};
 use crate::core::caller::Caller;
@@ -40,17 +39,17 @@ impl FromRequestParts<Http> for Person {
             _ => room(http),
         };
         if http.tokens.now().is_empty() {
-            let known = host::asks_this_machine(parts).and_then(|()| Known::open(parts, room));
-            let Known(caller) = known.map_err(|problem| page::failure(&problem, None))?;
+            let known = host::asks_this_machine(parts).and_then(|()| auth::open(parts, room));
+            let caller = known.map_err(|problem| page::failure(&problem, None))?;
             return Ok(Self::with(http, caller, SignIn::OPEN));
         }
         let Some(sign_in) = session(http, &parts.headers) else {
             return Err(refused(parts));
         };
-        match Known::by_digest(parts, http, &sign_in.token, room) {
-            Ok(Known(caller)) => Ok(Self::with(http, caller, sign_in)),
+        match auth::by_digest(parts, http, &sign_in.token, room) {
+            Ok(caller) => Ok(Self::with(http, caller, sign_in)),
             // Its token was removed or has expired.
-            Err(problem) if problem.slug() == Slug::Unauthenticated => Err(refused(parts)),
+            Err(problem) if problem.slug == Slug::Unauthenticated => Err(refused(parts)),
             Err(problem) => Err(page::failure(&problem, None)),
         }
     }

@@ -9,10 +9,9 @@ use axum::response::{AppendHeaders, IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
-use super::super::auth::Known;
 use super::super::problem::Problem;
 use super::super::read::read_body;
-use super::super::{Http, host};
+use super::super::{Http, auth, host};
 use super::address::{self, Asked};
 use super::form::Form;
 use super::page;
@@ -31,7 +30,7 @@ pub(super) async fn show(State(http): State<Http>, request: Request) -> Response
 fn form(next: &str, failed: Option<&Problem>) -> Markup {
     html! {
         @if let Some(problem) = failed {
-            p.failed role="alert" { (problem.title()) ". Look at the token, and at the names in the configuration." }
+            p.failed role="alert" { (problem.slug.row().title) ". Look at the token, and at the names in the configuration." }
         }
         form.sign-in method="post" action=(address::to(&["sign-in"], &[])) {
             input type="hidden" name="next" value=(next);
@@ -57,9 +56,9 @@ pub(super) async fn begin(State(http): State<Http>, request: Request) -> Respons
     };
     let next = fields.text("next");
     let digest: [u8; 32] = Sha256::digest(fields.text("token").trim()).into();
-    if let Err(problem) = Known::by_digest(&parts, &http, &digest, room(&http)) {
+    if let Err(problem) = auth::by_digest(&parts, &http, &digest, room(&http)) {
         let failed = page::plain("Sign in", None, &form(next, Some(&problem)));
-        return (problem.slug().row().status, failed).into_response();
+        return (problem.slug.row().status, failed).into_response();
     }
     let Some((_, sealed)) = http.gateway.sign_ins.begin(digest) else {
         return page::failure(&Problem::unauthenticated(), None);

@@ -1,8 +1,8 @@
-//! The answer to a call for a model: its result, or why there is none.
+//! The answer to `tools/call`: the call's result, or why the call has none.
 
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::Extension;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::super::parts::{Part, Parts};
 use super::super::problem::{Body, Problem, Slug};
 use super::message::{self, INVALID_PARAMS, RpcError};
-use super::passed;
+use super::passed::{self, Written};
 use super::text::text;
 use crate::budget::Elsewhere;
 use crate::core::key::Source;
@@ -24,45 +24,42 @@ use crate::gateway::{Answer, Error, ErrorKind, Stored};
 /// The member of a result's `_meta` that names the server.
 pub(super) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// How soon to ask again for a running call, if nothing better is known.
+/// How soon to ask again for a running call.
 const RETRY_RUNNING: Duration = Duration::from_secs(1);
 
 /// An answer to `tools/call`.
-pub(super) struct Told {
+pub(super) struct CallAnswer {
     pub(super) body: Parts,
-    /// How many of its bytes have memory reserved already.
+    /// How many bytes of the body have their memory reserved already.
     shared: usize,
-    /// The problem, if there is no result.
+    /// The problem, if the call has no result.
     problem: Option<Slug>,
 }
 
-impl IntoResponse for Told {
+impl IntoResponse for CallAnswer {
     fn into_response(self) -> Response {
-        let mut response = message::json(self.body);
-        response.extensions_mut().insert(Elsewhere(self.shared));
-        if let Some(problem) = self.problem {
-            response.extensions_mut().insert(problem);
-        }
-        response
+        let shared = Extension(Elsewhere(self.shared));
+        let problem = self.problem.map(Extension);
+        (shared, problem, message::json(self.body)).into_response()
     }
 }
 
-/// The answer for this end of a call.
+/// The answer to a call that has ended like this.
 ///
-/// `is_passed`: the tool is one of an MCP server, whose results are passed on as they are.
-pub(super) fn told(
+/// `is_passed`: the tool belongs to an MCP server, whose results are passed on member for member.
+pub(super) fn answer_to(
     id: &RawValue,
     answer: Result<Answer, Error>,
     era: Era,
     now: Timestamp,
     is_passed: bool,
-) -> Told {
+) -> CallAnswer {
     let error = match answer {
-        Ok(Answer::Result(stored)) if is_passed && let Some(told) = passed(id, &stored, era) => {
-            return told;
+        Ok(Answer::Result(stored)) if is_passed && let Some(answer) = passed(id, &stored, era) => {
+            return answer;
         }
         Ok(Answer::Result(stored)) => return result(id, &stored, era),
-        // Only a request that asks for it is answered before its call has ended, and none here does.
+        // Cannot occur: no request of MCP asks for an answer before its call has ended.
         Ok(Answer::Accepted(record)) => Error {
             call_id: Some(record.intent.call_id),
             ..ErrorKind::CallInProgress {
@@ -75,16 +72,17 @@ pub(super) fn told(
     let is_malformed = matches!(error.kind, ErrorKind::UnknownRound);
     let problem = Problem::from(error);
     if is_malformed {
-        return refused(id, &problem);
+        let why = format!("Invalid params: {}", problem.detail);
+        return refused(id, &RpcError::new(INVALID_PARAMS, why), Some(problem.slug));
     }
-    if problem.slug() == Slug::UnknownTool {
-        return no_such_tool(id);
+    if problem.slug == Slug::UnknownTool {
+        return refused(id, &RpcError::params("there is no such tool"), None);
     }
     failed(id, &problem, era, now)
 }
 
-/// The result of an MCP server; `None`: the tool was of another kind when it was stored.
-fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<Told> {
+/// The result of an MCP server. `None`: when the result was stored, the tool was no server's.
+fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<CallAnswer> {
     let mut notes = notes(stored);
     let call_id = stored.record.intent.call_id.to_string();
     if let Some(age_ms) = stored.replayed_age_ms
@@ -95,48 +93,50 @@ fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<Told> {
             "This error is the stored result of call {call_id}, {seconds} s old. It does not say that nothing was executed."
         ));
     }
-    Some(Told {
+    Some(CallAnswer {
         body: passed::response(id, &stored.json, &notes, about(stored), &call_id, era)?,
         shared: stored.json.len(),
         problem: None,
     })
 }
 
-/// A stored result.
+/// The result of a tool over HTTP.
 ///
-/// The tool's JSON is written twice, as text and as structured content, and kept once.
-fn result(id: &RawValue, stored: &Stored, era: Era) -> Told {
+/// The tool's JSON is sent twice, as text and as structured content, but is in memory once.
+fn result(id: &RawValue, stored: &Stored, era: Era) -> CallAnswer {
     let json = &stored.json;
     let is_object = json.trim_ascii_start().starts_with(b"{");
-    // Before 2026-07-28 structured content is an object.
+    // Before 2026-07-28 structured content must be an object.
     let is_structured = era == Era::Modern || is_object;
-    let mut after = vec![Part::Plain(Bytes::from_static(b"\"}"))];
-    for note in notes(stored) {
-        let block = json!({ "type": "text", "text": note });
-        after.push(plain(format!(",{block}")));
-    }
-    after.push(Part::Plain(Bytes::from_static(b"]")));
-    if is_structured {
-        after.push(Part::Plain(Bytes::from_static(b",\"structuredContent\":")));
-        after.push(Part::Plain(json.clone()));
-    }
-    let about = serde_json::to_string(&about(stored)).unwrap_or_default();
-    after.push(plain(format!(",\"isError\":false,\"_meta\":{about}}}")));
-    let before = plain(format!(
-        "{{{}\"content\":[{{\"type\":\"text\",\"text\":\"",
-        kind(era)
-    ));
     let escaped = Part::Escaped(json.clone());
-    let shared = escaped.shared() + if is_structured { json.len() as u64 } else { 0 };
-    let parts = [before, escaped].into_iter().chain(after).collect();
-    Told {
-        body: message::response(id, parts),
+    let mut shared = escaped.shared();
+    let mut result = Written::new(json);
+    if era == Era::Modern {
+        result.text("resultType", r#""complete""#.into());
+    }
+    result.name("content");
+    result.plain(r#"[{"type":"text","text":""#.into());
+    result.part(escaped);
+    result.plain(r#""}"#.into());
+    for note in notes(stored) {
+        result.plain(format!(",{}", json!({ "type": "text", "text": note })));
+    }
+    result.plain("]".into());
+    if is_structured {
+        result.name("structuredContent");
+        result.part(Part::Plain(json.clone()));
+        shared += json.len() as u64;
+    }
+    result.text("isError", "false".into());
+    result.text("_meta", Value::Object(about(stored)).to_string());
+    CallAnswer {
+        body: message::response(id, result.end()),
         shared: usize::try_from(shared).unwrap_or(usize::MAX),
         problem: None,
     }
 }
 
-/// Notes for a model beside a result.
+/// What a model should know about a result, in sentences.
 fn notes(stored: &Stored) -> Vec<String> {
     let mut notes = Vec::new();
     let record = &stored.record;
@@ -171,7 +171,7 @@ fn notes(stored: &Stored) -> Vec<String> {
     notes
 }
 
-/// `_meta` of a result.
+/// The members of a result's `_meta`.
 fn about(stored: &Stored) -> Map<String, Value> {
     let record: &Record = &stored.record;
     let mut about = server_info();
@@ -196,22 +196,14 @@ fn about(stored: &Stored) -> Map<String, Value> {
     about
 }
 
-/// The server's name and version, as in each result.
+/// The member of `_meta` with the gateway's name and version.
 pub(super) fn server_info() -> Map<String, Value> {
     let info = json!({ "name": "oncegate", "version": env!("CARGO_PKG_VERSION") });
     Map::from_iter([(SERVER_INFO.to_owned(), info)])
 }
 
-/// The type of a result, which is complete. Since 2026-07-28.
-fn kind(era: Era) -> &'static str {
-    match era {
-        Era::Modern => "\"resultType\":\"complete\",",
-        Era::Legacy => "",
-    }
-}
-
-/// A result with `isError` that says why there is none.
-fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> Told {
+/// A result with `isError` that says why the call has no result.
+fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> CallAnswer {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Failed<'a> {
@@ -228,13 +220,13 @@ fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> Told {
         server_info: Map<String, Value>,
         #[serde(rename = "dev.oncegate/call-id")]
         #[serde(skip_serializing_if = "Option::is_none")]
-        call_id: Option<&'a str>,
+        call_id: Option<String>,
         #[serde(rename = "dev.oncegate/problem")]
         problem: Body<'a>,
     }
     let mut content = vec![json!({ "type": "text", "text": text(problem, now) })];
-    // A model has to read why the tool rejected the call.
-    if let Some(body) = problem.tool_body() {
+    // The tool's own answer says why it rejected the call.
+    if let Some(body) = &problem.tool_body {
         content.push(json!({ "type": "text", "text": body.get() }));
     }
     let failed = Failed {
@@ -243,36 +235,24 @@ fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> Told {
         is_error: true,
         meta: Meta {
             server_info: server_info(),
-            call_id: problem.call_id(),
+            call_id: problem.call_id.map(|call_id| call_id.to_string()),
             problem: problem.body(),
         },
     };
     let result = plain(serde_json::to_string(&failed).unwrap_or_default());
-    Told {
+    CallAnswer {
         body: message::response(id, vec![result]),
         shared: 0,
-        problem: Some(problem.slug()),
+        problem: Some(problem.slug),
     }
 }
 
-/// The error for a state that the gateway did not give. Nothing was run.
-fn refused(id: &RawValue, problem: &Problem) -> Told {
-    let why = format!("Invalid params: {}", problem.detail());
-    let error = RpcError::new(INVALID_PARAMS, why);
-    Told {
+/// An error of JSON-RPC, with status 200: the request could be read, and nothing was run.
+fn refused(id: &RawValue, error: &RpcError, problem: Option<Slug>) -> CallAnswer {
+    CallAnswer {
         body: Parts::of([plain(error.text(Some(id)))]),
         shared: 0,
-        problem: Some(problem.slug()),
-    }
-}
-
-/// The error for a call of an unknown tool. Its status is 200: the request could be read.
-fn no_such_tool(id: &RawValue) -> Told {
-    let error = RpcError::params("there is no such tool");
-    Told {
-        body: Parts::of([plain(error.text(Some(id)))]),
-        shared: 0,
-        problem: None,
+        problem,
     }
 }
 

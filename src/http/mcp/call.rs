@@ -1,6 +1,5 @@
-//! `tools/call`: a call like any other, answered by a result or by a stream that ends in one.
+//! `tools/call`: reads the call, runs it, and answers with a result or a stream that ends in one.
 
-use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 use axum::response::{IntoResponse, Response};
@@ -11,12 +10,12 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::super::Http;
-use super::super::calls::{FIRST_NO_TOKEN, IDEMPOTENCY_KEY, saga, session_id, traced};
+use super::super::calls::{FENCING_TOKEN_BOUND, key_header, saga, session_id, trace_context};
 use super::super::problem::Problem;
 use super::super::read::identity;
-use super::events::Heard;
+use super::events::Progress;
 use super::message::RpcError;
-use super::{answer, events};
+use super::{Params, answer, events};
 use crate::core::caller::Caller;
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::mcp::progress;
@@ -29,34 +28,19 @@ use crate::core::tool::Effect;
 use crate::core::trace::Context;
 use crate::gateway::{Answers, Client, Door, Patience, Request, RequestSpan};
 
-/// The parameters of `tools/call`, and the headers beside them.
-pub(super) struct CallParams<'a> {
-    pub(super) tool: String,
-    pub(super) args: &'a str,
-    pub(super) meta: &'a Map<String, Value>,
-    pub(super) headers: &'a HeaderMap,
-    pub(super) answer: Option<Answer>,
-}
+/// A request for a call, and the progress to pass on, if the caller asks for progress.
+pub(super) type Call = (Request, Option<Progress>);
 
-/// A request for a call, and its progress, if the caller asks for it.
-pub(super) struct Call {
-    request: Request,
-    progress: Option<Heard>,
-}
-
-/// Progress notifications that wait to be sent to a caller.
+/// How many progress notifications may wait to be sent.
 const NOTES: usize = 16;
 
-/// The round that a request answers.
+/// The tool's questions that a request answers, with the answers.
 ///
-/// Answers without a state belong to no round: each has got one. Then the call is asked for anew, which asks anew.
+/// Every question came with a state, so answers without one are ignored: the tool asks again.
 ///
 /// # Errors
-/// The state is none of the gateway's.
-pub(super) fn answer(
-    state: Option<&str>,
-    responses: Option<&RawValue>,
-) -> Result<Option<Answer>, RpcError> {
+/// The gateway has not given out this state.
+fn answer(state: Option<&str>, responses: Option<&RawValue>) -> Result<Option<Answer>, RpcError> {
     if responses.is_some_and(|responses| !responses.get().starts_with('{')) {
         return Err(RpcError::params("inputResponses must be an object"));
     }
@@ -67,26 +51,23 @@ pub(super) fn answer(
     state.map(read).transpose()
 }
 
-/// Reads a request for a call. Its user, session and key stand where `[mcp]` says.
+/// Reads a request for a call. `[mcp]` says where its user, session and key are.
 ///
 /// # Errors
-/// What is wrong with it; nothing was run.
+/// The request is malformed; nothing was run.
 pub(super) fn read(
     http: &Http,
     caller: &Caller,
-    params: CallParams<'_>,
+    tool: String,
+    params: &Params<'_>,
+    headers: &HeaderMap,
     era: Era,
 ) -> Result<Call, RpcError> {
-    let CallParams {
-        tool,
-        args,
-        meta,
-        headers,
-        answer,
-    } = params;
-    let is_modern = era == Era::Modern;
+    let answer = answer(params.state.as_deref(), params.responses)?;
+    let args = params.arguments.map_or("{}", RawValue::get);
+    let (meta, is_modern) = (&params.meta, era == Era::Modern);
 
-    let refuse = |problem: Problem| RpcError::params(problem.detail());
+    let refuse = |problem: Problem| RpcError::params(&problem.detail);
     if !args.starts_with('{') {
         return Err(RpcError::params("arguments must be an object"));
     }
@@ -105,39 +86,28 @@ pub(super) fn read(
         .into_iter()
         .chain(http.mcp.key_meta.iter().map(String::as_str));
     let key_sources: Vec<Source> = key_sources.map(|name| Source::Meta(name.into())).collect();
-    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let key_header = keys
-        .next()
-        .map(|line| Bytes::copy_from_slice(line.as_bytes()));
-    if keys.next().is_some() {
-        return Err(RpcError::params(
-            "there is more than one Idempotency-Key header line",
-        ));
-    }
+    let key_header = key_header(headers).map_err(RpcError::params)?;
     let reading = http.gateway.base.tools().get(&tool).cloned();
     let reading = reading.filter(|at| at.tool.effect == Effect::Read);
-    // The result of a read is not kept, so that "still running" would have it read anew.
+    // The result of a read is not stored, so a caller that is told "still running" would read again.
     let longest = reading.map_or(http.mcp.answer_within, |at| at.tool.longest());
-    let context = context_of(meta).or_else(|| traced(headers));
+    let context = context_of(meta).or_else(|| trace_context(headers));
+    let fencing = fencing_token(meta)?;
+    let confirmed = first(&own(mcp::CONFIRM))?.map(|id| Uuid::try_parse(&id));
+    let confirmed = confirmed
+        .transpose()
+        .map_err(|_| RpcError::params(&format!("_meta[{:?}] is no call id", mcp::CONFIRM)))?;
     let brought = Brought {
-        fencing: fencing_token(meta)?,
-        confirmed: first(&own(mcp::CONFIRM))?
-            .map(|id| {
-                let id = Uuid::try_parse(&id);
-                id.map_err(|_| {
-                    RpcError::params(&format!("_meta[{:?}] is no call id", mcp::CONFIRM))
-                })
-            })
-            .transpose()?
-            .map(CallId),
+        fencing,
+        confirmed: confirmed.map(CallId),
     };
-    // Only a stream has a place for it.
+    // Only a stream can carry progress notifications.
     let asked = meta.get(progress::TOKEN).filter(|_| takes_stream(headers));
-    let heard = asked.and_then(progress::Asked::new).map(|asked| {
+    let channel = asked.and_then(progress::Asked::new).map(|asked| {
         let (sender, notes) = mpsc::channel(NOTES);
-        (sender, Heard { asked, notes })
+        (sender, Progress { asked, notes })
     });
-    let (sender, progress) = heard.unzip();
+    let (sender, progress) = channel.unzip();
     let request = Request {
         tool,
         args: args.to_owned(),
@@ -158,17 +128,17 @@ pub(super) fn read(
             progress: sender,
             can_answer: is_modern.then(|| round::can_answer(meta.get(CAPABILITIES)).into()),
         },
-        // The older revisions know no rounds.
+        // The older revisions have no questions of tools.
         answers: answer
             .filter(|_| is_modern)
             .map_or(Answers::Nothing, Answers::Round),
         passed: None,
         client_ids: mcp::client_ids(&http.mcp.client_ids, meta),
     };
-    Ok(Call { request, progress })
+    Ok((request, progress))
 }
 
-/// The trace context in `_meta`.
+/// Reads the trace context in `_meta`.
 fn context_of(meta: &Map<String, Value>) -> Option<Context> {
     let text = |name: &str| meta.get(name).and_then(Value::as_str);
     Context::parse(text("traceparent")?, text("tracestate").unwrap_or_default())
@@ -178,18 +148,17 @@ fn fencing_token(meta: &Map<String, Value>) -> Result<Option<u64>, RpcError> {
     let name = mcp::FENCING_TOKEN;
     match meta.get(name) {
         None | Some(Value::Null) => Ok(None),
-        Some(token) => match token.as_u64().filter(|token| *token < FIRST_NO_TOKEN) {
-            Some(token) => Ok(Some(token)),
-            None => Err(RpcError::params(&format!(
-                "_meta[{name:?}] is no fencing token"
-            ))),
-        },
+        Some(token) => {
+            let token = token.as_u64().filter(|token| *token < FENCING_TOKEN_BOUND);
+            let refuse = || RpcError::params(&format!("_meta[{name:?}] is no fencing token"));
+            token.map(Some).ok_or_else(refuse)
+        }
     }
 }
 
-/// Checks arguments against the headers that repeat them.
+/// Checks that headers which repeat arguments agree with them.
 ///
-/// Not for those that may not call the tool: they would learn that it exists.
+/// Skipped for a caller that may not call the tool: the error would tell that the tool exists.
 fn check_mirrored(
     http: &Http,
     caller: &Caller,
@@ -212,23 +181,17 @@ fn check_mirrored(
         .map_err(|why| Malformed::Header(why).into())
 }
 
-/// Runs a call.
+/// Runs a call. The answer to a long one is a stream, if the caller accepts a stream.
 ///
-/// If it takes long, the answer is a stream, if the caller takes one.
-///
-/// A caller that hangs up ends its own wait, and not the call.
+/// A caller that hangs up ends only its wait; the call goes on.
 pub(super) async fn run(
     http: &Http,
     caller: Caller,
-    call: Call,
+    (request, mut progress): Call,
     id: Box<RawValue>,
     era: Era,
     headers: &HeaderMap,
 ) -> Response {
-    let Call {
-        request,
-        mut progress,
-    } = call;
     let gateway = http.gateway.clone();
     let tools = gateway.base.tools();
     let is_passed = tools
@@ -236,15 +199,15 @@ pub(super) async fn run(
         .is_some_and(|at| at.is_of_upstream());
     let mut calling = Box::pin(async move {
         let answer = gateway.engine.call(&caller, request).await;
-        answer::told(&id, answer, era, gateway.base.now(), is_passed)
+        answer::answer_to(&id, answer, era, gateway.base.now(), is_passed)
     });
     if !takes_stream(headers) {
         return calling.await.into_response();
     }
     let note = tokio::select! {
         biased;
-        note = events::heard(&mut progress) => Some(note),
-        told = &mut calling => return told.into_response(),
+        note = events::next_note(&mut progress) => Some(note),
+        answer = &mut calling => return answer.into_response(),
         () = sleep(http.mcp.stream_after) => None,
     };
     events::one(async { calling.await.body }, note, progress)

@@ -5,35 +5,35 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::HeaderValue;
+use axum::http::HeaderName;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream::{self, Stream};
+use futures_util::stream::{self, Stream, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::super::parts::Parts;
 use crate::core::mcp::progress::Asked;
 
-/// How often a waiting stream sends a comment, so that no proxy closes the connection.
+/// How often an idle stream sends a comment, so that no proxy closes the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
-/// How many bytes are searched for line ends, and perhaps copied, at once.
+/// How many bytes are searched for line ends, and perhaps copied, at a time.
 const AT_ONCE: usize = 16 << 10;
 
-/// The progress of a call for its caller.
-pub(super) struct Heard {
+/// The progress of a call, for a caller that asked for it.
+pub(super) struct Progress {
     pub(super) asked: Asked,
     pub(super) notes: mpsc::Receiver<String>,
 }
 
-/// The next progress notification.
+/// Waits for the next progress notification.
 ///
-/// It never comes for a caller that did not ask, or if there will be no more.
-pub(super) async fn heard(heard: &mut Option<Heard>) -> String {
-    while let Some(Heard { asked, notes }) = heard {
+/// It waits for ever if the caller asked for none, or if no more will come.
+pub(super) async fn next_note(progress: &mut Option<Progress>) -> String {
+    while let Some(Progress { asked, notes }) = progress {
         match notes.recv().await {
-            None => *heard = None,
+            None => *progress = None,
             Some(params) => {
                 if let Some(note) = asked.told(&params) {
                     return note;
@@ -46,38 +46,31 @@ pub(super) async fn heard(heard: &mut Option<Heard>) -> String {
 
 /// The state of a stream with one answer.
 enum Sending<F> {
-    /// A notification is being sent.
-    Note(String, Pin<Box<F>>, Option<Heard>),
-    Waiting(Pin<Box<F>>, Option<Heard>),
+    Waiting(Pin<Box<F>>, Option<Progress>),
     /// The rest of one part, and the parts after it.
     Body(Bytes, Parts),
     Ended,
 }
 
-/// A stream that tells of progress and ends with one answer, sent piece by piece.
+/// A stream of progress notifications that ends with one answer, sent piece by piece.
 pub(super) fn one(
-    coming: impl Future<Output = Parts> + Send + 'static,
+    answer: impl Future<Output = Parts> + Send + 'static,
     note: Option<String>,
-    progress: Option<Heard>,
+    progress: Option<Progress>,
 ) -> Response {
-    let begin = match note {
-        Some(note) => Sending::Note(note, Box::pin(coming), progress),
-        None => Sending::Waiting(Box::pin(coming), progress),
-    };
-    let pieces = stream::unfold(begin, async |sending| {
+    let first = stream::iter(note.map(|note| event(&note)));
+    let waiting = Sending::Waiting(Box::pin(answer), progress);
+    let pieces = stream::unfold(waiting, async |sending| {
         Some(match sending {
-            Sending::Note(note, coming, progress) => {
-                (event(&note), Sending::Waiting(coming, progress))
-            }
-            Sending::Waiting(mut coming, mut progress) => tokio::select! {
-                // What was heard before the answer is told before it.
+            Sending::Waiting(mut answer, mut progress) => tokio::select! {
+                // Progress that came before the answer is sent before it.
                 biased;
-                note = heard(&mut progress) => (event(&note), Sending::Waiting(coming, progress)),
-                body = &mut coming => {
+                note = next_note(&mut progress) => (event(&note), Sending::Waiting(answer, progress)),
+                body = &mut answer => {
                     let begun = Bytes::from_static(b"event: message\ndata: ");
                     (begun, Sending::Body(Bytes::new(), body))
                 }
-                () = sleep(KEEP_ALIVE) => (COMMENT, Sending::Waiting(coming, progress)),
+                () = sleep(KEEP_ALIVE) => (COMMENT, Sending::Waiting(answer, progress)),
             },
             Sending::Body(part, mut body) => {
                 let part = if part.is_empty() {
@@ -96,12 +89,11 @@ pub(super) fn one(
             Sending::Ended => return None,
         })
     });
-    response(pieces)
+    response(first.chain(pieces))
 }
 
-/// A stream of events, each of them JSON; `None` is a comment.
+/// A stream of JSON events; `None` becomes a comment.
 pub(super) fn many(events: impl Stream<Item = Option<String>> + Send + 'static) -> Response {
-    use futures_util::StreamExt;
     response(events.map(|json| match json {
         Some(json) => event(&json),
         None => COMMENT,
@@ -113,22 +105,19 @@ fn event(json: &str) -> Bytes {
 }
 
 fn response(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
-    use futures_util::StreamExt;
     let head = [
-        (CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
-        (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-cache"),
+        // Proxies must not buffer the stream.
+        (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     let body = Body::from_stream(pieces.map(Ok::<_, Infallible>));
-    let mut response = (head, body).into_response();
-    // Proxies pass it on at once.
-    let no = HeaderValue::from_static("no");
-    response.headers_mut().insert("x-accel-buffering", no);
-    response
+    (head, body).into_response()
 }
 
-/// JSON without line ends, which would end the event.
+/// JSON without line ends, because a line end would end the event.
 ///
-/// They stand between its values only: in its strings they are escaped.
+/// In JSON they occur only between values, so a space can replace each.
 fn one_line(bytes: Bytes) -> Bytes {
     let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
     if !bytes.iter().any(is_end) {
@@ -142,7 +131,6 @@ fn one_line(bytes: Bytes) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::StreamExt;
 
     use super::*;
 

@@ -1,24 +1,23 @@
-//! Requests to one MCP server beside calls, passed on member for member.
+//! Requests to one MCP server other than calls, passed on member for member.
 
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::super::Http;
 use super::super::parts::Part;
 use super::super::problem::Problem;
-use super::answer::{SERVER_INFO, server_info};
-use super::list::INSTRUCTIONS;
+use super::list::{About, INSTRUCTIONS};
 use super::message::{self, INTERNAL_ERROR, RpcError};
 use super::passed::Written;
 use crate::core::caller::Caller;
 use crate::core::mcp::evidence::Reply;
 use crate::core::mcp::members::Members;
-use crate::core::mcp::revision::{Era, negotiated, supported};
+use crate::core::mcp::revision::Era;
 use crate::gateway::{ErrorKind, Question};
 
-/// The methods that are passed on, and whether clients may cache the results.
+/// The methods that are passed on, and whether their results say how long to cache them.
 const METHODS: [(&str, bool); 7] = [
     ("tools/list", true),
     ("resources/list", true),
@@ -38,7 +37,7 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// `None`: this method is not passed on.
+    /// `None`: the method is not passed on.
     pub(super) fn of(method: &str, name: Option<&str>, params: &str) -> Option<Self> {
         let (method, is_cacheable) = METHODS.into_iter().find(|(known, _)| *known == method)?;
         Some(Self {
@@ -50,10 +49,10 @@ impl Forwarded {
     }
 }
 
-/// Passes a request on, and its answer back.
+/// Passes a request on to a server, and its answer back.
 ///
 /// # Errors
-/// This token may call single tools only, and asks for something else than tools.
+/// The token is limited to single tools, and the request is not for the list of tools.
 pub(super) async fn forward(
     http: &Http,
     caller: &Caller,
@@ -63,7 +62,7 @@ pub(super) async fn forward(
     era: Era,
 ) -> Result<Response, Problem> {
     let is_list = asked.method == "tools/list";
-    // Resources and prompts have no scopes of their own.
+    // No scope exists for single resources or prompts.
     if !is_list && !caller.may_call(&format!("{upstream}.")) {
         return Err(Problem::forbidden(
             "a token for single tools asks for no resources and prompts",
@@ -90,7 +89,7 @@ pub(super) async fn forward(
     Ok(message::json(message::response(id, written)).into_response())
 }
 
-/// A result, with the members of the envelope in the caller's era.
+/// A server's result, with the envelope that the caller's era needs.
 fn written(
     result: &Bytes,
     era: Era,
@@ -114,7 +113,7 @@ fn written(
     for (name, value) in &members {
         match (name.as_str(), may_see) {
             ("resultType" | "ttlMs" | "cacheScope", _) if !is_modern => {}
-            // What one token gets is not what another gets.
+            // Another token may get another result, so shared caches must not keep it.
             ("cacheScope", _) => written.text(name, "\"private\"".into()),
             ("tools", Some(may_see)) => {
                 let tools: Vec<&RawValue> = serde_json::from_str(value.get()).unwrap_or_default();
@@ -126,46 +125,22 @@ fn written(
     written.end()
 }
 
-/// `initialize` and `server/discover`: the server's description, as the gateway changes it.
-pub(super) async fn about(
-    http: &Http,
-    caller: &Caller,
-    upstream: &str,
-    wanted: Option<&str>,
-    id: &RawValue,
-    era: Era,
-) -> Response {
-    let about = match http.gateway.upstreams.about(caller, upstream).await {
-        Ok(about) => about,
-        Err(why) => return no_answer(&why).answer(Some(id), era),
-    };
-    let theirs = &about.instructions;
-    let capabilities = about
-        .capabilities
-        .iter()
-        .map(|name| ((*name).to_owned(), json!({})));
-    let mut result = json!({
-        "capabilities": capabilities.collect::<Value>(),
-        "instructions": format!("{theirs}\n\n{INSTRUCTIONS}").trim_start(),
-    });
-    let more = match wanted {
-        Some(wanted) => json!({
-            "protocolVersion": negotiated(wanted),
-            "serverInfo": server_info()[SERVER_INFO],
-        }),
-        None => json!({
-            "resultType": "complete",
-            "supportedVersions": supported(),
-            "ttlMs": 0,
-            "cacheScope": "private",
-            "_meta": server_info(),
-        }),
-    };
-    if let (Some(result), Value::Object(more)) = (result.as_object_mut(), more) {
-        result.extend(more);
-    }
-    let result = Part::Plain(result.to_string().into());
-    message::json(message::response(id, vec![result])).into_response()
+/// The description of one server, with the gateway's instructions.
+///
+/// # Errors
+/// The server did not answer.
+pub(super) async fn about(http: &Http, caller: &Caller, upstream: &str) -> Result<About, RpcError> {
+    let about = http.gateway.upstreams.about(caller, upstream).await;
+    let about = about.map_err(|why| no_answer(&why))?;
+    let capabilities = about.capabilities.iter();
+    let capabilities = capabilities.map(|name| ((*name).to_owned(), json!({})));
+    let instructions = format!("{}\n\n{INSTRUCTIONS}", about.instructions);
+    Ok(About {
+        capabilities: capabilities.collect(),
+        instructions: instructions.trim_start().to_owned(),
+        fresh_ms: 0,
+        scope: "private",
+    })
 }
 
 fn no_answer(why: &str) -> RpcError {

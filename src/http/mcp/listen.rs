@@ -1,8 +1,8 @@
-//! `subscriptions/listen`: a stream of changes of the caller's list of tools.
+//! `subscriptions/listen`: a stream that tells of changes of the caller's list of tools.
 
 use axum::http::HeaderMap;
 use axum::response::Response;
-use futures_util::stream;
+use futures_util::stream::{self, StreamExt};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
@@ -16,10 +16,10 @@ use crate::gateway::{ErrorKind, Heard, ToolChanges};
 
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Opens a stream. `tools`: changes of the list are told.
+/// Opens a stream. `tools`: the client subscribes to changes of the list.
 ///
 /// # Errors
-/// This caller has as many of them as it may have.
+/// This caller has as many streams as it may have.
 pub(super) fn listen(
     http: Http,
     caller: &Caller,
@@ -27,7 +27,7 @@ pub(super) fn listen(
     id: Box<RawValue>,
     tools: bool,
 ) -> Result<Response, Problem> {
-    // Before the list is read, so that no later change is missed.
+    // The subscription comes before the list is read, so that no later change is missed.
     let changes = http.gateway.base.tool_changes(caller);
     let listening = Listening {
         id,
@@ -36,16 +36,10 @@ pub(super) fn listen(
         list: list_digest(&http, caller),
         token: bearer_digest(headers),
         http,
-        next: Next::Acknowledged,
     };
-    Ok(events::many(stream::unfold(listening, Listening::next)))
-}
-
-/// The next event of a stream.
-enum Next {
-    Acknowledged,
-    Changed,
-    Nothing,
+    let first = stream::iter([Some(listening.acknowledged())]);
+    let changes = stream::unfold(Some(listening), async |listening| listening?.next().await);
+    Ok(events::many(first.chain(changes)))
 }
 
 struct Listening {
@@ -57,35 +51,22 @@ struct Listening {
     token: Option<[u8; 32]>,
     /// SHA-256 of the list that the client knows.
     list: [u8; 32],
-    next: Next,
 }
 
 impl Listening {
-    /// The next event; a comment if there is nothing to say.
-    async fn next(mut self) -> Option<(Option<String>, Self)> {
-        let event = match self.next {
-            Next::Acknowledged => {
-                self.next = Next::Changed;
-                Some(self.acknowledged())
-            }
-            Next::Changed => {
-                let heard = self.changes.next().await;
-                let caller = still_known(&self.http, self.token.as_ref());
-                match (heard, caller) {
-                    (Heard::Change, Some(caller)) => self.changed(&caller),
-                    (Heard::Nothing, Some(_)) => None,
-                    (Heard::End, _) | (_, None) => {
-                        self.next = Next::Nothing;
-                        Some(self.last())
-                    }
-                }
-            }
-            Next::Nothing => return None,
+    /// Waits for the next event; `None` is a comment, if nothing has changed. The last event ends the stream.
+    async fn next(mut self) -> Option<(Option<String>, Option<Self>)> {
+        let heard = self.changes.next().await;
+        let caller = still_known(&self.http, self.token.as_ref());
+        let event = match (heard, caller) {
+            (Heard::Change, Some(caller)) => self.changed(&caller),
+            (Heard::Nothing, Some(_)) => None,
+            (Heard::End, _) | (_, None) => return Some((Some(self.last()), None)),
         };
-        Some((event, self))
+        Some((event, Some(self)))
     }
 
-    /// The acknowledged subscriptions.
+    /// The notification that acknowledges the subscriptions.
     fn acknowledged(&self) -> String {
         let told = if self.tools {
             r#"{"toolsListChanged":true}"#
@@ -115,7 +96,7 @@ impl Listening {
         )
     }
 
-    /// The result that ends the stream. The client may ask again.
+    /// The result that ends the stream. The client may listen again.
     fn last(&self) -> String {
         let (id, server) = (&self.id, &server_info()[SERVER_INFO]);
         format!(

@@ -1,8 +1,8 @@
 //! JSON-RPC 2.0 on the wire: one request or notification in, one response out.
 
 use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -11,20 +11,20 @@ use utoipa::ToSchema;
 
 use super::super::parts::{Part, Parts};
 use super::super::problem::{MALFORMED, NO_SUCH_METHOD};
-use super::super::read::Members;
+use super::super::read::{Members, given};
 use crate::core::mcp::revision::{Era, Malformed, supported};
 
 pub(super) const PARSE_ERROR: i32 = -32_700;
-pub(super) const INVALID_REQUEST: i32 = -32_600;
+pub(in crate::http) const INVALID_REQUEST: i32 = -32_600;
 pub(super) const METHOD_NOT_FOUND: i32 = -32_601;
 pub(super) const INVALID_PARAMS: i32 = -32_602;
-pub(super) const INTERNAL_ERROR: i32 = -32_603;
+pub(in crate::http) const INTERNAL_ERROR: i32 = -32_603;
 const HEADER_MISMATCH: i32 = -32_020;
 const UNSUPPORTED_VERSION: i32 = -32_022;
 
-/// The longest id that is echoed, in bytes.
+/// The longest id of a request, in bytes, because answers repeat it.
 const MAX_ID: usize = 1_024;
-/// The longest text of a caller in an error, in bytes.
+/// How much of a caller's text an error repeats, in bytes.
 const MAX_QUOTED: usize = 200;
 
 /// One message of JSON-RPC.
@@ -34,7 +34,7 @@ pub(in crate::http) struct Message<'a> {
     #[schema(pattern = "^2\\.0$")]
     jsonrpc: String,
     /// A text or a whole number; a notification has none.
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<Value>)]
     pub(super) id: Option<&'a RawValue>,
     pub(super) method: String,
@@ -43,16 +43,13 @@ pub(in crate::http) struct Message<'a> {
     pub(super) params: Option<&'a RawValue>,
 }
 
-/// Reads an id, and tells null, which is refused, from none.
-fn present<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(de).map(Some)
-}
-
 /// Why a message is answered with an error.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RpcError {
     code: i32,
+    #[serde(default)]
     message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<Value>,
 }
 
@@ -69,35 +66,15 @@ impl RpcError {
         Self::new(INVALID_PARAMS, format!("Invalid params: {}", short(why)))
     }
 
-    /// An error of an MCP server.
+    /// The error that an MCP server has answered.
     pub(super) fn of_server(error: &[u8]) -> Self {
-        #[derive(Deserialize)]
-        struct Theirs {
-            code: i32,
-            #[serde(default)]
-            message: String,
-            data: Option<Value>,
-        }
-        match serde_json::from_slice::<Theirs>(error) {
-            Ok(Theirs {
-                code,
-                message,
-                data,
-            }) => Self {
-                code,
-                message,
-                data,
-            },
-            Err(_) => Self::new(
-                INTERNAL_ERROR,
-                "The server answered with an error that cannot be read",
-            ),
-        }
+        let unreadable = "The server answered with an error that cannot be read";
+        serde_json::from_slice(error).unwrap_or_else(|_| Self::new(INTERNAL_ERROR, unreadable))
     }
 
     /// The HTTP status.
     ///
-    /// Before 2026-07-28 an error is an answer like others, and 404 says that a session has ended.
+    /// Before 2026-07-28 an error has status 200, and 404 means that a session has ended.
     fn status(&self, era: Era) -> StatusCode {
         match (era, self.code) {
             (_, PARSE_ERROR | INVALID_REQUEST | HEADER_MISMATCH | UNSUPPORTED_VERSION)
@@ -112,31 +89,19 @@ impl RpcError {
         (self.status(era), json(Parts::of([text]))).into_response()
     }
 
-    /// The whole message.
+    /// The whole response as JSON.
     pub(super) fn text(&self, id: Option<&RawValue>) -> String {
         #[derive(Serialize)]
         struct Answer<'a> {
             jsonrpc: &'a str,
             #[serde(skip_serializing_if = "Option::is_none")]
             id: Option<&'a RawValue>,
-            error: Error<'a>,
+            error: &'a RpcError,
         }
-        #[derive(Serialize)]
-        struct Error<'a> {
-            code: i32,
-            message: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            data: Option<&'a Value>,
-        }
-        let error = Error {
-            code: self.code,
-            message: &self.message,
-            data: self.data.as_ref(),
-        };
         let answer = Answer {
             jsonrpc: "2.0",
             id,
-            error,
+            error: self,
         };
         serde_json::to_string(&answer).unwrap_or_default()
     }
@@ -155,12 +120,12 @@ impl From<Malformed> for RpcError {
     }
 }
 
-/// The beginning of a caller's text.
+/// The beginning of a text, as far as an error repeats it.
 fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_QUOTED)]
 }
 
-/// The id in a malformed message, for the error.
+/// The id of a malformed message, if it has a readable one.
 pub(super) fn readable_id(bytes: &[u8]) -> Option<&RawValue> {
     #[derive(Deserialize)]
     struct Identified<'a> {
@@ -175,7 +140,7 @@ impl<'a> Message<'a> {
     /// Reads one message.
     ///
     /// # Errors
-    /// It is no JSON, or no request and no notification of JSON-RPC 2.0.
+    /// The bytes are no JSON, or neither a request nor a notification of JSON-RPC 2.0.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, RpcError> {
         let invalid = |why: &str| RpcError::new(INVALID_REQUEST, format!("Invalid request: {why}"));
         let whole: &RawValue = serde_json::from_slice(bytes)
@@ -211,7 +176,7 @@ fn is_id(raw: &str) -> bool {
     raw.len() <= MAX_ID && (raw.starts_with('"') || is_whole())
 }
 
-/// A response with a result in parts, so that a tool's answer is not copied.
+/// A response whose result is in parts, so that a tool's answer is not copied.
 pub(super) fn response(id: &RawValue, result: Vec<Part>) -> Parts {
     let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":", id.get());
     let before = Part::Plain(before.into());
@@ -219,10 +184,9 @@ pub(super) fn response(id: &RawValue, result: Vec<Part>) -> Parts {
     Parts::of([before].into_iter().chain(result).chain([after]))
 }
 
-/// A whole answer as JSON.
+/// An HTTP response with a JSON body.
 pub(super) fn json(body: Parts) -> Response {
-    let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    (kind, Body::new(body)).into_response()
+    ([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response()
 }
 
 #[cfg(test)]
@@ -248,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_the_id_of_an_object_only() {
+    fn the_id_for_an_error_is_read_from_an_object_only() {
         let id = |text: &'static str| readable_id(text.as_bytes()).map(RawValue::get);
         assert_eq!(id(r#"{"jsonrpc":"1.0","id":7}"#), Some("7"));
         assert_eq!(id("[1]"), None, "a list has no members");
@@ -256,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_by_the_codes_of_json_rpc() {
+    fn a_malformed_message_is_refused_with_the_right_code_of_json_rpc() {
         for text in ["", "{", "{\"jsonrpc\":\"2.0\",}", "\u{feff}{}", "nul"] {
             assert_eq!(code(text), Err(PARSE_ERROR), "{text}");
         }
@@ -283,6 +247,6 @@ mod tests {
             r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#,
             "a".repeat(MAX_ID)
         );
-        assert_eq!(code(&long), Err(INVALID_REQUEST), "it would be echoed");
+        assert_eq!(code(&long), Err(INVALID_REQUEST), "answers would repeat it");
     }
 }

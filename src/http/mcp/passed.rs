@@ -14,10 +14,10 @@ use crate::core::mcp::round;
 /// The prefix of the gateway's own members of `_meta`.
 const OWN: &str = "dev.oncegate/";
 
-/// A response with a server's result. `None`: the result is not a server's.
+/// A response with an MCP server's result. `None`: the stored result is no MCP server's.
 ///
-/// Only the envelope differs: `resultType` by the era of the caller, the gateway's members of `_meta`, at the end of
-/// `content` what a model should know, and of questions the state, which names the call that asked.
+/// Changed are `resultType` (by the caller's era), the gateway's members of `_meta`, the notes at the end of `content`, and
+/// the `requestState` of questions, which names the call that asked.
 pub(super) fn response(
     id: &RawValue,
     kept: &Bytes,
@@ -32,7 +32,7 @@ pub(super) fn response(
     let Members(members) = serde_json::from_slice(kept).ok()?;
     let mut result = Written::new(kept);
     let mut meta = Written::new(kept);
-    // By it the answers are known to belong to these questions.
+    // The state lets a later request prove that its answers belong to these questions.
     let asked = round::asked(kept).map(|asked| round::state(asked_by, asked.state.as_deref()));
     let has_kind = members.iter().any(|(name, _)| name == "resultType");
     if era == Era::Modern && !has_kind {
@@ -43,12 +43,12 @@ pub(super) fn response(
             "resultType" if era == Era::Legacy => {}
             "requestState" if asked.is_some() => {}
             "_meta" => {
-                let Members(theirs) =
+                let Members(of_server) =
                     serde_json::from_str(value.get()).unwrap_or(Members(Vec::new()));
-                let theirs = theirs
+                let of_server = of_server
                     .into_iter()
                     .filter(|(name, _)| !name.starts_with(OWN) && !own.contains_key(name));
-                theirs.for_each(|(name, value)| meta.value(&name, value));
+                of_server.for_each(|(name, value)| meta.value(&name, value));
             }
             "content" if !notes.is_empty() => result.content(value, notes),
             _ => result.value(&name, value),
@@ -60,13 +60,12 @@ pub(super) fn response(
     for (name, value) in own {
         meta.text(&name, value.to_string());
     }
-    let meta = meta.end();
     result.name("_meta");
-    result.parts.extend(meta);
+    result.parts.extend(meta.end());
     Some(message::response(id, result.end()))
 }
 
-/// An object as it is written. Values are parts of the stored bytes, and are not copied.
+/// Writes a JSON object in parts. Stored values are shared, not copied.
 pub(super) struct Written<'a> {
     kept: &'a Bytes,
     parts: Vec<Part>,
@@ -80,15 +79,14 @@ impl<'a> Written<'a> {
         }
     }
 
-    fn name(&mut self, name: &str) {
+    pub(super) fn name(&mut self, name: &str) {
         let before = if self.parts.is_empty() { "{" } else { "," };
         self.plain(format!("{before}{}:", json!(name)));
     }
 
     pub(super) fn value(&mut self, name: &str, value: &RawValue) {
         self.name(name);
-        self.parts
-            .push(Part::Plain(self.kept.slice_ref(value.get().as_bytes())));
+        self.kept(value.get());
     }
 
     pub(super) fn text(&mut self, name: &str, text: String) {
@@ -101,38 +99,40 @@ impl<'a> Written<'a> {
         self.name("content");
         let blocks = blocks.get().trim_end();
         let blocks = blocks.strip_suffix(']').unwrap_or(blocks);
-        self.parts
-            .push(Part::Plain(self.kept.slice_ref(blocks.as_bytes())));
-        let mut before = if blocks.trim_end().ends_with('[') {
-            ""
-        } else {
-            ","
-        };
+        self.kept(blocks);
+        let is_empty = blocks.trim_end().ends_with('[');
+        let mut before = if is_empty { "" } else { "," };
         for note in notes {
-            self.plain(format!(
-                "{before}{}",
-                json!({ "type": "text", "text": note })
-            ));
+            let block = json!({ "type": "text", "text": note });
+            self.plain(format!("{before}{block}"));
             before = ",";
         }
         self.plain("]".into());
     }
 
-    fn plain(&mut self, text: String) {
-        self.parts.push(Part::Plain(text.into()));
-    }
-
-    /// A list of some of the stored values.
+    /// A list of stored values.
     pub(super) fn list<'v>(&mut self, name: &str, values: impl Iterator<Item = &'v RawValue>) {
         self.name(name);
         let mut before = "[";
         for value in values {
             self.plain(before.into());
-            self.parts
-                .push(Part::Plain(self.kept.slice_ref(value.get().as_bytes())));
+            self.kept(value.get());
             before = ",";
         }
         self.plain(if before == "[" { "[]" } else { "]" }.into());
+    }
+
+    /// A piece of the stored bytes, shared.
+    fn kept(&mut self, piece: &str) {
+        self.part(Part::Plain(self.kept.slice_ref(piece.as_bytes())));
+    }
+
+    pub(super) fn plain(&mut self, text: String) {
+        self.part(Part::Plain(text.into()));
+    }
+
+    pub(super) fn part(&mut self, part: Part) {
+        self.parts.push(part);
     }
 
     pub(super) fn end(mut self) -> Vec<Part> {

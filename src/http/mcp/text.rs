@@ -1,4 +1,4 @@
-//! Why a call has no result, in words for a model: what may have happened, and what to do next.
+//! The failure of a call in words for a model: what may have happened, and what to do next.
 
 use jiff::Timestamp;
 
@@ -8,27 +8,26 @@ use crate::core::mcp;
 use crate::core::record::CallId;
 use crate::core::time::elapsed_ms;
 
-/// The reminder that a key is remembered for a while only.
+/// Reminds that a tool remembers a key for a limited time only.
 const SOON: &str = " Do that soon: a call that ended longer ago than its tool remembers may be taken for a new one; later look up what became of it, or ask a person.";
 
 pub(super) fn text(problem: &Problem, now: Timestamp) -> String {
-    let seconds = problem
-        .retry_after()
-        .map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
+    let seconds = problem.wait_seconds();
     let after = seconds.map_or_else(String::new, |seconds| format!(" after {seconds} s"));
     let again = match seconds {
         Some(_) => format!(" Repeat the same call with exactly the same arguments{after}."),
         None => String::new(),
     };
-    match problem.slug() {
-        Slug::CallInProgress if problem.call_id().is_some() => format!(
+    let title = problem.slug.row().title;
+    match problem.slug {
+        Slug::CallInProgress if problem.call_id.is_some() => format!(
             "Still running, not failed. Repeat the same call with exactly the same arguments{after}: it gets the result and runs nothing twice.{SOON}"
         ),
         Slug::CallInProgress => format!(
             "Waiting for its turn: this request has executed nothing yet. Repeat the same call with exactly the same arguments{after}, or it may not run. If it repeats an earlier call, that one may have been executed."
         ),
         Slug::OutcomeUnknown => {
-            let next = match (seconds, problem.call_id()) {
+            let next = match (seconds, problem.call_id) {
                 (Some(seconds), _) => format!(" (next check in {seconds} s)."),
                 (None, Some(call_id)) => format!(". {}", ask_person(call_id)),
                 (None, None) => ".".to_owned(),
@@ -46,11 +45,10 @@ pub(super) fn text(problem: &Problem, now: Timestamp) -> String {
             "Nothing was executed. A person has paused this tool for the time being. Do not look for another way to the same effect.{again}"
         ),
         Slug::RateLimited | Slug::StoreUnavailable | Slug::ShuttingDown
-            if problem.effect() == Effect::Unknown =>
+            if problem.effect == Effect::Unknown =>
         {
             format!(
-                "{}: this request executed nothing. If it repeats an earlier call, that one may have been executed; do not change its arguments.{again}",
-                problem.title()
+                "{title}: this request executed nothing. If it repeats an earlier call, that one may have been executed; do not change its arguments.{again}"
             )
         }
         Slug::ToolUnreachable
@@ -58,8 +56,8 @@ pub(super) fn text(problem: &Problem, now: Timestamp) -> String {
         | Slug::BudgetExceeded
         | Slug::SessionBusy
         | Slug::RateLimited
-        | Slug::StoreUnavailable => format!("Nothing was executed. {}.{again}", problem.title()),
-        _ => problem.detail().to_owned(),
+        | Slug::StoreUnavailable => format!("Nothing was executed. {title}.{again}"),
+        _ => problem.detail.clone(),
     }
 }
 
@@ -69,20 +67,20 @@ fn ask_person(call_id: impl std::fmt::Display) -> String {
     )
 }
 
-/// The text for a similar call under another key.
+/// The text if a similar call has another key.
 ///
-/// A model cannot confirm both: `_meta` is its runtime's.
+/// Only the model's runtime can confirm both calls, because it writes `_meta`.
 fn possible_duplicate(problem: &Problem, now: Timestamp, again: &str) -> String {
-    let Some(call_id) = problem.similar_to() else {
-        return problem.detail().to_owned();
+    let Some(call_id) = problem.similar_to else {
+        return problem.detail.clone();
     };
-    let met = format!(
+    let found = format!(
         "This request executed nothing: call {call_id} asked for the same {}, under another key",
         since(call_id, now)
     );
-    if problem.effect() == Effect::None {
+    if problem.effect == Effect::None {
         return format!(
-            "{met}. If this request repeats that call, do not send it again. If both are meant, tell the user: a person or your runtime confirms it with _meta[{:?}] = \"{call_id}\".",
+            "{found}. If this request repeats that call, do not send it again. If both are meant, tell the user: a person or your runtime confirms it with _meta[{:?}] = \"{call_id}\".",
             mcp::CONFIRM
         );
     }
@@ -92,7 +90,7 @@ fn possible_duplicate(problem: &Problem, now: Timestamp, again: &str) -> String 
         again.to_owned()
     };
     format!(
-        "{met}, and that call may have been executed: its outcome is not known yet.{next} Do not choose a new {MODEL_MEMBER}: once that call has succeeded, this one gets its result."
+        "{found}, and that call may have been executed: its outcome is not known yet.{next} Do not choose a new {MODEL_MEMBER}: once that call has succeeded, this one gets its result."
     )
 }
 
@@ -104,17 +102,17 @@ fn since(call_id: CallId, now: Timestamp) -> String {
     }
 }
 
-/// The text for a key that stands for a call with other arguments.
+/// The text if another call has the key.
 fn key_reused(problem: &Problem) -> String {
-    let Some(call_id) = problem.call_id() else {
-        return problem.detail().to_owned();
+    let Some(call_id) = problem.call_id else {
+        return problem.detail.clone();
     };
-    let differ = match problem.differs() {
+    let differ = match &problem.differs[..] {
         [] => String::new(),
         places => format!(" (they differ at {})", places.join(", ")),
     };
-    match (problem.key_action(), problem.effect()) {
-        _ if problem.is_of_round() => problem.detail().to_owned(),
+    match (problem.key_action, problem.effect) {
+        _ if problem.is_of_round() => problem.detail.clone(),
         (KeyAction::Rotate, _) => format!(
             "This request executed nothing: its key stands for an earlier call, {call_id}, with other arguments{differ}. That call may have been executed. If you mean the same, send exactly the arguments of that call: you get its result. Choose a new {MODEL_MEMBER} only for a new intent."
         ),

@@ -1,4 +1,4 @@
-//! How the OpenAPI document describes a route: its request and its answers.
+//! The description of one route in the OpenAPI document: its request and its answers.
 
 use std::collections::BTreeMap;
 
@@ -43,32 +43,29 @@ pub(super) struct Door {
     speaks_json_rpc: bool,
 }
 
-/// Statuses with which JSON-RPC errors come, too.
+/// Statuses that errors of JSON-RPC also have.
 const RPC_ERRORS: [u16; 2] = [400, 404];
 
 impl Door {
-    /// The document of these routes.
+    /// The document of all these routes.
     pub(super) fn document(doors: impl IntoIterator<Item = Self>) -> OpenApi {
         let (mut paths, mut components) = (Paths::default(), Components::default());
         for door in doors {
-            let responses = door.problems.iter();
-            let responses = responses.map(|(status, slugs)| {
-                let is_rpc = door.speaks_json_rpc && RPC_ERRORS.contains(status);
-                (status.to_string(), problem_response(slugs, is_rpc))
-            });
-            let operation = responses.fold(door.operation, |operation, (status, response)| {
-                operation.response(status, response)
-            });
+            let mut operation = door.operation;
+            for (status, slugs) in door.problems {
+                let is_rpc = door.speaks_json_rpc && RPC_ERRORS.contains(&status);
+                operation =
+                    operation.response(status.to_string(), problem_response(&slugs, is_rpc));
+            }
             paths.add_path_operation(door.path, vec![door.method], operation.build());
             components.schemas.extend(door.schemas);
         }
-        let bearer = SecurityScheme::Http(HttpScheme::new(HttpAuthScheme::Bearer));
-        components
-            .security_schemes
-            .insert("bearer".into(), bearer.into());
         let mut schemas = Vec::new();
         collect::<problem::Body<'_>>(&mut schemas);
         components.schemas.extend(schemas);
+        let bearer = SecurityScheme::Http(HttpScheme::new(HttpAuthScheme::Bearer));
+        let schemes = &mut components.security_schemes;
+        schemes.insert("bearer".into(), bearer.into());
         let mut info = Info::new("oncegate", env!("CARGO_PKG_VERSION"));
         info.description = Some(
             "One intent, at most one side effect. Failures are RFC 9457 problems; each type is a page below /problems.".into(),
@@ -117,53 +114,39 @@ impl Door {
     }
 
     pub(super) fn path(self, name: &str, description: &str) -> Self {
-        let schema = ObjectBuilder::new().schema_type(Type::String);
-        let parameter = ParameterBuilder::new().parameter_in(ParameterIn::Path);
-        let parameter = parameter.required(Required::True);
-        self.param(parameter, name, description, schema.min_length(Some(1)))
+        let schema = text().min_length(Some(1));
+        self.param(ParameterIn::Path, name, description, schema)
     }
 
     pub(super) fn call_headers(self) -> Self {
-        let plain = || ObjectBuilder::new().schema_type(Type::String);
-        let key = plain().pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#));
-        let headers = [
-            (
-                title(IDEMPOTENCY_KEY.as_str()),
-                "The call's key: 1 to 255 characters of ASCII 0x21 to 0x7E, bare or as a quoted string.",
-                key,
-            ),
-            (
-                "Prefer".to_owned(),
-                "wait=SECONDS (at most 60) and respond-async (RFC 7240).",
-                plain(),
-            ),
-            (
-                "traceparent".to_owned(),
-                "Its trace id becomes the call's (W3C Trace Context); the tool gets it with the sampled flag, and tracestate.",
-                plain(),
-            ),
-        ];
-        headers
-            .into_iter()
-            .fold(self, |door, (name, description, schema)| {
-                let parameter = ParameterBuilder::new().parameter_in(ParameterIn::Header);
-                door.param(
-                    parameter.required(Required::False),
-                    &name,
-                    description,
-                    schema,
-                )
-            })
+        let key = text().pattern(Some(r#"^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$"#));
+        let about_key = "The call's key: 1 to 255 characters of ASCII 0x21 to 0x7E, bare or as a quoted string.";
+        let about_wait = "wait=SECONDS (at most 60) and respond-async (RFC 7240).";
+        let about_trace = "Its trace id becomes the call's (W3C Trace Context); the tool gets it with the sampled flag, and tracestate.";
+        self.param(
+            ParameterIn::Header,
+            &title(&IDEMPOTENCY_KEY),
+            about_key,
+            key,
+        )
+        .param(ParameterIn::Header, "Prefer", about_wait, text())
+        .param(ParameterIn::Header, "traceparent", about_trace, text())
     }
 
     fn param(
         mut self,
-        parameter: ParameterBuilder,
+        place: ParameterIn,
         name: &str,
         description: &str,
         schema: ObjectBuilder,
     ) -> Self {
-        let parameter = parameter
+        let required = match place {
+            ParameterIn::Path => Required::True,
+            _ => Required::False,
+        };
+        let parameter = ParameterBuilder::new()
+            .parameter_in(place)
+            .required(required)
             .name(name)
             .description(Some(description))
             .schema(Some(schema.build()));
@@ -204,6 +187,13 @@ impl Door {
         self
     }
 
+    /// A list that is read page by page.
+    pub(super) fn page<P: IntoParams, T: ToSchema>(self, description: &str) -> Self {
+        self.params::<P>()
+            .problems(&[Slug::InvalidRequest, Slug::StoreUnavailable])
+            .json::<T>(description)
+    }
+
     pub(super) fn json<T: ToSchema>(self, description: &str) -> Self {
         self.json_with::<T>(200, description, &[])
     }
@@ -215,17 +205,14 @@ impl Door {
         headers: &[&HeaderName],
     ) -> Self {
         collect::<T>(&mut self.schemas);
-        let mut response = ResponseBuilder::new()
-            .description(description)
-            .content("application/json", refer::<T>());
-        for name in headers {
-            response = response.header(title(name.as_str()), Header::default());
-        }
-        self.operation = self.operation.response(status.to_string(), response);
-        self
+        let answer = described(description).content("application/json", refer::<T>());
+        let header = |answer: ResponseBuilder, name: &&HeaderName| {
+            answer.header(title(name), Header::default())
+        };
+        self.answer(status, headers.iter().fold(answer, header))
     }
 
-    /// An act on many: without `confirm` a dry run.
+    /// The request and the answers of an act on many calls or sagas.
     pub(super) fn on_many<B: ToSchema, T: ToSchema>(self) -> Self {
         self.body::<B>()
             .problems(&[
@@ -240,46 +227,37 @@ impl Door {
 
     pub(super) fn json_or_lines<T: ToSchema>(mut self, description: &str) -> Self {
         collect::<T>(&mut self.schemas);
-        let lines = Content::new(Some(Object::with_type(Type::String)));
-        let response = ResponseBuilder::new().description(description);
-        let response = response
+        let answer = described(description)
             .content("application/json", refer::<T>())
-            .content(listing::NDJSON, lines);
-        self.operation = self.operation.response("200", response);
-        self
+            .content(listing::NDJSON, any(Type::String));
+        self.answer(200, answer)
     }
 
-    /// Request and answer are JSON-RPC messages.
+    /// The answers of a route whose requests are JSON-RPC messages.
     pub(super) fn json_rpc(mut self, description: &str) -> Self {
         self.speaks_json_rpc = true;
         for status in RPC_ERRORS {
             self.problems.entry(status).or_default();
         }
-        let answer = ResponseBuilder::new()
-            .description(description)
+        let answer = described(description)
             .content("application/json", any(Type::Object))
             .content("text/event-stream", any(Type::String));
-        let taken = ResponseBuilder::new().description("A notification was taken.");
-        self.operation = self
-            .operation
-            .response("200", answer)
-            .response("202", taken);
-        self
+        self.answer(200, answer)
+            .answer(202, described("A notification was taken."))
     }
 
     pub(super) fn any_json(self, description: &str) -> Self {
-        self.content("application/json", Type::Object, description)
+        let answer = described(description);
+        self.answer(200, answer.content("application/json", any(Type::Object)))
     }
 
     pub(super) fn text(self, content_type: &str, description: &str) -> Self {
-        self.content(content_type, Type::String, description)
+        let answer = described(description);
+        self.answer(200, answer.content(content_type, any(Type::String)))
     }
 
-    fn content(mut self, content_type: &str, content: Type, description: &str) -> Self {
-        let response = ResponseBuilder::new()
-            .description(description)
-            .content(content_type, any(content));
-        self.operation = self.operation.response("200", response);
+    fn answer(mut self, status: u16, answer: ResponseBuilder) -> Self {
+        self.operation = self.operation.response(status.to_string(), answer);
         self
     }
 }
@@ -290,24 +268,27 @@ fn problem_response(slugs: &[Slug], is_rpc: bool) -> ResponseBuilder {
         .map(|slug| format!("`{}`: {}.", slug.as_str(), slug.row().title));
     let rpc = is_rpc.then(|| "An error of JSON-RPC.".to_owned());
     let named: Vec<String> = named.chain(rpc).collect();
-    let response = ResponseBuilder::new();
-    let response = if is_rpc {
-        response.content("application/json", any(Type::Object))
-    } else {
-        response
-    };
-    let response = response
-        .description(named.join(" "))
+    let mut response = described(&named.join(" "));
+    if is_rpc {
+        response = response.content("application/json", any(Type::Object));
+    }
+    let wait = Header::new(Object::with_type(Type::Integer));
+    response = response
         .content("application/problem+json", refer::<problem::Body<'_>>())
-        .header(title(GATEWAY_OUTCOME.as_str()), Header::default())
-        .header(
-            title(RETRY_AFTER.as_str()),
-            Header::new(Object::with_type(Type::Integer)),
-        );
+        .header(title(&GATEWAY_OUTCOME), Header::default())
+        .header(title(&RETRY_AFTER), wait);
     if slugs.contains(&Slug::Unauthenticated) {
-        return response.header(title(WWW_AUTHENTICATE.as_str()), Header::default());
+        response = response.header(title(&WWW_AUTHENTICATE), Header::default());
     }
     response
+}
+
+fn described(description: &str) -> ResponseBuilder {
+    ResponseBuilder::new().description(description)
+}
+
+fn text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String)
 }
 
 fn any(of: Type) -> Content {

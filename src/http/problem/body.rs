@@ -1,6 +1,6 @@
-//! A problem on the wire (RFC 9457).
+//! A problem as a response (RFC 9457).
 
-use axum::http::HeaderValue;
+use axum::Extension;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::{Mistake, Problem, Slug};
-use crate::http::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
+use crate::http::calls::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, header};
 
 /// The largest integer that every reader of JSON holds exactly.
 const MOST: u64 = (1 << 53) - 1;
@@ -25,7 +25,7 @@ pub(in crate::http) struct Body<'a> {
     /// A sentence that says what to do next.
     detail: &'a str,
     #[schema(required)]
-    call_id: Option<&'a str>,
+    call_id: Option<String>,
     #[schema(required)]
     idempotency_key: Option<&'a str>,
     /// Whether the call may have changed the world.
@@ -53,9 +53,8 @@ pub(in crate::http) struct Body<'a> {
     similar_to: Option<String>,
     /// Where the arguments differ from those of the call that has the key: JSON Pointers into `args`. Only for a token
     /// that may read that call, and not for tools that redact arguments.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Vec<String>, nullable = false)]
-    differs: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    differs: &'a [String],
 }
 
 impl Problem {
@@ -63,15 +62,15 @@ impl Problem {
     pub(in crate::http) fn body(&self) -> Body<'_> {
         let row = self.slug.row();
         Body {
-            r#type: format!("/problems/{}", self.slug.as_str()),
+            r#type: format!("/problems/{}", row.slug),
             title: row.title,
             status: row.status.as_u16(),
             detail: &self.detail,
-            call_id: self.call_id(),
+            call_id: self.call_id.map(|call_id| call_id.to_string()),
             idempotency_key: self.key.as_deref(),
-            effect: self.effect().as_str(),
-            key_action: self.key_action().as_str(),
-            // Rounded up: who comes a moment too early is sent away once more.
+            effect: self.effect.as_str(),
+            key_action: self.key_action.as_str(),
+            // Rounded up, because a caller that asks a moment too early is refused once more.
             retry_after_ms: self.retry_after.map(|time| {
                 u64::try_from(time.as_nanos().div_ceil(1_000_000))
                     .unwrap_or(MOST)
@@ -81,50 +80,39 @@ impl Problem {
             tool_status: self.tool_status,
             tool_body: self.tool_body.as_deref(),
             similar_to: self.similar_to.map(|call_id| call_id.to_string()),
-            differs: self.differs.as_deref(),
+            differs: &self.differs,
         }
+    }
+
+    /// The time to wait in whole seconds, rounded up.
+    pub(in crate::http) fn wait_seconds(&self) -> Option<u64> {
+        let time = self.retry_after?;
+        let begun = u64::from(time.subsec_nanos() > 0);
+        Some(time.as_secs().saturating_add(begun).min(MOST))
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = self.slug.row().status;
-        let mut response = (status, axum::Json(self.body())).into_response();
-        response.extensions_mut().insert(self.slug);
-        let headers = response.headers_mut();
-        headers.insert(
-            CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
-        headers.insert(
-            GATEWAY_OUTCOME,
-            HeaderValue::from_static(self.effect().as_outcome()),
-        );
-        if let Some(replayed) = self.replayed {
-            headers.insert(
-                REPLAYED,
-                HeaderValue::from_static(if replayed { "true" } else { "false" }),
-            );
-        }
-        if let Some(time) = self.retry_after {
-            headers.insert(
-                RETRY_AFTER,
-                HeaderValue::from(
-                    time.as_secs()
-                        .saturating_add(u64::from(time.subsec_nanos() > 0))
-                        .min(MOST),
-                ),
-            );
-        }
-        if let Some(call_id) = self.call_id().and_then(|id| HeaderValue::try_from(id).ok()) {
-            headers.insert(CALL_ID, call_id);
-        }
-        if let Some(key) = self.key.and_then(|key| HeaderValue::try_from(key).ok()) {
-            headers.insert(IDEMPOTENCY_KEY, key);
-        }
-        if self.slug == Slug::Unauthenticated {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
+        let is_replayed = |replayed| if replayed { "true" } else { "false" };
+        let call_id = self.call_id.map(|call_id| call_id.to_string());
+        (
+            self.slug.row().status,
+            Extension(self.slug),
+            [
+                (CONTENT_TYPE, "application/problem+json"),
+                (GATEWAY_OUTCOME, self.effect.as_outcome()),
+            ],
+            header(REPLAYED, self.replayed.map(is_replayed)),
+            header(RETRY_AFTER, self.wait_seconds()),
+            header(CALL_ID, call_id),
+            header(IDEMPOTENCY_KEY, self.key.as_deref()),
+            header(
+                WWW_AUTHENTICATE,
+                (self.slug == Slug::Unauthenticated).then_some("Bearer"),
+            ),
+            axum::Json(self.body()),
+        )
+            .into_response()
     }
 }

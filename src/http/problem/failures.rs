@@ -10,34 +10,28 @@ use crate::core::record::Failure;
 use crate::core::session::Refusal;
 use crate::gateway::{Differs, Error, ErrorKind, Reused};
 
-/// When to ask again, after the gateway or its store has recovered.
+/// When to ask again if the gateway or its store must recover first.
 const RETRY_GATEWAY: Duration = Duration::from_secs(2);
 /// When to try a paused tool again.
 const RETRY_PAUSED: Duration = Duration::from_secs(30);
-/// When to try a tool again that named no time itself.
+/// When to try a tool again, if the tool named no time.
 const RETRY_TOOL: Duration = Duration::from_secs(5);
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        let Error {
-            kind,
-            call_id,
-            key,
-            replayed,
-        } = error;
-        let problem = Self::from(kind);
-        let call_id = call_id.map(|id| id.to_string()).or(problem.call_id);
+        let problem = Self::from(error.kind);
+        // A guessed key must not lead to a call of another tenant.
+        let may_name_call = problem.slug != Slug::KeyExpired;
         Self {
-            call_id,
-            key,
-            replayed,
+            call_id: error.call_id.or(problem.call_id).filter(|_| may_name_call),
+            key: error.key,
+            replayed: error.replayed,
             ..problem
         }
     }
 }
 
 impl From<ErrorKind> for Problem {
-    /// The problem of each failure. `detail` is written for a model that decides what to do next.
     fn from(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::InvalidRequest(why) => Self::invalid_request(&why),
@@ -84,59 +78,26 @@ impl From<ErrorKind> for Problem {
                 Slug::OutcomeUnknown,
                 "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
             ),
-            ErrorKind::KeyReused { call_id, reused: Reused::Other, differs } => Self::new(
-                Slug::KeyReused,
-                format!("This request was not run: this key stands for an earlier call, which call_id names, with other arguments{}. That call may have been executed. If you mean the same thing in other words, do not use a new key: send exactly the arguments of that call, and you get its result. Use a new key only for a new intent.", named(&differs)),
-            )
-            .differing(differs)
-            .about(call_id),
-            ErrorKind::KeyReused { call_id, reused: Reused::SameFields, differs } => Self {
-                key_action: Some(KeyAction::Stop),
-                ..Self::new(
-                    Slug::KeyReused,
-                    format!("This request was not run: an earlier call, which call_id names, has the same business id and other arguments{}. A new key would meet the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask a person.", named(&differs)),
-                )
-            }
-            .differing(differs)
-            .about(call_id),
-            ErrorKind::KeyReused { call_id, reused: Reused::Unclear, .. } => Self {
-                key_action: Some(KeyAction::Stop),
-                effect: Some(Effect::Unknown),
-                ..Self::new(
-                    Slug::KeyReused,
-                    "This request was not run: an earlier call, which call_id names, has this key, and its arguments can no longer be compared with yours. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask a person what became of that call.",
-                )
-            }
-            .about(call_id),
-            ErrorKind::KeyReused { call_id, reused: Reused::Answered, differs } => Self {
-                key_action: Some(KeyAction::Stop),
-                ..Self::new(
-                    Slug::KeyReused,
-                    format!("This request was not run: the tool's questions were answered before, by the call that call_id names, and otherwise{}. That call may have been executed. Questions are answered once: send exactly those answers to get its result. For a new intent call the tool without answers, with a new key.", named(&differs)),
-                )
-            }
-            .differing(differs)
-            .about(call_id),
-            ErrorKind::UnknownRound => Self {
-                key_action: Some(KeyAction::Stop),
-                ..Self::new(
-                    Slug::KeyReused,
-                    "This request was not run: its requestState is none that was given for a call of this user with these arguments. Send requestState and arguments unchanged, or call the tool without answers.",
-                )
+            ErrorKind::KeyReused { call_id, reused, differs } => Self {
+                call_id: Some(call_id),
+                ..key_reused(&reused, differs)
             },
+            ErrorKind::UnknownRound => Self::new(
+                Slug::KeyReused,
+                "This request was not run: its requestState is none that was given for a call of this user with these arguments. Send requestState and arguments unchanged, or call the tool without answers.",
+            )
+            .stop(),
             ErrorKind::InputRequired => Self::new(
                 Slug::InputRequired,
                 "Nothing was executed: the tool asks questions before it executes this call, and you cannot be asked them here. Sending the call again asks nothing else. Tell the user: it takes a client of MCP 2026-07-28 that can be asked.",
             ),
             ErrorKind::WrongState(why) => Self::new(Slug::WrongState, format!("Nothing was changed: {why}.")),
             ErrorKind::ReplayUnsafe(why) => Self::new(Slug::ReplayUnsafe, format!("Nothing was sent: {why}. Look at the stored result instead.")),
-            ErrorKind::KeyExpired { is_repetition: true } => Self {
-                key_action: Some(KeyAction::Stop),
-                ..Self::new(
-                    Slug::KeyExpired,
-                    "This request was not run: the same call was made with this key before, too long ago for its result to be remembered. It may have been executed then, so do not send it again, neither with this key nor with a new one. Look into the tool's own system, or ask a person.",
-                )
-            },
+            ErrorKind::KeyExpired { is_repetition: true } => Self::new(
+                Slug::KeyExpired,
+                "This request was not run: the same call was made with this key before, too long ago for its result to be remembered. It may have been executed then, so do not send it again, neither with this key nor with a new one. Look into the tool's own system, or ask a person.",
+            )
+            .stop(),
             ErrorKind::KeyExpired { is_repetition: false } => Self::new(
                 Slug::KeyExpired,
                 "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. If this is a new intent, send it with a new key; if it repeats that call in other words, do not send it, and ask a person what became of that call.",
@@ -219,7 +180,7 @@ impl From<ErrorKind> for Problem {
     }
 }
 
-/// The problem of a call that its session does not let begin.
+/// The problem of a call that may not begin, by its session, its budget or its similarity.
 fn refused(refusal: &Refusal) -> Problem {
     match refusal {
         Refusal::Frozen => Problem::new(
@@ -264,8 +225,8 @@ fn refused(refusal: &Refusal) -> Problem {
             let problem = Problem::new(Slug::PossibleDuplicate, detail);
             Problem {
                 similar_to: Some(*call_id),
-                effect: Some(Effect::Unknown),
-                key_action: Some(KeyAction::Wait),
+                effect: Effect::Unknown,
+                key_action: KeyAction::Wait,
                 retry_after: *retry_after,
                 ..problem
             }
@@ -273,12 +234,25 @@ fn refused(refusal: &Refusal) -> Problem {
     }
 }
 
-/// The places where arguments differ, as part of a sentence.
-fn named(differs: &Differs) -> String {
-    if differs.places.is_empty() {
-        String::new()
-    } else {
-        format!(" (they differ at {})", differs.places.join(", "))
+/// The problem of a key that an earlier call has.
+fn key_reused(reused: &Reused, differs: Differs) -> Problem {
+    let named = match &differs.places[..] {
+        [] => String::new(),
+        places => format!(" (they differ at {})", places.join(", ")),
+    };
+    let problem = |detail: String| Problem {
+        differs: differs.places,
+        ..Problem::new(Slug::KeyReused, detail)
+    };
+    match reused {
+        Reused::Other => problem(format!("This request was not run: this key stands for an earlier call, which call_id names, with other arguments{named}. That call may have been executed. If you mean the same thing in other words, do not use a new key: send exactly the arguments of that call, and you get its result. Use a new key only for a new intent.")),
+        Reused::SameFields => problem(format!("This request was not run: an earlier call, which call_id names, has the same business id and other arguments{named}. A new key would meet the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask a person.")).stop(),
+        Reused::Answered => problem(format!("This request was not run: the tool's questions were answered before, by the call that call_id names, and otherwise{named}. That call may have been executed. Questions are answered once: send exactly those answers to get its result. For a new intent call the tool without answers, with a new key.")).stop(),
+        Reused::Unclear => Problem {
+            effect: Effect::Unknown,
+            ..Problem::new(Slug::KeyReused, "This request was not run: an earlier call, which call_id names, has this key, and its arguments can no longer be compared with yours. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask a person what became of that call.")
+        }
+        .stop(),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::core::many::Different;
 use crate::core::record::Failure;
 use crate::core::record::FailureKind;
 use crate::core::session::Refusal;
-use crate::gateway::Reused;
+use crate::gateway::{Differs, ErrorKind, Reused};
 
 fn failure(kind: FailureKind) -> Failure {
     Failure {
@@ -21,7 +21,7 @@ fn failure(kind: FailureKind) -> Failure {
 }
 
 #[test]
-fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
+fn every_problem_says_what_to_do_next_and_none_leads_to_a_second_effect() {
     let time = Duration::from_secs(7);
     let call_id = CallId(Uuid::nil());
     let mut differs = Differs::default();
@@ -113,9 +113,7 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
     let mut told = String::new();
     for kind in kinds {
         let problem = Problem::from(kind);
-        let row = problem.slug.row();
-        let effect = problem.effect.unwrap_or(row.effect);
-        let action = problem.key_action.unwrap_or(row.key_action);
+        let (effect, action) = (problem.effect, problem.key_action);
         let wait = problem
             .retry_after
             .map_or("null".to_owned(), |wait| wait.as_millis().to_string());
@@ -126,13 +124,13 @@ fn what_is_told_says_what_to_do_next_and_never_leads_to_a_second_effect() {
             action.as_str(),
             problem.detail
         );
-        // Nothing that may have been executed is sent with another key, unless it surely is another intent.
+        // What may have been executed is never sent with another key, except where it surely is another intent.
         let is_new_intent = slug == "key-expired";
         assert!(
             action != KeyAction::Rotate || effect == Effect::None || is_new_intent,
             "{slug}"
         );
-        // A wait is told only where the same request is worth sending again.
+        // A time to wait is given only where the same request is worth repeating.
         let repeats = matches!(action, KeyAction::Reuse | KeyAction::Wait);
         assert!(
             problem.retry_after.is_none() || repeats,
