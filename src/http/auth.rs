@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
 
+use super::headers::only_line;
 use super::problem::{Problem, Slug};
 use super::{Http, host};
 use crate::budget::Guest;
@@ -150,10 +151,7 @@ pub(super) fn bearer_digest(headers: &HeaderMap) -> Option<[u8; 32]> {
 
 /// The SHA-256 of the bearer token in this header. `None`: as above.
 pub(super) fn digest_in(headers: &HeaderMap, name: &HeaderName) -> Option<[u8; 32]> {
-    let mut lines = headers.get_all(name).iter();
-    let (Some(line), None) = (lines.next(), lines.next()) else {
-        return None;
-    };
+    let line = only_line(headers, name)?.ok()?;
     let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
     scheme
         .eq_ignore_ascii_case("bearer")

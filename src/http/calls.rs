@@ -3,9 +3,9 @@
 use std::ops::Not;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
@@ -13,23 +13,19 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::headers::{
+    CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, key_header, trace_context,
+};
 use super::ledger::named;
 use super::parts::Parts;
 use super::problem::Problem;
-use super::read::{On, ToolName, identity, object, only_line, read_body};
+use super::read::{On, ToolName, identity, object, read_body};
 use crate::budget::Elsewhere;
 use crate::core::key::COMPENSATION;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::session::Brought;
 use crate::core::tool::Tool;
-use crate::core::trace::Context;
 use crate::gateway::{Answer, Door, Patience, Request, RequestSpan, Stored, identify};
-
-pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-pub(super) const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
-pub(super) const GATEWAY_OUTCOME: HeaderName = HeaderName::from_static("gateway-outcome");
-pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 
 /// The longest wait that a caller may ask for.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -151,16 +147,6 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
     })
 }
 
-/// Reads the key in the `Idempotency-Key` header.
-///
-/// # Errors
-/// The header has several lines; the text says so.
-pub(super) fn key_header(headers: &HeaderMap) -> Result<Option<Bytes>, &'static str> {
-    let line = only_line(headers, IDEMPOTENCY_KEY).transpose();
-    let line = line.map_err(|()| "there is more than one Idempotency-Key header line")?;
-    Ok(line.map(|line| Bytes::copy_from_slice(line.as_bytes())))
-}
-
 /// Checks a caller's session id.
 ///
 /// A tool gets the id as a header. Headers lose outer spaces, so that two sessions would look like one.
@@ -180,14 +166,6 @@ pub(super) fn saga(id: String) -> Result<String, Problem> {
         return Err(Problem::invalid_request(&why));
     }
     identity("saga_id", id)
-}
-
-/// Reads the caller's trace context (W3C).
-pub(super) fn trace_context(headers: &HeaderMap) -> Option<Context> {
-    let line = |value: &HeaderValue| value.to_str().map(str::to_owned);
-    let traceparent = line(headers.get("traceparent")?).ok()?;
-    let states: Result<Vec<String>, _> = headers.get_all("tracestate").iter().map(line).collect();
-    Context::parse(&traceparent, &states.unwrap_or_default().join(","))
 }
 
 /// Reads `Prefer: wait=SECONDS, respond-async` (RFC 7240), and ignores other preferences.
@@ -334,14 +312,6 @@ fn accepted(record: &Record) -> Response {
         Json(body),
     )
         .into_response()
-}
-
-/// A header for a response, unless its value is absent or cannot be written.
-pub(super) fn header<V: TryInto<HeaderValue>>(
-    name: HeaderName,
-    value: Option<V>,
-) -> Option<[(HeaderName, HeaderValue); 1]> {
-    Some([(name, value?.try_into().ok()?)])
 }
 
 /// The headers with the key, the id and the fencing token of a call.

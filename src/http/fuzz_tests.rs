@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use serde_json::Value;
 
-use super::calls::{self, IDEMPOTENCY_KEY};
+use super::calls;
+use super::headers::IDEMPOTENCY_KEY;
 use super::many;
 use super::problem::Problem;
 use super::read;

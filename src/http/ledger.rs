@@ -21,8 +21,11 @@ use crate::gateway::CallAct;
 pub(super) async fn show(on: On<CallId>) -> Result<Response, Problem> {
     let ledger = &on.http.gateway.ledger;
     let history = ledger.find_call(&on.caller, on.target).await?;
-    let events = history.entries.iter();
-    let events = events.map(|entry| EventView::in_call(entry, &history.record));
+    // A claim shows the token that made the call.
+    let events = history.entries.iter().map(|entry| EventView {
+        token: entry.token_in(&history.record.intent),
+        ..EventView::of(entry)
+    });
     let view = CallView {
         events: Some(events.collect()),
         ..CallView::of(&history.record, &history.duplicates)
@@ -324,14 +327,6 @@ impl<'a> EventView<'a> {
             by: &entry.by,
             token: entry.token(),
             detail: &entry.detail,
-        }
-    }
-
-    /// An entry of a call's history. A claim shows the token that made the call.
-    fn in_call(entry: &'a Entry, record: &'a Record) -> Self {
-        Self {
-            token: entry.token_in(&record.intent),
-            ..Self::of(entry)
         }
     }
 }

@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Http;
+use super::headers::accepts;
 use super::ledger::CallView;
 use super::problem::Problem;
-use super::read::{On, QueryOf, accepts, cursor, limit, moment, one_of, parameter, query};
+use super::read::{On, QueryOf, cursor, limit, moment, one_of, parameter, query};
 use crate::core::caller::Caller;
 use crate::core::ledger::{Filter, LIMITS, Listed, Page, STATES};
 use crate::core::position::Position;

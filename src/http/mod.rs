@@ -4,6 +4,7 @@ mod audit; // the acts of persons
 mod auth; // the caller, by its token
 mod calls; // the main route: a call of a tool
 mod console; // pages for the person who is woken up
+mod headers; // headers of requests and responses
 mod host; // the host and the origin of a request
 mod ledger; // one call
 mod listing; // many calls
@@ -13,15 +14,14 @@ pub mod openapi; // the document of all routes
 mod ops; // health, readiness, metrics
 mod pages; // the welcome, and a page for each problem
 mod parts; // a body of several buffers
-mod pause; // the pause of a tool
 pub mod problem; // every failure and its status, in one table
 mod proxy; // APIs that callers use as they are
-mod read; // paths, queries, headers and bodies of requests
+mod read; // paths, queries and bodies of requests
 mod reconciliations; // reports on where ledger and sources disagree
 mod sagas; // groups of calls that are completed or undone as a whole
 mod sessions; // sessions, and the acts of persons on them
 pub mod stdio; // one MCP client on standard input and output
-mod tools; // the tools as callers and models see them
+mod tools; // the tools as callers and models see them, and their pauses
 
 #[cfg(test)]
 mod fuzz_tests;
@@ -73,7 +73,7 @@ pub fn router(http: Http) -> Router {
     Router::new()
         .route("/", get(pages::root))
         .route("/v1/tools", get(tools::list))
-        .route("/v1/tools/{tool}", get(pause::show))
+        .route("/v1/tools/{tool}", get(tools::show))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
@@ -82,8 +82,8 @@ pub fn router(http: Http) -> Router {
         .route("/proxy/{name}/", any(proxy::by_path))
         .route("/proxy/{name}/{*path}", any(proxy::by_path))
         .route("/v1/calls", get(listing::list))
-        .route("/v1/tools/{tool}/pause", post(pause::pause))
-        .route("/v1/tools/{tool}/resume", post(pause::resume))
+        .route("/v1/tools/{tool}/pause", post(tools::pause))
+        .route("/v1/tools/{tool}/resume", post(tools::resume))
         .route("/v1/calls/resolve", post(many::resolve))
         .route("/v1/calls/probe", post(many::probe))
         .route("/v1/calls/{id}", get(ledger::show))

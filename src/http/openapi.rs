@@ -13,10 +13,10 @@ use axum::response::IntoResponse;
 use utoipa::openapi::OpenApi;
 
 use self::door::Door;
-use super::calls::{self, CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
+use super::headers::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED};
 use super::problem::{self, Slug};
 use super::{
-    audit, ledger, listing, many, mcp, ops, pages, pause, read, reconciliations, sagas, sessions,
+    audit, calls, ledger, listing, many, mcp, ops, pages, read, reconciliations, sagas, sessions,
     tools,
 };
 
@@ -70,7 +70,7 @@ pub fn document() -> OpenApi {
                 Slug::WrongState,
                 Slug::StoreUnavailable,
             ])
-            .json::<pause::ToolView<'_>>("The tool, and what was done to it.")
+            .json::<tools::ToolStateView<'_>>("The tool, and what was done to it.")
     };
     let on_call = |door: Door| {
         door.path("id", "The call's id.").problems(&[

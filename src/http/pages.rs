@@ -8,8 +8,8 @@ use axum::response::{Html, IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::headers::accepts;
 use super::problem::{Problem, Slug};
-use super::read::accepts;
 
 /// Where to look first.
 #[derive(Serialize, ToSchema)]

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::calls::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
+use super::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
 use super::problem::Problem;
 use super::read::read_body;
 use super::{Http, MaxBody, auth, host};

@@ -1,13 +1,12 @@
-//! Reads paths, queries, headers and bodies: all routes refuse the same mistakes in the same words.
+//! Reads paths, queries and bodies: all routes refuse the same mistakes in the same words.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use axum::body::{self, Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::header::{ACCEPT, AsHeaderName};
+use axum::http::Uri;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::{RequestExt, RequestPartsExt};
 use http_body_util::LengthLimitError;
 use jiff::Timestamp;
@@ -397,23 +396,4 @@ pub(super) fn cursor<T>(
     read: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, Problem> {
     parameter("cursor", "the next_cursor of an earlier answer", text, read)
-}
-
-/// Whether the `Accept` header names this media type.
-pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
-    let lines = headers.get_all(ACCEPT).iter();
-    lines
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
-        .any(|accepted| accepted.trim().starts_with(kind))
-}
-
-/// The only line of a header. `Some(Err(()))`: the header has several lines.
-pub(super) fn only_line<'a>(
-    headers: &'a HeaderMap,
-    name: impl AsHeaderName,
-) -> Option<Result<&'a HeaderValue, ()>> {
-    let mut lines = headers.get_all(name).iter();
-    let first = lines.next()?;
-    Some(lines.next().map_or(Ok(first), |_| Err(())))
 }

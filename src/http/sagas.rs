@@ -61,16 +61,13 @@ pub(super) async fn show(on: On<SagaId>) -> Result<Response, Problem> {
 ///
 /// Their paths would otherwise be those of the acts on many sagas, which take only POST.
 pub(super) async fn show_named(
-    On {
-        http,
-        caller,
-        target,
-    }: On<QueryOf<TenantQuery>>,
+    on: On<QueryOf<TenantQuery>>,
     path: MatchedPath,
 ) -> Result<Response, Problem> {
     let name = path.as_str().rsplit('/').next().unwrap_or_default();
-    let id = SagaId::new(target.0.tenant_for(&caller)?, name);
-    Ok(shown(&http.gateway.sagas.find_saga(&caller, &id).await?))
+    let id = SagaId::new(on.target.0.tenant_for(&on.caller)?, name);
+    let sagas = &on.http.gateway.sagas;
+    Ok(shown(&sagas.find_saga(&on.caller, &id).await?))
 }
 
 /// `POST /v1/sagas/{id}/complete`

@@ -1,22 +1,24 @@
-//! The tools as callers and models see them, and the preview of a call's key.
+//! The tools as callers and models see them, their pauses, and the preview of a call's key.
 
 use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::calls::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, parse};
-use super::ledger::millis;
+use super::calls::parse;
+use super::headers::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, title};
+use super::ledger::{EventView, millis, time};
 use super::problem::Problem;
-use super::read::{On, QueryOf, ToolName, read_body};
+use super::read::{Act, On, QueryOf, ToolName, read_body, read_optional_reason};
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
 use crate::core::tool::Tool;
 use crate::core::tool_schema_export::{self as export, KEY_PATTERN, Keys};
-use crate::gateway::Would;
+use crate::gateway::{ToolState, Would};
 
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -275,6 +277,61 @@ fn with_plain_root(tool: &Tool, keys: Keys) -> (Value, String) {
     (schema, more.trim().to_owned())
 }
 
+/// `GET /v1/tools/{tool}`
+pub(super) async fn show(on: On<ToolName>) -> Result<Response, Problem> {
+    let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
+    let state = pauses.show_tool(&on.caller, tool).await?;
+    Ok(shown_state(tool, &state))
+}
+
+/// `POST /v1/tools/{tool}/pause`
+pub(super) async fn pause(act: Act<ToolName>) -> Result<Response, Problem> {
+    let (pauses, ToolName(tool)) = (&act.http.gateway.pauses, &act.target);
+    let state = pauses
+        .set_paused(&act.caller, tool, true, &act.reason)
+        .await?;
+    Ok(shown_state(tool, &state))
+}
+
+/// `POST /v1/tools/{tool}/resume`
+pub(super) async fn resume(on: On<ToolName>, body: Body) -> Result<Response, Problem> {
+    let reason = read_optional_reason(body, on.http.max_body).await?;
+    let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
+    let state = pauses.set_paused(&on.caller, tool, false, &reason).await?;
+    Ok(shown_state(tool, &state))
+}
+
+/// A tool, and what persons have done to it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ToolState)]
+pub(super) struct ToolStateView<'a> {
+    tool: &'a str,
+    paused: bool,
+    #[schema(required, format = DateTime)]
+    since: Option<String>,
+    /// Who paused it; for administrators only.
+    #[schema(required)]
+    by: Option<&'a str>,
+    /// Why it is paused; for administrators only.
+    #[schema(required)]
+    reason: Option<&'a str>,
+    /// Oldest first; of many the newest. For administrators only.
+    events: Vec<EventView<'a>>,
+}
+
+fn shown_state(tool: &str, state: &ToolState) -> Response {
+    let paused = state.paused.as_ref();
+    Json(ToolStateView {
+        tool,
+        paused: state.since.is_some(),
+        since: state.since.map(time),
+        by: paused.map(|entry| entry.by.as_str()),
+        reason: paused.map(|entry| entry.detail.as_str()),
+        events: state.events.iter().map(EventView::of).collect(),
+    })
+    .into_response()
+}
+
 /// The answer that a request for a call would meet.
 #[derive(Serialize, ToSchema)]
 #[schema(as = KeyPreview)]
@@ -398,13 +455,4 @@ pub(super) async fn well_known(on: On<()>) -> Json<Published> {
         },
         tools: tools.collect(),
     })
-}
-
-/// A header's name with capitals, as people write it.
-pub(super) fn title(name: &HeaderName) -> String {
-    let words = name.as_str().split('-').map(|word| {
-        let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
-        format!("{}{rest}", first.to_ascii_uppercase())
-    });
-    words.collect::<Vec<_>>().join("-")
 }

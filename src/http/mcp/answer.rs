@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use axum::Extension;
+use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::super::parts::{Part, Parts};
-use super::super::problem::{Body, Problem, Slug};
+use super::super::problem::{Problem, Slug};
 use super::message::{self, INVALID_PARAMS, RpcError};
 use super::passed::{self, Written};
 use super::text::text;
@@ -110,10 +110,7 @@ fn result(id: &RawValue, stored: &Stored, era: Era) -> CallAnswer {
     let is_structured = era == Era::Modern || is_object;
     let escaped = Part::Escaped(json.clone());
     let mut shared = escaped.shared();
-    let mut result = Written::new(json);
-    if era == Era::Modern {
-        result.text("resultType", r#""complete""#.into());
-    }
+    let mut result = Written::result(json, era);
     result.name("content");
     result.plain(r#"[{"type":"text","text":""#.into());
     result.part(escaped);
@@ -204,44 +201,27 @@ pub(super) fn server_info() -> Map<String, Value> {
 
 /// A result with `isError` that says why the call has no result.
 fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> CallAnswer {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Failed<'a> {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        result_type: Option<&'a str>,
-        content: Vec<Value>,
-        is_error: bool,
-        #[serde(rename = "_meta")]
-        meta: Meta<'a>,
-    }
-    #[derive(Serialize)]
-    struct Meta<'a> {
-        #[serde(flatten)]
-        server_info: Map<String, Value>,
-        #[serde(rename = "dev.oncegate/call-id")]
-        #[serde(skip_serializing_if = "Option::is_none")]
-        call_id: Option<String>,
-        #[serde(rename = "dev.oncegate/problem")]
-        problem: Body<'a>,
-    }
     let mut content = vec![json!({ "type": "text", "text": text(problem, now) })];
     // The tool's own answer says why it rejected the call.
     if let Some(body) = &problem.tool_body {
         content.push(json!({ "type": "text", "text": body.get() }));
     }
-    let failed = Failed {
-        result_type: (era == Era::Modern).then_some("complete"),
-        content,
-        is_error: true,
-        meta: Meta {
-            server_info: server_info(),
-            call_id: problem.call_id.map(|call_id| call_id.to_string()),
-            problem: problem.body(),
-        },
-    };
-    let result = plain(serde_json::to_string(&failed).unwrap_or_default());
+    let nothing = Bytes::new();
+    let mut meta = Written::new(&nothing);
+    for (name, value) in server_info() {
+        meta.text(&name, value.to_string());
+    }
+    if let Some(call_id) = problem.call_id {
+        meta.text(mcp::CALL_ID, format!("\"{call_id}\""));
+    }
+    let body = serde_json::to_string(&problem.body());
+    meta.text("dev.oncegate/problem", body.unwrap_or_default());
+    let mut result = Written::result(&nothing, era);
+    result.text("content", Value::Array(content).to_string());
+    result.text("isError", "true".into());
+    result.object("_meta", meta);
     CallAnswer {
-        body: message::response(id, vec![result]),
+        body: message::response(id, result.end()),
         shared: 0,
         problem: Some(problem.slug),
     }

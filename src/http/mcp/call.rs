@@ -10,7 +10,8 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::super::Http;
-use super::super::calls::{FENCING_TOKEN_BOUND, key_header, saga, session_id, trace_context};
+use super::super::calls::{FENCING_TOKEN_BOUND, saga, session_id};
+use super::super::headers::{key_header, trace_context};
 use super::super::problem::Problem;
 use super::super::read::identity;
 use super::events::Progress;

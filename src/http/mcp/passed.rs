@@ -60,8 +60,7 @@ pub(super) fn response(
     for (name, value) in own {
         meta.text(&name, value.to_string());
     }
-    result.name("_meta");
-    result.parts.extend(meta.end());
+    result.object("_meta", meta);
     Some(message::response(id, result.end()))
 }
 
@@ -79,6 +78,15 @@ impl<'a> Written<'a> {
         }
     }
 
+    /// A result, with the type that results have since 2026-07-28.
+    pub(super) fn result(kept: &'a Bytes, era: Era) -> Self {
+        let mut result = Self::new(kept);
+        if era == Era::Modern {
+            result.text("resultType", r#""complete""#.into());
+        }
+        result
+    }
+
     pub(super) fn name(&mut self, name: &str) {
         let before = if self.parts.is_empty() { "{" } else { "," };
         self.plain(format!("{before}{}:", json!(name)));
@@ -92,6 +100,11 @@ impl<'a> Written<'a> {
     pub(super) fn text(&mut self, name: &str, text: String) {
         self.name(name);
         self.plain(text);
+    }
+
+    pub(super) fn object(&mut self, name: &str, object: Written<'_>) {
+        self.name(name);
+        self.parts.extend(object.end());
     }
 
     /// The content blocks, and after them one for each note.

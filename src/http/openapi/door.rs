@@ -19,10 +19,9 @@ use utoipa::openapi::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::calls::{GATEWAY_OUTCOME, IDEMPOTENCY_KEY};
+use crate::http::headers::{GATEWAY_OUTCOME, IDEMPOTENCY_KEY, title};
 use crate::http::listing;
 use crate::http::problem::{self, Slug};
-use crate::http::tools::title;
 
 /// Problems that any guarded route may answer with.
 const AT_EVERY_DOOR: [Slug; 3] = [Slug::Unauthenticated, Slug::Forbidden, Slug::RateLimited];
