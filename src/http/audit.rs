@@ -54,7 +54,7 @@ pub(super) struct Parameters {
 #[schema(as = AuditPage)]
 pub(super) struct PageView<'a> {
     acts: Vec<ActView<'a>>,
-    /// Where to go on, unless this was all.
+    /// The cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }
@@ -74,10 +74,10 @@ struct ActView<'a> {
     )]
     act: &'static str,
     target: TargetView<'a>,
-    /// Empty where the act needs none.
+    /// Empty if the act needs no reason and none was given.
     reason: &'a str,
-    /// `refused`: it was answered with an error, or a reconciliation failed. `unknown`: its gateway ended, its store did
-    /// not answer, or it ended half-way; the target's own history says.
+    /// `refused`: the act was answered with an error, or the reconciliation failed. `unknown`: the gateway ended, the store
+    /// did not answer, or the act ended half-way; the target's own history tells more.
     #[schema(pattern = "^(done|refused|unknown)$")]
     outcome: &'static str,
 }
@@ -88,20 +88,20 @@ struct ActView<'a> {
 struct TargetView<'a> {
     #[schema(pattern = "^(tool|session|saga|call|reconciliation|anomaly|store|calls|sagas)$")]
     kind: &'static str,
-    /// Its name or its id; null for the store, and for many.
+    /// Its name or its id; null for the store, and for acts on many.
     #[schema(required)]
     id: Option<String>,
-    /// Null for what belongs to no tenant.
+    /// Null if the target belongs to no tenant.
     #[schema(required)]
     tenant: Option<&'a str>,
     /// The tool, or the tool of the call.
     #[schema(required)]
     tool: Option<&'a str>,
-    /// Of many: the filter that found them.
+    /// Of acts on many: the filter that found the targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = Object)]
     filter: Option<&'a RawValue>,
-    /// Of many: how many were confirmed.
+    /// Of acts on many: how many targets were confirmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     count: Option<usize>,

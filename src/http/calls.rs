@@ -50,13 +50,13 @@ pub(super) struct CallBody<'a> {
     saga_id: Option<String>,
     #[schema(pattern = "^[!-~]{1,255}$")]
     idempotency_key: Option<String>,
-    /// A `traceparent` header goes before it.
+    /// A `traceparent` header takes precedence.
     #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     trace_id: Option<String>,
-    /// The newest token of the session that the caller knows.
+    /// The newest fencing token of the session that the caller knows.
     #[schema(maximum = 9_007_199_254_740_991_i64)]
     fencing_token: Option<u64>,
-    /// The call that this one looks like, if both are meant.
+    /// The earlier call that this one looks like, to confirm that both are meant.
     #[schema(value_type = Option<Uuid>)]
     confirm_duplicate_of: Option<Uuid>,
 }
@@ -217,14 +217,14 @@ pub(super) struct ResultView<'a> {
     idempotency_key: &'a str,
     /// Whether this answer was stored before the request came.
     replayed: bool,
-    /// How long ago the call was asked for first; of a replay only.
+    /// How long ago the call was first requested; of a replay only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     age_ms: Option<u64>,
-    /// The call had another key and looked like this request, whose key is a name of it from now on.
+    /// The result is that of a similar call under another key. The key of this request also stands for that call now.
     #[serde(skip_serializing_if = "Not::not")]
     replayed_as_similar: bool,
-    /// A call that asked for the same a short while ago.
+    /// A similar call that was made shortly before.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     similar_to: Option<Uuid>,

@@ -40,8 +40,7 @@ pub(super) async fn show(on: On<CallId>) -> Result<Response, Problem> {
 pub(super) struct ResolveBody {
     #[serde(deserialize_with = "word")]
     r#as: As,
-    /// The result for duplicates; needed if it succeeded, and `null` where the tool answers
-    /// nothing.
+    /// The result that duplicates get. `succeeded` needs it; `null` if the tool answers nothing.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
@@ -135,14 +134,14 @@ pub(super) async fn replay(on: On<CallId>, body: Body) -> Result<Response, Probl
 #[schema(as = Replay)]
 pub(super) struct ReplayView<'a> {
     call_id: Uuid,
-    /// Whether the two are alike, but for what the tool is allowed to change.
+    /// Whether both results are equal, apart from members that the tool may change.
     stable: bool,
     #[schema(required, value_type = serde_json::Value)]
     stored: Option<&'a RawValue>,
-    /// The tool's fresh result, if it was asked.
+    /// The tool's fresh result, if the tool was asked.
     #[schema(required, value_type = serde_json::Value)]
     fresh: Option<&'a RawValue>,
-    /// Where the two differ, as JSON Pointers.
+    /// Where both results differ, as JSON Pointers.
     differences: &'a [String],
 }
 
@@ -156,7 +155,7 @@ pub(super) struct CallView<'a> {
     key: &'a str,
     #[schema(pattern = "^(runtime|business|model|derived|compensation|round|adopted)$")]
     key_source: &'static str,
-    /// The key as the tool has got it: what its own books have.
+    /// The key as the tool gets it, and as its own books may show it.
     tool_key: String,
     #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: &'static str,
@@ -166,14 +165,14 @@ pub(super) struct CallView<'a> {
     session_id: Option<&'a str>,
     #[schema(required)]
     saga_id: Option<&'a str>,
-    /// The call that undoes it.
+    /// The call that undoes this one.
     #[schema(required)]
     compensation_call_id: Option<Uuid>,
     trace_id: &'a str,
-    /// The name of the token that made it; null for a call of the gateway itself.
+    /// The name of the token that made the call; null for a call of the gateway itself.
     #[schema(required)]
     made_by: Option<&'a str>,
-    /// The client's names of the request: the members of `_meta` that `[mcp] client_ids` lists.
+    /// The client's ids of the request: the members of `_meta` that `[mcp] client_ids` lists.
     #[schema(required, value_type = Option<Object>)]
     client_ids: Option<&'a RawValue>,
     #[schema(required, value_type = Option<Object>)]
@@ -196,12 +195,12 @@ pub(super) struct CallView<'a> {
     updated_at: String,
     #[schema(required, format = DateTime)]
     expires_at: Option<String>,
-    /// When an unknown call is worked on next.
+    /// When the gateway checks an unknown call next.
     #[schema(required, format = DateTime)]
     next_check_at: Option<String>,
-    /// How often it was asked for again; may lag by a second or two.
+    /// How many requests have repeated the call; may lag by a second or two.
     duplicates: u64,
-    /// The newest of them.
+    /// The newest of these requests.
     last_duplicates: Vec<DuplicateView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -254,7 +253,7 @@ impl<'a> CallView<'a> {
     }
 }
 
-/// A request that asked for a call again.
+/// A request that repeated a call.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Duplicate)]
 struct DuplicateView<'a> {

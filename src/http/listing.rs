@@ -59,7 +59,7 @@ pub(super) struct Parameters {
     /// Whether an earlier call looked the same when the call began (`similar` of its tool).
     #[param(value_type = Option<bool>)]
     similar: Option<String>,
-    /// At least so many requests asked for the call again.
+    /// At least this many requests have repeated the call.
     #[param(value_type = Option<u64>, minimum = 0, maximum = 4294967295_u64)]
     duplicates_min: Option<String>,
     #[param(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
@@ -123,7 +123,7 @@ fn read(asked: Parameters) -> Result<Query, Problem> {
 #[schema(as = CallPage)]
 pub(super) struct PageView<'a> {
     calls: Vec<CallView<'a>>,
-    /// Where to go on, unless this was all.
+    /// The cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }

@@ -49,7 +49,7 @@ pub(super) struct CallFilter {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 4294967295_u64)]
     duplicates_min: Option<u32>,
-    /// `unknown`, which is also meant without it; to resolve calls, `stuck` may be named instead.
+    /// `unknown` is the default; to resolve calls, `stuck` may be named instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^(unknown|stuck)$")]
     state: Option<String>,
@@ -159,7 +159,7 @@ impl SagaFilter {
     }
 }
 
-/// What a dry run has answered. An act is done only if it still holds.
+/// The answer of a dry run. The act is done only if that answer still holds.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Confirmation)]
@@ -178,13 +178,13 @@ pub(super) struct ResolveBody {
     filter: Members<CallFilter>,
     #[serde(deserialize_with = "word")]
     r#as: As,
-    /// The result for the duplicates of each; needed if they succeeded, and `null` where the tool answers nothing.
+    /// The result that duplicates of each call get. `succeeded` needs it; `null` if the tool answers nothing.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
     #[schema(inline)]
     reason: Sentence,
-    /// Without it nothing is changed.
+    /// Without `confirm` nothing is changed.
     #[schema(value_type = Option<Confirm>)]
     confirm: Option<Members<Confirm>>,
 }
@@ -198,7 +198,7 @@ pub(super) struct CallsBody {
     filter: Members<CallFilter>,
     #[schema(inline)]
     reason: Sentence,
-    /// Without it nothing is changed.
+    /// Without `confirm` nothing is changed.
     #[schema(value_type = Option<Confirm>)]
     confirm: Option<Members<Confirm>>,
 }
@@ -212,7 +212,7 @@ pub(super) struct SagasBody {
     filter: Members<SagaFilter>,
     #[schema(inline)]
     reason: Sentence,
-    /// Without it nothing is changed.
+    /// Without `confirm` nothing is changed.
     #[schema(value_type = Option<Confirm>)]
     confirm: Option<Members<Confirm>>,
 }
@@ -281,31 +281,31 @@ async fn on_sagas(on: &On<()>, body: Body, act: SagaAct) -> Result<Response, Pro
     .into_response())
 }
 
-/// What an act would be done to. Nothing was changed.
+/// The targets of an act, found by a dry run. Nothing was changed.
 #[derive(Serialize, ToSchema)]
 #[schema(as = CallsDryRun)]
 pub(super) struct CallsDryRun<'a> {
     count: usize,
-    /// Of the act, the calls, and their states and attempts. The act is confirmed with count and digest.
+    /// A digest of the act, the calls, and their states and attempts. `count` and `digest` confirm the act.
     digest: &'a str,
-    /// How many of them would refuse the act as they are now.
+    /// How many targets would refuse the act in their present state.
     refused: usize,
-    /// Further calls that cannot be read, and are not acted on.
+    /// How many further calls cannot be read; the act leaves them alone.
     unreadable: u64,
-    /// The newest of them, without arguments and results.
+    /// The newest of the calls, without arguments and results.
     sample: Vec<CallView<'a>>,
 }
 
-/// What an act would be done to. Nothing was changed.
+/// The targets of an act, found by a dry run. Nothing was changed.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SagasDryRun)]
 pub(super) struct SagasDryRun<'a> {
     count: usize,
-    /// Of the act, the sagas, and their states and troubles. The act is confirmed with count and digest.
+    /// A digest of the act, the sagas, and their states and troubles. `count` and `digest` confirm the act.
     digest: &'a str,
-    /// How many of them would refuse the act as they are now.
+    /// How many targets would refuse the act in their present state.
     refused: usize,
-    /// The newest of them.
+    /// The newest of the sagas.
     sample: Vec<SagaView<'a>>,
 }
 

@@ -146,7 +146,7 @@ pub fn document() -> OpenApi {
         Door::post(
             "/v1/tools/{tool}/key",
             "preview_key",
-            "The key that a request for a call gets, and the call that it would meet; nothing is claimed",
+            "The key that a request for a call gets, and the call that holds it; nothing is claimed",
         )
         .path("tool", "The tool's name.")
         .call_headers()
@@ -176,7 +176,7 @@ pub fn document() -> OpenApi {
             .json_or_lines::<listing::PageView<'_>>(
                 "A page; or, if lines are accepted, all calls, one a line.",
             ),
-        Door::post("/v1/calls/resolve", "resolve_calls", "Say what became of many calls whose outcome is unknown")
+        Door::post("/v1/calls/resolve", "resolve_calls", "Settle many calls whose outcome is unknown")
             .on_many::<many::ResolveBody, many::CallsDryRun<'_>>(),
         Door::post("/v1/calls/probe", "probe_calls", "Ask the tools of many unknown calls whether they know the keys")
             .on_many::<many::CallsBody, many::CallsDryRun<'_>>(),
@@ -201,7 +201,7 @@ pub fn document() -> OpenApi {
             Door::post(
                 "/v1/calls/{id}/resolve",
                 "resolve_call",
-                "Say what became of a call whose outcome is unknown",
+                "Settle a call whose outcome is unknown",
             )
             .body::<ledger::ResolveBody>(),
         )
@@ -226,7 +226,7 @@ pub fn document() -> OpenApi {
         saga_named("/v1/sagas/skip", "show_saga_named_skip"),
         on_saga(Door::get("/v1/sagas/{id}", "show_saga", "A saga with its calls")),
         on_saga(
-            Door::post("/v1/sagas/{id}/complete", "complete_saga", "The plan has come to its end")
+            Door::post("/v1/sagas/{id}/complete", "complete_saga", "Complete a saga whose plan has come to its end")
                 .optional_body::<read::OptionalReason>()
                 .problems(&[Slug::WrongState]),
         ),
@@ -242,7 +242,7 @@ pub fn document() -> OpenApi {
         )
         .json::<reconciliations::ReportView<'_>>(report),
         on_reconciliation(
-            Door::post("/v1/reconciliations/{name}/run", "run_reconciliation", "Hold the ledger against its sources now")
+            Door::post("/v1/reconciliations/{name}/run", "run_reconciliation", "Compare the ledger with its sources now")
                 .optional_body::<reconciliations::RunBody>()
                 .problems(&[Slug::ShuttingDown]),
         )
@@ -267,11 +267,11 @@ pub fn document() -> OpenApi {
         on_session(Door::get("/v1/sessions/{id}", "show_session", "What bounds the branches of a session now"))
             .json::<sessions::SessionView<'_>>("The session; one that was never seen has nothing in it."),
         on_session(act("/v1/sessions/{id}/unlock", "unlock_session", "Take the session's lock away from its call"))
-            .json::<sessions::Unlocked>("The call that had it."),
+            .json::<sessions::Unlocked>("The call that held the lock."),
         on_session(act("/v1/sessions/{id}/freeze", "freeze_session", "Let nothing of the session run"))
-            .json::<sessions::Frozen<'_>>("How it is now."),
+            .json::<sessions::Frozen<'_>>("Whether the session is frozen now."),
         on_session(act("/v1/sessions/{id}/thaw", "thaw_session", "Let the session go on"))
-            .json::<sessions::Frozen<'_>>("How it is now."),
+            .json::<sessions::Frozen<'_>>("Whether the session is frozen now."),
         Door::get("/v1/audit", "list_acts", "What persons have done, newest first")
             .page::<audit::Parameters, audit::PageView<'_>>("A page."),
         act("/v1/store/accept-loss", "accept_loss", "Accept that the store has lost data")
@@ -286,10 +286,10 @@ pub fn document() -> OpenApi {
         Door::open("/openapi.json", "openapi", "This document").any_json("OpenAPI 3.1."),
         Door::open("/metrics", "metrics", "What is counted")
             .text("text/plain", "Prometheus text exposition."),
-        Door::open("/healthz", "healthz", "Whether the process lives").text("text/plain", "It does."),
+        Door::open("/healthz", "healthz", "Whether the process lives").text("text/plain", "The process lives."),
         Door::open("/readyz", "readyz", "Whether calls may be claimed")
-            .json::<ops::ReadinessView>("They may.")
-            .json_with::<ops::ReadinessView>(problem::NOT_READY.as_u16(), "They may not.", &[]),
+            .json::<ops::ReadinessView>("Calls may be claimed.")
+            .json_with::<ops::ReadinessView>(problem::NOT_READY.as_u16(), "No call may be claimed.", &[]),
         Door::open("/problems", "problems", "The problems").text("text/html", "A page with all of them."),
         Door::open("/problems/{slug}", "problem", "One problem")
             .path("slug", "The problem's name.")

@@ -85,12 +85,12 @@ pub(super) async fn healthz() -> &'static str {
 #[schema(as = Readiness)]
 pub(super) struct ReadinessView {
     ready: bool,
-    /// The store's durability, as it was found.
+    /// The durability that the gateway has found in the store.
     #[schema(required, pattern = "^(strict|bounded|relaxed)$")]
     durability: Option<&'static str>,
-    /// Why no call may be claimed; empty if they may. Codes, or sentences for those who run the gateway.
+    /// Why no call may be claimed; empty if calls may be claimed. Codes, or sentences for operators.
     reasons: Vec<String>,
-    /// Reasons that weaken the promise and are allowed by the configuration; codes or sentences.
+    /// What weakens the promise and is allowed by the configuration; codes or sentences.
     warnings: Vec<String>,
 }
 
@@ -138,12 +138,12 @@ pub(super) async fn metrics(
     Ok((shared, [kind], text).into_response())
 }
 
-/// The store counts as whole again.
+/// The loss of data is accepted.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LossAccepted {
     accepted: bool,
     calls_now_unknown: usize,
-    /// The acts that a person has to look at now.
+    /// What a person has to look at now.
     notice: &'static str,
 }
 

@@ -340,7 +340,7 @@ impl Problem {
     }
 }
 
-/// Why there is no result. What is not known is null; the last five members are there where they apply.
+/// Why a request has no result. Unknown members are null; the last five are present only where they apply.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(super) struct Body<'a> {
@@ -355,7 +355,7 @@ pub(super) struct Body<'a> {
     call_id: Option<String>,
     #[schema(required)]
     idempotency_key: Option<&'a str>,
-    /// Whether the call may have changed the world.
+    /// Whether the call may have had an effect.
     #[schema(pattern = "^(none|done|unknown)$")]
     effect: &'static str,
     /// What the caller should do with its key.
@@ -363,7 +363,7 @@ pub(super) struct Body<'a> {
     key_action: &'static str,
     #[schema(required)]
     retry_after_ms: Option<u64>,
-    /// The mistakes by the tool's schema.
+    /// Where the arguments do not fit the tool's schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Vec<Mistake>, nullable = false)]
     errors: Option<&'a [Mistake]>,

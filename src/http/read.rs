@@ -71,7 +71,7 @@ pub(super) struct OptionalReason {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantQuery {
-    /// Whose it is; the caller's own tenant if it is not named.
+    /// The tenant of the session or saga; by default the caller's own.
     #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     tenant: Option<String>,
 }

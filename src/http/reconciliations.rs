@@ -33,7 +33,7 @@ impl FromRequestParts<Http> for Name {
     }
 }
 
-/// Which part of the time is looked at; without it, one window up to now, less the lag.
+/// The time that the run looks at; by default one window that ends now, less the lag.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ReconciliationRequest)]
@@ -97,12 +97,12 @@ pub(super) async fn show(on: On<QueryOf<Wanted>>, Name(name): Name) -> Result<Re
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
-    /// Of this run; the last one if it is not named.
+    /// The id of the run; by default the last one.
     run: Option<String>,
     /// The `next_cursor` of an earlier answer about the same run.
     #[param(pattern = "^[0-9]{1,5}$")]
     cursor: Option<String>,
-    /// Anomalies in one answer.
+    /// The largest number of anomalies in one answer.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
     limit: Option<String>,
 }
@@ -173,12 +173,12 @@ pub(super) struct ListView<'a> {
 #[schema(as = Reconciliation)]
 struct OverviewView<'a> {
     name: &'a str,
-    /// `null`: it runs by request only.
+    /// `null`: the reconciliation runs by request only.
     #[schema(required)]
     every_ms: Option<u64>,
     #[schema(required, format = DateTime)]
     next_run_at: Option<String>,
-    /// Up to when its scheduled runs have looked.
+    /// The end of the time that scheduled runs have looked at.
     #[schema(required, format = DateTime)]
     looked_until: Option<String>,
     #[schema(required)]
@@ -209,14 +209,14 @@ struct RunView<'a> {
 pub(super) struct ReportView<'a> {
     name: &'a str,
     run: &'a str,
-    /// `running` is also said of a run whose gateway has ended in the middle.
+    /// A run whose gateway has ended midway stays `running`.
     #[schema(pattern = "^(running|done|failed)$")]
     state: &'static str,
-    /// Why not all could be looked at. Then nothing was acted on.
+    /// Why the run could not look at everything. It has then acted on nothing.
     #[schema(required)]
     error: Option<&'a str>,
     by: &'a str,
-    /// Calls that ended in this time were judged; the source was asked for a little more.
+    /// The run judges calls that ended in this time. It asks the source for a little more.
     #[schema(format = DateTime)]
     since: String,
     #[schema(format = DateTime)]
@@ -225,33 +225,33 @@ pub(super) struct ReportView<'a> {
     started_at: String,
     #[schema(required, format = DateTime)]
     finished_at: Option<String>,
-    /// Calls that were looked at, and items of the sources.
+    /// How many calls the run has looked at. `items`: how many items of the sources.
     calls: u64,
     items: u64,
-    /// Calls of which the source has an effect.
+    /// How many calls have an effect at the source.
     matched: u64,
-    /// Calls of which it cannot be told whether the source should have them.
+    /// How many calls cannot be judged: it is unclear whether the source should have an effect of them.
     undecided: u64,
     /// How many anomalies there are of each kind.
     counts: &'a BTreeMap<String, u64>,
-    /// How many of them no run had found before.
+    /// How many of these anomalies no earlier run had found.
     new: &'a BTreeMap<String, u64>,
     anomalies: Vec<AnomalyView<'a>>,
-    /// Where to go on, unless these were all.
+    /// The cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }
 
-/// One thing that ledger and source disagree on.
+/// One disagreement between ledger and source.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Anomaly)]
 pub(super) struct AnomalyView<'a> {
-    /// Its name, in whatever run it is found.
+    /// The id of the anomaly, the same in every run.
     id: &'a str,
     #[schema(pattern = "^(missing|orphan|duplicate|mismatch|settled)$")]
     kind: &'a str,
     source: &'a str,
-    /// The value by which item and call are joined; empty for an item without one.
+    /// The value that joins item and call; empty if the item has none.
     key: &'a str,
     #[schema(required)]
     call_id: Option<&'a str>,
@@ -259,19 +259,19 @@ pub(super) struct AnomalyView<'a> {
     effect: &'a str,
     #[schema(pattern = "^(report|compensate|webhook|settle|adopt)$")]
     action: &'static str,
-    /// How far that is by now.
+    /// How far the action is.
     #[schema(pattern = "^(reported|open|done|given_up|ignored)$")]
     state: &'a str,
-    /// Why it is not done.
+    /// Why the action is not done.
     #[schema(required)]
     error: Option<&'a str>,
-    /// No run had found it before.
+    /// Whether no earlier run had found the anomaly.
     new: bool,
     detail: &'a str,
     /// When the effect was made, as its source says.
     #[schema(required, format = DateTime)]
     made_at: Option<String>,
-    /// Values of the item, by their pointers: those of `show` that it has.
+    /// Values of the item at the pointers of `show`.
     shown: &'a BTreeMap<String, serde_json::Value>,
     /// The last act of a person on it.
     #[schema(required)]

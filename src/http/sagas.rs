@@ -130,7 +130,7 @@ fn shown(at: &SagaAt) -> Response {
 #[schema(as = SagaPage)]
 pub(super) struct PageView<'a> {
     sagas: Vec<SagaView<'a>>,
-    /// Where to go on, unless this was all.
+    /// The cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }
@@ -143,14 +143,14 @@ pub(super) struct SagaView<'a> {
     tenant: &'a str,
     #[schema(pattern = "^(open|completed|compensating|compensated|stuck)$")]
     state: &'static str,
-    /// Why it was completed or aborted; empty as long as it was not.
+    /// Why the saga was completed or aborted; empty before that.
     reason: &'a str,
-    /// What keeps it from going on.
+    /// What blocks the saga.
     #[schema(required)]
     trouble: Option<TroubleView<'a>>,
-    /// How often in a row the call whose turn it is could not be undone.
+    /// How many attempts in a row to undo the next call have failed.
     tries: u32,
-    /// Its deadline was over while it was open.
+    /// Whether the deadline has passed while the saga was open.
     overdue: bool,
     #[schema(format = DateTime)]
     created_at: String,
@@ -158,14 +158,14 @@ pub(super) struct SagaView<'a> {
     updated_at: String,
     #[schema(required, format = DateTime)]
     deadline: Option<String>,
-    /// When it is worked on next.
+    /// When the gateway works on the saga next.
     #[schema(required, format = DateTime)]
     next_at: Option<String>,
-    /// In the order in which they were made.
+    /// The calls in the order in which they were made.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     calls: Option<Vec<MemberView<'a>>>,
-    /// There are more calls than these, or some that cannot be read: `/v1/calls?saga_id=` has the others.
+    /// Whether calls are missing here, because they are too many or cannot be read: `/v1/calls?saga_id=` has the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     calls_cut: Option<bool>,
@@ -174,11 +174,11 @@ pub(super) struct SagaView<'a> {
     events: Option<Vec<EventView<'a>>>,
 }
 
-/// What keeps a saga from going on.
+/// What blocks a saga.
 #[derive(Serialize, ToSchema)]
 #[schema(as = SagaTrouble)]
 struct TroubleView<'a> {
-    /// The call that is in the way, if it is one.
+    /// The call that blocks the saga, if a call does.
     #[schema(required)]
     call_id: Option<Uuid>,
     why: &'a str,
@@ -192,12 +192,12 @@ struct MemberView<'a> {
     tool: &'a str,
     #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
     state: &'static str,
-    /// The call that undoes it, from when that is decided.
+    /// The call that undoes this one, once that is decided.
     #[schema(required)]
     compensation_call_id: Option<Uuid>,
-    /// `none`: it is not undone. `pending`: it will be. `empty`: it never ran, so nothing was sent. `skipped`: a
-    /// person has decided that it is not undone. `undone`: it is, as a person has said, or by a call that is not kept
-    /// any more. Otherwise the state of the call that undoes it.
+    /// `none`: the call is not undone. `pending`: it will be. `empty`: it never ran, so nothing was sent. `skipped`: a
+    /// person has decided against undoing it. `undone`: a person has said so, or the call that undid it is no longer
+    /// kept. Otherwise the state of the call that undoes it.
     #[schema(pattern = "^(none|pending|empty|skipped|undone|running|succeeded|failed|unknown)$")]
     compensation: &'static str,
 }

@@ -57,10 +57,10 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
 pub(super) struct Parameters {
     /// Tenant of the sessions; an administrator who names none gets all.
     tenant: Option<String>,
-    /// A person has frozen it, and not thawed it.
+    /// Only sessions that a person has frozen.
     #[param(pattern = "^true$")]
     frozen: Option<String>,
-    /// A call has its lock.
+    /// Only sessions whose lock a call holds.
     #[param(pattern = "^true$")]
     locked: Option<String>,
     /// The `next_cursor` of an earlier answer.
@@ -74,7 +74,7 @@ pub(super) struct Parameters {
 #[schema(as = SessionPage)]
 pub(super) struct PageView<'a> {
     sessions: Vec<SessionView<'a>>,
-    /// Where to go on, unless this was all.
+    /// The cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
 }
@@ -125,7 +125,7 @@ pub(super) struct Unlocked {
 #[derive(Serialize, ToSchema)]
 pub(super) struct Frozen<'a> {
     session_id: &'a str,
-    /// Whose session that is: who names no tenant means its own.
+    /// The tenant of the session: the caller's own, unless the request names one.
     tenant: &'a str,
     frozen: bool,
 }
@@ -140,19 +140,19 @@ impl<'a> Frozen<'a> {
     }
 }
 
-/// The state of a session: its token, its lock and its line.
+/// The state of a session: its fencing token, its lock, and the calls that wait for the lock.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Session)]
 pub(super) struct SessionView<'a> {
     session_id: &'a str,
     tenant: &'a str,
-    /// The newest token.
+    /// The newest fencing token.
     #[schema(required)]
     fencing: Option<u64>,
     frozen: bool,
     #[schema(required)]
     lock: Option<LockView>,
-    /// First in line first.
+    /// The calls that wait for the lock, first in line first.
     waiting: Vec<WaitingView>,
     events: Vec<EventView<'a>>,
 }
@@ -165,7 +165,7 @@ struct LockView {
     fencing: u64,
     #[schema(format = DateTime)]
     lease_until: String,
-    /// Set when the outcome of the call is unknown.
+    /// When the lock becomes free; set once the outcome of the call is unknown.
     #[schema(required, format = DateTime)]
     free_from: Option<String>,
 }

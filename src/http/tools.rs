@@ -24,7 +24,7 @@ use crate::gateway::{ToolState, Would};
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
-    /// The API whose shape the list takes; without it, the gateway's own.
+    /// The API in whose format the list is; by default the gateway's own format.
     #[param(inline)]
     format: Option<Format>,
     /// Who brings the keys of calls: `model` (the default) lets the schemas of write tools ask for one.
@@ -40,7 +40,7 @@ pub(super) enum WhoBringsKeys {
     Runtime,
 }
 
-/// Where the tools are shown to a model.
+/// The API that shows the tools to a model.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Format {
@@ -115,7 +115,7 @@ pub(super) async fn list(on: On<QueryOf<Wanted>>) -> Json<ToolList> {
     })
 }
 
-/// A tool, and what a caller needs to know of it.
+/// A tool, and what a caller needs to know about it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Tool)]
 pub(super) struct ToolView {
@@ -315,7 +315,7 @@ pub(super) struct ToolStateView<'a> {
     /// Why it is paused; for administrators only.
     #[schema(required)]
     reason: Option<&'a str>,
-    /// Oldest first; of many the newest. For administrators only.
+    /// The newest acts, oldest first. For administrators only.
     events: Vec<EventView<'a>>,
 }
 
@@ -332,7 +332,7 @@ fn shown_state(tool: &str, state: &ToolState) -> Response {
     .into_response()
 }
 
-/// The answer that a request for a call would meet.
+/// The answer that a request for a call would get.
 #[derive(Serialize, ToSchema)]
 #[schema(as = KeyPreview)]
 pub(super) struct PreviewView {
@@ -342,12 +342,12 @@ pub(super) struct PreviewView {
     key_source: &'static str,
     /// The `Idempotency-Key` that the tool gets.
     tool_key: String,
-    /// As far as the key decides it.
+    /// What would happen to the request, as far as its key decides.
     #[schema(pattern = "^(run|wait|replay|refuse)$")]
     would: &'static str,
     /// The name of the problem that would be answered.
     problem: Option<&'static str>,
-    /// The call that holds the key, if the caller may read it; so is its state.
+    /// The call that holds the key, if the caller may read it. `state` is its state.
     call_id: Option<String>,
     state: Option<&'static str>,
 }

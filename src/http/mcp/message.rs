@@ -33,7 +33,7 @@ const MAX_QUOTED: usize = 200;
 pub(in crate::http) struct Message<'a> {
     #[schema(pattern = "^2\\.0$")]
     jsonrpc: String,
-    /// A text or a whole number; a notification has none.
+    /// A string or a whole number; a notification has none.
     #[serde(borrow, default, deserialize_with = "given")]
     #[schema(value_type = Option<Value>)]
     pub(super) id: Option<&'a RawValue>,

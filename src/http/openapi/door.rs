@@ -220,7 +220,7 @@ impl Door {
                 Slug::ShuttingDown,
             ])
             .json_or_lines::<T>(
-                "Without `confirm` what it would be done to; else a line for each as it is done, and totals as the last line.",
+                "Without `confirm` the targets of the act; with it one line for each target as it is done, and totals as the last line.",
             )
     }
 
