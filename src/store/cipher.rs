@@ -114,13 +114,8 @@ impl Keys {
 
 impl OneKey {
     fn new(key: &[u8; 32]) -> Self {
-        let digest = |what: &str| -> [u8; 32] {
-            Sha256::new()
-                .chain_update(what)
-                .chain_update(key)
-                .finalize()
-                .into()
-        };
+        let digest =
+            |what: &str| -> [u8; 32] { Sha256::digest([what.as_bytes(), key].concat()).into() };
         let mut name = [0; NAME];
         name.copy_from_slice(&digest("oncegate key name")[..NAME]);
         let cipher = XChaCha20Poly1305::new(&Key::from(*key));

@@ -57,32 +57,24 @@ pub(super) struct Beside {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct StoredIntent<'a> {
     call_id: Id,
     created_at: i64,
-    #[serde(borrow)]
     tenant: Text<'a>,
-    #[serde(borrow)]
     tool: Text<'a>,
-    #[serde(borrow)]
     made_by: Text<'a>,
     /// `None`, as in nearly all calls: the lookup key follows from tenant, tool and key.
     lookup: Option<Id>,
     names: Vec<Id>,
     recipe: Id,
-    #[serde(borrow)]
     key: Text<'a>,
     key_source: u8,
     fingerprint: Fingerprint,
-    #[serde(borrow)]
     user_id: Text<'a>,
-    #[serde(borrow)]
     session_id: Text<'a>,
-    #[serde(borrow)]
     saga_id: Text<'a>,
-    #[serde(borrow)]
     trace_id: Text<'a>,
-    #[serde(borrow)]
     client_ids: Text<'a>,
     similar: Option<[u8; 32]>,
 }
@@ -92,9 +84,9 @@ type Id = [u8; 16];
 
 /// The part of a call that changes. Times are microseconds since the call was created.
 #[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Progress<'a> {
     version: u64,
-    #[serde(borrow)]
     state: StoredState<'a>,
     attempt: Id,
     owner: Id,
@@ -105,7 +97,6 @@ struct Progress<'a> {
     doubted: bool,
     /// The next check's time, since when the call is unknown, and how many checks there were.
     check: Option<(Option<i64>, i64, u32)>,
-    #[serde(borrow)]
     undo: Option<StoredUndo<'a>>,
     aliases: Vec<StoredAlias>,
     latency_ms: Option<u64>,

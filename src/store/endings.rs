@@ -1,7 +1,7 @@
-//! Listeners for the ends of calls. Only hints: correctness comes from looking.
+//! Listeners for the ends of calls. They get hints only: a listener must read the call itself.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
@@ -13,10 +13,13 @@ use crate::store::lock::lock;
 pub struct Endings(Mutex<HashMap<CallId, Vec<Arc<Notify>>>>);
 
 impl Endings {
-    /// Begins to listen: no end after this is missed.
+    /// Begins to listen. The listener misses no end after this.
     pub fn listen(self: &Arc<Self>, call_id: CallId) -> Listener {
         let notify = Arc::<Notify>::default();
-        self.lock().entry(call_id).or_default().push(notify.clone());
+        lock(&self.0)
+            .entry(call_id)
+            .or_default()
+            .push(notify.clone());
         Listener {
             call_id,
             notify,
@@ -26,14 +29,10 @@ impl Endings {
 
     /// Wakes the listeners of this call.
     pub fn say(&self, call_id: CallId) {
-        for notify in self.lock().get(&call_id).into_iter().flatten() {
-            // A permit is kept for one that is busy looking.
+        for notify in lock(&self.0).get(&call_id).into_iter().flatten() {
+            // It is kept for a listener that does not wait at the moment.
             notify.notify_one();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<CallId, Vec<Arc<Notify>>>> {
-        lock(&self.0)
     }
 }
 
@@ -53,7 +52,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut listened = self.endings.lock();
+        let mut listened = lock(&self.endings.0);
         let Some(listeners) = listened.get_mut(&self.call_id) else {
             return;
         };
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_listens_hears_of_its_own_call_only_and_leaves_nothing_behind() {
+    async fn a_listener_hears_of_its_own_call_only_and_leaves_nothing_behind() {
         let endings = Arc::<Endings>::default();
         let (mine, other) = (CallId(Uuid::from_u128(1)), CallId(Uuid::from_u128(2)));
         endings.say(mine);
@@ -85,17 +84,14 @@ mod tests {
                 .await
                 .is_ok()
         };
-        assert!(!hears().await, "what was said before, or of another");
+        assert!(!hears().await, "an end before it, or of another call");
         endings.say(mine);
-        assert!(hears().await, "also what was said while it was busy");
+        assert!(hears().await, "also an end while it did not wait");
         let other = endings.listen(mine);
         endings.say(mine);
         let other_hears = timeout(Duration::from_secs(1), other.heard()).await.is_ok();
-        assert!(
-            hears().await && other_hears,
-            "each who listens: one that waits for it, one next in line"
-        );
+        assert!(hears().await && other_hears, "each of two listeners");
         drop((listener, other));
-        assert!(endings.lock().is_empty());
+        assert!(lock(&endings.0).is_empty());
     }
 }

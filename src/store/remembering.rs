@@ -57,11 +57,7 @@ impl Remembering {
         }
     }
 
-    async fn claim_and_remember(
-        &self,
-        change: &Change,
-        instead_of: &[Record],
-    ) -> Result<Claimed, Error> {
+    async fn claim_noted(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         let start = self.finished.begin_write(change.record.intent.all_names());
         let claimed = self.store.claim(change, instead_of).await;
         if !matches!(claimed, Err(Error::Ambiguous(_))) {
@@ -74,11 +70,7 @@ impl Remembering {
         claimed
     }
 
-    async fn replace_and_remember(
-        &self,
-        change: &Change,
-        expected: &Record,
-    ) -> Result<Replaced, Error> {
+    async fn replace_noted(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         let start = self.finished.begin_write(change.record.all_names());
         let replaced = self.store.replace(change, expected).await;
         if !matches!(replaced, Err(Error::Ambiguous(_))) {
@@ -91,7 +83,7 @@ impl Remembering {
         replaced
     }
 
-    async fn find_and_remember(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn holders_noted(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
         let start = self.finished.begin_read(names);
         let found = self.store.holders(names).await?;
         for holder in &found {
@@ -112,11 +104,7 @@ impl Tracked {
         }
     }
 
-    async fn claim_and_remember(
-        &self,
-        change: &Change,
-        instead_of: &[Record],
-    ) -> Result<Claimed, Error> {
+    async fn claim_noted(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
         let intent = &change.record.intent;
         // If no call gives up its names, the claim takes no name that a remembered call holds.
         if !instead_of.is_empty() {
@@ -132,18 +120,14 @@ impl Tracked {
 
     /// Forgets the names before the change, because the store may make it at any moment, and after it, because a read may
     /// have begun before.
-    async fn replace_and_remember(
-        &self,
-        change: &Change,
-        expected: &Record,
-    ) -> Result<Replaced, Error> {
+    async fn replace_noted(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
         self.finished.touch(change.record.all_names());
         let replaced = self.store.replace(change, expected).await;
         self.finished.touch(change.record.all_names());
         replaced
     }
 
-    async fn find_and_remember(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn holders_noted(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
         let found = self.store.holders(names).await?;
         if let Some(first) = names.first() {
             for holder in found.iter().filter(|holder| holder.names.contains(first)) {
@@ -198,13 +182,13 @@ impl Drop for Reading {
 
 macro_rules! remembering {
     ($self:ident, $label:expr, claim($change:ident, $instead_of:ident)) => {
-        $self.claim_and_remember($change, $instead_of).await
+        $self.claim_noted($change, $instead_of).await
     };
     ($self:ident, $label:expr, replace($change:ident, $expected:ident)) => {
-        $self.replace_and_remember($change, $expected).await
+        $self.replace_noted($change, $expected).await
     };
     ($self:ident, $label:expr, holders($names:ident)) => {
-        $self.find_and_remember($names).await
+        $self.holders_noted($names).await
     };
     ($self:ident, $label:expr, accept_loss($reason:ident)) => {{
         let accepted = $self.store.accept_loss($reason).await;

@@ -182,16 +182,18 @@ impl Health for Sqlite {
 
     /// Leaves the database as one file without a log, and the watermarks beside it.
     async fn close(&self) {
-        let Readers {
-            calls,
-            due,
-            ledger,
-            interrupts,
-        } = &*self.readers;
-        interrupts.iter().for_each(InterruptHandle::interrupt);
+        let readers = &*self.readers;
+        readers
+            .interrupts
+            .iter()
+            .for_each(InterruptHandle::interrupt);
         let all = async {
-            if !interrupts.is_empty() {
-                tokio::join!(calls.stop(), due.stop(), ledger.stop());
+            if !readers.interrupts.is_empty() {
+                tokio::join!(
+                    readers.calls.stop(),
+                    readers.due.stop(),
+                    readers.ledger.stop()
+                );
             }
             self.writer.stop().await;
         };

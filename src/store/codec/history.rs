@@ -10,17 +10,14 @@ use crate::core::ledger::{Duplicate, Duplicates};
 use crate::core::record::{AttemptId, Entry, Intent};
 
 #[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct StoredEntry<'a> {
     at: i64,
-    #[serde(borrow)]
     event: Text<'a>,
     attempt: Attempted,
-    #[serde(borrow)]
     outcome: Option<Text<'a>>,
     /// `None`: the same as in the entry before.
-    #[serde(borrow)]
     by: Option<Text<'a>>,
-    #[serde(borrow)]
     detail: Text<'a>,
 }
 

@@ -15,10 +15,9 @@ use super::{
 use crate::core::record::{CallId, Record};
 
 #[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Packed<'a> {
-    #[serde(borrow)]
     intent: StoredIntent<'a>,
-    #[serde(borrow)]
     progress: Progress<'a>,
     fencing: Option<u64>,
     similar_to: Option<Id>,

@@ -10,28 +10,29 @@ use crate::core::record::{Content, Failure, FailureKind, State};
 
 /// A state. The order of the variants is part of the format.
 #[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 pub(super) enum StoredState<'a> {
     Running,
-    Succeeded(#[serde(borrow)] StoredContent<'a>),
+    Succeeded(StoredContent<'a>),
     Failed {
         kind: u8,
         status: Option<u16>,
         has_body: bool,
         retry_after_ms: Option<u64>,
-        #[serde(borrow)]
         why: Text<'a>,
     },
-    Unknown(#[serde(borrow)] Text<'a>),
-    Compensating(#[serde(borrow)] Option<StoredContent<'a>>),
-    Compensated(#[serde(borrow)] Option<StoredContent<'a>>),
-    Stuck(#[serde(borrow)] Option<StoredContent<'a>>),
+    Unknown(Text<'a>),
+    Compensating(Option<StoredContent<'a>>),
+    Compensated(Option<StoredContent<'a>>),
+    Stuck(Option<StoredContent<'a>>),
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 pub(super) enum StoredContent<'a> {
     /// The store keeps the result beside this value.
     Kept,
-    Unavailable(#[serde(borrow)] Text<'a>),
+    Unavailable(Text<'a>),
 }
 
 impl<'a> StoredState<'a> {

@@ -338,7 +338,7 @@ fn forget(connection: &Connection, seq: i64, record: &Record) -> rusqlite::Resul
         let list = lists::by_key(&intent.tenant, &intent.key);
         lists::remove(connection, list, intent.created_at, seq)?;
     }
-    let by_state = lists::by_state(&intent.tenant, record.state.as_str());
+    let by_state = lists::list(&intent.tenant, Index::State(record.state.as_str()));
     for list in lists::of(record).into_iter().chain(by_state) {
         lists::remove(connection, list, intent.created_at, seq)?;
     }

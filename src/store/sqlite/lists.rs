@@ -36,21 +36,17 @@ pub(super) fn by_tool(tenant: &str, tool: &str) -> i64 {
     number(tenant, "tool", tool)
 }
 
-/// The list of calls in a state. `None`: the state has no list.
-pub(super) fn by_state(tenant: &str, state: &str) -> Option<i64> {
-    ledger::is_listed(state).then(|| number(tenant, "state", state))
-}
-
 /// The list of an index. `None`: its calls are found by another query.
 pub(super) fn list(tenant: &str, index: Index<'_>) -> Option<i64> {
     let (property, value) = match index {
         Index::All | Index::Key(_) => return None,
+        Index::State(state) if !ledger::is_listed(state) => return None,
+        Index::State(state) => ("state", state),
+        Index::Tool(tool) => ("tool", tool),
         Index::Trace(trace) => ("trace", trace),
         Index::Session(session) => ("session", session),
         Index::User(user) => ("user", user),
         Index::Saga(saga) => ("saga", saga),
-        Index::State(state) => return by_state(tenant, state),
-        Index::Tool(tool) => return Some(by_tool(tenant, tool)),
     };
     Some(number(tenant, property, value))
 }
@@ -160,24 +156,19 @@ impl<'a> Walk<'a> {
 
     /// The next older time, and all calls created at it. `None`: no more calls.
     pub(super) fn next(&mut self) -> Result<Option<(i64, Vec<i64>)>> {
-        let Self {
-            connection,
-            since,
-            heads,
-        } = self;
         let (all, each) = CHUNKS;
-        let chunk = (all / heads.len().max(1)).max(each);
+        let chunk = (all / self.heads.len().max(1)).max(each);
         let mut newest = None;
-        for head in &mut *heads {
-            let first = head.first(connection, *since, chunk)?;
+        for head in &mut self.heads {
+            let first = head.first(self.connection, self.since, chunk)?;
             newest = newest.max(first.map(|(time, _)| time));
         }
         let Some(newest) = newest else {
             return Ok(None);
         };
         let mut calls = Vec::new();
-        for head in heads {
-            while let Some((time, seq)) = head.first(connection, *since, chunk)?
+        for head in &mut self.heads {
+            while let Some((time, seq)) = head.first(self.connection, self.since, chunk)?
                 && time == newest
             {
                 calls.push(seq);

@@ -10,7 +10,7 @@ use super::query::{blob, corrupt, execute, first};
 use super::{history, lists};
 use crate::core::call::Change;
 use crate::core::key::Lookup;
-use crate::core::ledger::STATES;
+use crate::core::ledger::{Index, STATES};
 use crate::core::record::{AttemptId, CallId, Entry, Record, State};
 use crate::store::codec::{self, Beside};
 
@@ -217,10 +217,11 @@ impl Stored {
         if before == Some(&after) {
             return Ok(());
         }
-        if let Some(list) = before.and_then(|state| lists::by_state(&intent.tenant, state)) {
+        let list = |state| lists::list(&intent.tenant, Index::State(state));
+        if let Some(list) = before.and_then(|state| list(state)) {
             lists::remove(connection, list, intent.created_at, seq)?;
         }
-        if let Some(list) = lists::by_state(&intent.tenant, after) {
+        if let Some(list) = list(after) {
             lists::insert(connection, list, intent.created_at, seq)?;
         }
         Ok(())

@@ -156,21 +156,16 @@ impl Entrant<'_> {
     ///
     /// A call that waits gets a place in the line, or keeps it, if the line is not too long.
     fn is_busy(&self, line: Line) -> Result<Option<Denied>> {
-        let Self {
-            connection,
-            session,
-            call_id,
-            now,
-        } = *self;
         // A call that did not ask again in time has lost its place.
         let sql = "DELETE FROM line WHERE session = ?1 AND place_until <= ?2";
-        execute(connection, sql, params![session, now.as_microsecond()])?;
+        let ended = params![self.session, self.now.as_microsecond()];
+        execute(self.connection, sql, ended)?;
         let is_free = |lock: &Lock| {
-            lock.call_id == call_id || lock.free_from.is_some_and(|free_from| free_from <= now)
+            lock.call_id == self.call_id || lock.free_from.is_some_and(|from| from <= self.now)
         };
-        let lock = lock_of(connection, session)?.filter(|lock| !is_free(lock));
-        let waiting = line_of(connection, session)?;
-        let place = waiting.iter().position(|(waits, _)| *waits == call_id);
+        let lock = lock_of(self.connection, self.session)?.filter(|lock| !is_free(lock));
+        let waiting = line_of(self.connection, self.session)?;
+        let place = waiting.iter().position(|(waits, _)| *waits == self.call_id);
         let ahead = place.unwrap_or(waiting.len());
         let in_front = ahead.checked_sub(1).map(|last| waiting[last].0);
         let Some(behind) = in_front.or(lock.map(|lock| lock.call_id)) else {
@@ -184,15 +179,20 @@ impl Entrant<'_> {
             return Ok(Some(Denied::Busy { lock, behind: None }));
         }
         // Two calls within one microsecond stand in the order in which they were written.
-        let came_at = waiting.last().map_or(now, |(_, last)| {
-            now.max(after(*last, Duration::from_micros(1)))
+        let came_at = waiting.last().map_or(self.now, |(_, last)| {
+            self.now.max(after(*last, Duration::from_micros(1)))
         });
         let sql =
             "INSERT INTO line (session, call_id, came_at, place_until) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT DO UPDATE SET place_until = excluded.place_until";
-        let (came_at, until) = (came_at.as_microsecond(), after(now, LINE_PLACE));
-        let place = params![session, call_id.0, came_at, until.as_microsecond()];
-        execute(connection, sql, place)?;
+        let (came_at, until) = (came_at.as_microsecond(), after(self.now, LINE_PLACE));
+        let place = params![
+            self.session,
+            self.call_id.0,
+            came_at,
+            until.as_microsecond()
+        ];
+        execute(self.connection, sql, place)?;
         let behind = Some(behind);
         Ok(Some(Denied::Busy { lock, behind }))
     }

@@ -89,9 +89,7 @@ fn escaped(path: &Path) -> String {
 
 /// Why file and log do not belong together.
 pub(super) fn compare(alone: Alone, together: Together) -> Option<String> {
-    let Together {
-        commits, in_file, ..
-    } = together;
+    let (commits, in_file) = (together.commits, together.in_file);
     match alone {
         Alone::Nothing if in_file == 0 => None,
         Alone::Nothing => Some(format!(

@@ -110,6 +110,8 @@ pub(super) struct Lost {
     /// Missing transactions, as far as they can be counted.
     pub(super) commits: u64,
     remembered: Option<Marks>,
+    /// Whether an operator is accepting the loss. Then documents may be written.
+    is_accepting: bool,
 }
 
 /// What the database has lost, by the watermarks in the file.
@@ -141,6 +143,7 @@ fn compare(found: Found, data: Marks) -> Option<Lost> {
         what,
         commits,
         remembered,
+        is_accepting: false,
     })
 }
 
@@ -151,8 +154,6 @@ pub(super) struct Watermarks {
     /// The line with the copy of the store's secret. A damaged line is kept as it is.
     secret: Mutex<Vec<u8>>,
     lost: Mutex<Option<Lost>>,
-    /// Whether an operator is accepting the loss. Then documents may be written.
-    is_accepting: AtomicBool,
     /// Whether the last write of the file failed, and was logged.
     is_failing: AtomicBool,
 }
@@ -179,7 +180,6 @@ impl Watermarks {
             file: Mutex::new(file),
             secret: Mutex::new(secret),
             lost: Mutex::new(lost),
-            is_accepting: AtomicBool::new(false),
             is_failing: AtomicBool::new(false),
         };
         match &*watermarks.lost() {
@@ -207,19 +207,23 @@ impl Watermarks {
 
     /// Whether documents may be written.
     pub(super) fn keeps_documents(&self) -> bool {
-        !self.is_lost() || self.is_accepting.load(Ordering::SeqCst)
+        self.lost().as_ref().is_none_or(|lost| lost.is_accepting)
     }
 
     /// Begins the acceptance of a loss. False: nothing is lost.
     pub(super) fn prepare(&self) -> bool {
-        let is_lost = self.is_lost();
-        self.is_accepting.store(is_lost, Ordering::SeqCst);
-        is_lost
+        let mut lost = self.lost();
+        lost.as_mut().is_some_and(|lost| {
+            lost.is_accepting = true;
+            true
+        })
     }
 
     /// Cancels an acceptance: documents may not be written any more.
     pub(super) fn break_off(&self) {
-        self.is_accepting.store(false, Ordering::SeqCst);
+        if let Some(lost) = &mut *self.lost() {
+            lost.is_accepting = false;
+        }
     }
 
     /// Begins another epoch, in the transaction in which it is called.
@@ -250,10 +254,9 @@ impl Watermarks {
         execute(connection, sql, begun).map(drop)
     }
 
-    /// Marks the data as whole from now on, after the loss was accepted.
+    /// The loss was accepted: from now on nothing is lost.
     pub(super) fn accepted(&self) {
         *self.lost() = None;
-        self.is_accepting.store(false, Ordering::SeqCst);
     }
 
     /// The copy of the store's secret.
