@@ -8,7 +8,6 @@
 //! since the call was created. Texts that need encryption are encrypted already.
 
 mod history; // entries and duplicates
-mod packed; // a call in memory
 mod state; // the state of a call
 mod text; // texts, shorter where their form is known
 
@@ -22,7 +21,6 @@ use uuid::Uuid;
 pub(super) use self::history::{
     append, duplicate, duplicates, entry, read_duplicate, read_duplicates, read_entries,
 };
-pub(super) use self::packed::{pack, unpack};
 use self::state::{StoredState, code, decoded};
 use self::text::Text;
 use crate::core::key::{Fingerprint, GroupKey, Lookup, Source};
@@ -267,6 +265,48 @@ pub(super) fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
     let progress: Progress<'_> = read_whole(bytes, "progress")?;
     let attempt = AttemptId(Uuid::from_bytes(progress.attempt));
     Ok((progress.version, attempt))
+}
+
+/// A call as it is remembered in memory, without the arguments. Its result comes behind it.
+///
+/// It never leaves the process, so any version of oncegate may change its form.
+#[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+struct Packed<'a> {
+    intent: StoredIntent<'a>,
+    progress: Progress<'a>,
+    fencing: Option<u64>,
+    similar_to: Option<Id>,
+    has_result: bool,
+}
+
+/// Encodes a call for memory.
+pub(super) fn pack(record: &Record) -> Arc<[u8]> {
+    let result = record.state.kept();
+    let mut bytes = write(&Packed {
+        // With the lookup key in it, `unpack` need not compute a digest.
+        intent: stored_intent(&record.intent, Some(record.intent.lookup)),
+        progress: stored_progress(record),
+        fencing: record.fencing,
+        similar_to: record.similar_to.map(|call_id| call_id.0.into_bytes()),
+        has_result: result.is_some(),
+    });
+    bytes.extend_from_slice(result.map_or(&[], |json| json));
+    bytes.into()
+}
+
+/// Decodes a call from memory, without arguments. Its result shares `bytes`: nothing is copied.
+pub(super) fn unpack(bytes: &Arc<[u8]>) -> Result<Record, Unreadable> {
+    let (packed, rest): (Packed<'_>, _) = read_first(bytes, "memory")?;
+    let at = bytes.len() - rest.len();
+    let result = || Bytes::from_owner(bytes.clone()).slice(at..);
+    let beside = Beside {
+        args: Bytes::new(),
+        result: packed.has_result.then(result),
+        fencing: packed.fencing,
+        similar_to: packed.similar_to.map(|id| CallId(Uuid::from_bytes(id))),
+    };
+    decoded_record(packed.intent, packed.progress, beside)
 }
 
 fn stored_undo(undo: &Undo) -> StoredUndo<'_> {

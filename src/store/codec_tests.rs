@@ -1,4 +1,4 @@
-//! What the codec has written it reads back; other bytes are refused, or harm one call only.
+//! The codec reads what it wrote. It refuses other bytes, or they harm one call only.
 
 use std::time::Duration;
 
@@ -220,7 +220,7 @@ proptest! {
         let history: Vec<u8> = entries.iter().flat_map(|one| entry(one, &of)).collect();
         let newest = entries.len().saturating_sub(limit as usize);
         prop_assert_eq!(read_entries(&history, &of, limit), Ok(entries[newest..].to_vec()));
-        // Each one twice: the second time nearly all of it is the same as before.
+        // Each entry twice: the second one has the attempt and the actor of the first.
         let twice: Vec<Entry> = entries.iter().flat_map(|one| [one.clone(), one.clone()]).collect();
         let mut appended = Vec::new();
         for one in &twice {
@@ -237,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn what_another_version_wrote_is_refused_and_named(record in any_record(), version in 2_u8..) {
+    fn bytes_of_another_version_are_refused_and_named(record in any_record(), version in 2_u8..) {
         let (mut intent, mut progress) = (intent(&record.intent), progress(&record));
         progress[0] = version;
         prop_assert_eq!(read_back(&intent, &progress, &record), Err(Unreadable::OtherVersion(version)));
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_refused(record in any_record(), at in any::<prop::sample::Index>(), more in any::<u8>()) {
+    fn bytes_that_are_cut_off_or_too_long_are_refused(record in any_record(), at in any::<prop::sample::Index>(), more in any::<u8>()) {
         let (intent, progress) = (intent(&record.intent), progress(&record));
         prop_assert!(read_back(&intent, &progress[..at.index(progress.len())], &record).is_err());
         prop_assert!(read_back(&intent[..at.index(intent.len())], &progress, &record).is_err());
@@ -278,7 +278,7 @@ proptest! {
 }
 
 #[test]
-fn a_result_that_is_not_there_is_no_absent_result() {
+fn a_missing_result_is_not_taken_for_no_result() {
     let record = record(State::Succeeded(Content::Kept(Bytes::from("{}"))));
     let (intent, progress) = (intent(&record.intent), progress(&record));
     let without = Record {

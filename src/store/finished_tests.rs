@@ -28,7 +28,7 @@ fn remembered(finished: &Finished) -> Option<Bytes> {
 }
 
 #[test]
-fn what_was_read_or_written_last_is_remembered() {
+fn the_newest_read_or_write_is_remembered() {
     let finished = Finished::new(1 << 20);
     let looked = finished.begin_read(&[name()]);
     keep(&finished, "1", &looked);
@@ -43,7 +43,7 @@ fn what_was_read_or_written_last_is_remembered() {
 }
 
 #[test]
-fn what_was_read_before_a_write_is_not_remembered_after_it() {
+fn a_read_that_began_before_a_write_is_not_remembered() {
     let finished = Finished::new(1 << 20);
     let looked = finished.begin_read(&[name()]);
     let begun = finished.begin_write([&name()].into_iter());
@@ -74,7 +74,7 @@ fn of_two_writes_at_once_none_is_remembered() {
     finished.end_write(&first);
     keep(&finished, "first", &first);
     assert_eq!(remembered(&finished), None, "the first is older");
-    // The one that began last may be made first.
+    // The write that began last may be made first.
     let first = finished.begin_write([&name()].into_iter());
     let second = finished.begin_write([&name()].into_iter());
     finished.end_write(&first);

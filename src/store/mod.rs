@@ -1,7 +1,8 @@
 //! The store's traits: few verbs, each atomic, and no rules.
 //!
-//! A store compares and swaps what `core` decided. It must not know what a state means. It compares version, attempt and
-//! fencing token of a record, and finds records by names, id, state, owner, tool, due times and the lists of the ledger.
+//! A store writes what `core` decided, by compare-and-swap. It must not know what a state means. It compares version,
+//! attempt and fencing token of a record, and finds records by names, id, state, owner, tool, due times and the lists of
+//! the ledger.
 
 mod cipher; // keys that encrypt texts
 mod codec; // calls as bytes, the same in both stores
@@ -14,7 +15,7 @@ pub mod redis; // the store that many gateways share
 mod remembering; // layers around a store, which remember succeeded calls
 pub mod sqlite; // the embedded store of one gateway
 mod tracking; // whether remembered calls of a shared store are still as they were read
-pub mod verbs; // what a store is asked
+pub mod verbs; // the traits of a store
 
 pub use self::cipher::Keys;
 pub use self::encrypted::Encrypted;
@@ -31,7 +32,7 @@ use crate::core::document::Document;
 use crate::core::record::Record;
 use crate::core::session::Denied;
 
-/// Why a verb did nothing, or may have.
+/// Why a verb failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// Nothing was changed.
@@ -40,7 +41,7 @@ pub enum Error {
     /// The change may have been made: ask again with the same attempt.
     #[error("the store did not answer: {0}")]
     Ambiguous(String),
-    /// The stored data cannot be read here. Nothing was changed, and asking again does not help.
+    /// The stored data is unreadable. Nothing was changed, and another try does not help.
     #[error("what is stored cannot be read: {0}")]
     Unreadable(String),
 }
@@ -56,7 +57,7 @@ impl Error {
     }
 }
 
-/// The result of a search. One unreadable call or document does not block others.
+/// The result of a search. Unreadable calls or documents do not hide the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<T> {
     pub calls: Vec<T>,
@@ -74,7 +75,7 @@ impl<T> Default for Found<T> {
 }
 
 impl<T> Found<T> {
-    /// The same, with each call mapped.
+    /// Maps each call.
     pub fn map<U>(self, make: impl FnMut(T) -> U) -> Found<U> {
         Found {
             calls: self.calls.into_iter().map(make).collect(),
@@ -97,7 +98,7 @@ pub enum Claimed {
     Denied(Denied),
 }
 
-/// Whether a name's holder is still one of these records.
+/// Whether the holder of a name is still exactly one of these records.
 fn is_seen(holder: &Record, seen: &[Record]) -> bool {
     let version = |record: &Record| (record.intent.call_id, record.version, record.attempt.id);
     seen.iter().any(|seen| version(seen) == version(holder))
@@ -118,7 +119,7 @@ pub enum Replaced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Put {
     Done,
-    /// It has changed since, or is gone; the stored one. Nothing was written.
+    /// The document has changed since, or is gone. Nothing was written. Holds the stored one.
     Lost(Option<Document>),
 }
 
@@ -154,20 +155,20 @@ impl Durability {
     }
 }
 
-/// Whether calls may be claimed, and how durable they are.
+/// Whether calls may be claimed, and how durable writes are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// The store's durability; `None` if it cannot be seen.
+    /// The store's durability. `None`: it is not known.
     pub durability: Option<Durability>,
-    /// Why no call may be claimed; empty if they may.
+    /// Why no call may be claimed. Empty: calls may be claimed.
     pub reasons: Vec<Reason>,
     /// Reasons that weaken the promise and are allowed by the configuration.
     pub warnings: Vec<Reason>,
     /// Writes of this gateway that the store has lost, since the start.
     pub lost_writes: u64,
-    /// Since when every call is known; `None`: that cannot be seen.
+    /// Since when the ledger has all calls. `None`: it is not known.
     ///
-    /// Before it the ledger was not there, or has lost calls.
+    /// Earlier calls may be lost, or were made before the ledger existed.
     pub whole_since: Option<Timestamp>,
 }
 
@@ -177,15 +178,15 @@ pub const LOST_DATA: &str = "lost_data";
 /// The codes of transient reasons. Until they are gone it is unknown whether data is lost.
 pub const SETTLING: [&str; 4] = ["disconnected", "starting", "restarted", "suspect"];
 
-/// The codes of reasons that cleanup resolves: there is no room.
+/// The codes of reasons that cleanup may resolve: the store is full.
 pub const NO_ROOM: [&str; 2] = ["memory", "disk_full"];
 
 /// A reason or a warning about a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// One word for it in metrics; one of few.
+    /// One word for metrics, out of a small set.
     pub code: &'static str,
-    /// A sentence with what was found and what was expected.
+    /// A sentence that says what was found and what was expected.
     pub text: String,
 }
 
@@ -198,10 +199,10 @@ impl Reason {
     }
 }
 
-/// A running call without a living owner, and how that is known.
+/// A running call without a living owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     pub record: Record,
-    /// The owner's process has ended; otherwise only the lease is over.
+    /// Whether the owner's process is known to have ended. Otherwise only its lease is over.
     pub owner_ended: bool,
 }

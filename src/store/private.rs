@@ -1,4 +1,4 @@
-//! Files of one gateway: only its user may read them, and links are not followed.
+//! Files of one gateway. Only its user may read them, and links are not followed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -22,7 +22,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     alone(open_by_any_name(path)?)
 }
 
-/// The same, also for a file with several names.
+/// The same, but the file may have several names.
 ///
 /// # Errors
 /// As [`open`].
@@ -37,21 +37,21 @@ pub(super) fn open_by_any_name(path: &Path) -> io::Result<File> {
     )
 }
 
-/// Opens a file that is there.
+/// Opens a file that exists.
 ///
 /// # Errors
-/// As [`open`]; also if there is none.
+/// As [`open`], or the file is missing.
 pub(super) fn open_existing(path: &Path) -> io::Result<File> {
     alone(opened(path, File::options().read(true).write(true))?)
 }
 
-/// Makes a new file in the place of an old one, which is unlinked.
+/// Makes a new file. Unlinks an old one of the same name first.
 ///
 /// # Errors
-/// It cannot be made, or there is something else than a file.
+/// It cannot be made, or the name belongs to something other than a file.
 pub(super) fn make_anew(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
-        Ok(there) if there.is_file() => fs::remove_file(path)?,
+        Ok(old) if old.is_file() => fs::remove_file(path)?,
         Ok(_) => return Err(refused("it is a symbolic link, or no regular file")),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -60,7 +60,7 @@ pub(super) fn make_anew(path: &Path) -> io::Result<File> {
 }
 
 fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // A pipe would be waited for.
+    // `NONBLOCK`, because opening a pipe would wait for another process.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
     let file = options
         .mode(MODE)
@@ -91,13 +91,13 @@ fn refused(why: &str) -> io::Error {
 
 /// Whether the path is a symbolic link.
 pub(super) fn is_link(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink())
+    fs::symlink_metadata(path).is_ok_and(|file| file.is_symlink())
 }
 
 /// The warning about files that others may read or write.
 pub(super) fn exposed<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Reason> {
     let is_exposed =
-        |path: &&Path| fs::symlink_metadata(path).is_ok_and(|there| there.mode() & OTHERS != 0);
+        |path: &&Path| fs::symlink_metadata(path).is_ok_and(|file| file.mode() & OTHERS != 0);
     let names: Vec<String> = paths
         .filter(is_exposed)
         .map(|path| path.display().to_string())

@@ -7,7 +7,6 @@
 mod calls; // claims, changes, and searches for calls that need work
 mod document; // documents as rows
 mod error; // why a file is not opened
-mod events; // the acts of operators on sessions and tools
 mod files; // locks, and whether the files are still those that were opened
 mod gate; // which writes are refused now
 mod history; // the history of a call, in its row and beside it
@@ -15,12 +14,11 @@ mod ledger; // listing and deleting calls
 mod lists; // calls with a common property
 mod log; // the write-ahead log, and when its pages are moved into the file
 mod open; // start-up checks: file system, lock, schema, integrity
-mod pause; // paused tools
+mod operators; // sessions and pauses as operators see them, and the acts of operators
 mod query; // statements, prepared once
 mod reserve; // disk space for outcomes when the disk is full
 mod row; // calls as rows
 mod session; // the conditions of a claim; tokens, locks and places
-mod sessions; // sessions as operators see them
 mod together; // whether the file and its log belong together
 mod watermarks; // whether the file has lost commits
 mod worker; // the threads, and the group commit

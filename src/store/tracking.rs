@@ -1,14 +1,13 @@
-//! Whether calls that were read from a shared store are still as they were read.
+//! Whether calls that were read from a shared store are unchanged.
 //!
-//! The store tells of changes over the connection on which the calls were read, and one `Tracking` stands for one such
-//! connection:
-//! * A call is remembered only if nothing was heard of its name or of itself since its read began, and what is heard later
-//!   ends that.
-//! * The store tells of a change before it answers whatever it is asked later on the same connection, and the
-//!   connection's reader passes both on in this order: so a change is heard before the read that missed it is remembered,
-//!   or it ends what was remembered.
-//! * Calls are believed for [`BELIEF`] after the sending of the last question that was answered on the connection, and
-//!   never after the connection has ended or the store was in doubt.
+//! The store tells of changes over the connection on which it read the calls. One `Tracking` stands for one such
+//! connection. These rules keep an older state from being believed for longer than [`BELIEF`]:
+//! * A call is remembered only if no change of its name or of itself was told since its read began. A change that is told
+//!   later removes it from memory.
+//! * The store tells of a change before it answers later questions on the same connection, and the reader of the connection
+//!   passes on both in this order. So a change is told either before the read that missed it is remembered, or after.
+//! * Calls are believed for [`BELIEF`] after the last answered question was sent, and never after the connection has ended
+//!   or the store was in doubt.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,23 +17,23 @@ use tokio::time::Instant;
 use crate::core::record::CallId;
 use crate::uptime::since_boot;
 
-/// How long an answer of the store is evidence that all changes before it were heard.
+/// How long an answer of the store proves that all earlier changes were told.
 pub(super) const BELIEF: Duration = Duration::from_millis(500);
 /// Calls of one stripe share a count of changes.
 const STRIPES: usize = 4096;
-/// Instead of microseconds: always.
+/// Instead of microseconds: for ever.
 const ALWAYS: u64 = u64::MAX;
 
 /// One connection that tells of changes.
 pub(super) struct Tracking {
     began: Instant,
     began_since_boot: Duration,
-    /// Microseconds since the beginning.
+    /// Microseconds since it began.
     believed_until: AtomicU64,
     is_over: AtomicBool,
     /// Whether a remembered call was asked for lately.
     is_asked: AtomicBool,
-    /// How often calls have changed, by stripe. Empty if nothing tells of it.
+    /// How often calls have changed, by stripe. Empty: nothing tells of changes.
     changes: Box<[AtomicU64]>,
 }
 
@@ -48,7 +47,7 @@ impl Tracking {
         }
     }
 
-    /// A connection on which nothing was answered yet.
+    /// For a connection without an answered question.
     pub(super) fn unanswered() -> Self {
         Self {
             began: Instant::now(),
@@ -69,19 +68,19 @@ impl Tracking {
         self.is_over.load(Ordering::SeqCst)
     }
 
-    /// The time since its beginning. It goes on while the machine is suspended.
+    /// The time since it began. It goes on while the machine is suspended.
     pub(super) fn now(&self) -> Duration {
         let since_boot = since_boot().saturating_sub(self.began_since_boot);
         self.began.elapsed().max(since_boot)
     }
 
-    /// A question that was sent at this time by [`now`](Self::now) was answered.
+    /// Notes the answer to a question that was sent at this time by [`now`](Self::now).
     pub(super) fn answered(&self, sent: Duration) {
         let until = u64::try_from((sent + BELIEF).as_micros()).unwrap_or(ALWAYS);
         self.believed_until.fetch_max(until, Ordering::SeqCst);
     }
 
-    /// Whether all changes until shortly before now were heard.
+    /// Whether all changes until a moment ago were told.
     pub(super) fn is_believed(&self) -> bool {
         let until = self.believed_until.load(Ordering::SeqCst);
         if until == ALWAYS {
@@ -93,12 +92,12 @@ impl Tracking {
         self.now().as_micros() < u128::from(until) && !self.is_over()
     }
 
-    /// Whether a remembered call was asked for since this was last called.
+    /// Whether a remembered call was asked for since the last call of this function.
     pub(super) fn take_asked(&self) -> bool {
         self.is_asked.swap(false, Ordering::Relaxed)
     }
 
-    /// A call has changed.
+    /// Notes a change of a call.
     pub(super) fn changed(&self, call_id: CallId) {
         if let Some(changes) = self.stripe(call_id) {
             changes.fetch_add(1, Ordering::SeqCst);

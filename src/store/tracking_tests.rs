@@ -1,4 +1,4 @@
-//! What is remembered of a shared store is what it has, in whatever order reads, changes and their news come.
+//! Memory agrees with a shared store, whatever the order of reads, changes, and news of changes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn call() -> Record {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_read_is_believed_for_half_a_second_after_the_last_answered_question() {
+async fn calls_are_believed_for_half_a_second_after_the_last_answered_question() {
     let tracking = Tracking::unanswered();
     assert!(!tracking.is_believed(), "nothing was answered yet");
     let sent = tracking.now();
@@ -25,7 +25,7 @@ async fn what_was_read_is_believed_for_half_a_second_after_the_last_answered_que
     tracking.answered(sent);
     advance(Duration::from_millis(190)).await;
     assert!(tracking.is_believed());
-    // The boot clock is not paused: some microseconds have passed by it.
+    // The boot clock is not paused, and has advanced by some microseconds.
     advance(Duration::from_millis(20)).await;
     assert!(!tracking.is_believed(), "from its sending on");
     tracking.answered(tracking.now());
@@ -46,7 +46,7 @@ fn a_machine_that_was_suspended_believes_nothing_that_it_read_before() {
     let sent = tracking.now();
     tracking.answered(sent);
     assert!(tracking.is_believed());
-    // `Instant` stands still meanwhile.
+    // `Instant` does not advance while the machine is suspended.
     tracking.began_since_boot = tracking.began_since_boot.saturating_sub(asleep);
     assert!(since_boot() > asleep || tracking.began_since_boot.is_zero());
     assert!(!tracking.is_believed());
@@ -79,14 +79,14 @@ fn nothing_of_a_shared_store_is_believed_before_anything_tells_of_its_changes() 
 enum Step {
     /// The gateway asks for the call.
     Ask,
-    /// The server answers the first question that it has not answered.
+    /// The server answers its oldest open question.
     Answer,
-    /// Another gateway changes the call, or gives its name away and back.
+    /// Another gateway changes the call, or moves its name away and back.
     ChangeCall,
     ChangeName,
-    /// The connection passes on what the server has said first.
+    /// The connection delivers the oldest message of the server.
     Deliver,
-    /// One of the answers that came is remembered.
+    /// The gateway remembers one of the delivered answers.
     Remember(usize),
     BeginOwnChange,
     MakeOwnChange,
@@ -109,7 +109,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a server says.
+/// A message of the server.
 enum Said {
     Answer(Start, u64),
     CallChanged,
@@ -130,7 +130,7 @@ struct World {
     came: Vec<(Start, u64)>,
     /// The gateway's own change: begun, and then made.
     own: Option<bool>,
-    /// Nothing older may be shown: the gateway's own change was acknowledged.
+    /// The oldest version that may be shown: the gateway's own last acknowledged change.
     least: u64,
 }
 
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// The version that a duplicate is shown, if the store is not asked.
+    /// The version that a duplicate gets from memory.
     fn shown(&self) -> Option<u64> {
         self.tracking.answered(self.tracking.now());
         let record = self.finished.get(&self.call.intent.lookup);

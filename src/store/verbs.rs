@@ -39,39 +39,37 @@ macro_rules! each_store_verb {
         $to! {
             ($($with),*)
 
-            /// Calls: claiming their keys, changing them, finding those that need work.
+            /// Calls: claims of their keys, changes, and searches for calls that need work.
             Calls {
                 /// Claims all names of `change.record` for its attempt, if the change's conditions hold.
                 ///
-                /// The record is written in its state: it runs, or has succeeded already.
-                /// Writes its first ledger entry and what follows from the conditions: the fencing token, the
-                /// session's lock, its place in budgets and among near duplicates. If the conditions do not hold,
-                /// nothing is written but a place in the line for the lock.
+                /// Writes the record (its call is running, or has succeeded already), its first ledger entry, its
+                /// fencing token, the session's lock, and its places in budgets and near-duplicate groups. If a
+                /// condition does not hold, it writes at most a place in the line for the lock.
                 ///
-                /// If any of the names is held, nothing is written and the first holder, in the order of the
-                /// names, is returned; unless each holder is still exactly one of the records `instead_of`:
-                /// those give up these names in the same step and stay in the ledger. Asked again with the
-                /// same attempt it answers `Yours`, as long as the call was not changed since.
+                /// If a name is held, it writes nothing and answers with the holder of the first such name. But
+                /// holders that are still exactly one of the records `instead_of` give up these names in the same
+                /// step; their calls stay in the ledger. A second claim with the same attempt answers `Yours`, as
+                /// long as the call has not changed.
                 async fn claim(change: &Change, instead_of: &[Record]) -> Claimed;
 
                 /// Writes `change` if the stored record still has `expected`'s version, attempt and token.
                 ///
-                /// A change by which the call runs needs its names as well: if another call holds one of them
-                /// by now, nothing is written and that one is returned. Arguments and fingerprint are written
-                /// by a change that begins an attempt, and by no other. Conditions are as in `claim`; what the
-                /// change releases is given back in the same step, and names that it takes are claimed: if
-                /// another call holds one of them, nothing is written and that one is returned. Asked again
-                /// with the same change it answers `Done`.
+                /// A change to running needs all names of the call, and a change may take further names. If
+                /// another call holds one of them, nothing is written and that call is the answer. Only a change
+                /// that begins an attempt writes arguments and fingerprint. Conditions are as in `claim`. Locks
+                /// and places that the change releases are freed in the same step. The same change again answers
+                /// `Done`.
                 async fn replace(change: &Change, expected: &Record) -> Replaced;
 
-                /// The calls of one tenant that hold these names, each once, in their order.
+                /// The calls of one tenant that hold these names, each once, in the order of the names.
                 async fn holders(names: &[Lookup]) -> Vec<Holder>;
 
                 async fn load(call_id: CallId) -> Option<Record>;
 
-                /// The call, if it holds this name, and from now on the store tells of its changes.
+                /// The call, if it holds this name. From now on the store tells of its changes.
                 ///
-                /// To the memory that was given to [`Health::track`]; otherwise it is refused.
+                /// It tells the memory that was given to [`Health::track`]. Without such a memory it refuses.
                 async fn watch(name: &Lookup, call_id: CallId) -> Option<Record>;
 
                 /// Running calls without a living owner, oldest first, at most `limit`.
@@ -81,11 +79,11 @@ macro_rules! each_store_verb {
 
                 /// Unknown calls of these tools whose next check is due, longest waiting first.
                 ///
-                /// At most `each` of one tool, so that one tool's backlog does not delay another's checks.
+                /// At most `each` of one tool, so that a backlog of one tool does not delay other tools.
                 async fn due_rechecks(now: Timestamp, tools: &[String], each: u32) -> Found<Record>
                     as "to_check";
 
-                /// Unknown calls of these tools without a next check that were not given up.
+                /// Unknown calls of these tools whose checks were neither planned nor given up.
                 async fn unscheduled_unknown(tools: &[String], limit: u32) -> Found<Record>
                     as "unchecked";
 
@@ -93,22 +91,21 @@ macro_rules! each_store_verb {
                 async fn census() -> Vec<Census>;
             }
 
-            /// The ledger: questions about calls, and forgetting them.
+            /// The ledger: questions about calls, and their deletion.
             Ledger {
-                /// The maker of a call. Costs the same however long the call's history is.
+                /// The maker of a call. Its cost does not grow with the call's history.
                 async fn maker(call_id: CallId) -> Option<Maker>;
 
                 /// A call with the newest `limit` entries of its history, and its duplicates.
                 async fn history(call_id: CallId, limit: u32) -> Option<History>;
 
-                /// All tenants with a call that is kept, and maybe some whose calls are gone.
+                /// All tenants with calls, and maybe some whose calls were deleted.
                 async fn tenants() -> Vec<String>;
 
                 /// Calls of a tenant that pass the filter, newest first, before a position.
                 ///
-                /// At most `limit`, and about [`PAGE_BYTES`](crate::core::ledger::PAGE_BYTES). Takes a bounded
-                /// number of operations, so it may find fewer than there are, and says up to where it has
-                /// looked.
+                /// At most `limit`, and about [`PAGE_BYTES`](crate::core::ledger::PAGE_BYTES). It reads a bounded
+                /// number of calls, so a page may end early. The page says where the next one begins.
                 async fn list(
                     tenant: &str,
                     filter: &Filter,
@@ -119,26 +116,25 @@ macro_rules! each_store_verb {
                 /// Adds to the duplicates of a call, if it is still kept.
                 async fn count_duplicates(call_id: CallId, later: &Duplicates) -> ();
 
-                /// Deletes records past their retention; answers how many.
+                /// Deletes calls, sessions and documents past their retention. Answers how many.
                 ///
-                /// At most `limit` records and as many sessions and documents: nothing is left if fewer than
-                /// `limit` were deleted.
+                /// At most `limit` of each. If it deleted fewer than `limit`, nothing past its retention is left.
                 async fn prune(now: Timestamp, limit: u32) -> u64;
             }
 
             /// Sessions: their locks, and the acts of operators.
             Sessions {
-                /// A session; an empty one if it was never seen, or not for a week.
+                /// A session. Empty if it had no call in the last week.
                 async fn session(id: &SessionId) -> Session;
 
-                /// Frees a session's lock if it is still exactly this one; answers whether it was.
+                /// Frees a session's lock if it is still exactly this one. Answers whether it did.
                 ///
-                /// Records the entry. Refused while data is known to be lost, like `set_frozen`.
+                /// Then it records the entry. Refused while data is known to be lost, like `set_frozen`.
                 async fn unlock(id: &SessionId, lock: &Lock, entry: &Entry) -> bool;
 
-                /// Freezes or thaws a session and records the entry; answers whether that changed it.
+                /// Freezes or thaws a session. Answers whether that changed it, and then records the entry.
                 ///
-                /// While it is frozen no conditions of it hold.
+                /// While a session is frozen, no condition of a claim in it holds.
                 async fn set_frozen(id: &SessionId, frozen: bool, entry: &Entry) -> bool;
 
                 /// Gives up a call's place in the session's line, if it has one.
@@ -147,12 +143,12 @@ macro_rules! each_store_verb {
 
             /// Pauses: tools that operators have stopped.
             Pauses {
-                /// The paused tools, each with the entry that says since when, by whom and why.
+                /// The paused tools, each with the entry of its pause: time, actor and reason.
                 async fn paused() -> Vec<(String, Entry)>;
 
-                /// Pauses or resumes a tool and records the entry; answers whether that changed it.
+                /// Pauses or resumes a tool. Answers whether that changed it, and then records the entry.
                 ///
-                /// It does not prevent a claim: callers look at `paused` before they claim.
+                /// It does not prevent claims: callers read `paused` before they claim.
                 async fn set_paused(tool: &str, paused: bool, entry: &Entry) -> bool;
 
                 /// The acts of operators on a tool: the newest hundred entries, oldest first.
@@ -166,29 +162,27 @@ macro_rules! each_store_verb {
 
                 /// Writes a document if its previous version is stored, or none for version 1.
                 ///
-                /// It is as durable as a call. Asked again with the same document it answers `Done`. Like the
-                /// claim of a call, a first version is refused while the store is not ready; a later one while
-                /// it is not known that all data is there.
+                /// It is as durable as a call. The same document again answers `Done`. Like a claim, a first
+                /// version is refused while the store is not ready. A later version is refused while data may be
+                /// lost.
                 async fn put_document(document: &Document) -> Put;
 
-                /// Puts back a version that existed before, or elsewhere.
+                /// Writes a version again that this or another store had before.
                 ///
-                /// Also while data is known to be lost, and where there is little room; there it refuses only what
-                /// needs room to spare.
-                ///
-                /// Otherwise as `put_document`.
+                /// It does so also while data is known to be lost, and while there is little room. Then it refuses
+                /// only documents that need spare room. Otherwise it is as `put_document`.
                 async fn put_back_document(document: &Document) -> Put;
 
                 /// Due documents of a kind, longest waiting first, at most `limit`.
                 ///
-                /// If no key opens one, its body stays encrypted.
+                /// If no key decrypts one, its body stays encrypted.
                 async fn due_documents(kind: Kind, now: Timestamp, limit: u32) -> Found<Document>;
 
                 /// Documents of a kind, newest first, before a position, at most `limit`.
                 ///
-                /// Of one tenant, or of all; in one state, or in any. Answers up to where it has looked, if there
-                /// may be more. One that cannot be read or opened is named by its id, or by its digest where the
-                /// id cannot be read either.
+                /// Of one tenant or of all, in one state or in any. Also answers the position of the last one, if
+                /// there may be more. An unreadable one is named by its id, or by its digest if its id is
+                /// unreadable, too.
                 async fn documents(
                     kind: Kind,
                     tenant: Option<&str>,
@@ -203,30 +197,30 @@ macro_rules! each_store_verb {
 
             /// Recovery after a store has lost data. `Health::cancel_acceptance` belongs to it.
             LossRecovery {
-                /// Running, failed and unknown calls: those that a lost write makes dangerous.
+                /// Running, failed and unknown calls: a lost write may have sent them again.
                 ///
-                /// A page of about `limit`, and where the next one begins, which is given back as `from`; empty
-                /// for the first page. A call that changes its state meanwhile may come twice; none is left out
-                /// that is in one of these states all the time.
+                /// A page of about `limit`, and the `from` of the next page. The first page has an empty `from`. A
+                /// call that changes its state between pages may come twice. None that stays in these states is
+                /// left out.
                 async fn calls_at_risk_after_loss(
                     from: &str,
                     limit: u32
                 ) -> (Vec<CallId>, Option<String>) as "doubtful";
 
-                /// A time until which the store surely has everything that was written; `None`: not known.
+                /// A time before which surely nothing is lost. `None`: not known.
                 ///
-                /// Asked after a loss, before it is accepted.
+                /// It is asked after a loss, before the loss is accepted.
                 async fn whole_until() -> Option<Timestamp>;
 
-                /// An operator is about to accept that the store has lost data.
+                /// Begins the acceptance of a loss of data by an operator.
                 ///
-                /// Documents may be changed from now on, by this process only; everything else stays closed for
-                /// all gateways, also if the process ends here. Refused where nothing is lost.
+                /// From now on this process may change documents. Everything else stays closed for all gateways,
+                /// also if the process ends here. Refused if nothing is lost.
                 async fn prepare_acceptance(reason: &str) -> ();
 
-                /// An operator accepts that the store has lost data: from now on it counts as whole.
+                /// Completes the acceptance of a loss: from now on the store counts as whole.
                 ///
-                /// Prepared first if it was not. Refused where nothing is lost.
+                /// Begins the acceptance if that was not done. Refused if nothing is lost.
                 async fn accept_loss(reason: &str) -> ();
             }
         }
@@ -251,7 +245,7 @@ macro_rules! declare {
             )* }
         )*
 
-        /// Everything that a gateway asks a store.
+        /// All verbs of a store.
         pub trait Store: $($aggregate +)* Secrets + Health {}
 
         impl<T: $($aggregate +)* Secrets + Health> Store for T {}
@@ -293,10 +287,10 @@ pub trait Secrets: Send + Sync + 'static {
         String::new()
     }
 
-    /// The copy of the secret; empty or `None`: there is none.
+    /// The copy of the secret. Empty or `None`: no copy.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// The copy is damaged, or no key decrypts it.
     fn remembered_secret(&self) -> Result<Option<Bytes>, Error>;
 
     fn remember_secret(&self, secret: &Bytes);
@@ -309,7 +303,7 @@ pub trait Health: Send + Sync + 'static {
 
     /// How far the store's clock is ahead of this machine's.
     ///
-    /// All gateways that share a store go by its clock. Of several clocks the one that is furthest behind.
+    /// All gateways that share a store go by its clock. Of several clocks it is the one that is furthest behind.
     fn clock_offset(&self) -> SignedDuration;
 
     /// Whether other gateways use the store, too.
@@ -317,18 +311,18 @@ pub trait Health: Send + Sync + 'static {
 
     /// Begins to listen for the end of a call that another process runs.
     ///
-    /// A hint that it is time to look, nothing more. `None`: no other process uses this store.
+    /// The listener gets hints to read the call. `None`: this store has none.
     fn listen(&self, call_id: CallId) -> Option<Listener>;
 
-    /// Tells this memory from now on of changes to calls that were read by `watch`. False: this store cannot.
+    /// Tells this memory of changes to calls that `watch` has read. False: this store cannot.
     fn track(&self, _: &Arc<Finished>) -> bool {
         false
     }
 
-    /// Cancels a prepared acceptance of a loss: documents are closed again. Changes nothing else.
+    /// Cancels the acceptance of a loss: documents may not be changed any more.
     fn cancel_acceptance(&self);
 
-    /// Writes the state that has to outlive the process. No verb may be called after it.
+    /// Writes state that must outlive the process. No verb may be called after it.
     async fn close(&self);
 }
 

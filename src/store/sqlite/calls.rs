@@ -305,7 +305,7 @@ pub(super) fn at_risk_after_loss(
     after: i64,
     limit: u32,
 ) -> rusqlite::Result<Vec<AtRisk>> {
-    // Each of the three by its index.
+    // Three queries, because each has its own index.
     let sql = select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.seq IN (
             SELECT seq FROM calls WHERE state = 0 AND seq > ?1
             UNION ALL SELECT seq FROM calls WHERE state = 2 AND seq > ?1

@@ -1,4 +1,4 @@
-//! Damaged rows: a call is never absent because a part of it is, and it keeps no other back.
+//! Damaged rows. A call with a missing part never counts as absent, and hides no other call.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Damaged {
         }
     }
 
-    /// A new call that ends so, and may be deleted from this second on, if at all.
+    /// A new call that ends with this evidence. `over`: the second of the end of its retention.
     async fn ended(&self, key: &str, evidence: Evidence, over: Option<i64>) -> Record {
         let running = self.claimed(key).await;
         let event = Event::ended(&running, evidence);
@@ -62,14 +62,14 @@ impl Damaged {
         }
     }
 
-    /// A call that may be deleted from this second on.
+    /// A failed call whose retention ends at this second.
     async fn over(&self, key: &str, second: i64) -> Record {
         let why = "it is not there".into();
         self.ended(key, Evidence::NotSent { why }, Some(second))
             .await
     }
 
-    /// An unknown call. Its next check is due at this second, if at all.
+    /// An unknown call. `due`: the second of its next check.
     pub(super) async fn unknown(&self, key: &str, due: Option<i64>) -> Record {
         let why = "timed out".into();
         let unknown = self.ended(key, Evidence::NoAnswer { why }, None).await;
@@ -81,7 +81,7 @@ impl Damaged {
         unknown
     }
 
-    /// Damages one column of the table that has the rest of a call.
+    /// Damages one column of a call, in whichever table has it.
     fn spoil(&self, record: &Record, column: &str) {
         let table = match column {
             "intent" => "intents",
@@ -94,9 +94,9 @@ impl Damaged {
         self.damage(&sql, [id(record)]);
     }
 
-    /// Leaves entries in an index by which all rows of this table may be deleted.
+    /// Damages the index of a table: by the index, cleanup may delete all rows.
     ///
-    /// While the index is said to have no rows SQLite does not keep it up to date.
+    /// SQLite does not update an index while its schema says that it has no rows.
     fn mislead(&self, table: &str) {
         let say = |from: &str, to: &str| {
             format!(
@@ -116,7 +116,7 @@ impl Damaged {
         self.file.execute_batch(&sql).expect("misled");
     }
 
-    /// Loses a call's row in this table.
+    /// Deletes a call's row of this table.
     fn lose(&self, record: &Record, table: &str) {
         let sql =
             format!("DELETE FROM {table} WHERE seq = (SELECT seq FROM ids WHERE call_id = ?1)");
@@ -351,7 +351,7 @@ async fn no_call_at_risk_is_skipped_because_it_cannot_be_read() {
 async fn a_page_of_unreadable_calls_comes_to_an_end() {
     let damaged = Damaged::new();
     damaged.claimed("good").await;
-    // Entries that lead nowhere, all of them newer.
+    // Newer entries, which lead to no call.
     let fill = |connection: &Connection| {
         let list = lists::by_tool("shop", "t");
         for n in 1..=2_500 {

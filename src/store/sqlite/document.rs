@@ -1,4 +1,4 @@
-//! Documents as rows. Must not know what they mean.
+//! Documents as rows. Must not know what documents mean.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -13,7 +13,7 @@ pub(super) struct Files {
     database: PathBuf,
     log: PathBuf,
     opened: Identity,
-    /// The write-ahead log, once it is there.
+    /// The write-ahead log, once it exists.
     opened_log: OnceLock<Identity>,
     /// The locked database.
     ///
@@ -30,10 +30,10 @@ const ENDINGS: [&str; 6] = ["", "-wal", "-shm", ".lock", ".reserve", ".watermark
 type Identity = (u64, u64);
 
 impl Files {
-    /// Locks the database, and makes an empty one if there is none.
+    /// Locks the database. Makes an empty one if it is missing.
     ///
     /// # Errors
-    /// Another process has it, or it has another name.
+    /// Another process uses it, or it has another name.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         let lock_path = beside(path, ".lock");
         let lock = private::open(&lock_path).at(&lock_path)?;

@@ -12,7 +12,7 @@ use super::lists::{self, Place, Walk};
 use super::query::{all, blob, corrupt, execute, first};
 use super::row::{self, select};
 use super::worker::Need;
-use super::{Sqlite, calls, document, history, sessions};
+use super::{Sqlite, calls, document, history, operators};
 use crate::core::key::Lookup;
 use crate::core::ledger::{
     Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page, Placed as _,
@@ -90,7 +90,7 @@ impl Ledger for Sqlite {
             let calls = prune(connection, now, limit)?;
             let now = now.as_microsecond();
             let documents = document::prune(connection, now, limit)?;
-            Ok((calls + sessions::prune(connection, now, limit)? + documents) as u64)
+            Ok((calls + operators::prune(connection, now, limit)? + documents) as u64)
         };
         self.writer.run(Need::Plain, prune).await
     }

@@ -125,7 +125,7 @@ struct Head {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk without lists.
+    /// A walk through no lists yet.
     pub(super) fn new(connection: &'a Connection, since: i64) -> Self {
         Self {
             connection,

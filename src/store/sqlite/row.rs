@@ -74,7 +74,7 @@ pub(super) struct Fresh {
 }
 
 impl Fresh {
-    /// Fencing token and similar call are not in these bytes: the thread that writes finds them.
+    /// These bytes lack fencing token and similar call, which the thread that writes finds.
     pub(super) fn of(change: &Change) -> Self {
         let Change { record, entry, .. } = change;
         let intent = &record.intent;
@@ -166,7 +166,7 @@ pub(super) fn take_names<'a>(
     Ok(())
 }
 
-/// The parts of a stored call that a change compares and goes on from.
+/// The parts of a stored call that a change compares and continues.
 pub(super) struct Stored {
     pub(super) seq: i64,
     state: u8,

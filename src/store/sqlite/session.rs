@@ -5,14 +5,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rusqlite::types::ToSqlOutput;
-use rusqlite::{Connection, Error, Result, ToSql, params};
+use rusqlite::{Connection, Error, Result, params};
 
 use super::query::{all, execute, first};
 use super::row::{integer, maybe_time, time};
 use crate::core::call::Change;
 use crate::core::key::{GroupKey, digest};
-use crate::core::record::{CallId, Intent, Record};
+use crate::core::record::{CallId, Record};
 use crate::core::session::{self, Admission, BudgetRule, Denied, LINE_PLACE, Line, Lock, Token};
 use crate::core::time::after;
 
@@ -20,33 +19,15 @@ use crate::core::time::after;
 const MAX_ALIKE: u32 = 16;
 
 /// The key of a session: a digest of its tenant and its id.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SessionKey([u8; 16]);
+pub(super) type SessionKey = [u8; 16];
 
-impl SessionKey {
-    pub(super) fn of(tenant: &str, session_id: &str) -> Self {
-        Self(short(digest(["session", tenant, session_id])))
-    }
-
-    /// The session of a call.
-    fn of_call(intent: &Intent) -> Self {
-        Self::of(&intent.tenant, &intent.session_id)
-    }
-}
-
-impl ToSql for SessionKey {
-    fn to_sql(&self) -> Result<ToSqlOutput<'_>> {
-        self.0.to_sql()
-    }
+pub(super) fn key_of(tenant: &str, session_id: &str) -> SessionKey {
+    digest(["session", tenant, session_id]).as_chunks().0[0]
 }
 
 /// The key of a group of calls, in the column `room`.
 fn room(group: GroupKey) -> [u8; 16] {
-    short(group.0)
-}
-
-fn short(digest: [u8; 32]) -> [u8; 16] {
-    digest.as_chunks().0[0]
+    group.0.as_chunks().0[0]
 }
 
 /// Compares a change's conditions; if they hold, writes token, lock and places.
@@ -61,7 +42,7 @@ pub(super) fn enter(connection: &Connection, change: &Change) -> Result<Result<R
     let now = record.updated_at;
     let entrant = Entrant {
         connection,
-        session: SessionKey::of_call(&record.intent),
+        session: key_of(&record.intent.tenant, &record.intent.session_id),
         call_id: record.intent.call_id,
         now,
     };
@@ -152,7 +133,7 @@ impl Entrant<'_> {
         first(self.connection, sql, others, |row| row.get(0).map(CallId))
     }
 
-    /// Why the session's lock is not to be had: its holder, or a call in the line before this one.
+    /// Why the call does not get the session's lock: another call holds it, or waits before it.
     ///
     /// A call that waits gets a place in the line, or keeps it, if the line is not too long.
     fn is_busy(&self, line: Line) -> Result<Option<Denied>> {
@@ -199,8 +180,8 @@ impl Entrant<'_> {
 
     /// Draws the call's fencing token, which becomes the session's newest.
     fn draw(&self, token: Token) -> Result<u64> {
-        // At least the time in microseconds: so it rises even if the table were lost.
-        // And above all that were given before a loss.
+        // At least the time in microseconds, so that tokens rise even if the table is lost; and above all tokens that
+        // were given out before an accepted loss.
         let (least, step) = match token {
             Token::Next => (self.now.as_microsecond(), 1),
             Token::This(token) => (integer(token), 0),
@@ -249,7 +230,8 @@ pub(super) fn release(connection: &Connection, change: &Change) -> Result<()> {
         let is_free = free_from <= change.record.updated_at;
         let sql = "UPDATE sessions SET lock_call = iif(?3, NULL, lock_call), lock_free_from = iif(?3, NULL, ?4)
                  WHERE session = ?1 AND lock_call = ?2 AND lock_token IS ?5";
-        let (session, free_from) = (SessionKey::of_call(intent), free_from.as_microsecond());
+        let session = key_of(&intent.tenant, &intent.session_id);
+        let free_from = free_from.as_microsecond();
         let token = change.record.fencing.map(integer);
         let lock = params![session, call_id, is_free, free_from, token];
         execute(connection, sql, lock)?;

@@ -21,11 +21,11 @@ const ESCAPED: AsciiSet = NON_ALPHANUMERIC
 /// The state of a file without its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Alone {
-    /// No tables yet: every commit may still be in the log.
+    /// No tables: all commits may be in the log.
     Nothing,
-    /// So many commits of this epoch.
+    /// This many commits of this epoch.
     Commits { epoch: Uuid, commits: u64 },
-    /// A crash may have interrupted moving pages into it.
+    /// A crash may have interrupted the move of pages into the file.
     Unreadable,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Alone {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Together {
     pub(super) epoch: Uuid,
-    /// The epoch before a loss was accepted; the file may still be of that one.
+    /// The epoch before the last accepted loss. The file may still have this one.
     pub(super) former: Uuid,
     pub(super) commits: u64,
     /// The least number of commits in the file.

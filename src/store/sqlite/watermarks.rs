@@ -39,7 +39,7 @@ pub(super) struct Marks {
     epoch: Uuid,
     /// Transactions that have changed something.
     pub(super) commits: u64,
-    /// No fencing token above this was given.
+    /// No higher fencing token was given out.
     token: u64,
 }
 
@@ -133,8 +133,10 @@ fn compare(found: Found, data: Marks) -> Option<Lost> {
             (what.to_owned(), marks.commits, Some(marks))
         }
         Found::Marks(marks) => {
-            let missing = marks.commits.checked_sub(data.commits);
-            let missing = missing.filter(|missing| *missing > 0)?;
+            let missing = marks
+                .commits
+                .checked_sub(data.commits)
+                .filter(|missing| *missing > 0)?;
             let what = format!("the newest {missing} transactions are missing");
             (what, missing, Some(marks))
         }
@@ -166,19 +168,21 @@ impl Watermarks {
     pub(super) fn open(database: &Path, connection: &Connection) -> Result<Self, OpenError> {
         let data = Marks::of(connection).at(database)?;
         let path = beside(database, ".watermarks");
-        let (file, found, secret) = match private::open_existing(&path) {
-            Ok(file) => {
-                let (found, secret) = read_file(&file).at(&path)?;
-                (Some(file), found, secret)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => (None, Found::Nothing, Vec::new()),
-            Err(error) => return Err(error).at(&path),
+        let file = match private::open_existing(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            opened => Some(opened.at(&path)?),
         };
+        let mut text = Vec::new();
+        if let Some(file) = &file {
+            file.take(4_096).read_to_end(&mut text).at(&path)?;
+        }
+        let (marks, secret) = text.split_at(text.len().min(LINE));
+        let found = parse_file(marks);
         let lost = compare(found, data);
         let watermarks = Self {
             path,
             file: Mutex::new(file),
-            secret: Mutex::new(secret),
+            secret: Mutex::new(secret.to_vec()),
             lost: Mutex::new(lost),
             is_failing: AtomicBool::new(false),
         };
@@ -331,13 +335,6 @@ impl Watermarks {
             self.write(&marks, true);
         }
     }
-}
-
-fn read_file(file: &File) -> io::Result<(Found, Vec<u8>)> {
-    let mut text = Vec::new();
-    file.take(4_096).read_to_end(&mut text)?;
-    let (marks, secret) = text.split_at(text.len().min(LINE));
-    Ok((parse_file(marks), secret.to_vec()))
 }
 
 /// The line of the secret; an empty secret has none.

@@ -15,7 +15,7 @@ fn missing(found: Found, data: Marks) -> Option<u64> {
 }
 
 #[test]
-fn what_is_behind_the_database_is_no_loss_and_what_is_ahead_of_it_is() {
+fn watermarks_ahead_of_the_database_are_a_loss_and_those_behind_are_none() {
     for (beside, lost) in [(4, None), (5, None), (6, Some(1)), (9, Some(4))] {
         assert_eq!(
             missing(Found::Marks(marks(1, beside)), marks(1, 5)),

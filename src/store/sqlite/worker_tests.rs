@@ -32,7 +32,7 @@ async fn a_long_question_to_the_ledger_holds_up_no_call() {
             tokio::spawn(async move {
                 let ask = move |_: &Connection| {
                     begun.blocking_send(()).expect("a test that listens");
-                    // Until the test says so.
+                    // Until the test drops `end`.
                     let end = lock(&ended).recv();
                     assert!(end.is_err(), "nothing is sent");
                     Ok(())
@@ -82,7 +82,7 @@ async fn a_long_question_to_the_ledger_holds_up_no_call() {
 }
 
 #[tokio::test]
-async fn a_full_disk_takes_no_new_act_and_what_needs_no_spare_room() {
+async fn a_full_disk_takes_marks_and_ends_of_acts_but_no_new_act() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(folder.path());
     let make = |kind, id: &str, version| Document {
@@ -97,7 +97,7 @@ async fn a_full_disk_takes_no_new_act_and_what_needs_no_spare_room() {
         body: "{}".into(),
     };
     let put = async |document: Document| store.put_back_document(&document).await.is_ok();
-    assert!(put(make(Kind::Act, "A", 1)).await, "there is room");
+    assert!(put(make(Kind::Act, "A", 1)).await, "the disk has room");
     let is_short = &store.gate.short_of_space;
     is_short.store(true, Ordering::SeqCst);
     assert!(!put(make(Kind::Act, "B", 1)).await);
@@ -109,7 +109,7 @@ async fn a_full_disk_takes_no_new_act_and_what_needs_no_spare_room() {
 async fn a_job_whose_commit_fails_is_not_acknowledged() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(folder.path());
-    // What is deferred is found wrong at the commit, and not before.
+    // A deferred constraint fails at the commit, and not before.
     let fails_late = |connection: &Connection| {
         connection.execute_batch(
             "CREATE TABLE one (id INTEGER PRIMARY KEY);
@@ -123,7 +123,7 @@ async fn a_job_whose_commit_fails_is_not_acknowledged() {
 
 /// With many unknown calls each look would read and sort all of them.
 #[tokio::test]
-async fn what_is_to_be_checked_is_found_by_an_index() {
+async fn due_rechecks_are_found_by_an_index() {
     let folder = tempfile::tempdir().expect("a folder");
     let _store = open(folder.path());
     let connection = Connection::open(folder.path().join("oncegate.db")).expect("opened");

@@ -1,26 +1,28 @@
-//! Sessions for operators, and their acts. Must not decide anything.
+//! Sessions and pauses as operators see them, and the acts of operators. Must not know what they mean.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, ToSql, params};
 
+use super::Sqlite;
 use super::query::{all, execute};
-use super::row::integer;
-use super::session::{SessionKey, leave_line, line_of, lock_of, newest};
+use super::row::{integer, time};
+use super::session::{SessionKey, key_of, leave_line, line_of, lock_of, newest};
 use super::worker::Need;
-use super::{Sqlite, events};
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
-use crate::store::{Error, Sessions};
+use crate::store::{Error, Pauses, Sessions};
 
 /// How long a session without a call is kept.
 ///
 /// The next token of a deleted session is still above its earlier ones: tokens never fall behind the clock.
 const SESSION_MEMORY_US: i64 = 7 * 24 * 3_600 * 1_000_000;
+/// Most acts on one session or tool that are kept, the newest.
+const MAX_ACTS: u32 = 100;
 
 #[async_trait]
 impl Sessions for Sqlite {
     async fn session(&self, id: &SessionId) -> Result<Session, Error> {
-        let session = SessionKey::of(&id.tenant, &id.id);
+        let session = key_of(&id.tenant, &id.id);
         let look = move |connection: &Connection| {
             let (token, frozen) = newest(connection, session)?.unwrap_or_default();
             Ok(Session {
@@ -28,14 +30,14 @@ impl Sessions for Sqlite {
                 lock: lock_of(connection, session)?,
                 waiting: line_of(connection, session)?,
                 frozen,
-                events: events::all(connection, "session", session)?,
+                events: acts(connection, "session", session)?,
             })
         };
         self.readers.calls.read(look).await
     }
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
-        let session = SessionKey::of(&id.tenant, &id.id);
+        let session = key_of(&id.tenant, &id.id);
         let (lock, entry, gate) = (*lock, entry.clone(), self.gate.clone());
         let unlock = move |connection: &Connection| {
             gate.must_be_whole()?;
@@ -44,7 +46,7 @@ impl Sessions for Sqlite {
             let this = params![session, lock.call_id.0, integer(lock.token)];
             let unlocked = execute(connection, sql, this)? > 0;
             if unlocked {
-                insert_event(connection, session, &entry)?;
+                insert_session_act(connection, session, &entry)?;
             }
             Ok(unlocked)
         };
@@ -54,7 +56,7 @@ impl Sessions for Sqlite {
     }
 
     async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
-        let session = SessionKey::of(&id.tenant, &id.id);
+        let session = key_of(&id.tenant, &id.id);
         let (entry, gate) = (entry.clone(), self.gate.clone());
         let freeze = move |connection: &Connection| {
             gate.must_be_whole()?;
@@ -63,7 +65,7 @@ impl Sessions for Sqlite {
             let sql = "UPDATE sessions SET frozen = ?2 WHERE session = ?1 AND frozen <> ?2";
             let changed = execute(connection, sql, params![session, frozen])? > 0;
             if changed {
-                insert_event(connection, session, &entry)?;
+                insert_session_act(connection, session, &entry)?;
             }
             Ok(changed)
         };
@@ -71,7 +73,7 @@ impl Sessions for Sqlite {
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
-        let session = SessionKey::of(&id.tenant, &id.id);
+        let session = key_of(&id.tenant, &id.id);
         let leave = move |connection: &Connection| leave_line(connection, session, call_id);
         self.writer.run(Need::Plain, leave).await?;
         self.endings.say(call_id);
@@ -79,13 +81,84 @@ impl Sessions for Sqlite {
     }
 }
 
+#[async_trait]
+impl Pauses for Sqlite {
+    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+        let paused = |connection: &Connection| {
+            let sql = "SELECT at, event, actor, detail, tool FROM paused_tools";
+            all(connection, sql, [], |row| Ok((row.get(4)?, act(row)?)))
+        };
+        self.readers.calls.read(paused).await
+    }
+
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+        let (tool, entry) = (tool.to_owned(), entry.clone());
+        let set = move |connection: &Connection| {
+            let changed = if paused {
+                let at = entry.at.as_microsecond();
+                let sql = "INSERT INTO paused_tools (tool, at, event, actor, detail) VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT DO NOTHING";
+                let act = params![tool, at, entry.event, entry.by, entry.detail];
+                execute(connection, sql, act)?
+            } else {
+                let sql = "DELETE FROM paused_tools WHERE tool = ?1";
+                execute(connection, sql, [&tool])?
+            };
+            if changed > 0 {
+                insert_act(connection, "tool", &tool, &entry)?;
+            }
+            Ok(changed > 0)
+        };
+        self.writer.run(Need::Plain, set).await
+    }
+
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+        let tool = tool.to_owned();
+        let read = move |connection: &Connection| acts(connection, "tool", &tool);
+        self.readers.ledger.read(read).await
+    }
+}
+
+/// Adds an act on a session or a tool. `of` is `session` or `tool`: the table is named after it.
+fn insert_act(
+    connection: &Connection,
+    of: &'static str,
+    id: impl ToSql,
+    entry: &Entry,
+) -> rusqlite::Result<()> {
+    let sql = format!(
+        "INSERT INTO {of}_events ({of}, at, event, actor, detail) VALUES (?1, ?2, ?3, ?4, ?5)"
+    );
+    let at = entry.at.as_microsecond();
+    let act = params![id, at, entry.event, entry.by, entry.detail];
+    execute(connection, &sql, act)?;
+    let sql = format!(
+        "DELETE FROM {of}_events WHERE {of} = ?1 AND seq NOT IN
+             (SELECT seq FROM {of}_events WHERE {of} = ?1 ORDER BY seq DESC LIMIT ?2)"
+    );
+    execute(connection, &sql, params![id, MAX_ACTS]).map(drop)
+}
+
+/// The acts on a session or a tool, oldest first.
+fn acts(connection: &Connection, of: &'static str, id: impl ToSql) -> rusqlite::Result<Vec<Entry>> {
+    let sql =
+        format!("SELECT at, event, actor, detail FROM {of}_events WHERE {of} = ?1 ORDER BY seq");
+    all(connection, &sql, [id], act)
+}
+
+/// Reads an act from the first columns. It has no attempt and no outcome.
+fn act(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    let (event, by, detail): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+    Ok(Entry::new(time(row, 0)?, event, by, detail))
+}
+
 /// Adds an act on a session, which keeps the session from cleanup.
-fn insert_event(
+fn insert_session_act(
     connection: &Connection,
     session: SessionKey,
     entry: &Entry,
 ) -> rusqlite::Result<()> {
-    events::insert(connection, "session", session, entry)?;
+    insert_act(connection, "session", session, entry)?;
     let sql = "UPDATE sessions SET touched_at = ?2 WHERE session = ?1";
     let touched = params![session, entry.at.as_microsecond()];
     execute(connection, sql, touched).map(drop)
