@@ -1,5 +1,6 @@
-//! What every store promises about the conditions of a claim, asked of SQLite, of a Redis and of a Redis
-//! Cluster. The times are this machine's: a Redis goes by its own clock.
+//! The contract of a store for the conditions of a claim, tested with each store.
+//!
+//! The times are this machine's, because a Redis goes by its own clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +21,11 @@ use crate::contract::{Home, ME, arrives, claim, claimed, contract, ended_by, int
 contract! {
     a_frozen_session_lets_nothing_begin_and_says_who_froze_it,
     an_older_token_is_refused_and_so_is_one_that_was_never_given_out,
-    a_token_that_was_drawn_for_nothing_makes_no_other_stale,
+    a_claim_that_loses_draws_no_token,
     a_claim_that_is_denied_writes_nothing_but_its_place_in_the_line,
-    the_lock_goes_to_whoever_has_waited_longest,
+    the_lock_goes_to_the_call_that_waited_longest,
     an_unknown_outcome_holds_the_lock_until_its_lease_ends,
-    a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it,
+    unlock_frees_only_the_lock_of_the_expected_run,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a Redis goes by its own clock")]
@@ -147,11 +148,11 @@ async fn a_claim_that_is_denied_writes_nothing_but_its_place_in_the_line(home: H
     let spent = denied(claim(store, &asks(&tool, "c")).await);
     assert!(
         matches!(spent, Denied::Spent { .. }),
-        "two have begun, and who gave up is not counted: {spent:?}"
+        "two have begun; the call that left the line does not count: {spent:?}"
     );
 }
 
-async fn the_lock_goes_to_whoever_has_waited_longest(home: Home) {
+async fn the_lock_goes_to_the_call_that_waited_longest(home: Home) {
     let (store, tool) = (&*home.store, exclusive());
     let first = claimed(store, &asks(&tool, "a")).await;
     let line: Vec<Change> = ["b", "c", "d"].map(|key| asks(&tool, key)).into();
@@ -166,7 +167,7 @@ async fn the_lock_goes_to_whoever_has_waited_longest(home: Home) {
     assert_eq!(
         behind(&line[1]).await,
         Some(id(&line[0])),
-        "the lock is free, but not for this one"
+        "the lock is free, but another call is before it"
     );
     assert_eq!(behind(&asks(&tool, "late")).await, Some(id(&line[2])));
     store
@@ -176,7 +177,7 @@ async fn the_lock_goes_to_whoever_has_waited_longest(home: Home) {
     let second = claimed(store, &line[1]).await;
     assert!(
         second.fencing > first.fencing,
-        "a token is drawn when the lock is there"
+        "a call draws its token when it gets the lock"
     );
     assert_eq!(behind(&line[2]).await, Some(id(&line[1])));
     ends(store, &tool, &second, 422).await;
@@ -196,7 +197,7 @@ async fn an_unknown_outcome_holds_the_lock_until_its_lease_ends(home: Home) {
     };
     assert_eq!(lock.free_from, Some(first.attempt.lease_until));
     assert!(lock.free_from > Some(now()));
-    // A late answer settles it before.
+    // A late answer settles the call before that.
     let done = ends(store, &tool, &unknown, 200).await;
     assert_eq!(done.state.as_str(), "succeeded");
     claimed(store, &waits).await;
@@ -207,7 +208,7 @@ async fn lock_of(store: &dyn Store) -> Option<Lock> {
     store.session(&session()).await.expect("an answer").lock
 }
 
-async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) {
+async fn unlock_frees_only_the_lock_of_the_expected_run(home: Home) {
     let (store, tool) = (&*home.store, exclusive());
     let first = claimed(store, &asks(&tool, "a")).await;
     let lock = lock_of(store).await.expect("a lock");
@@ -234,14 +235,14 @@ async fn a_lock_is_taken_only_from_the_run_that_was_seen_to_have_it(home: Home) 
     store
         .leave_line(&session(), CallId(Uuid::new_v4()))
         .await
-        .expect("who is not there may leave");
+        .expect("a call without a place may leave");
     let lock = lock_of(store).await.expect("a lock");
     assert!(unlock(lock).await);
     let seen = store.session(&session()).await.expect("an answer");
     assert_eq!(
         (seen.lock, seen.events.len()),
         (None, 1),
-        "and only that one is written down"
+        "only the unlock that freed it is recorded"
     );
     assert_eq!(seen.events[0].event, "unlocked");
     ends(store, &tool, &second, 200).await;
@@ -258,7 +259,7 @@ async fn a_frozen_session_lets_nothing_begin_and_says_who_froze_it(home: Home) {
             .expect("an answer")
     };
     assert!(set(true, "frozen").await);
-    assert!(!set(true, "frozen").await, "it was so before");
+    assert!(!set(true, "frozen").await, "no change");
     assert_eq!(
         denied(claim(store, &asks(&tool, "b")).await),
         Denied::Frozen
@@ -275,7 +276,7 @@ async fn a_frozen_session_lets_nothing_begin_and_says_who_froze_it(home: Home) {
     assert_eq!(
         denied(claim(store, &asks(&tool, "b")).await),
         Denied::Frozen,
-        "that is not forgotten"
+        "cleanup keeps a frozen session"
     );
     assert!(set(false, "thawed").await);
     claimed(store, &asks(&tool, "b")).await;
@@ -342,8 +343,8 @@ async fn an_older_token_is_refused_and_so_is_one_that_was_never_given_out(home: 
     );
 }
 
-/// Of two claims of one key one loses: its token must not have become the session's newest.
-async fn a_token_that_was_drawn_for_nothing_makes_no_other_stale(home: Home) {
+/// Otherwise the winner's token would not be the session's newest.
+async fn a_claim_that_loses_draws_no_token(home: Home) {
     for n in 0..20 {
         let tool = Policy::new("t");
         let key = format!("k{n}");

@@ -1,4 +1,4 @@
-//! What every store promises about budgets and calls that look alike.
+//! The contract of a store for budgets and near-duplicates, tested with each store.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::admission::{again, asks, asks_with, denied, ends, exclusive, now, ses
 use crate::contract::{Home, claim, claimed, contract, replaced};
 
 contract! {
-    of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for,
+    a_budget_admits_as_many_claims_as_it_has_room_for,
     a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run,
     a_claim_of_a_held_key_costs_nothing,
-    the_newest_that_looks_the_same_must_be_known,
+    the_newest_similar_call_must_be_confirmed,
 }
 
 pub fn with_budget(max: u32, tool: Policy) -> Policy {
@@ -32,7 +32,7 @@ pub fn with_budget(max: u32, tool: Policy) -> Policy {
     }
 }
 
-fn wary() -> Policy {
+fn refuses_similar() -> Policy {
     let (fields, window) = (
         vec!["/sku".parse().expect("a pointer")],
         Duration::from_secs(600),
@@ -47,7 +47,7 @@ fn wary() -> Policy {
     }
 }
 
-async fn of_a_hundred_claims_a_budget_lets_in_as_many_as_it_has_room_for(home: Home) {
+async fn a_budget_admits_as_many_claims_as_it_has_room_for(home: Home) {
     let mut claims = JoinSet::new();
     for n in 0..100 {
         let store = home.store.clone();
@@ -105,8 +105,8 @@ async fn a_claim_of_a_held_key_costs_nothing(home: Home) {
     claimed(store, &asks(&tool, "b")).await;
 }
 
-async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
-    let (store, tool) = (&*home.store, wary());
+async fn the_newest_similar_call_must_be_confirmed(home: Home) {
+    let (store, tool) = (&*home.store, refuses_similar());
     let looks_like = async |key: &str, confirmed| {
         let change = asks_with(
             &tool,
@@ -140,10 +140,14 @@ async fn the_newest_that_looks_the_same_must_be_known(home: Home) {
     assert_eq!(
         looks_like("c", Some(first_id)).await,
         Err(second_id),
-        "there is a newer one"
+        "the second call is newer"
     );
     let failed = ends(store, &tool, &second, 422).await;
-    assert_eq!(failed.similar_to, Some(first_id), "what was found stays");
+    assert_eq!(
+        failed.similar_to,
+        Some(first_id),
+        "it keeps its similar call"
+    );
     assert_eq!(
         looks_like("c", None).await,
         Err(first_id),

@@ -1,4 +1,4 @@
-//! What is kept no longer is deleted, and nothing else is.
+//! Cleanup deletes calls and documents past their retention, and nothing else.
 
 use jiff::SignedDuration;
 use oncegate::app::loops::begin;
@@ -23,9 +23,9 @@ use crate::support::pace::brisk;
 use crate::support::redis::{Cluster, PROGRESS, Redis, connect, short};
 use crate::support::{Act, Answer, Gateway, Tool, client, has_reason, until};
 
-/// Not even a list, and one that cannot be read is not in the way of others.
+/// Not even a list is left. A call that cannot be read does not keep cleanup from the others.
 #[tokio::test]
-async fn what_is_deleted_leaves_nothing_in_a_file() {
+async fn deleted_calls_leave_nothing_in_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("oncegate.db");
     let store = Sqlite::open(&file, ME, &CancellationToken::new()).expect("a store");
@@ -54,7 +54,7 @@ async fn what_is_deleted_leaves_nothing_in_a_file() {
             .query_row(&sql, [], |row| row.get::<_, i64>(0))
             .expect("a count")
     };
-    // What is unknown, and what cannot be read.
+    // The unknown call, and the one that cannot be read.
     for table in ["calls", "intents", "ids", "names"] {
         assert_eq!(count(table), 2, "{table}");
     }
@@ -68,7 +68,7 @@ async fn what_is_deleted_leaves_nothing_in_a_file() {
     assert_eq!(kept, Some(unknown));
     assert!(
         store.load(done[0].intent.call_id).await.is_err(),
-        "it is not taken for absent"
+        "it does not count as absent"
     );
 }
 
@@ -77,7 +77,7 @@ async fn names(redis: &Redis, pattern: &str) -> Vec<String> {
     ::redis::from_redis_value(redis.ask(&["KEYS", pattern]).await).expect("names")
 }
 
-/// So many calls that have succeeded, each of its own session, user and trace.
+/// Makes succeeded calls, each with its own session, user and trace.
 async fn succeed(store: &impl Store, calls: usize) -> Vec<Record> {
     let mut done = Vec::new();
     for n in 0..calls {
@@ -90,9 +90,9 @@ async fn succeed(store: &impl Store, calls: usize) -> Vec<Record> {
     done
 }
 
-/// Whatever its clock says, and however long no gateway is there.
+/// Redis itself must not expire them either, whatever its clock says.
 #[tokio::test]
-async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing_in_a_redis() {
+async fn calls_that_expire_while_no_gateway_runs_leave_nothing_in_a_redis() {
     let (clock, folder) = (Clock::new(), tempfile::tempdir().expect("a folder"));
     let redis = Redis::strict_by(&clock).await;
     let store = open_redis(&redis.url(), folder.path()).await;
@@ -100,7 +100,7 @@ async fn calls_whose_time_ends_while_no_gateway_is_there_leave_nothing_in_a_redi
     store.close().await;
     drop(store);
     clock.set_ahead(400 * 24 * 3_600);
-    // Who asks for a key sees whether its time is over.
+    // Redis deletes an expired key when a client asks for it.
     for name in names(&redis, "oncegate:*:call:*").await {
         redis.ask(&["EXISTS", &name]).await;
     }
@@ -138,7 +138,7 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     let failed = claimed(&store, &arrival("again", "S", 0, ME)).await;
     let failed = replaced(&store, &ended(&failed, 429, 1), &failed).await;
     let again = replaced(&store, &crate::contract::rerun(&failed, 2), &failed).await;
-    // One that points to nothing, and one that cannot be read.
+    // One entry leads to no call, and one call cannot be read.
     let nothing = Uuid::new_v4();
     let place = Position {
         created_at: at(0),
@@ -169,7 +169,7 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     let used = steps().await - before;
     assert!(
         used <= 70,
-        "at most one for each partition, and not one for each call: {used}"
+        "one step for each partition, not one for each call: {used}"
     );
     assert_eq!(
         store.load(again.intent.call_id).await.expect("an answer"),
@@ -186,13 +186,13 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
     assert_eq!(
         names(&redis, "oncegate:*:call:*").await.len(),
         2,
-        "it, and what cannot be read"
+        "it, and the call that cannot be read"
     );
     let gone = store.load(CallId(nothing)).await.expect("an answer");
     assert_eq!(gone, None);
 }
 
-/// As if the server had been set back, and no gateway had looked at it since.
+/// The server was put back to older data, and no gateway has looked at it since.
 #[tokio::test]
 async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
     let (redis, folder) = (
@@ -223,7 +223,7 @@ async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
     }
 }
 
-/// As it is after a restart: the scripts are gone, and those that need memory are not even tried.
+/// After a restart the scripts are gone, and a full Redis runs none that needs memory.
 #[tokio::test]
 async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
     let (redis, folder) = (
@@ -232,7 +232,7 @@ async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
     );
     let store = open_redis(&redis.url(), folder.path()).await;
     let done = succeed(&store, 10).await;
-    // It must not keep the others from being deleted.
+    // A call that cannot be read must not keep cleanup from the others.
     let broken = short(done[7].intent.call_id.0.as_bytes());
     let broken = names(&redis, &format!("oncegate:*:call:{broken}")).await;
     redis
@@ -261,7 +261,7 @@ async fn calls_of(cluster: &Cluster) -> Vec<usize> {
     calls
 }
 
-/// A gateway that starts meanwhile has no other time to go by.
+/// A gateway that starts while the clock is wrong knows no other time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     let (clock, tool) = (Clock::new(), Tool::start().await);
@@ -288,7 +288,7 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     let before = calls_of(&cluster).await;
     assert!(before.iter().all(|calls| *calls > 0), "{before:?}");
 
-    // Longer than calls are kept.
+    // More than the retention of calls.
     clock.set_ahead(400 * 24 * 3_600);
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis_as_it_is(&cluster.url(), folder.path()).await;
@@ -311,7 +311,7 @@ async fn one_redis_masters_wrong_clock_deletes_nothing_at_any_of_them() {
     assert_eq!(calls_of(&cluster).await, before, "when it is right again");
 }
 
-/// A gateway that starts meanwhile has no other time to go by.
+/// A gateway that starts while the clock is wrong knows no other time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_whose_clock_is_wrong_deletes_nothing() {
     let (clock, tool) = (Clock::new(), Tool::start().await);
@@ -321,7 +321,7 @@ async fn a_redis_whose_clock_is_wrong_deletes_nothing() {
     gateway.call(json!({})).await.expect_ok();
     gateway.stop().await;
 
-    // Longer than calls are kept.
+    // More than the retention of calls.
     clock.set_ahead(400 * 24 * 3_600);
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis_as_it_is(&redis.url(), folder.path()).await;
@@ -335,7 +335,7 @@ async fn a_redis_whose_clock_is_wrong_deletes_nothing() {
     assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 1);
 }
 
-/// Each of them is a loop of its own.
+/// Cleanup, recovery and rechecks have separate loops.
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_and_rechecks_do_not_wait_for_a_cleanup_that_hangs() {
     let tool = Tool::start().await;
@@ -369,7 +369,7 @@ async fn recovery_and_rechecks_do_not_wait_for_a_cleanup_that_hangs() {
     at.stop().await;
 }
 
-/// Its end would count as days old when the clock is right again: its key would be over, or free.
+/// Otherwise its end would be days old when the clock is right again, and its key would be free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_ends_while_the_clock_of_redis_is_days_behind_is_remembered() {
     let (clock, tool) = (Clock::new(), Tool::start().await);

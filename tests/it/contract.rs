@@ -1,4 +1,4 @@
-//! What every store promises, asked of SQLite, a Redis, one behind a Sentinel, a Redis Cluster, and the store in
+//! The contract of a store. It is tested with SQLite, a Redis, a Redis behind a Sentinel, a Redis Cluster, and the store in
 //! memory that other tests use.
 
 mod claims;
@@ -34,7 +34,7 @@ use crate::support::pace::brisk;
 use crate::support::redis::{Cluster, Redis, Sentinel};
 use crate::support::{has_reason, until};
 
-/// A store to make claims about, and what it lives in.
+/// A store, and the server or folder that holds its data.
 pub(crate) struct Home {
     pub(crate) store: Arc<dyn Store>,
     place: Place,
@@ -93,7 +93,7 @@ impl Home {
         }
     }
 
-    /// Spoils all documents that are there, so that none of them can be read.
+    /// Damages all documents, so that none of them can be read.
     pub(crate) async fn spoil_documents(&self) {
         match &self.place {
             Place::Sqlite => {
@@ -110,12 +110,12 @@ impl Home {
                     redis.ask(&["HSET", &name, "rest", "spoiled"]).await;
                 }
             }
-            // In memory nothing is read.
+            // Documents in memory are not decoded.
             Place::Memory(_) | Place::Sentinel(..) | Place::Cluster(_) => {}
         }
     }
 
-    /// Kills what can be killed, and opens the store again.
+    /// Kills the server, if there is one, and opens the store again.
     pub(crate) async fn reopen(self) -> Self {
         let Self {
             store,
@@ -131,7 +131,7 @@ impl Home {
                 redis.kill();
                 redis.start_again().await;
             }
-            // One of three: the others have to wait for it.
+            // One of three nodes. The others wait for it.
             Place::Cluster(cluster) => {
                 cluster.nodes[1].kill();
                 cluster.nodes[1].start_again().await;
@@ -151,7 +151,7 @@ impl Home {
         )
     }
 
-    /// Whether others than its own process use the store.
+    /// Whether other processes may use the store, too.
     fn is_shared(&self) -> bool {
         !matches!(self.place, Place::Sqlite)
     }
@@ -164,7 +164,7 @@ fn open_sqlite(folder: &Path) -> Sqlite {
 pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
     Settings {
         target: Target::parse(url).expect("a target"),
-        // What fails over is not strict.
+        // A store with failover cannot be strict.
         durability: if url.contains("sentinel") {
             Durability::Relaxed
         } else {
@@ -178,7 +178,7 @@ pub(crate) fn settings(url: &str, folder: &Path) -> Settings {
     }
 }
 
-/// Opens a Redis, whatever it is like.
+/// Opens a Redis. It need not be ready.
 pub(crate) async fn open_redis_as_it_is(url: &str, folder: &Path) -> RedisStore {
     let mut opened = None;
     until("the watermarks are free", async || {
@@ -189,7 +189,7 @@ pub(crate) async fn open_redis_as_it_is(url: &str, folder: &Path) -> RedisStore 
     opened.expect("a store")
 }
 
-/// Opens a Redis, and waits until it is as it should be.
+/// Opens a Redis, and waits until it is ready.
 pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
     let store = open_redis_as_it_is(url, folder).await;
     until("the store is ready", async || {
@@ -223,19 +223,19 @@ pub(crate) use self::ends::rerun;
 pub(crate) use self::names::{name_of, with_names};
 
 contract! {
-    of_a_hundred_claims_of_one_key_one_holds_it,
-    a_claim_asked_again_is_still_ours_and_writes_nothing,
-    what_is_stored_is_what_comes_back,
+    one_of_a_hundred_claims_of_a_key_gets_it,
+    a_repeated_claim_is_still_ours_and_writes_nothing,
+    a_call_comes_back_as_it_was_stored,
     a_replacement_needs_the_version_the_attempt_and_the_token,
     a_finished_call_gives_up_its_key_only_in_the_step_that_claims_it,
     a_call_claims_all_of_its_names_or_none,
-    a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it,
-    each_name_is_given_up_only_by_a_call_that_was_seen,
+    a_finished_call_takes_all_further_names_or_none,
+    a_claim_takes_names_only_from_the_expected_calls,
     a_call_runs_again_only_with_all_of_its_names,
     a_failed_call_runs_again_under_its_own_key_with_a_new_token,
     fencing_tokens_of_a_session_rise_whatever_the_clock_does,
-    due_are_calls_whose_lease_is_over,
-    what_is_deleted_has_come_to_an_end,
+    calls_are_due_when_their_lease_is_over,
+    only_calls_that_came_to_an_end_are_deleted,
     a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept,
 }
 
@@ -247,7 +247,7 @@ fn policy() -> Policy {
     Policy::new("t")
 }
 
-/// What a call of the tool t asks for.
+/// The intent of a call of the tool `t`.
 pub(crate) fn intent(key: &str, session: &str, created_at: Timestamp) -> Intent {
     let lookup = Lookup::new("shop", "t", key);
     Intent {
@@ -272,7 +272,7 @@ pub(crate) fn intent(key: &str, session: &str, created_at: Timestamp) -> Intent 
     }
 }
 
-/// What `core` says of an arrival that meets this record.
+/// The change that `core` makes of an arrival which finds this record.
 pub(crate) fn arrives(
     tool: &Policy,
     met: Option<&Record>,
@@ -369,7 +369,7 @@ pub(crate) async fn replaced(store: &dyn Store, change: &Change, expected: &Reco
     }
 }
 
-/// The same, to be deleted a second after it ended.
+/// The record, with a retention that ends a second after the call.
 fn brief(record: Record) -> Record {
     Record {
         retain_until: Some(record.updated_at + jiff::SignedDuration::from_secs(1)),

@@ -1,5 +1,4 @@
-//! What every store promises about what is kept beside the calls, asked of SQLite, of a Redis and of a Redis
-//! Cluster.
+//! The contract of a store for documents, tested with each store.
 
 use jiff::Timestamp;
 use oncegate::core::document::{Document, Kind};
@@ -11,7 +10,7 @@ use crate::contract::{Home, at, contract};
 
 contract! {
     a_document_comes_back_as_it_was_written_also_after_a_restart,
-    of_those_who_write_the_same_version_one_does,
+    one_of_many_writers_of_a_version_succeeds,
     a_document_written_again_is_done_and_changes_nothing,
     due_documents_come_in_the_order_of_their_times,
     lists_show_every_document_once_newest_first_by_tenant_and_state,
@@ -100,13 +99,13 @@ async fn a_document_comes_back_as_it_was_written_also_after_a_restart(home: Home
     assert_eq!(
         load(store, &document("shop2", "s:1", 1)).await,
         None,
-        "another tenant's is not found"
+        "a document of another tenant"
     );
     assert_eq!(
         counts(store).await,
         [(String::new(), 1), ("stuck".into(), 1)]
     );
-    // A time is kept to the microsecond, and what is asked again is the same for all that.
+    // Times are stored to the microsecond. A document with finer times still counts as the same when it is written again.
     let fine = Document {
         created_at: Timestamp::from_nanosecond(1_700_000_000_000_001_234).expect("a time"),
         ..document("shop", "fine", 0)
@@ -116,7 +115,7 @@ async fn a_document_comes_back_as_it_was_written_also_after_a_restart(home: Home
     assert_eq!(load(store, &fine).await, Some(fine.to_the_microsecond()));
 }
 
-async fn of_those_who_write_the_same_version_one_does(home: Home) {
+async fn one_of_many_writers_of_a_version_succeeds(home: Home) {
     let first = put(home.store.as_ref(), &document("shop", "s", 1)).await;
     let mut writers = JoinSet::new();
     for n in 0..40 {
@@ -130,13 +129,13 @@ async fn of_those_who_write_the_same_version_one_does(home: Home) {
         match put {
             Put::Done => written.push(mine),
             Put::Lost(Some(stored)) => lost.push(stored),
-            Put::Lost(None) => panic!("it is there"),
+            Put::Lost(None) => panic!("it is stored"),
         }
     }
     assert_eq!((written.len(), lost.len()), (1, 39));
     assert!(
         lost.iter().all(|stored| *stored == written[0]),
-        "each is told who was first"
+        "all get the stored document"
     );
     assert_eq!(
         counts(home.store.as_ref()).await,
@@ -234,7 +233,7 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
     let mut all = Vec::new();
     for n in 0..12 {
         let tenant = ["shop", "bank"][n % 2];
-        // Three of each second, so that a page ends within one.
+        // Three in each second, so that a page ends within a second.
         all.push(put(store, &document(tenant, &format!("s{n}"), (n / 3) as i64)).await);
     }
     for n in [1, 2, 8] {
@@ -254,8 +253,9 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
                 .expect("an answer");
             assert!(found.calls.len() <= 2);
             shown.extend(found.calls);
-            // The place goes over the wire as a text.
-            before = more.map(|place| Position::from_cursor(&place.to_cursor()).expect("a place"));
+            // Clients send the position as a cursor.
+            before =
+                more.map(|place| Position::from_cursor(&place.to_cursor()).expect("a position"));
             if before.is_none() {
                 break;
             }
@@ -332,14 +332,14 @@ async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same() {
+async fn an_encrypted_document_opens_only_in_its_place() {
     let home = Home::sqlite().await;
     let sealed =
         |key: u8| Encrypted::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
     let (store, plain) = (sealed(1), home.store.as_ref());
     let first = put(&store, &document("shop", "s", 1)).await;
     put(&store, &first).await;
-    let kept = load(plain, &first).await.expect("it is there");
+    let kept = load(plain, &first).await.expect("a document");
     assert!(
         !kept.body.windows(3).any(|some| some == b"\"a\""),
         "{:?}",
@@ -365,17 +365,17 @@ async fn a_sealed_document_opens_only_in_its_place_and_asked_again_is_the_same()
             .document(Kind::Saga, "shop", "elsewhere")
             .await
             .is_err(),
-        "moved, it does not open"
+        "it was moved"
     );
     assert!(
         sealed(2).document(Kind::Saga, "shop", "s").await.is_err(),
-        "nor with another key"
+        "another key"
     );
     let (listed, _) = store
         .documents(Kind::Saga, None, None, None, 9)
         .await
         .expect("an answer");
-    assert_eq!(listed.calls, [first], "and it keeps no other back");
+    assert_eq!(listed.calls, [first], "the others are listed");
     let (id, why) = &listed.unreadable[0];
     assert!(
         id == "elsewhere" && why.contains("belongs elsewhere"),

@@ -1,4 +1,4 @@
-//! A loss of a SQLite file is accepted by a person.
+//! A person accepts the loss of data of a SQLite file.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
     serving.again().await;
     let accept = |folder: &Path| {
         let done = accept_loss_command(folder, "the log was deleted");
-        // What it logs goes to the same place as what is wrong.
+        // The command logs to standard error, where errors go, too.
         let said = if done.status.success() {
             done.stdout
         } else {
@@ -55,7 +55,7 @@ async fn a_loss_is_accepted_by_the_command_when_no_gateway_runs() {
     assert_eq!(serving.get("/readyz").await.status, 200);
 }
 
-/// It may have run again, and would stay failed.
+/// The call may have run again before the loss, but would stay failed.
 #[tokio::test]
 async fn a_loss_is_not_accepted_while_a_call_at_risk_cannot_be_read() {
     let tool = Tool::start().await;
@@ -83,7 +83,7 @@ fn open_in(folder: &Path) -> Sqlite {
 }
 
 #[tokio::test]
-async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
+async fn after_a_loss_new_tokens_are_above_the_lost_ones() {
     let folder = tempfile::tempdir().expect("a folder");
     let open = || open_in(folder.path());
     let store = open();
@@ -98,7 +98,7 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
     drop(store);
     store_is_free(folder.path()).await;
     let copy = fs::read(folder.path().join("oncegate.db")).expect("read");
-    // The clock of the machine was an hour ahead for a while.
+    // The clock of the machine was an hour ahead when this token was drawn.
     let ahead = local_time().as_microsecond() + 3_600_000_000;
     let connection = rusqlite::Connection::open(folder.path().join("oncegate.db")).expect("opened");
     connection
@@ -106,11 +106,11 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
         .expect("written");
     drop(connection);
     let store = open();
-    let forgotten = claimed(&store, &arrival("l", "S", 1, ME))
+    let lost = claimed(&store, &arrival("l", "S", 1, ME))
         .await
         .fencing
         .expect("a token");
-    assert_eq!(forgotten, ahead.unsigned_abs() + 1);
+    assert_eq!(lost, ahead.unsigned_abs() + 1);
     store.close().await;
     drop(store);
     store_is_free(folder.path()).await;
@@ -132,11 +132,11 @@ async fn after_a_loss_tokens_go_on_above_those_that_were_forgotten() {
         .await
         .fencing
         .expect("a token");
-    assert!(next > forgotten, "{next} after {forgotten}");
+    assert!(next > lost, "{next} after {lost}");
 }
 
 #[tokio::test]
-async fn until_a_loss_is_accepted_only_the_documents_of_who_accepts_it_are_changed() {
+async fn during_the_acceptance_of_a_loss_only_known_documents_are_changed() {
     use oncegate::core::document::{Document, Kind};
     use oncegate::core::saga::{Policy, Saga, SagaId};
     use oncegate::store::Put;
@@ -191,7 +191,7 @@ async fn until_a_loss_is_accepted_only_the_documents_of_who_accepts_it_are_chang
             .is_err()
     );
     assert!(store.claim(&arrival("k", "S", 2, ME), &[]).await.is_err());
-    // It ends before it has accepted it: the next start finds it as it was.
+    // The gateway ends before it has accepted the loss. The next start finds it again.
     drop(store);
     store_is_free(folder.path()).await;
     let store = open();

@@ -1,4 +1,4 @@
-//! A SQLite file that has lost data: it is noticed at the next start, and a person opens the store again.
+//! A SQLite file that has lost data: the next start notices the loss, and a person accepts it.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::{Act, Answer, Tool, client};
 
 pub const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
-/// A gateway process, killed when dropped, over a folder that outlives it.
+/// A gateway process that is killed when dropped, and its folder.
 pub struct Serving {
     pub folder: tempfile::TempDir,
     pub port: u16,
@@ -82,7 +82,7 @@ impl Serving {
     }
 }
 
-/// Every call before this has been copied; the last one has not.
+/// A gateway with three calls, and a copy of its file from before the newest run and call.
 pub async fn with_a_copy(tool: &Tool) -> (Serving, Vec<u8>) {
     let mut serving = Serving::start(tool).await;
     serving.call(1).await.expect_ok();
@@ -96,7 +96,7 @@ pub async fn with_a_copy(tool: &Tool) -> (Serving, Vec<u8>) {
     (serving, copy)
 }
 
-/// The file goes back to a copy, or is exchanged; `known`: the calls that it still knows.
+/// Damages the file with `lose`, and checks that the loss is noticed and accepted. `known`: the file still has calls 1 and 2.
 async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl FnOnce(&Serving)) {
     let before = serving
         .call(4)
@@ -108,7 +108,7 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
     serving.kill();
     lose(&serving);
     let effects = tool.effects();
-    // It stays so, however often it is started.
+    // The store stays closed, however often the gateway starts.
     for _ in 0..2 {
         serving.again().await;
         assert!(
@@ -139,7 +139,7 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
     assert_eq!(
         accepted.at("/calls_now_unknown"),
         u32::from(known),
-        "the one that had failed"
+        "the call that had failed"
     );
     assert_eq!(serving.get("/readyz").await.status, 200);
     serving.accept().await.expect_problem("wrong-state");
@@ -147,7 +147,7 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
         assert_eq!(serving.call(1).await.expect_ok().at("/replayed"), true);
         serving.call(2).await.expect_problem("outcome-unknown");
     }
-    // What the session had given out before is explained by the loss; nothing above it is.
+    // The session accepts tokens that it gave out before the loss, and none above them.
     let brings = async |n: u32, token: u64| {
         let body = json!({ "args": { "n": n }, "session_id": "S", "fencing_token": token });
         serving
@@ -167,7 +167,7 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
         .as_u64()
         .expect("a token");
     assert!(after > before, "{after} after {before}");
-    // What was accepted stays so.
+    // The loss stays accepted.
     serving.kill();
     serving.again().await;
     assert_eq!(
@@ -181,7 +181,7 @@ async fn is_noticed(mut serving: Serving, tool: &Tool, known: bool, lose: impl F
 
 pub fn remove(serving: &Serving, names: &[&str]) {
     for name in names {
-        // After a clean stop there is only one.
+        // After a clean stop only one of them exists.
         drop(fs::remove_file(serving.path(name)));
     }
 }
@@ -241,12 +241,12 @@ async fn a_log_that_was_deleted_is_noticed() {
     is_noticed(serving, &tool, true, |serving| remove(serving, &ALL[1..])).await;
 }
 
-/// A salt of the write-ahead log: another one each time when it is begun anew.
+/// The salts of the write-ahead log. They change each time the log begins anew.
 fn salt(serving: &Serving) -> Vec<u8> {
     fs::read(serving.path("oncegate.db-wal")).expect("read")[16..24].to_vec()
 }
 
-/// Read together they would be pages of different times.
+/// Otherwise SQLite would read pages of different times.
 #[tokio::test]
 async fn an_older_file_beneath_a_newer_log_is_refused_and_nothing_is_changed() {
     let tool = Tool::start().await;
@@ -258,7 +258,7 @@ async fn an_older_file_beneath_a_newer_log_is_refused_and_nothing_is_changed() {
     serving.call(2).await.expect_ok();
     let (before, mut n) = (salt(&serving), 3);
     let large = "x".repeat(100_000);
-    // Until the log was moved into the file and begun anew.
+    // Until the log was moved into the file and has begun anew.
     while salt(&serving) == before {
         let body = json!({ "args": { "n": n, "large": large }, "session_id": "S" });
         serving
@@ -293,7 +293,7 @@ async fn an_older_file_beneath_a_newer_log_is_refused_and_nothing_is_changed() {
     assert_eq!(
         serving.get("/readyz").await.status,
         200,
-        "what belongs together is served"
+        "file and log belong together again"
     );
     assert_eq!(serving.call(1_000).await.expect_ok().at("/replayed"), true);
     serving.kill();
@@ -307,9 +307,9 @@ async fn an_older_file_beneath_a_newer_log_is_refused_and_nothing_is_changed() {
     assert_eq!(tool.effects(), effects);
 }
 
-/// Whatever is still acknowledged would be gone.
+/// Otherwise it would acknowledge calls that the next start does not find.
 #[tokio::test]
-async fn a_log_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowledged() {
+async fn deleting_the_log_of_a_gateway_ends_it_and_nothing_is_acknowledged() {
     let tool = Tool::start().await;
     let mut serving = Serving::start(&tool).await;
     serving.call(1).await.expect_ok();
@@ -327,7 +327,7 @@ async fn a_log_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowle
     assert!(serving.is_closed().await);
 }
 
-/// They are written without an fsync: a loss of power may take the newest away.
+/// The gateway writes watermarks without an fsync, so a loss of power may lose the newest.
 #[tokio::test]
 async fn watermarks_that_are_behind_the_file_are_no_loss() {
     let tool = Tool::start().await;
@@ -340,7 +340,7 @@ async fn watermarks_that_are_behind_the_file_are_no_loss() {
     serving.again().await;
     assert_eq!(serving.get("/readyz").await.status, 200);
     serving.call(3).await.expect_ok();
-    // From then on it counts again.
+    // Later losses are noticed again.
     serving.kill();
     remove(&serving, &ALL[1..]);
     serving.again().await;

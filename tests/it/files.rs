@@ -1,5 +1,5 @@
-//! The files that a gateway makes: only its user may read them, and nothing is followed or destroyed that stands in
-//! their place.
+//! The files that a gateway makes. Only its user may read them. It neither follows links nor destroys other files in their
+//! place.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -22,13 +22,13 @@ fn mode(path: &Path) -> u32 {
         & 0o777
 }
 
-/// A gateway whose user lets everyone read everything.
+/// Starts a gateway whose umask lets all users read its files.
 async fn start_carelessly(folder: &Path, config: &str, environment: &[(&str, &str)]) -> Process {
     let gateway = Process::start_after("umask 000", folder, free_port(), config, environment).await;
     let call = client()
         .post(gateway.url("/v1/tools/act/calls"))
         .body(json!({ "args": {} }).to_string());
-    until("a call is kept", async || {
+    until("a call is stored", async || {
         let sent = call
             .try_clone()
             .expect("a request")
@@ -109,7 +109,7 @@ async fn files_that_others_may_read_are_warned_about() {
 
 const PRECIOUS: &str = "a file of another program";
 
-/// A user who may write into the folder must not get others' files overwritten.
+/// Otherwise a user who may write into the folder could make the gateway overwrite other files.
 #[tokio::test]
 async fn links_in_the_place_of_files_are_not_followed_and_nothing_is_truncated() {
     let tool = Tool::start().await;

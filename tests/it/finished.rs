@@ -1,4 +1,4 @@
-//! Succeeded calls that a gateway over SQLite remembers: replayed without the store, and never as they were before.
+//! Succeeded calls that a gateway over SQLite remembers. It replays them without the store, and never in an older state.
 
 use serde_json::json;
 
@@ -73,5 +73,5 @@ async fn a_call_that_was_undone_is_replayed_as_undone() {
         .await;
     let is_undone = async || call().await.at("/compensated") == true;
     until("it is undone", is_undone).await;
-    assert_eq!(tool.effects(), 2, "it, and what undoes it");
+    assert_eq!(tool.effects(), 2, "the call and its compensation");
 }

@@ -1,4 +1,4 @@
-//! What only SQLite has: a file, and a disk that fails.
+//! The file of SQLite: who may use it, damage, and a full disk.
 
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
@@ -53,7 +53,7 @@ async fn a_file_knows_since_when_it_has_every_call() {
     assert_eq!(
         store.readiness().await.whole_since,
         Some(fresh),
-        "and does not forget it"
+        "after a new start"
     );
 }
 
@@ -75,7 +75,7 @@ async fn call_once(gateway: &Process) {
     Answer::to(call).await.expect_ok();
 }
 
-/// Each name would have a lock of its own.
+/// Otherwise each name would have its own lock, and two gateways could use the file.
 #[tokio::test]
 async fn a_file_with_a_second_name_is_refused() {
     let tool = Tool::start().await;
@@ -104,7 +104,7 @@ async fn a_file_with_a_second_name_is_refused() {
     let _gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
 }
 
-/// Who copies the database alone copies every call.
+/// So a copy of the database file has every call.
 #[tokio::test]
 async fn after_a_clean_stop_all_is_in_one_file() {
     let tool = Tool::start().await;
@@ -149,7 +149,7 @@ async fn after_a_clean_stop_all_is_in_one_file() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowledged() {
+async fn deleting_the_file_of_a_gateway_ends_it_and_nothing_is_acknowledged() {
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
@@ -167,7 +167,7 @@ async fn a_file_that_is_deleted_under_us_ends_the_process_and_nothing_is_acknowl
     }
     if let Ok(answer) = call(2).await {
         let slug = Answer::read(answer).await.problem().to_owned();
-        // The second: the process ended before it knew whether the claim was kept.
+        // `outcome-unknown`: the process ended before it knew whether the claim was stored.
         assert!(
             ["store-unavailable", "outcome-unknown"].contains(&&*slug),
             "{slug}"
@@ -264,7 +264,7 @@ async fn a_call_that_the_last_run_left_behind_is_unknown_before_anything_is_serv
     assert!(call.await.expect("a caller").is_err(), "it was cut off");
     let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
     let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
-    // Who does not wait does not see what is recovered later.
+    // A request that does not wait gets the state from before any later recovery.
     let duplicate = client()
         .post(gateway.url("/v1/tools/act/calls"))
         .header("prefer", "wait=0")
@@ -278,10 +278,11 @@ async fn a_call_that_the_last_run_left_behind_is_unknown_before_anything_is_serv
     assert_eq!(tool.requests(), 1);
 }
 
-/// A file system of this size that ends with the test; `None` where that is not allowed.
+/// A small file system that exists until the test ends.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
+    /// `None`: this user may not mount it.
     fn new(mib: u32) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let size = format!("size={mib}m");
@@ -307,7 +308,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a process that ends just now may still hold it.
+        // Lazily (`-l`), because a process that is ending may still use it.
         drop(Command::new("umount").arg("-l").arg(self.0.path()).status());
     }
 }
@@ -359,7 +360,7 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     assert_eq!(
         tool.requests(),
         21,
-        "what was refused was not run, nor what had failed before"
+        "neither new calls nor the failed one were run"
     );
     disk.free();
     until("claims are taken again", async || {
@@ -369,7 +370,7 @@ async fn a_full_disk_loses_no_outcome_and_takes_no_claim() {
     gateway.kill();
 }
 
-/// After a clean stop, and after a kill with a call that was under way.
+/// Both after a clean stop and after a kill during a call.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
     for clean in [true, false] {
@@ -380,7 +381,7 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
             }
             return;
         };
-        // What it logs must not take the room that is to be gone.
+        // Its log must not take room on the small disk.
         let (elsewhere, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let tool = Tool::start().await;
         let start = async || {
@@ -413,7 +414,7 @@ async fn a_start_on_a_full_disk_is_not_ready_and_replays() {
         let requests = tool.requests();
 
         let gateway = start().await;
-        // Nothing is left that an index of the log would find room in.
+        // After a clean stop no file is left in which the index of the log would find room.
         let said = fs::read_to_string(log(elsewhere.path())).expect("a log");
         assert_eq!(
             said.contains("one connection reads and writes"),

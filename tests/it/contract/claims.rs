@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) async fn of_a_hundred_claims_of_one_key_one_holds_it(home: Home) {
+pub(super) async fn one_of_a_hundred_claims_of_a_key_gets_it(home: Home) {
     let mut claims = JoinSet::new();
     for _ in 0..100 {
         let store = home.store.clone();
@@ -22,14 +22,11 @@ pub(super) async fn of_a_hundred_claims_of_one_key_one_holds_it(home: Home) {
         let (Claimed::Yours(record) | Claimed::Existing(record)) = answer else {
             panic!("denied")
         };
-        assert_eq!(
-            record.attempt.id, *holder,
-            "everyone is told the same holder"
-        );
+        assert_eq!(record.attempt.id, *holder, "all get the same holder");
     }
 }
 
-pub(super) async fn a_claim_asked_again_is_still_ours_and_writes_nothing(home: Home) {
+pub(super) async fn a_repeated_claim_is_still_ours_and_writes_nothing(home: Home) {
     let store = &*home.store;
     let change = arrival("k", "S", 0, ME);
     let first = claimed(store, &change).await;
@@ -42,7 +39,7 @@ pub(super) async fn a_claim_asked_again_is_still_ours_and_writes_nothing(home: H
     assert_eq!(history.entries, [change.entry]);
 }
 
-pub(super) async fn what_is_stored_is_what_comes_back(home: Home) {
+pub(super) async fn a_call_comes_back_as_it_was_stored(home: Home) {
     let store = &*home.store;
     let record = claimed(store, &arrival("k", "S", 0, ME)).await;
     let mut all = vec![record.clone()];
@@ -85,21 +82,21 @@ pub(super) async fn a_replacement_needs_the_version_the_attempt_and_the_token(ho
         assert_eq!(
             answer,
             Replaced::Lost(Some(record.clone())),
-            "and nothing has changed"
+            "nothing has changed"
         );
     }
     let first = replaced(store, &done, &record).await;
     assert_eq!(
         replaced(store, &done, &record).await,
         first,
-        "asked again it is done"
+        "the same change again"
     );
     let other = ended(&record, 500, 2);
     assert_eq!(
         store.replace(&other, &record).await.expect("an answer"),
         Replaced::Lost(Some(first.clone()))
     );
-    // The same version, attempt and state, but not the same change.
+    // Another change to the same version, attempt and state.
     let another = ended(&record, 200, 2);
     assert_eq!(
         store.replace(&another, &record).await.expect("an answer"),
@@ -121,7 +118,7 @@ pub(super) async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claim
         assert_eq!(
             wrong,
             Claimed::Existing(failed.clone()),
-            "what was seen is not what is there"
+            "the expected record is not the stored one"
         );
     }
     let Claimed::Yours(new) = store
@@ -129,7 +126,7 @@ pub(super) async fn a_finished_call_gives_up_its_key_only_in_the_step_that_claim
         .await
         .expect("an answer")
     else {
-        panic!("the key was given up")
+        panic!("the call gives up its key")
     };
     let late = store
         .replace(&rerun(&failed, 9), &failed)

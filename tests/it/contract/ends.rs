@@ -1,4 +1,4 @@
-//! Tokens, ends, and what is kept after them.
+//! Fencing tokens, ends of calls, retention, and pauses.
 
 use super::*;
 
@@ -42,7 +42,7 @@ pub(super) async fn a_failed_call_runs_again_under_its_own_key_with_a_new_token(
     assert_eq!(
         replaced(store, &change, &failed).await,
         second,
-        "asked again it is done, with the same token"
+        "the same change again gets the same token"
     );
     let done = replaced(store, &ended(&second, 200, 3), &second).await;
     assert_eq!(
@@ -71,7 +71,7 @@ pub(crate) fn rerun(failed: &Record, second: i64) -> Change {
     arrives(&policy(), Some(failed), intent, Brought::default(), by)
 }
 
-pub(super) async fn due_are_calls_whose_lease_is_over(home: Home) {
+pub(super) async fn calls_are_due_when_their_lease_is_over(home: Home) {
     let store = &*home.store;
     let mine = claimed(store, &arrival("mine", "S", 0, ME)).await;
     let theirs = claimed(
@@ -87,7 +87,7 @@ pub(super) async fn due_are_calls_whose_lease_is_over(home: Home) {
             .map(|due| (due.record.intent.call_id, due.owner_ended))
             .collect::<HashSet<_>>()
     };
-    // A file is ours alone, so another owner has ended; of a shared store that cannot be known.
+    // Only one process uses a file, so any other owner has ended. Of a shared store that cannot be known.
     let is_known = !home.is_shared();
     let early = HashSet::from([(theirs.intent.call_id, true)]);
     assert_eq!(due(1).await, if is_known { early } else { HashSet::new() });
@@ -105,9 +105,9 @@ pub(super) async fn due_are_calls_whose_lease_is_over(home: Home) {
     );
 }
 
-pub(super) async fn what_is_deleted_has_come_to_an_end(home: Home) {
+pub(super) async fn only_calls_that_came_to_an_end_are_deleted(home: Home) {
     let store = &*home.store;
-    // It is kept for one second, by the clock of the store.
+    // Its call is kept for one second by the clock of the store.
     let short = Policy {
         retention: std::time::Duration::from_secs(1),
         effect: Effect::Read,
@@ -140,7 +140,7 @@ pub(super) async fn what_is_deleted_has_come_to_an_end(home: Home) {
             .is_some(),
         "its time has not come"
     );
-    until("what may go is gone", async || {
+    until("the call is deleted", async || {
         store.prune(at(3_600), 10).await.expect("an answer");
         store
             .history(kept.intent.call_id, 10)
@@ -164,10 +164,10 @@ pub(super) async fn what_is_deleted_has_come_to_an_end(home: Home) {
         assert_eq!(
             loaded.as_ref(),
             Some(record),
-            "nobody settled it, so it stays"
+            "it is not finished, so it stays"
         );
     }
-    // Had the store lost its newest writes, each of them may have gone on.
+    // If the store had lost its newest writes, either call may have gone on.
     let at_risk = calls_at_risk(store, 1).await;
     assert!(
         [&unknown, &running]
@@ -203,7 +203,7 @@ pub(super) async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kep
     assert!(!set(store, "t", false, 0).await, "it is not paused");
     for n in 0..101 {
         assert!(set(store, "t", n % 2 == 0, n).await);
-        assert!(!set(store, "t", n % 2 == 0, 999).await, "it is so already");
+        assert!(!set(store, "t", n % 2 == 0, 999).await, "no change");
     }
     assert!(set(store, "other", true, 1).await);
     assert!(set(store, "other", false, 2).await);
@@ -212,13 +212,13 @@ pub(super) async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kep
     assert_eq!(
         paused,
         [("t".to_owned(), entry("paused", 100))],
-        "who, when and why stays known"
+        "the pause keeps its actor, time and reason"
     );
     let events = home.store.tool_events("t").await.expect("an answer");
     let all: Vec<Entry> = (1..101)
         .map(|n| entry(if n % 2 == 0 { "paused" } else { "resumed" }, n))
         .collect();
-    assert_eq!(events, all, "the newest, the oldest of them first");
+    assert_eq!(events, all, "the newest hundred, oldest first");
     assert_eq!(
         home.store
             .tool_events("other")

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The same with further names.
+/// The change, with further names in its intent.
 pub(crate) fn with_names(change: Change, names: &[&str]) -> Change {
     let names = names.iter().map(|name| name_of(name)).collect();
     let intent = Intent {
@@ -50,11 +50,7 @@ pub(super) async fn a_call_claims_all_of_its_names_or_none(home: Home) {
     let change = with_names(arrival("a", "S", 0, ME), &["b", "c"]);
     let first = claimed(store, &change).await;
     let id = Some(first.intent.call_id);
-    assert_eq!(
-        claimed(store, &change).await,
-        first,
-        "asked again it is ours"
-    );
+    assert_eq!(claimed(store, &change).await, first, "the same claim again");
     assert_eq!(who_holds(store, ["c", "a", "b"]).await, [id; 3]);
     for (key, names) in [
         ("a", &["x"][..]),
@@ -73,7 +69,7 @@ pub(super) async fn a_call_claims_all_of_its_names_or_none(home: Home) {
     assert_eq!(
         who_holds(store, ["x", "y", "a"]).await,
         [None, None, id],
-        "and nothing was written"
+        "nothing was written"
     );
     let home = home.reopen().await;
     let store = &*home.store;
@@ -88,7 +84,7 @@ pub(super) async fn a_call_claims_all_of_its_names_or_none(home: Home) {
         (&first.intent.names, first.intent.recipe)
     );
 
-    // They live as long as the call, and go with it.
+    // Names live as long as their call.
     let short = Policy {
         retention: std::time::Duration::from_secs(1),
         ..policy()
@@ -117,7 +113,7 @@ pub(super) async fn a_call_claims_all_of_its_names_or_none(home: Home) {
     claimed(store, &with_names(arrival("c", "S", 3_600, ME), &["a"])).await;
 }
 
-/// The change by which a call answers further keys.
+/// The change by which a call gets the names of further keys.
 fn also_named(record: &Record, names: &[&str], instead_of: &[Record], second: i64) -> Change {
     let change = with_names(arrival(names[0], "S", second, ME), &names[1..]);
     let (intent, by) = (change.record.intent, ME);
@@ -132,15 +128,13 @@ fn also_named(record: &Record, names: &[&str], instead_of: &[Record], second: i6
         .expect("a change")
 }
 
-pub(super) async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_with_it(
-    home: Home,
-) {
+pub(super) async fn a_finished_call_takes_all_further_names_or_none(home: Home) {
     let store = &*home.store;
     let lone = claimed(store, &arrival("a", "S", 0, ME)).await;
     let first = replaced(store, &ended(&lone, 200, 1), &lone).await;
     let id = Some(first.intent.call_id);
     let other = claimed(store, &arrival("x", "S", 1, ME)).await;
-    let lost = |there: &Record| Replaced::Lost(Some(there.clone()));
+    let lost = |stored: &Record| Replaced::Lost(Some(stored.clone()));
     let replace = async |change: &Change, expected: &Record| {
         store.replace(change, expected).await.expect("an answer")
     };
@@ -151,14 +145,14 @@ pub(super) async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_
     assert_eq!(
         who_holds(store, ["a", "b", "x"]).await,
         [id, None, Some(other.intent.call_id)],
-        "none is taken"
+        "it takes none"
     );
     let both = also_named(&first, &["b", "c"], &[], 2);
     let named = replaced(store, &both, &first).await;
     assert_eq!(
         replaced(store, &both, &first).await,
         named,
-        "asked again it is done"
+        "the same change again"
     );
     assert_eq!(who_holds(store, ["a", "b", "c"]).await, [id; 3]);
     let again = also_named(&first, &["d"], &[], 3);
@@ -167,7 +161,7 @@ pub(super) async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_
         lost(&named),
         "it has changed since"
     );
-    // A call that was seen gives its name up, and only as it was seen.
+    // A call gives up its name only if it is still as expected.
     let seen = replaced(store, &ended(&other, 200, 2), &other).await;
     let change = also_named(&named, &["x"], std::slice::from_ref(&other), 3);
     assert_eq!(replace(&change, &named).await, lost(&seen));
@@ -204,7 +198,7 @@ pub(super) async fn a_call_that_is_over_takes_further_names_or_none_and_they_go_
     assert_eq!(who_holds(store, ["b", "c", "d"]).await, [None; 3]);
 }
 
-pub(super) async fn each_name_is_given_up_only_by_a_call_that_was_seen(home: Home) {
+pub(super) async fn a_claim_takes_names_only_from_the_expected_calls(home: Home) {
     let store = &*home.store;
     let mut old = Vec::new();
     for (key, other) in [("a", "a2"), ("b", "b2")] {
@@ -213,12 +207,12 @@ pub(super) async fn each_name_is_given_up_only_by_a_call_that_was_seen(home: Hom
     }
     let change = with_names(arrival("a", "S", 9, ME), &["b", "n"]);
     for seen in [&old[..1], &old[1..], &[]] {
-        let in_the_way = if seen == &old[..1] { &old[1] } else { &old[0] };
+        let holder = if seen == &old[..1] { &old[1] } else { &old[0] };
         let claimed = store.claim(&change, seen).await.expect("an answer");
-        assert_eq!(claimed, Claimed::Existing(in_the_way.clone()));
+        assert_eq!(claimed, Claimed::Existing(holder.clone()));
     }
     let Claimed::Yours(new) = store.claim(&change, &old).await.expect("an answer") else {
-        panic!("both have given up their names")
+        panic!("both give up their names")
     };
     assert_eq!(
         who_holds(store, ["a", "b", "n"]).await,
@@ -229,8 +223,8 @@ pub(super) async fn each_name_is_given_up_only_by_a_call_that_was_seen(home: Hom
         .iter()
         .map(|record| Some(record.intent.call_id))
         .collect::<Vec<_>>();
-    assert_eq!(kept, [ids[0], ids[1], None], "the others they keep");
-    // What is deleted takes only its own names with it.
+    assert_eq!(kept, [ids[0], ids[1], None], "they keep their other names");
+    // A deleted call loses only the names that it still holds.
     let gone = old
         .iter()
         .map(|record| record.intent.call_id)
@@ -263,7 +257,7 @@ pub(super) async fn a_call_runs_again_only_with_all_of_its_names(home: Home) {
         .claim(&arrival("b", "S", 2, ME), std::slice::from_ref(&failed))
         .await;
     let Claimed::Yours(other) = other.expect("an answer") else {
-        panic!("it was given up")
+        panic!("the call gives up its name")
     };
     assert_eq!(
         store.replace(&again, &failed).await.expect("an answer"),

@@ -1,4 +1,4 @@
-//! What is kept beside the calls, in memory: sessions, pauses, documents; and recovery after a loss.
+//! Sessions, pauses, documents and recovery after a loss, in memory.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use oncegate::store::{
 
 use super::{Kept, Memory};
 
-/// By what a document is found.
+/// The key of a document.
 fn name_of(document: &Document) -> (&'static str, String, String) {
     let kind = document.kind.as_str();
     (kind, document.tenant.clone(), document.id.clone())
@@ -285,7 +285,7 @@ impl Health for Memory {
         self.lock().ahead
     }
 
-    /// In the tests those who share it are in one process.
+    /// All gateways that share it are in one process.
     fn is_shared(&self) -> bool {
         false
     }

@@ -14,7 +14,7 @@ use oncegate::store::{Calls, Census, Claimed, Due, Error, Found, Ledger, Replace
 
 use super::Memory;
 
-/// The same version of the same call.
+/// Whether both are the same version of the same call.
 fn is_same(one: &Record, other: &Record) -> bool {
     let what = |record: &Record| (record.intent.call_id, record.version, record.attempt.id);
     what(one) == what(other)
@@ -67,7 +67,7 @@ impl Calls for Memory {
                 return Ok(Replaced::Lost(Some(other.clone())));
             }
         } else if is_gone_back {
-            // What is known of a call that was lost goes back as a whole.
+            // The store has lost the call, so the known record is written back as a whole.
             let record = inner.write(change);
             for name in record.all_names() {
                 let is_over = |holder: &Record| {
@@ -139,7 +139,7 @@ impl Calls for Memory {
         Ok(self.lock().kept.load(call_id).cloned())
     }
 
-    /// By lease only: who shares a store cannot tell that an owner has ended.
+    /// Goes by the lease only: a shared store cannot know that an owner has ended.
     async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
         let inner = self.lock();
         let running = inner.kept.in_state(State::Running.as_str());
@@ -314,7 +314,7 @@ impl Ledger for Memory {
         Ok(())
     }
 
-    /// Sessions are never forgotten here.
+    /// Keeps all sessions.
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
         let mut inner = self.lock();
         let is_over = |record: &Record| record.retain_until.is_some_and(|until| until <= now);

@@ -1,8 +1,7 @@
-//! A store in memory that several gateways can share, and that can lose its newest writes, as a
-//! server does that comes back from an older copy of its data.
+//! A store in memory. Several gateways can share it, and it can lose its newest writes, like a server that restarts with an
+//! older copy of its data.
 //!
-//! It keeps every promise of the trait but durability. Like a store whose counters show a loss, it
-//! lets nothing begin after one until it is accepted.
+//! It keeps the contract of a store except durability. After a loss it refuses new calls until the loss is accepted.
 
 mod beside;
 mod calls;
@@ -29,14 +28,14 @@ pub struct Memory(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     kept: Kept,
-    /// What was kept before each write, with the key that the write was about.
+    /// The data before each write, and the key of the write.
     before: Vec<(Kept, Lookup)>,
-    /// Whether it keeps no such copies, and so can lose nothing.
+    /// Whether it keeps no such copies. Then it can lose nothing.
     keeps_no_copies: bool,
-    /// Every record that was ever written, also what was undone.
+    /// Every record that was ever written, including lost ones.
     written: Vec<Record>,
     has_lost: bool,
-    /// Waiters for the ends of calls, if they are told.
+    /// Listeners for the ends of calls, if the store tells of them.
     endings: Option<Arc<Endings>>,
     ahead: SignedDuration,
     lines: Lines,
@@ -45,11 +44,11 @@ struct Inner {
     secret: Option<Bytes>,
 }
 
-/// How often a call has waited for a session's lock.
+/// Counts of calls that waited for a session's lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lines {
     pub joined: usize,
-    /// Those that got the lock from their place.
+    /// Calls that got the lock from their place in the line.
     pub served: usize,
     /// Locks of unknown calls whose lease was ended.
     pub ended: usize,
@@ -57,30 +56,30 @@ pub struct Lines {
 
 #[derive(Clone, Default)]
 struct Kept {
-    /// In an order, so that a search finds the same in each run.
+    /// Sorted, so that a search finds the same in each run.
     calls: BTreeMap<CallId, (Record, Vec<Entry>)>,
     holders: HashMap<Lookup, CallId>,
     sessions: HashMap<SessionId, Session>,
-    /// Until when each call in a line is waited for.
+    /// When the place in a line of each call ends.
     alive: HashMap<CallId, Timestamp>,
-    /// The calls in a room, and until when.
+    /// The calls of a group, and when their places end.
     rooms: HashMap<GroupKey, Vec<(CallId, Timestamp)>>,
     paused: BTreeMap<String, Entry>,
     tool_events: HashMap<String, Vec<Entry>>,
     documents: BTreeMap<(&'static str, String, String), Document>,
-    /// No token above this was given before a loss that was accepted.
+    /// No higher token was given out before the last accepted loss.
     explained: u64,
 }
 
 impl Memory {
-    /// Those who wait for a call of another gateway are told of its end.
+    /// A store that tells listeners of the ends of calls.
     pub fn that_tells() -> Self {
         let memory = Self::default();
         memory.lock().endings = Some(Arc::default());
         memory
     }
 
-    /// The same, for thousands of calls: it cannot lose writes.
+    /// The same for thousands of calls. It keeps no copies, so it cannot lose writes.
     #[allow(dead_code, reason = "of the simulation, which is another test binary")]
     pub fn that_loses_nothing() -> Self {
         let memory = Self::that_tells();
@@ -88,12 +87,12 @@ impl Memory {
         memory
     }
 
-    /// Its clock is so far ahead of this machine's.
+    /// Sets how far its clock is ahead of this machine's.
     pub fn set_ahead(&self, ahead: SignedDuration) {
         self.lock().ahead = ahead;
     }
 
-    /// Ends the leases of these unknown calls, as far as their sessions wait for that.
+    /// Ends the leases of these unknown calls, where they hold a session's lock.
     pub fn end_leases(&self, is_over: impl Fn(&Record) -> bool) {
         let mut inner = self.lock();
         let Inner {
@@ -128,7 +127,7 @@ impl Memory {
         self.lock().kept.sessions.clone()
     }
 
-    /// Undoes the last `n` writes and answers which keys they were about.
+    /// Undoes the last `n` writes. Returns their keys.
     pub fn lose(&self, n: usize) -> Vec<Lookup> {
         let mut inner = self.lock();
         let first = inner.before.len().saturating_sub(n);
@@ -144,7 +143,7 @@ impl Memory {
         self.lock().has_lost
     }
 
-    /// Calls may begin again.
+    /// Accepts the loss: calls may begin again.
     pub fn accept_loss(&self) {
         let mut inner = self.lock();
         inner.has_lost = false;
@@ -160,7 +159,7 @@ impl Memory {
         self.lock().kept.calls.values().cloned().collect()
     }
 
-    /// Every record that was ever written under this key, also what was lost.
+    /// Every record that was ever written under this key, including lost ones.
     pub fn written(&self, lookup: Lookup) -> Vec<Record> {
         let inner = self.lock();
         inner
@@ -171,12 +170,12 @@ impl Memory {
             .collect()
     }
 
-    /// Everything that is kept beside the calls is gone.
+    /// Deletes all documents.
     pub fn forget_documents(&self) {
         self.lock().kept.documents.clear();
     }
 
-    /// Every call is gone, as if its retention were over.
+    /// Deletes all calls, as if their retention were over.
     pub fn forget_calls(&self) {
         let mut inner = self.lock();
         inner.kept.calls.clear();
@@ -193,7 +192,7 @@ impl Memory {
 }
 
 impl Inner {
-    /// Writes a change whose conditions hold as it is to be stored.
+    /// Writes a change whose conditions hold. Returns the stored record.
     fn write(&mut self, change: &Change) -> Record {
         let mut record = change.record.clone();
         if !self.keeps_no_copies {
@@ -221,7 +220,7 @@ impl Inner {
         record
     }
 
-    /// The first of the conditions that does not hold.
+    /// The first condition that does not hold.
     fn denied(&mut self, change: &Change) -> Option<Denied> {
         let (record, call_id) = (&change.record, change.record.intent.call_id);
         let before = self.kept.waiting(record, call_id).count();
@@ -240,7 +239,7 @@ impl Inner {
         }
     }
 
-    /// After a loss it is not known which keys are free and which runs have been.
+    /// Refuses after a loss: nothing shows which keys are free and which calls ran.
     fn may_begin(&self) -> Result<(), Error> {
         if self.has_lost {
             Err(Error::Refused("writes were lost".into()))
@@ -259,7 +258,7 @@ impl Kept {
         self.calls.get(&call_id).map(|(record, _)| record)
     }
 
-    /// The call's places in the line of its session.
+    /// The places of a call in the line of its session.
     fn waiting(&self, record: &Record, call_id: CallId) -> impl Iterator<Item = &CallId> {
         let session = self.sessions.get(&SessionId::of(&record.intent));
         let waiting = session.into_iter().flat_map(|session| &session.waiting);
@@ -328,7 +327,7 @@ impl Kept {
         })
     }
 
-    /// Writes what follows from conditions that hold.
+    /// Writes token, lock and places of a call whose conditions hold.
     fn enter(&mut self, admission: &Admission, record: &mut Record) {
         let (call_id, now) = (record.intent.call_id, record.updated_at);
         let session = self
@@ -393,7 +392,7 @@ impl Kept {
     }
 }
 
-/// The calls of a room whose time there is not over, the oldest first.
+/// The calls of a group whose places have not ended, oldest first.
 fn in_time(room: Option<&Vec<(CallId, Timestamp)>>, now: Timestamp) -> Vec<(CallId, Timestamp)> {
     room.into_iter()
         .flatten()
