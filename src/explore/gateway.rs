@@ -269,7 +269,7 @@ impl Model {
         )
     }
 
-    /// Tells a caller the stored record: `read` of `src/gateway/calls/answer.rs`.
+    /// Tells a caller the stored record: `answer_from` of `src/gateway/calls/answer.rs`.
     pub(super) fn tell(
         &mut self,
         world: &mut World,

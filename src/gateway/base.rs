@@ -1,7 +1,7 @@
 //! The parts that every service of a gateway shares: store, clock, tools and shutdown.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::clock::{self, Clock};
 use super::error::{Error, must_be_admin, unavailable};
+use super::lock::lock;
 use super::measured::Measured;
 use super::places::{Owner, Place, Places};
 use super::tools::{ToolAt, Tools, tools_after};
@@ -35,7 +36,7 @@ const MAX_UNREADABLE: usize = 1_000;
 /// The bounds of a gateway.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// How long a duplicate waits for a running call, without a wish of its own.
+    /// How long a duplicate waits for a running call, unless its request says otherwise.
     pub join_wait: Duration,
     /// Most calls under way at once; more are refused before they are claimed.
     pub max_running: usize,
@@ -46,7 +47,7 @@ pub struct Limits {
     /// The share of recorded traces, 0 to 1, where the caller does not decide.
     pub sample: f64,
     pub sagas: saga::Policy,
-    /// How long acts of persons are kept.
+    /// How long the audit keeps acts of persons.
     pub audit_retention: Duration,
     /// Not set by operators.
     pub pace: Pace,
@@ -59,7 +60,7 @@ pub struct Limits {
 /// The parts that every service of a gateway shares.
 pub struct Base {
     pub(super) store: Arc<dyn Store>,
-    /// Succeeded calls in memory; `None` where the store does not tell what other processes write to it.
+    /// Succeeded calls in memory. `None`: the store does not tell what other processes write to it.
     pub(super) finished: Option<Arc<Finished>>,
     pub metrics: Arc<Metrics>,
     /// This run of the process.
@@ -98,7 +99,7 @@ impl Lent for Borrower {
     }
 }
 
-/// Adds a memory of succeeded calls to a store, if no other process writes to it, or it tells what others write.
+/// Adds a memory of succeeded calls to a store that no other process writes, or that tells what others write.
 fn remembering(store: Arc<dyn Store>, limits: &Limits) -> (Arc<dyn Store>, Option<Arc<Finished>>) {
     let (bytes, is_shared) = (limits.max_remembered, store.is_shared());
     let finished = Arc::new(if is_shared {
@@ -159,9 +160,9 @@ impl Base {
         clock::wall(self.store.clock_offset())
     }
 
-    /// Whether this gateway's time differs from that of gateways with the same store.
+    /// Whether this gateway's time differs from that of the gateways that share its store.
     ///
-    /// One would then take over calls that the other still runs.
+    /// A gateway would then take over calls that another one still runs.
     pub(super) fn is_out_of_time(&self) -> bool {
         self.store.is_shared() && self.clock.is_ahead(self.store.clock_offset())
     }
@@ -171,7 +172,7 @@ impl Base {
         &self.limits.sagas
     }
 
-    /// The tools as they are now. Take them once: a moment later they may be others.
+    /// The tools as they are now. A request takes them once: a reload may swap them at any time.
     pub fn tools(&self) -> Arc<Tools> {
         self.tools.load_full()
     }
@@ -181,7 +182,7 @@ impl Base {
         self.tool_changes.send_modify(|times| *times += 1);
     }
 
-    /// A receiver for changes of the tools. `None`: this caller has too many already.
+    /// A receiver for changes of the tools. `None`: this caller has too many receivers.
     pub fn tool_changes(&self, caller: &Caller) -> Option<ToolChanges> {
         Some(ToolChanges {
             changes: self.tool_changes.subscribe(),
@@ -208,14 +209,11 @@ impl Base {
         let added = Arc::new(added.seen_before(&self.tools()));
         let mut is_added = false;
         self.tools.rcu(|tools| {
-            let of_same = tools
-                .values()
-                .filter(|at| at.is_unlisted_of(upstream))
-                .count();
-            is_added = of_same < most || tools.contains_key(&added.tool.name);
+            let of_same = tools.values().filter(|at| at.is_unlisted_of(upstream));
+            is_added = of_same.count() < most || tools.contains_key(&added.tool.name);
             let mut tools = Tools::clone(tools);
             if is_added {
-                // Calls that run go on with what they began with.
+                // Running calls keep the tool with which they began.
                 tools.insert(added.tool.name.clone(), added.clone());
             }
             tools
@@ -234,10 +232,10 @@ impl Base {
         at.for_record(record)
     }
 
-    /// A tool's rules.
+    /// The rules of a stored call's tool.
     ///
-    /// A tool that is not configured here counts as a write; a gateway that has it decides about
-    /// its unknown calls.
+    /// A tool that is not configured here counts as a write. A gateway that has the tool decides about its unknown
+    /// calls.
     pub(super) fn policy_of(&self, record: &Record) -> Tool {
         let name = &record.intent.tool;
         let undeclared = || Tool {
@@ -248,13 +246,13 @@ impl Base {
             .map_or_else(undeclared, |at| at.tool.clone())
     }
 
-    /// Until when other gateways leave this gateway's work alone, if it takes so long.
+    /// Until when other gateways leave this gateway's work alone, if the work takes `time`.
     pub(super) fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
         let span = signed(self.limits.pace.work_margin + time);
         after(now.max(self.now()), span)
     }
 
-    /// Makes an act of a person in a task of its own: its caller may hang up, and half of it is of no use.
+    /// Runs an act of a person in a task of its own, so that a caller who hangs up does not leave it half done.
     ///
     /// # Errors
     /// Those of the act.
@@ -271,12 +269,12 @@ impl Base {
         self.tenants.load_full()
     }
 
-    /// Takes over the tenants of other tokens.
+    /// Replaces the tenants of the configured tokens.
     pub fn set_tenants(&self, tenants: BTreeSet<String>) {
         self.tenants.store(Arc::new(tenants));
     }
 
-    /// Refuses acts that need an administrator, and all data.
+    /// Refuses an act of a caller who is no administrator, and any act while data is known to be lost.
     pub(super) async fn admit_person(&self, caller: &Caller) -> Result<(), Error> {
         must_be_admin(caller)?;
         self.must_know_all_data().await
@@ -284,8 +282,8 @@ impl Base {
 
     /// Refuses acts of persons while data is known to be lost.
     ///
-    /// Such an act may rest on data that is not so any more, and be lost itself. (A tool may be
-    /// paused, so that it is when the store opens.)
+    /// Such an act may rest on outdated data, and may be lost itself. (A tool may be paused, so that it is paused when
+    /// the store opens.)
     pub(super) async fn must_know_all_data(&self) -> Result<(), Error> {
         let reasons = self.store.readiness().await.reasons;
         if reasons.iter().any(|reason| reason.code == store::LOST_DATA) {
@@ -303,12 +301,11 @@ impl Base {
         found: Result<Found<T>, store::Error>,
     ) -> Result<Vec<T>, store::Error> {
         let Found { calls, unreadable } = found?;
-        self.metrics
-            .store_errors
-            .with_label_values(&[operation, "unreadable"])
-            .inc_by(unreadable.len() as u64);
+        let errors = &self.metrics.store_errors;
+        let errors = errors.with_label_values(&[operation, "unreadable"]);
+        errors.inc_by(unreadable.len() as u64);
         for (call_id, why) in unreadable {
-            if self.is_first_said(&call_id) {
+            if self.is_not_logged_yet(&call_id) {
                 tracing::error!(
                     operation,
                     call_id,
@@ -322,7 +319,7 @@ impl Base {
 
     /// The readable documents of a page, and where the next page begins.
     ///
-    /// Others are counted and logged as in [`readable`](Self::readable).
+    /// Unreadable ones are counted and logged as in [`readable`](Self::readable).
     pub(super) fn readable_page(
         &self,
         found: Result<(Found<Document>, Option<Position>), store::Error>,
@@ -331,17 +328,14 @@ impl Base {
         Ok((self.readable("documents", Ok(found))?, next))
     }
 
-    /// Whether this unreadable id was not logged before; from now on it was.
-    pub(super) fn is_first_said(&self, id: &str) -> bool {
-        let mut said = self
-            .unreadable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        said.len() < MAX_UNREADABLE && said.insert(id.to_owned())
+    /// Whether this unreadable id was not logged before. Remembers it as logged.
+    pub(super) fn is_not_logged_yet(&self, id: &str) -> bool {
+        let mut logged = lock(&self.unreadable);
+        logged.len() < MAX_UNREADABLE && logged.insert(id.to_owned())
     }
 }
 
-/// Tells one client about new tools or tokens.
+/// Tells one client that tools or tokens have changed.
 pub struct ToolChanges {
     changes: watch::Receiver<u64>,
     draining: CancellationToken,
@@ -353,24 +347,21 @@ pub struct ToolChanges {
 /// The result of listening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// Nothing for a while.
+    /// Nothing has changed for a while.
     Nothing,
-    /// Tools or tokens were set anew.
+    /// Tools or tokens have changed.
     Change,
     /// The gateway stops, or the client has listened for long enough.
     End,
 }
 
 impl ToolChanges {
-    /// Waits for a change, the end, or for a while.
+    /// Waits for a change, for the end, or for a bounded time.
     pub async fn next(&mut self) -> Heard {
         tokio::select! {
             () = self.draining.cancelled() => Heard::End,
             () = sleep_until(self.until) => Heard::End,
-            changed = self.changes.changed() => match changed {
-                Ok(()) => Heard::Change,
-                Err(_) => Heard::End,
-            },
+            changed = self.changes.changed() => changed.map_or(Heard::End, |()| Heard::Change),
             () = sleep(self.check_every) => Heard::Nothing,
         }
     }
@@ -394,7 +385,7 @@ impl Documents {
         }
     }
 
-    /// The readable documents of the next page; `None`: that was all.
+    /// The readable documents of the next page. `None`: there are no more pages.
     pub(super) async fn next(
         &mut self,
         base: &Base,
@@ -402,10 +393,8 @@ impl Documents {
         if self.is_over {
             return Ok(None);
         }
-        let (state, before) = (Some(self.state), self.before.as_ref());
-        let found = base
-            .store
-            .documents(self.kind, None, state, before, LIMITS.1);
+        let (store, state, before) = (&base.store, Some(self.state), self.before.as_ref());
+        let found = store.documents(self.kind, None, state, before, LIMITS.1);
         let (found, next) = base.readable_page(found.await)?;
         self.is_over = next.is_none();
         self.before = next;

@@ -1,7 +1,7 @@
 //! The clock of the rules: the store's time, but never ahead of the time that has passed.
 //!
-//! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a
-//! late repetition run again. The monotonic clock measures the time since the start.
+//! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a late repetition run
+//! again. The monotonic clock measures the time since the start.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -25,7 +25,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Starts from the wall clock of now. `offset`: how far the store's clock is ahead of it.
+    /// Starts at the present wall clock. `offset`: how far the store's clock is ahead of it.
     pub(super) fn start(offset: SignedDuration) -> Self {
         Self {
             wall_at_start: wall(offset),

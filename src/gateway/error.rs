@@ -5,8 +5,7 @@ use std::time::Duration;
 use crate::core::caller::Caller;
 use crate::core::key;
 use crate::core::many::Different;
-use crate::core::record::CallId;
-use crate::core::record::Failure;
+use crate::core::record::{CallId, Failure};
 use crate::core::session::Refusal;
 use crate::core::work::{Blocked, Blocker};
 use crate::store;
@@ -19,7 +18,7 @@ pub struct Error {
     pub call_id: Option<CallId>,
     /// The call's key as the caller knows it.
     pub key: Option<String>,
-    /// Whether this is the stored outcome of a call of another request. `None`: it is no outcome.
+    /// Whether this is the stored outcome of another request's call. `None`: it is no outcome.
     pub replayed: Option<bool>,
 }
 
@@ -109,13 +108,13 @@ pub enum ErrorKind {
 /// How a request differs from the call that has its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reused {
-    /// It is another intent; a new key would be right.
+    /// The request has another intent, and needs a new key.
     Other,
-    /// It is another intent, but every key with these business fields meets the same call.
+    /// The request has another intent, but every key with these business fields meets the same call.
     SameFields,
-    /// It may be the same intent: the two cannot be compared.
+    /// The request may have the same intent: the two cannot be compared.
     Unclear,
-    /// It answers a round that was answered otherwise.
+    /// The request answers a round that was answered with other answers.
     Answered,
 }
 
@@ -123,16 +122,16 @@ pub enum Reused {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differs {
     pub places: Vec<String>,
-    /// The token that made the call. Those that may not read the call are told no places.
+    /// The token that made the call. A caller that may not read the call is told no places.
     pub(super) made_by: String,
 }
 
-/// A failure of the store, for callers that need not know more.
+/// A failure of the store, without details.
 pub(super) fn unavailable<E>(_: E) -> Error {
     ErrorKind::StoreUnavailable.alone()
 }
 
-/// A failure of the store, which also says what cannot be read.
+/// A failure of the store. If data is unreadable, the error names it.
 pub(super) fn of_store(error: store::Error) -> Error {
     ErrorKind::of_store(error).alone()
 }
@@ -180,14 +179,14 @@ impl ErrorKind {
         self
     }
 
-    /// The failure for a key of a call of another saga, or of none.
+    /// The failure for a key whose call belongs to another saga, or to none.
     pub(super) fn of_another_saga() -> Self {
         Self::WrongState(
             "the key stands for a call of another saga, with which it would be undone".into(),
         )
     }
 
-    /// A failure of the store; unreadable data is a failure of its own.
+    /// A failure of the store. If data is unreadable, the error names it.
     pub(super) fn of_store(error: store::Error) -> Self {
         match error {
             error @ store::Error::Unreadable(_) => Self::WrongState(error.to_string()),
@@ -195,7 +194,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether this is the outcome of a call, for good or until it is sent again.
+    /// Whether this is the outcome of a call, final or until the call is sent again.
     pub(super) fn is_outcome(&self) -> bool {
         matches!(
             self,

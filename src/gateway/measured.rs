@@ -1,4 +1,4 @@
-//! A layer around the store that measures each verb, and counts and logs its errors.
+//! A layer around the store that times each verb, and counts and logs its errors.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl<'a> About<'a> {
 
     /// The call of a verb within work on a call.
     ///
-    /// A verb about another call says nothing of its trace.
+    /// For a verb about another call the trace is not known.
     fn within(self, call: &'a Intent) -> Self {
         let is_other = self.call_id.is_some_and(|id| id != call.call_id);
         if is_other {
@@ -141,19 +141,10 @@ about_no_call!(
     u32,
     bool,
     Timestamp,
-    Filter,
-    Duplicates
+    Filter
 );
-about_no_call!(
-    SessionId,
-    Lock,
-    Entry,
-    Document,
-    Kind,
-    Option<&str>,
-    Option<&Position>
-);
-about_no_call!(Option<Position>);
+about_no_call!(Duplicates, SessionId, Lock, Entry, Document, Kind);
+about_no_call!(Option<&str>, Option<&Position>, Option<Position>);
 
 #[cfg(test)]
 mod tests {

@@ -1,11 +1,11 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
 
-mod audit; // the acts of persons are kept
+mod audit; // the acts of persons are written down
 mod base; // what every service shares
 mod calls; // the way of a call, and the only one that sends to tools
 mod clock; // the time that the rules go by
 mod error; // why a request gets no result
-mod health; // what is seen of a tool
+mod health; // the breaker, retries and latency of a tool
 mod ids; // random names
 mod lock; // locks that outlive a panic
 mod measured; // the time and the errors of the store's verbs
@@ -13,19 +13,19 @@ mod operator; // what persons ask and do
 mod pauses; // tools that a person has paused
 mod places; // places that tenants and tokens share
 mod proxies; // APIs that callers use as they are
-mod recipes; // by which keys are made
-pub mod reconcile; // the ledger, held against the systems behind the tools
+mod recipes; // how keys are made
+pub mod reconcile; // compares the ledger with the systems behind the tools
 pub mod recovery; // lost owners, unknown calls, lost data
 mod refusals; // tokens that were refused
-mod sagas; // groups of calls: joined, ended, looked at
+mod sagas; // groups of calls that are completed or undone as a whole
 mod samples; // the last hour of each tool
-mod secret; // what fingerprints are made with
+mod secret; // the secret of fingerprints
 mod sign_ins; // sessions of persons in the console
-mod status; // what the ops doors show, asked of the store once a second at most
+mod status; // what the ops doors show; asks the store at most once a second
 mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod trace; // spans
-mod transition; // core is asked, and what it says is written
+mod transition; // asks core about calls, and writes its decision
 mod upstreams; // MCP servers, and their tools that no section names
 mod watches; // pages that stay current
 mod webhook; // telling a system outside
@@ -38,8 +38,7 @@ use jiff::Timestamp;
 pub use self::base::{Base, Heard, Limits, ToolChanges};
 pub use self::calls::{Answer, Answers, Patience, Preview, Request, Stored, ToolRequest, Would};
 use self::calls::{
-    Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Runner, Sender,
-    SessionQueue, SharedRuns,
+    Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Sender, SharedRuns,
 };
 pub use self::calls::{identify, probe_url};
 pub use self::clock::local_time;
@@ -62,7 +61,7 @@ use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
 pub use self::refusals::TokenRefused;
 pub use self::sagas::{SagaAct, SagaAt, SagaQuery};
-use self::sagas::{SagaRegistry, SagaWorker, Sagas, Undoer};
+use self::sagas::{SagaRegistry, SagaWorker, Sagas};
 use self::samples::Samples;
 pub use self::samples::{Rates, SAMPLE_EVERY};
 use self::secret::KnownSecrets;
@@ -129,19 +128,14 @@ pub struct Gateway {
 impl Gateway {
     /// Builds every service, each from those below it.
     pub fn new(parts: Parts) -> Self {
-        let Parts {
-            store,
-            downstream,
-            tools,
-            upstreams,
-            metrics,
-            instance,
-            limits,
-            reconciliations,
-            webhook,
-        } = parts;
-        let downstream = Arc::new(downstream);
-        let base = Arc::new(Base::new(store, tools, metrics.clone(), instance, limits));
+        let (downstream, metrics) = (Arc::new(parts.downstream), parts.metrics);
+        let base = Arc::new(Base::new(
+            parts.store,
+            parts.tools,
+            metrics.clone(),
+            parts.instance,
+            parts.limits,
+        ));
         let max_running = base.limits.max_running;
         let throttle = Arc::new(Throttle::new(metrics.clone()));
         let secrets = Arc::new(KnownSecrets::new(base.clone()));
@@ -167,24 +161,17 @@ impl Gateway {
             pauses: pauses.clone(),
             sagas: registry.clone(),
         });
-        let runner = Arc::new(Runner {
-            base: base.clone(),
-            pauses: pauses.clone(),
-            sender: sender.clone(),
-        });
         let claims = Arc::new(Claimer {
             base: base.clone(),
             recipes: recipes.clone(),
             secrets: secrets.clone(),
             pauses: pauses.clone(),
             throttle: throttle.clone(),
-            runner: runner.clone(),
+            sender: sender.clone(),
             listening: Places::new(max_running),
         });
-        let (waiting, large) = (
-            Places::new(base.limits.max_waiting),
-            Arc::new(LargeRequests::new()),
-        );
+        let waiting = Places::new(base.limits.max_waiting);
+        let large = Arc::new(LargeRequests::new());
         let memory = Arc::new(ResultMemory {
             budget: base.limits.memory.clone(),
             max_result: downstream.max_result(),
@@ -196,17 +183,10 @@ impl Gateway {
                 secrets: secrets.clone(),
                 large: large.clone(),
             },
-            queue: SessionQueue {
-                base: base.clone(),
-                claims: claims.clone(),
-                lost: lost.clone(),
-                memory: memory.clone(),
-                large: large.clone(),
-                running: Places::new(max_running),
-                waiting: waiting.clone(),
-            },
             claims,
-            runner: runner.clone(),
+            sender: sender.clone(),
+            lost: lost.clone(),
+            running: Places::new(max_running),
             sagas: registry.clone(),
             pauses: pauses.clone(),
             duplicates: duplicates.clone(),
@@ -219,14 +199,13 @@ impl Gateway {
         });
         let notifier = Arc::new(Notifier {
             downstream: downstream.clone(),
-            webhook,
+            webhook: parts.webhook,
         });
-        let undoer = Undoer {
-            base: base.clone(),
-            registry: registry.clone(),
-            engine: engine.clone(),
-        };
-        let saga_worker = Arc::new(SagaWorker::new(undoer, notifier.clone()));
+        let saga_worker = Arc::new(SagaWorker::new(
+            registry.clone(),
+            engine.clone(),
+            notifier.clone(),
+        ));
         let sagas = Arc::new(Sagas {
             base: base.clone(),
             registry: registry.clone(),
@@ -240,13 +219,12 @@ impl Gateway {
             registry: registry.clone(),
             sagas: sagas.clone(),
             notifier,
-            all: by_name(reconciliations),
+            all: by_name(parts.reconciliations),
         });
         let ledger = Arc::new(Ledger::new(base.clone()));
         let rechecks = Arc::new(Rechecks {
             base: base.clone(),
             pauses: pauses.clone(),
-            runner,
             sender: sender.clone(),
         });
         let operator = Arc::new(Operator {
@@ -261,11 +239,7 @@ impl Gateway {
         Self {
             rechecks,
             operator,
-            loss: Arc::new(LossAcceptance::new(
-                base.clone(),
-                secrets.clone(),
-                registry.clone(),
-            )),
+            loss: Arc::new(LossAcceptance::new(base.clone(), secrets.clone(), registry)),
             reconciler: Arc::new(Reconciler::new(anomalies.clone())),
             anomalies,
             sessions: Arc::new(Sessions::new(base.clone())),
@@ -284,7 +258,7 @@ impl Gateway {
                 downstream.clone(),
                 memory,
                 recipes.clone(),
-                upstreams,
+                parts.upstreams,
             ),
             base,
             engine,
@@ -314,12 +288,12 @@ impl Gateway {
         prune_all(&self.base, &self.status).await
     }
 
-    /// Sets the tools.
+    /// Replaces the tools.
     ///
-    /// Calls that run go on with their own; those of a tool that is gone are held as they are.
+    /// Running calls keep the tools with which they began. Calls of a tool that is gone are held as they are.
     ///
     /// # Errors
-    /// The connections to them cannot be had; then nothing has changed.
+    /// A client for one of the tools cannot be built; then nothing has changed.
     pub fn set_tools(
         &self,
         tools: Vec<ToolAt>,
@@ -334,7 +308,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Pre-drain: readiness fails, calls are accepted as before.
+    /// Pre-drain: readiness fails, but calls are accepted as before.
     pub fn leave(&self) {
         self.base.leaving.cancel();
     }
@@ -345,14 +319,14 @@ impl Gateway {
         self.base.draining.cancel();
     }
 
-    /// Gives up running calls: those that may have been sent become unknown.
+    /// Gives up running calls: a call that may have been sent becomes unknown.
     pub fn give_up(&self) {
         self.base.abandoned.cancel();
     }
 
-    /// Waits until no call runs, at most for the grace; then gives up the rest, and names them.
+    /// Waits until no call runs, at most for the shutdown grace; then gives up the rest.
     ///
-    /// Calls that may have been sent and were not answered become unknown.
+    /// A call that may have been sent and was not answered becomes unknown.
     pub async fn shut_down(&self) {
         self.drain();
         self.base.tasks.close();
@@ -360,7 +334,7 @@ impl Gateway {
         self.duplicates.write_duplicates().await;
     }
 
-    /// Writes the state that has to outlive the process. No request may come after that.
+    /// Writes the state that has to outlive the process. No request may arrive after that.
     pub async fn close(&self) {
         self.duplicates.write_duplicates().await;
         self.downstream.close().await;
@@ -381,10 +355,8 @@ impl Gateway {
                 tracing::warn!(calls = self.base.tasks.len(), "running calls are given up");
             }
         }
-        if tokio::time::timeout(LAST_WRITES, self.base.tasks.wait())
-            .await
-            .is_err()
-        {
+        let ended = tokio::time::timeout(LAST_WRITES, self.base.tasks.wait()).await;
+        if ended.is_err() {
             tracing::error!(
                 calls = self.base.tasks.len(),
                 "left behind as running; the next start will find them"

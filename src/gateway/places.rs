@@ -1,9 +1,10 @@
-//! Rooms with a bounded number of places, shared by tenants and tokens. The rule is in
-//! `core::places`.
+//! Bounded numbers of places, shared by tenants and tokens. The rule is in `core::places`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex};
 
+use super::lock::lock;
 use crate::core::caller::Caller;
 use crate::core::places::{Held, has_place, line_length};
 use crate::core::record::Intent;
@@ -32,17 +33,34 @@ impl Owner {
     }
 }
 
-/// A room with places. Clones are the same room.
+/// How many places each owner has.
+type Counts<K> = Arc<Mutex<HashMap<K, usize>>>;
+
+/// A taken place; dropped, it is given back.
+pub(super) struct Taken<K: Hash + Eq> {
+    counts: Counts<K>,
+    owner: K,
+}
+
+impl<K: Hash + Eq> Drop for Taken<K> {
+    fn drop(&mut self) {
+        let mut counts = lock(&self.counts);
+        if let Some(places) = counts.get_mut(&self.owner) {
+            *places -= 1;
+            if *places == 0 {
+                counts.remove(&self.owner);
+            }
+        }
+    }
+}
+
+pub(super) type Place = Taken<Owner>;
+
+/// A bounded number of places. Clones share them.
 #[derive(Clone)]
 pub(super) struct Places {
     all: usize,
-    taken: Arc<Mutex<HashMap<Owner, usize>>>,
-}
-
-/// A taken place; dropped, it is given back.
-pub(super) struct Place {
-    taken: Arc<Mutex<HashMap<Owner, usize>>>,
-    owner: Owner,
+    taken: Counts<Owner>,
 }
 
 impl Places {
@@ -56,7 +74,7 @@ impl Places {
     /// Takes a place, if the owner may have one more.
     pub(super) fn take(&self, owner: Owner) -> Option<Place> {
         let mut taken = lock(&self.taken);
-        // Few have places at once: each of them is a token of the configuration.
+        // Few owners have places at once: each owner is a token of the configuration.
         let mut held = Held::default();
         for (other, places) in &*taken {
             held.by_all += places;
@@ -71,66 +89,27 @@ impl Places {
             return None;
         }
         *taken.entry(owner.clone()).or_default() += 1;
-        Some(Place {
-            taken: self.taken.clone(),
-            owner,
-        })
+        let counts = self.taken.clone();
+        Some(Taken { counts, owner })
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        give_back(&self.taken, &self.owner);
-    }
-}
-
-/// The calls of this process in the lines of sessions, by token.
+/// The calls of this process in the lines of sessions, by session and token.
 #[derive(Default)]
-pub(super) struct Lines {
-    standing: Arc<Mutex<HashMap<(SessionId, String), usize>>>,
-}
-
-/// A call in a line, until it is dropped.
-pub(super) struct Standing {
-    standing: Arc<Mutex<HashMap<(SessionId, String), usize>>>,
-    whose: (SessionId, String),
-}
+pub(super) struct Lines(Counts<(SessionId, String)>);
 
 impl Lines {
-    /// Notes that a call may stand in its session's line.
+    /// Notes that a call may stand in its session's line, until the answer is dropped.
     ///
-    /// `longest`: how many may stand there before it, which is less for all but the first of its
-    /// token.
-    pub(super) fn stand(&self, intent: &Intent, longest: &mut u32) -> Standing {
-        let whose = (SessionId::of(intent), intent.made_by.clone());
-        let mut standing = lock(&self.standing);
-        let before = standing.entry(whose.clone()).or_default();
+    /// Sets `longest`, the number of calls that may stand there before it. It is less for all but the first call of
+    /// a token.
+    pub(super) fn stand(&self, intent: &Intent, longest: &mut u32) -> Taken<(SessionId, String)> {
+        let owner = (SessionId::of(intent), intent.made_by.clone());
+        let mut standing = lock(&self.0);
+        let before = standing.entry(owner.clone()).or_default();
         *longest = line_length(LINE_LENGTH, *before);
         *before += 1;
-        Standing {
-            standing: self.standing.clone(),
-            whose,
-        }
+        let counts = self.0.clone();
+        Taken { counts, owner }
     }
-}
-
-impl Drop for Standing {
-    fn drop(&mut self) {
-        give_back(&self.standing, &self.whose);
-    }
-}
-
-/// Gives places back. Owners without a place are dropped.
-fn give_back<K: std::hash::Hash + Eq>(taken: &Mutex<HashMap<K, usize>>, owner: &K) {
-    let mut taken = lock(taken);
-    if let Some(places) = taken.get_mut(owner) {
-        *places -= 1;
-        if *places == 0 {
-            taken.remove(owner);
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,32 +1,29 @@
 //! The rates of callers in this process. The rule is in `core::rate`.
 //!
-//! Tokens of one name share their rates, so that replacing one does not double them.
+//! Tokens of one name share their rates, so that replacing a token does not double them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::error::{Error, ErrorKind};
+use super::lock::lock;
 use crate::core::caller::Caller;
 use crate::core::rate::{Rate, Spent};
 use crate::metrics::Metrics;
 
+/// The two rates of a caller, as labels of the metric.
+const REQUESTS: &str = "rate";
+const NEW_KEYS: &str = "new_keys";
+
 /// How much of their rates all callers have taken.
-///
-/// There are as many as the configuration names.
 pub struct Throttle {
     metrics: Arc<Metrics>,
     start: Instant,
-    callers: Mutex<HashMap<String, Taken>>,
-}
-
-/// How much of its rates one caller has taken.
-#[derive(Default)]
-struct Taken {
-    requests: Spent,
-    new_keys: Spent,
+    /// By caller and rate: at most two for each token of the configuration.
+    spent: Mutex<HashMap<(String, &'static str), Spent>>,
 }
 
 /// The caller's name and its bound on new keys.
@@ -36,7 +33,7 @@ pub(super) struct NewKeys {
     pub(super) rate: Rate,
 }
 
-/// A new key that may be claimed. Dropped unused, it is given back.
+/// The right to claim a new key. Dropped unused, it is given back.
 pub(super) struct NewKey<'a> {
     throttle: &'a Throttle,
     of: Arc<NewKeys>,
@@ -48,62 +45,48 @@ impl Throttle {
         Self {
             metrics,
             start: Instant::now(),
-            callers: Mutex::default(),
+            spent: Mutex::default(),
         }
-    }
-
-    fn take_request(&self, name: &str, rate: Rate) -> Result<(), Duration> {
-        let mut callers = self.callers();
-        rate.take(
-            &mut callers.entry(name.to_owned()).or_default().requests,
-            self.start.elapsed(),
-        )
-    }
-
-    /// Takes the right to claim a new key, or says how long to wait for it.
-    pub(super) fn take_new_key<'a>(
-        &'a self,
-        of: Option<&Arc<NewKeys>>,
-        new_key: &mut Option<NewKey<'a>>,
-    ) -> Result<(), Duration> {
-        let Some(of) = of else { return Ok(()) };
-        let mut callers = self.callers();
-        let taken = callers.entry(of.name.clone()).or_default();
-        let taken = of.rate.take(&mut taken.new_keys, self.start.elapsed());
-        taken.inspect_err(|_| self.count(&of.name, "new_keys"))?;
-        drop(callers);
-        *new_key = Some(NewKey {
-            throttle: self,
-            of: of.clone(),
-            is_used: false,
-        });
-        Ok(())
-    }
-
-    fn count(&self, name: &str, what: &str) {
-        self.metrics
-            .throttled
-            .with_label_values(&[name, what])
-            .inc();
     }
 
     /// Counts a request of this caller.
     ///
     /// # Errors
-    /// It comes too early; nothing of it is to be looked at.
+    /// The request comes too early, and must not be read.
     pub fn admit_request(&self, caller: &Caller) -> Result<(), Error> {
         let Some(rate) = caller.pace.rate else {
             return Ok(());
         };
-        self.take_request(&caller.name, rate)
-            .map_err(|retry_after| {
-                self.count(&caller.name, "rate");
-                ErrorKind::TooFast { retry_after }.alone()
-            })
+        let taken = self.take(&caller.name, REQUESTS, rate);
+        taken.map_err(|retry_after| ErrorKind::TooFast { retry_after }.alone())
     }
 
-    fn callers(&self) -> MutexGuard<'_, HashMap<String, Taken>> {
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes the right to claim a new key. `None`: new keys are not bounded.
+    ///
+    /// # Errors
+    /// The caller has claimed too many new keys.
+    pub(super) fn take_new_key(
+        &self,
+        of: Option<&Arc<NewKeys>>,
+    ) -> Result<Option<NewKey<'_>>, ErrorKind> {
+        let Some(of) = of else { return Ok(None) };
+        let taken = self.take(&of.name, NEW_KEYS, of.rate);
+        taken.map_err(|retry_after| ErrorKind::TooManyNewKeys { retry_after })?;
+        Ok(Some(NewKey {
+            throttle: self,
+            of: of.clone(),
+            is_used: false,
+        }))
+    }
+
+    /// Takes one unit of a rate, or says how long to wait for it.
+    fn take(&self, name: &str, what: &'static str, rate: Rate) -> Result<(), Duration> {
+        let mut spent = lock(&self.spent);
+        let spent = spent.entry((name.to_owned(), what)).or_default();
+        rate.take(spent, self.start.elapsed()).inspect_err(|_| {
+            let throttled = &self.metrics.throttled;
+            throttled.with_label_values(&[name, what]).inc();
+        })
     }
 }
 
@@ -118,10 +101,11 @@ impl NewKey<'_> {
 
 impl Drop for NewKey<'_> {
     fn drop(&mut self) {
+        let of = (self.of.name.clone(), NEW_KEYS);
         if !self.is_used
-            && let Some(taken) = self.throttle.callers().get_mut(&self.of.name)
+            && let Some(spent) = lock(&self.throttle.spent).get_mut(&of)
         {
-            self.of.rate.give_back(&mut taken.new_keys);
+            self.of.rate.give_back(spent);
         }
     }
 }
@@ -129,11 +113,8 @@ impl Drop for NewKey<'_> {
 impl NewKeys {
     /// `None`: new keys are not bounded.
     pub(super) fn of(caller: &Caller) -> Option<Arc<Self>> {
-        caller.pace.new_keys.map(|rate| {
-            Arc::new(Self {
-                name: caller.name.clone(),
-                rate,
-            })
-        })
+        let rate = caller.pace.new_keys?;
+        let name = caller.name.clone();
+        Some(Arc::new(Self { name, rate }))
     }
 }

@@ -1,7 +1,6 @@
 //! The configured tools.
 //!
-//! They are swapped as a whole: a request takes them once and keeps them, so a running call goes on
-//! as it began.
+//! They are swapped as a whole. A request takes them once and keeps them, so a running call goes on as it began.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use crate::downstream::Endpoint;
 const MAX_HEAD: usize = 16 << 10;
 
 /// A tool's policy, endpoint and health.
+#[derive(Clone)]
 pub struct ToolAt {
     pub tool: Tool,
     pub endpoint: Endpoint,
@@ -52,20 +52,16 @@ impl ToolAt {
 
     /// A proxy, with the settings of its rules.
     ///
-    /// Its keys and its health are the same under each.
+    /// All rules share its keys and its health.
     #[must_use]
     pub fn with_rules(self, rules: Vec<Option<(Tool, Endpoint)>>) -> Self {
         let of_rule = |(tool, endpoint)| Self {
             tool,
             endpoint,
-            recipe: self.recipe.clone(),
-            recipe_id: self.recipe_id,
-            health: self.health.clone(),
-            by_rule: Vec::new(),
+            ..self.clone()
         };
-        let by_rule = rules
-            .into_iter()
-            .map(|rule| rule.map(of_rule).map(Arc::new));
+        let rules = rules.into_iter();
+        let by_rule = rules.map(|rule| rule.map(of_rule).map(Arc::new));
         Self {
             by_rule: by_rule.collect(),
             ..self
@@ -80,8 +76,7 @@ impl ToolAt {
         of_rule.unwrap_or(self)
     }
 
-    /// The tool under the rule for a stored call; `None`: the stored request does not say which
-    /// rule.
+    /// The tool under the rule for a stored call. `None`: the stored request does not say which rule.
     pub(super) fn for_record(self: Arc<Self>, record: &Record) -> Option<Arc<Self>> {
         if self.by_rule.iter().all(Option::is_none) {
             return Some(self);
@@ -106,24 +101,18 @@ impl ToolAt {
 
     /// Whether no section of the configuration names the tool.
     pub fn is_unlisted(&self) -> bool {
-        self.endpoint
-            .mcp
-            .as_ref()
-            .is_some_and(|mcp| mcp.is_unlisted)
+        let mcp = self.endpoint.mcp.as_ref();
+        mcp.is_some_and(|mcp| mcp.is_unlisted)
     }
 
     pub(super) fn is_unlisted_of(&self, upstream: &str) -> bool {
-        self.is_unlisted()
-            && self
-                .endpoint
-                .mcp
-                .as_ref()
-                .is_some_and(|mcp| mcp.upstream == upstream)
+        let mcp = self.endpoint.mcp.as_ref();
+        mcp.is_some_and(|mcp| mcp.is_unlisted && mcp.upstream == upstream)
     }
 
     /// The longest kept answer, in bytes, if the tool has a bound of its own.
     ///
-    /// A body may be written in base64, and headers go with it.
+    /// The body may be kept in base64, together with the headers.
     pub(super) fn longest_answer(&self) -> Option<usize> {
         let longest = self.endpoint.max_answer?;
         Some(longest + longest / 3 + MAX_HEAD)
@@ -140,34 +129,20 @@ impl ToolAt {
         self.health.retry_after(Duration::from_millis(runs_for))
     }
 
-    /// Whether the health of an earlier tool counts on for this one.
+    /// The tool, with the health of the earlier tool of this name.
     ///
-    /// It does if the endpoint is the same, and answers are judged alike.
-    pub(super) fn seen_before(self, before: &Tools) -> Self {
-        let same = before.get(&self.tool.name).filter(|old| {
+    /// Only if the endpoint is the same, and answers are judged alike.
+    pub(super) fn seen_before(mut self, before: &Tools) -> Self {
+        let old = before.get(&self.tool.name).filter(|old| {
             old.endpoint.url == self.endpoint.url && old.tool.breaker == self.tool.breaker
         });
-        match same {
-            Some(old) => {
-                let seen = |at: Arc<Self>| {
-                    Arc::new(Self {
-                        health: old.health.clone(),
-                        by_rule: Vec::new(),
-                        tool: at.tool.clone(),
-                        endpoint: at.endpoint.clone(),
-                        recipe: at.recipe.clone(),
-                        recipe_id: at.recipe_id,
-                    })
-                };
-                let by_rule = self.by_rule.into_iter().map(|at| at.map(seen));
-                Self {
-                    health: old.health.clone(),
-                    by_rule: by_rule.collect(),
-                    ..self
-                }
+        if let Some(old) = old {
+            self.health = old.health.clone();
+            for at in self.by_rule.iter_mut().flatten() {
+                Arc::make_mut(at).health = old.health.clone();
             }
-            None => self,
         }
+        self
     }
 }
 

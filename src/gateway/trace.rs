@@ -1,9 +1,9 @@
 //! Spans of requests, calls and attempts.
 //!
-//! Each knows its trace and its parent by their ids and not by being inside of it: the caller's
-//! span ends when its request does, a call's when its task does.
+//! A span knows its trace and its parent by their ids, and is not nested in the parent: the span of a request ends
+//! with the request, and the span of a call with its task.
 //!
-//! Fields are what the ledger shows, too; never arguments, keys, tokens or bodies. `telemetry` exports them.
+//! The ledger shows the same fields. No field holds arguments, keys, tokens or bodies. `telemetry` exports the spans.
 
 use tracing::field::Empty;
 use tracing::{Span, info_span};
@@ -11,8 +11,22 @@ use tracing::{Span, info_span};
 use crate::core::record::{Intent, Record};
 use crate::core::trace::{self, Context, SpanId};
 use crate::gateway::ids::quick_number;
+use crate::metrics::ArrivalKind;
 
-/// A request for a call, from its head to its answer.
+/// A span of a trace, if the trace is recorded.
+macro_rules! span_in {
+    ($trace:expr, $name:literal, $id:expr, $($fields:tt)*) => {
+        if $trace.sampled {
+            let parent_id = $trace.parent.as_ref().map(SpanId::to_string);
+            let trace_id = $trace.trace_id.as_str();
+            info_span!(parent: None, $name, trace_id, span_id = %$id, parent_id, $($fields)*)
+        } else {
+            Span::none()
+        }
+    };
+}
+
+/// The span of a request for a call, from its head to its answer.
 #[derive(Debug)]
 pub struct RequestSpan {
     /// The caller's trace context.
@@ -35,7 +49,7 @@ impl Default for RequestSpan {
 impl RequestSpan {
     /// Begins the span of a request.
     ///
-    /// Its trace may be known only later, if the caller brings none.
+    /// If the caller brings no trace, the trace is known only later.
     pub fn begin(context: Option<Context>) -> Self {
         let id = new_span_id();
         let span = info_span!(
@@ -59,14 +73,12 @@ impl RequestSpan {
         }
     }
 
-    /// Names the tool of the request.
-    ///
-    /// It exists: other names are the caller's own.
+    /// Names the tool of the request, which must exist: other names are the caller's own text.
     pub(super) fn is_for(&self, tool: &str) {
         self.span.record("tool", tool);
     }
 
-    /// Places the request in its trace. Returns the place of the call that it may begin.
+    /// Places the request in its trace. Returns the trace for the call that the request may begin.
     pub(super) fn belongs_to(&self, intent: &Intent, share: f64) -> Trace {
         let trace_id = intent.trace_id.as_str();
         self.span.record("key", intent.lookup.short());
@@ -90,9 +102,10 @@ impl RequestSpan {
         }
     }
 
-    pub(super) fn came_to(&self, outcome: &str, record: Option<&Record>) {
-        self.span.record("outcome", outcome);
-        say_call(&self.span, record);
+    /// Notes how the request was answered, and with which call.
+    pub(super) fn arrived_as(&self, arrival: ArrivalKind, record: Option<&Record>) {
+        self.span.record("outcome", arrival.as_str());
+        name_call(&self.span, record);
     }
 }
 
@@ -101,11 +114,11 @@ impl RequestSpan {
 pub(super) struct Trace {
     trace_id: String,
     parent: Option<SpanId>,
-    /// Whether the trace is recorded; the tool is told.
+    /// Whether the trace is recorded. The tool is told so.
     sampled: bool,
     /// The caller's `tracestate`.
     state: String,
-    /// The span of the run itself; it lasts as long as any copy of this.
+    /// The span of the run itself. It lasts as long as any copy of this value.
     span: Span,
 }
 
@@ -122,106 +135,77 @@ impl Trace {
         }
     }
 
-    /// Begins the span of a run: later spans are inside of it.
+    /// Begins the span of a run, which is the parent of its later spans.
     pub(super) fn begin_call(&mut self, intent: &Intent) {
         let id = new_span_id();
-        self.span = self.spanned(|trace_id, parent_id| {
-            info_span!(
-                parent: None,
-                "call",
-                trace_id,
-                span_id = %id,
-                parent_id,
-                tool = intent.tool,
-                key = intent.lookup.short(),
-                call_id = Empty,
-                call_trace_id = Empty,
-                outcome = Empty,
-                error = Empty,
-            )
-        });
+        self.span = span_in!(
+            self,
+            "call",
+            id,
+            tool = intent.tool,
+            key = intent.lookup.short(),
+            call_id = Empty,
+            call_trace_id = Empty,
+            outcome = Empty,
+            error = Empty,
+        );
         self.parent = Some(id);
     }
 
     /// Begins the span of a recheck.
     pub(super) fn begin_recheck(&mut self, record: &Record) {
         let (id, intent) = (new_span_id(), &record.intent);
-        self.span = self.spanned(|trace_id, parent_id| {
-            info_span!(
-                parent: None,
-                "recheck",
-                trace_id,
-                span_id = %id,
-                parent_id,
-                tool = intent.tool,
-                call_id = %intent.call_id,
-                outcome = Empty,
-                error = Empty,
-            )
-        });
+        self.span = span_in!(self, "recheck", id,
+            tool = intent.tool,
+            call_id = %intent.call_id,
+            outcome = Empty,
+            error = Empty,
+        );
         self.parent = Some(id);
     }
 
     /// The span of a claim, with its wait for the session.
     pub(super) fn claim(&self, intent: &Intent) -> Span {
-        self.spanned(|trace_id, parent_id| {
-            info_span!(
-                parent: None,
-                "claim",
-                trace_id,
-                span_id = %new_span_id(),
-                parent_id,
-                tool = intent.tool,
-                key = intent.lookup.short(),
-                call_id = Empty,
-                call_trace_id = Empty,
-                outcome = Empty,
-            )
-        })
+        span_in!(
+            self,
+            "claim",
+            new_span_id(),
+            tool = intent.tool,
+            key = intent.lookup.short(),
+            call_id = Empty,
+            call_trace_id = Empty,
+            outcome = Empty,
+        )
     }
 
     /// Ends the span of a claim.
     pub(super) fn claimed(&self, claim: Span, outcome: &str, record: Option<&Record>) {
         claim.record("outcome", outcome);
         for span in [&claim, &self.span] {
-            say_call(span, record);
+            name_call(span, record);
         }
     }
 
     /// The span of one request to the tool.
     pub(super) fn attempt(&self, record: &Record, id: SpanId) -> Span {
-        self.spanned(|trace_id, parent_id| {
-            info_span!(
-                parent: None,
-                "attempt",
-                trace_id,
-                span_id = %id,
-                parent_id,
-                kind = "client",
-                tool = record.intent.tool,
-                call_id = %record.intent.call_id,
-                attempt = record.attempt.number,
-                outcome = Empty,
-                error = Empty,
-            )
-        })
+        span_in!(self, "attempt", id,
+            kind = "client",
+            tool = record.intent.tool,
+            call_id = %record.intent.call_id,
+            attempt = record.attempt.number,
+            outcome = Empty,
+            error = Empty,
+        )
     }
 
     /// The span of writing an outcome down.
     pub(super) fn completion(&self, record: &Record) -> Span {
-        self.spanned(|trace_id, parent_id| {
-            info_span!(
-                parent: None,
-                "completion",
-                trace_id,
-                span_id = %new_span_id(),
-                parent_id,
-                tool = record.intent.tool,
-                call_id = %record.intent.call_id,
-                attempt = record.attempt.number,
-                outcome = Empty,
-            )
-        })
+        span_in!(self, "completion", new_span_id(),
+            tool = record.intent.tool,
+            call_id = %record.intent.call_id,
+            attempt = record.attempt.number,
+            outcome = Empty,
+        )
     }
 
     /// Notes how the run ended.
@@ -232,9 +216,7 @@ impl Trace {
         }
     }
 
-    /// The place of a stored call's spans.
-    ///
-    /// A call that runs again keeps the trace of its first arrival.
+    /// The trace of a stored call: a call that runs again keeps the trace of its first arrival.
     pub(super) fn for_call(&self, record: &Record, share: f64) -> Self {
         if record.intent.trace_id == self.trace_id {
             return self.clone();
@@ -243,28 +225,20 @@ impl Trace {
     }
 
     /// The headers for the tool: `traceparent` and `tracestate`, if there are any.
-    pub(super) fn told(&self, span: SpanId) -> Vec<(&'static str, String)> {
-        let traceparent = trace::traceparent(&self.trace_id, span, self.sampled);
-        let state =
-            Some(self.state.clone()).filter(|state| traceparent.is_some() && !state.is_empty());
-        let traceparent = traceparent.map(|traceparent| ("traceparent", traceparent));
-        traceparent
-            .into_iter()
-            .chain(state.map(|state| ("tracestate", state)))
-            .collect()
-    }
-
-    /// A span, if the trace is recorded.
-    fn spanned(&self, make: impl FnOnce(&str, Option<String>) -> Span) -> Span {
-        if !self.sampled {
-            return Span::none();
+    pub(super) fn headers(&self, span: SpanId) -> Vec<(&'static str, String)> {
+        let Some(parent) = trace::traceparent(&self.trace_id, span, self.sampled) else {
+            return Vec::new();
+        };
+        let mut headers = vec![("traceparent", parent)];
+        if !self.state.is_empty() {
+            headers.push(("tracestate", self.state.clone()));
         }
-        make(&self.trace_id, self.parent.map(|id| id.to_string()))
+        headers
     }
 }
 
-/// Names the call in a span; a duplicate may have another trace than the call.
-fn say_call(span: &Span, record: Option<&Record>) {
+/// Names the call and its trace in a span: a duplicate may have another trace than the call.
+fn name_call(span: &Span, record: Option<&Record>) {
     if let Some(record) = record {
         span.record("call_id", tracing::field::display(record.intent.call_id));
         span.record("call_trace_id", record.intent.trace_id.as_str());

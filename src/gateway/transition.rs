@@ -1,6 +1,6 @@
 //! Changes of calls: load, ask `core::call::next`, compare and swap.
 //!
-//! Nothing else asks core and then writes. Each change says by name what happens if another writer was faster.
+//! No other file asks core and then writes. Each change names what happens if another writer was faster.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::store::{self, Claimed, Replaced};
 
 /// How often a change is tried on a record that keeps changing.
 pub(super) const ROUNDS: usize = 8;
-/// How often a store that did not answer is asked about a claim.
+/// How often the store is asked about a claim whose answer was lost.
 pub(super) const CLAIM_TRIES: usize = 3;
 /// How long to wait before an outcome is offered to the store again.
 const WRITE_AGAIN: Duration = Duration::from_millis(200);
@@ -49,7 +49,7 @@ impl OnConflict {
 
 /// The result of a change.
 pub(super) enum Moved {
-    /// It is written. `was`: the state before it.
+    /// The change is written. `was`: the state before it.
     Written {
         record: Record,
         was: State,
@@ -58,7 +58,7 @@ pub(super) enum Moved {
     /// Core wants nothing written.
     Unchanged(Record, Action),
     Refused(Record, Illegal),
-    /// Another writer was faster; the newer record, if there is one.
+    /// Another writer was faster. Holds the newer record, if there is one.
     Lost(Option<Record>),
 }
 
@@ -138,7 +138,7 @@ pub(super) async fn load_and_apply(
     Ok(Some(moved))
 }
 
-/// The record after an event without further action; `None` if it could not be written.
+/// The record after an event without further action; `None` if the change could not be written.
 pub(super) async fn change(
     base: &Base,
     record: &Record,
@@ -162,10 +162,10 @@ pub(super) enum Begin<'a> {
 /// Whether a run has begun.
 pub(super) enum Begun {
     Ours(Record),
-    /// It has not begun; the stored record instead.
+    /// The run has not begun. Holds the stored record that blocks it, if there is one.
     Not(Option<Record>),
     Denied(Denied),
-    /// The store never confirmed it, and may have it: this must not be run.
+    /// The store may have the run but never confirmed it: the call must not be sent.
     Unconfirmed(Record),
 }
 
@@ -191,7 +191,7 @@ pub(super) async fn begin(
     let mut in_doubt = false;
     for _ in 0..CLAIM_TRIES {
         match begin_once(base, &change, how).await {
-            // An earlier try may still be carried out: no call waits for a session behind that.
+            // The store may still carry out an earlier try, so the call must not wait for a session behind it.
             Ok(Begun::Denied(_)) if in_doubt => {}
             Ok(begun) => return Ok(begun),
             Err(store::Error::Ambiguous(_)) => in_doubt = true,
@@ -203,23 +203,23 @@ pub(super) async fn begin(
 }
 
 async fn begin_once(base: &Base, change: &Change, how: Begin<'_>) -> Result<Begun, store::Error> {
-    match how {
-        Begin::Claim { instead_of } => Ok(match base.store.claim(change, instead_of).await? {
+    Ok(match how {
+        Begin::Claim { instead_of } => match base.store.claim(change, instead_of).await? {
             Claimed::Yours(record) => Begun::Ours(record),
             Claimed::Existing(record) => Begun::Not(Some(record)),
             Claimed::Denied(denied) => Begun::Denied(denied),
-        }),
-        Begin::Again { held } => Ok(match base.store.replace(change, held).await? {
+        },
+        Begin::Again { held } => match base.store.replace(change, held).await? {
             Replaced::Done(record) => Begun::Ours(record),
             Replaced::Lost(newer) => Begun::Not(newer),
             Replaced::Denied(denied) => Begun::Denied(denied),
-        }),
-    }
+        },
+    })
 }
 
 /// The result of writing an attempt's end.
 pub(super) struct Completed {
-    /// As it is stored now; if nothing was written, as it was.
+    /// The record as it is stored now; if nothing was written, as it was.
     pub(super) record: Record,
     /// How long to wait before a further attempt, if one was begun.
     pub(super) retry_after: Option<Duration>,
@@ -231,37 +231,47 @@ pub(super) struct Completed {
 
 /// Writes down the end of an attempt, however long the store takes.
 ///
-/// `unwritten` is told once if it has to wait.
+/// Calls `unwritten` once if the outcome has to wait for the store.
 ///
-/// A further attempt is begun only if the store takes it; where it does not, the call ends without one.
+/// A further attempt is begun only if the store takes it. If it does not, the call ends without one.
 pub(super) async fn complete(
     base: &Base,
     tool: &Tool,
-    mut record: Record,
+    record: Record,
     event: &Event,
     unwritten: impl Fn(&Record),
 ) -> Completed {
     // A late answer to a call that is unknown already has nothing to lose.
     let mut owns = record.state == State::Running;
-    let mut stale = None;
+    let mut completed = Completed {
+        record,
+        retry_after: None,
+        is_alarm: false,
+        stale: None,
+    };
     let (mut for_good, mut begun, mut failures) = (None::<Event>, None, 0);
     for _ in 0..ROUNDS {
+        let record = &completed.record;
         let event = for_good.as_ref().unwrap_or(event);
-        let next = match ask(tool, Some(&record), event, base.now()) {
+        let next = match ask(tool, Some(record), event, base.now()) {
             Ok(next) => next,
             Err(illegal) => {
                 if owns && illegal != Illegal::StillUnknown {
-                    stale = Some(record.state.as_str());
+                    completed.stale = Some(record.state.as_str());
                 }
                 break;
             }
         };
         let Some(change) = next.change else { break };
-        let replaced = if let Action::Retry { .. } = next.action {
+        let retry_after = match next.action {
+            Action::Retry { after } => Some(after),
+            _ => None,
+        };
+        let replaced = if retry_after.is_some() {
             begun = Some(change.record.attempt.id);
-            match base.store.replace(&change, &record).await {
+            match base.store.replace(&change, record).await {
                 Ok(replaced) => replaced,
-                // Nothing may be begun now; but that nothing was executed can be written.
+                // The further attempt must not begin now. That nothing was executed can still be written.
                 Err(_) => {
                     failures += 1;
                     if failures < CLAIM_TRIES {
@@ -274,46 +284,36 @@ pub(super) async fn complete(
             }
         } else {
             crash::point("before_completion");
-            let replaced = write_until_taken(base, &change, &record, &unwritten).await;
+            let replaced = write_until_taken(base, &change, record, &unwritten).await;
             crash::point("after_completion");
             let Some(replaced) = replaced else { break };
             replaced
         };
         let newer = match replaced {
             Replaced::Done(stored) => {
-                return Completed {
-                    record: stored,
-                    retry_after: match next.action {
-                        Action::Retry { after } => Some(after),
-                        _ => None,
-                    },
-                    is_alarm: next.action == Action::Alarm,
-                    stale,
-                };
+                completed.record = stored;
+                completed.retry_after = retry_after;
+                completed.is_alarm = next.action == Action::Alarm;
+                break;
             }
-            // The key stands for another call by now, or for none.
             Replaced::Lost(Some(newer)) if newer.intent.call_id == record.intent.call_id => newer,
+            // The key stands for another call by now, or for none.
             Replaced::Lost(_) | Replaced::Denied(_) => break,
         };
         if Some(newer.attempt.id) == begun {
-            // Our own further attempt, whose beginning was not confirmed and which was not sent.
+            // This is the further attempt. Its beginning was not confirmed, so it was not sent.
             let why = "its beginning was not confirmed by the store in time".into();
             for_good = Some(Event::ended(&newer, Evidence::NotSent { why }));
         } else if newer.attempt.id != record.attempt.id || newer.state != State::Running {
             // Another gateway took the call for lost. What it wrote stands, and core is asked again.
             if std::mem::take(&mut owns) {
-                stale = Some(newer.state.as_str());
+                completed.stale = Some(newer.state.as_str());
             }
         }
-        // Otherwise a person has written into its history meanwhile; it is ours as before.
-        record = newer;
+        // In any other case a person has written into the call's history, and the call is still this owner's.
+        completed.record = newer;
     }
-    Completed {
-        record,
-        retry_after: None,
-        is_alarm: false,
-        stale,
-    }
+    completed
 }
 
 /// Writes a change, however long it takes.

@@ -12,7 +12,7 @@ use super::prepared::Patience;
 use super::shared_run::Progress;
 use crate::core::mcp::round;
 use crate::core::recipe::identity::Name;
-use crate::core::record::{CallId, Content, FailureKind, Record, State};
+use crate::core::record::{Content, FailureKind, Record, State};
 use crate::core::time::elapsed_ms;
 use crate::core::unknown;
 use crate::gateway::error::ErrorKind;
@@ -34,12 +34,12 @@ pub enum Answer {
 
 impl Answer {
     /// The answer for a request with these names and this key.
-    pub(in crate::gateway) fn for_request(self, names: &[Name], key: Option<&str>) -> Self {
+    pub(super) fn for_request(self, names: &[Name], key: Option<&str>) -> Self {
         match self {
             Self::Result(mut stored) => {
                 let names = names.iter().map(|name| name.lookup);
                 stored.is_similar = stored.record.answers_as_similar(names);
-                // With the key that is stored a caller would ask for another call.
+                // The stored key of an adopted call is not the caller's: with it the caller would ask for another call.
                 if let Some(key) = key.filter(|_| stored.record.is_adopted()) {
                     let record = Arc::make_mut(&mut stored.record);
                     key.clone_into(&mut Arc::make_mut(&mut record.intent).key);
@@ -63,29 +63,28 @@ pub struct Stored {
     pub is_similar: bool,
 }
 
-/// Waits until a run is over, or for the caller's patience. Returns the progress then.
-pub(in crate::gateway) async fn follow(
+/// Waits until a run is over, or for the caller's patience. Returns the progress at that time.
+pub(super) async fn follow(
     mut updates: watch::Receiver<Progress>,
     patience: Patience,
     default: Duration,
     session_wait: Duration,
 ) -> Progress {
     let came = Instant::now();
+    let longest = patience.longest.unwrap_or(Duration::MAX);
     let default = if patience.respond_async {
         Duration::ZERO
     } else {
-        patience
-            .longest
-            .map_or(default, |longest| default.min(longest))
+        default.min(longest)
     };
     let until = came + patience.wait.unwrap_or(default);
     loop {
         let progress = updates.borrow_and_update().clone();
         let until = match &progress {
-            Progress::Ended { .. } | Progress::Lost { .. } => return progress,
-            // It may be written in a moment; after that the caller is told the truth.
-            Progress::Unwritten { .. } => until.min(Instant::now() + UNWRITTEN_WAIT),
-            // Without a claim there is no call that one could ask for later.
+            Progress::Ended { .. } | Progress::Lost(_) => return progress,
+            // The outcome may be written in a moment. After that the caller is told that it is unknown.
+            Progress::Unwritten(_) => until.min(Instant::now() + UNWRITTEN_WAIT),
+            // Before the claim there is no call that the caller could ask for later.
             Progress::Claiming => until.max(came + CLAIM_WAIT),
             Progress::Queued if patience.wait.or(patience.longest).is_some() => until,
             Progress::Queued => until.max(came + session_wait + CLAIM_WAIT),
@@ -97,9 +96,7 @@ pub(in crate::gateway) async fn follow(
             Ok(Err(_)) => {
                 return match updates.borrow().clone() {
                     ended @ Progress::Ended { .. } => ended,
-                    broken => Progress::Lost {
-                        record: broken.record().cloned(),
-                    },
+                    broken => Progress::Lost(broken.record().cloned()),
                 };
             }
             Err(_) => return progress,
@@ -107,101 +104,71 @@ pub(in crate::gateway) async fn follow(
     }
 }
 
-/// What a caller is told at this progress of a run. `first`: its request began the run.
-pub(in crate::gateway) fn tell(
+/// What a caller is told at this progress of a run. `replayed`: another request ran the call.
+pub(super) fn tell(
     progress: &Progress,
     patience: Patience,
-    first: bool,
+    replayed: bool,
     retry_after: Duration,
     now: Timestamp,
-) -> Result<Answer, (ErrorKind, Option<CallId>)> {
-    let id = |record: &Arc<Record>| Some(record.intent.call_id);
+) -> Result<Answer, ErrorKind> {
     match progress {
-        Progress::Ended {
-            record: Err(kind), ..
-        } => Err((kind.clone(), None)),
-        Progress::Ended {
-            record: Ok(record),
-            ours,
-        } => read(record, !(first && *ours), retry_after, now).map_err(|kind| (kind, id(record))),
+        Progress::Ended { record, .. } => answer_from(&record.clone()?, replayed, retry_after, now),
         Progress::Running { record, .. } if patience.respond_async => {
             Ok(Answer::Accepted(record.clone()))
         }
-        Progress::Running { record, .. } => {
-            Err((ErrorKind::CallInProgress { retry_after }, id(record)))
+        Progress::Running { .. } | Progress::Claiming | Progress::Queued => {
+            Err(ErrorKind::CallInProgress { retry_after })
         }
-        Progress::Claiming | Progress::Queued => {
-            Err((ErrorKind::CallInProgress { retry_after }, None))
-        }
-        // It is offered to the store again and again.
-        Progress::Unwritten { record } => Err((
-            ErrorKind::OutcomeUnknown {
-                retry_after: Some(retry_after),
-            },
-            id(record),
-        )),
-        Progress::Lost { record } => {
-            let next = record
-                .as_ref()
-                .and_then(|record| unknown::next_look(record, now));
-            let retry_after = next.or(Some(retry_after));
-            Err((
-                ErrorKind::OutcomeUnknown { retry_after },
-                record.as_ref().and_then(id),
-            ))
+        // The gateway offers the outcome to the store again and again.
+        Progress::Unwritten(_) => Err(ErrorKind::OutcomeUnknown {
+            retry_after: Some(retry_after),
+        }),
+        Progress::Lost(record) => {
+            let record = record.as_ref();
+            let next_look = record.and_then(|record| unknown::next_look(record, now));
+            Err(ErrorKind::OutcomeUnknown {
+                retry_after: next_look.or(Some(retry_after)),
+            })
         }
     }
 }
 
-/// Keeps a server's questions from callers that cannot answer.
-///
-/// They would take the questions for the tool's result.
-pub(in crate::gateway) fn unless_it_asks(
+/// Keeps a server's questions from callers that cannot answer: they would take them for the tool's result.
+pub(super) fn unless_it_asks(
     answer: Answer,
     at: &ToolAt,
     can_be_asked: bool,
-) -> Result<Answer, (ErrorKind, Option<CallId>)> {
+) -> Result<Answer, ErrorKind> {
     match &answer {
         Answer::Result(stored)
             if !can_be_asked && at.is_of_upstream() && round::asked(&stored.json).is_some() =>
         {
-            let call_id = stored.record.intent.call_id;
-            Err((ErrorKind::InputRequired, Some(call_id)))
+            Err(ErrorKind::InputRequired)
         }
         _ => Ok(answer),
     }
 }
 
 /// What a caller is told from a stored record.
-pub(in crate::gateway) fn read(
+pub(super) fn answer_from(
     record: &Arc<Record>,
     replayed: bool,
     retry_after: Duration,
     now: Timestamp,
 ) -> Result<Answer, ErrorKind> {
-    match &record.state {
-        State::Succeeded(Content::Kept(json))
-        | State::Compensating(Some(Content::Kept(json)))
-        | State::Compensated(Some(Content::Kept(json)))
-        | State::Stuck(Some(Content::Kept(json))) => {
-            let age_ms = replayed.then(|| elapsed_ms(record.intent.created_at, now));
-            let (record, json) = (record.clone(), json.clone());
-            Ok(Answer::Result(Stored {
-                record,
-                json,
-                replayed_age_ms: age_ms,
-                is_similar: false,
-            }))
-        }
-        State::Succeeded(Content::Unavailable(why))
-        | State::Compensating(Some(Content::Unavailable(why)))
-        | State::Stuck(Some(Content::Unavailable(why))) => {
-            Err(ErrorKind::ResultUnavailable(why.clone()))
-        }
-        State::Compensated(Some(Content::Unavailable(why))) => Err(ErrorKind::WrongState(format!(
-            "what the call did has been undone, and its result is not kept: {why}"
-        ))),
-        State::Failed(failure) => Err(match failure.kind {
+    match (&record.state, record.state.content()) {
+        (_, Some(Content::Kept(json))) => Ok(Answer::Result(Stored {
+            record: record.clone(),
+            json: json.clone(),
+            replayed_age_ms: replayed.then(|| elapsed_ms(record.intent.created_at, now)),
+            is_similar: false,
+        })),
+        (State::Compensated(_), Some(Content::Unavailable(why))) => Err(ErrorKind::WrongState(
+            format!("what the call did has been undone, and its result is not kept: {why}"),
+        )),
+        (_, Some(Content::Unavailable(why))) => Err(ErrorKind::ResultUnavailable(why.clone())),
+        (State::Failed(failure), _) => Err(match failure.kind {
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
             FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),
             FailureKind::SagaClosed => ErrorKind::WrongState(failure.why.clone()),
@@ -210,24 +177,25 @@ pub(in crate::gateway) fn read(
                 ErrorKind::ToolUnavailable(failure.clone())
             }
         }),
-        State::Unknown(_) => Err(ErrorKind::OutcomeUnknown {
-            retry_after: unknown::next_look(record, now),
-        }),
-        State::Running => Err(ErrorKind::CallInProgress { retry_after }),
-        State::Compensated(None) => {
-            let why = "the call was taken back before anybody knew that it had run, and will not run any more";
+        (State::Running, _) => Err(ErrorKind::CallInProgress { retry_after }),
+        (State::Compensated(_), None) => {
+            let why = "the call was taken back before it was known that it had run, and will not run any more";
             Err(ErrorKind::WrongState(why.into()))
         }
-        // It may have been executed, and may not be undone yet.
-        State::Compensating(None) | State::Stuck(None) => Err(ErrorKind::OutcomeUnknown {
+        // A call that is being undone without a known result may have been executed, and may not be undone yet.
+        (
+            State::Unknown(_) | State::Succeeded(_) | State::Compensating(_) | State::Stuck(_),
+            None,
+        ) => Err(ErrorKind::OutcomeUnknown {
             retry_after: unknown::next_look(record, now),
         }),
     }
 }
 
-/// How a request that did not run the call itself was answered.
-pub(in crate::gateway) fn arrival_of(progress: &Progress) -> ArrivalKind {
+/// How a request was answered. `is_first`: the request began the run.
+pub(super) fn arrival_of(progress: &Progress, is_first: bool) -> ArrivalKind {
     match progress {
+        _ if is_first && progress.is_ours() => ArrivalKind::First,
         Progress::Ended { record: Err(_), .. } => ArrivalKind::Refused,
         Progress::Ended {
             record: Ok(record),
@@ -240,7 +208,7 @@ pub(in crate::gateway) fn arrival_of(progress: &Progress) -> ArrivalKind {
         Progress::Claiming
         | Progress::Queued
         | Progress::Running { .. }
-        | Progress::Unwritten { .. }
-        | Progress::Lost { .. } => ArrivalKind::Suppressed,
+        | Progress::Unwritten(_)
+        | Progress::Lost(_) => ArrivalKind::Suppressed,
     }
 }

@@ -27,47 +27,36 @@ use crate::gateway::trace::new_span_id;
 
 /// The result of one dispatch.
 pub(in crate::gateway) struct Attempted {
-    pub(in crate::gateway) evidence: Evidence,
+    pub evidence: Evidence,
     /// The outcome that the evidence proves.
-    pub(in crate::gateway) outcome: Outcome,
-    /// The exchange, if it is still under way.
-    pub(in crate::gateway) silent: Option<Exchange>,
+    pub outcome: Outcome,
+    /// The exchange, if the tool may still answer.
+    pub silent: Option<Exchange>,
 }
 
-/// Marks a probe's finding of an API as such.
-///
-/// It is not the answer that the API would have given.
-fn as_kept(at: &ToolAt, finding: Finding) -> Finding {
-    match finding {
-        Finding::Found(Content::Kept(json)) if at.tool.proxy.is_some() => {
-            let found = [b"{\"probed\":", json.as_ref(), b"}"].concat();
-            Finding::Found(Content::Kept(found.into()))
+impl Attempted {
+    /// The result of an attempt of which no byte left.
+    fn not_sent(tool: &Tool, record: &Record, why: String) -> Self {
+        let evidence = Evidence::NotSent { why };
+        let (outcome, _) = judge(tool, record, &evidence);
+        Self {
+            evidence,
+            outcome,
+            silent: None,
         }
-        other => other,
-    }
-}
-
-/// The result of an attempt of which no byte left.
-fn not_sent(tool: &Tool, record: &Record, why: String) -> Attempted {
-    let evidence = Evidence::NotSent { why };
-    let (outcome, _) = judge(tool, record, &evidence);
-    Attempted {
-        evidence,
-        outcome,
-        silent: None,
     }
 }
 
 /// Sends calls to their tools.
 pub(in crate::gateway) struct Sender {
-    pub(in crate::gateway) base: Arc<Base>,
-    pub(in crate::gateway) downstream: Arc<Downstream>,
-    pub(in crate::gateway) pauses: Arc<Pauses>,
-    pub(in crate::gateway) sagas: Arc<SagaRegistry>,
+    pub base: Arc<Base>,
+    pub downstream: Arc<Downstream>,
+    pub pauses: Arc<Pauses>,
+    pub sagas: Arc<SagaRegistry>,
 }
 
 impl Sender {
-    /// One dispatch.
+    /// Makes one request to the tool, and judges what it proves.
     pub(in crate::gateway) async fn attempt(
         &self,
         call: &PreparedCall,
@@ -76,31 +65,24 @@ impl Sender {
         deadline: Deadline,
     ) -> Attempted {
         let tool = &call.at.tool;
-        let blocker = if self.base.abandoned.is_cancelled() {
-            Some("the gateway is shutting down")
-        } else if record.attempt.number > 1 && self.pauses.is_paused(&tool.name) {
-            // What is under way goes on, but nothing is sent again.
-            Some("a person has paused the tool")
-        } else {
-            None
-        };
-        if let Some(why) = blocker {
-            return not_sent(tool, record, why.into());
+        if self.base.abandoned.is_cancelled() {
+            return Attempted::not_sent(tool, record, "the gateway is shutting down".into());
+        }
+        // A first attempt goes on after a pause, but nothing is sent again.
+        if record.attempt.number > 1 && self.pauses.is_paused(&tool.name) {
+            return Attempted::not_sent(tool, record, "a person has paused the tool".into());
         }
         let began = Instant::now();
         let trace = call.trace.for_call(record, self.base.limits.sample);
-        // A replay that asks the tool is no attempt of the call, and its span is another one.
-        let is_attempt = record.state == State::Running;
-        let span_id = if is_attempt {
-            SpanId::of(record.attempt.id)
-        } else {
-            new_span_id()
+        // A verified replay is no attempt of the call, so its span has an id of its own.
+        let span_id = match record.state {
+            State::Running => SpanId::of(record.attempt.id),
+            _ => new_span_id(),
         };
         let span = trace.attempt(record, span_id);
-        let made = outgoing(call, record, trace.told(span_id), deadline);
-        let (endpoint, request) = match made {
+        let (endpoint, request) = match outgoing(call, record, trace.headers(span_id), deadline) {
             Ok(made) => made,
-            Err(why) => return not_sent(tool, record, why),
+            Err(why) => return Attempted::not_sent(tool, record, why),
         };
         let mut exchange = self.downstream.dispatch(&endpoint, request);
         let is_sent = exchange.watch_sending();
@@ -128,24 +110,18 @@ impl Sender {
             span.record("error", why);
         }
         drop(span);
-        self.base
-            .metrics
-            .attempts
-            .with_label_values(&[&tool.name, outcome.as_str()])
-            .inc();
-        self.base
-            .metrics
-            .attempt_duration
-            .with_label_values(&[&tool.name])
-            .observe(began.elapsed().as_secs_f64());
+        let (metrics, took) = (&self.base.metrics, began.elapsed());
+        let labels = [&tool.name, outcome.as_str()];
+        metrics.attempts.with_label_values(&labels).inc();
+        let durations = metrics.attempt_duration.with_label_values(&[&tool.name]);
+        durations.observe(took.as_secs_f64());
         let sign = match &evidence {
             Evidence::NotSent { .. } => Sign::Unreached,
             _ if outcome.is_healthy() || is_sign_of_life(&evidence) => Sign::Healthy,
             _ => Sign::Failed,
         };
-        call.at
-            .health
-            .ended(&record.intent.tenant, sign, permit, began.elapsed());
+        let health = &call.at.health;
+        health.ended(&record.intent.tenant, sign, permit, took);
         Attempted {
             evidence,
             outcome,
@@ -153,7 +129,7 @@ impl Sender {
         }
     }
 
-    /// Whether a call may be sent to its tool now.
+    /// Whether a stored call may be sent to its tool now.
     ///
     /// A frozen session and an open breaker stop it like a new call.
     pub(in crate::gateway) async fn may_send(
@@ -161,10 +137,8 @@ impl Sender {
         at: &ToolAt,
         record: &Record,
     ) -> Result<Permit, CheckBlocker> {
-        let permit = at
-            .health
-            .admit(&record.intent.tenant)
-            .map_err(CheckBlocker::BreakerOpen)?;
+        let admitted = at.health.admit(&record.intent.tenant);
+        let permit = admitted.map_err(CheckBlocker::BreakerOpen)?;
         let session = SessionId::of(&record.intent);
         let session = self.base.store.session(&session);
         match work_on(record.intent.clone(), session).await {
@@ -179,7 +153,7 @@ impl Sender {
         }
     }
 
-    /// Probes a call. Answers with the finding, and how long the tool asks to wait.
+    /// Asks the tool whether it knows the key of a call. Returns the finding, and how long the tool asks to wait.
     pub(in crate::gateway) async fn probe(
         &self,
         at: &ToolAt,
@@ -199,7 +173,7 @@ impl Sender {
             answer = self.downstream.probe(&at.endpoint, party, &url, by) => match answer {
                 Ok((status, body, retry_after)) => {
                     let finding = read_probe(&at.tool, status, &body);
-                    (as_kept(at, finding), retry_after)
+                    (marked_as_probed(at, finding), retry_after)
                 }
                 Err(why) => (Finding::Unclear(why), None),
             },
@@ -208,9 +182,7 @@ impl Sender {
             }
         }
     }
-}
 
-impl Sender {
     /// Probes a call by another tool, which only reads.
     async fn probe_by_tool(
         &self,
@@ -232,5 +204,16 @@ impl Sender {
             },
             () = self.base.abandoned.cancelled() => Finding::Unclear("the gateway is shutting down".into()),
         }
+    }
+}
+
+/// Marks what a probe of an API found: it is not the answer that the API would have given.
+fn marked_as_probed(at: &ToolAt, finding: Finding) -> Finding {
+    match finding {
+        Finding::Found(Content::Kept(json)) if at.tool.proxy.is_some() => {
+            let found = [b"{\"probed\":", json.as_ref(), b"}"].concat();
+            Finding::Found(Content::Kept(found.into()))
+        }
+        other => other,
     }
 }

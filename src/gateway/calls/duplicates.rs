@@ -3,7 +3,7 @@
 //! A replay costs the store no write of its own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
@@ -11,11 +11,12 @@ use tokio::sync::Semaphore;
 use crate::core::ledger::{self, Duplicate};
 use crate::core::record::CallId;
 use crate::gateway::base::Base;
+use crate::gateway::lock::lock;
 use crate::store;
 
 /// Most calls whose duplicates wait to be written; those of further calls are not counted.
 const MAX_PENDING: usize = 10_000;
-/// Once so many wait they are written: replays from memory may be faster than the next time comes.
+/// From this many on they are written ahead of time: replays from memory may outrun the periodic write.
 const MANY_PENDING: usize = MAX_PENDING / 2;
 /// Calls that are written at the same time.
 const AT_ONCE: usize = 64;
@@ -26,16 +27,8 @@ pub struct Duplicates {
     pending: Mutex<HashMap<CallId, ledger::Duplicates>>,
     /// Held while many are written ahead of time.
     ahead: Arc<Semaphore>,
-    /// Held by the one that writes: a reader of the ledger waits for it, and what came first is written first.
+    /// Held by the writer: a reader of the ledger waits for it, and duplicates are written in their order.
     writing: tokio::sync::Mutex<()>,
-}
-
-/// What has become of a duplicate.
-enum Noted {
-    Here,
-    /// With it, so many wait that they are written at once.
-    AndMany,
-    NoRoom,
 }
 
 impl Duplicates {
@@ -49,45 +42,31 @@ impl Duplicates {
     }
 
     /// Notes a request for a call that did not run it.
-    pub(in crate::gateway) fn note_duplicate(
-        self: &Arc<Self>,
-        call_id: CallId,
-        duplicate: Duplicate,
-    ) {
+    pub(super) fn note(self: &Arc<Self>, call_id: CallId, duplicate: Duplicate) {
         let one = ledger::Duplicates {
             count: 1,
             last: vec![duplicate],
         };
-        match self.note(call_id, &one) {
-            Noted::Here => {}
-            Noted::AndMany => self.write_ahead(),
-            Noted::NoRoom => self.base.metrics.uncounted_duplicates.inc(),
-        }
-    }
-
-    /// Writes down the duplicates since the last time.
-    ///
-    /// Those that the store refuses wait for the next time; those that it may have written are not
-    /// written again.
-    pub async fn write_duplicates(&self) {
-        self.write().await;
-    }
-
-    /// Begins to write them before the next time comes, unless that is under way.
-    fn write_ahead(self: &Arc<Self>) {
-        if let Ok(alone) = self.ahead.clone().try_acquire_owned() {
+        if self.add(call_id, &one)
+            && let Ok(alone) = self.ahead.clone().try_acquire_owned()
+        {
             let duplicates = self.clone();
             self.base.tasks.spawn(async move {
-                while duplicates.write().await && duplicates.pending().len() >= MANY_PENDING {}
+                while duplicates.write_duplicates().await
+                    && lock(&duplicates.pending).len() >= MANY_PENDING
+                {}
                 drop(alone);
             });
         }
     }
 
-    /// Writes them; false if the store refuses some.
-    async fn write(&self) -> bool {
+    /// Writes down the duplicates since the last time. Returns false if the store refuses some.
+    ///
+    /// Duplicates that the store refuses wait for the next time. Those that it may have written are not written again.
+    pub async fn write_duplicates(&self) -> bool {
         let _one = self.writing.lock().await;
-        let mut pending = self.take().into_iter();
+        let all: Vec<_> = lock(&self.pending).drain().collect();
+        let mut pending = all.into_iter();
         loop {
             let some: Vec<(CallId, ledger::Duplicates)> = pending.by_ref().take(AT_ONCE).collect();
             if some.is_empty() {
@@ -97,43 +76,29 @@ impl Duplicates {
                 let written = self.base.store.count_duplicates(call_id, &later).await;
                 matches!(written, Err(store::Error::Refused(_))).then_some((call_id, later))
             };
-            let refused: Vec<_> = join_all(some.into_iter().map(write))
-                .await
-                .into_iter()
-                .flatten()
-                .collect();
-            if refused.is_empty() {
-                continue;
-            }
-            for (call_id, later) in refused.into_iter().chain(pending) {
-                if let Noted::NoRoom = self.note(call_id, &later) {
-                    self.base.metrics.uncounted_duplicates.inc_by(later.count);
+            let refused = join_all(some.into_iter().map(write)).await;
+            let refused: Vec<_> = refused.into_iter().flatten().collect();
+            if !refused.is_empty() {
+                for (call_id, later) in refused.into_iter().chain(pending) {
+                    self.add(call_id, &later);
                 }
+                return false;
             }
-            return false;
         }
     }
 
-    fn note(&self, call_id: CallId, later: &ledger::Duplicates) -> Noted {
-        let mut pending = self.pending();
+    /// Adds duplicates of a call. Returns whether so many calls wait now that they are written ahead of time.
+    ///
+    /// True only when the number is reached, so that a store that refuses is not asked with each duplicate.
+    fn add(&self, call_id: CallId, later: &ledger::Duplicates) -> bool {
+        let mut pending = lock(&self.pending);
         let before = pending.len();
         if before >= MAX_PENDING && !pending.contains_key(&call_id) {
-            return Noted::NoRoom;
+            self.base.metrics.uncounted_duplicates.inc_by(later.count);
+            return false;
         }
         pending.entry(call_id).or_default().add(later);
-        if (before..pending.len()).contains(&(MANY_PENDING - 1)) {
-            Noted::AndMany
-        } else {
-            Noted::Here
-        }
-    }
-
-    fn take(&self) -> Vec<(CallId, ledger::Duplicates)> {
-        self.pending().drain().collect()
-    }
-
-    fn pending(&self) -> MutexGuard<'_, HashMap<CallId, ledger::Duplicates>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        before < MANY_PENDING && pending.len() >= MANY_PENDING
     }
 }
 
@@ -154,7 +119,7 @@ mod tests {
     use crate::store::sqlite::Sqlite;
 
     #[tokio::test]
-    async fn duplicates_of_many_calls_are_written_before_there_is_no_room() {
+    async fn duplicates_of_many_calls_are_written_before_the_memory_for_them_is_full() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, fatal) = (folder.path().join("oncegate.db"), CancellationToken::new());
         let instance = InstanceId(Uuid::from_u128(1));
@@ -180,14 +145,14 @@ mod tests {
                 by: "agent".into(),
                 kind: "replayed".into(),
             };
-            duplicates.note_duplicate(CallId(Uuid::from_u128(n)), one);
+            duplicates.note(CallId(Uuid::from_u128(n)), one);
         }
         let written = async {
-            while duplicates.pending().len() > MANY_PENDING {
+            while lock(&duplicates.pending).len() > MANY_PENDING {
                 tokio::task::yield_now().await;
             }
         };
         let written = tokio::time::timeout(Duration::from_secs(30), written).await;
-        written.expect("they wait for the next time");
+        written.expect("they are written ahead of time");
     }
 }

@@ -1,6 +1,7 @@
 //! The way of a call, from the request to the answer.
 //!
-//! A caller waits; the call itself runs in a task of its own, so a caller that hangs up changes nothing.
+//! [`Engine::call`] is what a request does, and [`Engine::drive`] what the call does. The request waits; the call
+//! runs in a task of its own, so a caller that hangs up changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +11,17 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::answer::{Answer, arrival_of, tell, unless_it_asks};
-use super::claim::{ClaimOutcome, Claimer};
+use super::attempt::Sender;
+use super::claim::{ClaimOutcome, Claimer, Turn};
 use super::duplicates::Duplicates;
 use super::large::LargeRequests;
 use super::prepare::Preparer;
 use super::prepared::{Patience, PreparedCall, Request};
-use super::queue::{SessionQueue, Turn};
 use super::result_memory::{ResultMemory, move_in};
-use super::run::{Begun, Keep, Runner};
-use super::shared_run::{Progress, RunHandle, SharedRuns, heard};
+use super::run::{Begun, Keep};
+use super::shared_run::{Progress, RunHandle, SharedRuns, notified};
 use crate::budget::Charge;
-use crate::core::call::{Event, Next};
+use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::ledger::Duplicate;
 use crate::core::record::{Failure, FailureKind, Record, State};
@@ -34,6 +35,7 @@ use crate::gateway::health::Permit;
 use crate::gateway::measured::work_on;
 use crate::gateway::pauses::Pauses;
 use crate::gateway::places::{Lines, Owner, Places};
+use crate::gateway::recovery::LostCalls;
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
@@ -44,12 +46,15 @@ pub struct Engine {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) prepare: Preparer,
     pub(in crate::gateway) claims: Arc<Claimer>,
-    pub(in crate::gateway) queue: SessionQueue,
-    pub(in crate::gateway) runner: Arc<Runner>,
+    pub(in crate::gateway) sender: Arc<Sender>,
+    pub(in crate::gateway) lost: Arc<LostCalls>,
     pub(in crate::gateway) sagas: Arc<SagaRegistry>,
     pub(in crate::gateway) pauses: Arc<Pauses>,
     pub(in crate::gateway) duplicates: Arc<Duplicates>,
     pub(in crate::gateway) runs: Arc<SharedRuns>,
+    /// Places to run.
+    pub(in crate::gateway) running: Places,
+    /// Places to wait for a call or for a session.
     pub(in crate::gateway) waiting: Places,
     pub(in crate::gateway) lines: Lines,
     pub memory: Arc<ResultMemory>,
@@ -62,7 +67,7 @@ impl Engine {
     /// Dropping the future does not stop a call that was begun.
     ///
     /// # Errors
-    /// Why there is no result, and by the kind of it whether there may have been an effect.
+    /// Why there is no result. Its kind says whether there may have been an effect.
     pub async fn call(
         self: &Arc<Self>,
         caller: &Caller,
@@ -71,65 +76,72 @@ impl Engine {
         let began = Instant::now();
         let span = std::mem::take(&mut request.span);
         let patience = request.patience;
+        let can_be_asked = request.client.can_answer.is_some();
         // A gateway that drains waits for the requests that were let in before.
         let let_in = self.base.tasks.token();
         let at = self.prepare.at_for(caller, &request)?;
         span.is_for(&at.tool.name);
-        self.runner.count_request(&at.tool.name, request.door);
-        let can_be_asked = request.client.can_answer.is_some();
+        let labels = [&at.tool.name, request.door.as_str()];
+        self.base.metrics.requests.with_label_values(&labels).inc();
+
+        // The request becomes a call with a key, or is refused.
         let prepared = async {
             let request = self.with_answers(&at, caller, request).await?;
             let prepared = self.prepare.prepare(at.clone(), caller, request, &span);
             prepared.await
         };
-        let call = prepared.await.inspect_err(|_| {
-            span.came_to(ArrivalKind::Refused.as_str(), None);
-            self.runner
-                .count_arrival(&at.tool.name, ArrivalKind::Refused, began);
+        let prepared = prepared.await.inspect_err(|_| {
+            let refused = ArrivalKind::Refused;
+            span.arrived_as(refused, None);
+            self.sender.count_arrival(&at.tool.name, refused, began);
         })?;
+        let call = PreparedCall { began, ..prepared };
         let (key, names) = (call.told_key.clone(), call.names.clone());
+
+        // A remembered call answers at once. Otherwise the request waits for the run of its key, or begins one.
         let came = Instant::now();
         let (progress, is_first) = match self.replayed_at_once(&call) {
             Some(progress) => (progress, false),
             None => {
-                let (progress, is_first) = self.join_or_begin(call, began);
+                let (progress, is_first) = self.join_or_begin(call);
                 drop(let_in);
                 let waited = self.wait(caller, &at, progress, patience, is_first);
                 (waited.await, is_first)
             }
         };
-        let progress = self
-            .wait_until_known(caller, progress, patience, came)
-            .await;
-        let is_ours = is_first && progress.is_ours();
-        let arrival = if is_ours {
-            ArrivalKind::First
-        } else {
-            arrival_of(&progress)
-        };
-        span.came_to(arrival.as_str(), progress.record().map(Arc::as_ref));
-        // A run counts its first arrival by itself, for that caller may have gone.
+        let known = self.wait_until_known(caller, progress, patience, came);
+        let progress = known.await;
+
+        // The request is counted and answered.
+        let arrival = arrival_of(&progress, is_first);
+        let is_ours = arrival == ArrivalKind::First;
+        let record = progress.record().map(Arc::as_ref);
+        span.arrived_as(arrival, record);
+        // A run counts its first arrival by itself, because that caller may have gone.
         if !is_ours {
-            self.count_duplicate(caller, &at, arrival, &progress, began);
+            self.count_duplicate(caller, &at, arrival, record, began);
         }
         crash::point("before_reply");
-        let retry_after = self.retry_after(&at, &progress);
-        let told = tell(&progress, patience, is_first, retry_after, self.base.now());
+        let now = self.base.now();
+        let retry_after = match record {
+            Some(record) => at.retry_after_of(record, now),
+            None => at.health.retry_after(Duration::ZERO),
+        };
+        let told = tell(&progress, patience, !is_ours, retry_after, now);
         let told = told.and_then(|answer| unless_it_asks(answer, &at, can_be_asked));
         told.map(|answer| answer.for_request(&names, key.as_deref()))
-            .map_err(|(kind, call_id)| Error {
+            .map_err(|kind| Error {
                 replayed: kind.is_outcome().then_some(!is_ours),
                 kind: kind.told_to(caller, &at.tool.name),
-                call_id,
+                call_id: record.map(|record| record.intent.call_id),
                 key,
             })
     }
 
-    /// Joins the run of the same call in this process, or begins one. Whether it was begun.
-    pub(in crate::gateway) fn join_or_begin(
+    /// Joins the run of the same call in this process, or begins one. Returns whether it was begun.
+    pub(super) fn join_or_begin(
         self: &Arc<Self>,
         call: PreparedCall,
-        began: Instant,
     ) -> (watch::Receiver<Progress>, bool) {
         let (progress, run) = self.runs.join_or_begin((
             call.intent.lookup,
@@ -141,7 +153,7 @@ impl Engine {
         let is_first = run.is_some();
         if let Some(run) = run {
             let intent = call.intent.clone();
-            let work = work_on(intent, self.clone().drive(call, run, began));
+            let work = work_on(intent, self.clone().drive(call, run));
             drop(self.base.tasks.spawn(work));
         }
         (progress, is_first)
@@ -171,27 +183,24 @@ impl Engine {
         let listener = self.base.store.listen(call_id);
         let (mut pause, longest_pause) = self.base.limits.pace.poll;
         while Instant::now() < until {
-            let load = self.base.store.load(call_id);
-            match work_on(record.intent.clone(), load).await {
-                Ok(Some(Record {
-                    state: State::Unknown(_) | State::Running,
-                    ..
-                })) => {}
-                Ok(Some(record)) => {
-                    // Without room for its result it is asked for again; that it ran must not be hidden.
-                    let Ok(record) = self.memory.with_room(record) else {
-                        return progress;
-                    };
-                    return Progress::Ended {
-                        record: Ok(Arc::new(record)),
-                        ours: false,
-                    };
-                }
-                Ok(None) | Err(_) => return progress,
+            let load = work_on(record.intent.clone(), self.base.store.load(call_id));
+            let Ok(Some(found)) = load.await else {
+                return progress;
+            };
+            if !matches!(found.state, State::Unknown(_) | State::Running) {
+                // Without memory for the result the caller is still told that the outcome is unknown: the call ran.
+                let Ok(found) = self.memory.with_room(found) else {
+                    return progress;
+                };
+                let record = Ok(Arc::new(found));
+                return Progress::Ended {
+                    record,
+                    ours: false,
+                };
             }
             tokio::select! {
                 () = sleep_until(until.min(Instant::now() + pause)) => {}
-                () = heard(listener.as_ref()) => {}
+                () = notified(listener.as_ref()) => {}
             }
             pause = (pause * 2).min(longest_pause);
         }
@@ -203,49 +212,34 @@ impl Engine {
         caller: &Caller,
         at: &ToolAt,
         arrival: ArrivalKind,
-        progress: &Progress,
+        record: Option<&Record>,
         began: Instant,
     ) {
-        self.runner.count_arrival(&at.tool.name, arrival, began);
-        let Some(record) = progress.record() else {
-            return;
-        };
+        self.sender.count_arrival(&at.tool.name, arrival, began);
+        let Some(record) = record else { return };
         let now = self.base.now();
         let duplicate = Duplicate {
             at: now,
             by: caller.name.clone(),
             kind: arrival.as_str().to_owned(),
         };
-        self.duplicates
-            .note_duplicate(record.intent.call_id, duplicate);
+        self.duplicates.note(record.intent.call_id, duplicate);
         let gap_s = elapsed_ms(record.intent.created_at, now) as f64 / 1000.0;
         let gaps = &self.base.metrics.duplicate_gap;
         gaps.with_label_values(&[&at.tool.name]).observe(gap_s);
     }
 
-    /// How soon to ask again for a call, by its progress.
-    fn retry_after(&self, at: &ToolAt, progress: &Progress) -> Duration {
-        match progress.record() {
-            Some(record) => at.retry_after_of(record, self.base.now()),
-            None => at.health.retry_after(Duration::ZERO),
-        }
-    }
-
-    /// The life of a call in this process: claim the key, join the saga, run, tell all waiters.
-    async fn drive(self: Arc<Self>, mut call: PreparedCall, run: RunHandle, began: Instant) {
+    /// The life of a call in this process: claim the key, join the saga, run, tell all waiting requests.
+    async fn drive(self: Arc<Self>, mut call: PreparedCall, run: RunHandle) {
         call.trace.begin_call(&call.intent);
-        let Turn {
-            claimed,
-            place,
-            mut room,
-            deadline,
-        } = self.claim(&mut call, &run).await;
-        match claimed {
+        let mut turn = self.claim(&mut call, &run).await;
+        let (deadline, room) = (turn.deadline, &mut turn.room);
+        match turn.claimed {
             Ok(ClaimOutcome::Ours(record, permit)) => {
                 crash::point("saga_claimed");
-                // Asked after the claim: a saga that is closed in between finds the call.
+                // The saga is asked after the claim: an abort in between finds the call.
                 if let Err(kind) = self.sagas.join_saga(&record.intent).await {
-                    return self.turn_away(&call, record, kind, run, began).await;
+                    return self.turn_away(&call, record, kind, run).await;
                 }
                 crash::point("saga_joined");
                 let begun = Begun {
@@ -253,32 +247,29 @@ impl Engine {
                     permit,
                     deadline,
                 };
-                // Boxed, so that a replay need not carry the room for a run.
-                let silent = Box::pin(self.run(&call, begun, &mut room, run, began)).await;
-                drop(place);
-                if let Some((record, exchange)) = silent
-                    && let Some(_place) = self.claims.listening.take(Owner::of(&call.intent))
-                {
+                // Boxed, so that the task of a replay need not have the size of a run.
+                let silent = Box::pin(self.run(&call, begun, room, run)).await;
+                drop(turn.place);
+                if let Some((record, exchange)) = silent {
                     self.listen_late(&call, record, exchange, deadline).await;
                 }
             }
             Ok(ClaimOutcome::Theirs(record)) => {
-                drop((place, room));
+                drop((turn.place, turn.room));
                 self.watch(record, run, Owner::of(&call.intent)).await;
             }
             Ok(ClaimOutcome::Settled(mut record)) => {
-                move_in(&mut record, &mut room);
+                move_in(&mut record, room);
                 run.end(Ok(Arc::new(record)), false);
             }
-            // The queue has refused what waited for too long.
+            // The queue turns each denial into a wait or a refusal.
             Ok(ClaimOutcome::Denied(..)) => run.end(Err(ErrorKind::StoreUnavailable), false),
             Err(ErrorKind::StoreUnavailable)
                 if call.at.tool.effect == Effect::Read
-                    && place.is_some()
+                    && turn.place.is_some()
                     && !self.pauses.is_paused(&call.at.tool.name) =>
             {
-                self.pass_through(&call, &mut room, run, began, deadline)
-                    .await;
+                self.pass_through(&call, room, run, deadline).await;
             }
             Err(kind) => run.end(Err(kind), false),
         }
@@ -289,7 +280,7 @@ impl Engine {
         let span = call.trace.claim(&call.intent);
         let is_exclusive = call.at.tool.is_exclusive();
         let standing = is_exclusive.then(|| self.lines.stand(&call.intent, &mut call.longest_line));
-        let turn = self.queue.claim_in_session_order(call, run).await;
+        let turn = self.claim_in_session_order(call, run).await;
         drop(standing);
         let (outcome, found) = match &turn.claimed {
             Ok(ClaimOutcome::Ours(record, _)) => ("claimed", Some(record)),
@@ -302,36 +293,35 @@ impl Engine {
         turn
     }
 
-    /// Runs a claimed call and tells all waiters. Returns its exchange if an answer may still come.
+    /// Runs a claimed call and tells all waiting requests. Returns its exchange if an answer may still come.
     async fn run(
         &self,
         call: &PreparedCall,
         begun: Begun,
         room: &mut Option<Charge>,
         run: RunHandle,
-        began: Instant,
     ) -> Option<(Record, Exchange)> {
         crash::point("after_claim");
-        run.say(Progress::Running {
+        run.report(Progress::Running {
             record: Arc::new(begun.record.clone()),
             ours: true,
         });
-        // Not by a recheck, which is itself a repetition.
+        // Only a first attempt earns a retry: a recheck is itself a repetition.
         call.at.health.earn_retry();
-        let (mut record, silent) = self
-            .runner
-            .run_attempts(call, begun, Some(&run), Keep::Stored)
-            .await;
-        self.runner.ended(call, &record, began);
+        let attempts = self
+            .sender
+            .run_attempts(call, begun, Some(&run), Keep::Stored);
+        let (mut record, silent) = attempts.await;
+        self.sender.ended(call, &record);
         move_in(&mut record, room);
         if record.state == State::Running {
-            // How it ended could not be written: the run ends without a result.
+            // Its outcome could not be written: the run ends without a result.
             return None;
         }
-        let in_doubt = matches!(record.state, State::Unknown(_));
         run.end(Ok(Arc::new(record.clone())), true);
+        let is_unknown = matches!(record.state, State::Unknown(_));
         silent
-            .filter(|_| in_doubt)
+            .filter(|_| is_unknown)
             .map(|exchange| (record, exchange))
     }
 
@@ -343,6 +333,9 @@ impl Engine {
         mut exchange: Exchange,
         deadline: Deadline,
     ) {
+        let Some(_place) = self.claims.listening.take(Owner::of(&call.intent)) else {
+            return;
+        };
         let until = deadline.late_by(call.at.tool.lease_margin);
         // A gateway that stops waits for no answer, and settles the call by one that has come.
         let observed = tokio::select! {
@@ -352,7 +345,7 @@ impl Engine {
         };
         let Some(evidence) = observed else { return };
         let event = Event::ended(&record, evidence);
-        let record = self.runner.settle_alone(call, record, &event).await;
+        let record = self.sender.settle_alone(call, record, &event).await;
         tracing::info!(
             call_id = %record.intent.call_id,
             tool = call.at.tool.name,
@@ -362,56 +355,48 @@ impl Engine {
         );
     }
 
-    /// Follows a call of another process, until it is settled or no caller here waits.
-    async fn watch(&self, mut record: Record, run: RunHandle, asks: Owner) {
+    /// Follows a call of another process, until it is settled or no request here waits.
+    async fn watch(&self, mut record: Record, run: RunHandle, owner: Owner) {
         let (call_id, version) = (record.intent.call_id, record.version);
-        let Some(_place) = self.waiting.take(asks) else {
+        let Some(_place) = self.waiting.take(owner) else {
             return run.end(Ok(Arc::new(record)), false);
         };
         // A notification only says when to look.
         let listener = self.base.store.listen(call_id);
-        run.say(Progress::Running {
+        run.report(Progress::Running {
             record: Arc::new(record.clone()),
             ours: false,
         });
         let (mut pause, longest_pause) = self.base.limits.pace.poll;
-        let mut is_first = listener.is_some();
+        // The call may have ended before this listened to it.
+        let mut looks_at_once = listener.is_some();
         let mut has_failed = false;
         while !run.leave_if_alone() {
-            // It may have ended before this listened.
-            if !std::mem::take(&mut is_first) {
+            if !std::mem::take(&mut looks_at_once) {
                 tokio::select! {
                     biased;
                     () = sleep(pause) => {}
-                    () = heard(listener.as_ref()) => {}
-                    // Others can be asked how it ends.
+                    () = notified(listener.as_ref()) => {}
+                    // The requests can ask other gateways for the outcome.
                     () = self.base.draining.cancelled() => return run.end(Ok(Arc::new(record)), false),
                 }
                 pause = (pause * 2).min(longest_pause);
             }
-            match self.base.store.load(call_id).await {
-                Ok(Some(
-                    running @ Record {
-                        state: State::Running,
-                        ..
-                    },
-                )) => record = running,
-                // A store that has gone back knows less of it than we have seen.
-                Ok(Some(record)) if record.version < version => {
+            let Ok(Some(found)) = self.base.store.load(call_id).await else {
+                return run.end(Err(ErrorKind::StoreUnavailable), false);
+            };
+            match found.state {
+                State::Running => record = found,
+                // The store has gone back: it knows less of the call than was seen here.
+                _ if found.version < version => {
                     return run.end(Err(ErrorKind::StoreUnavailable), false);
                 }
-                // It may run again since this was read. Only requests that came before that may be told so.
-                Ok(Some(Record {
-                    state: State::Failed(_),
-                    ..
-                })) if !has_failed => {
+                // The call may run again since this was read. Only requests that came before may be told that it failed.
+                State::Failed(_) if !has_failed => {
                     run.close();
-                    (has_failed, is_first) = (true, true);
+                    (has_failed, looks_at_once) = (true, true);
                 }
-                Ok(Some(record)) => {
-                    return run.end(self.memory.with_room(record).map(Arc::new), false);
-                }
-                Ok(None) | Err(_) => return run.end(Err(ErrorKind::StoreUnavailable), false),
+                _ => return run.end(self.memory.with_room(found).map(Arc::new), false),
             }
         }
     }
@@ -423,7 +408,6 @@ impl Engine {
         record: Record,
         kind: ErrorKind,
         run: RunHandle,
-        began: Instant,
     ) {
         run.close();
         let (failure, why) = match &kind {
@@ -435,17 +419,15 @@ impl Engine {
             attempt: record.attempt.id,
             why: Failure::new(failure, why),
         };
-        let record = self.runner.settle_alone(call, record, &event).await;
-        self.runner.ended(call, &record, began);
+        let record = self.sender.settle_alone(call, record, &event).await;
+        self.sender.ended(call, &record);
         let is_closed = matches!(&record.state, State::Failed(failure) if failure.kind == FailureKind::SagaClosed);
-        run.end(
-            if is_closed {
-                Ok(Arc::new(record))
-            } else {
-                Err(kind)
-            },
-            true,
-        );
+        let told = if is_closed {
+            Ok(Arc::new(record))
+        } else {
+            Err(kind)
+        };
+        run.end(told, true);
     }
 
     /// Runs a read without a store: a repetition has no effect.
@@ -454,34 +436,26 @@ impl Engine {
         call: &PreparedCall,
         room: &mut Option<Charge>,
         run: RunHandle,
-        began: Instant,
         deadline: Deadline,
     ) {
         let tool = &call.at.tool;
         let next = transition::ask(tool, None, &self.claims.arrival(call), self.base.now());
-        let Ok(Next {
-            change: Some(change),
-            ..
-        }) = next
-        else {
+        let Some(change) = next.ok().and_then(|next| next.change) else {
             return run.end(Err(ErrorKind::StoreUnavailable), false);
         };
-        self.base
-            .metrics
-            .passed_through
-            .with_label_values(&[&tool.name])
-            .inc();
+        let passed = &self.base.metrics.passed_through;
+        passed.with_label_values(&[&tool.name]).inc();
         call.at.health.earn_retry();
         let begun = Begun {
             record: change.record,
             permit: Permit::default(),
             deadline,
         };
-        let (mut record, _) = self
-            .runner
-            .run_attempts(call, begun, Some(&run), Keep::Nothing)
-            .await;
-        self.runner.ended(call, &record, began);
+        let attempts = self
+            .sender
+            .run_attempts(call, begun, Some(&run), Keep::Nothing);
+        let (mut record, _) = attempts.await;
+        self.sender.ended(call, &record);
         move_in(&mut record, room);
         run.end(Ok(Arc::new(record)), true);
     }

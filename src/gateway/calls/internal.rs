@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::answer::follow;
 use super::engine::Engine;
-use super::prepare::no_request;
+use super::prepare::mistakes;
 use super::prepared::{Patience, PreparedCall};
 use super::shared_run::Progress;
 use crate::core::key::{self, Lookup};
@@ -15,60 +13,47 @@ use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::prints::Prints;
 use crate::core::record::{CallId, Intent, Record};
 use crate::core::redact;
-use crate::core::session::{Brought, LINE_LENGTH};
-use crate::downstream::Client;
 use crate::gateway::error::ErrorKind;
 use crate::gateway::ids::new_call_id;
 use crate::gateway::trace::Trace;
 
 /// A call that the gateway makes itself.
 pub(in crate::gateway) struct InternalCall {
-    pub(in crate::gateway) tenant: String,
-    pub(in crate::gateway) tool: String,
-    /// The key. It begins with [`key::COMPENSATION`], so that no caller can bring it.
-    pub(in crate::gateway) key: String,
-    pub(in crate::gateway) args: serde_json::Value,
-    /// The id, if it is decided already.
-    pub(in crate::gateway) call_id: Option<CallId>,
-    pub(in crate::gateway) user_id: String,
-    pub(in crate::gateway) session_id: String,
-    pub(in crate::gateway) saga_id: String,
-    pub(in crate::gateway) trace_id: String,
+    pub tenant: String,
+    pub tool: String,
+    /// Begins with [`key::COMPENSATION`], so that no caller can bring this key.
+    pub key: String,
+    pub args: serde_json::Value,
+    /// The call id, if it is decided already.
+    pub call_id: Option<CallId>,
+    pub user_id: String,
+    pub session_id: String,
+    pub saga_id: String,
+    pub trace_id: String,
 }
 
 impl Engine {
-    /// Runs a call of the gateway's own, in the way of any other.
+    /// Runs a call of the gateway's own, in the way of any other call.
     ///
-    /// It is claimed, kept in the ledger, retried, and held when its outcome is unknown. A
-    /// repetition is the same call.
+    /// The call is claimed, kept in the ledger, retried, and held when its outcome is unknown. A repetition is the
+    /// same call.
     ///
     /// # Errors
-    /// Why nothing was sent; or that it is not known yet how it ended.
+    /// Why nothing was sent; or that the outcome is not known yet.
     pub(in crate::gateway) async fn run_internal(
         self: &Arc<Self>,
         own: InternalCall,
     ) -> Result<Arc<Record>, ErrorKind> {
         let at = self.base.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
         let may_claim = self.prepare.recipes.know_recipes(&at).await?;
-        // It may have been made before the configuration was another.
-        let mistakes = at
-            .tool
-            .schema
-            .as_ref()
-            .map(|schema| schema.mistakes(&own.args));
-        let mistakes = mistakes.filter(|mistakes| !mistakes.is_empty());
-        let mistakes = mistakes.or_else(|| no_request(&at.tool, &own.args));
-        let complaint = mistakes.map(ErrorKind::InvalidArguments);
+        // The arguments may have been made under an earlier configuration.
+        let complaint = mistakes(&at.tool, &own.args).map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();
         let secrets = self.prepare.secrets.current();
         let fingerprint = at.recipe.fingerprint(&secrets.today, &own.args);
-        let prints = Prints::of(
-            &at.recipe,
-            &self.prepare.recipes.earlier(&at),
-            &secrets,
-            &own.args,
-        );
+        let earlier = self.prepare.recipes.earlier(&at);
+        let prints = Prints::of(&at.recipe, &earlier, &secrets, &own.args);
         let intent = Intent {
             call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),
             tenant: own.tenant,
@@ -95,28 +80,16 @@ impl Engine {
             is_runtime: false,
         };
         let (wait, session_wait) = (at.tool.longest(), at.tool.session.wait);
-        let brought = Brought::default();
         let trace = Trace::of(&intent.trace_id, self.base.limits.sample);
         let call = PreparedCall {
-            at,
-            intent: Arc::new(intent),
             names: [name].into(),
             prints: Arc::new(prints),
-            read_by: None,
-            runtime: None,
             raw: args.clone(),
             complaint,
             may_claim,
-            told_key: None,
-            args,
-            message: None,
-            brought,
-            longest_line: LINE_LENGTH,
-            new_keys: None,
-            client: Client::default(),
-            trace,
+            ..PreparedCall::new(at, Arc::new(intent), args, trace)
         };
-        let (progress, _) = self.join_or_begin(call, Instant::now());
+        let (progress, _) = self.join_or_begin(call);
         match follow(progress, Patience::default(), wait, session_wait).await {
             Progress::Ended { record, .. } => record,
             Progress::Claiming | Progress::Queued | Progress::Running { .. } => {
@@ -124,7 +97,7 @@ impl Engine {
                     retry_after: Duration::ZERO,
                 })
             }
-            Progress::Unwritten { .. } | Progress::Lost { .. } => {
+            Progress::Unwritten(_) | Progress::Lost(_) => {
                 Err(ErrorKind::OutcomeUnknown { retry_after: None })
             }
         }

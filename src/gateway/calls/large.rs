@@ -1,4 +1,4 @@
-//! Reads large requests apart from the runtime's workers, so that they hold up nothing else.
+//! Reads large requests apart from the runtime's workers, so that they delay no other request.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 /// The size from which reading a request keeps a worker busy for too long.
 const LARGE: usize = 64 * 1024;
 
-/// How long a request without memory for its result waits to be looked up.
+/// How long a request without memory for its result waits for a look at the store.
 const WITHOUT_ROOM: Duration = Duration::from_secs(1);
 
 /// Bounds how many large requests are read or looked up at once.
@@ -28,19 +28,20 @@ impl LargeRequests {
         }
     }
 
-    /// A place to look up a request without memory for its result; `None`: the store is slow, and
-    /// all places are taken.
-    pub(in crate::gateway) async fn without_room(&self) -> Option<SemaphorePermit<'_>> {
+    /// A place to look up a request without memory for its result.
+    ///
+    /// `None`: the store is slow, and all places are taken.
+    pub(super) async fn without_room(&self) -> Option<SemaphorePermit<'_>> {
         let place = timeout(WITHOUT_ROOM, self.without_room.acquire()).await;
         place.ok()?.ok()
     }
 
-    /// Reads a request of so many bytes. Only a few large ones are read at the same time.
+    /// Reads a request of this size. Only a few large requests are read at the same time.
     pub async fn read_off_workers<T>(&self, bytes: usize, read: impl FnOnce() -> T) -> T {
         if bytes < LARGE {
             return read();
         }
-        // Never closed.
+        // This semaphore is never closed.
         let _place = self.reading.acquire().await;
         match Handle::current().runtime_flavor() {
             // The worker's other tasks go on elsewhere.

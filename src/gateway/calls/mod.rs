@@ -2,19 +2,18 @@
 
 mod answer; // what a caller is told
 mod attempt; // one dispatch and its evidence
-mod claim; // take the key, or find out who has it
+mod claim; // claim the key, or find the call that holds it
 mod duplicates; // counted, and written down a moment later
 mod engine; // the story of a call
 mod internal; // calls that the gateway makes itself
 mod large; // large requests are read off the workers
 mod outgoing; // the request that an attempt sends
 mod prepare; // request, tool and caller → a call with a key
-mod prepared; // a request as it came in, and as it is known to be good
+mod prepared; // a request as it came, and as a call with a key
 mod preview; // what a request would meet
 mod queue; // wait for an exclusive session
-mod recognise; // the first request for an adopted call
-mod refusal; // what a request met, and begins nothing
-mod replay; // a result that is remembered
+mod refusal; // why a request begins nothing
+mod replay; // answer from memory, or wait for the run
 mod result_memory; // memory for results, kept before their calls are claimed
 mod rounds; // requests that answer what a server asked
 mod run; // attempts until core says enough; settle
@@ -31,11 +30,9 @@ pub(super) use self::large::LargeRequests;
 pub use self::outgoing::{ToolRequest, probe_url};
 pub(super) use self::prepare::Preparer;
 pub use self::prepare::identify;
-pub(super) use self::prepared::Passed;
-pub(super) use self::prepared::PreparedCall;
 pub use self::prepared::{Answers, Patience, Request};
+pub(super) use self::prepared::{Passed, PreparedCall};
 pub use self::preview::{Preview, Would};
-pub(super) use self::queue::SessionQueue;
 pub(super) use self::result_memory::ResultMemory;
-pub(super) use self::run::{Begun, Keep, Runner};
+pub(super) use self::run::Begun;
 pub(super) use self::shared_run::SharedRuns;

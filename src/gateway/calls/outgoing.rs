@@ -11,12 +11,12 @@ use super::prepared::PreparedCall;
 use crate::core::proxy::image;
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
-use crate::core::request::{KEY_HEADER, Mistakes, Sent};
+use crate::core::request::{KEY_HEADER, Mistakes};
 use crate::core::tool::{Effect, Tool};
 use crate::downstream::{Deadline, Endpoint, Party, Request};
 use crate::gateway::tools::ToolAt;
 
-/// A call as its tool gets it. Further headers may say more about the call.
+/// A call as its tool gets it. An attempt adds further headers about the call.
 pub struct ToolRequest<'a> {
     pub endpoint: Cow<'a, Endpoint>,
     /// The headers, with the key and the call's id.
@@ -28,27 +28,32 @@ impl<'a> ToolRequest<'a> {
     /// The request of these arguments under a key.
     ///
     /// # Errors
-    /// By today's configuration they make no request.
+    /// By today's configuration the arguments make no request.
     pub fn new(at: &'a ToolAt, args: &Bytes, key: &str, call_id: CallId) -> Result<Self, String> {
-        let mut endpoint = Cow::Borrowed(&at.endpoint);
-        let (mut headers, body);
-        match &at.tool.request {
-            // Of an MCP server.
-            None => {
-                headers = about(key, KEY_HEADER, call_id);
-                body = args.clone();
-            }
-            Some(shape) => {
-                let sent = shape.make(args, key);
-                let sent = sent.map_err(|mistakes| in_words(&mistakes))?;
-                headers = about(key, &shape.key_header, call_id);
-                add(&mut headers, &sent)?;
-                if let Some(url) = &sent.url {
-                    endpoint = Cow::Owned(endpoint.for_call(url)?);
-                }
-                body = sent.body;
-            }
+        let Some(shape) = &at.tool.request else {
+            // A tool of an MCP server gets the arguments as they are.
+            return Ok(Self {
+                endpoint: Cow::Borrowed(&at.endpoint),
+                headers: about(key, KEY_HEADER, call_id),
+                body: args.clone(),
+            });
+        };
+        let sent = shape.make(args, key);
+        let sent = sent.map_err(|mistakes| in_words(&mistakes))?;
+        let mut headers = about(key, &shape.key_header, call_id);
+        if let Some(content_type) = sent.content_type {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
+        for (name, value) in &sent.headers {
+            let name: HeaderName = name.parse().map_err(|_| "a header has no name")?;
+            let value = HeaderValue::from_str(value).map_err(|_| "a header has no value")?;
+            headers.insert(name, value);
+        }
+        let endpoint = match &sent.url {
+            Some(url) => Cow::Owned(at.endpoint.for_call(url)?),
+            None => Cow::Borrowed(&at.endpoint),
+        };
+        let body = sent.body;
         Ok(Self {
             endpoint,
             headers,
@@ -68,7 +73,7 @@ pub(super) fn outgoing<'a>(
     send_before: Deadline,
 ) -> Result<(Cow<'a, Endpoint>, Request), String> {
     let (tool, intent) = (&call.at.tool, &record.intent);
-    // What was not kept is there only with the request itself.
+    // Masked arguments are known only from the request itself.
     let args = if redact::is_whole(&intent.args) {
         &intent.args
     } else {
@@ -81,13 +86,13 @@ pub(super) fn outgoing<'a>(
             let mut made = ToolRequest::new(&call.at, args, &key, intent.call_id)?;
             let headers = &mut made.headers;
             if let Some(token) = record.fencing {
-                say(headers, "fencing-token", &token.to_string());
+                add_header(headers, "fencing-token", &token.to_string());
             }
             if !intent.session_id.is_empty() {
-                say(headers, "x-session-id", &intent.session_id);
+                add_header(headers, "x-session-id", &intent.session_id);
             }
             for (name, value) in trace {
-                say(headers, name, &value);
+                add_header(headers, name, &value);
             }
             made
         }
@@ -104,10 +109,10 @@ pub(super) fn outgoing<'a>(
     Ok((made.endpoint, request))
 }
 
-/// A caller's request to an API, as it came but for the key.
+/// A caller's request to an API, as it came, with the call's key.
 ///
 /// # Errors
-/// It is not there any more, and what is kept of it is not whole.
+/// The request itself is gone, and only a part of it is stored.
 fn passed_on<'a>(
     call: &'a PreparedCall,
     record: &Record,
@@ -118,7 +123,7 @@ fn passed_on<'a>(
     let message = call.message.clone().or_else(stored);
     let message = message.ok_or("the request is not kept as a whole")?;
     let (endpoint, mut headers) = call.at.endpoint.for_message(&message)?;
-    say(&mut headers, key_header, &intent.lookup.for_tool());
+    add_header(&mut headers, key_header, &intent.lookup.for_tool());
     Ok(ToolRequest {
         endpoint: Cow::Owned(endpoint),
         headers,
@@ -129,7 +134,7 @@ fn passed_on<'a>(
 /// The URL of a probe, from the stored arguments.
 ///
 /// # Errors
-/// It cannot be asked, or they make no URL.
+/// The tool has no probe, or the arguments make no URL.
 pub fn probe_url(tool: &Tool, args: &Bytes, key: &str) -> Result<String, String> {
     let target = tool.probe.as_ref().ok_or("the tool has no door for it")?;
     let args: Value = match target.used().next() {
@@ -143,34 +148,22 @@ pub fn probe_url(tool: &Tool, args: &Bytes, key: &str) -> Result<String, String>
 }
 
 fn in_words(mistakes: &Mistakes) -> String {
-    let said = mistakes
+    let words = mistakes
         .iter()
         .map(|(place, why)| format!("{place}: {why}"));
-    said.collect::<Vec<_>>().join("; ")
+    words.collect::<Vec<_>>().join("; ")
 }
 
-fn add(headers: &mut HeaderMap, sent: &Sent) -> Result<(), String> {
-    if let Some(content_type) = sent.content_type {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    }
-    for (name, value) in &sent.headers {
-        let name: HeaderName = name.parse().map_err(|_| "a header has no name")?;
-        let value = HeaderValue::from_str(value).map_err(|_| "a header has no value")?;
-        headers.insert(name, value);
-    }
-    Ok(())
-}
-
-/// The gateway's headers about a call. None of the caller's own are among them.
+/// The gateway's headers about a call, without any of the caller's own.
 fn about(key: &str, key_header: &str, call_id: CallId) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    say(&mut headers, key_header, key);
-    say(&mut headers, "x-call-id", &call_id.to_string());
+    add_header(&mut headers, key_header, key);
+    add_header(&mut headers, "x-call-id", &call_id.to_string());
     headers
 }
 
-/// Adds a header. Values were checked when they came in; one that fits no header is left out.
-fn say(headers: &mut HeaderMap, name: &str, value: &str) {
+/// Adds a header. Values were checked when they came in; a value that fits no header is left out.
+fn add_header(headers: &mut HeaderMap, name: &str, value: &str) {
     let value = HeaderValue::from_bytes(value.as_bytes());
     if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value) {
         headers.insert(name, value);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::core::key::GroupKey;
 use crate::core::mcp::round::{self, Answer};
@@ -30,7 +31,7 @@ pub struct Request {
     pub tool: String,
     /// The arguments as JSON, as the caller wrote them.
     pub args: String,
-    /// Empty if the caller named none; so is `session_id`.
+    /// Empty if the caller named no user; so is `session_id`.
     pub user_id: String,
     pub session_id: String,
     /// Empty if the call belongs to no saga.
@@ -84,31 +85,32 @@ pub struct Patience {
     pub longest: Option<Duration>,
 }
 
-/// An arrival whose tool, arguments and key are known to be good.
+/// A request whose tool, arguments and key are known to be good.
 #[derive(Clone)]
 pub(in crate::gateway) struct PreparedCall {
+    /// When its request came.
+    pub began: Instant,
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
-    /// The names by which it may be found, today's key first. Of a stored call that is sent once
-    /// more: none.
+    /// The names by which the call may be found, today's key first. None for a stored call that is sent once more.
     pub names: Arc<[Name]>,
     /// Its fingerprints by earlier recipes.
     pub prints: Arc<Prints>,
-    /// The recipes and secrets of its names. `None`: they never change.
-    pub read_by: Option<ReadWith>,
+    /// The recipes and secrets of its names. `None`: the names never change.
+    pub read_by: Option<ReadBy>,
     /// The key that the caller's runtime brought.
     pub runtime: Option<key::Key>,
     /// The arguments as they came, until it is known which call it is.
     pub raw: Bytes,
-    /// Why it is no call by today's configuration.
+    /// Why the request is no call by today's configuration.
     ///
     /// The caller is told only if no stored call is the same.
     pub complaint: Option<ErrorKind>,
-    /// Whether the recipes of keys are written down, so that it may be claimed.
+    /// Whether the recipes of keys are written down, so that the key may be claimed.
     pub may_claim: bool,
     /// The key in an answer without a result.
     pub told_key: Option<String>,
-    /// The arguments for the tool. Some of the intent's own may be masked.
+    /// The arguments for the tool. In the intent some may be masked.
     pub args: Bytes,
     /// The HTTP request, for an API that callers use as it is.
     pub message: Option<Arc<Message>>,
@@ -125,17 +127,24 @@ pub(in crate::gateway) struct PreparedCall {
 
 /// The recipes and secrets that read a request, beside today's recipe.
 #[derive(Clone)]
-pub(in crate::gateway) struct ReadWith {
+pub(in crate::gateway) struct ReadBy {
     /// The earlier recipes.
     pub recipes: Arc<[RecipeId]>,
     pub secrets: Arc<Secrets>,
 }
 
+impl ReadBy {
+    pub(super) fn new(earlier: &[(RecipeId, Arc<Recipe>)], secrets: Arc<Secrets>) -> Self {
+        let recipes = earlier.iter().map(|(id, _)| *id).collect();
+        Self { recipes, secrets }
+    }
+}
+
 impl PreparedCall {
-    /// A stored call that is to be sent once more, without a caller.
-    pub(in crate::gateway) fn again(at: Arc<ToolAt>, record: &Record, trace: Trace) -> Self {
-        let (intent, args) = (record.intent.clone(), record.intent.args.clone());
+    /// A call without names that no caller waits for.
+    pub(super) fn new(at: Arc<ToolAt>, intent: Arc<Intent>, args: Bytes, trace: Trace) -> Self {
         Self {
+            began: Instant::now(),
             at,
             intent,
             names: [].into(),
@@ -156,8 +165,15 @@ impl PreparedCall {
         }
     }
 
+    /// A stored call that is to be sent once more, without a caller. `sample`: the share of recorded traces.
+    pub(in crate::gateway) fn again(at: Arc<ToolAt>, record: &Record, sample: f64) -> Self {
+        let intent = record.intent.clone();
+        let (args, trace) = (intent.args.clone(), Trace::of(&intent.trace_id, sample));
+        Self::new(at, intent, args, trace)
+    }
+
     /// The same request by other earlier recipes or secrets. `None`: its arguments are gone.
-    pub(in crate::gateway) fn read_again(
+    pub(super) fn read_again(
         &self,
         earlier: &[(RecipeId, Arc<Recipe>)],
         secrets: Arc<Secrets>,
@@ -190,10 +206,7 @@ impl PreparedCall {
             intent: Arc::new(intent),
             names: identity.names.into(),
             prints: Arc::new(identity.prints),
-            read_by: Some(ReadWith {
-                recipes: ids_of(earlier),
-                secrets,
-            }),
+            read_by: Some(ReadBy::new(earlier, secrets)),
             ..self.clone()
         })
     }
@@ -201,8 +214,8 @@ impl PreparedCall {
 
 /// The near-duplicate group of these arguments.
 ///
-/// A call that answers a round has that of the call which asked.
-pub(in crate::gateway) fn similar_group(
+/// A call that answers a round has none: the call that asked has it.
+pub(super) fn similar_group(
     tool: &Tool,
     tenant: &str,
     user_id: &str,
@@ -213,8 +226,4 @@ pub(in crate::gateway) fn similar_group(
         return None;
     }
     session::similar_group(tool, tenant, user_id, args, &secrets.today)
-}
-
-pub(in crate::gateway) fn ids_of(recipes: &[(RecipeId, Arc<Recipe>)]) -> Arc<[RecipeId]> {
-    recipes.iter().map(|(id, _)| *id).collect()
 }

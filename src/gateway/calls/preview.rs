@@ -1,13 +1,13 @@
-//! Previews: what a request would meet if it were sent now. Nothing is claimed and nothing is
-//! counted.
+//! Previews: what a request would meet if it were sent now. Nothing is claimed, and nothing is counted.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::read;
+use super::answer::answer_from;
 use super::engine::Engine;
 use super::prepared::{PreparedCall, Request};
-use super::refusal::{expired, reused};
+use super::refusal::{expired, refusal};
 use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
@@ -27,11 +27,11 @@ pub struct Preview {
 
 /// The answer to a request, as far as its key decides it.
 ///
-/// Session, tool and store are not asked whether the call may begin.
+/// A preview does not ask session, tool and store whether the call may begin.
 #[derive(Debug)]
 pub enum Would {
     Run,
-    /// The call is running; its result would be waited for.
+    /// The call is running; the request would wait for its result.
     Wait,
     /// The stored result would be answered.
     Replay,
@@ -43,96 +43,71 @@ impl Engine {
     /// Reads a request as a call does, and looks once for a stored call.
     ///
     /// # Errors
-    /// Why the request would be refused whatever is there, or the store does not answer.
+    /// Why the request would be refused whatever is stored; or the store does not answer.
     pub async fn preview(&self, caller: &Caller, request: Request) -> Result<Preview, Error> {
-        let at = self.prepare.at_for(caller, &request)?;
-        let call = self
-            .prepare
-            .prepare(at, caller, request, &RequestSpan::default())
-            .await?;
-        let intent = &call.intent;
-        let with_key = |kind: ErrorKind| Error {
-            key: call.told_key.clone(),
-            ..kind.alone()
-        };
-        let holders = self.claims.look_up(&call).await.map_err(with_key)?;
-        let prints = self
-            .claims
-            .compared(&call, call.prints.clone(), &holders)
-            .await
-            .map_err(with_key)?;
-        let now = self.base.now();
-        let record = |place: usize| holders.get(place).map(|holder| holder.record.clone());
-        let (mut is_expired, mut old) = (false, None);
-        let holder = match call::meet(&holders, &call.names, intent, &prints, now) {
-            Met::Call(place) => record(place),
-            Met::Expired(place) => {
-                is_expired = true;
-                record(place)
-            }
-            Met::Free { instead_of, .. } => {
-                old = instead_of.first().copied().and_then(record);
-                None
-            }
-        };
-        let arrival = PreparedCall {
-            prints,
-            ..call.clone()
-        };
-        let next = transition::ask(
-            &call.at.tool,
-            holder.as_ref().or(old.as_ref()),
-            &self.claims.arrival(&arrival),
-            now,
+        let (at, span) = (
+            self.prepare.at_for(caller, &request)?,
+            RequestSpan::default(),
         );
-        let next = next.map_err(|_| with_key(ErrorKind::StoreUnavailable))?;
-        // What is found is the answer; if nothing is, why it is no call today.
+        let call = self.prepare.prepare(at, caller, request, &span).await?;
+        let (intent, key) = (call.intent.clone(), call.told_key.clone());
+        let would = self.would(caller, call).await;
+        let (would, meets) = would.map_err(|kind| Error {
+            key,
+            ..kind.alone()
+        })?;
+        Ok(Preview {
+            intent,
+            would,
+            meets,
+        })
+    }
+
+    async fn would(
+        &self,
+        caller: &Caller,
+        call: PreparedCall,
+    ) -> Result<(Would, Option<Record>), ErrorKind> {
+        let holders = self.claims.look_up(&call).await?;
+        let mut call = Cow::Owned(call);
+        self.claims.compare_with(&mut call, &holders).await?;
+        let (tool, now) = (&call.at.tool, self.base.now());
+        let met = call::meet(&holders, &call.names, &call.intent, &call.prints, now);
+        let place = match &met {
+            Met::Call(place) | Met::Expired(place) => Some(place),
+            Met::Free { instead_of, .. } => instead_of.first(),
+        };
+        let held = place.and_then(|place| holders.get(*place));
+        let held = held.map(|holder| &holder.record);
+        let next = transition::ask(tool, held, &self.claims.arrival(&call), now);
+        let action = next.map_err(|_| ErrorKind::StoreUnavailable)?.action;
+        let is_expired = matches!(met, Met::Expired(_));
+        let runs = matches!(action, Action::Claim | Action::Run);
+        // A stored call is the answer. Without one the caller is told why the request is no call today.
         if let Some(complaint) = &call.complaint
             && !is_expired
-            && matches!(
-                next.action,
-                Action::Claim | Action::Run | Action::RefuseReused
-            )
+            && (runs || action == Action::RefuseReused)
         {
-            return Err(with_key(complaint.clone()));
+            return Err(complaint.clone());
         }
-        let would = match (next.action, &holder) {
-            (_, held) if is_expired => {
-                Would::Refuse(expired(intent, &arrival.prints, held.as_ref()))
-            }
-            (Action::Claim | Action::Run, _) => Would::Run,
+        let would = match (action, held) {
+            (_, held) if is_expired => Would::Refuse(expired(&call, held)),
+            _ if runs => Would::Run,
             (Action::Wait, _) => Would::Wait,
             (Action::Answer | Action::TakeFingerprint, Some(held)) => {
-                match read(
-                    &Arc::new(held.clone()),
-                    true,
-                    Duration::ZERO,
-                    self.base.now(),
-                ) {
+                match answer_from(&Arc::new(held.clone()), true, Duration::ZERO, now) {
                     Ok(_) => Would::Replay,
                     Err(kind) => Would::Refuse(kind),
                 }
             }
-            (action @ (Action::RefuseReused | Action::RefuseUnclear), Some(held)) => {
-                let reused = reused(&call, held, action == Action::RefuseUnclear);
-                Would::Refuse(reused.told_to(caller, &call.at.tool.name))
+            (action, held) => {
+                Would::Refuse(refusal(action, &call, held).told_to(caller, &tool.name))
             }
-            (Action::RefuseExpired, held) => {
-                Would::Refuse(expired(intent, &arrival.prints, held.as_ref()))
-            }
-            (Action::RefuseOtherSaga, _) => Would::Refuse(ErrorKind::of_another_saga()),
-            (Action::RefuseUnfit(why), _) => Would::Refuse(ErrorKind::InvalidRequest(why.into())),
-            // An arrival leads to nothing else.
-            _ => return Err(with_key(ErrorKind::StoreUnavailable)),
         };
-        let meets = holder.or(old).filter(|held| {
+        let meets = held.filter(|held| {
             let intent = &held.intent;
             caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
         });
-        Ok(Preview {
-            intent: call.intent,
-            would,
-            meets,
-        })
+        Ok((would, meets.cloned()))
     }
 }

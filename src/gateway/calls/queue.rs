@@ -1,239 +1,175 @@
-//! Waiting in the line of a session. The rules are in `core::session`.
+//! Waits in the line of an exclusive session. The rules are in `core::session`.
 
 use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
-use super::claim::{ClaimOutcome, Claimer, LinePlace};
-use super::large::LargeRequests;
+use super::claim::{ClaimOutcome, Turn};
+use super::engine::Engine;
 use super::prepared::PreparedCall;
-use super::result_memory::ResultMemory;
-use super::shared_run::{Progress, RunHandle, heard};
+use super::shared_run::{Progress, RunHandle, notified};
 use crate::budget::Charge;
 use crate::core::actor::Actor;
-use crate::core::record::{CallId, Entry};
+use crate::core::record::{CallId, Entry, Intent};
 use crate::core::session::{self, Denied, Lock, Refusal, SessionId};
 use crate::downstream::Deadline;
-use crate::gateway::base::Base;
 use crate::gateway::error::ErrorKind;
-use crate::gateway::places::{Owner, Place, Places};
-use crate::gateway::recovery::LostCalls;
+use crate::gateway::places::Owner;
+use crate::gateway::throttle::NewKey;
 use crate::store::{Due, Listener};
 
-/// A call whose turn in the session has come.
-pub(in crate::gateway) struct Turn {
-    pub(in crate::gateway) claimed: Result<ClaimOutcome, ErrorKind>,
-    /// A place to run.
-    pub(in crate::gateway) place: Option<Place>,
-    /// Memory for its result.
-    pub(in crate::gateway) room: Option<Charge>,
-    /// Nothing is sent after this.
-    pub(in crate::gateway) deadline: Deadline,
-}
-
-/// Claims keys in the order of their sessions' lines.
-pub(in crate::gateway) struct SessionQueue {
-    pub(in crate::gateway) base: Arc<Base>,
-    pub(in crate::gateway) claims: Arc<Claimer>,
-    pub(in crate::gateway) lost: Arc<LostCalls>,
-    pub(in crate::gateway) memory: Arc<ResultMemory>,
-    pub(in crate::gateway) large: Arc<LargeRequests>,
-    /// Places to run.
-    pub(in crate::gateway) running: Places,
-    /// Places to wait.
-    pub(in crate::gateway) waiting: Places,
-}
-
-impl SessionQueue {
+impl Engine {
     /// Claims the key when the session lets it.
     ///
-    /// Waits in the session's line for as long as the tool allows. While it waits nothing is
-    /// claimed.
-    pub(in crate::gateway) async fn claim_in_session_order(
+    /// Waits in the session's line for as long as the tool allows. While the call waits nothing is claimed.
+    pub(super) async fn claim_in_session_order(
         &self,
         call: &PreparedCall,
         run: &RunHandle,
     ) -> Turn {
-        let policy = &call.at.tool.session;
+        let (policy, owner) = (&call.at.tool.session, Owner::of(&call.intent));
         let came = Instant::now();
-        let (mut line, mut waiting) = (None::<LinePlace>, None);
         let (first_pause, longest_pause) = self.base.limits.pace.poll;
         let mut pause = first_pause;
         let mut new_key = None;
-        let mut heard_of: Option<(CallId, Option<Listener>)> = None;
+        // Once the call has a place in the line: the intent that has it.
+        let mut in_line = None::<Arc<Intent>>;
+        let mut waiting = None;
+        let mut ahead = None::<(CallId, Option<Listener>)>;
         let turn = loop {
-            let longest = call.at.longest_answer();
-            let room = self
-                .memory
-                .reserve(&call.intent.tenant, longest, call.args.len());
-            let place = room
-                .as_ref()
-                .and_then(|_| self.running.take(Owner::of(&call.intent)));
-            let deadline = Deadline::after(call.at.tool.deadline);
-            // Loaded without a memory reservation: few records at once.
-            let alone = match &room {
-                Some(_) => None,
-                None => self.large.without_room().await,
-            };
-            let held = if room.is_none() && alone.is_none() {
-                Err(ErrorKind::NoRoom)
-            } else {
-                self.claims.claim(call, place.is_some(), &mut new_key).await
-            };
-            drop(alone);
-            let (denied, in_line) = match held {
-                Ok(ClaimOutcome::Denied(denied, in_line)) => (denied, in_line),
-                // Nothing of it is claimed, so it can wait for the store as it waits for its session.
-                Err(ErrorKind::StoreUnavailable)
-                    if line.is_some() && came.elapsed() < policy.wait =>
-                {
-                    drop((place, room));
-                    tokio::select! {
-                        biased;
-                        () = sleep(first_pause) => continue,
-                        () = self.base.draining.cancelled() => {
-                            let held = Err(ErrorKind::ShuttingDown);
-                            break Turn { claimed: held, place: None, room: None, deadline };
-                        }
-                    }
-                }
-                Ok(ClaimOutcome::Settled(_)) if room.is_none() => {
-                    break Turn {
-                        claimed: Err(ErrorKind::NoRoom),
-                        place: None,
-                        room: None,
-                        deadline,
-                    };
-                }
-                held => {
-                    break Turn {
-                        claimed: held,
-                        place,
-                        room,
-                        deadline,
-                    };
-                }
-            };
-            drop((place, room));
-            if let Denied::Busy {
-                lock: Some(lock), ..
-            } = &denied
-                && self.clear_left_over(&in_line.session, lock).await
-            {
-                continue;
-            }
+            let turn = self.try_to_claim(call, &mut new_key).await;
+            let deadline = turn.deadline;
             let refused = |kind| Turn {
                 claimed: Err(kind),
                 place: None,
                 room: None,
                 deadline,
             };
-            let behind = match session::verdict(
-                policy,
-                &denied,
-                came.elapsed(),
-                call.at.health.usual_time(),
-                self.base.now(),
-            ) {
+            let (denied, intent) = match turn.claimed {
+                Ok(ClaimOutcome::Denied(denied, intent)) => (denied, intent),
+                // Nothing is claimed yet, so the call waits for the store as it waits for its session.
+                Err(ErrorKind::StoreUnavailable)
+                    if in_line.is_some() && came.elapsed() < policy.wait =>
+                {
+                    drop((turn.place, turn.room));
+                    tokio::select! {
+                        biased;
+                        () = sleep(first_pause) => continue,
+                        () = self.base.draining.cancelled() => break refused(ErrorKind::ShuttingDown),
+                    }
+                }
+                _ => break turn,
+            };
+            drop((turn.place, turn.room));
+            if let Denied::Busy {
+                lock: Some(lock), ..
+            } = &denied
+                && self.clear_left_over(&SessionId::of(&intent), lock).await
+            {
+                continue;
+            }
+            let (usual, now) = (call.at.health.usual_time(), self.base.now());
+            let behind = match session::verdict(policy, &denied, came.elapsed(), usual, now) {
                 Ok(behind) => behind,
                 Err(refusal) => break refused(ErrorKind::Refused(refusal)),
             };
-            line = Some(in_line);
+            in_line = Some(intent);
             if waiting.is_none() {
-                let Some(place) = self.waiting.take(Owner::of(&call.intent)) else {
-                    break refused(ErrorKind::Refused(Refusal::Busy {
-                        retry_after: call.at.health.usual_time(),
-                    }));
-                };
-                waiting = Some(place);
-                run.say(Progress::Queued);
+                waiting = self.waiting.take(owner.clone());
+                if waiting.is_none() {
+                    let retry_after = call.at.health.usual_time();
+                    break refused(ErrorKind::Refused(Refusal::Busy { retry_after }));
+                }
+                run.report(Progress::Queued);
             }
-            if heard_of.as_ref().is_none_or(|(whom, _)| *whom != behind) {
-                heard_of = Some((behind, self.base.store.listen(behind)));
-                // It may have ended before this listened.
-                continue;
-            }
-            let listener = heard_of
-                .as_ref()
-                .and_then(|(_, listener)| listener.as_ref());
+            let listener = match &ahead {
+                Some((call_id, listener)) if *call_id == behind => listener.as_ref(),
+                _ => {
+                    ahead = Some((behind, self.base.store.listen(behind)));
+                    // The call ahead may have ended before this listened to it.
+                    continue;
+                }
+            };
             tokio::select! {
                 biased;
                 () = sleep(pause.min(policy.wait.saturating_sub(came.elapsed()))) => {}
-                () = heard(listener) => {}
+                () = notified(listener) => {}
                 () = self.base.draining.cancelled() => break refused(ErrorKind::ShuttingDown),
             }
             pause = (pause * 2).min(longest_pause);
         };
         if let Err(ErrorKind::Refused(refusal)) = &turn.claimed {
-            self.base
-                .metrics
-                .denied
-                .with_label_values(&[&call.at.tool.name, refusal.as_str()])
-                .inc();
+            let labels = [&call.at.tool.name, refusal.as_str()];
+            self.base.metrics.denied.with_label_values(&labels).inc();
         }
-        if let (Some(place), false) = (line, matches!(turn.claimed, Ok(ClaimOutcome::Ours(..)))) {
-            // The next in line need not wait until its place is forgotten.
-            let left = self
-                .base
-                .store
-                .leave_line(&place.session, place.call_id)
-                .await;
-            drop(left);
+        if let (Some(intent), false) = (in_line, matches!(turn.claimed, Ok(ClaimOutcome::Ours(..))))
+        {
+            // The next in line need not wait until the store forgets this call's place.
+            let (session, store) = (SessionId::of(&intent), &self.base.store);
+            drop(store.leave_line(&session, intent.call_id).await);
         }
         turn
     }
 
-    /// Frees a lock that its holder will not free; returns whether anything has changed.
+    /// Takes memory and a place to run, and tries to claim the key.
+    async fn try_to_claim<'a>(
+        &'a self,
+        call: &PreparedCall,
+        new_key: &mut Option<NewKey<'a>>,
+    ) -> Turn {
+        let (tenant, longest) = (&call.intent.tenant, call.at.longest_answer());
+        let room = self.memory.reserve(tenant, longest, call.args.len());
+        let has_room = |_: &Charge| self.running.take(Owner::of(&call.intent));
+        let place = room.as_ref().and_then(has_room);
+        let deadline = Deadline::after(call.at.tool.deadline);
+        let claimed = match &room {
+            Some(_) => self.claims.claim(call, place.is_some(), new_key).await,
+            // Few records at once are loaded without memory for their results.
+            None => match self.large.without_room().await {
+                Some(_alone) => match self.claims.claim(call, false, new_key).await {
+                    Ok(ClaimOutcome::Settled(_)) => Err(ErrorKind::NoRoom),
+                    claimed => claimed,
+                },
+                None => Err(ErrorKind::NoRoom),
+            },
+        };
+        Turn {
+            claimed,
+            place,
+            room,
+            deadline,
+        }
+    }
+
+    /// Frees a lock that its holder will not free. Returns whether anything has changed.
     ///
     /// The holder's gateway is gone, or the configuration has changed since.
     async fn clear_left_over(&self, id: &SessionId, lock: &Lock) -> bool {
-        let now = self.base.now();
+        let (store, now) = (&self.base.store, self.base.now());
         if now < lock.lease_until {
             return false;
         }
-        let Ok(holder) = self.base.store.load(lock.call_id).await else {
+        let Ok(holder) = store.load(lock.call_id).await else {
             return false;
         };
         if session::is_left_over(lock, holder.as_ref(), now) {
             let detail = format!("the lock of call {} was left over", lock.call_id);
-            let by = Actor::Gateway(self.base.instance).to_string();
-            let entry = Entry {
-                at: now,
-                event: "left_over".into(),
-                attempt: None,
-                outcome: None,
-                by,
-                detail,
-            };
-            let unlocked = self
-                .base
-                .store
-                .unlock(id, lock, &entry)
-                .await
-                .unwrap_or(false);
+            let by = Actor::Gateway(self.base.instance);
+            let entry = Entry::new(now, "left_over", by, detail);
+            let unlocked = store.unlock(id, lock, &entry).await.unwrap_or(false);
             if unlocked {
                 // The call itself may be gone.
-                let trace_id = holder
-                    .as_ref()
-                    .map(|record| record.intent.trace_id.as_str());
+                let trace_id = holder.as_ref().map(|record| &record.intent.trace_id[..]);
                 tracing::warn!(call_id = %lock.call_id, trace_id, "the lock of a session was left over");
             }
             return unlocked;
         }
-        // Its lease is over: it becomes unknown, and with that its session is free.
-        match holder {
-            Some(record) => self
-                .lost
-                .settle_lost(
-                    Due {
-                        record,
-                        owner_ended: false,
-                    },
-                    now,
-                )
-                .await
-                .unwrap_or(false),
-            None => false,
-        }
+        let Some(record) = holder else { return false };
+        // The lease of the holder is over: the holder becomes unknown, and that frees its session.
+        let due = Due {
+            record,
+            owner_ended: false,
+        };
+        self.lost.settle_lost(due, now).await.unwrap_or(false)
     }
 }

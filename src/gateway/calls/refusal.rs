@@ -1,28 +1,23 @@
-//! Why a request begins nothing: a stored call blocks it.
+//! The failure for a request that begins nothing because a stored call blocks it.
 
 use super::prepared::PreparedCall;
 use crate::core::call::Action;
 use crate::core::key::Source;
 use crate::core::proxy::Policy;
-use crate::core::recipe::prints::{Prints, Sameness};
-use crate::core::record::{Intent, Record};
+use crate::core::recipe::prints::Sameness;
+use crate::core::record::Record;
 use crate::gateway::error::{Differs, ErrorKind, Reused};
 
-/// The failure for a refusal that core has decided.
-pub(in crate::gateway) fn refusal(
-    action: Action,
-    call: &PreparedCall,
-    prints: &Prints,
-    held: Option<&Record>,
-) -> ErrorKind {
+/// The failure for a refusal that core has decided. `held`: the stored call that blocks the request.
+pub(super) fn refusal(action: Action, call: &PreparedCall, held: Option<&Record>) -> ErrorKind {
     match (action, held) {
         (Action::RefuseReused, Some(held)) => {
-            // What it asks for is no call today, and is not found to have been one.
+            // The request is no call today, and no earlier recipe says that it was one.
             let complaint = call.complaint.clone();
             complaint.unwrap_or_else(|| reused(call, held, false))
         }
         (Action::RefuseUnclear, Some(held)) => reused(call, held, true),
-        (Action::RefuseExpired, held) => expired(&call.intent, prints, held),
+        (Action::RefuseExpired, held) => expired(call, held),
         (Action::RefuseOtherSaga, _) => ErrorKind::of_another_saga(),
         (Action::RefuseUnfit(why), _) => ErrorKind::InvalidRequest(why.into()),
         // An arrival leads to nothing else.
@@ -31,16 +26,12 @@ pub(in crate::gateway) fn refusal(
 }
 
 /// The failure for a key that stands for another call, or may.
-pub(in crate::gateway) fn reused(
-    call: &PreparedCall,
-    there: &Record,
-    is_unclear: bool,
-) -> ErrorKind {
+fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
     let intent = &call.intent;
-    // Whatever key comes with the same business fields meets the same call.
+    // Every key with the same business fields meets the same call.
     let is_business = intent.key_source == Source::Business
-        && there.all_names().any(|name| *name == intent.lookup);
-    // Under another credential it may be the same call: a token was refreshed.
+        && held.all_names().any(|name| *name == intent.lookup);
+    // With another credential it may be the same call: a token was refreshed.
     let has_credentials = |policy: &Policy| policy.passes_authorization;
     let is_unclear = is_unclear || call.at.tool.proxy.as_ref().is_some_and(has_credentials);
     let reused = match (is_unclear, is_business) {
@@ -51,35 +42,29 @@ pub(in crate::gateway) fn reused(
     };
     // The arguments of an alias are not kept, nor are those of an adopted call.
     let is_comparable = reused != Reused::Unclear
-        && !there.is_adopted()
+        && !held.is_adopted()
         && call.message.is_none()
         && intent
             .all_names()
-            .any(|name| there.intent.all_names().any(|own| own == name));
+            .any(|name| held.intent.all_names().any(|own| own == name));
     let places = if is_comparable {
-        call.at.recipe.differing(&there.intent.args, &call.raw)
+        call.at.recipe.differing(&held.intent.args, &call.raw)
     } else {
         Vec::new()
     };
-    let differs = Differs {
-        places,
-        made_by: there.intent.made_by.clone(),
-    };
+    let made_by = held.intent.made_by.clone();
     ErrorKind::KeyReused {
-        call_id: there.intent.call_id,
+        call_id: held.intent.call_id,
         reused,
-        differs,
+        differs: Differs { places, made_by },
     }
 }
 
 /// The failure for a key whose call is past its window.
 ///
-/// A request that cannot be compared may be a repetition.
-pub(in crate::gateway) fn expired(
-    intent: &Intent,
-    prints: &Prints,
-    there: Option<&Record>,
-) -> ErrorKind {
-    let is_repetition = there.is_none_or(|there| prints.compare(intent, there) != Sameness::Other);
+/// A request that cannot be compared counts as a repetition.
+pub(super) fn expired(call: &PreparedCall, held: Option<&Record>) -> ErrorKind {
+    let compare = |held| call.prints.compare(&call.intent, held);
+    let is_repetition = held.is_none_or(|held| compare(held) != Sameness::Other);
     ErrorKind::KeyExpired { is_repetition }
 }

@@ -21,14 +21,14 @@ impl Engine {
     ///
     /// Looks only for the call that holds the request's first name: if several stored calls match a request, `core`
     /// prefers that one.
-    pub(in crate::gateway) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
+    pub(super) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
         let finished = self.base.finished.as_ref()?;
         let record = finished.get(&call.intent.lookup)?;
         if self.base.is_out_of_time() {
             return None;
         }
         let now = self.base.now();
-        // Past its retention the store may have deleted it, and its name may be free.
+        // After its retention the store may have deleted the call, and its name may be free.
         if !record.is_kept_at(after(now, signed(finished.slack()))) {
             return None;
         }

@@ -14,7 +14,7 @@ pub struct ResultMemory {
 }
 
 impl ResultMemory {
-    /// Reserves memory for a call's longest result and its arguments, if there is any.
+    /// Reserves memory for a call's longest result and its arguments. `None`: there is not enough.
     ///
     /// `longest`: for a tool with a bound of its own.
     pub(in crate::gateway) fn reserve(
@@ -28,18 +28,15 @@ impl ResultMemory {
     }
 
     /// A loaded record, with memory for its result.
-    pub(in crate::gateway) fn with_room(&self, mut record: Record) -> Result<Record, ErrorKind> {
+    pub(super) fn with_room(&self, mut record: Record) -> Result<Record, ErrorKind> {
         let bytes = record.state.kept_mut().map_or(0, |json| json.len());
         let room = self.budget.charge(&record.intent.tenant, bytes);
         move_in(&mut record, &mut Some(room.map_err(|_| ErrorKind::NoRoom)?));
         Ok(record)
     }
 
-    /// The same of a record that is remembered, without a copy of its result.
-    pub(in crate::gateway) fn with_room_beside(
-        &self,
-        mut record: Record,
-    ) -> Result<Record, ErrorKind> {
+    /// A remembered record, with memory for its result. Does not copy the result.
+    pub(super) fn with_room_beside(&self, mut record: Record) -> Result<Record, ErrorKind> {
         if let Some(json) = record.state.kept_mut() {
             let room = self.budget.charge(&record.intent.tenant, json.len());
             let room = room.map_err(|_| ErrorKind::NoRoom)?;
@@ -50,7 +47,7 @@ impl ResultMemory {
 }
 
 /// Ties the reserved memory to the result, until its last copy is dropped.
-pub(in crate::gateway) fn move_in(record: &mut Record, room: &mut Option<Charge>) {
+pub(super) fn move_in(record: &mut Record, room: &mut Option<Charge>) {
     if let Some(json) = record.state.kept_mut()
         && let Some(room) = room.take()
     {

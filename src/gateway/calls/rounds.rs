@@ -6,7 +6,7 @@ use super::engine::Engine;
 use super::prepared::{Answers, Request};
 use crate::core::caller::Caller;
 use crate::core::json;
-use crate::core::mcp::round::{self, Answer};
+use crate::core::mcp::round;
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{Intent, Record};
 use crate::gateway::error::{Error, ErrorKind, unavailable};
@@ -27,23 +27,27 @@ impl Engine {
             return Ok(request);
         };
         let (store, unknown) = (&self.base.store, || ErrorKind::UnknownRound.alone());
-        // First: another tenant's call must take as long as one that is not there.
+        // Asked first: a call of another tenant must take as long as one that does not exist.
         let maker = store.maker(answer.asked_by).await.map_err(unavailable)?;
         maker
             .filter(|by| by.tenant == caller.tenant && by.tool == at.tool.name)
             .ok_or_else(unknown)?;
-        // Of what is read from here on, until it is compared.
+        // Held for the call that asked, until it is compared.
         let room = self
             .memory
             .reserve(&caller.tenant, None, request.args.len());
         let _room = room.ok_or_else(|| ErrorKind::NoRoom.alone())?;
         let asked = store.load(answer.asked_by).await.map_err(unavailable)?;
-        let asked = asked.filter(|asked| is_its_round(asked, at, &request, &answer));
-        let asked = asked.ok_or_else(unknown)?;
+        let is_its_round = |asked: &Record| {
+            at.is_of_upstream()
+                && asked.intent.user_id == request.user_id
+                && round::asked_by(asked).is_some_and(|round| round.state == answer.state)
+        };
+        let asked = asked.filter(is_its_round).ok_or_else(unknown)?;
         if !self.asks_for_the_same(at, &request, &asked)? {
             return Err(unknown());
         }
-        // What is undone with the call that asked is undone with what it did in the end.
+        // An abort of the saga of the call that asked must also undo the effect of this call.
         if request.saga_id.is_empty() {
             request.saga_id.clone_from(&asked.intent.saga_id);
         }
@@ -64,10 +68,8 @@ impl Engine {
         let args = round::as_asked(&request.args, &asked.intent.args);
         let args = json::parse_bounded(&args)
             .map_err(|error| ErrorKind::InvalidRequest(format!("args: {error}")).alone())?;
-        let (earlier, secrets) = (
-            self.prepare.recipes.earlier(at),
-            self.prepare.secrets.current(),
-        );
+        let secrets = self.prepare.secrets.current();
+        let earlier = self.prepare.recipes.earlier(at);
         let prints = Prints::of(&at.recipe, &earlier, &secrets, &args);
         let intent = Intent {
             fingerprint: at.recipe.fingerprint(&secrets.today, &args),
@@ -76,10 +78,4 @@ impl Engine {
         };
         Ok(prints.compare(&intent, asked) == Sameness::Same)
     }
-}
-
-fn is_its_round(asked: &Record, at: &ToolAt, request: &Request, answer: &Answer) -> bool {
-    at.is_of_upstream()
-        && asked.intent.user_id == request.user_id
-        && round::asked_by(asked).is_some_and(|round| round.state == answer.state)
 }

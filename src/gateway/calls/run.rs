@@ -1,30 +1,27 @@
 //! The attempts of a call: dispatch, and write down the outcome.
 //!
-//! The claim is durable before the first byte leaves, and an outcome is told only when it is
-//! durable.
+//! The claim is durable before the first byte leaves. An outcome is told only when it is durable.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::attempt::{Attempted, Sender};
+use super::attempt::Sender;
 use super::prepared::PreparedCall;
 use super::shared_run::{Progress, RunHandle};
 use crate::core::call::{Action, Ended, Event, Retry, may_be_retried};
 use crate::core::outcome::Outcome;
 use crate::core::record::{Content, Record, State};
 use crate::downstream::{Deadline, Exchange};
-use crate::gateway::base::Base;
 use crate::gateway::health::Permit;
 use crate::gateway::ids::{jitter, new_attempt};
-use crate::gateway::pauses::Pauses;
 use crate::gateway::transition;
-use crate::metrics::{ArrivalKind, Door};
+use crate::metrics::ArrivalKind;
 
 /// Whether the outcome of a run is written down.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::gateway) enum Keep {
+pub(super) enum Keep {
     Stored,
     /// A read that goes on without a store.
     Nothing,
@@ -32,61 +29,51 @@ pub(in crate::gateway) enum Keep {
 
 /// A run that has begun.
 pub(in crate::gateway) struct Begun {
-    pub(in crate::gateway) record: Record,
+    pub record: Record,
     /// The permit of the tool's circuit breaker.
-    pub(in crate::gateway) permit: Permit,
+    pub permit: Permit,
     /// Nothing is sent after this.
-    pub(in crate::gateway) deadline: Deadline,
+    pub deadline: Deadline,
 }
 
-/// Runs the attempts of calls.
-pub(in crate::gateway) struct Runner {
-    pub(in crate::gateway) base: Arc<Base>,
-    pub(in crate::gateway) pauses: Arc<Pauses>,
-    pub(in crate::gateway) sender: Arc<Sender>,
-}
+impl Sender {
+    /// Makes the attempts of a call for which no request waits. Returns the stored record.
+    pub(in crate::gateway) async fn run_alone(&self, call: &PreparedCall, begun: Begun) -> Record {
+        let attempts = self.run_attempts(call, begun, None, Keep::Stored);
+        attempts.await.0
+    }
 
-impl Runner {
     /// Makes attempts, until one settles the call.
     ///
     /// Returns the stored record, and the exchange if it was left without an answer.
-    pub(in crate::gateway) async fn run_attempts(
+    pub(super) async fn run_attempts(
         &self,
         call: &PreparedCall,
         begun: Begun,
         run: Option<&RunHandle>,
         keep: Keep,
     ) -> (Record, Option<Exchange>) {
-        let tool = &call.at.tool;
-        let health = &call.at.health;
-        let Begun {
-            mut record,
-            permit,
-            deadline,
-        } = begun;
+        let (tool, health) = (&call.at.tool, &call.at.health);
+        let mut record = begun.record;
         loop {
-            let Attempted {
-                evidence,
-                outcome,
-                silent,
-            } = self.sender.attempt(call, &record, &permit, deadline).await;
-            if let (Some(run), Outcome::NotExecuted(_)) = (run, &outcome) {
+            let attempt = self.attempt(call, &record, &begun.permit, begun.deadline);
+            let attempted = attempt.await;
+            if let (Some(run), Outcome::NotExecuted(_)) = (run, &attempted.outcome) {
                 run.close();
             }
-            let retry = Retry {
-                attempt: new_attempt(),
-                jitter: jitter(),
-            };
-            // Taken until it is known whether it is made.
-            let may_retry = may_be_retried(tool, &record, &outcome)
+            // The tool's allowance is spent before it is known whether the retry is made.
+            let may_retry = may_be_retried(tool, &record, &attempted.outcome)
                 && !self.base.abandoned.is_cancelled()
                 && !self.pauses.is_paused(&tool.name)
                 && health.try_spend_retry();
-            let retry = may_retry.then_some(retry);
+            let retry = may_retry.then(|| Retry {
+                attempt: new_attempt(),
+                jitter: jitter(),
+            });
             let event = Event::Ended(Ended {
                 attempt: record.attempt.id,
                 fencing: record.fencing,
-                evidence,
+                evidence: attempted.evidence,
                 retry,
             });
             let (stored, wait) = self.settle(call, record.clone(), &event, run, keep).await;
@@ -94,18 +81,16 @@ impl Runner {
                 if may_retry {
                     health.give_retry_back();
                 }
-                // Another attempt's record, in a store that has gone back, says nothing of ours.
-                let is_ours = stored.attempt.id == record.attempt.id;
-                return if is_ours {
-                    (stored, silent)
-                } else {
-                    (record, None)
-                };
+                // In a store that has gone back, another attempt's record says nothing of this attempt.
+                if stored.attempt.id != record.attempt.id {
+                    return (record, None);
+                }
+                return (stored, attempted.silent);
             };
             record = stored;
-            // Writing it may have taken a while, in which it was not to be told.
+            // While the record was being written, waiting requests may have been told that it is unwritten.
             if let Some(run) = run {
-                run.say(Progress::Running {
+                run.report(Progress::Running {
                     record: Arc::new(record.clone()),
                     ours: true,
                 });
@@ -135,10 +120,8 @@ impl Runner {
         run: Option<&RunHandle>,
         keep: Keep,
     ) -> (Record, Option<Duration>) {
-        let span = call
-            .trace
-            .for_call(&record, self.base.limits.sample)
-            .completion(&record);
+        let trace = call.trace.for_call(&record, self.base.limits.sample);
+        let span = trace.completion(&record);
         let (record, wait) = match keep {
             Keep::Stored => self.write_outcome(call, record, event, run).await,
             Keep::Nothing => {
@@ -154,15 +137,14 @@ impl Runner {
         (record, wait)
     }
 
-    /// Applies the end of an attempt where no request waits for it.
-    pub(in crate::gateway) async fn settle_alone(
+    /// Applies the end of an attempt for which no request waits.
+    pub(super) async fn settle_alone(
         &self,
         call: &PreparedCall,
         record: Record,
         event: &Event,
     ) -> Record {
-        let (record, _) = self.settle(call, record, event, None, Keep::Stored).await;
-        record
+        self.settle(call, record, event, None, Keep::Stored).await.0
     }
 
     async fn write_outcome(
@@ -174,16 +156,14 @@ impl Runner {
     ) -> (Record, Option<Duration>) {
         let unwritten = |record: &Record| {
             if let Some(run) = run {
-                run.say(Progress::Unwritten {
-                    record: Arc::new(record.clone()),
-                });
+                run.report(Progress::Unwritten(Arc::new(record.clone())));
             }
         };
-        let completed =
-            transition::complete(&self.base, &call.at.tool, record, event, unwritten).await;
-        let record = completed.record;
+        let tool = &call.at.tool;
+        let completed = transition::complete(&self.base, tool, record, event, unwritten).await;
+        let (record, metrics) = (completed.record, &self.base.metrics);
         if let Some(state) = completed.stale {
-            self.base.metrics.stale_owners.inc();
+            metrics.stale_owners.inc();
             tracing::warn!(
                 call_id = %record.intent.call_id,
                 trace_id = record.intent.trace_id,
@@ -192,11 +172,8 @@ impl Runner {
             );
         }
         if completed.is_alarm {
-            self.base
-                .metrics
-                .late_executions
-                .with_label_values(&[&record.intent.tool])
-                .inc();
+            let labels = [&record.intent.tool];
+            metrics.late_executions.with_label_values(&labels).inc();
             tracing::error!(
                 call_id = %record.intent.call_id,
                 tool = record.intent.tool,
@@ -209,22 +186,19 @@ impl Runner {
     }
 
     /// Counts and logs how a run ended.
-    pub(in crate::gateway) fn ended(&self, call: &PreparedCall, record: &Record, began: Instant) {
-        let tool = &call.at.tool;
-        self.count_arrival(&tool.name, ArrivalKind::First, began);
-        call.trace.ended(record, failure_of(record));
-        // A call that its caller has confirmed is meant.
+    pub(super) fn ended(&self, call: &PreparedCall, record: &Record) {
+        let (tool, metrics) = (&call.at.tool, &self.base.metrics);
+        let failure = failure_of(record);
+        self.count_arrival(&tool.name, ArrivalKind::First, call.began);
+        call.trace.ended(record, failure);
+        // A call that its caller has confirmed is no accidental double.
         let is_double = record.similar_to.is_some() && record.similar_to != call.brought.confirmed;
         if is_double && !matches!(record.state, State::Failed(_)) {
-            let similar = &self.base.metrics.similar;
-            similar.with_label_values(&[&tool.name]).inc();
+            metrics.similar.with_label_values(&[&tool.name]).inc();
         }
-        if let Some(reason) = failure_of(record) {
-            self.base
-                .metrics
-                .first_arrival_failures
-                .with_label_values(&[&tool.name, reason])
-                .inc();
+        if let Some(reason) = failure {
+            let failures = &metrics.first_arrival_failures;
+            failures.with_label_values(&[&tool.name, reason]).inc();
         }
         tracing::info!(
             call_id = %record.intent.call_id,
@@ -233,31 +207,18 @@ impl Runner {
             key = record.intent.lookup.short(),
             key_source = record.intent.key_source.as_str(),
             state = record.state.as_str(),
-            reason = failure_of(record),
+            reason = failure,
             attempts = record.attempts,
             latency_ms = record.latency_ms,
             "call ended",
         );
     }
 
-    pub(in crate::gateway) fn count_request(&self, tool: &str, door: Door) {
-        let labels = [tool, door.as_str()];
-        self.base.metrics.requests.with_label_values(&labels).inc();
-    }
-
-    pub(in crate::gateway) fn count_arrival(
-        &self,
-        tool: &str,
-        arrival: ArrivalKind,
-        began: Instant,
-    ) {
-        let labels = [tool, arrival.as_str()];
-        self.base.metrics.arrivals.with_label_values(&labels).inc();
-        self.base
-            .metrics
-            .call_duration
-            .with_label_values(&labels)
-            .observe(began.elapsed().as_secs_f64());
+    pub(super) fn count_arrival(&self, tool: &str, arrival: ArrivalKind, began: Instant) {
+        let (metrics, labels) = (&self.base.metrics, [tool, arrival.as_str()]);
+        metrics.arrivals.with_label_values(&labels).inc();
+        let durations = metrics.call_duration.with_label_values(&labels);
+        durations.observe(began.elapsed().as_secs_f64());
     }
 }
 
@@ -269,7 +230,7 @@ fn failure_of(record: &Record) -> Option<&'static str> {
         state => match state.content() {
             Some(Content::Kept(_)) => None,
             Some(Content::Unavailable(_)) => Some("result_unavailable"),
-            // It was undone already.
+            // The call was undone already.
             None => Some("unknown"),
         },
     }

@@ -1,13 +1,13 @@
-//! One run of a call in this process, shared by all its waiters.
+//! One run of a call in this process, shared by all requests that wait for it.
 //!
-//! It must not know how a call runs. The store's claim is the authority; sharing only spares the
-//! store the questions of requests that arrive together.
+//! This file does not know how a call runs. The claim in the store decides who runs a call; sharing only spares
+//! the store the questions of requests that arrive together.
 //!
-//! A run is closed before the store is given a failure: from then on another gateway may run the key again, and a request that comes after
-//! that must not be told that nothing was executed.
+//! A run is closed before the store is given a failure. From then on another gateway may run the key again, and a
+//! request that arrives later must not be told that nothing was executed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
@@ -15,61 +15,55 @@ use crate::core::key::{Fingerprint, Lookup};
 use crate::core::record::{CallId, Record};
 use crate::core::session::Brought;
 use crate::gateway::error::ErrorKind;
+use crate::gateway::lock::lock;
 use crate::gateway::throttle::NewKeys;
 use crate::store::Listener;
 
-/// The values that requests must share to share a run.
+/// The values that requests must have in common to share a run: key, arguments, session values, saga, bound on new keys.
 ///
-/// The bound on new keys is part of it, so that no request is refused because another token was too fast.
-pub(in crate::gateway) type RunKey = (Lookup, Fingerprint, Brought, String, Option<Arc<NewKeys>>);
+/// The bound is part of it, so that no request is refused because another token was too fast.
+pub(super) type RunKey = (Lookup, Fingerprint, Brought, String, Option<Arc<NewKeys>>);
 
 /// The progress of a run.
 #[derive(Debug, Clone)]
-pub(in crate::gateway) enum Progress {
+pub(super) enum Progress {
     Claiming,
-    /// It waits for another call of the session; nothing is claimed.
+    /// The run waits for another call of the session; nothing is claimed.
     Queued,
     /// The claim is durable. `ours`: this run sends the call; otherwise another process does.
     Running {
         record: Arc<Record>,
         ours: bool,
     },
-    /// The outcome is known here, but not written yet: it must not be told.
-    Unwritten {
-        record: Arc<Record>,
-    },
-    /// The run is over, and the store has its end; or why there is none.
+    /// The outcome is known here but not written yet, so it must not be told.
+    Unwritten(Arc<Record>),
+    /// The run is over: its outcome is in the store, or the error says why there is none.
     ///
-    /// `ours`: this run sent the call; otherwise it found the end.
+    /// `ours`: this run sent the call; otherwise it found the outcome.
     Ended {
         record: Result<Arc<Record>, ErrorKind>,
         ours: bool,
     },
     /// The task ended without a result; the outcome is unknown.
-    Lost {
-        record: Option<Arc<Record>>,
-    },
+    Lost(Option<Arc<Record>>),
 }
 
 impl Progress {
     /// Whether this run sends the call, or sent it.
-    pub(in crate::gateway) fn is_ours(&self) -> bool {
+    pub(super) fn is_ours(&self) -> bool {
         match self {
-            Self::Claiming | Self::Queued | Self::Lost { .. } => false,
+            Self::Claiming | Self::Queued | Self::Lost(_) => false,
             Self::Running { ours, .. } | Self::Ended { ours, .. } => *ours,
-            Self::Unwritten { .. } => true,
+            Self::Unwritten(_) => true,
         }
     }
 
-    pub(in crate::gateway) fn record(&self) -> Option<&Arc<Record>> {
+    pub(super) fn record(&self) -> Option<&Arc<Record>> {
         match self {
-            Self::Claiming | Self::Queued | Self::Ended { record: Err(_), .. } => None,
-            Self::Lost { record } => record.as_ref(),
-            Self::Running { record, .. }
-            | Self::Unwritten { record }
-            | Self::Ended {
-                record: Ok(record), ..
-            } => Some(record),
+            Self::Claiming | Self::Queued => None,
+            Self::Ended { record, .. } => record.as_ref().ok(),
+            Self::Lost(record) => record.as_ref(),
+            Self::Running { record, .. } | Self::Unwritten(record) => Some(record),
         }
     }
 }
@@ -81,17 +75,15 @@ pub(in crate::gateway) struct SharedRuns(Mutex<Runs>);
 #[derive(Default)]
 struct Runs {
     open: HashMap<RunKey, watch::Sender<Progress>>,
-    /// Those that no request joins any more.
+    /// Runs that no further request joins.
     closed: Vec<watch::Sender<Progress>>,
 }
 
 impl Runs {
-    /// Takes a run out of those that can be joined. Whether it was one of them.
+    /// Removes a run from the open ones. Returns whether it was open.
     fn close(&mut self, run: &RunHandle) -> bool {
-        let is_open = self
-            .open
-            .get(&run.id)
-            .is_some_and(|progress| progress.same_channel(&run.progress));
+        let open = self.open.get(&run.id);
+        let is_open = open.is_some_and(|progress| progress.same_channel(&run.progress));
         if is_open {
             self.open.remove(&run.id);
         }
@@ -101,74 +93,65 @@ impl Runs {
 
 impl SharedRuns {
     /// Joins the run of this key, or begins one. A new run has a handle that drives it.
-    pub(in crate::gateway) fn join_or_begin(
+    pub(super) fn join_or_begin(
         self: &Arc<Self>,
         id: RunKey,
     ) -> (watch::Receiver<Progress>, Option<RunHandle>) {
-        let mut runs = self.lock();
+        let mut runs = lock(&self.0);
         if let Some(progress) = runs.open.get(&id) {
             return (progress.subscribe(), None);
         }
-        let (progress, seen) = watch::channel(Progress::Claiming);
+        let (progress, updates) = watch::channel(Progress::Claiming);
         runs.open.insert(id.clone(), progress.clone());
-        (
-            seen,
-            Some(RunHandle {
-                id,
-                progress,
-                runs: self.clone(),
-            }),
-        )
+        let runs = self.clone();
+        let run = RunHandle { id, progress, runs };
+        (updates, Some(run))
     }
 
     /// Whether a call runs here. Its run may have begun under another of its names.
     pub(in crate::gateway) fn runs(&self, call_id: CallId) -> bool {
-        let runs = self.lock();
+        let runs = lock(&self.0);
         let mut all = runs.open.values().chain(&runs.closed);
         all.any(|progress| match &*progress.borrow() {
-            Progress::Running { record, ours: true } | Progress::Unwritten { record } => {
+            Progress::Running { record, ours: true } | Progress::Unwritten(record) => {
                 record.intent.call_id == call_id
             }
             _ => false,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, Runs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Drives one run. When dropped, also by a panic, the run is over for all who wait.
-pub(in crate::gateway) struct RunHandle {
+/// Drives one run. When dropped, also by a panic, the run is over for all requests that wait.
+pub(super) struct RunHandle {
     id: RunKey,
     progress: watch::Sender<Progress>,
     runs: Arc<SharedRuns>,
 }
 
 impl RunHandle {
-    pub(in crate::gateway) fn say(&self, progress: Progress) {
+    pub(super) fn report(&self, progress: Progress) {
         self.progress.send_replace(progress);
     }
 
-    /// Lets no further request join. Later ones ask the store.
-    pub(in crate::gateway) fn close(&self) {
-        let mut runs = self.runs.lock();
+    /// Lets no further request join. Later requests ask the store.
+    pub(super) fn close(&self) {
+        let mut runs = lock(&self.runs.0);
         if runs.close(self) {
             runs.closed.push(self.progress.clone());
         }
     }
 
     /// Ends the run. Later requests ask the store.
-    pub(in crate::gateway) fn end(self, record: Result<Arc<Record>, ErrorKind>, ours: bool) {
+    pub(super) fn end(self, record: Result<Arc<Record>, ErrorKind>, ours: bool) {
         self.close();
-        self.say(Progress::Ended { record, ours });
+        self.report(Progress::Ended { record, ours });
     }
 
-    /// Ends the run if no request waits for it any more.
+    /// Closes the run if no request waits for it any more. Returns whether it did.
     ///
-    /// In one step, so that none joins in between.
-    pub(in crate::gateway) fn leave_if_alone(&self) -> bool {
-        let mut runs = self.runs.lock();
+    /// Both under one lock, so that no request joins in between.
+    pub(super) fn leave_if_alone(&self) -> bool {
+        let mut runs = lock(&self.runs.0);
         let alone = self.progress.receiver_count() == 0;
         if alone {
             runs.close(self);
@@ -179,7 +162,7 @@ impl RunHandle {
 
 impl Drop for RunHandle {
     fn drop(&mut self) {
-        let mut runs = self.runs.lock();
+        let mut runs = lock(&self.runs.0);
         if !runs.close(self) {
             let is_other = |closed: &watch::Sender<Progress>| !closed.same_channel(&self.progress);
             runs.closed.retain(is_other);
@@ -187,8 +170,8 @@ impl Drop for RunHandle {
     }
 }
 
-/// Waits for the notification of a call's end; for ever if there is no listener.
-pub(in crate::gateway) async fn heard(listener: Option<&Listener>) {
+/// Waits until the store tells of a change of the call; for ever without a listener.
+pub(super) async fn notified(listener: Option<&Listener>) {
     match listener {
         Some(listener) => listener.heard().await,
         None => std::future::pending().await,

@@ -6,7 +6,7 @@ use super::prepared::PreparedCall;
 use crate::core::call::{Action, Event, Resembled};
 use crate::core::record::{CallId, Intent, MAX_ALIASES, Record, State};
 use crate::core::session::Refusal;
-use crate::core::tool::OnSimilar;
+use crate::core::tool::{OnSimilar, Tool};
 use crate::core::unknown;
 use crate::gateway::base::Base;
 use crate::gateway::error::ErrorKind;
@@ -15,55 +15,46 @@ use crate::store::Error;
 
 /// How often the store is asked to add a key to a call.
 ///
-/// Each refusal means that another writer was faster, and only so many writers add a key.
+/// Each refusal means that another writer was faster, and at most `MAX_ALIASES` writers add a key.
 const TRIES: usize = 2 * MAX_ALIASES;
 
-/// The answer to a request that looks like a call.
-pub(in crate::gateway) enum Alike {
-    /// The result of that call, which has the request's key as a name now.
-    Settled(Box<Record>),
-    /// The key has been claimed meanwhile, or that call is gone: look again.
-    Again,
+/// Whether a request that looks like a call gets the result of that call.
+pub(super) fn replays(tool: &Tool) -> bool {
+    let similar = tool.similar.as_ref();
+    similar.is_some_and(|similar| similar.action == OnSimilar::Replay)
 }
 
-/// Whether requests that look like a call get its result.
-pub(in crate::gateway) fn replays(call: &PreparedCall) -> bool {
-    call.at
-        .tool
-        .similar
-        .as_ref()
-        .is_some_and(|similar| similar.action == OnSimilar::Replay)
-}
-
-/// Answers a request from a similar call, whose name its key becomes.
+/// Adds a request's key to the similar call, and returns that call as the answer.
+///
+/// `None`: the key has been claimed meanwhile, or the similar call is gone: look again.
 ///
 /// # Errors
-/// Why it is not answered so. Nothing was run.
-pub(in crate::gateway) async fn answer_alike(
+/// Why the request is not answered so. Nothing was run.
+pub(super) async fn answer_similar(
     base: &Base,
     call: &PreparedCall,
     intent: &Arc<Intent>,
     call_id: CallId,
     instead_of: &[Record],
-) -> Result<Alike, ErrorKind> {
-    let unavailable = |_| ErrorKind::StoreUnavailable;
-    let load = async || base.store.load(call_id).await;
-    let mut there = load().await.map_err(unavailable)?;
+) -> Result<Option<Record>, ErrorKind> {
+    let load = async || {
+        let loaded = base.store.load(call_id).await;
+        loaded.map_err(|_| ErrorKind::StoreUnavailable)
+    };
+    let mut similar = load().await?;
     for _ in 0..TRIES {
-        let Some(record) = there.take() else {
-            return Ok(Alike::Again);
+        let Some(record) = similar.take() else {
+            return Ok(None);
         };
         let event = Event::Resembled(Resembled {
             intent: intent.clone(),
             instead_of: instead_of.to_vec(),
             by: base.instance,
         });
-        let now = base.now();
-        let tool = &call.at.tool;
-        let moved = transition::apply(base, tool, record, &event, now, OnConflict::GiveUp);
-        match moved.await {
+        let (tool, now) = (&call.at.tool, base.now());
+        match transition::apply(base, tool, record, &event, now, OnConflict::GiveUp).await {
             Ok(Moved::Written { record, .. } | Moved::Unchanged(record, Action::Answer)) => {
-                return Ok(Alike::Settled(record.into()));
+                return Ok(Some(record));
             }
             Ok(Moved::Unchanged(record, Action::Wait)) => {
                 let retry_after = match record.state {
@@ -75,16 +66,16 @@ pub(in crate::gateway) async fn answer_alike(
                     retry_after,
                 }));
             }
-            Ok(Moved::Unchanged(_, Action::RefuseReused)) => return Ok(Alike::Again),
+            Ok(Moved::Unchanged(_, Action::RefuseReused)) => return Ok(None),
             Ok(Moved::Unchanged(..)) => {
                 return Err(ErrorKind::Refused(Refusal::Similar { call_id }));
             }
             Ok(Moved::Lost(Some(newer))) if newer.intent.call_id == call_id => {
-                there = Some(newer);
+                similar = Some(newer);
             }
-            Ok(Moved::Lost(_)) => return Ok(Alike::Again),
-            // It may have been written: what is stored says so.
-            Err(Error::Ambiguous(_)) => there = load().await.map_err(unavailable)?,
+            Ok(Moved::Lost(_)) => return Ok(None),
+            // The change may be written: the stored call tells.
+            Err(Error::Ambiguous(_)) => similar = load().await?,
             Ok(Moved::Refused(..)) | Err(_) => return Err(ErrorKind::StoreUnavailable),
         }
     }

@@ -18,7 +18,6 @@ use crate::downstream::Deadline;
 use crate::gateway::audit::{self, Steps};
 use crate::gateway::calls::PreparedCall;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
-use crate::gateway::trace::Trace;
 use crate::gateway::transition::{self, Moved, OnConflict};
 
 /// A stored result and, if the tool was asked, a fresh one.
@@ -90,8 +89,7 @@ impl Operator {
         let at = at.ok_or(ErrorKind::ReplayUnsafe(
             "the tool is not configured any more",
         ))?;
-        let trace = Trace::of(&record.intent.trace_id, self.base.limits.sample);
-        let call = PreparedCall::again(at, &record, trace);
+        let call = PreparedCall::again(at, &record, self.base.limits.sample);
         if self.base.draining.is_cancelled() {
             return Err(ErrorKind::ShuttingDown);
         }

@@ -266,7 +266,7 @@ impl Recipes {
             }
         }
         for id in &unreadable {
-            if self.base.is_first_said(id) {
+            if self.base.is_not_logged_yet(id) {
                 tracing::error!(
                     recipe = id,
                     "a stored recipe cannot be read: its tool takes no new calls"

@@ -120,7 +120,7 @@ impl Reconciler {
     /// The document cannot be read. A new beginning would leave out the time between.
     fn progress_of(&self, found: &Document) -> Result<Progress, store::Error> {
         serde_json::from_slice(&found.body).map_err(|error| {
-            if self.base.is_first_said(&found.id) {
+            if self.base.is_not_logged_yet(&found.id) {
                 let name = &found.id;
                 tracing::error!(reconciliation = name, %error, "the progress of a reconciliation cannot be read, so it does not run");
             }

@@ -19,9 +19,9 @@ use crate::gateway::error::{Error, ErrorKind, must_be_admin, of_store, unavailab
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::secret::KnownSecrets;
 use crate::gateway::transition::{self, Moved, OnConflict};
-use crate::store::{self, Reason};
+use crate::store;
 
-/// The notice for a person who has accepted a loss.
+/// The notice for a person who has accepted a loss of data.
 pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
                               unlocked and at tools that were paused, and freeze and pause them again";
 
@@ -31,21 +31,20 @@ const AT_ONCE: usize = 32;
 
 /// One acceptance under way.
 ///
-/// It is counted until this is dropped, also after a panic; then the store is no longer prepared
-/// for it.
+/// It is counted until this is dropped, also after a panic; then the store is no longer prepared for it.
 struct Acceptance<'a>(&'a LossAcceptance);
 
 impl<'a> Acceptance<'a> {
-    fn begin(gateway: &'a LossAcceptance) -> Self {
-        gateway.sagas.acceptances.fetch_add(1, Ordering::SeqCst);
-        Self(gateway)
+    fn begin(loss: &'a LossAcceptance) -> Self {
+        loss.sagas.acceptances.fetch_add(1, Ordering::SeqCst);
+        Self(loss)
     }
 }
 
 impl Drop for Acceptance<'_> {
     fn drop(&mut self) {
-        // The store first: as long as one is counted no saga is set going. Another one that is under way is refused by
-        // that, and may be asked for again.
+        // The store first: while an acceptance is counted no saga is set going. The store then refuses another
+        // acceptance that is under way, and the person may ask for that one again.
         self.0.base.store.cancel_acceptance();
         self.0.sagas.acceptances.fetch_sub(1, Ordering::SeqCst);
     }
@@ -73,11 +72,12 @@ impl LossAcceptance {
         }
     }
 
-    /// Accepts that the store has lost its newest writes. First every call about which the store may
-    /// now be wrong in the dangerous direction becomes unknown: one that runs may have ended, and one
-    /// that has failed may have run again. Then the store counts as whole.
+    /// Accepts that the store has lost its newest writes.
     ///
-    /// Answers how many calls became unknown. What the store has forgotten altogether cannot be marked.
+    /// First every call becomes unknown for which the old data is dangerous: a running call may have ended, and a
+    /// failed call may have run again. Then the store counts as whole.
+    ///
+    /// Returns how many calls became unknown. Calls that the store has forgotten altogether cannot be marked.
     ///
     /// # Errors
     /// The caller is no administrator, nothing is lost, or the store cannot be written.
@@ -87,15 +87,15 @@ impl LossAcceptance {
         reason: String,
     ) -> Result<usize, Error> {
         must_be_admin(&caller)?;
-        let gateway = self.clone();
+        let loss = self.clone();
         let accepting = async move {
-            // One at a time: what the one prepares, the other would complete.
-            let _alone = gateway.accepting.lock().await;
-            let _counted = Acceptance::begin(&gateway);
+            // One at a time: an acceptance would complete what another one has prepared.
+            let _alone = loss.accepting.lock().await;
+            let _counted = Acceptance::begin(&loss);
             let act = Act::new(&caller, Deed::AcceptLoss, "", Target::Store, &reason);
             let steps = Steps::default();
-            let doing = gateway.mark_and_accept(&caller, &reason, &steps);
-            audit::kept_as(&gateway.base, act, doing, |done| steps.outcome(done)).await
+            let doing = loss.mark_and_accept(&caller, &reason, &steps);
+            audit::kept_as(&loss.base, act, doing, |done| steps.outcome(done)).await
         };
         self.base.to_its_end(accepting).await
     }
@@ -110,35 +110,31 @@ impl LossAcceptance {
         if readiness.durability.is_none() {
             return Err(unavailable(()));
         }
-        // It may be only the secret that is gone. Whether it is known is looked at again below.
+        // Perhaps only the secret is gone. Whether it is known is looked at below.
         drop(self.secrets.learn_secret().await);
-        let is_lost = readiness
-            .reasons
-            .iter()
-            .any(|reason| reason.code == store::LOST_DATA);
-        let is_settling = |reason: &Reason| store::SETTLING.contains(&reason.code);
-        if !is_lost && readiness.reasons.iter().any(is_settling) {
+        let has_reason = |codes: &[&str]| {
+            let mut reasons = readiness.reasons.iter();
+            reasons.any(|reason| codes.contains(&reason.code))
+        };
+        let is_lost = has_reason(&[store::LOST_DATA]);
+        let wrong = |why: &str| ErrorKind::WrongState(why.into()).alone();
+        if !is_lost && has_reason(&store::SETTLING) {
             let why = "it is not known yet whether the store has lost data: look again in a moment";
-            return Err(ErrorKind::WrongState(why.into()).alone());
+            return Err(wrong(why));
         }
         if !is_lost && !self.secrets.has_lost_secret() {
-            return Err(ErrorKind::WrongState("the store has not lost any data".into()).alone());
+            return Err(wrong("the store has not lost any data"));
         }
-        // Before anything is changed.
+        // Asked before anything is changed: unreadable sagas could not be stopped below.
         self.sagas.sagas_at_stake().await.map_err(of_store)?;
         let whole_until = self.base.store.whole_until().await.map_err(of_store)?;
         let (mut marked, mut from) = (0, Some(String::new()));
         while let Some(here) = from {
             let page = self.base.store.calls_at_risk_after_loss(&here, PAGE).await;
             let (calls, next) = page.map_err(of_store)?;
-            let marking = calls
-                .into_iter()
-                .map(|call_id| self.mark_lost(call_id, caller, reason, whole_until));
-            let done: Vec<bool> = stream::iter(marking)
-                .buffer_unordered(AT_ONCE)
-                .try_collect()
-                .await
-                .map_err(unavailable)?;
+            let mark = |call_id| self.mark_lost(call_id, caller, reason, whole_until);
+            let marking = stream::iter(calls.into_iter().map(mark)).buffer_unordered(AT_ONCE);
+            let done: Vec<bool> = marking.try_collect().await.map_err(unavailable)?;
             if !done.is_empty() {
                 steps.made();
             }
@@ -146,10 +142,8 @@ impl LossAcceptance {
             from = next;
         }
         let refused = |error| match error {
-            store::Error::Refused(why) => ErrorKind::WrongState(why).alone(),
-            error @ (store::Error::Ambiguous(_) | store::Error::Unreadable(_)) => {
-                unavailable(error)
-            }
+            store::Error::Refused(why) => wrong(&why),
+            error => unavailable(error),
         };
         if is_lost {
             let prepared = self.base.store.prepare_acceptance(reason).await;
@@ -158,8 +152,8 @@ impl LossAcceptance {
         self.secrets.join_secrets().await.map_err(of_store)?;
         steps.made();
         crash::point("loss_prepared");
-        // Before any gateway may go on with them. If it breaks off here, the store stays closed, and the loss is
-        // accepted once more.
+        // Sagas are stopped before any gateway may go on with them. If this breaks off here, the store stays closed, and
+        // the person accepts the loss once more.
         let stopped = self.sagas.stop_sagas(&caller.name, reason).await;
         stopped.map_err(of_store)?;
         crash::point("loss_stopped");
@@ -167,10 +161,8 @@ impl LossAcceptance {
         if is_lost {
             self.base.store.accept_loss(reason).await.map_err(refused)?;
         }
-        self.secrets
-            .learn_secret_after_loss(waiting)
-            .await
-            .map_err(unavailable)?;
+        let learned = self.secrets.learn_secret_after_loss(waiting).await;
+        learned.map_err(unavailable)?;
         tracing::warn!(
             by = caller.name,
             reason,
@@ -180,8 +172,7 @@ impl LossAcceptance {
         Ok(marked)
     }
 
-    /// Makes a call unknown that the store may have wrong. Returns whether it was not unknown
-    /// before.
+    /// Makes a call unknown whose stored state may be outdated. Returns whether it was not unknown before.
     async fn mark_lost(
         &self,
         call_id: CallId,
@@ -196,9 +187,9 @@ impl LossAcceptance {
         let retry = OnConflict::RetryOnLatest;
         let moved = transition::load_and_apply(&self.base, call_id, &event, retry).await?;
         match moved {
-            // One that was unknown before is only in doubt for longer.
+            // A call that was unknown before is only unknown for longer.
             Some(Moved::Written { was, .. }) => Ok(!matches!(was, State::Unknown(_))),
-            // It keeps changing, so it may still be wrong: the loss is not accepted now.
+            // A call that keeps changing may still be outdated: the loss is not accepted now.
             Some(Moved::Lost(Some(_))) => {
                 let why = format!("call {call_id} keeps changing: accept the loss once more");
                 Err(store::Error::Refused(why))

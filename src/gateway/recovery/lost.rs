@@ -12,7 +12,7 @@ use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::transition::{self, OnConflict};
 use crate::store::{self, Due};
 
-/// Most calls of one batch, so that live traffic is not held up.
+/// Most calls of one batch, so that live traffic is not delayed.
 const BATCH: u32 = 100;
 
 /// Largest batch when the head of the queue is blocked.
@@ -28,7 +28,7 @@ pub struct LostCalls {
 impl LostCalls {
     /// Settles every call without an owner, and returns how many there were.
     ///
-    /// Doing it twice, or on two gateways at once, has the effect of once.
+    /// Two gateways may do this at once: each call is settled once.
     ///
     /// # Errors
     /// The store failed; what was settled so far stays so.
@@ -41,8 +41,8 @@ impl LostCalls {
             for lost in due {
                 settled += usize::from(self.settle_lost(lost, now).await?);
             }
-            // Those that were due and did not move are another gateway's by now, or wait for a saga that cannot be
-            // read: then there may be others behind them.
+            // A due call that was not settled belongs to another gateway by now, or waits for an unreadable saga. Further
+            // due calls may stand behind such calls.
             if settled == before {
                 if count < most as usize || most >= MOST {
                     return Ok(settled);
@@ -58,11 +58,8 @@ impl LostCalls {
         lost: Due,
         now: Timestamp,
     ) -> Result<bool, store::Error> {
-        let Due {
-            record,
-            owner_ended,
-        } = lost;
-        // Whatever the clock says: what runs here is not lost.
+        let (record, owner_ended) = (lost.record, lost.owner_ended);
+        // A call that runs here is not lost, whatever the clock says.
         if !owner_ended
             && record.attempt.owner == self.base.instance
             && self.runs.runs(record.intent.call_id)
@@ -71,10 +68,10 @@ impl LostCalls {
         }
         let tool = self.base.policy_of(&record);
         let by = self.base.instance;
-        // What no saga knows of is not undone. A saga that cannot be had keeps only its own calls waiting.
+        // A call that its saga does not know of would not be undone. An unreadable saga delays only its own calls.
         if let Err(error) = self.sagas.find_saga_of(&record.intent).await {
             let (call_id, trace_id) = (record.intent.call_id, &record.intent.trace_id);
-            if self.base.is_first_said(&call_id.to_string()) {
+            if self.base.is_not_logged_yet(&call_id.to_string()) {
                 tracing::error!(%call_id, trace_id, %error, "the saga of a lost call cannot be had");
             }
             return Ok(false);
@@ -85,8 +82,8 @@ impl LostCalls {
             Event::LeaseOver { by }
         };
         crash::point("in_recovery");
-        let moved =
-            transition::apply(&self.base, &tool, record, &event, now, OnConflict::GiveUp).await?;
+        let give_up = OnConflict::GiveUp;
+        let moved = transition::apply(&self.base, &tool, record, &event, now, give_up).await?;
         let Some(settled) = moved.written() else {
             return Ok(false);
         };

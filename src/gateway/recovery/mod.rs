@@ -2,7 +2,7 @@
 
 mod loss; // a store that has lost data
 mod lost; // calls whose owner is gone
-mod prune; // what is kept no longer is deleted
+mod prune; // deletes records whose retention is over
 mod rechecks; // unknown calls are resolved
 
 pub use self::loss::{AFTER_LOSS, LossAcceptance};

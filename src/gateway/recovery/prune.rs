@@ -8,18 +8,16 @@ use crate::gateway::clock;
 use crate::gateway::status::Status;
 use crate::store::{self, NO_ROOM};
 
-/// Most calls of one batch. A batch that takes long is followed by a smaller one: live traffic waits for it.
+/// Most calls of one batch. A slow batch is followed by a smaller one, because live traffic waits for it.
 const BATCH: u32 = 100;
 
-/// Calls of a shared store in one batch.
-///
-/// The store deletes them in smaller steps between live traffic.
+/// Calls of a shared store in one batch. The store deletes them in smaller steps between live traffic.
 const SHARED_BATCH: u32 = 1_000;
 
 /// Deletes every record whose retention is over, in small steps between live traffic.
 ///
-/// Goes by the store's clock, with the smallest offset that was ever seen; and deletes nothing while the store is
-/// not as it should be, unless all that it lacks is room. A clock that is wrong deletes nothing, be it the store's or this machine's.
+/// Goes by the store's clock, with the smallest offset that was ever seen. Deletes nothing while the store is not
+/// ready, unless it lacks only room. So neither a wrong clock of the store nor of this machine deletes anything.
 ///
 /// # Errors
 /// The store failed; what was deleted stays so.
@@ -31,10 +29,8 @@ pub(in crate::gateway) async fn prune_all(
     let mut batch = if is_shared { SHARED_BATCH } else { BATCH };
     loop {
         let readiness = status.readiness().await;
-        let is_clock_off = readiness
-            .warnings
-            .iter()
-            .any(|warning| warning.code == "clock");
+        let mut warnings = readiness.warnings.iter();
+        let is_clock_off = warnings.any(|warning| warning.code == "clock");
         let offset = base.clock.least_offset(base.store.clock_offset());
         if is_clock_off
             || !readiness

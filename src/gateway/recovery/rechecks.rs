@@ -16,12 +16,12 @@ use crate::core::unknown::{CheckBlocker, Finding};
 use crate::crash;
 use crate::downstream::Deadline;
 use crate::gateway::base::Base;
-use crate::gateway::calls::{Begun, Keep, PreparedCall, Runner, Sender};
+use crate::gateway::calls::{Begun, PreparedCall, Sender};
 use crate::gateway::health::Permit;
 use crate::gateway::ids::new_attempt;
 use crate::gateway::measured::work_on;
 use crate::gateway::pauses::Pauses;
-use crate::gateway::trace::Trace;
+use crate::gateway::tools::ToolAt;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
 
@@ -32,7 +32,7 @@ const TAKEN_UP: u32 = 1_000;
 
 /// The result of a probe that a person wanted.
 pub(in crate::gateway) enum Probed {
-    /// The record as it is now, and what the tool has said.
+    /// The record as it is now, and the tool's answer in words.
     Asked { record: Record, told: String },
     /// The tool was not asked.
     Not(Moved),
@@ -42,15 +42,14 @@ pub(in crate::gateway) enum Probed {
 pub struct Rechecks {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) pauses: Arc<Pauses>,
-    pub(in crate::gateway) runner: Arc<Runner>,
     pub(in crate::gateway) sender: Arc<Sender>,
 }
 
 impl Rechecks {
     /// Begins to check a bounded number of due unknown calls, as their tools' policies say.
     ///
-    /// It does not wait for them: a slow tool keeps no other waiting. Many gateways may do it at once: each call is
-    /// checked by one of them.
+    /// Does not wait for them, so that a slow tool delays no other tool. Many gateways may do this at once: each call
+    /// is checked by one of them.
     ///
     /// Each handle returns whether its call was settled. A check goes on if its handle is dropped.
     ///
@@ -61,16 +60,10 @@ impl Rechecks {
         now: Timestamp,
     ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
         self.pauses.know_pauses().await?;
-        // Where all places are taken calls may wait already. What is not configured here is not our business.
-        let tools = self.base.tools();
-        let has_place = tools
-            .iter()
-            .filter(|(_, at)| at.health.checks.available_permits() > 0);
-        let tools: Vec<String> = has_place.map(|(tool, _)| tool.clone()).collect();
-        let due = self.base.readable(
-            "to_check",
-            self.base.store.due_rechecks(now, &tools, BATCH).await,
-        )?;
+        // Only tools that are configured here, and that have a free place: behind a taken one calls may wait already.
+        let tools = self.tools_with(|at| at.health.checks.available_permits() > 0);
+        let due = self.base.store.due_rechecks(now, &tools, BATCH).await;
+        let due = self.base.readable("to_check", due)?;
         let begin = |record: Record| {
             let intent = record.intent.clone();
             let work = work_on(intent, self.clone().recheck(record, now));
@@ -81,31 +74,19 @@ impl Rechecks {
 
     /// Plans checks for unknown calls that have none, although their tool has a policy.
     ///
-    /// They were held before the configuration changed. Once after a start; a bounded number of
-    /// calls.
+    /// They were held before the configuration changed. Called once after a start; takes a bounded number of calls.
     ///
     /// # Errors
     /// The store failed; what was taken up stays so.
     pub async fn take_up_once(&self) -> Result<usize, store::Error> {
-        let tools = self.base.tools();
-        let has_policy = tools
-            .iter()
-            .filter(|(_, at)| at.tool.unknown != OnUnknown::Hold);
-        let tools: Vec<String> = has_policy.map(|(tool, _)| tool.clone()).collect();
-        let held = self.base.readable(
-            "unchecked",
-            self.base.store.unscheduled_unknown(&tools, TAKEN_UP).await,
-        )?;
+        let tools = self.tools_with(|at| at.tool.unknown != OnUnknown::Hold);
+        let held = self.base.store.unscheduled_unknown(&tools, TAKEN_UP).await;
         let mut taken_up = 0;
-        for record in held {
-            let event = Event::CheckMissing {
-                by: self.base.instance,
-            };
-            taken_up += usize::from(
-                transition::change(&self.base, &record, &event, self.base.now())
-                    .await
-                    .is_some(),
-            );
+        for record in self.base.readable("unchecked", held)? {
+            let by = self.base.instance;
+            let (event, now) = (Event::CheckMissing { by }, self.base.now());
+            let changed = transition::change(&self.base, &record, &event, now).await;
+            taken_up += usize::from(changed.is_some());
         }
         if taken_up > 0 {
             tracing::info!(
@@ -114,6 +95,13 @@ impl Rechecks {
             );
         }
         Ok(taken_up)
+    }
+
+    /// The names of the configured tools for which this holds.
+    fn tools_with(&self, holds: impl Fn(&ToolAt) -> bool) -> Vec<String> {
+        let tools = self.base.tools();
+        let tools = tools.iter().filter(|(_, at)| holds(at));
+        tools.map(|(tool, _)| tool.clone()).collect()
     }
 
     /// Checks one call. Returns whether it was settled.
@@ -132,35 +120,30 @@ impl Rechecks {
         if self.base.is_out_of_time() || self.base.draining.is_cancelled() {
             return false;
         }
-        // It may have waited while other rules were put in force; the next round goes by them.
-        if !self
-            .base
-            .tool_of(&record)
-            .is_some_and(|now| Arc::ptr_eq(&now, &at))
-        {
+        // The tool's rules may have changed while the call waited for its place. The next round goes by the new ones.
+        let current = self.base.tool_of(&record);
+        if !current.is_some_and(|current| Arc::ptr_eq(&current, &at)) {
             return false;
         }
-        // It may have waited for its turn: a lease that began then would end before the deadline.
+        // The call may have waited for its place. A lease that began at the old `now` would end before the deadline.
         let now = now.max(self.base.now());
         let attempt = (!self.pauses.is_paused(&at.tool.name)).then(new_attempt);
         let sends = at.tool.unknown == OnUnknown::Retry && attempt.is_some();
-        let permit = if sends {
-            self.sender.may_send(&at, &record).await
-        } else {
-            Ok(Permit::default())
-        };
-        let permit = match permit {
-            Ok(permit) => permit,
-            Err(blocker) => return self.postpone(&record, blocker, now).await,
-        };
+        let mut permit = Permit::default();
+        if sends {
+            permit = match self.sender.may_send(&at, &record).await {
+                Ok(permit) => permit,
+                Err(blocker) => return self.postpone(&record, blocker, now).await,
+            };
+        }
         let event = Event::CheckDue {
             by: self.base.instance,
             attempt,
         };
         let deadline = Deadline::after(at.tool.deadline);
         let due = record.clone();
-        let moved =
-            transition::apply(&self.base, &at.tool, due, &event, now, OnConflict::GiveUp).await;
+        let give_up = OnConflict::GiveUp;
+        let moved = transition::apply(&self.base, &at.tool, due, &event, now, give_up).await;
         let (record, action) = match moved {
             Ok(Moved::Written { record, action, .. }) => (record, action),
             // Another gateway works on it.
@@ -176,12 +159,11 @@ impl Rechecks {
             Ok(_) | Err(_) => return false,
         };
         crash::point("in_recheck");
-        let trace = Trace::of(&record.intent.trace_id, self.base.limits.sample);
-        let mut call = PreparedCall::again(at.clone(), &record, trace);
+        let mut call = PreparedCall::again(at.clone(), &record, self.base.limits.sample);
         call.trace.begin_recheck(&record);
         let record = match action {
             Action::Probe => {
-                // Before the request leaves: what the tool says it knows is what it knew no earlier.
+                // Taken before the request leaves: the tool's answer is no older than this.
                 let asked_at = now.max(self.base.now());
                 let found = self.sender.probe(&call.at, &record).await;
                 self.note_finding(record, found, asked_at).await
@@ -192,22 +174,18 @@ impl Rechecks {
                     permit,
                     deadline,
                 };
-                let (record, _) = self
-                    .runner
-                    .run_attempts(&call, begun, None, Keep::Stored)
-                    .await;
-                record
+                self.sender.run_alone(&call, begun).await
             }
             _ => record,
         };
         call.trace.ended(&record, None);
-        self.say_rested(&record);
+        self.log_rested(&record);
         !matches!(record.state, State::Unknown(_) | State::Running)
     }
 
-    /// Has the tool of an unknown call asked now, because a person wants it, and writes down what it proves.
+    /// Asks the tool of an unknown call now, because a person wants it, and writes down what the answer proves.
     ///
-    /// Nothing is sent again. A tool is asked about few calls at once, so this may wait.
+    /// The call is not sent again. A tool is asked about few calls at once, so this may wait.
     ///
     /// # Errors
     /// The store failed, or the gateway is shutting down.
@@ -226,16 +204,8 @@ impl Rechecks {
             place = at.health.checks.acquire() => place,
             () = self.base.draining.cancelled() => return Err(store::Error::Refused("the gateway is shutting down".into())),
         };
-        let now = self.base.now();
-        let moved = transition::apply(
-            &self.base,
-            &at.tool,
-            record,
-            &event,
-            now,
-            OnConflict::GiveUp,
-        )
-        .await;
+        let (now, give_up) = (self.base.now(), OnConflict::GiveUp);
+        let moved = transition::apply(&self.base, &at.tool, record, &event, now, give_up).await;
         let record = match moved? {
             Moved::Written { record, .. } => record,
             other => return Ok(Probed::Not(other)),
@@ -245,7 +215,7 @@ impl Rechecks {
         drop(place);
         let told = found.0.told();
         let record = self.note_finding(record, found, now).await;
-        self.say_rested(&record);
+        self.log_rested(&record);
         Ok(Probed::Asked { record, told })
     }
 
@@ -256,12 +226,12 @@ impl Rechecks {
             blocker,
         };
         if let Some(record) = transition::change(&self.base, record, &event, now).await {
-            self.say_rested(&record);
+            self.log_rested(&record);
         }
         false
     }
 
-    fn say_rested(&self, record: &Record) {
+    fn log_rested(&self, record: &Record) {
         tracing::info!(
             call_id = %record.intent.call_id,
             tool = record.intent.tool,
@@ -275,7 +245,7 @@ impl Rechecks {
 
     /// Writes down a probe's finding, also if another gateway has begun a check meanwhile.
     ///
-    /// If it cannot be written, the next check finds it.
+    /// If the finding cannot be written, the next check finds it again.
     async fn note_finding(
         &self,
         record: Record,

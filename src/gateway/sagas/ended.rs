@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::marks::Marked;
-use super::member::{Member, Unlisted};
-use super::members::SagaAt;
+use super::members::{Member, SagaAt, Unlisted};
 use super::registry::{SagaRegistry, readable};
 use super::worker::SagaWorker;
 use crate::core::actor::By;
@@ -21,7 +19,8 @@ use crate::core::undo;
 use crate::crash;
 use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind, of_store, unavailable};
+use crate::gateway::error::{Error, ErrorKind, of_store, tenant_to_list, unavailable};
+use crate::gateway::transition::Moved;
 use crate::store;
 
 /// A query for sagas.
@@ -37,9 +36,9 @@ pub struct SagaQuery {
 /// What a person does to a stuck saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SagaAct {
-    /// Have it tried again.
+    /// Try again.
     Retry,
-    /// Skip the call in trouble, which the reason is about: it is not undone, and the saga goes on.
+    /// Skip the call in trouble, which the reason is about. The call is not undone, and the saga goes on.
     Skip,
 }
 
@@ -90,20 +89,12 @@ impl Sagas {
         caller: &Caller,
         query: &SagaQuery,
     ) -> Result<(Vec<Saga>, Option<Position>), Error> {
-        let own = (!caller.is_admin()).then(|| caller.tenant.clone());
-        let tenant = query.tenant.clone().or(own);
-        let may_read = match &tenant {
-            Some(tenant) => caller.may_read(tenant),
-            None => caller.is_admin(),
-        };
-        if !may_read {
-            return Err(ErrorKind::Forbidden.alone());
-        }
+        let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
         let (state, before) = (query.state.map(saga::State::as_str), query.before.as_ref());
         let store = &self.base.store;
         let found = store.documents(Kind::Saga, tenant.as_deref(), state, before, query.limit);
         let (found, next) = self.base.readable_page(found.await).map_err(unavailable)?;
-        // One that cannot be read keeps no other back.
+        // An unreadable saga is left out, and logged.
         let sagas = found.iter().filter_map(|document| readable(document).ok());
         Ok((sagas.collect(), next))
     }
@@ -119,20 +110,8 @@ impl Sagas {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let event = Event::Complete(By::token(&caller.name, reason));
-        self.admit_to_end(caller, id).await?;
         let act = Act::on_saga(caller, Deed::Complete, id, reason);
-        let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
-        let completing = async move {
-            let ending = sagas.end_saga(&caller, &id, &event);
-            // For an agent it is the good end of each saga, and no act of a person.
-            let (saga, _) = if caller.is_admin() {
-                audit::kept(&sagas.base, act, ending).await?
-            } else {
-                ending.await?
-            };
-            sagas.shown_to(&caller, saga).await
-        };
-        self.base.to_its_end(completing).await
+        self.end(caller, id, event, act).await
     }
 
     /// Aborts a saga: its calls are undone from now on.
@@ -149,63 +128,63 @@ impl Sagas {
             by: By::token(&caller.name, reason),
             after_loss: caller.is_admin(),
         };
-        self.admit_to_end(caller, id).await?;
         let act = Act::on_saga(caller, Deed::Abort, id, reason);
-        let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
-        let aborting = async move {
-            let ending = sagas.end_saga(&caller, &id, &event);
-            let saga = if caller.is_admin() {
-                audit::kept(&sagas.base, act, ending).await?.0
-            } else {
-                audit::kept_if_changed(&sagas.base, act, ending).await?
-            };
-            crash::point("saga_closed");
-            sagas.worker.begin_undoing(&id);
-            sagas.shown_to(&caller, saga).await
-        };
-        self.base.to_its_end(aborting).await
+        self.end(caller, id, event, act).await
     }
 
-    /// Refuses a caller who may not complete or abort a saga, and anyone while data is lost.
-    async fn admit_to_end(&self, caller: &Caller, id: &SagaId) -> Result<(), Error> {
+    /// Completes or aborts a saga. Refuses a caller who may not, and every caller while data is lost.
+    async fn end(
+        self: &Arc<Self>,
+        caller: &Caller,
+        id: &SagaId,
+        event: Event,
+        act: Act,
+    ) -> Result<SagaAt, Error> {
         if !caller.is_admin() {
             let saga = self.registry.known_saga(id).await?;
             if !self.may_end(caller, &self.registry.with_calls(saga).await?) {
                 return Err(ErrorKind::Forbidden.alone());
             }
         }
-        self.base.must_know_all_data().await
-    }
-
-    /// Ends a saga; answers whether that has changed it.
-    async fn end_saga(
-        &self,
-        caller: &Caller,
-        id: &SagaId,
-        event: &Event,
-    ) -> Result<(Saga, bool), Error> {
-        let (saga, has_changed) = self.act_or_find(id, event).await?;
-        tracing::info!(
-            saga = saga.id.id,
-            by = caller.name,
-            state = saga.state().as_str(),
-            "a saga was ended"
-        );
-        Ok((saga, has_changed))
-    }
-
-    async fn shown_to(&self, caller: &Caller, saga: Saga) -> Result<SagaAt, Error> {
-        Ok(self.registry.with_calls(saga).await?.for_caller(caller))
+        self.base.must_know_all_data().await?;
+        let (sagas, caller, id) = (self.clone(), caller.clone(), id.clone());
+        let ending = async move {
+            let ending = async {
+                let (saga, has_changed) = sagas.act_or_find(&id, &event).await?;
+                let (by, state) = (&caller.name, saga.state().as_str());
+                tracing::info!(saga = saga.id.id, by, state, "a saga was ended");
+                Ok((saga, has_changed))
+            };
+            let is_abort = matches!(event, Event::Abort { .. });
+            let saga = if caller.is_admin() {
+                audit::kept(&sagas.base, act, ending).await?.0
+            } else if is_abort {
+                audit::kept_if_changed(&sagas.base, act, ending).await?
+            } else {
+                // For an agent this is the normal end of each saga, and no act of a person.
+                ending.await?.0
+            };
+            if is_abort {
+                crash::point("saga_closed");
+                sagas.worker.begin_undoing(&id);
+            }
+            let at = sagas.registry.with_calls(saga).await?;
+            Ok(at.for_caller(&caller))
+        };
+        self.base.to_its_end(ending).await
     }
 
     async fn act_on_saga(&self, id: &SagaId, event: &Event) -> Result<Saga, Error> {
         Ok(self.act_or_find(id, event).await?.0)
     }
 
-    /// The saga after an event, and whether the event has changed it.
+    /// Applies an event. Returns the saga after it, and whether the event has changed it.
     async fn act_or_find(&self, id: &SagaId, event: &Event) -> Result<(Saga, bool), Error> {
-        let changed = self.registry.change_or_find_saga(id, event).await;
-        let changed = changed.map_err(of_store)?;
+        let changed = self
+            .registry
+            .change_saga(id, event)
+            .await
+            .map_err(of_store)?;
         let changed = changed.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
     }
@@ -263,28 +242,26 @@ impl Sagas {
         reason: &str,
         steps: &Steps,
     ) -> Result<Saga, Error> {
-        // Its calls first: if this breaks off here, it is still stuck, and seen.
-        match self.registry.calls_of(stuck).await {
-            Ok(calls) => {
-                let is_stuck = |record: &&Record| matches!(record.state, CallState::Stuck(_));
-                for stuck in calls.iter().map(Member::record).filter(is_stuck) {
-                    let record = self.base.store.load(stuck.intent.call_id).await;
-                    // One that has changed since is left to the writer that changed it.
-                    let record = record.map_err(unavailable)?;
-                    let Some(record) = record.filter(|record| is_stuck(&record)) else {
-                        continue;
-                    };
-                    let record = self.registry.decide_anew(record).await;
-                    let by = By::token(&caller.name, reason);
-                    match self.registry.to_compensate(&record, by).await {
-                        Marked::Unwritten => return Err(unavailable(())),
-                        Marked::Done(_) => steps.made(),
-                        Marked::Changed | Marked::Illegal(_) => {}
-                    }
-                }
-            }
+        // Its calls first: if this breaks off here, the saga is still stuck and visible.
+        let calls = match self.registry.calls_of(stuck).await {
+            Ok(calls) => calls,
             Err(Unlisted::Store) => return Err(unavailable(())),
-            Err(Unlisted::Broken(_)) => {}
+            Err(Unlisted::Broken(_)) => Vec::new(),
+        };
+        let is_stuck = |record: &&Record| matches!(record.state, CallState::Stuck(_));
+        for stuck in calls.iter().map(Member::record).filter(is_stuck) {
+            let record = self.base.store.load(stuck.intent.call_id).await;
+            // A call that has changed since is left to the writer that changed it.
+            let record = record.map_err(unavailable)?;
+            let Some(record) = record.filter(|record| is_stuck(&record)) else {
+                continue;
+            };
+            let record = self.registry.decide_anew(record).await;
+            let by = By::token(&caller.name, reason);
+            let marked = self.registry.to_compensate(&record, by).await;
+            if let Moved::Written { .. } = marked.map_err(unavailable)? {
+                steps.made();
+            }
         }
         crash::point("saga_retried");
         let event = Event::Retry(By::token(&caller.name, reason));
@@ -307,7 +284,7 @@ impl Sagas {
         seen: Option<Mark>,
         steps: &Steps,
     ) -> Result<Saga, Error> {
-        // Before its calls: a worker writes down the saga before it sends a compensation.
+        // The saga is written before its calls: a worker writes the saga before it sends a compensation.
         let held = Event::Held {
             until: self.base.busy_until(self.base.now(), Duration::ZERO),
         };
@@ -332,7 +309,7 @@ impl Sagas {
                 steps.made();
                 self.registry.count_undo(&record, "skipped");
                 trace_id = Some(record.intent.trace_id.clone());
-                // It is sent only if it was claimed before this was written.
+                // A compensation that was claimed before the skip was written may have been sent.
                 let made = self.compensation_of(call_id).await.map_err(unavailable)?;
                 if attempt(&made) != last {
                     let made = made.map(|made| made.intent.call_id.to_string());
@@ -344,7 +321,7 @@ impl Sagas {
                     return Err(ErrorKind::WrongState(why).alone());
                 }
             }
-            // It is settled already; the saga still has to go on.
+            // The call is settled already; the saga still has to go on.
             Some(Err(Illegal::NothingToUndo)) | None => {}
             Some(Err(illegal)) => return Err(ErrorKind::WrongState(illegal.to_string()).alone()),
         }
@@ -374,7 +351,7 @@ impl Sagas {
             let event = Event::Settled(By::new(&by.actor, reason));
             match self.registry.change_saga(&id, &event).await {
                 Ok(Some(Ok(_))) => self.worker.begin_undoing(&id),
-                // It does not wait for a person.
+                // There is no such saga, or it does not wait for a person.
                 Ok(Some(Err(_)) | None) => {}
                 Err(error) => tracing::error!(
                     saga = id.id,
@@ -396,7 +373,7 @@ impl Sagas {
             return Err(ErrorKind::WrongState(illegal.to_string()).alone());
         }
         if saga.phase == Phase::OpenAtLoss {
-            // Before any of its calls is changed: it may still be completed.
+            // Refused before any of its calls is changed: the saga may still be completed.
             return Err(ErrorKind::WrongState(saga::Illegal::AfterLoss.to_string()).alone());
         }
         Ok(saga)
@@ -454,7 +431,7 @@ impl Sagas {
         let saga = Saga::undo(&id.tenant, call_id, by, self.base.now());
         let saga = match self.registry.put_saga(&saga).await.map_err(of_store)? {
             Ok(()) => saga,
-            Err(there) => there.ok_or_else(|| unavailable(()))?,
+            Err(newer) => newer.ok_or_else(|| unavailable(()))?,
         };
         tracing::warn!(%call_id, trace_id = record.intent.trace_id, by = by.actor, "a call is undone");
         self.worker.begin_undoing(&id);

@@ -11,18 +11,17 @@ use crate::store;
 impl SagaRegistry {
     /// Whether the saga of a call that was just claimed lets it be sent.
     ///
-    /// The first call that names a saga begins it. Nothing is sent before this has answered: an
-    /// abort after that finds the call.
+    /// The first call that names a saga begins it. The caller sends nothing before this has answered: an abort after
+    /// that finds the call.
     ///
     /// # Errors
-    /// Why it is not sent.
+    /// Why the call must not be sent.
     pub(in crate::gateway) async fn join_saga(&self, intent: &Intent) -> Result<(), ErrorKind> {
         if intent.key_source == key::Source::Compensation {
+            let why = "what it was to undo is settled";
             return match self.is_wanted(intent).await {
                 Ok(true) => Ok(()),
-                Ok(false) => Err(ErrorKind::WrongState(
-                    "what it was to undo is settled".into(),
-                )),
+                Ok(false) => Err(ErrorKind::WrongState(why.into())),
                 Err(_) => Err(ErrorKind::StoreUnavailable),
             };
         }
@@ -35,9 +34,8 @@ impl SagaRegistry {
             return Ok(());
         }
         let state = saga.state().as_str();
-        Err(ErrorKind::WrongState(format!(
-            "its saga is {state} and takes no calls any more"
-        )))
+        let why = format!("its saga is {state} and takes no calls any more");
+        Err(ErrorKind::WrongState(why))
     }
 
     /// Whether a compensation is still to be sent.
@@ -66,10 +64,10 @@ impl SagaRegistry {
 
     /// Makes sure that the saga of a call without an owner exists.
     ///
-    /// It may not have begun, or may have ended without the call.
+    /// The saga may not have begun, or may have ended without the call.
     ///
     /// # Errors
-    /// The saga cannot be read or written; it was said.
+    /// The saga cannot be read or written; that was logged.
     pub(in crate::gateway) async fn find_saga_of(
         &self,
         intent: &Intent,

@@ -1,4 +1,4 @@
-//! The marks on the calls of sagas: that they are to be undone, and by which compensation.
+//! Marks on the calls of sagas: a marked call is to be undone, by this compensation.
 
 use super::registry::SagaRegistry;
 use crate::core::actor::By;
@@ -11,21 +11,11 @@ use crate::gateway::ids::new_call_id;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
 
-/// The result of marking a call.
-pub(in crate::gateway) enum Marked {
-    Done(Box<Record>),
-    /// Another writer has changed the call meanwhile.
-    Changed,
-    /// The store did not take the mark. That was logged.
-    Unwritten,
-    Illegal(Illegal),
-}
-
 impl SagaRegistry {
     /// The stuck call with its tool's present compensation, if that differs from the mark.
     ///
-    /// Only if the old compensation surely was not executed. As long as the call is stuck nothing
-    /// is sent for it, so the old one does not run either.
+    /// Only if the old compensation surely was not executed. While the call is stuck nothing is sent for it, so the old
+    /// compensation does not run either.
     pub(super) async fn decide_anew(&self, record: Record) -> Record {
         let Policy::By(template) = self.base.policy_of(&record).compensation else {
             return record;
@@ -39,13 +29,13 @@ impl SagaRegistry {
             Ok(Some(made)) if matches!(made.state, State::Failed(_)) => {}
             Ok(Some(_)) | Err(_) => return record,
         }
-        // One that was decided on before that, and failed, too, holds its key.
+        // A compensation by this tool that was decided on even earlier, and failed as well, holds the key.
         let lookup = lookup_of(&record, &template);
-        let Ok(there) = self.base.store.holders(&[lookup]).await else {
+        let Ok(holders) = self.base.store.holders(&[lookup]).await else {
             return record;
         };
-        let call_id = match there.first() {
-            Some(there) => there.record.intent.call_id,
+        let call_id = match holders.first() {
+            Some(holder) => holder.record.intent.call_id,
             None => new_call_id(&lookup),
         };
         let compensation = Some(Compensation {
@@ -61,8 +51,15 @@ impl SagaRegistry {
         }
     }
 
-    /// Marks a call with its compensation, and writes the mark.
-    pub(in crate::gateway) async fn to_compensate(&self, record: &Record, by: By) -> Marked {
+    /// Marks a call as one to be undone, by its compensation.
+    ///
+    /// # Errors
+    /// The store did not take the mark.
+    pub(super) async fn to_compensate(
+        &self,
+        record: &Record,
+        by: By,
+    ) -> Result<Moved, store::Error> {
         let tool = self.base.policy_of(record);
         let compensation = match (record.compensation(), &tool.compensation) {
             (Some(decided), _) => Some(decided.clone()),
@@ -74,20 +71,17 @@ impl SagaRegistry {
         };
         let event = Event::ToCompensate { by, compensation };
         let (record, now) = (record.clone(), self.base.now());
-        match transition::apply(&self.base, &tool, record, &event, now, OnConflict::GiveUp).await {
-            Ok(Moved::Written { record, .. }) => {
-                if matches!(record.state, State::Compensated(_)) {
-                    self.count_undo(&record, "empty");
-                }
-                Marked::Done(Box::new(record))
-            }
-            Ok(Moved::Refused(_, illegal)) => Marked::Illegal(illegal),
-            Ok(Moved::Unchanged(..) | Moved::Lost(_)) => Marked::Changed,
-            Err(_) => Marked::Unwritten,
+        let give_up = OnConflict::GiveUp;
+        let moved = transition::apply(&self.base, &tool, record, &event, now, give_up).await;
+        if let Ok(Moved::Written { record, .. }) = &moved
+            && matches!(record.state, State::Compensated(_))
+        {
+            self.count_undo(record, "empty");
         }
+        moved
     }
 
-    /// The call after an event; `None`: there is no such call.
+    /// Applies an event. Returns the call after it; `None`: there is no such call.
     pub(in crate::gateway) async fn apply(
         &self,
         call_id: CallId,
@@ -107,12 +101,10 @@ impl SagaRegistry {
         }
     }
 
-    pub(in crate::gateway) fn count_undo(&self, record: &Record, result: &str) {
-        self.base
-            .metrics
-            .compensations
-            .with_label_values(&[&record.intent.tool, result])
-            .inc();
+    pub(super) fn count_undo(&self, record: &Record, result: &str) {
+        let undone = &self.base.metrics.compensations;
+        let labels = [&record.intent.tool, result];
+        undone.with_label_values(&labels).inc();
     }
 }
 

@@ -1,14 +1,14 @@
 //! The calls of a saga.
 //!
-//! Memory holds only what decides about each, without the texts of callers and tools: a call is
-//! loaded whole before it is changed. `core::saga` decides about them.
+//! Memory holds only what decides about each call, without the texts of callers and tools. A call is loaded whole
+//! before it is changed. `core::saga` decides about them.
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::member::{Member, Unlisted};
 use super::registry::SagaRegistry;
 use crate::core::caller::Caller;
 use crate::core::compensation::Policy;
+use crate::core::key;
 use crate::core::ledger::{Filter, LIMITS, Page};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State};
@@ -16,15 +16,38 @@ use crate::core::saga::Saga;
 use crate::gateway::error::{Error, unavailable};
 use crate::store;
 
-/// Most calls of one saga, compensations not counted. A larger one is stuck when it is aborted.
+/// Most calls of one saga, compensations not counted. A larger saga is stuck when it is aborted.
 const MAX_CALLS: usize = 2_000;
+
+/// A call of a saga, without its arguments and its result. Must never be written.
+#[derive(Debug, Clone)]
+pub(super) struct Member(Record);
+
+impl Member {
+    pub(super) fn of(record: Record) -> Self {
+        Self(record.without_texts())
+    }
+
+    pub(super) fn record(&self) -> &Record {
+        &self.0
+    }
+}
+
+/// Why the calls of a saga are not known.
+pub(super) enum Unlisted {
+    /// The store did not answer. That was logged.
+    Store,
+    /// Asking again would not help; says why.
+    Broken(String),
+}
 
 /// A saga with its calls, and their compensations apart.
 #[derive(Debug, Clone)]
 pub struct SagaAt {
     pub saga: Saga,
-    /// The calls in the order in which they were made, without texts; so are the others.
+    /// The calls in the order in which they were made, without texts.
     pub(super) calls: Vec<Member>,
+    /// The compensations, by their call ids.
     pub(super) compensations: HashMap<CallId, Member>,
     /// Whether there are more calls, or unreadable ones.
     pub is_cut: bool,
@@ -38,7 +61,7 @@ impl SagaAt {
     /// The saga for one caller.
     ///
     /// Without the scope `read` a caller sees only the state and its own calls.
-    pub(in crate::gateway) fn for_caller(mut self, caller: &Caller) -> Self {
+    pub(super) fn for_caller(mut self, caller: &Caller) -> Self {
         if caller.may_read(&self.saga.id.tenant) {
             return self;
         }
@@ -64,9 +87,17 @@ impl SagaAt {
     }
 }
 
+/// The calls of a saga as they were listed, in no order.
+#[derive(Default)]
+struct Listed {
+    calls: Vec<Member>,
+    compensations: HashMap<CallId, Member>,
+    unreadable: u64,
+}
+
 impl SagaRegistry {
     /// A page of the calls that name a saga, newest first, without texts. Must never be written.
-    pub(in crate::gateway) async fn page_of(
+    pub(super) async fn page_of(
         &self,
         saga: &Saga,
         before: Option<Position>,
@@ -77,9 +108,8 @@ impl SagaRegistry {
             ..Filter::default()
         };
         let store = &self.base.store;
-        let page = store
-            .list(&saga.id.tenant, &filter, before, LIMITS.1)
-            .await?;
+        let page = store.list(&saga.id.tenant, &filter, before, LIMITS.1);
+        let page = page.await?;
         let found = page.found.into_iter().map(|listed| listed.record);
         Ok(Page {
             found: found.collect(),
@@ -88,67 +118,52 @@ impl SagaRegistry {
         })
     }
 
-    /// Every call of a saga but compensations, in no order.
-    ///
-    /// The calls that name it, or the one call that it undoes.
-    pub(in crate::gateway) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Member>, Unlisted> {
-        let (mut calls, mut before) = (Vec::new(), None);
+    /// The calls that name a saga, or the one call that it undoes. Stops soon after there are too many.
+    async fn list(&self, saga: &Saga) -> Result<Listed, store::Error> {
+        let (mut listed, mut before) = (Listed::default(), None);
         if let Some(only) = saga.only {
-            calls.extend(self.base.store.load(only).await?.map(Member::of));
+            let only = self.base.store.load(only).await?;
+            listed.calls.extend(only.map(Member::of));
         }
         loop {
             let page = self.page_of(saga, before).await?;
-            if page.unreadable > 0 {
-                return Err(Unlisted::Broken(format!(
-                    "{} of its calls cannot be read",
-                    page.unreadable
-                )));
-            }
-            let found = page.found.into_iter().map(Member::of);
-            calls.extend(found.filter(|member| !member.undoes_another()));
-            if calls.len() > MAX_CALLS {
-                return Err(Unlisted::Broken(format!(
-                    "it has more than {MAX_CALLS} calls"
-                )));
+            listed.unreadable += page.unreadable;
+            for member in page.found.into_iter().map(Member::of) {
+                let intent = &member.record().intent;
+                if intent.key_source == key::Source::Compensation {
+                    listed.compensations.insert(intent.call_id, member);
+                } else {
+                    listed.calls.push(member);
+                }
             }
             before = page.next;
-            if before.is_none() {
-                return Ok(calls);
+            if before.is_none() || listed.calls.len() > MAX_CALLS {
+                return Ok(listed);
             }
         }
     }
 
+    /// Every call of a saga but compensations, in no order.
+    pub(super) async fn calls_of(&self, saga: &Saga) -> Result<Vec<Member>, Unlisted> {
+        let listed = self.list(saga).await.map_err(|_| Unlisted::Store)?;
+        let why = if listed.unreadable > 0 {
+            format!("{} of its calls cannot be read", listed.unreadable)
+        } else if listed.calls.len() > MAX_CALLS {
+            format!("it has more than {MAX_CALLS} calls")
+        } else {
+            return Ok(listed.calls);
+        };
+        Err(Unlisted::Broken(why))
+    }
+
     /// A saga with its calls, as many as can be shown.
     pub(super) async fn with_calls(&self, saga: Saga) -> Result<SagaAt, Error> {
-        let (mut calls, mut compensations, mut before) = (Vec::new(), HashMap::new(), None);
-        let mut is_cut = false;
-        if let Some(only) = saga.only {
-            let only = self.base.store.load(only).await.map_err(unavailable)?;
-            calls.extend(only.map(Member::of));
-        }
-        loop {
-            let page = self.page_of(&saga, before).await.map_err(unavailable)?;
-            is_cut |= page.unreadable > 0;
-            for member in page.found.into_iter().map(Member::of) {
-                if member.undoes_another() {
-                    compensations.insert(member.record().intent.call_id, member);
-                } else {
-                    calls.push(member);
-                }
-            }
-            before = page.next;
-            if before.is_none() {
-                break;
-            }
-            if calls.len() > MAX_CALLS {
-                is_cut = true;
-                break;
-            }
-        }
-        is_cut |= calls.len() > MAX_CALLS;
+        let listed = self.list(&saga).await.map_err(unavailable)?;
+        let (mut calls, mut compensations) = (listed.calls, listed.compensations);
+        let is_cut = listed.unreadable > 0 || calls.len() > MAX_CALLS;
         calls.truncate(MAX_CALLS);
         calls.sort_by_key(|member| Position::of(member.record()));
-        // What was undone by itself was undone by a call of another saga.
+        // A call that was undone by itself has its compensation in another saga.
         for record in calls.iter().map(Member::record) {
             let is_done = matches!(record.state, State::Compensated(_) | State::Stuck(_));
             if let Some(by) = record.compensation().map(|decided| decided.call_id)

@@ -28,7 +28,7 @@ impl SagaRegistry {
         }
     }
 
-    /// The saga of this name. If there is none, it begins now, with a call of this token.
+    /// The saga of this name. If there is none, it is begun now, by a call of this token.
     pub(super) async fn ensure_saga(
         &self,
         id: &SagaId,
@@ -37,19 +37,16 @@ impl SagaRegistry {
         if let Some(saga) = self.saga(id).await? {
             return Ok(saga);
         }
-        let begun = Saga::begin(id.clone(), &self.base.limits.sagas, self.base.now());
-        let begun = Saga {
-            begun_by: made_by.to_owned(),
-            ..begun
-        };
+        let mut begun = Saga::begin(id.clone(), &self.base.limits.sagas, self.base.now());
+        made_by.clone_into(&mut begun.begun_by);
         match self.put_saga(&begun).await? {
             Ok(()) => Ok(begun),
-            Err(Some(there)) => Ok(there),
+            Err(Some(saga)) => Ok(saga),
             Err(None) => Err(store::Error::Ambiguous("a saga came and went".into())),
         }
     }
 
-    /// A stored saga. One that cannot be read is an error, and not an absent one.
+    /// A stored saga. A saga that cannot be read is an error, and does not count as absent.
     pub(in crate::gateway) async fn saga(&self, id: &SagaId) -> Result<Option<Saga>, store::Error> {
         let store = &self.base.store;
         let found = store.document(Kind::Saga, &id.tenant, &id.id).await?;
@@ -67,11 +64,10 @@ impl SagaRegistry {
         &self,
         saga: &Saga,
     ) -> Result<Result<(), Option<Saga>>, store::Error> {
-        // None may be set going behind the one who stops them all.
+        // A worker must not set a saga going that the acceptance of a loss has just stopped.
         if self.acceptances.load(Ordering::SeqCst) > 0 {
-            return Err(store::Error::Refused(
-                "a loss of data is being accepted".into(),
-            ));
+            let why = "a loss of data is being accepted".into();
+            return Err(store::Error::Refused(why));
         }
         self.write_saga(saga).await
     }
@@ -79,29 +75,21 @@ impl SagaRegistry {
     async fn write_saga(&self, saga: &Saga) -> Result<Result<(), Option<Saga>>, store::Error> {
         match self.base.store.put_document(&saga.to_document()).await? {
             Put::Done => Ok(Ok(())),
-            Put::Lost(there) => Ok(Err(there.as_ref().map(readable).transpose()?)),
+            Put::Lost(newer) => Ok(Err(newer.as_ref().map(readable).transpose()?)),
         }
     }
 
-    /// The saga after an event, as it is stored; `None`: there is no such saga.
-    pub(in crate::gateway) async fn change_saga(
-        &self,
-        id: &SagaId,
-        event: &Event,
-    ) -> Result<Option<Result<Saga, saga::Illegal>>, store::Error> {
-        let changed = self.change_or_find_saga(id, event).await?;
-        Ok(changed.map(|changed| changed.map(|(saga, _)| saga)))
-    }
-
-    /// The same, with whether the event has changed the saga: what is asked for again changes nothing.
-    pub(super) async fn change_or_find_saga(
+    /// Applies an event. Returns the saga after it, and whether the event has changed it; `None`: there is no such saga.
+    ///
+    /// An event that is repeated changes nothing.
+    pub(super) async fn change_saga(
         &self,
         id: &SagaId,
         event: &Event,
     ) -> Result<Option<Result<(Saga, bool), saga::Illegal>>, store::Error> {
-        let mut there = self.saga(id).await?;
+        let mut stored = self.saga(id).await?;
         for _ in 0..ROUNDS {
-            let Some(saga) = there else { return Ok(None) };
+            let Some(saga) = stored else { return Ok(None) };
             let changed = match saga::next(&saga, event, &self.base.limits.sagas, self.base.now()) {
                 Ok(changed) if changed == saga => return Ok(Some(Ok((saga, false)))),
                 Ok(changed) => changed,
@@ -113,14 +101,26 @@ impl SagaRegistry {
             };
             match put {
                 Ok(()) => return Ok(Some(Ok((changed, true)))),
-                Err(newer) => there = newer,
+                Err(newer) => stored = newer,
             }
         }
         Err(store::Error::Refused("a saga changes too fast".into()))
     }
 
-    /// The saga after an event; `None`: the event does not fit, or another writer was faster.
-    pub(super) async fn move_on(&self, saga: &Saga, event: &Event, now: Timestamp) -> Option<Saga> {
+    /// Applies an event. Returns the saga after it.
+    ///
+    /// `None`: the event does not fit, another writer was faster, or the store failed.
+    pub(super) async fn move_on(&self, saga: &Saga, event: &Event) -> Option<Saga> {
+        self.move_on_at(saga, event, self.base.now()).await
+    }
+
+    /// The same, at this time or later.
+    pub(super) async fn move_on_at(
+        &self,
+        saga: &Saga,
+        event: &Event,
+        now: Timestamp,
+    ) -> Option<Saga> {
         let now = now.max(self.base.now());
         let changed = saga::next(saga, event, &self.base.limits.sagas, now).ok()?;
         self.put_saga(&changed).await.ok()?.ok()?;
@@ -144,21 +144,19 @@ impl SagaRegistry {
         for state in State::UNFINISHED {
             let mut pages = Documents::new(Kind::Saga, state.as_str());
             while let Some(found) = pages.next(&self.base).await? {
-                let found = found.into_iter();
-                let found = found.filter(|document| readable(document).is_ok());
-                sagas.extend(found.map(|document| SagaId::new(document.tenant, document.id)));
+                let found = found.iter().filter_map(|document| readable(document).ok());
+                sagas.extend(found.map(|saga| saga.id));
             }
         }
         let counts = self.base.store.count_documents(Kind::Saga).await?;
-        let at_stake = State::UNFINISHED.map(State::as_str);
-        let at_stake = counts
-            .iter()
-            .filter(|(name, _)| at_stake.contains(&name.as_str()));
-        let there: u64 = at_stake.map(|(_, count)| count).sum();
-        let missing = there.saturating_sub(sagas.len() as u64);
+        let is_unfinished =
+            |name: &str| State::UNFINISHED.iter().any(|state| state.as_str() == name);
+        let unfinished = counts.iter().filter(|(name, _)| is_unfinished(name));
+        let all: u64 = unfinished.map(|(_, count)| count).sum();
+        let missing = all.saturating_sub(sagas.len() as u64);
         if missing > 0 {
             let why = format!(
-                "{missing} of {there} sagas that are not at their end, so they cannot be stopped; the log names them. \
+                "{missing} of {all} sagas that are not at their end, so they cannot be stopped; the log names them. \
                  If no key opens them, add the missing one to store.encryption_keys; then accept the loss again"
             );
             return Err(store::Error::Unreadable(why));
@@ -168,8 +166,8 @@ impl SagaRegistry {
 
     /// Stops sagas after a loss of data, until a person has looked.
     ///
-    /// None goes on, and none is undone when its deadline is over: that it was completed or undone
-    /// may be forgotten.
+    /// A stopped saga does not go on, and is not undone when its deadline is over: the store may have forgotten that it
+    /// was completed or undone.
     pub(in crate::gateway) async fn stop_sagas(
         &self,
         by: &str,
@@ -177,15 +175,15 @@ impl SagaRegistry {
     ) -> Result<(), store::Error> {
         for id in self.sagas_at_stake().await? {
             let event = Event::StoreLost(By::token(by, reason));
-            // One that has come to its end meanwhile need not be stopped.
-            let _: Option<Result<Saga, saga::Illegal>> = self.change_saga(&id, &event).await?;
+            // A saga that has come to its end meanwhile need not be stopped.
+            drop(self.change_saga(&id, &event).await?);
         }
         Ok(())
     }
 
     /// Frees the sagas on which the last run of this gateway was working.
     ///
-    /// Only where no other gateway can be at them. What cannot be freed now is due when its time is over.
+    /// Only where no other gateway can work on them. A saga that cannot be freed now is due when its time is over.
     ///
     /// # Errors
     /// The store failed; what was freed stays so.

@@ -1,15 +1,14 @@
 //! Undoes the calls of a saga, one by one.
 //!
-//! What is done next is decided by `core::saga`.
+//! `core::saga` decides the next step.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
-use super::marks::Marked;
-use super::member::{Member, Unlisted};
-use super::registry::SagaRegistry;
-use crate::core::actor::{Actor, By};
+use super::members::{Member, Unlisted};
+use super::worker::SagaWorker;
+use crate::core::actor::By;
 use crate::core::call::{self, Illegal, UndoEnd};
 use crate::core::compensation::Policy;
 use crate::core::record::{Record, State};
@@ -19,27 +18,11 @@ use crate::core::tool::Tool;
 use crate::core::undo;
 use crate::core::work::{Blocked, Blocker};
 use crate::crash;
-use crate::gateway::base::Base;
-use crate::gateway::calls::{Engine, InternalCall};
+use crate::gateway::calls::InternalCall;
 use crate::gateway::ids::jitter;
-use crate::gateway::transition;
+use crate::gateway::transition::{self, Moved};
 
-/// The result of one call's turn to be undone.
-enum Undone {
-    /// It is undone: the saga and the call as they are now.
-    Further(Box<Saga>, Box<Record>),
-    /// It is blocked: the saga, if there is a further step at once.
-    Blocked(Option<Box<Saga>>),
-}
-
-/// Undoes the calls of sagas.
-pub(in crate::gateway) struct Undoer {
-    pub(in crate::gateway) base: Arc<Base>,
-    pub(in crate::gateway) registry: Arc<SagaRegistry>,
-    pub(in crate::gateway) engine: Arc<Engine>,
-}
-
-impl Undoer {
+impl SagaWorker {
     /// Carries out the next step for a saga that is being undone.
     ///
     /// Returns the saga if there is a further step at once.
@@ -64,56 +47,59 @@ impl Undoer {
                 .filter_map(|record| Some((record, tools.get(&record.intent.tool)?)))
                 .collect();
             let record = match plan(&saga, &members, self.base.now()) {
-                // All are marked in one go, and undone in one go: what is at rest does not move by itself.
+                // Calls at rest do not change by themselves, so one list serves to mark all and to undo all.
                 Step::Mark(record) | Step::Undo(record) => record,
-                // They are listed once more before anything else is taken from that.
+                // Any other step needs a fresh list.
                 _ if !is_fresh => return Some(saga),
-                step => return self.do_step(&saga, step).await,
+                Step::Wait(record, blocker, why) => {
+                    let why = Blocked::by(blocker, why);
+                    return self.block(&saga, Some(record), why).await;
+                }
+                Step::Stuck(record) => {
+                    let why = Blocked::for_good("it could not be undone");
+                    return self.block(&saga, Some(record), why).await;
+                }
+                Step::Rest => return self.registry.move_on(&saga, &Event::Rested).await,
+                Step::Done => {
+                    let undone = Event::Undone { by: self.by() };
+                    let undone = self.registry.move_on(&saga, &undone).await?;
+                    crash::point("saga_compensated");
+                    return Some(undone);
+                }
             };
-            // What is written is never what was only looked at.
+            // A listed call has no texts and must never be written.
             let record = match self.base.store.load(record.intent.call_id).await {
                 Ok(Some(whole)) if whole.version == record.version => whole,
-                // Another writer was faster: they are looked at again.
+                // Another writer was faster: list the calls again.
                 Ok(_) => return Some(saga),
                 Err(_) => return None,
             };
-            let changed = if matches!(record.state, State::Compensating(_)) {
+            let done = if matches!(record.state, State::Compensating(_)) {
                 is_fresh = false;
-                match self.undo(&saga, &record).await {
-                    Undone::Further(further, changed) => {
-                        saga = *further;
-                        *changed
-                    }
-                    Undone::Blocked(saga) => return saga.map(|saga| *saga),
-                }
+                self.undo(saga, &record).await
             } else {
-                match self.mark(&saga, &record).await {
-                    Ok(marked) => marked,
-                    Err(saga) => return saga.map(|saga| *saga),
-                }
+                self.mark(saga, &record).await
             };
-            let call_id = changed.intent.call_id;
-            for member in calls
-                .iter_mut()
-                .filter(|member| member.record().intent.call_id == call_id)
-            {
-                *member = Member::of(changed.clone());
+            let (further, changed) = match done {
+                Continue(done) => done,
+                Break(next) => return next,
+            };
+            saga = further;
+            let is_changed =
+                |member: &&mut Member| member.record().intent.call_id == changed.intent.call_id;
+            if let Some(member) = calls.iter_mut().find(is_changed) {
+                *member = Member::of(changed);
             }
-            // What is left waits for the next gateway.
+            // The next gateway does the rest.
             if self.base.draining.is_cancelled() {
                 return Some(saga);
             }
         }
     }
 
-    fn by(&self) -> String {
-        Actor::Gateway(self.base.instance).to_string()
-    }
-
     /// Handles a saga whose calls could not be listed.
     ///
-    /// It waits for a store that is not ready; if a ready one fails again and again, it needs a
-    /// person.
+    /// The saga waits for a store that is not ready. If a ready store fails again and again, the saga needs a person.
     async fn not_listed(&self, saga: &Saga) -> Option<Saga> {
         if !self.base.store.readiness().await.reasons.is_empty() {
             return None;
@@ -132,52 +118,55 @@ impl Undoer {
         tools
     }
 
-    /// Marks a call with its compensation. If it cannot: the saga, if there is a further step at
-    /// once.
-    async fn mark(&self, saga: &Saga, record: &Record) -> Result<Record, Option<Box<Saga>>> {
-        match self
-            .registry
-            .to_compensate(record, By::new(self.by(), &saga.reason))
-            .await
-        {
-            Marked::Done(marked) => {
+    /// Marks a call with its compensation. Returns the saga and the marked call.
+    ///
+    /// `Break`: the call cannot be marked now. Holds the saga if there is a further step at once.
+    async fn mark(&self, saga: Saga, record: &Record) -> ControlFlow<Option<Saga>, (Saga, Record)> {
+        let by = By::new(self.by(), &saga.reason);
+        let marked = self.registry.to_compensate(record, by);
+        match marked.await {
+            Ok(Moved::Written { record, .. }) => {
                 crash::point("saga_marked");
-                Ok(*marked)
+                Continue((saga, record))
             }
-            // Another writer was faster: they are looked at again.
-            Marked::Changed => Err(Some(Box::new(saga.clone()))),
-            Marked::Unwritten => Err(None),
-            Marked::Illegal(illegal) => {
+            // Another writer was faster: list the calls again.
+            Ok(Moved::Unchanged(..) | Moved::Lost(_)) => Break(Some(saga)),
+            Ok(Moved::Refused(_, illegal)) => {
                 let why = match illegal {
                     Illegal::MayStillRun => Blocked::busy("its request may still reach the tool"),
                     _ => Blocked::for_good(illegal.to_string()),
                 };
-                Err(self.block(saga, Some(record), why).await.map(Box::new))
+                Break(self.block(&saga, Some(record), why).await)
             }
+            Err(_) => Break(None),
         }
     }
 
-    /// Undoes one call, or writes down the blocker.
-    async fn undo(&self, saga: &Saga, record: &Record) -> Undone {
-        let (saga, tried) = match self.look_at_compensation(record).await {
-            Some(tried) => (saga.clone(), tried),
+    /// Undoes one call, or writes down the blocker. Returns the saga and the undone call.
+    ///
+    /// `Break`: the call is not undone. Holds the saga if there is a further step at once.
+    async fn undo(
+        &self,
+        mut saga: Saga,
+        record: &Record,
+    ) -> ControlFlow<Option<Saga>, (Saga, Record)> {
+        let tried = match self.end_of_compensation(record).await {
+            Some(tried) => tried,
             None => {
-                let until = self
-                    .base
-                    .busy_until(self.base.now(), self.time_of_compensation(record));
-                let prolonged = self
-                    .registry
-                    .move_on(saga, &Event::Prolonged { until }, self.base.now())
-                    .await;
-                let Some(saga) = prolonged else {
-                    return Undone::Blocked(None);
+                let by = record.compensation();
+                let at = by.and_then(|by| self.base.tool_at(&by.tool));
+                let time = at.map_or(Duration::ZERO, |at| at.tool.longest());
+                let until = self.base.busy_until(self.base.now(), time);
+                let prolonged = Event::Prolonged { until };
+                let Some(prolonged) = self.registry.move_on(&saga, &prolonged).await else {
+                    return Break(None);
                 };
-                let tried = self.try_to_undo(&saga, record).await;
-                (saga, tried)
+                saga = prolonged;
+                self.try_to_undo(&saga, record).await
             }
         };
         if let Err(why) = tried {
-            return Undone::Blocked(self.block(&saga, Some(record), why).await.map(Box::new));
+            return Break(self.block(&saga, Some(record), why).await);
         }
         crash::point("saga_undone");
         let event = call::Event::UndoEnded {
@@ -189,53 +178,11 @@ impl Undoer {
             self.registry.count_undo(record, "compensated");
         }
         crash::point("saga_noted");
-        let Some(saga) = self
-            .registry
-            .move_on(&saga, &Event::Advanced, self.base.now())
-            .await
-        else {
-            return Undone::Blocked(None);
-        };
-        let saga = Box::new(saga);
-        match changed {
-            Some(changed) => Undone::Further(saga, Box::new(changed)),
-            None => Undone::Blocked(Some(saga)),
+        let advanced = self.registry.move_on(&saga, &Event::Advanced).await;
+        match (advanced, changed) {
+            (Some(saga), Some(changed)) => Continue((saga, changed)),
+            (saga, _) => Break(saga),
         }
-    }
-
-    async fn do_step(&self, saga: &Saga, step: Step<'_>) -> Option<Saga> {
-        match step {
-            Step::Wait(record, blocker, why) => {
-                let why = Blocked::by(blocker, why);
-                self.block(saga, Some(record), why).await
-            }
-            Step::Rest => {
-                self.registry
-                    .move_on(saga, &Event::Rested, self.base.now())
-                    .await
-            }
-            // The caller has done them.
-            Step::Mark(_) | Step::Undo(_) => Some(saga.clone()),
-            Step::Stuck(record) => {
-                let why = Blocked::for_good("it could not be undone");
-                self.block(saga, Some(record), why).await
-            }
-            Step::Done => {
-                let undone = self
-                    .registry
-                    .move_on(saga, &Event::Undone { by: self.by() }, self.base.now())
-                    .await?;
-                crash::point("saga_compensated");
-                Some(undone)
-            }
-        }
-    }
-
-    /// How long a compensation may take.
-    fn time_of_compensation(&self, record: &Record) -> Duration {
-        let compensation = record.compensation();
-        let at = compensation.and_then(|compensation| self.base.tool_at(&compensation.tool));
-        at.map_or(Duration::ZERO, |at| at.tool.longest())
     }
 
     /// Writes down a saga's blocker. Returns the saga if an operator is to be told of it.
@@ -261,11 +208,8 @@ impl Undoer {
                     by: self.base.instance,
                     end: UndoEnd::Stuck(why),
                 };
-                self.registry
-                    .apply(record.intent.call_id, &stuck)
-                    .await
-                    .ok()??
-                    .ok()?;
+                let applied = self.registry.apply(record.intent.call_id, &stuck).await;
+                applied.ok()??.ok()?;
                 self.registry.count_undo(record, "stuck");
                 crash::point("saga_stuck");
             }
@@ -278,16 +222,16 @@ impl Undoer {
         ahead.telling.is_some().then_some(ahead)
     }
 
-    /// The end of a call's compensation; `None`: it is still to be sent.
-    async fn look_at_compensation(&self, record: &Record) -> Option<Result<(), Blocked>> {
+    /// The end of a call's compensation. `None`: the compensation is still to be sent.
+    async fn end_of_compensation(&self, record: &Record) -> Option<Result<(), Blocked>> {
         let Some(compensation) = record.compensation() else {
             return Some(Err(Blocked::for_good("its tool declares no compensation")));
         };
         match self.base.store.load(compensation.call_id).await {
             Ok(None) => None,
-            Ok(Some(there)) if matches!(there.state, State::Failed(_)) => None,
-            Ok(Some(there)) => Some(undo::outcome_of(&there)),
-            Err(error) => Some(Err(Blocked::busy(error.to_string()))),
+            Ok(Some(made)) if matches!(made.state, State::Failed(_)) => None,
+            Ok(Some(made)) => Some(undo::outcome_of(&made)),
+            Err(error) => Some(Err(error.into())),
         }
     }
 
@@ -296,7 +240,7 @@ impl Undoer {
         let policy = self.base.policy_of(record).compensation;
         let (by, template) = match (record.compensation(), &policy) {
             (Some(by), Policy::By(template)) if template.tool == by.tool => (by, template),
-            // Another gateway may have the configuration with which that was decided.
+            // The gateway that decided on the compensation may have another configuration.
             _ => {
                 let why = "another compensation was decided on than its tool has here";
                 return Err(Blocked::by(Blocker::Unknown, why));

@@ -1,6 +1,6 @@
 //! The worker for due sagas: deadlines, and compensations, on any gateway.
 //!
-//! Each step is written down before the next, so that another gateway can go on there.
+//! Each step is written down before the next, so that another gateway can go on from there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::registry::SagaRegistry;
-use super::undo::Undoer;
 use crate::core::actor::Actor;
 use crate::core::call;
 use crate::core::document::{Document, Kind};
@@ -20,6 +19,7 @@ use crate::core::saga::{Event, Phase, Saga, SagaId};
 use crate::core::time::after;
 use crate::crash;
 use crate::gateway::base::Base;
+use crate::gateway::calls::Engine;
 use crate::gateway::transition;
 use crate::gateway::webhook::Notifier;
 use crate::store;
@@ -29,33 +29,37 @@ const BATCH: u32 = 32;
 /// Sagas that one gateway works on at once.
 const AT_ONCE: usize = 16;
 
-/// How much longer other gateways leave a saga alone whose calls are let go.
-const LETTING_GO: Duration = Duration::from_mins(1);
+/// The extra time for which other gateways leave a saga alone whose calls are released.
+const RELEASING: Duration = Duration::from_mins(1);
 
 /// The worker for due sagas: deadlines, and compensations.
 pub struct SagaWorker {
-    base: Arc<Base>,
-    registry: Arc<SagaRegistry>,
-    undoer: Undoer,
+    pub(super) base: Arc<Base>,
+    pub(super) registry: Arc<SagaRegistry>,
+    pub(super) engine: Arc<Engine>,
     notifier: Arc<Notifier>,
     /// Places for sagas that are being worked on.
     places: Arc<Semaphore>,
 }
 
 impl SagaWorker {
-    pub(in crate::gateway) fn new(undoer: Undoer, notifier: Arc<Notifier>) -> Self {
+    pub(in crate::gateway) fn new(
+        registry: Arc<SagaRegistry>,
+        engine: Arc<Engine>,
+        notifier: Arc<Notifier>,
+    ) -> Self {
         Self {
-            base: undoer.base.clone(),
-            registry: undoer.registry.clone(),
-            undoer,
+            base: registry.base.clone(),
+            registry,
+            engine,
             notifier,
             places: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
-    /// Begins to work on a bounded number of due sagas, and does not wait.
+    /// Begins to work on a bounded number of due sagas, and does not wait for them.
     ///
-    /// Many gateways may do it at once: each saga is worked on by one of them.
+    /// Many gateways may do this at once: each saga is worked on by one of them.
     ///
     /// # Errors
     /// The store failed; nothing was begun.
@@ -91,7 +95,12 @@ impl SagaWorker {
         }))
     }
 
-    /// Begins at once to undo a saga's calls. If there is no place for it, the next round does it.
+    /// This gateway, as the author of an event.
+    pub(super) fn by(&self) -> String {
+        Actor::Gateway(self.base.instance).to_string()
+    }
+
+    /// Begins at once to undo a saga's calls. Without a free place the next round does it.
     pub(super) fn begin_undoing(self: &Arc<Self>, id: &SagaId) {
         drop(self.begin(id.clone(), self.base.now()));
     }
@@ -103,7 +112,7 @@ impl SagaWorker {
         }
     }
 
-    /// Postpones a saga that cannot be read, so that it holds up no other.
+    /// Postpones a saga that cannot be read, so that it delays no other saga.
     async fn put_aside(&self, document: Document, why: &str, now: Timestamp) {
         tracing::error!(
             saga = document.id,
@@ -128,24 +137,21 @@ impl SagaWorker {
         let Ok(Some(saga)) = self.registry.saga(id).await else {
             return false;
         };
-        // The gateway that writes this does the work.
+        // The gateway that writes this event does the work.
         let time = if saga.phase.is_over() {
-            LETTING_GO
+            RELEASING
         } else {
             Duration::ZERO
         };
         let until = self.base.busy_until(now, time);
-        let Some(mut saga) = self
-            .registry
-            .move_on(&saga, &Event::Taken { until }, now)
-            .await
-        else {
+        let taken = Event::Taken { until };
+        let Some(mut saga) = self.registry.move_on_at(&saga, &taken, now).await else {
             return false;
         };
         crash::point("saga_taken");
         while let Some(next) = self.work_a_step(&saga).await {
             saga = next;
-            // What is left waits for the next gateway.
+            // The next gateway does the rest.
             if self.base.draining.is_cancelled() {
                 break;
             }
@@ -157,32 +163,28 @@ impl SagaWorker {
     async fn work_a_step(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
         if let Some(tellings) = saga.telling {
             let told = self.tell(saga, tellings).await?;
-            // A transient cause is looked at even while no operator can be told.
-            return if told.phase.is_stuck_for_now() {
-                // It is told once in a round.
-                let next = self.undoer.undo_next(&told).await;
-                next.filter(|next| next.telling.is_none())
-            } else {
-                None
-            };
+            // A transient cause may have ended, even while no operator can be told of it.
+            if !told.phase.is_stuck_for_now() {
+                return None;
+            }
+            // An operator is told once in a round.
+            let next = self.undo_next(&told).await;
+            return next.filter(|next| next.telling.is_none());
         }
         match saga.phase {
             Phase::Open => {
-                let by = Actor::Gateway(self.base.instance).to_string();
-                let overdue = Event::Overdue { by };
-                self.registry.move_on(saga, &overdue, self.base.now()).await
+                let overdue = Event::Overdue { by: self.by() };
+                self.registry.move_on(saga, &overdue).await
             }
             Phase::Completed | Phase::Compensated => {
                 let all = self.release(saga).await.ok()?;
-                self.registry
-                    .move_on(saga, &Event::Released { all }, self.base.now())
-                    .await;
+                self.registry.move_on(saga, &Event::Released { all }).await;
                 None
             }
             Phase::Compensating { .. }
             | Phase::Stuck {
                 is_transient: true, ..
-            } => self.undoer.undo_next(saga).await,
+            } => self.undo_next(saga).await,
             Phase::Stuck { .. } | Phase::OpenAtLoss => None,
         }
     }
@@ -204,61 +206,61 @@ impl SagaWorker {
                 "a saga needs a person"
             );
         }
-        let delivered = match self.notifier.webhook {
-            None => true,
-            Some(_) => {
-                let body = serde_json::json!({
-                    "saga_id": saga.id.id,
-                    "tenant": saga.id.tenant,
-                    "state": state,
-                    "reason": saga.reason,
-                    "call_id": call_id,
-                    "why": why,
-                });
-                // The same for each time that the same is told.
-                let at = saga.events.last().map_or(saga.created_at, |entry| entry.at);
-                let at = at.as_microsecond().to_string();
-                let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at]);
-                let about = hex::encode(&about[..16]);
-                let told = self.notifier.notify("saga", &about, &body).await;
-                if let Err(error) = &told {
-                    tracing::warn!(saga = saga.id.id, error, "the webhook was not told");
-                }
-                told.is_ok()
+        let mut delivered = true;
+        if self.notifier.webhook.is_some() {
+            let body = serde_json::json!({
+                "saga_id": saga.id.id,
+                "tenant": saga.id.tenant,
+                "state": state,
+                "reason": saga.reason,
+                "call_id": call_id,
+                "why": why,
+            });
+            // A repeated message about the same event has the same key.
+            let at = saga.events.last().map_or(saga.created_at, |entry| entry.at);
+            let at = at.as_microsecond().to_string();
+            let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at]);
+            let about = hex::encode(&about[..16]);
+            if let Err(error) = self.notifier.notify("saga", &about, &body).await {
+                tracing::warn!(saga = saga.id.id, error, "the webhook was not told");
+                delivered = false;
             }
-        };
+        }
         self.registry
-            .move_on(saga, &Event::Told { delivered }, self.base.now())
+            .move_on(saga, &Event::Told { delivered })
             .await
     }
 
-    /// Lets the calls of a finished saga go, so that cleanup may delete them. Returns whether that
-    /// was all.
+    /// Releases the calls of a finished saga, so that cleanup may delete them. Returns whether all are released.
     async fn release(&self, saga: &Saga) -> Result<bool, store::Error> {
         let mut all = true;
-        let let_go = async |record: &Record| {
-            let event = call::Event::SagaEnded {
-                by: self.base.instance,
-            };
-            record.retain_until.is_some()
-                || transition::change(&self.base, record, &event, self.base.now())
-                    .await
-                    .is_some()
+        let release = async |record: &Record| {
+            if record.retain_until.is_some() {
+                return true;
+            }
+            let by = self.base.instance;
+            let (event, now) = (call::Event::SagaEnded { by }, self.base.now());
+            let released = transition::change(&self.base, record, &event, now).await;
+            released.is_some()
         };
         if let Some(only) = saga.only
             && let Some(record) = self.base.store.load(only).await?
         {
-            all &= let_go(&record).await;
+            all &= release(&record).await;
         }
         let mut before = None;
         loop {
             let page = self.registry.page_of(saga, before).await?;
-            // What cannot be read is looked at again later.
+            // Unreadable calls are released later, when they can be read.
             all &= page.unreadable == 0;
-            let kept = page.found.iter();
-            for record in kept.filter(|record| record.retain_until.is_none()) {
-                all &= match self.base.store.load(record.intent.call_id).await? {
-                    Some(whole) => let_go(&whole).await,
+            for record in page
+                .found
+                .iter()
+                .filter(|record| record.retain_until.is_none())
+            {
+                let whole = self.base.store.load(record.intent.call_id).await?;
+                all &= match whole {
+                    Some(whole) => release(&whole).await,
                     None => false,
                 };
             }
@@ -266,7 +268,7 @@ impl SagaWorker {
             if before.is_none() {
                 return Ok(all);
             }
-            // What is left waits for the next gateway.
+            // The next gateway does the rest.
             if self.base.draining.is_cancelled() {
                 return Ok(false);
             }
