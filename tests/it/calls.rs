@@ -272,7 +272,7 @@ async fn a_duplicate_without_preference_waits_for_join_wait() {
 }
 
 #[tokio::test]
-async fn what_waits_and_what_runs_has_a_bound() {
+async fn running_and_waiting_requests_are_bounded() {
     let tool = Tool::start().await;
     tool.always(Act::after_ms(500, Act::Numbered));
     let bounds = "[server]\nmax_running = 1\nmax_waiting = 1\n";
@@ -307,7 +307,7 @@ async fn what_waits_and_what_runs_has_a_bound() {
     );
     gateway.call(json!({ "n": 2 })).await.expect_ok();
 
-    // A gateway without a place still knows what has been.
+    // Without a place to run, the gateway still replays a finished call.
     tool.then(Act::after_ms(500, Act::Numbered));
     let requests = tool.requests();
     let replay = async {

@@ -27,11 +27,11 @@ struct Seen {
     acknowledged: Mutex<HashMap<String, String>>,
     unknown: AtomicUsize,
     replayed_after_restart: AtomicUsize,
-    /// What each agent was told last, for a run in which nothing goes on.
+    /// The last answer of each agent, to explain a run that gets stuck.
     last: Mutex<HashMap<usize, String>>,
 }
 
-/// Numbers that look random; the seed says which.
+/// The next pseudo-random number of this seed.
 fn random(seed: &mut u64, below: u64) -> u64 {
     *seed = seed
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -47,8 +47,8 @@ async fn post(http: &reqwest::Client, port: u16, key: &str) -> Option<Answer> {
     Answer::within(Duration::from_secs(5), request.body(body)).await
 }
 
-/// An agent: one intent after another, each repeated with its key until there is a definite answer;
-/// now and then an old one again.
+/// An agent: one intent after another, each repeated with its key until there is a definite answer. Now and then it
+/// repeats an old intent.
 async fn act(seen: Arc<Seen>, agent: usize, mut seed: u64) {
     let http = client();
     let mut done: Vec<String> = Vec::new();
@@ -136,7 +136,7 @@ async fn kills_under_load_double_and_lose_nothing() {
             &one_tool(&tool, "[log]\nlevel = \"error\""),
         )
         .await;
-        // After some calls, however long they take, and a moment more.
+        // The kill comes after a number of calls, however long they take, and a random moment more.
         let enough = tool.requests() + random(&mut seed, 16) as usize;
         let patience = Instant::now() + PATIENCE;
         while tool.requests() < enough {
@@ -196,7 +196,7 @@ async fn kills_under_load_double_and_lose_nothing() {
         without_record.is_empty(),
         "{said}: effects without a record: {without_record:?}"
     );
-    // A run in which nothing happened proves nothing.
+    // A run without enough calls proves nothing.
     let unknown = count(&database, "unknown");
     assert!(
         acknowledged.len() > 120,

@@ -1,4 +1,4 @@
-//! Thousands of clients that want nothing, or all want the same: the others are answered, and memory is bounded.
+//! Thousands of silent clients, or of requests for one call: other requests are answered, and memory is bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const HEAD: &str = "POST /v1/tools/act/calls HTTP/1.1\r\nhost: localhost\r\nconn
 
 /// Connections that are made at the same time: as many as the operating system keeps for a server.
 const AT_ONCE: usize = 100;
-/// What a connection may cost, in bytes, with all that waits for it: a debug build's.
+/// The most memory for a connection and all that waits for it, in bytes, in a debug build.
 const PER_CONNECTION: f64 = 64.0 * 1024.0;
 
 /// A process with its tool.
@@ -32,7 +32,7 @@ struct Crowded {
 
 impl Crowded {
     async fn start(environment: &[(&str, &str)]) -> Self {
-        // So many connections of the test's own.
+        // The test itself opens thousands of connections.
         assert!(
             serve::at_most(usize::MAX) >= 8_000,
             "the test needs more files: ulimit -n"
@@ -42,7 +42,7 @@ impl Crowded {
             &tool,
             "timeout = \"60s\"\ndeadline = \"60s\"\nretry = { attempts = 1 }\n",
         );
-        // All of them come from one address.
+        // All connections come from one address.
         let one_address = ("ONCEGATE_SERVER__MAX_CONNECTIONS_PER_ADDRESS", "9000");
         let environment = [environment, &[one_address]].concat();
         let gateway = Process::start_in(folder.path(), free_port(), &config, &environment).await;
@@ -56,7 +56,7 @@ impl Crowded {
         crowded
     }
 
-    /// In bytes.
+    /// The memory of the gateway, in bytes.
     async fn memory(&self) -> f64 {
         let text = self.get("/metrics").await.expect_ok().text;
         let line = text
@@ -75,7 +75,7 @@ impl Crowded {
             .expect("a connection")
     }
 
-    /// New calls are answered, soon, and so is who looks after the gateway. The slowest of them.
+    /// Checks that new calls and the pages for operators are answered soon. Returns the slowest time.
     async fn others_are_answered(&self, round: usize) -> Duration {
         let mut slowest = Duration::ZERO;
         for n in 0..20 {
@@ -97,7 +97,7 @@ impl Crowded {
         slowest
     }
 
-    /// What so many more connections have cost.
+    /// Prints and checks how much memory these additional connections have taken.
     #[expect(
         clippy::print_stderr,
         reason = "figures for who runs it with --nocapture"
@@ -119,7 +119,7 @@ impl Crowded {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_says_nothing_or_drips_is_in_nobodys_way() {
+async fn silent_and_slow_clients_delay_no_other_request() {
     let crowd = Crowded::start(&[
         ("ONCEGATE_SERVER__HEADER_TIMEOUT", "6s"),
         ("ONCEGATE_SERVER__BODY_TIMEOUT", "6s"),
@@ -176,7 +176,7 @@ async fn who_says_nothing_or_drips_is_in_nobodys_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_thousand_who_wait_for_one_call_get_its_answer_and_hinder_nobody() {
+async fn five_thousand_requests_that_wait_for_one_call_get_its_answer_and_delay_no_other() {
     let crowd = Arc::new(Crowded::start(&[]).await);
     let (hold, held) = Act::held(Act::Numbered);
     crowd.tool.then(held);

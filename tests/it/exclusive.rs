@@ -19,7 +19,7 @@ use crate::support::{Act, Answer, Tool, client, times, until};
 const BRANCHES: usize = 8;
 const CALLS_OF_A_BRANCH: usize = 5;
 
-/// A gateway of its own process over this Redis.
+/// A gateway in a process of its own over this Redis.
 async fn process(folder: &tempfile::TempDir, redis: &Redis, tool: &Tool, more: &str) -> Process {
     let environment = [("ONCEGATE_STORE__URL", redis.url())];
     let environment = environment
@@ -43,7 +43,7 @@ async fn process(folder: &tempfile::TempDir, redis: &Redis, tool: &Tool, more: &
     process
 }
 
-/// What an agent hears; nothing if the gateway is gone.
+/// The answer that an agent gets; `None` if the gateway is gone.
 async fn post(http: &reqwest::Client, url: &str, session: &str, key: &str) -> Option<Answer> {
     let body = json!({ "args": { "key": key }, "session_id": session, "idempotency_key": key });
     let response = timeout(
@@ -68,7 +68,7 @@ struct Agents {
 }
 
 /// One branch of a session: call after call, each repeated with its key until there is a definite answer.
-/// Answers with the keys and the numbers of their effects; `None` where the outcome is unknown.
+/// Returns the keys and the numbers of their effects; `None` for an unknown outcome.
 async fn branch(
     http: reqwest::Client,
     agents: Arc<Agents>,
@@ -110,7 +110,7 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let many = times(10);
     let calls = many * BRANCHES * CALLS_OF_A_BRANCH;
-    // When it is about to be killed, the calls of that gateway are held.
+    // Before the gateway is killed, its calls are held at the tool.
     let (hold, held) = Act::held(Act::Numbered);
     let (is_holding, holds) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
     tool.choose({
@@ -120,7 +120,7 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
                 holds.fetch_add(1, Ordering::SeqCst);
                 return held.clone();
             }
-            // Not the same time twice in a row for one session.
+            // Two calls of a session in a row take different times.
             Act::after_ms((earlier.len() as u64 * 7_919) % 19, Act::Numbered)
         }
     });
@@ -133,7 +133,7 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
         killed.url("/v1/tools/act/calls"),
         survivor.url("/v1/tools/act/calls"),
     ];
-    // One for all: to make one takes a while, in which the tool of this process would do nothing.
+    // One client for all: building a client blocks this process, and so its tool, for a while.
     let http = client();
     let (agents, mut branches) = (Arc::<Agents>::default(), JoinSet::new());
     for session in 0..many {
@@ -147,7 +147,7 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
             ));
         }
     }
-    // However busy the machine is.
+    // Waits for a number of calls and not for a time, so that a busy machine makes no difference.
     let third = async {
         while agents.ended.load(Ordering::SeqCst) < calls / 3 {
             sleep(Duration::from_millis(10)).await;
@@ -204,7 +204,7 @@ async fn exclusive_calls_of_many_sessions_never_overlap_though_a_gateway_of_redi
         .filter(|outcome| !outcome.is_null())
         .collect();
     assert!(tool.effects() >= acknowledged.len() && tool.effects() <= calls);
-    // Something must have happened, or nothing was shown.
+    // If no call was interrupted, the test has proved nothing.
     assert!(
         unknown > 0,
         "no call was under way at the gateway that was killed"
@@ -235,7 +235,7 @@ async fn a_gateway_of_redis_that_was_stopped_past_its_lease_overrules_nothing_th
     until("the tool has it", async || tool.requests() == 1).await;
     stopped.signal("STOP");
 
-    // It becomes unknown when its lease is over, and only then is it the next one's turn.
+    // The stopped gateway's call becomes unknown when its lease is over. Only then the next call gets the session.
     let next = post(&http, &other_url, "S", "next")
         .await
         .expect("an answer")

@@ -30,7 +30,7 @@ impl Shaky {
         Self::with(tool, "").await
     }
 
-    /// Whatever else is said of the tool, in lines of TOML.
+    /// `more`: further settings of the tool, as lines of TOML.
     async fn with(tool: &Tool, more: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("oncegate.db");
@@ -78,7 +78,7 @@ impl Lines {
         (lines, guard)
     }
 
-    /// What the lines with this message say.
+    /// The fields of the lines with this message.
     fn with_message(&self, message: &str) -> Vec<Value> {
         let bytes = self.0.lock().expect("not poisoned");
         let lines = serde_json::Deserializer::from_slice(&bytes).into_iter();
@@ -107,12 +107,12 @@ async fn a_success_that_cannot_be_written_is_not_told_until_it_is() {
 }
 
 #[tokio::test]
-async fn a_hiccup_of_the_store_is_nobodys_business() {
+async fn a_short_failure_of_the_store_is_not_told_to_callers() {
     let tool = Tool::start().await;
     tool.then(Act::Answer(429, "", b"{}"))
         .then(Act::after_ms(1_500, Act::Numbered));
     let gateway = Shaky::with_tool(&tool).await;
-    // The first attempt's end is written a moment late; the second one then takes its time.
+    // The end of the first attempt is written late. The second attempt then takes a while.
     gateway.store.next(Verb::Replace, Fault::ErrBefore, 1);
     let duplicate = async {
         until("the second attempt is under way", async || {
@@ -153,7 +153,7 @@ async fn a_claim_that_is_never_confirmed_is_never_run() {
         (503, "unknown".into(), "reuse".into())
     );
     gateway.store.heal();
-    // The store holds a claim that no gateway runs. It is not free, and when its lease is over it is unknown.
+    // The store holds a claim that no gateway runs. Its key is not free, and the call is unknown after its lease.
     let body = json!({ "args": { "n": 1 } }).to_string();
     let request = client()
         .post(&gateway.url)
@@ -188,7 +188,7 @@ async fn a_completion_whose_answer_is_lost_is_written_once() {
     gateway
         .store
         .next(Verb::Replace, Fault::ExecuteThenTimeout, 1);
-    // The caller may hear it late, but hears the truth.
+    // The caller may be told late, but is told the truth.
     let heard = gateway.call(1).await;
     assert!(
         matches!(heard.problem().as_str(), "" | "outcome-unknown"),
@@ -262,7 +262,7 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     };
     let first = tokio::spawn(ask("first"));
     until("the tool has it", async || tool.requests() == 1).await;
-    // It finds the session free, while the gateway has been told that it is not.
+    // The late claim finds the session free, although the gateway was told that the session is busy.
     store.next(Verb::Claim, LATE, 1);
     ask("late").await.expect_problem("store-unavailable");
     drop(hold);
@@ -290,11 +290,11 @@ async fn a_claim_that_is_carried_out_late_does_not_keep_its_session_until_the_le
     assert_eq!(tool.effects(), 3);
 }
 
-/// A store that answers too late, and does what it was asked all the same.
+/// The store answers too late, but carries the operation out.
 const LATE: Fault = Fault::ExecuteLate(Duration::from_millis(1_500));
 
-/// A claim may still be carried out that was not answered. Behind that no call waits for its session: it would
-/// be told that nothing was run.
+/// The store may still carry out a claim that it has not answered. A repetition must not wait in line behind that claim: it
+/// would be told that nothing was run.
 #[tokio::test]
 async fn a_call_that_is_denied_after_a_claim_of_unknown_fate_does_not_wait_in_line() {
     let tool = Tool::start().await;
@@ -342,7 +342,8 @@ async fn an_error_of_the_store_is_logged_with_the_call_that_met_it() {
     gateway.call(1).await.expect_ok();
     let (lines, _log) = Lines::take();
     gateway.store.set_down(true);
-    // It is no call, but may have been one: its names are looked for, and of those the store knows no call.
+    // The request is no call today, but may repeat an earlier call, so its names are looked up. The arguments of `holders`
+    // name no call; the log takes it from the task.
     let body = json!({ "args": {}, "trace_id": "t-17" }).to_string();
     let answer = Answer::to(client().post(&gateway.url).body(body)).await;
     answer.expect_problem("store-unavailable");

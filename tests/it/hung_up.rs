@@ -1,4 +1,4 @@
-//! Persons who hang up in the middle of an act: it goes on to its end.
+//! A person hangs up in the middle of an act: the act goes on to its end.
 
 use oncegate::core::caller::Caller;
 use oncegate::core::record::CallId;
@@ -42,7 +42,7 @@ impl World {
         Answer::to(client().get(self.gateway.url_of(path))).await
     }
 
-    /// Drops an act at the first operation of this verb; then the store carries it out.
+    /// Drops an act at the first operation of this verb. Then the store carries the operation out.
     async fn hang_up_at<T>(&self, verb: Verb, act: impl Future<Output = T>) {
         let before = self.store.injected(verb, Fault::Hold);
         self.store.next(verb, Fault::Hold, 1);

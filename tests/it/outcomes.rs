@@ -97,7 +97,7 @@ async fn a_remembered_rejection_is_replayed_like_a_result() {
 }
 
 #[tokio::test]
-async fn what_was_surely_not_executed_is_tried_again_inside_the_deadline() {
+async fn a_call_that_was_surely_not_executed_is_retried_within_the_deadline() {
     let tool = Tool::start().await;
     tool.then(Act::Answer(429, "", b"{}"))
         .then(Act::Answer(425, "", b"{}"))
@@ -146,7 +146,7 @@ async fn the_tools_retry_after_reaches_the_caller() {
 }
 
 #[tokio::test]
-async fn a_tool_that_is_not_there_has_surely_done_nothing() {
+async fn an_unreachable_tool_has_surely_done_nothing() {
     let port = free_port();
     let config = format!(
         "[tools.act]\nurl = \"http://127.0.0.1:{port}/\"\nretry = {{ attempts = 2, base = \"1ms\" }}\n"
@@ -180,7 +180,7 @@ async fn a_tool_that_is_not_there_has_surely_done_nothing() {
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_and_a_handshake_that_fails_are_not_executed() {
-    // Speaks no TLS, and takes what comes as its first bytes for nothing.
+    // A listener that speaks no TLS, and ignores the bytes that it gets.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {
@@ -296,8 +296,7 @@ async fn a_tool_that_comes_back_gets_the_same_call() {
     gateway.stop().await;
 }
 
-/// Each row of the table: what the tool does, what the caller is told, what the ledger says, and whether
-/// the same key is sent again when it comes again.
+/// Each row: the tool's behaviour, the caller's answer, the ledger's entry, and whether a repeated key is sent again.
 #[tokio::test]
 async fn the_table_of_outcomes() {
     let tool = Tool::start().await;

@@ -1,4 +1,4 @@
-//! The process ends at each named point, again and again, on both stores; what was promised holds.
+//! The process ends at each named point, again and again, on both stores. No call is doubled or lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,8 @@ pub fn passes() -> impl Iterator<Item = usize> {
     (0..rounds()).map(|round| round * MOST_PASSES / rounds())
 }
 
-/// Intent after intent, each repeated with its key until there is a definite answer; every fourth is an
-/// old one.
+/// An agent: one intent after another, each repeated with its key until there is a definite answer. Every fourth intent is
+/// an old one.
 pub async fn act(history: Arc<History>, url: String) {
     let http = client();
     while !history.over.load(Ordering::SeqCst) {
@@ -36,7 +36,7 @@ pub async fn act(history: Arc<History>, url: String) {
         let key = old
             .filter(|_| n.is_multiple_of(4))
             .unwrap_or_else(|| format!("k{n}"));
-        // No caller waits for a call whose gateway has ended.
+        // Once a gateway has ended, the agent does not wait for its call.
         let mut prefer = "wait=1";
         while !history.over.load(Ordering::SeqCst) {
             let Some(answer) = ask(&http, &url, &key, prefer).await else {
@@ -72,7 +72,7 @@ pub async fn act(history: Arc<History>, url: String) {
                     history.unknown.lock().expect("unpoisoned").push(key);
                     break;
                 }
-                // On a shared store a call that was lost is running until its lease is over.
+                // On a shared store a call that lost its gateway counts as running until its lease is over.
                 "call-in-progress" => break,
                 "store-unavailable" | "shutting-down" => sleep(Duration::from_millis(5)).await,
                 other => panic!("{other}: {}", answer.text),
@@ -87,7 +87,7 @@ async fn wherever_a_gateway_over_a_file_ends_nothing_is_doubled_or_lost() {
     let agents = world.agents();
     for passes in passes() {
         world.dies_at_every_point(passes).await;
-        // What the last one has left behind is found at the start; the next start finds it again.
+        // The next start finds the call that this one leaves behind, and ends as well; the start after that finds it again.
         world.dies_at("after_claim=1*return").await;
         world.dies_at("in_recovery=1*return").await;
     }
@@ -99,7 +99,7 @@ async fn wherever_a_gateway_over_a_file_ends_nothing_is_doubled_or_lost() {
     gateway.wait().expect("it ended");
 }
 
-/// What only a shared store can show: a claim whose answer is lost, and an owner that comes too late.
+/// Only on a shared store: a claim whose answer is lost, and an owner that comes too late.
 async fn a_zombie_and_an_ambiguous_claim(world: &World, redis: &Redis) {
     let slow = world.beside();
     let mut gateway = slow.spawn("before_completion=1*sleep(6000)");
@@ -157,7 +157,7 @@ async fn wherever_a_gateway_over_redis_ends_nothing_is_doubled_or_lost() {
     world.history.over.store(true, Ordering::SeqCst);
     agents.join_all().await;
     world.loses(2 * rounds()).await;
-    // Their leases end; each start settles one and dies at the next.
+    // The leases end. Each start settles one call and ends at the next call.
     for _ in 0..rounds() {
         world.dies_at("in_recovery=1*off->1*return").await;
     }
@@ -168,8 +168,8 @@ async fn wherever_a_gateway_over_redis_ends_nothing_is_doubled_or_lost() {
     gateway.wait().expect("it ended");
 }
 
-/// The check is written before the tool is asked, or sent the same again: who ends in between leaves it to
-/// the next one.
+/// A check is written before the tool is asked or gets the call again. If the gateway ends in between, the next gateway
+/// checks the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_that_ends_in_a_recheck_leaves_it_to_the_next() {
     for retries in [true, false] {
@@ -197,7 +197,7 @@ async fn a_gateway_that_ends_in_a_recheck_leaves_it_to_the_next() {
         };
         let mut gateway = world.spawn("in_recheck=1*return");
         until("it is ready", is_ready).await;
-        // Who waits for longer than for the outcome would see the gateway end.
+        // A request that waits for longer would see the gateway end.
         let body = json!({ "args": {}, "idempotency_key": "k" }).to_string();
         let unknown = http
             .post(url("/v1/tools/act/calls"))

@@ -1,4 +1,4 @@
-//! One life of a gateway that ends at a point, and what must hold after it.
+//! Gateways that end at a crash point, and the checks of what must hold afterwards.
 
 use std::collections::HashMap;
 use std::process::Child;
@@ -17,7 +17,7 @@ use crate::support::gateway::one_tool;
 use crate::support::pace::brisk;
 use crate::support::{Act, Answer, Tool, client, until, until_ready};
 
-/// In the order in which a call passes them.
+/// The crash points, in the order in which a call passes them.
 pub const POINTS: [&str; 7] = [
     "after_claim",
     "before_first_byte",
@@ -27,10 +27,10 @@ pub const POINTS: [&str; 7] = [
     "after_completion",
     "before_reply",
 ];
-/// Up to this many calls pass a point before one ends the process there.
+/// At most this many calls pass a point before a call ends the process there.
 pub const MOST_PASSES: usize = 20;
 const AGENTS: usize = 3;
-/// The lease is a second longer than the deadline.
+/// The lease lasts a second longer than the deadline.
 const RULES: &str = "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\nbreaker = { failures = 1000 }\n";
 
 /// What all agents have seen.
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// For another gateway over the same store.
+    /// The same world for another gateway over the same store.
     pub fn beside(&self) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let (tool, store, history) = (self.tool.clone(), self.store.clone(), self.history.clone());
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// A gateway that does this at these points.
+    /// Starts a gateway with these actions at its crash points.
     pub fn spawn(&self, points: &str) -> Child {
         let listen = format!(
             "[server]\nlisten = \"127.0.0.1:{}\"\nshutdown_grace = \"1s\"\n",
@@ -107,7 +107,7 @@ impl World {
         agents
     }
 
-    /// Lets a gateway run until it has ended at this point.
+    /// Runs a gateway until it has ended at this point.
     pub async fn dies_at(&self, points: &str) {
         let mut gateway = self.spawn(points);
         until(points, async || {
@@ -116,7 +116,7 @@ impl World {
         .await;
     }
 
-    /// The same at each point in turn, which lets so many calls pass before.
+    /// The same at each point in turn, after this many calls have passed the point.
     pub async fn dies_at_every_point(&self, passes: usize) {
         for point in POINTS {
             let points = format!("{point}={passes}*off->1*return");
@@ -124,9 +124,9 @@ impl World {
         }
     }
 
-    /// Lets a gateway end while it runs so many calls, and waits until their leases are over.
+    /// Ends a gateway while it runs this many calls, and waits until their leases are over.
     pub async fn loses(&self, calls: usize) {
-        // All of them run before the time of the first is over.
+        // The deadline is long enough for all calls to be running at once.
         let slow = Self {
             rules: RULES.replace("1s", "4s"),
             ..self.beside()
@@ -153,7 +153,7 @@ impl World {
         sleep(Duration::from_secs(4) + brisk().lease_margin).await;
     }
 
-    /// Everything that was promised, when nothing goes wrong any more.
+    /// Checks all promises with a gateway that does not end.
     pub async fn holds(&self, lost_calls: f64) {
         let http = client();
         let url = |path: &str| format!("http://127.0.0.1:{}{path}", self.port);
@@ -203,7 +203,7 @@ impl World {
             answer.expect_problem("outcome-unknown");
         }
         let unknown = metric("oncegate_unknown_calls{tool=\"act\"}").await;
-        // Something must have happened, or nothing was shown.
+        // If nothing was interrupted, the test has proved nothing.
         assert!(unknown >= lost_calls, "only {unknown} calls were lost");
         assert!(
             acknowledged.len() > 50,

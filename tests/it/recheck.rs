@@ -1,4 +1,4 @@
-//! Unknown calls come to rest, also when something goes wrong on the way. Time is passed, not waited for.
+//! Unknown calls are settled, also when something goes wrong on the way. Tests pass a time instead of waiting.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::support::memory::Memory;
 use crate::support::rounds::{Rested, recheck};
 use crate::support::{Act, Answer, Tool, client, until};
 
-/// A gateway over this store, with one tool and what is said of it.
+/// A gateway over this store, with one tool and its settings.
 pub async fn over(memory: &Memory, tool: &Tool, rules: &str) -> Bare {
     Bare::over(memory.clone(), gateway::new_instance(), tool, rules).await
 }
@@ -40,7 +40,7 @@ impl Bare {
         Answer::to(client().post(url).body(body)).await
     }
 
-    /// What a person does to a session.
+    /// An act of a person on a session.
     pub async fn person(&self, session: &str, what: &str) {
         let url = self.url_of(&format!("/v1/sessions/{session}/{what}"));
         let request = client()
@@ -53,7 +53,7 @@ impl Bare {
         self.person(session, "freeze").await;
     }
 
-    /// The ledger's view of a call.
+    /// A call as the ledger shows it.
     pub async fn record(&self, call: &Answer) -> Answer {
         let id = call.id();
         let path = format!("/v1/calls/{id}");
@@ -79,7 +79,7 @@ impl Bare {
         Answer::to(client().get(url)).await.expect_ok().text
     }
 
-    /// Works on what is due in so many seconds.
+    /// Checks the unknown calls that are due in this many seconds.
     pub async fn rest_in(&self, seconds: u64) -> Rested {
         let now = self.gateway.now() + Duration::from_secs(seconds);
         recheck(&self.gateway, now).await
@@ -149,11 +149,11 @@ async fn rules_that_changed_while_a_recheck_waited_for_its_turn_hold_for_it() {
 }
 
 #[tokio::test]
-async fn a_slow_not_found_says_what_was_so_when_the_tool_was_asked() {
+async fn a_slow_not_found_counts_for_the_time_of_the_question() {
     let tool = Tool::start().await;
     let memory = Memory::default();
     let final_after = ", negative_final_after = \"100ms\"";
-    // Longer than the answer takes.
+    // `final_after` is longer than the tool takes to answer.
     let rules = format!(
         "timeout = \"4s\"\ndeadline = \"4s\"\n{}",
         probing(&tool, final_after)
@@ -162,7 +162,7 @@ async fn a_slow_not_found_says_what_was_so_when_the_tool_was_asked() {
     tool.then(Act::Drop)
         .then(Act::after_ms(3_400, not_found()))
         .always(not_found());
-    // The lease is a second longer than the deadline; by this clock it is over in three.
+    // The lease lasts a second longer than the deadline. By this clock it is over in three seconds.
     memory.set_ahead(SignedDuration::from_secs(-2));
     let before = over(&memory, &tool, &rules).await;
     let unknown = before.ask("k").await.expect_problem("outcome-unknown");
@@ -178,7 +178,7 @@ async fn a_slow_not_found_says_what_was_so_when_the_tool_was_asked() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_asked_for_hours_is_asked_before_it_is_given_up() {
+async fn a_call_that_is_blocked_for_hours_is_checked_before_it_is_given_up() {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop)
         .always(Act::Ok("{\"order\":1}"));
@@ -198,7 +198,7 @@ async fn what_cannot_be_asked_for_hours_is_asked_before_it_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_tool_that_hangs_keeps_no_other_waiting() {
+async fn a_tool_that_hangs_delays_no_check_of_another_tool() {
     let (tool, slow) = (Tool::start().await, Tool::start().await);
     let config = format!(
         "{}[tools.slow]\nurl = \"{}\"\n{}",
@@ -251,7 +251,7 @@ async fn a_tool_that_hangs_keeps_no_other_waiting() {
 pub const RETRYING: &str = "unknown = \"retry\"\ndedup = \"key\"\nretry = { attempts = 1 }\n";
 
 #[tokio::test]
-async fn what_is_rechecked_does_not_keep_its_tool_left_alone() {
+async fn rechecks_do_not_keep_the_breaker_open() {
     let tool = Tool::start().await;
     let rules = format!("{RETRYING}breaker = {{ failures = 2, cooldown = \"400ms\" }}\n");
     let bare = over(&Memory::default(), &tool, &rules).await;
@@ -279,7 +279,7 @@ async fn what_is_rechecked_does_not_keep_its_tool_left_alone() {
 }
 
 #[tokio::test]
-async fn a_call_that_its_session_stops_leaves_its_place_to_one_that_tries() {
+async fn a_call_that_a_frozen_session_stops_leaves_the_trial_of_the_breaker_to_another() {
     let tool = Tool::start().await;
     tool.then(Act::Answer(500, "", b"{}"));
     let rules = "retry = { attempts = 1 }\nbreaker = { failures = 1, cooldown = \"300ms\" }\n";
@@ -326,7 +326,7 @@ async fn a_session_that_a_person_has_stopped_sends_nothing_again() {
 }
 
 #[tokio::test]
-async fn nobody_settles_a_call_that_is_sent_again_just_now() {
+async fn no_person_settles_a_call_that_is_just_being_sent_again() {
     let tool = Tool::start().await;
     tool.deduplicate().then(Act::ExecuteThenDrop);
     let bare = over(&Memory::default(), &tool, RETRYING).await;
@@ -399,5 +399,5 @@ async fn retries_are_bounded_also_when_many_fail_at_once() {
     );
 }
 
-/// Worked on every 100 ms.
+/// Unknown calls are checked every 100 ms.
 pub const OFTEN: &str = "recheck = { base = \"100ms\", max = \"100ms\" }\n";

@@ -33,7 +33,7 @@ async fn a_finding_is_not_lost_because_another_gateway_asks_too() {
     let now = gateway.now() + Duration::from_secs(3);
     let asks = tokio::spawn(async move { recheck(&gateway, now).await });
     until("it is asked", async || tool.requests() == 2).await;
-    // The tool is slow to say it, and the next check is due meanwhile.
+    // The tool answers slowly, and the next check is due meanwhile.
     assert_eq!(second.rest_in(60).await, Rested { due: 1, settled: 0 });
     drop(hold);
     assert_eq!(asks.await.expect("no panic"), Rested { due: 1, settled: 1 });
@@ -94,7 +94,7 @@ async fn a_gateway_without_the_tool_leaves_its_calls_to_one_that_has_it() {
     assert_eq!(has_it.rest_in(9_000).await, Rested { due: 1, settled: 1 });
     assert_eq!(has_it.state(&unknown).await, "succeeded");
 
-    // The owner of a running call is gone, and who finds it does not have the tool.
+    // The owner of a running call is gone, and the gateway that finds the call does not have its tool.
     let (_hold, held) = Act::held(Act::Drop);
     tool.then(held);
     let running = tokio::spawn(async move { has_it.ask_for("other", "lost").await });
@@ -115,7 +115,7 @@ async fn a_gateway_without_the_tool_leaves_its_calls_to_one_that_has_it() {
 }
 
 #[tokio::test]
-async fn what_was_held_is_taken_up_when_the_configuration_says_more() {
+async fn held_calls_are_checked_once_the_configuration_has_a_policy() {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop)
         .then(Act::ExecuteThenDrop)
@@ -182,7 +182,7 @@ async fn two_gateways_send_an_unknown_call_again_once_per_check_on_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
+async fn on_redis_unreadable_calls_and_calls_without_their_key_delay_no_other() {
     let redis = Redis::strict().await;
     let tool = Tool::start().await;
     tool.always(Act::ExecuteThenDrop);
@@ -217,9 +217,9 @@ async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
     let lookup = Lookup::new("default", "act", "keyless");
     let holder = key(format!("oncegate:*:key:{}", short(&lookup.0))).await;
     redis.ask(&["SET", &holder, &id(&calls[2])]).await;
-    let nobody = "\0".repeat(24);
+    let missing = "\0".repeat(24);
     let index = "oncegate:{p000}:unknown";
-    redis.ask(&["ZADD", index, "1", &nobody]).await;
+    redis.ask(&["ZADD", index, "1", &missing]).await;
     tool.always(Act::Numbered);
     until("the good one is settled", async || {
         gateway.record(&calls[2]).await.at("/state") == "succeeded"
@@ -229,7 +229,7 @@ async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
         gateway.record(&calls[1]).await.at("/events/2/event") == "given_up"
     })
     .await;
-    let left = redis.ask(&["ZSCORE", index, &nobody]).await;
+    let left = redis.ask(&["ZSCORE", index, &missing]).await;
     assert_eq!(
         left,
         ::redis::Value::Nil,
@@ -243,7 +243,7 @@ async fn on_redis_what_cannot_be_read_or_has_lost_its_key_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn in_a_file_what_cannot_be_read_is_in_nobodys_way() {
+async fn in_a_file_unreadable_calls_delay_no_other() {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop)
         .then(Act::ExecuteThenDrop)
@@ -270,8 +270,7 @@ async fn in_a_file_what_cannot_be_read_is_in_nobodys_way() {
     assert!(gateway.metric(unreadable).await > 0.0);
 }
 
-/// A person has settled a call as failed, the tool's late answer proves the opposite, and meanwhile the key may
-/// have run again.
+/// A person settles a call as failed. The tool's late answer proves the opposite; meanwhile the key may have run again.
 #[tokio::test]
 async fn a_proof_of_execution_that_comes_after_a_person_said_failed_is_noted_and_counted() {
     for runs_again in [false, true] {
@@ -282,7 +281,7 @@ async fn a_proof_of_execution_that_comes_after_a_person_said_failed_is_noted_and
         let (hold, held) = Act::held(Act::Numbered);
         tool.then(held);
         let unknown = first.ask("k").await.expect_problem("outcome-unknown");
-        // Another gateway, at which the lease is over.
+        // By the clock of another gateway the lease is over.
         memory.set_ahead(SignedDuration::from_hours(1));
         let second = over(&memory, &tool, rules).await;
         let id = unknown.id();

@@ -1,4 +1,4 @@
-//! Unknown calls come to rest as their tools' policies say, on both stores.
+//! Unknown calls are settled as their tools' policies say, on both stores.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ on_both_stores![
     a_probe_that_finds_the_call_settles_it_with_what_the_tool_says,
     a_probe_that_finds_nothing_or_is_not_answered_proves_nothing,
     a_tool_that_deduplicates_gets_the_same_key_again_until_it_answers,
-    what_is_held_is_never_sent_again_by_itself,
-    what_cannot_be_settled_is_given_up_and_stays_visible,
-    a_person_settles_a_call_and_who_waits_for_it_hears_of_it,
+    a_held_call_is_never_sent_again_by_itself,
+    a_call_that_cannot_be_settled_is_given_up_and_stays_visible,
+    a_person_settles_a_call_and_its_waiting_callers_are_told,
     each_check_is_made_by_one_gateway_only,
 ];
 
-/// Worked on every 100 ms.
+/// Unknown calls are checked every 100 ms.
 const OFTEN: &str = "recheck = { base = \"100ms\", max = \"100ms\" }\nretry = { attempts = 1 }\n";
 
 fn probing(tool: &Tool, more: &str) -> String {
@@ -137,7 +137,7 @@ async fn a_tool_that_deduplicates_gets_the_same_key_again_until_it_answers(store
     );
 }
 
-async fn what_is_held_is_never_sent_again_by_itself(stores: &Stores) {
+async fn a_held_call_is_never_sent_again_by_itself(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop);
     let gateway = stores.gateway(&one_tool(&tool, OFTEN)).await;
@@ -160,7 +160,7 @@ async fn what_is_held_is_never_sent_again_by_itself(stores: &Stores) {
     );
 }
 
-async fn what_cannot_be_settled_is_given_up_and_stays_visible(stores: &Stores) {
+async fn a_call_that_cannot_be_settled_is_given_up_and_stays_visible(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::ExecuteThenDrop)
         .always(Act::Answer(503, "", b"{}"));
@@ -190,7 +190,7 @@ async fn what_cannot_be_settled_is_given_up_and_stays_visible(stores: &Stores) {
     );
 }
 
-async fn a_person_settles_a_call_and_who_waits_for_it_hears_of_it(stores: &Stores) {
+async fn a_person_settles_a_call_and_its_waiting_callers_are_told(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(Act::ExecuteThenDrop);
     let gateway = stores.gateway(&one_tool(&tool, "")).await;
@@ -263,7 +263,7 @@ async fn each_check_is_made_by_one_gateway_only(stores: &Stores) {
         .await
         .expect_problem("outcome-unknown");
     until("it was asked often", async || tool.requests() >= 6).await;
-    // Written before it is asked: so there are never more questions than entries.
+    // The check is written before the tool is asked, so there are never more questions than entries.
     let asked = tool.requests() - 1;
     let events = gateways[0].record(&unknown).await.events();
     assert!(
@@ -290,7 +290,7 @@ async fn not_found_is_final_when_an_operator_or_a_deduplicating_tool_says_so() {
             Answer::to(client().post(&bare.url).body(body)).await
         };
         ask().await.expect_problem("outcome-unknown");
-        // The lease is the default deadline of 30 s, and ten more.
+        // The lease lasts ten seconds longer than the default deadline of 30 s.
         let early = bare.gateway.now() + Duration::from_secs(10);
         let rested = recheck(&bare.gateway, early).await;
         assert_eq!(
@@ -363,8 +363,7 @@ async fn who_has_to_wait_is_told_what_the_tool_usually_takes() {
     second.await.expect("no panic").expect_ok();
 }
 
-/// What a tool does with a call, for each policy: however it goes, the effect is there at most once, and the
-/// call comes to rest as the policy says.
+/// Each behaviour of a tool under each policy: there is at most one effect, and the call is settled as the policy says.
 #[tokio::test]
 async fn whatever_a_tool_does_each_policy_brings_its_calls_to_rest() {
     let hold = "";

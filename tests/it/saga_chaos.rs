@@ -1,13 +1,11 @@
-//! Sagas under fire: whatever goes wrong, each comes to its end, and everything is done and undone at most
-//! once, in the right order.
+//! Sagas while everything goes wrong: each saga ends, and each call is done and undone at most once, in the right order.
 //!
-//! Agents carry out plans of two to eight steps with tools that misbehave, as those do that undo them; they
-//! abandon, complete or forget their plans at any moment, while other calls of them are under way, and go on
-//! asking after that. Gateways are killed and come back. Then everything heals, persons settle what only
-//! they can, and what the tool and the ledger have seen is held against the promises.
+//! Agents carry out plans of two to eight steps. Their tools misbehave, and so do the compensations. Agents abort,
+//! complete or forget their plans at any moment, while other calls of the plan are under way, and go on asking after
+//! that. Gateways are killed and come back. Then all faults end, persons settle what only they can settle, and the
+//! records of the tool and of the ledger are compared with the promises.
 //!
-//! `SAGA_SEED` repeats a run, as far as what happens at once can be repeated; `SAGA_RUNS` is how many sagas
-//! there are in all.
+//! `SAGA_SEED` repeats a run, as far as concurrent events can be repeated. `SAGA_RUNS` is the number of sagas.
 
 mod checks; // what must hold
 mod life; // what agents and persons do
@@ -31,10 +29,10 @@ use crate::support::{client, times};
 
 /// Sagas in all four worlds together.
 const RUNS: usize = 112;
-/// Plans that are carried out at once in one world, so that a busy machine is not all that goes wrong.
+/// Plans that are carried out at once in one world; more would only make the machine slow.
 const AT_ONCE: usize = 20;
 
-/// Numbers that look random (SplitMix64).
+/// Pseudo-random numbers (SplitMix64).
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -54,7 +52,7 @@ impl Dice {
     }
 }
 
-/// What has happened how often. Where nothing has happened nothing is proved.
+/// How often each event has happened. An event that never happened proves nothing.
 #[derive(Default)]
 struct Tally(Mutex<BTreeMap<&'static str, usize>>);
 
@@ -121,13 +119,13 @@ impl World {
         agents.join_all().await;
     }
 
-    /// Everything heals, comes to rest, and is held against the promises.
+    /// Ends all faults, waits until all sagas have ended, and checks the promises.
     async fn judge(self: &Arc<Self>) {
         self.shop.heal();
         self.come_to_rest(self.dice(1_000_001)).await;
         self.check(self.dice(1_000_002)).await;
         self.ask_again(self.dice(1_000_003)).await;
-        // Half of what long runs show: the dice and the machine decide how many come so far.
+        // Half of the numbers of long runs: chance and the machine decide how many sagas come so far.
         self.tally.shows(&[
             ("compensated", self.in_long_runs(self.sagas / 8)),
             ("completed", self.in_long_runs(1)),
@@ -200,7 +198,7 @@ async fn sagas_over_redis_come_to_their_end_whatever_the_tools_do() {
     under_fire(&Stores::Redis(redis.url())).await;
 }
 
-/// Kills one of the gateways now and then, and starts it again, until that is over. Answers with them.
+/// Kills one of the gateways now and then and starts it again, until the run is over. Returns the gateways.
 async fn kill_now_and_then(
     world: Arc<World>,
     mut gateways: Vec<Process>,
@@ -222,7 +220,7 @@ async fn kill_now_and_then(
         sleep(Duration::from_millis(dice.below(60))).await;
         let again =
             Process::start_in(&folders[which], port, &world.shop.config(), &environment).await;
-        // Otherwise on a slow machine no gateway would ever be ready, and no saga begin.
+        // Without this wait no gateway of a slow machine would ever be ready, and no saga would begin.
         while !is_over.load(Ordering::SeqCst) {
             let asked = world.client.get(again.url("/readyz")).send().await;
             if asked.is_ok_and(|answer| answer.status() == 200) {
@@ -269,7 +267,7 @@ async fn under_kills(store: Option<String>, number: usize) {
         is_over.clone(),
     ));
     world.live().await;
-    // What is under way is still killed for a while.
+    // The kills go on for a while, so that they interrupt the last calls.
     sleep(Duration::from_secs(2)).await;
     is_over.store(true, Ordering::SeqCst);
     let gateways = killing.await.expect("no panic");

@@ -1,4 +1,4 @@
-//! A store goes back in time while sagas are open: what an older copy does not know of is not undone by it.
+//! A store goes back in time while sagas are open: nothing is undone because of an older copy.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// Of a store that no process has open.
+    /// Copies a store that no process has open.
     pub(crate) fn copy(&self, folder: &Path) -> tempfile::TempDir {
         match self {
             Self::Sqlite => {
@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// Puts the copy in the place of the store, and opens it when that was noticed.
+    /// Replaces the store by the copy, and opens it when the loss was noticed.
     pub(crate) async fn put_back(&mut self, copy: &Path, folder: &Path) -> Arc<dyn Store> {
         let store: Arc<dyn Store> = match self {
             Self::Sqlite => {
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-/// Its gateway has no loops: only the test works on sagas whose deadline is over.
+/// A gateway without loops: only the test works on sagas whose deadline is over.
 struct Shop {
     bare: Bare,
     store: Arc<dyn Store>,
@@ -84,7 +84,7 @@ impl Shop {
         Self::over_when_overdue(store, tool, "abort").await
     }
 
-    /// The same, which does this with sagas that are overdue.
+    /// The same, with this setting for overdue sagas.
     async fn over_when_overdue(store: Arc<dyn Store>, tool: &Tool, on_timeout: &str) -> Self {
         let rules = format!(
             "compensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"http://127.0.0.1:{}/undo\"\n\
@@ -120,7 +120,7 @@ impl Shop {
         Answer::to(client().get(url)).await.expect_ok()
     }
 
-    /// Does what is due, now that the deadline of the sagas is over.
+    /// Works on the due sagas, whose deadline is over.
     async fn work(&self) {
         let now = self.bare.gateway.now();
         while work_on_sagas(&self.bare.gateway, now)
@@ -131,7 +131,7 @@ impl Shop {
         {}
     }
 
-    /// It is worked on as soon as it is aborted. Where the store did not answer then, no loop tries again.
+    /// Waits until a saga is undone, and works on it: if the store failed at the abort, no loop tries again.
     async fn undone(&self, saga: &str) {
         until("it is undone", async || {
             let (gateway, now) = (&self.bare.gateway, self.bare.gateway.now());
@@ -162,7 +162,7 @@ async fn an_older_copy_undoes_nothing(mut place: Place) {
     place.is_closed(folder.path()).await;
     let copy = place.copy(folder.path());
 
-    // C stays as it is, whatever is worked on.
+    // C stays as it is: overdue sagas are only reported.
     let store = place.open(folder.path()).await;
     let shop = Shop::over_when_overdue(store, &tool, "report").await;
     shop.end("A", "complete").await.expect_ok();
@@ -216,7 +216,7 @@ async fn an_older_copy_undoes_nothing(mut place: Place) {
         "nothing is undone, and not twice"
     );
 
-    // A person says what becomes of each.
+    // A person decides about each saga.
     assert_eq!(
         shop.end("A", "complete").await.expect_ok().at("/state"),
         "completed"
@@ -242,8 +242,8 @@ async fn over_a_redis_an_older_copy_of_open_sagas_undoes_nothing() {
     an_older_copy_undoes_nothing(Place::Redis(Box::new(Redis::strict().await))).await;
 }
 
-/// One of its calls is stuck by an undoing of its own, and is no business of the saga before a person has ended that.
-async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut place: Place) {
+/// One call of the saga is stuck in an undoing of its own, which a person must end before the saga goes on.
+async fn a_saga_that_was_open_at_a_loss_is_neither_retried_nor_continued(mut place: Place) {
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
     tool.always(MADE);
     let shop = Shop::over(place.open(folder.path()).await, &tool).await;
@@ -256,7 +256,7 @@ async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut pla
     )
     .await
     .expect_ok();
-    // Nothing else is worked on: the deadline of G is over.
+    // The worker is not run here: it would abort G, whose deadline is over.
     until("it is stuck", async || {
         shop.saga(&format!("compensate:{id}")).await.at("/state") == "stuck"
     })
@@ -318,11 +318,11 @@ async fn what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(mut pla
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_a_file_what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with() {
-    what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(Place::Sqlite).await;
+    a_saga_that_was_open_at_a_loss_is_neither_retried_nor_continued(Place::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_a_redis_what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with() {
     let redis = Place::Redis(Box::new(Redis::strict().await));
-    what_was_open_at_a_loss_is_neither_tried_again_nor_gone_on_with(redis).await;
+    a_saga_that_was_open_at_a_loss_is_neither_retried_nor_continued(redis).await;
 }

@@ -1,4 +1,4 @@
-//! Sagas that persons see to: what they have mended counts, and what they have decided stands.
+//! Sagas that persons settle: a corrected configuration counts, and a person's decision stands.
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::support::rounds::work_on_sagas;
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
-/// What was sent to this path, oldest first.
+/// The requests to this path, oldest first.
 fn sent(tool: &Tool, path: &str) -> Vec<Value> {
     let seen = tool
         .seen()
@@ -20,7 +20,7 @@ fn sent(tool: &Tool, path: &str) -> Vec<Value> {
         .collect()
 }
 
-async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now(
+async fn a_compensation_is_sent_with_corrected_arguments_or_by_the_tool_that_is_named_now(
     stores: &Stores,
 ) {
     let tool = Tool::start().await;
@@ -35,7 +35,7 @@ async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_name
         .await
         .at("/calls/0/compensation_call_id");
 
-    // The arguments were wrong.
+    // The arguments of the compensation were wrong, and are corrected.
     let mended = config.replace("of = \"/call/call_id\"", "order = \"/call/call_id\"");
     let gateway = gateway.restart_with(&mended).await;
     gateway.end_saga("G", "retry").await.expect_ok();
@@ -60,7 +60,7 @@ async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_name
         .expect_ok();
     assert_eq!(by.at("/args"), new);
 
-    // So was the tool; and then it was not.
+    // The tool of the compensation is changed, and later changed back.
     let gateway = gateway
         .restart_with(&mended.replacen("\"cancel\"", "\"recall\"", 1))
         .await;
@@ -76,7 +76,9 @@ async fn what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_name
     assert_eq!(executed(&tool), ["order", "cancel"]);
 }
 
-async fn what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call(stores: &Stores) {
+async fn a_call_that_an_administrator_skipped_is_not_undone_by_a_token_that_may_only_call(
+    stores: &Stores,
+) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let tokens = [("agent", "\"call\", \"read\""), ("person", "\"call\", \"read\", \"admin\"")].map(|(name, scopes)| {
@@ -165,7 +167,7 @@ async fn nothing_is_skipped_that_may_still_be_undone(stores: &Stores) {
         ("stuck".into(), "compensating".into())
     );
 
-    // When it is known, the saga goes on.
+    // As soon as the outcome is known, the saga goes on.
     let path = format!("/v1/calls/{}/resolve", by.as_str().expect("an id"));
     let said = json!({ "as": "succeeded", "result": {}, "reason": "the bank has it" }).to_string();
     let told = Answer::to(client().post(gateway.url(&path)).body(said)).await;
@@ -189,18 +191,18 @@ async fn undo_alone(gateway: &Gateway, call: &Answer) {
     gateway.saga_that_is(&saga, "compensated").await;
 }
 
-async fn it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand(stores: &Stores) {
+async fn the_ledger_shows_how_a_call_was_undone_in_its_saga_by_itself_or_by_hand(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
-    // One by a call that belongs to a saga of its own.
+    // The first is undone by itself, by a call in a saga of its own.
     let alone = gateway.in_saga("order", "G", "a").await.expect_ok();
     undo_alone(&gateway, &alone).await;
     assert_eq!(
         gateway.saga("G").await.at("/calls/0/compensation"),
         "succeeded"
     );
-    // One that has no compensation, and one whose compensation has failed, both by hand; and one that never ran.
+    // A call without a compensation and a call whose compensation failed are undone by hand; a third call never ran.
     tool.then(Act::Answer(422, "", b"{}")).always(MADE);
     gateway
         .in_saga("order", "G", "never")
@@ -234,13 +236,13 @@ async fn it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand(stores: &St
 
 on_both_stores!(
     one_call_is_undone_by_itself_and_only_once,
-    it_is_shown_how_a_call_was_undone_also_by_itself_or_by_hand,
+    the_ledger_shows_how_a_call_was_undone_in_its_saga_by_itself_or_by_hand,
     nothing_is_skipped_that_may_still_be_undone,
-    what_undoes_a_call_is_sent_as_it_was_mended_or_by_the_tool_that_is_named_now,
-    what_an_administrator_has_skipped_is_not_undone_by_who_may_only_call,
+    a_compensation_is_sent_with_corrected_arguments_or_by_the_tool_that_is_named_now,
+    a_call_that_an_administrator_skipped_is_not_undone_by_a_token_that_may_only_call,
 );
 
-/// It is told of each round, and the saga goes on in the same one.
+/// The webhook is called in each round, and the saga goes on in the same round.
 async fn a_webhook_that_is_down_keeps_no_saga_waiting_that_could_go_on(home: Home) {
     let (tool, ears) = (Tool::start().await, Tool::start().await);
     tool.then(MADE).then(Act::ExecuteThenDrop).always(MADE);
@@ -323,7 +325,7 @@ async fn one_call_is_undone_by_itself_and_only_once(stores: &Stores) {
     assert_eq!(executed(&tool), ["order", "cancel"]);
     assert_eq!(gateway.record(&done).await.at("/state"), "compensated");
 
-    // What surely never ran is not sent, and is never run later.
+    // For a call that surely never ran no compensation is sent, and the call never runs later.
     tool.always(Act::Answer(422, "", b"{}"));
     let failed = gateway
         .in_saga("order", "", "b")

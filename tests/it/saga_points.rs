@@ -1,5 +1,5 @@
-//! The process ends at each point that would hurt a saga, and is started again: the saga comes to its end,
-//! and everything is done and undone once.
+//! The process ends at each crash point on the way of a saga, and is started again. The saga ends, and each call is
+//! done and undone once.
 
 use std::process::Child;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 use crate::support::binary::{Process, free_port, spawn_with_points, write_config};
 use crate::support::{Act, Answer, Tool, client, until};
 
-/// Where it ends: a point, and how often that is passed before. The first three calls are made; those after
-/// them undo.
+/// Each crash point, and how often it is passed before the process ends there. The first three calls are the plan; later
+/// calls are compensations.
 const POINTS: [(&str, usize); 22] = [
     ("saga_claimed", 0),
     ("saga_claimed", 2),
@@ -34,11 +34,11 @@ const POINTS: [(&str, usize); 22] = [
     ("saga_noted", 0),
     ("saga_noted", 2),
     ("saga_compensated", 0),
-    // Only where undoing fails at first.
+    // Reached only if compensations fail at first.
     ("saga_stuck", 0),
     ("saga_retried", 0),
 ];
-/// A lease is ten seconds longer than a deadline.
+/// A lease lasts ten seconds longer than the deadline.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 struct World {
@@ -52,13 +52,13 @@ impl World {
     async fn new(client: reqwest::Client, is_bad: bool) -> Self {
         let tool = Tool::start().await;
         tool.deduplicate().choose(move |seen, before| {
-            // Three tries fail, and then it is mended.
+            // The first three compensations fail.
             let undoing = before
                 .iter()
                 .filter(|seen| seen.line.contains("/undo"))
                 .count();
             let fails = is_bad && seen.line.contains("/undo") && undoing < 3;
-            // So late that there is a moment between the last byte and the answer.
+            // The delay leaves a moment between the last byte and the answer.
             Act::after_ms(
                 20,
                 if fails {
@@ -115,7 +115,7 @@ impl World {
             .filter(|answer| answer.status == 200)
     }
 
-    /// The plan, step by step, until the saga is at its end or the gateway has ended.
+    /// Carries out the plan step by step, until the saga or the gateway has ended.
     async fn carry_out(&self, mut gateway: Option<&mut Child>, what: &str) {
         let patience = Instant::now() + PATIENCE;
         let mut has_ended = || {
@@ -130,7 +130,7 @@ impl World {
             if let Some(key) = calls.peek() {
                 let body = json!({ "args": {}, "saga_id": "G", "session_id": "S", "idempotency_key": key });
                 let answer = self.ask("/v1/tools/act/calls", Some(&body)).await;
-                // After the end nothing new is taken.
+                // An ended saga takes no new call.
                 if answer.is_some_and(|answer| {
                     matches!(answer.status, 200 | 409) && answer.problem() != "call-in-progress"
                 }) {
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Everything was done once and undone once, the newest first.
+    /// Checks that each call was done once and undone once, the newest first.
     fn judge(&self, what: &str) {
         let executed = self.tool.executed();
         let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
@@ -159,7 +159,7 @@ impl World {
             .iter()
             .enumerate()
             .partition(|(_, seen)| of(&seen.body).is_string());
-        // One that was lost before it was sent is sent later, and was begun before the others all the same.
+        // A call that was lost before it was sent is sent later, so the order is that of the fencing tokens.
         let mut done = done;
         done.sort_by_key(|(_, seen)| {
             seen.header("fencing-token")
@@ -215,7 +215,8 @@ async fn wherever_a_gateway_ends_a_saga_comes_to_its_end() {
     worlds.join_all().await;
 }
 
-/// The tool that undoes has ten minutes, so the turn of the gateway that ended would last for longer than this waits.
+/// The compensating tool has a deadline of ten minutes: without the release at the start the saga would wait longer than
+/// this test does.
 #[tokio::test]
 async fn after_a_crash_a_saga_over_a_file_goes_on_at_once() {
     let (tool, folder, port) = (

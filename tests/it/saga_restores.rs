@@ -1,4 +1,4 @@
-//! A store is restored from an older copy while sagas are open, and the gateway works on sagas as it always does.
+//! A store is restored from an older copy while sagas are open, and the gateway's loops work on sagas as usual.
 
 use rusqlite::Connection;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::support::gateway::one_tool;
 use crate::support::redis::Redis;
 use crate::support::{Answer, Gateway, Tool, client, until};
 
-/// The deadline of each saga is over at once. `on_timeout`: what is done then.
+/// The deadline of each saga is over at once. `on_timeout`: the setting for overdue sagas.
 fn config(tool: &Tool, on_timeout: &str) -> String {
     let more = format!(
         "compensation = {{ tool = \"undo\" }}\n[tools.undo]\nurl = \"http://127.0.0.1:{}/undo\"\n\
@@ -53,14 +53,14 @@ impl Shop {
         .await;
     }
 
-    /// What is in the copy: three sagas that are open.
+    /// Opens three sagas, which the copy holds.
     async fn begin(&self) {
         for saga in ["A", "B", "C"] {
             self.call(saga).await.expect_ok();
         }
     }
 
-    /// What is not in the copy.
+    /// Ends sagas after the copy was made.
     async fn go_on(&self, tool: &Tool) {
         self.end("A", "complete").await;
         self.end("B", "abort").await;
@@ -68,7 +68,7 @@ impl Shop {
         assert_eq!(executed(tool), ["do", "do", "do", "undo"]);
     }
 
-    /// The copy is in the place of the store, which was noticed.
+    /// Checks the gateway after the store was replaced by the copy and the loss was noticed.
     async fn is_restored(&self, tool: &Tool) {
         let late = self.call("late").await;
         late.expect_problem("store-unavailable");
@@ -77,7 +77,7 @@ impl Shop {
             .await
             .expect_ok();
         until("it is open", async || self.call("D").await.status == 200).await;
-        // It works on sagas that are overdue, and not on those that were open.
+        // The gateway works on overdue sagas that began later, and not on those that were open at the loss.
         self.undone("D").await;
         for saga in ["A", "B", "C"] {
             let view = self.saga(saga).await.expect_ok();
@@ -103,7 +103,7 @@ impl Shop {
     }
 }
 
-/// Three sagas are open when the file is copied or its log begun, and end after that; then the process is killed.
+/// Three sagas are open when the file is copied or its log is begun, and end after that. Then the process is killed.
 async fn over_a_file(copy: impl AsyncFnOnce(&mut Serving), restore: impl FnOnce(&Serving)) {
     let tool = Tool::start().await;
     tool.always(MADE);

@@ -1,4 +1,4 @@
-//! Who may complete, abort and look at a saga: an abort has tools called.
+//! Which tokens may complete, abort and read a saga: an abort calls tools.
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -7,7 +7,7 @@ use crate::sagas::{MADE, SOON, executed, shop};
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Answer, Gateway, Tool};
 
-/// Tokens that are named as they are written.
+/// Tokens whose secret is their name.
 fn tokens() -> String {
     [
         ("planner", "t", "\"call:order\", \"call:pay\""),
@@ -32,7 +32,7 @@ async fn look(gateway: &Gateway, token: &str, saga: &str) -> Answer {
     Answer::to(request).await
 }
 
-/// An order and a payment by the planner, which began the saga.
+/// Makes an order and a payment by the planner, which begin the saga.
 async fn plan(gateway: &Gateway, saga: &str) {
     for tool in ["order", "pay"] {
         let key = format!("{saga}-{tool}");
@@ -54,7 +54,7 @@ async fn a_token_ends_a_saga_only_if_it_began_it_or_may_call_all_of_its_tools(st
     for saga in ["G", "H", "I"] {
         plan(&gateway, saga).await;
     }
-    // A call in the saga gives no right to the others.
+    // A token with a call in the saga gets no right to the other calls.
     let joined = json!({ "args": {}, "saga_id": "G", "idempotency_key": "joined" });
     gateway
         .post_as("ping", "/v1/tools/look/calls", &joined)

@@ -1,5 +1,5 @@
-//! Many calls and many sagas: those of thousands of calls are completed and undone as far as that is promised, and
-//! many that cannot be read are not in the way of the others.
+//! Large and many sagas: sagas of thousands of calls are completed and undone as promised, and many unreadable sagas
+//! delay no other saga.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::support::gateway::Bare;
 use crate::support::rounds::work_on_sagas;
 use crate::support::{Answer, Tool, client};
 
-/// A gateway that has ended.
+/// The instance of a gateway that has ended.
 const OTHER: InstanceId = InstanceId(uuid::Uuid::from_u128(2));
 /// Calls that are made at once.
 const AT_ONCE: usize = 64;
 
-/// A gateway over a store that has a saga of so many calls, and as many that undo others.
+/// A gateway over a store with a saga that has many calls and many compensations.
 struct Large {
     home: Home,
     bare: Bare,
@@ -83,7 +83,7 @@ impl Large {
         Answer::to(request).await
     }
 
-    /// The saga, when all has been done about it.
+    /// The saga, when the worker has done everything for it.
     async fn at_rest(&self) -> Answer {
         for round in 1..=5 {
             let later = self.bare.gateway.now() + SignedDuration::from_mins(10 * round);
@@ -119,7 +119,7 @@ impl Large {
     }
 }
 
-/// A call of the saga that has succeeded.
+/// Stores a succeeded call of the saga.
 async fn make(store: Arc<dyn Store>, n: usize, source: Source) -> Record {
     let mut change = arrival(
         &format!("k{n}"),
@@ -133,7 +133,7 @@ async fn make(store: Arc<dyn Store>, n: usize, source: Source) -> Record {
     replaced(store.as_ref(), &ended(&record, 200, 5_000), &record).await
 }
 
-async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed(home: Home) {
+async fn a_saga_of_too_many_calls_releases_them_when_it_is_completed(home: Home) {
     let large = Large::begin(home, 2_001, 0).await;
     let shown = large.end("/complete").await.expect_ok();
     assert_eq!(
@@ -144,7 +144,7 @@ async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed(home: Home) {
     large.at_rest().await;
 }
 
-async fn calls_that_undo_others_do_not_count(home: Home) {
+async fn compensations_do_not_count_as_calls_of_a_saga(home: Home) {
     let large = Large::begin(home, 1_001, 1_001).await;
     large.end("/abort").await.expect_ok();
     let saga = large.at_rest().await;
@@ -156,26 +156,26 @@ async fn calls_that_undo_others_do_not_count(home: Home) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed_over_a_file() {
-    a_saga_of_too_many_calls_is_let_go_when_it_is_completed(Home::sqlite().await).await;
+async fn a_saga_of_too_many_calls_releases_them_when_it_is_completed_over_a_file() {
+    a_saga_of_too_many_calls_releases_them_when_it_is_completed(Home::sqlite().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_saga_of_too_many_calls_is_let_go_when_it_is_completed_over_redis() {
-    a_saga_of_too_many_calls_is_let_go_when_it_is_completed(Home::redis().await).await;
+async fn a_saga_of_too_many_calls_releases_them_when_it_is_completed_over_redis() {
+    a_saga_of_too_many_calls_releases_them_when_it_is_completed(Home::redis().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_undo_others_do_not_count_over_a_file() {
-    calls_that_undo_others_do_not_count(Home::sqlite().await).await;
+async fn compensations_do_not_count_as_calls_of_a_saga_over_a_file() {
+    compensations_do_not_count_as_calls_of_a_saga(Home::sqlite().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_that_undo_others_do_not_count_over_redis() {
-    calls_that_undo_others_do_not_count(Home::redis().await).await;
+async fn compensations_do_not_count_as_calls_of_a_saga_over_redis() {
+    compensations_do_not_count_as_calls_of_a_saga(Home::redis().await).await;
 }
 
-/// What was written under another key, which is gone.
+/// Sagas that were written under an encryption key that is gone.
 async fn sealed_by_another_key(home: &Home, forward: usize) -> (Arc<dyn Store>, Vec<Saga>) {
     let sealed =
         |key: u8| Encrypted::new(home.store.clone(), Keys::new(&[[key; 32]]).expect("keys"));
@@ -205,7 +205,7 @@ async fn sealed_by_another_key(home: &Home, forward: usize) -> (Arc<dyn Store>, 
     (Arc::new(sealed(2)), sagas)
 }
 
-/// One that is to be undone, and has no calls.
+/// A saga that is to be undone, and has no calls.
 fn a_saga(id: &str, n: usize) -> Saga {
     let created_at = at(i64::try_from(n).expect("small"));
     let saga = Saga::begin(
@@ -224,7 +224,7 @@ fn a_saga(id: &str, n: usize) -> Saga {
     }
 }
 
-async fn what_no_key_opens_is_put_aside(home: Home) {
+async fn a_saga_that_no_key_opens_is_put_aside(home: Home) {
     let (store, closed) = sealed_by_another_key(&home, 130).await;
     let good = a_saga("good", 5_000);
     assert_eq!(
@@ -292,11 +292,11 @@ async fn what_no_key_opens_is_put_aside(home: Home) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_key_opens_is_put_aside_over_a_file() {
-    what_no_key_opens_is_put_aside(Home::sqlite().await).await;
+async fn a_saga_that_no_key_opens_is_put_aside_over_a_file() {
+    a_saga_that_no_key_opens_is_put_aside(Home::sqlite().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_key_opens_is_put_aside_over_redis() {
-    what_no_key_opens_is_put_aside(Home::redis().await).await;
+async fn a_saga_that_no_key_opens_is_put_aside_over_redis() {
+    a_saga_that_no_key_opens_is_put_aside(Home::redis().await).await;
 }

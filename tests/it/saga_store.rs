@@ -1,5 +1,5 @@
-//! Each operation of the store goes wrong once in the life of a saga, in every way: it still comes to its
-//! end, and everything is done and undone once.
+//! Each operation of the store fails once in the life of a saga, in every way. The saga still ends, and each call is done
+//! and undone once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const FAULTS: [Fault; 4] = [
     Fault::ExecuteLate(Duration::from_millis(15)),
     Fault::Duplicate,
 ];
-/// How many operations in a row go wrong. A claim is given up after three.
+/// How many operations in a row fail. A claim is given up after three.
 const MANY: [usize; 2] = [1, 4];
 /// Lives at once.
 const AT_ONCE: usize = 32;
@@ -65,7 +65,7 @@ impl Life {
         Answer::to(request).await
     }
 
-    /// Two calls and the end of their saga, each asked for again until it is done.
+    /// Makes two calls and ends their saga, and repeats each request until it is done.
     async fn live(&self) -> Result<(), String> {
         let reason = json!({ "reason": "sold out" });
         let call =
@@ -77,7 +77,7 @@ impl Life {
         ];
         let patience = Instant::now() + Duration::from_secs(30);
         for (path, body) in &asks {
-            // Who aborts what is undone by now is told so.
+            // An abort of a saga that is undone by now is refused.
             while !matches!(
                 (self.post(path, body).await.status, *path),
                 (200, _) | (409, "/v1/sagas/G/abort")
@@ -89,7 +89,7 @@ impl Life {
             }
         }
         loop {
-            // The worker that had taken it up may have been cut off.
+            // The worker of the saga may have been interrupted.
             self.work_later().await;
             let saga = Answer::to(self.client.get(self.url("/v1/sagas/G"))).await;
             if saga.at("/state") == "compensated" && saga.at("/next_at").is_null() {
@@ -102,14 +102,14 @@ impl Life {
         }
     }
 
-    /// Works on what is due in five minutes, whatever comes of it.
+    /// Works on the sagas and calls that are due in five minutes, and ignores errors.
     async fn work_later(&self) {
         let gateway = &self.gateway.gateway;
         let later = gateway.now() + SignedDuration::from_mins(5);
         drop(work_on_sagas(gateway, later).await);
     }
 
-    /// Each once, and the newest undone first.
+    /// Checks that each call was done and undone once, the newest first.
     fn judge(&self) -> Result<(), String> {
         let executed = self.tool.executed();
         let of = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["of"].clone();
@@ -174,7 +174,7 @@ async fn whichever_operation_of_the_store_goes_wrong_a_saga_comes_to_its_end() {
     assert!(broken.is_empty(), "of {operations} operations: {broken:#?}");
 }
 
-/// A store that is ready and fails in this one thing again and again will not come back by itself.
+/// If a ready store fails in one verb again and again, waiting does not help.
 #[tokio::test]
 async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told() {
     let tool = Tool::start().await;
@@ -196,7 +196,7 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
     let call = json!({ "args": {}, "saga_id": "G", "idempotency_key": "a" });
     life.post("/v1/tools/act/calls", &call).await.expect_ok();
     life.store.next(Verb::List, Fault::ErrBefore, 1_000);
-    // It is aborted; only its calls cannot be shown.
+    // The saga is aborted, although its calls cannot be listed.
     life.post("/v1/sagas/G/abort", &json!({ "reason": "sold out" }))
         .await;
     until("a person is asked for", async || {

@@ -1,4 +1,4 @@
-//! Sagas that are stuck: who is told, and how they go on.
+//! Stuck sagas: who is told, and how they go on.
 
 use serde_json::{Value, json};
 
@@ -7,17 +7,17 @@ use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Tool, client, until};
 
 on_both_stores! {
-    what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_again,
-    a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand,
-    what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows,
+    a_saga_that_cannot_be_undone_is_stuck_and_visible_until_a_person_retries_it,
+    a_person_may_skip_a_stuck_call_or_say_that_it_is_undone_by_hand,
+    an_unknown_call_is_waited_for_or_undone_as_its_tool_allows,
     a_pointer_that_finds_nothing_sends_nothing,
-    a_person_is_told_of_what_is_stuck_until_that_was_heard,
+    a_person_is_told_of_a_stuck_saga_until_the_webhook_has_taken_it,
     a_tool_without_a_compensation_needs_a_person,
-    a_refusal_is_not_kept_of_what_undoes,
+    the_rejection_of_a_compensation_is_not_remembered,
     waiting_for_a_call_takes_no_tries_from_those_that_are_undone,
 }
 
-async fn what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_again(
+async fn a_saga_that_cannot_be_undone_is_stuck_and_visible_until_a_person_retries_it(
     stores: &Stores,
 ) {
     let tool = Tool::start().await;
@@ -41,7 +41,7 @@ async fn what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_aga
     let stuck = gateway.get("/v1/sagas?state=stuck").await.expect_ok();
     assert_eq!(words(&stuck.at("/sagas"), "saga_id"), ["G"]);
     assert_eq!(gateway.metric("oncegate_stuck_sagas").await, 1.0);
-    // Its duplicates are told that it is being undone.
+    // Duplicates of the call are told that it is being undone.
     let again = gateway.in_saga("pay", "G", "b").await.expect_ok();
     assert_eq!(
         (again.at("/compensating"), again.at("/compensated")),
@@ -67,7 +67,7 @@ async fn what_cannot_be_undone_is_stuck_and_seen_until_a_person_has_it_tried_aga
         .expect_problem("wrong-state");
 }
 
-async fn a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand(stores: &Stores) {
+async fn a_person_may_skip_a_stuck_call_or_say_that_it_is_undone_by_hand(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
@@ -117,10 +117,10 @@ async fn a_person_may_skip_what_is_stuck_or_say_that_it_is_undone_by_hand(stores
     );
 }
 
-async fn what_nobody_knows_of_is_waited_for_or_undone_as_its_tool_allows(stores: &Stores) {
+async fn an_unknown_call_is_waited_for_or_undone_as_its_tool_allows(stores: &Stores) {
     let tool = Tool::start().await;
     let gateway = stores.gateway(&shop(&tool, SOON)).await;
-    // A tool that must not be asked to undo what it may not have done.
+    // The tool's compensation must not be sent for an unknown call.
     tool.then(MADE).then(Act::ExecuteThenDrop).always(MADE);
     gateway.in_saga("order", "wait", "a").await.expect_ok();
     let unknown = gateway
@@ -156,7 +156,7 @@ async fn a_pointer_that_finds_nothing_sends_nothing(stores: &Stores) {
     assert_eq!(tool.requests(), 1);
 }
 
-async fn a_person_is_told_of_what_is_stuck_until_that_was_heard(stores: &Stores) {
+async fn a_person_is_told_of_a_stuck_saga_until_the_webhook_has_taken_it(stores: &Stores) {
     let (tool, ears) = (Tool::start().await, Tool::start().await);
     tool.then(Act::Ok("{\"other\":7}")).always(MADE);
     ears.then(Act::Answer(503, "", b""))
@@ -196,7 +196,7 @@ async fn a_tool_without_a_compensation_needs_a_person(stores: &Stores) {
     assert_eq!(executed(&tool), ["order", "mail", "cancel"]);
 }
 
-async fn a_refusal_is_not_kept_of_what_undoes(stores: &Stores) {
+async fn the_rejection_of_a_compensation_is_not_remembered(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(MADE)
         .then(Act::Answer(422, "", b"{}"))

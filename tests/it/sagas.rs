@@ -1,11 +1,11 @@
-//! Sagas: what an abandoned plan has done is undone, the newest first, each once.
+//! Sagas: the calls of an aborted saga are undone, the newest first, each once.
 
 use serde_json::{Value, json};
 
 use crate::support::stores::{Stores, on_both_stores};
 use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
-/// Three tools with what undoes them, all in one place that knows them by their paths.
+/// Three tools with their compensations, all at one server that tells them apart by their paths.
 pub(crate) fn shop(tool: &Tool, more: &str) -> String {
     let at = |path: &str| format!("http://127.0.0.1:{}/{path}", tool.port);
     let mut config = String::new();
@@ -34,7 +34,7 @@ pub(crate) fn shop(tool: &Tool, more: &str) -> String {
 pub(crate) const SOON: &str =
     "[sagas]\nretry = { attempts = 3, base = \"10ms\", max = \"20ms\" }\n";
 
-/// Executes and says what has been made.
+/// The tool executes the call and answers with what it has made.
 pub(crate) const MADE: Act = Act::Ok("{\"made\":7}");
 
 impl Gateway {
@@ -57,7 +57,7 @@ impl Gateway {
         Answer::to(client().post(self.url(path)).body(reason)).await
     }
 
-    /// The saga, when it has come to rest in this state.
+    /// The saga, as soon as it is in this state.
     pub async fn saga_that_is(&self, id: &str, state: &str) -> Answer {
         until(&format!("saga {id} is {state}"), async || {
             self.saga(id).await.at("/state") == state
@@ -67,7 +67,7 @@ impl Gateway {
     }
 }
 
-/// The paths of what was executed, in order.
+/// The paths of the executed requests, in order.
 pub(crate) fn executed(tool: &Tool) -> Vec<String> {
     let path = |line: &str| {
         line.split(' ')
@@ -137,7 +137,7 @@ async fn a_saga_begins_with_its_first_call_and_takes_none_after_it_is_completed(
         .await
         .expect_problem("wrong-state");
     assert_eq!(executed(&tool), ["order", "pay"], "nothing is sent");
-    // What was done is still answered.
+    // A duplicate of a finished call still gets its result.
     let again = gateway.in_saga("order", "G", "a").await.expect_ok();
     assert_eq!(
         (again.at("/replayed"), again.at("/compensated")),
@@ -176,7 +176,7 @@ async fn an_aborted_saga_is_undone_the_newest_first_each_once(stores: &Stores) {
             .at("/reason"),
         "sold out"
     );
-    // Asked again while it is at it, it is the same abort.
+    // A repeated abort is the same abort.
     let _ = gateway.end_saga("G", "abort").await;
     let saga = gateway.saga_that_is("G", "compensated").await;
     assert_eq!(
@@ -196,7 +196,7 @@ async fn an_aborted_saga_is_undone_the_newest_first_each_once(stores: &Stores) {
         .await
         .expect_problem("wrong-state");
 
-    // What was sent, and by which key.
+    // The compensation that was sent, and its key.
     let order = calls[0].at("/call_id");
     let cancel = tool
         .seen()
@@ -226,7 +226,7 @@ async fn an_aborted_saga_is_undone_the_newest_first_each_once(stores: &Stores) {
     })
     .await;
 
-    // A duplicate is told so, and runs nothing.
+    // A duplicate is told that the call is compensated, and runs nothing.
     let again = gateway.in_saga("order", "G", "a").await.expect_ok();
     assert_eq!(again.result(), "{\"made\":7}");
     assert_eq!(
@@ -262,7 +262,7 @@ async fn a_call_that_never_ran_is_recorded_as_empty_and_never_runs_later(stores:
     let view = gateway.record(&refused).await;
     assert_eq!(view.at("/state"), "compensated");
     assert!(words(&view.at("/events"), "event").contains(&"compensation_empty".to_owned()));
-    // It comes again, after what would have undone it.
+    // The call is sent again after its compensation was due.
     gateway
         .in_saga("pay", "G", "b")
         .await
@@ -366,7 +366,7 @@ async fn a_saga_that_is_open_for_too_long_is_aborted_or_reported(stores: &Stores
         let saga = gateway.saga_that_is(on_timeout, state).await;
         assert_eq!(saga.at("/state"), state);
         assert_eq!(tool.effects(), effects, "{on_timeout}");
-        // On a shared store it would work on the next one's sagas, too, by its own rules.
+        // On a shared store this gateway would also work on the sagas of the next one, by its own rules.
         gateway.stop().await;
     }
 }
@@ -387,13 +387,13 @@ async fn a_key_stands_for_one_saga_only(stores: &Stores) {
         .to_string();
     let met = Answer::to(client().post(gateway.url("/v1/tools/order/key")).body(body)).await;
     assert_eq!(met.expect_ok().at("/would"), "refuse");
-    // Who names no saga is told what is there.
+    // A request that names no saga gets the stored result.
     gateway.in_saga("order", "", "a").await.expect_ok();
     assert_eq!(executed(&tool), ["order", "order"]);
     gateway.saga("H").await.expect_problem("unknown-saga");
 }
 
-async fn nobody_can_bring_the_gateways_own_keys(stores: &Stores) {
+async fn no_caller_can_bring_the_gateways_own_keys(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);
     let gateway = stores.gateway(&shop(&tool, "")).await;
@@ -421,5 +421,5 @@ on_both_stores! {
     a_call_that_waits_for_its_turn_is_not_sent_once_its_saga_is_aborted,
     a_saga_that_is_open_for_too_long_is_aborted_or_reported,
     a_key_stands_for_one_saga_only,
-    nobody_can_bring_the_gateways_own_keys,
+    no_caller_can_bring_the_gateways_own_keys,
 }

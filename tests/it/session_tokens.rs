@@ -46,10 +46,10 @@ pub async fn a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_ou
     );
     assert!(
         !stale.text.contains(&first.to_string()),
-        "nobody learns the newest token by guessing"
+        "no caller learns the newest token by guessing"
     );
 
-    // Made-up tokens make no others stale.
+    // A made-up token makes no other token stale.
     let made_up = [
         first + 1,
         first + 60_000_000,
@@ -86,7 +86,7 @@ pub async fn a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_ou
         (passed_on.at("/fencing"), passed_on.header("fencing-token")),
         (newest.clone(), &*newest.to_string())
     );
-    // A header loses outer spaces: to a tool the victim's session and this one would be the same.
+    // A header loses outer spaces, so the tool would take this session for the victim's.
     for id in [" S", "S ", "S\u{a0}", " "] {
         let body = json!({ "args": {}, "session_id": id });
         gateway
@@ -94,7 +94,7 @@ pub async fn a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_ou
             .await
             .expect_problem("invalid-request");
     }
-    // A session that has given out none.
+    // This session has given out no token.
     for token in [0, 1, first] {
         let body = json!({ "args": {}, "session_id": "T", "fencing_token": token });
         gateway

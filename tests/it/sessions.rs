@@ -1,4 +1,4 @@
-//! What bounds the branches of one conversation, seen from outside, on both stores.
+//! Locks, lines and freezes of sessions, tested over HTTP on both stores.
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -14,12 +14,12 @@ use crate::support::{Act, Answer, Gateway, Tool, until};
 
 on_both_stores![
     exclusive_calls_run_one_at_a_time_in_the_order_in_which_they_came,
-    who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy,
+    a_call_that_waited_its_limit_for_a_session_is_told_that_it_is_busy,
     an_unknown_outcome_holds_its_session_until_a_person_breaks_the_lock,
-    a_failed_call_gives_its_session_free_at_once,
+    a_failed_call_frees_its_session_at_once,
     a_frozen_session_begins_nothing_and_replays_what_it_has,
     a_token_is_let_in_only_if_it_is_the_newest_that_the_session_gave_out,
-    a_read_waits_for_nobody,
+    a_read_does_not_wait_for_its_session,
     no_tenant_meets_the_session_of_another,
 ];
 
@@ -76,7 +76,7 @@ async fn exclusive_calls_run_one_at_a_time_in_the_order_in_which_they_came(store
     );
 }
 
-async fn who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy(stores: &Stores) {
+async fn a_call_that_waited_its_limit_for_a_session_is_told_that_it_is_busy(stores: &Stores) {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -118,14 +118,17 @@ async fn who_has_waited_for_a_session_long_enough_is_told_that_it_is_busy(stores
             .await,
         1.0
     );
-    let nobody = last
+    let without_session = last
         .post("act", &json!({ "args": { "n": 1 } }), &[])
         .await
         .expect_problem("invalid-request");
     assert!(
-        nobody.at("/detail").to_string().contains("session_id"),
+        without_session
+            .at("/detail")
+            .to_string()
+            .contains("session_id"),
         "{}",
-        nobody.text
+        without_session.text
     );
 }
 
@@ -146,7 +149,7 @@ async fn an_unknown_outcome_holds_its_session_until_a_person_breaks_the_lock(sto
         .act("second", json!({}))
         .await
         .expect_problem("session-busy");
-    // The lease is what the deadline of 30 s allows, and ten more.
+    // The lease lasts ten seconds longer than the deadline of 30 s.
     assert!(
         busy.at("/retry_after_ms").as_u64() > Some(30_000),
         "{}",
@@ -186,7 +189,7 @@ async fn an_unknown_outcome_holds_its_session_until_a_person_breaks_the_lock(sto
     assert_eq!(tool.effects(), 2);
 }
 
-async fn a_failed_call_gives_its_session_free_at_once(stores: &Stores) {
+async fn a_failed_call_frees_its_session_at_once(stores: &Stores) {
     let tool = Tool::start().await;
     tool.then(Act::Answer(422, "", b"{}"))
         .then(Act::Answer(429, "", b"{}"));
@@ -251,7 +254,7 @@ async fn a_frozen_session_begins_nothing_and_replays_what_it_has(stores: &Stores
     assert_eq!(tool.effects(), 2);
 }
 
-async fn a_read_waits_for_nobody(stores: &Stores) {
+async fn a_read_does_not_wait_for_its_session(stores: &Stores) {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -276,7 +279,7 @@ async fn a_read_waits_for_nobody(stores: &Stores) {
     first.await.expect("no panic").expect_ok();
 }
 
-/// A gateway whose exclusive session S has a call that runs until it is let go.
+/// A gateway whose exclusive session S has a call that runs until the returned hold is dropped.
 async fn busy(tool: &Tool) -> (impl Sized + use<>, Gateway, JoinHandle<Answer>) {
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -288,7 +291,7 @@ async fn busy(tool: &Tool) -> (impl Sized + use<>, Gateway, JoinHandle<Answer>) 
 }
 
 #[tokio::test]
-async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
+async fn a_caller_that_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
     let tool = Tool::start().await;
     let (hold, gateway, first) = busy(&tool).await;
     let body = json!({ "args": {}, "session_id": "S", "idempotency_key": "second" });
@@ -317,7 +320,7 @@ async fn who_asks_for_an_early_answer_gets_one_while_its_session_is_busy() {
 }
 
 #[tokio::test]
-async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
+async fn a_call_whose_lock_a_person_breaks_goes_on() {
     let tool = Tool::start().await;
     let (hold, gateway, first) = busy(&tool).await;
     let second = begin(&gateway, "second", json!({}));
@@ -355,9 +358,9 @@ async fn a_person_who_breaks_a_lock_leaves_the_call_that_has_it_alone() {
     );
 }
 
-/// The tool was exclusive when its call began and is not any more when it ends, or an older copy of the data is back.
+/// A lock is left over when its tool was exclusive only when the call began, or when an older copy of the data is back.
 #[tokio::test]
-async fn a_lock_that_was_left_over_is_given_free_when_its_lease_has_ended_on_redis() {
+async fn a_left_over_lock_is_freed_when_its_lease_has_ended_on_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     let gateway = Gateway::sharing(
         &redis.url(),
@@ -369,13 +372,13 @@ async fn a_lock_that_was_left_over_is_given_free_when_its_lease_has_ended_on_red
     let keys = redis.ask(&["KEYS", "oncegate:*:session:*"]).await;
     let key: Vec<String> = ::redis::from_redis_value(keys).expect("names");
     let lock = async |lease_until: &str| {
-        // An id of 16 bytes, of a call that there is none of.
-        let nobody = "AZAAAAAAcACAAAAAAAAAAA";
+        // The id of a call that does not exist, in 16 bytes.
+        let missing = "AZAAAAAAcACAAAAAAAAAAA";
         let fields = [
             "HSET",
             &key[0],
             "lock",
-            nobody,
+            missing,
             "lock_token",
             "1",
             "lock_lease",

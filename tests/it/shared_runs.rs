@@ -21,7 +21,7 @@ async fn ask(url: String) -> Answer {
     Answer::to(client().post(url).body(body.to_string())).await
 }
 
-/// A gateway learns late that its failure is written. Meanwhile the key has run again elsewhere, and was executed.
+/// A gateway learns late that its failure is written. Meanwhile another gateway runs the key again, and the tool executes it.
 #[tokio::test]
 async fn a_failure_is_told_only_to_requests_that_came_before_it_was_written() {
     let (tool, memory) = (Tool::start().await, Memory::that_tells());
@@ -38,7 +38,7 @@ async fn a_failure_is_told_only_to_requests_that_came_before_it_was_written() {
     })
     .await;
     assert_eq!(tool.effects(), 1);
-    // It must neither wait for the earlier run nor be told what became of that.
+    // A late request must neither wait for the earlier run nor be told its outcome.
     let late = timeout(Duration::from_secs(20), ask(here.url.clone())).await;
     let late = late.expect("an answer").expect_ok();
     assert_eq!(late.at("/replayed"), true);

@@ -1,5 +1,5 @@
-//! One's turn in a session, when something goes wrong: clocks, losses, locks that were left over, tools that
-//! are configured anew.
+//! The order of calls in a session while something goes wrong: clocks, losses, left-over locks, tools whose
+//! configuration changes.
 
 use serde_json::{Value, json};
 
@@ -37,10 +37,10 @@ async fn a_clock_set_forward_lets_no_second_call_in() {
     until("it runs", async || tool.requests() == 1).await;
     clock.set_ahead(3_600);
     let next = begin(&url, "S", "next");
-    // It looks for itself while it waits; the first ends only afterwards.
+    // The second call asks the store while it waits; the first call ends only afterwards.
     let claims = "\noncegate_store_operation_duration_seconds_count{operation=\"claim\"} ";
     let http = client();
-    until("it has looked for itself twice", async || {
+    until("the second call has asked the store twice", async || {
         let metrics = http
             .get(gateway.url("/metrics"))
             .send()
@@ -78,7 +78,7 @@ async fn a_call_that_became_unknown_by_an_accepted_loss_holds_its_session_until_
     let first = begin(&url, "S", "first");
     until("it runs", async || tool.requests() == 1).await;
     redis.ask(&["FLUSHALL"]).await;
-    // At the first moment at which that can be done.
+    // The loss is accepted at the first possible moment.
     until("it is accepted", async || {
         gateway.accept_loss("a test").await.status == 200
     })
@@ -119,7 +119,7 @@ async fn a_running_call_that_is_put_back_after_a_loss_has_its_sessions_lock_agai
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
+async fn a_left_over_lock_is_freed_also_if_no_call_waits_for_it() {
     let tool = Tool::start().await;
     tool.then(Act::Hang);
     let folder = tempfile::tempdir().expect("a folder");
@@ -131,7 +131,7 @@ async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
     until("it runs", async || tool.requests() == 1).await;
     gateway.kill();
     first.abort();
-    // The tool is fenced from now on, and another one is exclusive.
+    // From now on the tool is fenced, and another tool is exclusive.
     let after = one_tool(&tool, &format!("{times}session = \"fenced\""));
     let after = format!(
         "{after}[tools.pay]\nurl = \"{}\"\n{times}session = \"exclusive\"\n",
@@ -143,15 +143,15 @@ async fn a_lock_that_is_left_over_is_given_free_also_where_nobody_waits() {
     say(&http, &url, "S", "pay")
         .await
         .expect_problem("session-busy");
-    until("its lease of 11 s is over", async || {
+    until("its lease is over", async || {
         say(&http, &url, "S", "pay").await.status == 200
     })
     .await;
 }
 
-/// The same after an older snapshot: a call has ended since, and its lock is back.
+/// As above, after an older snapshot: the call ended after the snapshot, which brings its lock back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_an_older_snapshot_brings_back_is_given_free_on_redis() {
+async fn a_lock_that_an_older_snapshot_brings_back_is_freed_on_redis() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -174,7 +174,7 @@ async fn a_lock_that_an_older_snapshot_brings_back_is_given_free_on_redis() {
     gateway.accept_loss("a test").await.expect_ok();
     gateway.until_ready().await;
     let http = client();
-    until("its lease of 12 s is over", async || {
+    until("its lease is over", async || {
         say(&http, &url, "S", "next").await.status == 200
     })
     .await;
@@ -209,7 +209,7 @@ async fn a_fenced_call_gets_no_newer_token_by_being_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
+async fn a_request_that_joins_a_waiting_call_is_judged_by_its_own_token() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Numbered);
     tool.then(held);
@@ -250,7 +250,7 @@ async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
     for call in [first, second, own] {
         call.await.expect("no panic").expect_ok();
     }
-    // The old one came first, and was refused; or last, and got what the other has run.
+    // The request with the old token came first and was refused, or came last and got the other run's result.
     let old = old.await.expect("no panic");
     assert!(
         old.status == 200 || old.problem() == "stale-fencing-token",
@@ -260,7 +260,7 @@ async fn who_joins_a_waiting_call_is_judged_by_its_own_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_run_is_replayed_also_when_its_tool_has_become_exclusive() {
+async fn a_finished_call_is_replayed_also_after_its_tool_became_exclusive() {
     let tool = Tool::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let http = client();

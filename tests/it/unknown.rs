@@ -2,7 +2,7 @@ use serde_json::json;
 
 use crate::support::{Act, Gateway, Tool, until};
 
-/// Ways to leave it open whether a request was executed, and what the ledger must say of each.
+/// Behaviours of a tool that leave the outcome unknown, each with the reason in the ledger.
 fn ambiguities() -> Vec<(&'static str, Act, &'static str)> {
     vec![
         (
@@ -257,7 +257,7 @@ async fn nothing_is_retried_that_may_have_been_executed() {
         .call(json!({}))
         .await
         .expect_problem("outcome-unknown");
-    // It ends when no call has anything left to do.
+    // The gateway stops when no call has work left.
     gateway.stop().await;
     assert_eq!(tool.requests(), 1);
 }
