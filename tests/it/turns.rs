@@ -123,8 +123,9 @@ async fn a_left_over_lock_is_freed_also_if_no_call_waits_for_it() {
     let tool = Tool::start().await;
     tool.then(Act::Hang);
     let folder = tempfile::tempdir().expect("a folder");
+    // The lease has to outlast the restart, also on a busy machine.
     let times =
-        "timeout = \"1s\"\ndeadline = \"1s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
+        "timeout = \"9s\"\ndeadline = \"9s\"\nretry = { attempts = 1 }\nsession_wait = \"0s\"\n";
     let before = one_tool(&tool, &format!("{times}session = \"exclusive\""));
     let gateway = Process::start(folder.path(), free_port(), &before).await;
     let first = begin(&gateway.url("/v1/tools/act/calls"), "S", "first");
