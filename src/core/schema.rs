@@ -1,4 +1,4 @@
-//! The JSON Schema of a tool's arguments, and the mistakes that it finds.
+//! The JSON Schema of a tool's arguments, and mistakes of arguments.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub struct Schema {
 
 impl Schema {
     /// # Errors
-    /// Says why this is no JSON Schema. A `$ref` to another document is refused: nothing is fetched.
+    /// Why this is no JSON Schema. A `$ref` to another document is refused: nothing is fetched.
     pub fn new(text: Value) -> Result<Self, String> {
         let validator = jsonschema::validator_for(&text).map_err(|error| error.to_string())?;
         Ok(Self { text, validator })
@@ -40,12 +40,13 @@ impl Schema {
 
     /// The mistakes in `args`: a JSON Pointer and a sentence each. At most twenty.
     ///
-    /// The sentences name what was expected and quote no value: clients log refusals. Where the way to a place is too long, it ends at something that holds the place.
+    /// The sentences name what was expected and quote no value, because clients log refusals. A pointer that is too long
+    /// is cut to a parent of the place.
     pub fn mistakes(&self, args: &Value) -> Vec<(String, String)> {
         if self.validator.is_valid(args) {
             return Vec::new();
         }
-        // The validator gathers every mistake before it tells the first.
+        // The validator gathers every mistake before it returns the first.
         if count(args) > MAX_VALUES_TOLD {
             return vec![(
                 String::new(),
@@ -53,14 +54,11 @@ impl Schema {
             )];
         }
         let mistakes = self.validator.iter_errors(args).take(MAX_SCHEMA_MISTAKES);
-        mistakes
-            .map(|mistake| {
-                (
-                    holder_of(mistake.instance_path().as_str()),
-                    cut(mistake.masked().to_string()),
-                )
-            })
-            .collect()
+        let told = mistakes.map(|mistake| {
+            let place = holder_of(mistake.instance_path().as_str());
+            (place, cut(&mistake.masked().to_string(), MAX_SENTENCE))
+        });
+        told.collect()
     }
 
     /// Whether the schema names this member of the arguments.
@@ -77,9 +75,8 @@ impl Schema {
         Some(part)
     }
 
-    /// A part of the schema, or the part that its reference leads to.
-    fn follow<'a>(&'a self, part: &'a Value) -> Option<&'a Value> {
-        let mut part = part;
+    /// A part of the schema, or the target of its reference.
+    fn follow<'a>(&'a self, mut part: &'a Value) -> Option<&'a Value> {
         for _ in 0..MAX_PARTS {
             match part.get("$ref").and_then(Value::as_str) {
                 Some(place) => part = self.text.pointer(place.strip_prefix('#')?)?,
@@ -93,9 +90,8 @@ impl Schema {
     pub fn requires(&self, pointer: &Pointer) -> bool {
         let mut at = &self.text;
         for step in pointer.steps() {
-            let named =
-                |required: &Vec<Value>| required.iter().any(|name| name.as_str() == Some(&step));
-            if !at["required"].as_array().is_some_and(named) {
+            let mut required = at["required"].as_array().into_iter().flatten();
+            if !required.any(|name| *name == *step) {
                 return false;
             }
             at = &at["properties"][&step];
@@ -110,22 +106,15 @@ impl fmt::Debug for Schema {
     }
 }
 
-/// The parts of a schema that look at the same value as the whole.
+/// The parts of a schema that validate the same value as the whole.
 pub(super) fn in_place(schema: &Map<String, Value>) -> impl Iterator<Item = &Value> {
-    let listed = ["allOf", "anyOf", "oneOf"]
-        .into_iter()
-        .filter_map(|word| schema.get(word)?.as_array())
-        .flatten();
-    let named = schema
-        .get("dependentSchemas")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flat_map(Map::values);
-    listed.chain(named).chain(
-        ["if", "then", "else", "not"]
-            .into_iter()
-            .filter_map(|word| schema.get(word)),
-    )
+    let lists = ["allOf", "anyOf", "oneOf"].into_iter();
+    let lists = lists.filter_map(|word| schema.get(word)?.as_array());
+    let named = schema.get("dependentSchemas").and_then(Value::as_object);
+    let alone = ["if", "then", "else", "not"].into_iter();
+    let alone = alone.filter_map(|word| schema.get(word));
+    let named = named.into_iter().flat_map(Map::values);
+    lists.flatten().chain(named).chain(alone)
 }
 
 /// Whether a schema or a part of it names this property of its value.
@@ -133,18 +122,23 @@ fn names(part: &Value, root: &Value, name: &str, depth: usize) -> bool {
     let Value::Object(words) = part else {
         return false;
     };
-    let place = words
-        .get("$ref")
-        .and_then(Value::as_str)
-        .and_then(|place| place.strip_prefix('#'));
-    words
-        .get("properties")
-        .is_some_and(|properties| properties.get(name).is_some())
-        || depth < MAX_PARTS
-            && (in_place(words).any(|inner| names(inner, root, name, depth + 1))
-                || place
-                    .and_then(|pointer| root.pointer(pointer))
-                    .is_some_and(|inner| names(inner, root, name, depth + 1)))
+    let properties = words.get("properties");
+    if properties.is_some_and(|properties| properties.get(name).is_some()) {
+        return true;
+    }
+    let place = words.get("$ref").and_then(Value::as_str);
+    let target = place.and_then(|place| root.pointer(place.strip_prefix('#')?));
+    let mut inner = in_place(words).chain(target);
+    depth < MAX_PARTS && inner.any(|inner| names(inner, root, name, depth + 1))
+}
+
+/// Whether `type` names this type, alone or among others.
+pub fn has_type(schema: &Value, name: &str) -> bool {
+    match schema.get("type") {
+        Some(Value::String(one)) => one == name,
+        Some(Value::Array(several)) => several.iter().any(|one| one == name),
+        _ => false,
+    }
 }
 
 /// How many values a value has, itself included.
@@ -156,22 +150,20 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// A place, or its nearest parent that is short enough: names are the caller's.
-fn holder_of(place: &str) -> String {
-    let mut place = place;
+/// A place, or its nearest parent that is short enough: its names are those of the caller.
+pub(super) fn holder_of(mut place: &str) -> String {
     while place.len() > MAX_SENTENCE {
         place = place.rsplit_once('/').map_or("", |(holder, _)| holder);
     }
     place.to_owned()
 }
 
-/// Cuts a sentence, which may quote a long name.
-fn cut(mut sentence: String) -> String {
-    if sentence.len() > MAX_SENTENCE {
-        sentence.truncate(sentence.floor_char_boundary(MAX_SENTENCE));
-        sentence.push('…');
+/// The beginning of a text, with `…` for the rest. `most`: bytes.
+pub fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
     }
-    sentence
+    format!("{}…", &text[..text.floor_char_boundary(most)])
 }
 
 #[cfg(test)]
@@ -228,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_is_none_or_lives_elsewhere_is_refused() {
+    fn an_invalid_schema_and_one_with_a_foreign_reference_are_refused() {
         assert!(Schema::new(json!({ "type": "nonsense" })).is_err());
         assert!(Schema::new(json!({ "$ref": "http://127.0.0.1:9/schema.json" })).is_err());
     }
@@ -246,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_for_in_parts_and_references_down_to_a_bound() {
+    fn a_property_is_looked_for_in_parts_and_references_down_to_a_bound() {
         let named = json!({ "properties": { "key": {} } });
         let inside = |depth, word: &str| {
             let wrap = |part: Value, _| json!({ word: [part] });
@@ -275,14 +267,15 @@ mod tests {
         assert_eq!(holder_of(&format!("{place}n")), "/a");
         assert_eq!(holder_of(&"n".repeat(MAX_SENTENCE + 1)), "");
         let sentence = "s".repeat(MAX_SENTENCE);
-        assert_eq!(cut(sentence.clone()), sentence);
-        assert_eq!(cut(format!("{sentence}s")), format!("{sentence}…"));
+        let cut = |sentence: &str| cut(sentence, MAX_SENTENCE);
+        assert_eq!(cut(&sentence), sentence);
+        assert_eq!(cut(&format!("{sentence}s")), format!("{sentence}…"));
         let wide = format!("{}éé", &sentence[1..]);
-        assert_eq!(cut(wide), format!("{}…", &sentence[1..]));
+        assert_eq!(cut(&wide), format!("{}…", &sentence[1..]));
     }
 
     #[test]
-    fn a_part_is_found_through_properties_and_references() {
+    fn a_schema_of_a_value_is_found_through_properties_and_references() {
         let id = json!({ "type": "string" });
         let order = json!({ "properties": { "id": id, "next": { "$ref": "#/$defs/order" } } });
         let text = json!({

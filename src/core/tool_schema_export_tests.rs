@@ -1,4 +1,4 @@
-//! Which schemas ask for a key, and which strict mode can hold.
+//! Schemas that ask for a key, and schemas that strict mode can hold.
 
 use super::*;
 use crate::core::tool::tests::tool;
@@ -10,7 +10,7 @@ fn with_schema(schema: Value) -> Tool {
 }
 
 #[test]
-fn a_key_is_asked_for_where_an_object_may_have_one_member_more() {
+fn a_key_is_asked_for_where_one_more_member_fits() {
     let named = json!({ "properties": { "idempotency_key": {} } });
     for (schema, asks) in [
         (json!({}), true),
@@ -58,7 +58,7 @@ fn a_key_is_asked_for_where_an_object_may_have_one_member_more() {
 }
 
 #[test]
-fn strict_mode_is_for_what_it_can_hold() {
+fn strict_mode_is_used_only_for_schemas_that_it_can_hold() {
     let of = |part: Value| json!({ "properties": { "a": part }, "required": ["a"] });
     let text = || json!({ "type": "string" });
     for (schema, is_strict) in [
@@ -174,7 +174,7 @@ fn a_schema_that_is_too_large_for_strict_mode_is_served_without_it() {
 }
 
 #[test]
-fn what_may_not_stand_at_the_root_is_taken_out_and_told() {
+fn keywords_that_are_refused_at_the_root_are_removed_and_told() {
     let choice = json!([{ "required": ["a"] }, { "required": ["b"] }]);
     let (schema, taken) = plain_root(input_schema(
         &with_schema(json!({ "oneOf": choice.clone() })),
@@ -195,17 +195,6 @@ fn only_schemas_of_writes_ask_a_model_for_a_key() {
     assert!(asks(&tool("t"), Keys::Model));
     assert!(!asks(&tool("t"), Keys::Runtime));
     assert!(!asks(&reading, Keys::Model) && !asks(&reading, Keys::Runtime));
-}
-
-#[test]
-fn hints_say_that_a_write_may_destroy_and_a_read_may_not() {
-    let mut reading = tool("t");
-    reading.effect = Effect::Read;
-    let said = [reading, tool("t")].map(|tool| {
-        let hints = hints(&tool);
-        (hints.read_only, hints.destructive, hints.idempotent)
-    });
-    assert_eq!(said, [(true, false, true), (false, true, true)]);
 }
 
 /// A schema within so many others.
@@ -231,7 +220,7 @@ fn strict_property(part: Value) -> Option<Value> {
 }
 
 #[test]
-fn strict_mode_keeps_the_words_that_it_knows_and_refuses_values_that_it_does_not() {
+fn strict_mode_keeps_known_keywords_and_refuses_unknown_values() {
     for part in [
         json!({ "type": "string", "enum": ["x", "y"] }),
         json!({ "type": "string", "const": "x" }),
@@ -256,7 +245,7 @@ fn strict_mode_keeps_the_words_that_it_knows_and_refuses_values_that_it_does_not
         json!({ "type": "string", "const": ["x"] }),
         object(json!({ "additionalProperties": true })),
         object(json!({ "additionalProperties": { "type": "null" } })),
-        // Of what is no object these say nothing.
+        // These keywords say nothing about a value that is no object.
         json!({ "type": "string", "properties": {} }),
         json!({ "type": "string", "required": [] }),
         json!({ "type": "string", "additionalProperties": false }),
@@ -289,7 +278,7 @@ fn strict_mode_holds_five_levels_of_whatever_kind() {
 #[test]
 fn whether_null_fits_is_looked_up_behind_references_down_to_a_bound() {
     let reference = |n: usize| json!({ "$ref": format!("#/$defs/n{n}") });
-    // A property that need not be there, and a chain of references to null.
+    // An optional property, and a chain of references to null.
     let is_strict = |length: usize, link: fn(Value) -> Value| {
         let mut defs = Map::new();
         for n in 0..length {

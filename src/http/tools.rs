@@ -16,7 +16,7 @@ use super::ledger::{EventView, millis, time};
 use super::problem::Problem;
 use super::read::{Act, On, QueryOf, ToolName, read_body, read_optional_reason};
 use crate::core::key::{MAX_LEN, MODEL_MEMBER, Pointer};
-use crate::core::tool::Tool;
+use crate::core::tool::{Effect, Tool};
 use crate::core::tool_schema_export::{self as export, KEY_PATTERN, Keys};
 use crate::gateway::{ToolState, Would};
 
@@ -249,15 +249,17 @@ struct Annotations {
 
 impl McpTool {
     pub(super) fn of(tool: &Tool, keys: Keys) -> Self {
-        let hints = export::hints(tool);
+        let is_read = tool.effect == Effect::Read;
         Self {
             name: tool.name.clone(),
             description: tool.description.clone(),
             input_schema: export::input_schema(tool, keys),
             annotations: Annotations {
-                read_only_hint: hints.read_only,
-                destructive_hint: hints.destructive,
-                idempotent_hint: hints.idempotent,
+                read_only_hint: is_read,
+                // What a write does is not known, so it may destroy something.
+                destructive_hint: !is_read,
+                // Same arguments and key have no further effect: the gateway sees to it.
+                idempotent_hint: true,
             },
         }
     }
