@@ -1,14 +1,14 @@
-//! An HTTP API that callers use as it is: which of its requests are calls, and which.
+//! An HTTP API that callers use as it is: which of its requests are calls.
 //!
-//! Promises: what may write is a call unless the operator says otherwise; credentials are kept nowhere.
+//! Promises: a request that may write is a call unless the operator says otherwise; credentials are kept nowhere.
 
 mod form; // the names and values of a form
-pub mod image; // a request as the ledger has it
+pub mod image; // a request as the ledger keeps it
 pub mod reply; // an answer as it is kept
-pub mod view; // what a request asks for
+pub mod view; // the value from which key and fingerprint are made
 
 #[cfg(test)]
-mod attacked_tests; // what deceives it
+mod attacked_tests; // requests that try to deceive the rules
 #[cfg(test)]
 mod fuzz_tests;
 #[cfg(test)]
@@ -23,11 +23,11 @@ use super::key::Pointer;
 /// The treatment of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Does {
-    /// It goes through, and nothing is kept of it.
+    /// The request goes through, and nothing is kept of it.
     Read,
-    /// It is a call: claimed, sent at most once, kept.
+    /// The request is a call: claimed, sent at most once, kept.
     Write,
-    /// It is refused.
+    /// The request is refused.
     Deny,
 }
 
@@ -36,9 +36,9 @@ pub enum Does {
 pub enum Unkeyed {
     #[default]
     Refuse,
-    /// Its key is derived from the request.
+    /// The key is derived from the request.
     Derive,
-    /// It goes through unguarded.
+    /// The request goes through unguarded.
     Pass,
 }
 
@@ -50,17 +50,17 @@ pub struct Rule {
     /// The path, or what it begins with, up to a slash.
     pub path: String,
     pub does: Does,
-    /// `None`: as the proxy says.
+    /// `None`: that of the policy.
     pub unkeyed: Option<Unkeyed>,
 }
 
 /// The treatment of the requests of one API.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The first that fits counts.
+    /// The first rule that fits decides.
     pub rules: Vec<Rule>,
     pub unkeyed: Unkeyed,
-    /// The header for the key, both of callers and for the API, in lower case.
+    /// The header for the key in requests of callers and to the API, in lower case.
     pub key_header: String,
     /// Headers that are part of the intent, in lower case.
     pub counted_headers: Vec<String>,
@@ -70,9 +70,9 @@ pub struct Policy {
     pub secret_headers: Vec<String>,
     /// The longest body of a request, in bytes.
     pub max_body: usize,
-    /// The name by which callers reach it, beside its path. In lower case, without a port.
+    /// A host name by which callers reach the API, beside its path. In lower case, without a port.
     pub host: Option<String>,
-    /// The caller's own credentials go through. They are kept nowhere.
+    /// Whether the caller's own credentials go through. They are kept nowhere.
     pub passes_authorization: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// The only value of a header; `None`: there is none, or more than one.
+    /// The only value of a header; `None`: no value, or more than one.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(named, _)| named == name);
         match (values.next(), values.next()) {
@@ -100,7 +100,7 @@ impl Message {
         }
     }
 
-    /// Methods that override headers name, in upper case: some servers obey them.
+    /// The methods in override headers, in upper case. Some servers obey them.
     fn overrides(&self) -> impl Iterator<Item = String> {
         let headers = self.headers.iter();
         let named = headers.filter(|(name, _)| is_override(name));
@@ -132,9 +132,9 @@ pub fn is_override(name: &str) -> bool {
 }
 
 impl Policy {
-    /// The treatment of a request, with and without a key.
+    /// The treatment of a request with a key, and without.
     ///
-    /// Where headers name another method, the stricter treatment counts, and nothing passes
+    /// Where headers name another method, the stricter treatment counts, and no request passes
     /// unguarded.
     pub fn decide_on(&self, message: &Message) -> (Does, Unkeyed) {
         let (rule, does) = self.decide(&message.method, &message.path);
@@ -167,18 +167,14 @@ impl Policy {
 
     /// The headers that are part of the intent.
     ///
-    /// [`CREDENTIAL`](view::CREDENTIAL) is one if credentials go through.
-    ///
-    /// A fingerprint with credentials in it can be compared only as long as they go through. So its recipe is another one.
+    /// [`CREDENTIAL`](view::CREDENTIAL) is one of them if credentials go through: a fingerprint that
+    /// covers them can be compared only while they do, so it needs a recipe of its own.
     pub fn counted(&self) -> Vec<String> {
-        let credential = self
-            .passes_authorization
-            .then(|| view::CREDENTIAL.to_owned());
-        self.counted_headers
-            .iter()
-            .cloned()
-            .chain(credential)
-            .collect()
+        let mut counted = self.counted_headers.clone();
+        if self.passes_authorization {
+            counted.push(view::CREDENTIAL.to_owned());
+        }
+        counted
     }
 
     /// The treatment of a write without a key.
@@ -187,7 +183,7 @@ impl Policy {
         own.unwrap_or(self.unkeyed)
     }
 
-    /// Whether the operator calls a name of a form or a query secret.
+    /// Whether a name of a form or a query is secret, as the operator says.
     fn hides(&self, name: &str) -> bool {
         self.redact.iter().any(|pointer| is_at(name, pointer))
     }
@@ -196,27 +192,27 @@ impl Policy {
 impl Rule {
     /// Whether the rule is for a request. `path`: as it was written.
     ///
-    /// A `read` rule fits only the paths that every server reads in the same way. A `write` or `deny` rule fits each path
-    /// that some server may take for its own: another case, `;` parameters, percent-encoded twice.
+    /// A `read` rule fits only paths that every server reads in the same way. A `write` or `deny` rule also fits a path
+    /// that only some servers read as the rule's: in another case, with `;` parameters, percent-encoded twice.
     fn fits(&self, method: &str, path: &str) -> bool {
         let is_named = |name: &str| self.methods.iter().any(|one| one == name);
         // Servers answer HEAD by what they do for GET.
         let is_method =
             self.methods.is_empty() || is_named(method) || (method == "HEAD" && is_named("GET"));
-        let is_there = if self.does == Does::Read {
-            // A server may see another number of segments.
+        let is_path = if self.does == Does::Read {
+            // Servers differ in how many segments they see in `//` and `%2f`.
             let is_clear = !path.contains("//") && !path.to_ascii_lowercase().contains("%2f");
             is_clear && is_below(&plain(path), &plain(&self.path))
         } else {
             is_below(&blurred(path), &blurred(&self.path))
         };
-        is_method && is_there
+        is_method && is_path
     }
 }
 
-/// Why a request is not passed on; `None`: it is passed on as it is.
+/// Why a request is refused; `None`: it is passed on as it is.
 ///
-/// A refused request would be another one at the API.
+/// The API would read a refused request as another one than the gateway.
 pub fn mistake(message: &Message) -> Option<&'static str> {
     if message.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Some("methods are in upper case");
@@ -230,28 +226,28 @@ fn path_mistake(path: &str) -> Option<&'static str> {
     if twice.contains('\\') || twice.contains(char::is_control) {
         return Some("the path has a backslash or a control character");
     }
-    let name = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
-    let is_step = |segment: &str| matches!(name(segment).as_str(), "." | "..");
-    twice
-        .split('/')
-        .any(is_step)
-        .then_some("the path has a segment \".\" or \"..\"")
+    let is_step = |segment: &str| matches!(without_parameters(segment), "." | "..");
+    let has_step = twice.split('/').any(is_step);
+    has_step.then_some("the path has a segment \".\" or \"..\"")
 }
 
-/// A path as a server reads it that decodes it and joins slashes.
+/// A segment of a path without the text after a semicolon.
+fn without_parameters(segment: &str) -> &str {
+    segment.split(';').next().unwrap_or_default()
+}
+
+/// A path for a server that decodes it and joins slashes.
 fn plain(path: &str) -> String {
     let decoded = percent_decode_str(path).decode_utf8_lossy();
     let segments = decoded.split('/').filter(|segment| !segment.is_empty());
     segments.fold(String::new(), |path, segment| path + "/" + segment)
 }
 
-/// A path without the parts that servers read in different ways.
-///
-/// These are case, text after a semicolon, and repeated encoding.
+/// A path without what servers read in different ways: case, parameters, repeated encoding.
 fn blurred(path: &str) -> String {
-    let segments = plain(&plain(path)).to_lowercase();
-    let name = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
-    segments.split('/').map(name).collect::<Vec<_>>().join("/")
+    let path = plain(&plain(path)).to_lowercase();
+    let segments = path.split('/').map(without_parameters);
+    segments.collect::<Vec<_>>().join("/")
 }
 
 fn is_below(path: &str, prefix: &str) -> bool {
@@ -259,8 +255,8 @@ fn is_below(path: &str, prefix: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Headers of one connection, or that the gateway writes itself (RFC 9110, section 7.6.1).
-const OF_CONNECTION: [&str; 11] = [
+/// Headers about one connection (RFC 9110, section 7.6.1), and those that the gateway writes itself.
+const OF_CONNECTION: [&str; 12] = [
     "connection",
     "content-length",
     "expect",
@@ -272,17 +268,18 @@ const OF_CONNECTION: [&str; 11] = [
     "te",
     "trailer",
     "transfer-encoding",
+    "upgrade",
 ];
 
-/// Whether a header is about one connection. `named`: what `Connection` names, in lower case.
+/// Whether a header is about one connection. `named`: the names in `Connection`, in lower case.
 pub fn is_of_connection(name: &str, named: &[String]) -> bool {
-    OF_CONNECTION.contains(&name) || name == "upgrade" || named.iter().any(|one| one == name)
+    OF_CONNECTION.contains(&name) || named.iter().any(|one| one == name)
 }
 
 /// Headers that hold credentials. They are kept nowhere.
 pub const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
 
-/// Words in the names of secrets, with dashes between words.
+/// Words in names of secrets, as they stand in names with dashes.
 pub const SECRETS: [&str; 13] = [
     "access-key",
     "api-key",

@@ -1,13 +1,13 @@
 //! How a call's arguments become an HTTP request: URL, headers and body.
 //!
-//! Promises: no argument leaves its segment of the path or its value in the query, none chooses scheme, host or
-//! port, and none is dropped: what has no place is a mistake.
+//! Promises: no argument leaves its segment of the path or its value in the query, no argument chooses scheme, host or
+//! port, and no argument is dropped: one without a place is a mistake.
 
 mod pairs; // names and values of queries and forms
 mod target; // URLs with places for arguments
 
 #[cfg(test)]
-mod property_tests; // what no argument can do
+mod property_tests; // the promises, for random arguments
 #[cfg(test)]
 mod tests; // the shapes, byte by byte
 
@@ -43,7 +43,7 @@ pub enum BodyForm {
 pub struct Shape {
     pub target: Target,
     pub body: BodyForm,
-    /// Constants in the body; no argument may stand there.
+    /// Constants in the body. No argument may stand in their places.
     pub set: Vec<(Pointer, Value)>,
     /// Headers with arguments as values; their names are in lower case.
     pub headers: Vec<(String, Pointer)>,
@@ -56,7 +56,7 @@ pub struct Shape {
 /// An HTTP request for a tool.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// `None`: the URL of the configuration, the same for every call.
+    /// `None`: the URL of the configuration, which is the same for every call.
     pub url: Option<String>,
     /// The headers that depend on the call.
     pub headers: Vec<(String, String)>,
@@ -91,7 +91,7 @@ impl Shape {
     /// Makes the request. `args` is one JSON object; `key` is plain characters.
     ///
     /// # Errors
-    /// The arguments do not fit: then nothing must be sent.
+    /// The arguments do not fit. Then nothing must be sent.
     pub fn make(&self, args: &Bytes, key: &str) -> Result<Sent, Mistakes> {
         if self.keeps_body() {
             return Ok(Sent {
@@ -101,8 +101,8 @@ impl Shape {
                 body: args.clone(),
             });
         }
-        let unreadable = |_| vec![(String::new(), "this is no JSON".to_owned())];
-        self.write(serde_json::from_slice(args).map_err(unreadable)?, key)
+        let args = serde_json::from_slice(args).map_err(|_| mistake("", "this is no JSON"))?;
+        self.write(args, key)
     }
 
     fn write(&self, mut args: Value, key: &str) -> Result<Sent, Mistakes> {
@@ -112,7 +112,7 @@ impl Shape {
             used.remove_from(&mut args);
         }
         let Value::Object(args) = args else {
-            return Err(vec![(String::new(), "this is no object".into())]);
+            return Err(mistake("", "this is no object"));
         };
         let (content_type, body) = match self.body {
             BodyForm::Json => {
@@ -120,19 +120,14 @@ impl Shape {
                 (Some(JSON), body.to_string())
             }
             BodyForm::Form(lists) => {
-                let body = Value::Object(self.with_constants(args, key)?);
+                let body = self.with_constants(args, key)?;
                 (Some(FORM), write_pairs(&body, lists)?)
             }
+            BodyForm::None if args.is_empty() => (None, String::new()),
             BodyForm::None => {
-                let unused = args.keys().map(|name| {
-                    let why = "the request of this tool has no place for it";
-                    (pointer_to(name), why.to_owned())
-                });
-                let unused: Mistakes = unused.collect();
-                if !unused.is_empty() {
-                    return Err(unused);
-                }
-                (None, String::new())
+                let why = "the request of this tool has no place for it";
+                let unused = args.keys().map(|name| (pointer_to(name), why.to_owned()));
+                return Err(unused.collect());
             }
         };
         Ok(Sent {
@@ -156,10 +151,8 @@ impl Shape {
                 Some(value) => value,
             };
             let text = pairs::text(value).filter(|text| is_header(text));
-            let text = text.ok_or_else(|| {
-                let why = "a header has room for 1 to 1024 visible ASCII characters";
-                vec![(pointer.as_str().to_owned(), why.to_owned())]
-            })?;
+            let why = "a header has room for 1 to 1024 visible ASCII characters";
+            let text = text.ok_or_else(|| mistake(pointer.as_str(), why))?;
             headers.push((name.clone(), text));
         }
         Ok(headers)
@@ -168,10 +161,9 @@ impl Shape {
     /// The body's members, with constants and key.
     fn with_constants(
         &self,
-        args: Map<String, Value>,
+        mut body: Map<String, Value>,
         key: &str,
     ) -> Result<Map<String, Value>, Mistakes> {
-        let mut body = args;
         let key = self.key_body.as_ref().map(|at| (at, key.into()));
         let set = self.set.iter().map(|(at, value)| (at, value.clone()));
         for (at, value) in set.chain(key) {
@@ -186,10 +178,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 
 /// Puts a value in a place that is still free.
 fn put(body: &mut Map<String, Value>, at: &Pointer, value: Value) -> Result<(), Mistakes> {
-    let taken = || {
-        let why = "the configuration of this tool sets it";
-        vec![(at.as_str().to_owned(), why.to_owned())]
-    };
+    let taken = || mistake(at.as_str(), "the configuration of this tool sets it");
     let mut steps: Vec<String> = at.steps().collect();
     let Some(last) = steps.pop() else {
         return Err(taken());
@@ -208,12 +197,17 @@ fn put(body: &mut Map<String, Value>, at: &Pointer, value: Value) -> Result<(), 
     Ok(())
 }
 
+/// One mistake. `place`: a JSON Pointer.
+fn mistake(place: &str, why: &str) -> Mistakes {
+    vec![(place.to_owned(), why.to_owned())]
+}
+
 /// The pointer to a member of the arguments.
 fn pointer_to(name: &str) -> String {
     Pointer::to(&[name]).as_str().to_owned()
 }
 
-/// Whether a text may be a header's value: no white space at its ends, which would be cut off.
+/// Whether a text may be a header's value. White space at its ends would be cut off.
 fn is_header(text: &str) -> bool {
     (1..=MAX_HEADER).contains(&text.len())
         && text.bytes().all(|byte| matches!(byte, 0x20..=0x7e))

@@ -73,13 +73,7 @@ pub(super) fn target(section: &mut Section<'_, '_>) -> Option<(Target, Url)> {
 }
 
 fn lists(section: &mut Section<'_, '_>) -> Option<Lists> {
-    let words = [
-        ("indices", Lists::Indices),
-        ("brackets", Lists::Brackets),
-        ("repeat", Lists::Repeat),
-        ("comma", Lists::Comma),
-    ];
-    section.word("arrays", &words)
+    section.word("arrays", &Lists::ALL.map(|lists| (lists.word(), lists)))
 }
 
 fn target_with(section: &mut Section<'_, '_>, lists: Option<Lists>) -> Option<(Target, Url)> {

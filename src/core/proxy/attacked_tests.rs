@@ -9,7 +9,7 @@ use super::view::{places, view, with_headers};
 use super::*;
 
 #[test]
-fn what_is_stricter_counts_where_servers_differ() {
+fn the_stricter_treatment_counts_where_servers_differ() {
     let policy = Policy {
         rules: vec![
             rule(&["DELETE"], "/v1", Does::Deny),
@@ -73,7 +73,7 @@ fn what_is_stricter_counts_where_servers_differ() {
 }
 
 #[test]
-fn values_that_belong_together_in_another_way_are_another_form() {
+fn the_same_values_in_other_groups_are_another_form() {
     let one = post(FORM, "i[][id]=1&i[][qty]=2&i[][id]=3");
     let other = post(FORM, "i[][id]=1&i[][id]=3&i[][qty]=2");
     assert_ne!(view(&one, ""), view(&other, ""));
@@ -84,7 +84,7 @@ fn values_that_belong_together_in_another_way_are_another_form() {
 }
 
 #[test]
-fn what_is_ignored_is_so_beside_places_that_are_counted_and_in_every_case() {
+fn an_ignored_member_is_ignored_in_every_kind_of_body() {
     let counted = |kind: &str, body: &str| {
         let mut view = with_headers(view(&post(kind, body), ""), &[]);
         for place in places(&at("/body/nonce")) {
@@ -131,7 +131,7 @@ fn only_json_is_read_as_json() {
 }
 
 #[test]
-fn names_and_values_that_lie_deep_are_no_danger() {
+fn deep_names_and_values_make_a_readable_view_and_image() {
     for steps in [31, 32, 33, 20_000] {
         let name = format!("a{}", "[b]".repeat(steps));
         let asked = Message {
@@ -247,7 +247,7 @@ fn secrets_of_a_query_are_not_kept_either() {
 }
 
 #[test]
-fn a_body_of_which_nothing_is_secret_is_kept_byte_by_byte() {
+fn a_body_without_secrets_is_kept_byte_by_byte() {
     let policy = Policy {
         redact: vec![at("/card")],
         ..Policy::default()
@@ -265,7 +265,7 @@ fn a_body_of_which_nothing_is_secret_is_kept_byte_by_byte() {
 }
 
 #[test]
-fn what_a_person_says_of_an_answer_may_not_speak_for_the_connection() {
+fn a_result_given_by_a_person_has_no_headers_of_the_connection() {
     let said = |status: u16, name: &str| {
         let json = json!({ "status": status, "headers": [[name, "2"], ["x-a", "1"]], "json": { "id": "a longer one" } });
         Reply::read(json.to_string().as_bytes())
@@ -288,7 +288,7 @@ fn what_a_person_says_of_an_answer_may_not_speak_for_the_connection() {
 }
 
 #[test]
-fn what_is_too_deep_for_readers_is_kept_as_a_text() {
+fn json_that_is_too_deep_for_readers_is_kept_as_a_text() {
     let nested = |levels: usize, (open, close): (&str, &str)| {
         format!("{}0{}", open.repeat(levels), close.repeat(levels))
     };
@@ -306,7 +306,7 @@ fn what_is_too_deep_for_readers_is_kept_as_a_text() {
 }
 
 #[test]
-fn a_request_without_a_body_stays_one_whatever_is_secret() {
+fn a_request_without_a_body_keeps_none_under_every_policy() {
     let policy = Policy {
         redact: vec![at("/card")],
         ..Policy::default()

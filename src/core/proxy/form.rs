@@ -13,7 +13,7 @@ pub(super) fn media_type(written: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-/// Names and values in their order; `None`: the bytes are no text.
+/// Names and values in their order; `None`: a decoded name or value is no UTF-8.
 pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts
@@ -30,7 +30,7 @@ fn decoded(text: &str) -> Option<String> {
     Some(decoded.into_owned())
 }
 
-/// Whether a name of a form is at a pointer, or below it: `card[number]` and `card.number` are below `/card`.
+/// Whether a name of a form is at or below a pointer, as `card[number]` and `card.number` below `/card`.
 pub(super) fn is_at(name: &str, pointer: &Pointer) -> bool {
     let mut steps = name.split(['[', ']', '.']).filter(|step| !step.is_empty());
     pointer
@@ -41,14 +41,9 @@ pub(super) fn is_at(name: &str, pointer: &Pointer) -> bool {
 /// Splits `a[b][c]` into `a`, `b`, `c`.
 ///
 /// A name of another form is one step. No two names have the same steps.
-pub(super) fn steps(name: &str) -> impl Iterator<Item = String> {
-    let steps = match name.split_once('[') {
-        Some((first, rest)) if rest.ends_with(']') => {
-            let inner = &rest[..rest.len() - 1];
-            std::iter::once(first).chain(inner.split("][")).collect()
-        }
-        _ => vec![name],
-    };
-    let steps: Vec<String> = steps.into_iter().map(str::to_owned).collect();
-    steps.into_iter()
+pub(super) fn steps(name: &str) -> Vec<&str> {
+    match name.strip_suffix(']').and_then(|name| name.split_once('[')) {
+        Some((first, inner)) => std::iter::once(first).chain(inner.split("][")).collect(),
+        None => vec![name],
+    }
 }

@@ -17,7 +17,7 @@ fn a_form_is_read_as_another_reader_reads_it_or_refused() {
         let theirs: Vec<(String, String)> = form_urlencoded::parse(bytes).into_owned().collect();
         prop_assert_eq!(&ours, &theirs);
         for (name, _) in &ours {
-            let steps: Vec<String> = form::steps(name).collect();
+            let steps = form::steps(name);
             let (first, rest) = steps.split_first().expect("a step");
             let written = format!(
                 "{first}{}",

@@ -16,96 +16,86 @@ use crate::core::key::Pointer;
 use crate::core::redact::{self, MASK};
 
 /// A body within a JSON object: JSON as it stands, else a text, else base64.
-#[derive(Debug, Default)]
-pub(super) struct Body {
-    pub(super) json: Option<Box<RawValue>>,
-    pub(super) text: Option<String>,
-    pub(super) base64: Option<String>,
+#[derive(Debug)]
+pub(super) enum Body {
+    Empty,
+    Json(Box<RawValue>),
+    Text(String),
+    Base64(String),
+}
+
+/// The members `json`, `text` and `base64` that hold a body.
+pub(super) type Members = (Option<Box<RawValue>>, Option<String>, Option<String>);
+
+impl From<Members> for Body {
+    fn from(members: Members) -> Self {
+        match members {
+            (Some(json), _, _) => Self::Json(json),
+            (None, Some(text), _) => Self::Text(text),
+            (None, None, Some(base64)) => Self::Base64(base64),
+            (None, None, None) => Self::Empty,
+        }
+    }
 }
 
 impl Body {
     pub(super) fn of(bytes: &[u8]) -> Self {
         if bytes.is_empty() {
-            return Self::default();
+            return Self::Empty;
         }
         if let Some(json) = bare_json(bytes) {
-            return Self {
-                json: Some(json),
-                ..Self::default()
-            };
+            return Self::Json(json);
         }
-        let is_plain = |text: &&str| !text.chars().any(is_odd);
-        match str::from_utf8(bytes).ok().filter(is_plain) {
-            Some(text) => Self::of_text(text),
-            None => Self {
-                base64: Some(BASE64.encode(bytes)),
-                ..Self::default()
-            },
+        match str::from_utf8(bytes) {
+            Ok(text) if !text.chars().any(is_odd) => Self::Text(text.to_owned()),
+            _ => Self::Base64(BASE64.encode(bytes)),
         }
     }
 
-    fn of_text(text: &str) -> Self {
-        Self {
-            text: Some(text.to_owned()),
-            ..Self::default()
+    pub(super) fn into_members(self) -> Members {
+        match self {
+            Self::Empty => (None, None, None),
+            Self::Json(json) => (Some(json), None, None),
+            Self::Text(text) => (None, Some(text), None),
+            Self::Base64(base64) => (None, None, Some(base64)),
         }
     }
 
     /// `None`: its base64 cannot be read.
     pub(super) fn bytes(self) -> Option<Bytes> {
         Some(match self {
-            Self {
-                json: Some(json), ..
-            } => json.get().to_owned().into(),
-            Self {
-                text: Some(text), ..
-            } => text.into(),
-            Self {
-                base64: Some(text), ..
-            } => BASE64.decode(text).ok()?.into(),
-            Self { .. } => Bytes::new(),
+            Self::Empty => Bytes::new(),
+            Self::Json(json) => json.get().to_owned().into(),
+            Self::Text(text) => text.into(),
+            Self::Base64(base64) => BASE64.decode(base64).ok()?.into(),
         })
     }
 
     /// The body with its secrets masked.
     ///
-    /// A body without secrets stays as it came; one without places is masked as a whole.
+    /// A body without secrets stays as it came. A body in which no place can be found is masked as a whole.
     fn masked(self, policy: &Policy, kind: &str) -> Self {
-        let whole = || Self::of_text(MASK);
-        match &self {
-            Self {
-                json: Some(json), ..
-            } => {
-                // Of a member that stands there twice only one would be masked.
-                let Ok(value) = json::parse(json.get()) else {
-                    return whole();
-                };
-                let is_there = |place: &Pointer| value.pointer(place.as_str()).is_some();
-                if !policy.redact.iter().any(is_there) {
-                    return self;
+        let is_clear = match &self {
+            Self::Empty => true,
+            // Of a member that the text has twice only one would be masked, so such a text is masked as a whole.
+            Self::Json(json) => match json::parse(json.get()) {
+                Ok(value) => {
+                    let has = |place: &Pointer| value.pointer(place.as_str()).is_some();
+                    if policy.redact.iter().any(has) {
+                        let masked = redact::mask(&json.get().to_owned().into(), &policy.redact);
+                        let masked = serde_json::from_slice(&masked);
+                        return masked.map_or_else(|_| Self::Text(MASK.to_owned()), Self::Json);
+                    }
+                    true
                 }
-                let masked = redact::mask(&json.get().to_owned().into(), &policy.redact);
-                let masked = serde_json::from_slice(&masked).ok();
-                masked.map_or_else(whole, |json| Self {
-                    json: Some(json),
-                    ..Self::default()
-                })
-            }
-            Self {
-                text: Some(form), ..
-            } if kind == FORM => {
-                if has_secret(form, |name| policy.hides(name)) {
-                    whole()
-                } else {
-                    self
-                }
-            }
-            Self {
-                text: None,
-                base64: None,
-                ..
-            } => self,
-            _ => whole(),
+                Err(_) => false,
+            },
+            Self::Text(form) => kind == FORM && !has_secret(form, |name| policy.hides(name)),
+            Self::Base64(_) => false,
+        };
+        match is_clear {
+            true => self,
+            false => Self::Text(MASK.to_owned()),
         }
     }
 }
@@ -113,11 +103,9 @@ impl Body {
 /// How deep JSON within JSON may be: readers stop at 128.
 const MAX_DEPTH: usize = 100;
 
-/// JSON that every reader takes as it stands.
-///
-/// `null` is kept as a text, because readers take null for an absent value.
+/// A body as JSON; `None`: as a part of the image it would be read as another value.
 fn bare_json(bytes: &[u8]) -> Option<Box<RawValue>> {
-    // White space around it would be lost.
+    // Readers drop white space around a value, and take null for an absent value.
     if bytes.trim_ascii().len() != bytes.len() {
         return None;
     }
@@ -143,7 +131,7 @@ fn is_odd(c: char) -> bool {
     c.is_ascii_control() && !matches!(c, '\n' | '\r' | '\t')
 }
 
-/// Whether a name of a form or a query is secret. An unreadable one may be.
+/// Whether a form or a query has a secret name. One that cannot be read may have.
 fn has_secret(form: &str, is_secret: impl Fn(&str) -> bool) -> bool {
     pairs(form).is_none_or(|pairs| pairs.iter().any(|(name, _)| is_secret(name)))
 }
@@ -156,7 +144,7 @@ struct Image {
     #[serde(skip_serializing_if = "Option::is_none")]
     query: Option<String>,
     headers: Vec<(String, String)>,
-    // Not flattened: a text of JSON is only read as it stands where it is a member itself.
+    // Not flattened: serde reads a `RawValue` only as a member of the struct itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     json: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,17 +165,19 @@ impl Policy {
             let value = if is_secret { MASK } else { value };
             (name.clone(), value.to_owned())
         };
-        // One value may say what another is.
+        // A query with one secret is masked as a whole: one value may tell about another.
         let shown = |query: &String| {
             let is_secret = |name: &str| is_secret(&name.to_ascii_lowercase()) || self.hides(name);
-            let is_hidden = has_secret(query, is_secret);
-            if is_hidden { MASK } else { query }.to_owned()
+            match has_secret(query, is_secret) {
+                true => MASK.to_owned(),
+                false => query.clone(),
+            }
         };
-        let Body { json, text, base64 } = if self.redact.is_empty() {
-            body
-        } else {
-            body.masked(self, &kind)
+        let body = match self.redact.is_empty() {
+            true => body,
+            false => body.masked(self, &kind),
         };
+        let (json, text, base64) = body.into_members();
         let image = Image {
             method: message.method.clone(),
             path: message.path.clone(),
@@ -207,17 +197,12 @@ pub fn message(image: &[u8]) -> Option<Message> {
         return None;
     }
     let image: Image = serde_json::from_slice(image).ok()?;
-    let body = Body {
-        json: image.json,
-        text: image.text,
-        base64: image.base64,
-    };
     Some(Message {
         method: image.method,
         path: image.path,
         query: image.query,
         headers: image.headers,
-        body: body.bytes()?,
+        body: Body::from((image.json, image.text, image.base64)).bytes()?,
     })
 }
 

@@ -17,7 +17,7 @@ const OF_ONE_CLIENT: [&str; 2] = ["set-cookie", "set-cookie2"];
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
-    /// Those that go through, with names in lower case. Each byte of a value is one character.
+    /// The headers that go through, with names in lower case. Each byte of a value is one character.
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
 }
@@ -38,7 +38,7 @@ impl Reply {
     /// Keeps the answer as one JSON text.
     pub fn keep(&self) -> Bytes {
         let is_kept = |(name, _): &&(String, String)| !OF_ONE_CLIENT.contains(&name.as_str());
-        let Body { json, text, base64 } = Body::of(&self.body);
+        let (json, text, base64) = Body::of(&self.body).into_members();
         let stored = Stored {
             status: self.status,
             headers: self.headers.iter().filter(is_kept).cloned().collect(),
@@ -49,7 +49,7 @@ impl Reply {
         serde_json::to_vec(&stored).unwrap_or_default().into()
     }
 
-    /// `None`: this is no kept answer, or a person has given it.
+    /// Reads a kept answer; `None`: it is none, as a result that a person has given.
     pub fn read(json: &[u8]) -> Option<Self> {
         let mut stored: Stored = serde_json::from_slice(json).ok()?;
         let is_told = |name: &str| !is_of_connection(name, &[]) && !OF_ONE_CLIENT.contains(&name);
@@ -59,11 +59,7 @@ impl Reply {
         if !(200..=599).contains(&stored.status) {
             return None;
         }
-        let body = Body {
-            json: stored.json,
-            text: stored.text,
-            base64: stored.base64,
-        };
+        let body = Body::from((stored.json, stored.text, stored.base64));
         Some(Self {
             status: stored.status,
             headers: stored.headers,
@@ -73,7 +69,7 @@ impl Reply {
 }
 
 impl Policy {
-    /// A kept answer without headers that may be secrets. Any other text stays as it is.
+    /// A kept answer without the values of headers that may be secrets. Any other text stays as it is.
     pub fn shown(&self, json: &[u8]) -> Bytes {
         let Ok(mut stored) = serde_json::from_slice::<Stored>(json) else {
             return Bytes::copy_from_slice(json);

@@ -104,7 +104,7 @@ fn the_first_rule_that_fits_counts_however_the_path_is_written() {
 }
 
 #[test]
-fn a_path_that_leads_elsewhere_is_not_passed_on() {
+fn a_path_that_a_server_may_read_otherwise_is_not_passed_on() {
     for path in [
         "/a/../b",
         "/a/%2e%2E/b",
@@ -123,7 +123,7 @@ fn a_path_that_leads_elsewhere_is_not_passed_on() {
 }
 
 #[test]
-fn what_is_asked_for_is_the_same_however_it_is_written() {
+fn one_request_in_two_spellings_has_one_view() {
     let counted = |message: &Message| with_headers(view(message, ""), &[]);
     let same = |a: &Message, b: &Message| counted(a) == counted(b);
     let json = "application/json";
@@ -170,7 +170,7 @@ fn what_is_asked_for_is_the_same_however_it_is_written() {
 }
 
 #[test]
-fn what_changes_by_itself_does_not_count() {
+fn parts_that_differ_by_themselves_do_not_count() {
     let ignored: Vec<Pointer> = ["/query/ts", "/body/meta/nonce", "/body/b"]
         .iter()
         .flat_map(|place| places(&at(place)))
@@ -248,7 +248,7 @@ fn no_two_forms_are_taken_for_one() {
 }
 
 #[test]
-fn headers_count_that_are_named_and_so_does_a_credential() {
+fn named_headers_and_a_credential_count() {
     let with = |account: &str| {
         let mut message = post("application/json", "{}");
         message
@@ -450,7 +450,7 @@ fn headers_of_one_connection_are_told_from_others() {
 }
 
 #[test]
-fn a_name_of_many_steps_is_never_taken_for_another() {
+fn a_name_of_many_steps_is_never_read_as_another_name() {
     let name = |steps: usize, last: &str| {
         let inner = "[x]".repeat(steps - 2);
         format!("a{inner}[{last}]=1")
@@ -460,7 +460,7 @@ fn a_name_of_many_steps_is_never_taken_for_another() {
         let (one, other) = (form(&name(steps, "y")), form(&name(steps, "z")));
         assert_ne!(one, other, "{steps}");
     }
-    // One of as many steps as are told apart is in its place; a longer one is as a whole.
+    // A name of at most 32 steps is split into them; a longer name is one step.
     let steps = |steps: usize| {
         let names = [&["a"], &vec!["x"; steps - 2][..], &["y"]].concat();
         let pointer = Pointer::to(&[&["body"], &names[..]].concat());

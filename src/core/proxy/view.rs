@@ -1,5 +1,7 @@
 //! The view of a request: the value from which its key and fingerprint are made.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -11,27 +13,21 @@ use crate::core::key::Pointer;
 
 /// The member with the caller's own credentials.
 ///
-/// The fingerprint covers it, and no key does: a repetition with another credential meets its call,
-/// and is not the same.
+/// The fingerprint covers it, but no key does: a repetition with another credential finds the call,
+/// and does not count as the same request.
 pub const CREDENTIAL: &str = "oncegate:credential";
 
 /// Makes the view: method, path, query, headers and body.
 ///
-/// `credential`: the caller's own, where they go through.
+/// `credential`: the caller's own, where credentials go through; otherwise empty.
 pub fn view(message: &Message, credential: &str) -> Value {
-    let mut headers = Map::new();
+    let mut headers = BTreeMap::<&str, Vec<&str>>::new();
     for (name, value) in &message.headers {
-        let values = headers.entry(name).or_insert_with(|| json!([]));
-        values
-            .as_array_mut()
-            .into_iter()
-            .for_each(|values| values.push(value.as_str().into()));
+        headers.entry(name).or_default().push(value);
     }
     let query = message.query.as_deref().unwrap_or_default();
     let query = pairs(query).map_or_else(|| json!({ "text": query }), form);
-    let method = [message.method.clone()]
-        .into_iter()
-        .chain(message.overrides());
+    let method = std::iter::once(message.method.clone()).chain(message.overrides());
     let mut view = json!({
         "method": method.collect::<Vec<_>>().join(" "),
         "path": message.path,
@@ -45,7 +41,7 @@ pub fn view(message: &Message, credential: &str) -> Value {
     view
 }
 
-/// The view with these headers alone; a missing one is there without a value.
+/// The view with these headers only. A header that the request lacks is null.
 pub fn with_headers(mut view: Value, counted: &[String]) -> Value {
     let counted: Map<String, Value> = counted
         .iter()
@@ -57,24 +53,21 @@ pub fn with_headers(mut view: Value, counted: &[String]) -> Value {
     view
 }
 
-/// The places in a view that `/query/name` or `/body/member` mean. Empty: it is neither.
+/// The places in a view that `/query/name` or `/body/member` mean; none for another pointer.
 pub fn places(pointer: &Pointer) -> Vec<Pointer> {
     let steps: Vec<String> = pointer.steps().collect();
-    let in_tree = |root: &str, inner: &[String]| {
-        let root = Pointer::to(&[root, "form"]);
-        inner
-            .iter()
-            .fold(root, |at, step| at.below("1").below(step))
+    let Some((root, inner)) = steps.split_first().filter(|(_, inner)| !inner.is_empty()) else {
+        return Vec::new();
     };
-    match steps.split_first() {
-        Some((root, inner)) if root == "query" && !inner.is_empty() => {
-            vec![in_tree("query", inner)]
-        }
-        Some((root, inner)) if root == "body" && !inner.is_empty() => {
-            let json = inner
-                .iter()
-                .fold(Pointer::to(&["body", "json"]), |at, step| at.below(step));
-            vec![json, in_tree("body", inner)]
+    let form = Pointer::to(&[root, "form"]);
+    let in_form = inner
+        .iter()
+        .fold(form, |at, step| at.below("1").below(step));
+    match root.as_str() {
+        "query" => vec![in_form],
+        "body" => {
+            let json = Pointer::to(&["body", "json"]);
+            vec![inner.iter().fold(json, |at, step| at.below(step)), in_form]
         }
         _ => Vec::new(),
     }
@@ -90,7 +83,7 @@ fn body(message: &Message) -> Value {
     {
         return form(pairs);
     }
-    // What two readers could understand differently is compared as it is written.
+    // JSON that two readers could understand differently is compared as it is written.
     if let Some(text) = text
         && (kind.is_empty() || kind.contains("json"))
         && let Ok(value) = json::parse_bounded(text)
@@ -106,7 +99,7 @@ fn body(message: &Message) -> Value {
 
 /// How deep JSON is looked into.
 const MAX_DEPTH: usize = 100;
-/// How many steps a form's name is split into.
+/// The most steps of a form's name. A name with more steps is one step.
 const MAX_STEPS: usize = 32;
 
 fn digest(bytes: &[u8]) -> String {
@@ -115,33 +108,31 @@ fn digest(bytes: &[u8]) -> String {
 
 /// A form or a query.
 ///
-/// Where the places of names count, the order tells which values belong together.
+/// Names such as `a[][b]` stand in their order, which tells the values of one item from those of the next.
 fn form(pairs: Vec<(String, String)>) -> Value {
-    let is_counted = |(name, _): &(String, String)| {
+    let is_in_order = |(name, _): &(String, String)| {
         let places = name.matches("[]").count();
         places > usize::from(name.ends_with("[]"))
     };
-    let (counted, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_counted);
-    json!({ "form": tree(pairs), "pairs": counted })
+    let (in_order, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_in_order);
+    json!({ "form": tree(pairs), "pairs": in_order })
 }
 
-/// A form by the steps of its names.
-///
-/// Each place has the list of its values, and the places below it.
+/// The values of a form by the steps of their names: at each step `[values, steps below]`.
 fn tree(pairs: Vec<(String, String)>) -> Value {
     let mut root = json!([[], {}]);
     for (name, value) in pairs {
         let mut at = &mut root;
-        let mut all: Vec<String> = steps(&name).take(MAX_STEPS + 1).collect();
+        let mut all = steps(&name);
         if all.len() > MAX_STEPS {
-            all = vec![name];
+            all = vec![&name];
         }
         for step in all {
             let below = &mut at[1];
-            if below.get(&step).is_none() {
-                below[&step] = json!([[], {}]);
+            if below.get(step).is_none() {
+                below[step] = json!([[], {}]);
             }
-            at = &mut below[&step];
+            at = &mut below[step];
         }
         if let Some(values) = at[0].as_array_mut() {
             values.push(value.into());
@@ -161,9 +152,9 @@ fn boundary(kind: &str) -> Option<&str> {
     boundary.filter(|boundary| !boundary.is_empty())
 }
 
-/// The parts of a multipart body, without their delimiters (RFC 2046, section 5.1.1).
+/// The parts of a multipart body without their delimiters (RFC 2046, section 5.1.1).
 ///
-/// Each comes after its length.
+/// The length of each part stands before it.
 fn without(body: &[u8], boundary: &str) -> Vec<u8> {
     let between = [b"--", boundary.as_bytes()].concat();
     let (mut parts, mut from) = (Vec::new(), 0);

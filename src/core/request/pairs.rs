@@ -1,9 +1,9 @@
 //! Names and values of queries and forms: `a[b]=c`.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{Mistakes, pointer_to};
+use super::{Mistakes, mistake, pointer_to};
 
 /// All but the unreserved characters (RFC 3986, section 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
@@ -25,6 +25,20 @@ pub enum Lists {
     Comma,
 }
 
+impl Lists {
+    pub const ALL: [Self; 4] = [Self::Indices, Self::Brackets, Self::Repeat, Self::Comma];
+
+    /// The value for the setting `arrays`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Indices => "indices",
+            Self::Brackets => "brackets",
+            Self::Repeat => "repeat",
+            Self::Comma => "comma",
+        }
+    }
+}
+
 /// Percent-encodes all but unreserved characters.
 pub(super) fn encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
@@ -42,13 +56,13 @@ pub(super) fn text(value: &Value) -> Option<String> {
 /// The members of an object as `name=value&…`.
 ///
 /// # Errors
-/// Something in it cannot be written so that it is read again as it was.
-pub(super) fn write_pairs(body: &Value, lists: Lists) -> Result<String, Mistakes> {
+/// A member cannot be written so that a reader gets the same value.
+pub(super) fn write_pairs(body: &Map<String, Value>, lists: Lists) -> Result<String, Mistakes> {
     let mut pairs = Vec::new();
-    for (name, value) in body.as_object().into_iter().flatten() {
-        let place = pointer_to(name);
-        check_name(name).map_err(|why| vec![(place.clone(), why.to_owned())])?;
-        write_pair(name, value, lists, &mut pairs).map_err(|why| vec![(place, why.to_owned())])?;
+    for (name, value) in body {
+        check_name(name)
+            .and_then(|()| write_pair(name, value, lists, &mut pairs))
+            .map_err(|why| mistake(&pointer_to(name), why))?;
     }
     Ok(pairs.join("&"))
 }
@@ -105,17 +119,17 @@ fn write_list(
         Lists::Brackets => encode(&format!("{name}[]")),
         _ => encode(name),
     };
-    let mut texts = texts.iter().map(|text| encode(text));
+    let texts = texts.iter().map(|text| encode(text));
     if lists == Lists::Comma {
         let texts: Vec<String> = texts.collect();
         pairs.push(format!("{name}={}", texts.join(",")));
     } else {
-        pairs.extend(texts.by_ref().map(|text| format!("{name}={text}")));
+        pairs.extend(texts.map(|text| format!("{name}={text}")));
     }
     Ok(())
 }
 
-/// Refuses a name with brackets: it would be read as another place.
+/// Refuses a name with brackets, which readers take for a path of names.
 fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.contains(['[', ']']) {
         return Err("a name in a query or a form is not empty and has no brackets");

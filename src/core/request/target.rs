@@ -4,13 +4,13 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use super::pairs::{Lists, encode, text, write_pair};
-use super::{Mistakes, Pointer};
+use super::{Mistakes, Pointer, mistake};
 use crate::core::redact::holds_mask;
 
 /// The longest URL, in bytes: servers refuse longer ones, each in its own way.
 pub const MAX_URL: usize = 8 << 10;
 
-/// The text for an argument in an example of a URL.
+/// The text in the place of an argument or the key in an example of a URL.
 const EXAMPLE: &str = "0";
 
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +35,7 @@ impl Target {
     /// Reads `https://host/path/{/pointer}?name={key}`.
     ///
     /// # Errors
-    /// Which place is none, or may not be there. The URL itself is not repeated: it may hold a secret.
+    /// Which place is wrong, and why. The sentence does not repeat the URL, which may hold a secret.
     pub fn read(url: &str) -> Result<Self, String> {
         let authority = url.find("://").map_or(0, |at| at + "://".len());
         let path = url[authority..]
@@ -84,11 +84,7 @@ impl Target {
 
     /// An example of the URL, for the parts that every call shares.
     pub fn example(&self) -> String {
-        let text = |piece: &Piece| match piece {
-            Piece::Given(text) => text.clone(),
-            Piece::Argument(_) | Piece::Key => EXAMPLE.to_owned(),
-        };
-        self.pieces.iter().map(text).collect()
+        self.pieces.iter().map(given).collect()
     }
 
     /// The arguments that every URL needs.
@@ -118,11 +114,11 @@ impl Target {
     /// The URL of a call. `key` is plain characters.
     ///
     /// # Errors
-    /// The arguments give none.
+    /// An argument is missing, or cannot stand in a URL.
     pub fn url(&self, args: &Value, key: &str) -> Result<String, Mistakes> {
         let masked = |pointer: &&Pointer| args.pointer(pointer.as_str()).is_some_and(holds_mask);
         if let Some(pointer) = self.used().find(masked) {
-            return Err(mistake(pointer, "what stood there is not kept"));
+            return Err(mistake(pointer.as_str(), "what stood there is not kept"));
         }
         let mut url = String::new();
         for piece in &self.pieces {
@@ -130,18 +126,20 @@ impl Target {
                 Piece::Given(text) => url.push_str(text),
                 Piece::Key => url.push_str(key),
                 Piece::Argument(pointer) => {
-                    let segment = segment(args.pointer(pointer.as_str()));
-                    let segment = segment.map_err(|why| mistake(pointer, why))?;
+                    let place = pointer.as_str();
+                    let segment = segment(args.pointer(place));
+                    let segment = segment.map_err(|why| mistake(place, why))?;
                     url.push_str(&encode(&segment));
                 }
             }
         }
         let mut pairs = Vec::new();
         for (name, pointer) in &self.query {
-            match args.pointer(pointer.as_str()) {
+            let place = pointer.as_str();
+            match args.pointer(place) {
                 None | Some(Value::Null) => {}
                 Some(value) => write_pair(name, value, self.lists, &mut pairs)
-                    .map_err(|why| mistake(pointer, why))?,
+                    .map_err(|why| mistake(place, why))?,
             }
         }
         if !pairs.is_empty() {
@@ -150,7 +148,7 @@ impl Target {
         }
         if url.len() > MAX_URL && self.used().next().is_some() {
             let why = "the URL of the request would be longer than 8 KiB";
-            return Err(vec![(String::new(), why.to_owned())]);
+            return Err(mistake("", why));
         }
         Ok(url)
     }
@@ -163,7 +161,7 @@ fn piece(place: &str) -> Result<Piece, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     match place.parse::<Pointer>() {
         Ok(pointer) => Ok(Piece::Argument(pointer)),
-        // It may be a secret.
+        // The text may be a secret, so it is not repeated.
         Err(_) if place.len() > 40 || !place.chars().all(is_plain) => {
             Err("{ would be sent as it stands: only {key} and {/pointer} are filled in".to_owned())
         }
@@ -183,7 +181,7 @@ fn segment(value: Option<&Value>) -> Result<String, &'static str> {
     if text.contains(char::is_control) {
         return Err("it has control characters, and goes into a URL");
     }
-    // Servers that decode before they split a path would see these as steps.
+    // A server that decodes a path before it splits it sees these as steps.
     if text.split(['/', '\\']).any(is_step) {
         return Err("\".\" and \"..\" lead to another place of the path");
     }
@@ -216,8 +214,4 @@ fn leads_away(path: &str) -> bool {
 
 fn is_step(segment: &str) -> bool {
     matches!(segment, "." | "..")
-}
-
-fn mistake(pointer: &Pointer, why: &str) -> Mistakes {
-    vec![(pointer.as_str().to_owned(), why.to_owned())]
 }

@@ -36,7 +36,7 @@ fn refused(shape: &Shape, args: &Value) -> Vec<String> {
 }
 
 #[test]
-fn without_templates_the_body_is_what_came_byte_by_byte() {
+fn without_templates_the_body_is_the_arguments_byte_by_byte() {
     let args = Bytes::from("{ \"b\" : 1.0, \"a\":2 }");
     let sent = shape("http://h/x?y={key}")
         .make(&args, "k1")
@@ -63,7 +63,7 @@ fn an_argument_in_the_path_is_one_segment_and_leaves_the_body() {
 }
 
 #[test]
-fn what_would_leave_its_segment_is_refused() {
+fn an_argument_that_would_leave_its_segment_is_refused() {
     let shape = shape("https://h/v1/{/id}/x");
     for id in [
         json!(""),
@@ -136,7 +136,7 @@ fn only_path_and_query_have_places() {
 }
 
 #[test]
-fn a_query_has_what_is_there_and_leaves_the_rest_out() {
+fn a_query_leaves_out_missing_arguments() {
     let query = vec![
         ("expand".to_owned(), at("/expand")),
         ("f[x]".to_owned(), at("/f")),
@@ -262,7 +262,7 @@ fn a_header_takes_visible_text_of_one_line() {
 }
 
 #[test]
-fn a_body_is_written_anew_as_soon_as_any_rule_speaks_of_it() {
+fn a_body_is_written_anew_if_any_rule_is_about_it() {
     let args = Bytes::from("{ \"b\" : 1.0, \"a\":2 }");
     let plain = shape("https://h/x");
     let body = |change: &dyn Fn(&mut Shape)| {
@@ -323,7 +323,7 @@ fn an_example_of_a_url_has_a_plain_character_in_each_place() {
 }
 
 #[test]
-fn a_place_that_is_none_is_named_up_to_40_characters() {
+fn a_wrong_place_is_quoted_up_to_40_characters() {
     let why = |place: &str| Target::read(&format!("https://h/{{{place}}}")).expect_err("no place");
     let name = "n".repeat(40);
     assert!(why(&name).starts_with(&format!("{{{name}}} would be sent")));
