@@ -1,16 +1,16 @@
-//! The rules of `POST /mcp`: revisions, and where key, session and user stand.
+//! The rules of MCP: `POST /mcp` for clients, and the messages of MCP servers.
 //!
 //! Source: the Model Context Protocol, revisions 2025-06-18, 2025-11-25 and 2026-07-28.
 
 pub mod evidence; // what the answer of an MCP server proves
-pub mod lines; // messages that are a line each
-pub mod members; // members of an object, as written
+pub mod lines; // messages of one line each
+pub mod members; // objects, and their members as they were written
 pub mod mirrored; // arguments that a request repeats in its headers
-pub mod progress; // how far a call is
+pub mod progress; // progress notifications
 pub mod request; // requests to MCP servers
-pub mod revision; // which revision a request speaks
-pub mod round; // calls that answer what a server asks
-pub mod sse; // events of a stream
+pub mod revision; // the revision of a request
+pub mod round; // questions of a server, and the calls that answer them
+pub mod sse; // server-sent events
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -39,14 +39,14 @@ pub struct Settings {
     pub answer_within: Duration,
     /// After this long an answer becomes a stream, so that no proxy closes the connection.
     pub stream_after: Duration,
-    /// Places of the session in a request. The first one that is there counts.
+    /// Places of the session in a request. The first with a text counts.
     pub session: Vec<Source>,
     /// Places of the user in a request.
     pub user: Vec<Source>,
     /// Members of `_meta` that bring an idempotency key, besides [`KEY`].
     pub key_meta: Vec<String>,
-    /// Members of `_meta` by which a client names a request. They are kept in the ledger, and make
-    /// no key.
+    /// Members of `_meta` by which a client names a request. The ledger keeps them; no key is made of
+    /// them.
     pub client_ids: Vec<String>,
 }
 
@@ -98,6 +98,9 @@ fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_of_token)
 }
 
+/// The one line of a header; `None`: it is missing, `Err`: several lines, or no text.
+pub type HeaderLine = Option<Result<String, ()>>;
+
 /// The longest of a client's names that is kept, in bytes.
 const MAX_CLIENT_ID: usize = 256;
 pub const MAX_CLIENT_IDS: usize = 8;
@@ -111,22 +114,20 @@ pub fn client_ids(names: &[String], meta: &Map<String, Value>) -> String {
         is_short.then(|| (name.clone(), value.clone()))
     };
     let ids: Map<String, Value> = names.iter().take(MAX_CLIENT_IDS).filter_map(id).collect();
-    if ids.is_empty() {
-        return String::new();
+    match ids.is_empty() {
+        true => String::new(),
+        false => Value::Object(ids).to_string(),
     }
-    Value::Object(ids).to_string()
 }
 
 /// The text at the first of these places that has one.
 ///
-/// `header`: `None` if it is missing, `Err` if it is there more than once or is no text.
-///
 /// # Errors
-/// A header or a member of `_meta` that is no text, by its name.
+/// A header or a member of `_meta` is no text; the sentence names it.
 pub fn first_text<'a>(
     sources: impl IntoIterator<Item = &'a Source>,
     meta: &Map<String, Value>,
-    header: impl Fn(&str) -> Option<Result<String, ()>>,
+    header: impl Fn(&str) -> HeaderLine,
 ) -> Result<Option<String>, String> {
     for source in sources {
         let found = match source {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused_by_its_name() {
+    fn a_value_that_is_no_text_is_refused_with_the_name_of_its_place() {
         let sources = [Source::Meta("a".into())];
         for value in [json!(1), json!(true), json!({}), json!([])] {
             let meta = object(json!({ "a": value }));
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_a_client_calls_a_request_only_what_is_listed_and_short_is_kept() {
+    fn only_listed_and_short_names_of_a_request_are_kept() {
         let names = ["a", "b", "c", "d"].map(String::from);
         let long = "a".repeat(MAX_CLIENT_ID);
         let meta = object(json!({ "a": "toolu_1", "b": long, "c": { "x": 1 }, "d": 7, "e": "x" }));

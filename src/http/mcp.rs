@@ -37,7 +37,7 @@ use super::problem::{Problem, unknown_path};
 use super::read::read_body;
 use super::{Http, auth, host};
 use crate::core::caller::Caller;
-use crate::core::mcp::revision::{self, Era, Headers, Said};
+use crate::core::mcp::revision::{self, Era, Said};
 
 /// The caller of a request that has no origin, or an allowed one.
 pub(super) struct FromAllowedOrigin(Caller);
@@ -215,12 +215,7 @@ fn read(
         },
         meta: &params.meta,
     };
-    let of_request = Headers {
-        version: header(headers, "mcp-protocol-version"),
-        method: header(headers, "mcp-method"),
-        name: header(headers, "mcp-name"),
-    };
-    let era = revision::era(&of_request, body)
+    let era = revision::era(|name| header(headers, name), body)
         .map_err(|why| RpcError::from(why).answer(Some(id), Era::Modern))?;
     let refused = |error: RpcError| error.answer(Some(id), era);
     let method = match (method, era) {

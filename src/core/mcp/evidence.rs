@@ -10,15 +10,16 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::members::object;
 use super::round;
 use crate::core::evidence::{Body, McpAnswer, Outcome};
 use crate::core::record::{Content, Failure, FailureKind};
 use crate::core::tool::{Errors, RequestErrors, ToolError};
 
-/// A response of JSON-RPC, as far as it matters here.
+/// The members of a JSON-RPC response that are evidence.
 #[derive(Deserialize)]
 struct Response<'a> {
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
@@ -36,9 +37,9 @@ struct RpcError {
 struct Head<'a> {
     #[serde(rename = "isError", default)]
     is_error: bool,
-    #[serde(rename = "resultType", borrow, default)]
+    #[serde(rename = "resultType", borrow)]
     kind: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     content: Option<&'a RawValue>,
 }
 
@@ -52,10 +53,9 @@ pub enum Match {
     Ours,
     /// It answers another request of the gateway, or is a result without an id.
     Another,
-    /// It is an error without an id of the gateway: so a server says that it could not read a
-    /// request.
+    /// It is an error without an id of the gateway, as for a request that a server could not read.
     Nameless,
-    /// It is another kind of message, or none.
+    /// It is no response.
     None,
 }
 
@@ -67,11 +67,11 @@ pub fn matches(message: &[u8], id: &str) -> Match {
     if response.result.is_some() == response.error.is_some() {
         return Match::None;
     }
-    let said = response.id.map(RawValue::get);
-    let said = said.and_then(|said| serde_json::from_str::<Cow<'_, str>>(said).ok());
-    match said {
-        Some(said) if said == id => Match::Ours,
-        Some(said) if said.starts_with(OWN_ID) => Match::Another,
+    let found = response.id.map(RawValue::get);
+    let found = found.and_then(|found| serde_json::from_str::<Cow<'_, str>>(found).ok());
+    match found {
+        Some(found) if found == id => Match::Ours,
+        Some(found) if found.starts_with(OWN_ID) => Match::Another,
         _ if response.error.is_some() => Match::Nameless,
         _ => Match::Another,
     }
@@ -82,55 +82,48 @@ pub fn is_error(result: &[u8]) -> bool {
     object::<Head<'_>>(result).is_some_and(|head| head.is_error)
 }
 
-/// Whether a kept result is an MCP server's, to be passed on as it is.
+/// Whether a kept result came from an MCP server, and so is passed on as it is.
 pub fn is_tool_result(result: &[u8]) -> bool {
     object::<Head<'_>>(result).is_some_and(|head| {
-        let has_content = head
-            .content
-            .is_some_and(|content| content.get().starts_with('['));
+        let content = head.content.map(RawValue::get);
+        let has_content = content.is_some_and(|content| content.starts_with('['));
         has_content || head.kind.as_deref() == Some("task") || round::asked(result).is_some()
     })
 }
 
-/// Whether a result has a value at a pointer.
+/// Whether a result has a value at a pointer; `None`: a part of the result cannot be read.
 ///
-/// It looks in the structured content or, without that, in a text that is JSON.
-///
-/// Null, false and what is empty is nothing. `None`: not all that the result says can be read.
+/// It looks in the structured content or, without that, in the texts that are JSON. Null, false
+/// and empty values count as no value.
 pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
     let result: Value = serde_json::from_slice(result).ok()?;
     let kind = result.get("resultType").and_then(Value::as_str);
     if !matches!(kind, None | Some("complete")) {
         return None;
     }
-    let has = |said: &Value| match said.pointer(pointer) {
+    let has = |content: &Value| match content.pointer(pointer) {
         None | Some(Value::Null | Value::Bool(false)) => false,
         Some(Value::String(text)) => !text.is_empty(),
         Some(Value::Array(items)) => !items.is_empty(),
         Some(Value::Object(members)) => !members.is_empty(),
         Some(Value::Bool(true) | Value::Number(_)) => true,
     };
-    if let Some(said) = result
-        .get("structuredContent")
-        .filter(|said| !said.is_null())
-    {
-        return Some(has(said));
+    let structured = &result["structuredContent"];
+    if !structured.is_null() {
+        return Some(has(structured));
     }
     let blocks = result.get("content")?.as_array()?;
-    let said = |block: &Value| {
-        let text = block
-            .get("text")
-            .filter(|_| block["type"] == "text")?
-            .as_str()?;
-        let said: Value = serde_json::from_str(text).ok()?;
-        (said.is_object() || said.is_array()).then_some(said)
+    let content = |block: &Value| {
+        let text = block["text"].as_str().filter(|_| block["type"] == "text")?;
+        let content: Value = serde_json::from_str(text).ok()?;
+        (content.is_object() || content.is_array()).then_some(content)
     };
-    let said: Vec<Option<Value>> = blocks.iter().map(said).collect();
-    if said.iter().flatten().any(has) {
+    let all: Vec<Option<Value>> = blocks.iter().map(content).collect();
+    if all.iter().flatten().any(has) {
         return Some(true);
     }
-    // What cannot be read may be what was asked for.
-    (!said.is_empty() && said.iter().all(Option::is_some)).then_some(false)
+    // A block that cannot be read may hold the value.
+    (!all.is_empty() && all.iter().all(Option::is_some)).then_some(false)
 }
 
 /// The answer to a question that executes nothing.
@@ -145,7 +138,7 @@ pub enum Reply {
 /// Reads the answer to a question that executes nothing.
 ///
 /// # Errors
-/// It is none, and why.
+/// Why it is no answer.
 pub fn reply(answer: &McpAnswer) -> Result<Reply, String> {
     let bytes = match &answer.body {
         Body::Broken(why) => return Err(why.clone()),
@@ -165,24 +158,18 @@ pub fn reply(answer: &McpAnswer) -> Result<Reply, String> {
 
 /// The table: what an answer proves, and why.
 pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
-    let McpAnswer { status, body, .. } = answer;
+    let status = answer.status;
     let unknown = |why: String| (Outcome::Unknown, why);
-    let rejected = |body: Option<Bytes>, why: String| {
+    let not_executed = |kind, body: Option<Bytes>, why: String| {
         let failure = Failure {
-            status: Some(*status),
+            status: Some(status),
             body,
-            ..Failure::new(FailureKind::Rejected, &why)
+            ..Failure::new(kind, &why)
         };
         (Outcome::NotExecuted(failure), why)
     };
-    let unavailable = |why: &str| {
-        let failure = Failure {
-            status: Some(*status),
-            ..Failure::new(FailureKind::Unavailable, why)
-        };
-        (Outcome::NotExecuted(failure), why.to_owned())
-    };
-    let bytes = match body {
+    let rejected = |body, why| not_executed(FailureKind::Rejected, body, why);
+    let bytes = match &answer.body {
         Body::Broken(why) => {
             return unknown(format!(
                 "the server answered {status} without a whole response: {why}"
@@ -191,34 +178,32 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
         Body::Whole(bytes) => bytes,
     };
     let response = object::<Response<'_>>(bytes);
-    let result = response.as_ref().and_then(|response| response.result);
-    let error = response.as_ref().and_then(|response| response.error);
-    let said = error.map(|error| part(bytes, error));
-    let code = said
+    let (result, error) = response.map_or((None, None), |found| (found.result, found.error));
+    let error = error.map(|error| part(bytes, error));
+    // An error that cannot be read is taken for an internal one.
+    let code = error
         .as_ref()
-        .map(|error| object::<RpcError>(error).map(|error| error.code));
-    let is_internal = matches!(code, Some(Some(INTERNAL_ERROR) | None));
+        .map(|error| object::<RpcError>(error).map_or(INTERNAL_ERROR, |error| error.code));
     // A tool may raise the same codes after its effect, and then the error names the request.
-    let is_before = !answer.names_request && !is_internal;
-    if result.is_none() && is_before && is_stale_agreement(answer, code.flatten()) {
-        return unavailable(
-            "the server does not know the session or the revision that was agreed on",
-        );
+    let is_before = !answer.names_request && code != Some(INTERNAL_ERROR);
+    if result.is_none() && is_before && is_stale_agreement(answer, code) {
+        let why = "the server does not know the session or the revision that was agreed on";
+        return not_executed(FailureKind::Unavailable, None, why.into());
     }
     match code {
         None => {}
-        // It may have happened, whatever the status says.
-        Some(Some(INTERNAL_ERROR) | None) => {
+        // Whatever the status is, the call may have been executed.
+        Some(INTERNAL_ERROR) => {
             return unknown(
                 "the server answered with an internal error, or with one that cannot be read"
                     .into(),
             );
         }
-        Some(Some(code)) if *status < 500 && is_about_request(code) && answer.names_request => {
+        Some(code) if status < 500 && is_about_request(code) && answer.names_request => {
             let why = format!("the server answered with the JSON-RPC error {code}");
             return match means.request_errors {
                 RequestErrors::Rejected => rejected(
-                    said,
+                    error,
                     format!("{why}, which is declared to mean that nothing was executed"),
                 ),
                 RequestErrors::Unknown => unknown(format!(
@@ -226,20 +211,18 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
                 )),
             };
         }
-        Some(Some(code)) if answer.names_request || !is_refusal(*status) => {
+        Some(code) if answer.names_request || !is_refusal(status) => {
             return unknown(format!(
                 "the server answered with the JSON-RPC error {code}; that does not prove that it was not executed"
             ));
         }
-        Some(Some(_)) => {}
+        Some(_) => {}
     }
-    if result.is_none() && is_refusal(*status) {
-        return rejected(
-            said,
-            format!("the server refused the request with {status}"),
-        );
+    if result.is_none() && is_refusal(status) {
+        let why = format!("the server refused the request with {status}");
+        return rejected(error, why);
     }
-    let Some(result) = result.filter(|_| (200..300).contains(status)) else {
+    let Some(result) = result.filter(|_| (200..300).contains(&status)) else {
         return unknown(format!(
             "the server answered {status} without a result; that does not prove that it was not executed"
         ));
@@ -274,14 +257,6 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
 /// Internal error.
 const INTERNAL_ERROR: i64 = -32_603;
 
-/// Reads an object; anything else, arrays included, reads as nothing.
-fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
-    let is_object = json.trim_ascii_start().starts_with(b"{");
-    is_object
-        .then(|| serde_json::from_slice(json).ok())
-        .flatten()
-}
-
 /// Whether an error code blames the request.
 ///
 /// SDKs also use these codes for errors that a tool raises after its effect, and for results that
@@ -290,15 +265,15 @@ fn is_about_request(code: i64) -> bool {
     matches!(code, -32_700 | -32_602..=-32_600 | -32_022..=-32_020)
 }
 
-/// Statuses with which a server refuses a request before it reads it.
+/// Whether a server answers with this status before it executes a request.
 fn is_refusal(status: u16) -> bool {
     matches!(status, 400 | 401 | 403..=406 | 413 | 415)
 }
 
 /// Whether a refusal asks for another session or revision.
 ///
-/// That is 404 to a request of a session (some servers answer 400 and -32000), and MCP's codes for
-/// headers and revisions.
+/// That is 404 to a request in a session (some servers answer 400 and -32000), or one of MCP's codes
+/// for headers and revisions.
 fn is_stale_agreement(answer: &McpAnswer, code: Option<i64>) -> bool {
     match (answer.status, code) {
         (404, _) => answer.has_session,

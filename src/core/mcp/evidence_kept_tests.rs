@@ -1,9 +1,9 @@
-//! What is kept of an answer, and what it says of the agreement with a server.
+//! What the gateway keeps of an answer, and when an answer ends the agreement with a server.
 
 use super::*;
 
 #[test]
-fn a_refusal_is_kept_with_its_status_and_the_servers_words() {
+fn a_refusal_is_kept_with_status_and_error() {
     let nameless = |status, code, has_session| McpAnswer {
         has_session,
         names_request: false,

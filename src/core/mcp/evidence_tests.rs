@@ -336,7 +336,7 @@ fn errors_about_the_request_prove_only_what_the_operator_declares() {
         (200, -32_021, true),
         (200, -32_022, true),
         (499, -32_602, true),
-        // What is declared is about the request, and about no other error.
+        // The declaration covers errors about the request, and no others.
         (500, -32_602, false),
         (200, -32_603, false),
         (200, -32_000, false),
@@ -354,7 +354,7 @@ fn errors_about_the_request_prove_only_what_the_operator_declares() {
 }
 
 #[test]
-fn something_is_found_in_structured_content_or_in_a_text_of_json() {
+fn a_value_is_found_in_structured_content_or_in_a_json_text() {
     let has = |result: Value| has(result.to_string().as_bytes(), "/order/id");
     let order = json!({ "order": { "id": 7 } });
     let text = |text: &str| json!({ "type": "text", "text": text });

@@ -6,6 +6,8 @@ use std::mem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::members::object;
+
 /// How many bytes of each end of a line that is too long are kept.
 const ENDS: usize = 4 << 10;
 
@@ -37,7 +39,7 @@ impl Lines {
         }
     }
 
-    /// Takes the next piece; answers with the lines that it ends. Empty lines are left out.
+    /// Takes the next piece; returns the lines that it ends. Empty lines are left out.
     pub fn push(&mut self, piece: &[u8]) -> Vec<Line> {
         let mut ended = Vec::new();
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
@@ -69,7 +71,7 @@ impl Lines {
             self.line.extend_from_slice(part);
             self.is_too_long |= self.line.len() > self.max;
             if self.is_too_long {
-                // Its beginning and its end stay.
+                // Only the beginning and the end of the line are kept.
                 self.line.drain(ENDS..self.line.len() - ENDS);
                 self.line.shrink_to(4 * ENDS);
             }
@@ -77,7 +79,7 @@ impl Lines {
     }
 }
 
-/// The kind of message in a line of a server.
+/// The kind of a server's message.
 #[derive(Debug)]
 pub enum Said<'a> {
     /// An answer to the request with this id, if that is a text.
@@ -89,7 +91,7 @@ pub enum Said<'a> {
     },
     /// A notification: progress, a log line, a changed list.
     Tells,
-    /// It is no message of JSON-RPC.
+    /// The line is no message of JSON-RPC.
     Nothing,
 }
 
@@ -102,9 +104,7 @@ impl<'a> Said<'a> {
             #[serde(borrow)]
             method: Option<Cow<'a, str>>,
         }
-        let is_object = line.trim_ascii_start().starts_with(b"{");
-        let message = serde_json::from_slice::<Message<'_>>(line).ok();
-        match message.filter(|_| is_object) {
+        match object::<Message<'_>>(line) {
             Some(Message {
                 id: Some(id),
                 method: Some(method),
@@ -122,9 +122,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// A message as one line.
-///
-/// Line ends are removed: they stand between its values only.
+/// A message as one line. Line ends become spaces: in JSON they stand only between values.
 pub fn one_line(message: &[u8]) -> Vec<u8> {
     let is_end = |byte: u8| matches!(byte, b'\n' | b'\r');
     let bytes = message
@@ -144,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_what_stands_before_its_end() {
+    fn a_line_is_the_text_before_its_end() {
         let mut lines = Lines::new(1 << 20);
         assert_eq!(
             lines.push("{\"a\":1}\r\n\n \n世".as_bytes()),
@@ -155,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_line_that_is_too_long_the_ends_are_kept() {
+    fn only_both_ends_of_a_line_that_is_too_long_are_kept() {
         let mut lines = Lines::new(100_000);
         let mut long = b"begin".to_vec();
         long.resize(10_000_000, b'x');
@@ -230,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_matters_nowhere_where_pieces_end(
+        fn lines_do_not_depend_on_where_pieces_end(
             texts in prop::collection::vec("[a-zä世 ]{1,9}", 0..5),
             cuts in prop::collection::vec(0..200_usize, 0..9),
         ) {

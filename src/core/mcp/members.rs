@@ -1,4 +1,4 @@
-//! The members of a JSON object in order, each as it was written.
+//! JSON objects, and their members in order, each as it was written.
 
 use std::fmt;
 
@@ -28,6 +28,12 @@ impl<'de> Deserialize<'de> for Members<'de> {
         }
         deserializer.deserialize_map(Read)
     }
+}
+
+/// Reads an object; `None`: anything else, arrays included.
+pub(super) fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
+    let is_object = json.trim_ascii_start().starts_with(b"{");
+    is_object.then(|| serde_json::from_slice(json).ok())?
 }
 
 #[cfg(test)]

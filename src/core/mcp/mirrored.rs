@@ -1,12 +1,13 @@
 //! Arguments that a request repeats in `Mcp-Param-…` headers, by the schema's `x-mcp-header`.
 //!
-//! A header that says something else than the body could lead a balancer astray, so both must say the same.
+//! A load balancer may route by such a header, so header and body must agree.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use super::revision::{decode, encode};
+use super::{HeaderLine, is_header_name};
 
 /// A property that is repeated in a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,9 +18,7 @@ pub struct Mirrored {
     path: Vec<String>,
 }
 
-/// The properties of a schema that headers repeat.
-///
-/// Only `properties` lead to them.
+/// The properties of a schema that headers repeat, as far as only `properties` lead to them.
 pub fn mirrored(schema: &Value) -> Vec<Mirrored> {
     fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Mirrored>) {
         if let Some(name) = schema.get("x-mcp-header").and_then(Value::as_str) {
@@ -42,11 +41,10 @@ pub fn mirrored(schema: &Value) -> Vec<Mirrored> {
 
 /// A mistake in a schema's headers: a bad name, or one name for two arguments.
 pub fn mistake(mirrored: &[Mirrored]) -> Option<String> {
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let mut names = BTreeSet::new();
     mirrored.iter().find_map(|one| {
         let name = &one.header;
-        if !name.bytes().all(is_name) {
+        if !is_header_name(name) {
             return Some(format!("{name:?} is no header name"));
         }
         (!names.insert(name)).then(|| format!("{name} stands for two arguments"))
@@ -77,14 +75,12 @@ impl Mirrored {
 
 /// Whether each header has the value of its argument.
 ///
-/// `header`: `None` if it is missing, `Err` if it is there more than once or is no text.
-///
 /// # Errors
 /// The first header that does not, in a sentence.
 pub fn check(
     mirrored: &[Mirrored],
     args: &Value,
-    header: impl Fn(&str) -> Option<Result<String, ()>>,
+    header: impl Fn(&str) -> HeaderLine,
 ) -> Result<(), String> {
     for one in mirrored {
         let name = &one.header;
@@ -94,9 +90,9 @@ pub fn check(
                 return Err(format!("{name} stands for an argument that is missing"));
             }
             (Some(_), None) => return Err(format!("{name} is missing")),
-            (Some(value), Some(said)) => {
-                let said = said.ok().and_then(|said| decode(&said));
-                if !said.is_some_and(|said| says(&said, value)) {
+            (Some(value), Some(line)) => {
+                let text = line.ok().and_then(|line| decode(&line));
+                if !text.is_some_and(|text| is_same(&text, value)) {
                     return Err(format!("{name} is not what the arguments say"));
                 }
             }
@@ -105,17 +101,14 @@ pub fn check(
     Ok(())
 }
 
-fn says(said: &str, value: &Value) -> bool {
+/// Whether a header has this value. Of numbers 42.0 and 42 are the same.
+fn is_same(header: &str, value: &Value) -> bool {
     match value {
-        Value::String(text) => said == text,
-        Value::Bool(value) => said == value.to_string(),
-        // 42.0 and 42 are the same.
+        Value::String(text) => header == text,
+        Value::Bool(value) => header == value.to_string(),
         Value::Number(number) => {
-            said == number.to_string()
-                || said
-                    .parse::<f64>()
-                    .ok()
-                    .is_some_and(|said| Some(said) == number.as_f64())
+            let as_number = header.parse::<f64>().ok();
+            header == number.to_string() || as_number.is_some() && as_number == number.as_f64()
         }
         Value::Null | Value::Array(_) | Value::Object(_) => false,
     }
@@ -150,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_say_what_the_arguments_say() {
+    fn headers_with_the_values_of_their_arguments_are_accepted() {
         let args = json!({ "region": "us", "to": { "count": 42 }, "dry": true });
         let good = [
             ("mcp-param-region", "us"),
@@ -165,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_refused() {
+    fn a_header_that_differs_from_its_argument_is_refused() {
         let region = json!({ "region": "us" });
         assert!(checked(&region, &[]).is_err(), "missing");
         for wrong in ["eu", "US", "", "=?base64?_?="] {

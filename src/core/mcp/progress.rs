@@ -1,4 +1,4 @@
-//! Progress of a call, passed from the server to the caller.
+//! Progress notifications, passed from a server to the caller.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::members::Members;
 
-/// The member of `_meta` by which a caller asks for it.
+/// The member of `_meta` by which a caller asks for notifications.
 pub const TOKEN: &str = "progressToken";
 const METHOD: &str = "notifications/progress";
 /// The longest notification that is passed on, in bytes.
@@ -30,7 +30,9 @@ struct Params<'a> {
     token: Cow<'a, str>,
 }
 
-/// The parameters of a progress notification and the id of its request; `None`: another message.
+/// The token and the parameters of a progress notification; `None`: another message.
+///
+/// The token is the id of the gateway's request.
 pub fn read(message: &[u8]) -> Option<(Cow<'_, str>, &str)> {
     if message.len() > MAX_NOTE {
         return None;
@@ -44,9 +46,9 @@ pub fn read(message: &[u8]) -> Option<(Cow<'_, str>, &str)> {
 /// A caller that asked for progress.
 #[derive(Debug)]
 pub struct Asked {
-    /// Its own token, as it was written.
+    /// The caller's own token, as it was written.
     token: String,
-    /// The last progress that it was told: progress rises with each notification.
+    /// The progress in the last notification. Each notification must have a greater one.
     last: Option<f64>,
 }
 
@@ -58,7 +60,7 @@ impl Asked {
         (is_token && token.len() <= MAX_TOKEN).then_some(Self { token, last: None })
     }
 
-    /// The notification for this caller; `None`: it is none, or its progress does not rise.
+    /// The notification for this caller; `None`: no progress, or it does not rise.
     pub fn told(&mut self, params: &str) -> Option<String> {
         let Members(members) = serde_json::from_str(params).ok()?;
         let progress = members.iter().find(|(name, _)| name == "progress")?.1;
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_is_told_under_its_own_token_of_progress_that_rises() {
+    fn a_caller_gets_rising_progress_under_its_own_token() {
         let mut asked = Asked::new(&json!("a \"token\"")).expect("a token");
         let mut told = |progress: &str| {
             let note = format!(
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_none() {
+    fn other_messages_are_no_progress() {
         let long = format!(
             r#"{{"method":"notifications/progress","params":{{"progressToken":"a","progress":1,"message":"{}"}}}}"#,
             "a".repeat(MAX_NOTE)

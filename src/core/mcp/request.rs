@@ -23,21 +23,19 @@ pub struct Told<'a> {
 
 /// A `tools/call`.
 ///
-/// The arguments are one JSON object, and stay byte for byte the same. Only the answers of a round
-/// become parameters of their own.
+/// The arguments are one JSON object, and keep their bytes. Only the answers of a round become
+/// parameters of their own.
 pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) -> Bytes {
     let mut meta = meta(is_modern, told.can_answer);
-    for (name, text) in [
-        (KEY, told.key),
-        (CALL_ID, told.call_id),
-        ("traceparent", told.traceparent),
+    for (name, value) in [
+        (KEY, told.key.map(Value::from)),
+        (CALL_ID, told.call_id.map(Value::from)),
+        ("traceparent", told.traceparent.map(Value::from)),
+        (progress::TOKEN, told.with_progress.then(|| id.into())),
+        (FENCING_TOKEN, told.fencing_token.map(Value::from)),
     ] {
-        meta.extend(text.map(|text| (name.to_owned(), text.into())));
+        meta.extend(value.map(|value| (name.to_owned(), value)));
     }
-    let progress = told.with_progress.then(|| id.into());
-    meta.extend(progress.map(|token| (progress::TOKEN.to_owned(), token)));
-    let token = told.fencing_token;
-    meta.extend(token.map(|token| (FENCING_TOKEN.to_owned(), token.into())));
     let (id, tool) = (json!(id), json!(tool));
     let meta = Value::Object(meta);
     let (args, answers) = round::split(args);
@@ -59,7 +57,7 @@ pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) 
 
 /// A request that executes nothing, with the parameters of another client.
 ///
-/// Its `_meta` says only which questions the client can answer.
+/// Its `_meta` holds only the questions that the client can answer.
 pub fn forward(id: &str, method: &str, params: &Members<'_>, is_modern: bool) -> Bytes {
     let mut written = String::from("{");
     let mut can_answer = Map::new();
@@ -95,7 +93,7 @@ pub fn initialize(id: &str) -> Bytes {
     request(id, "initialize", params)
 }
 
-/// Says that the answer to `initialize` has come.
+/// The notification that the answer to `initialize` has come.
 pub fn initialized() -> Bytes {
     let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     message.to_string().into()
@@ -106,7 +104,7 @@ fn request(id: &str, method: &str, params: Value) -> Bytes {
     message.to_string().into()
 }
 
-/// Since 2026-07-28 each request names its revision and its sender.
+/// The `_meta` of a request: since 2026-07-28 it names revision and sender.
 fn meta(is_modern: bool, can_answer: &Map<String, Value>) -> Map<String, Value> {
     if !is_modern {
         return Map::new();
@@ -130,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_forwarded_keeps_its_parameters_but_not_what_the_client_says_of_itself() {
+    fn a_forwarded_request_keeps_its_parameters_but_not_the_clients_meta() {
         let params = r#"{"uri":"a:b","_meta":{"secret":1},"n":1.50}"#;
         let params = serde_json::from_str(params).expect("an object");
         for is_modern in [true, false] {
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateways_own_requests_are_these() {
+    fn the_gateways_own_requests_have_this_text() {
         let read = |sent: &[u8]| serde_json::from_slice::<Value>(sent).expect("JSON");
         let client = json!({ "name": "oncegate", "version": env!("CARGO_PKG_VERSION") });
         assert_eq!(

@@ -1,8 +1,10 @@
-//! The revision of MCP that a request speaks; its headers must agree with its body.
+//! The revision of MCP that a request speaks. Its headers must agree with its body.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value};
+
+use super::HeaderLine;
 
 /// The revision in which each request says all that it needs.
 pub const MODERN: &str = "2026-07-28";
@@ -15,7 +17,7 @@ pub const LEGACY: [&str; 2] = ["2025-11-25", "2025-06-18"];
 pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// How a request and its answer look.
+/// The form of a request and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Era {
     /// 2025-11-25 and before.
@@ -33,14 +35,6 @@ pub enum Malformed {
     Version(String),
     /// A member is missing.
     Params(String),
-}
-
-/// The headers of a request. `Err`: the header is there more than once, or is no text.
-#[derive(Debug, Clone, Default)]
-pub struct Headers {
-    pub version: Option<Result<String, ()>>,
-    pub method: Option<Result<String, ()>>,
-    pub name: Option<Result<String, ()>>,
 }
 
 /// The parts of a request's body that headers repeat.
@@ -68,70 +62,61 @@ pub fn negotiated(wanted: &str) -> &'static str {
 /// The era of a request whose headers agree with its body.
 ///
 /// # Errors
-/// They do not, or the request is of a revision that is not spoken here.
-pub fn era(headers: &Headers, said: Said<'_>) -> Result<Era, Malformed> {
-    let mismatch = |header: &str, why: &str| Malformed::Header(format!("{header} {why}"));
-    let one = |header: &'static str, value: &Option<Result<String, ()>>| match value {
-        None => Ok(None),
-        Some(Ok(value)) => Ok(Some(value.clone())),
-        Some(Err(())) => Err(mismatch(header, "must be one line of text")),
+/// They do not, or the gateway does not speak the request's revision.
+pub fn era(header: impl Fn(&str) -> HeaderLine, said: Said<'_>) -> Result<Era, Malformed> {
+    const IN_HEADER: &str = "MCP-Protocol-Version";
+    let mismatch = |name: &str, why: &str| Malformed::Header(format!("{name} {why}"));
+    let line = |name: &'static str| {
+        let line = header(name).transpose();
+        line.map_err(|()| mismatch(name, "must be one line of text"))
     };
-    let version = one("MCP-Protocol-Version", &headers.version)?;
+    let required = |name: &'static str| line(name)?.ok_or_else(|| mismatch(name, "is missing"));
+    let version = line(IN_HEADER)?;
     let in_body = match said.meta.get(VERSION) {
         None => None,
-        Some(Value::String(version)) => Some(version.as_str()),
+        Some(Value::String(version)) => Some(version),
         Some(_) => return Err(Malformed::Params(format!("_meta[{VERSION:?}] is no text"))),
     };
-    let is_legacy = |version: &str| LEGACY.contains(&version);
-    let asked = match (&version, in_body) {
-        (None, None) => return Ok(Era::Legacy),
-        (Some(version), None) if is_legacy(version) => return Ok(Era::Legacy),
-        (Some(version), None) if version == MODERN => {
-            return Err(Malformed::Params(format!("_meta[{VERSION:?}] is missing")));
-        }
-        (Some(version), None) => return Err(Malformed::Version(version.clone())),
-        (None, Some(_)) => return Err(mismatch("MCP-Protocol-Version", "is missing")),
-        (Some(version), Some(in_body)) if version != in_body => {
-            return Err(mismatch(
-                "MCP-Protocol-Version",
-                "is not what the body says",
-            ));
-        }
-        (Some(version), Some(_)) => version,
+    let Some(version) = version else {
+        return match in_body {
+            None => Ok(Era::Legacy),
+            Some(_) => Err(mismatch(IN_HEADER, "is missing")),
+        };
     };
-    if is_legacy(asked) {
+    if in_body.is_some_and(|in_body| *in_body != version) {
+        return Err(mismatch(IN_HEADER, "is not what the body says"));
+    }
+    if LEGACY.contains(&&*version) {
         return Ok(Era::Legacy);
     }
-    if asked != MODERN {
-        return Err(Malformed::Version(asked.clone()));
+    if version != MODERN {
+        return Err(Malformed::Version(version));
     }
-    if !said.meta.get(CAPABILITIES).is_some_and(Value::is_object) {
-        return Err(Malformed::Params(format!(
-            "_meta[{CAPABILITIES:?}] is missing"
-        )));
-    }
-    let method = one("Mcp-Method", &headers.method)?;
-    match method {
-        None => return Err(mismatch("Mcp-Method", "is missing")),
-        Some(method) if method != said.method => {
-            return Err(mismatch("Mcp-Method", "is not the method of the body"));
+    for (name, is_there) in [
+        (VERSION, in_body.is_some()),
+        (
+            CAPABILITIES,
+            said.meta.get(CAPABILITIES).is_some_and(Value::is_object),
+        ),
+    ] {
+        if !is_there {
+            return Err(Malformed::Params(format!("_meta[{name:?}] is missing")));
         }
-        Some(_) => {}
+    }
+    if required("Mcp-Method")? != said.method {
+        return Err(mismatch("Mcp-Method", "is not the method of the body"));
     }
     if let Some(name) = said.name {
-        let brought =
-            one("Mcp-Name", &headers.name)?.ok_or_else(|| mismatch("Mcp-Name", "is missing"))?;
-        let brought = decode(&brought).ok_or_else(|| mismatch("Mcp-Name", "cannot be decoded"))?;
-        if brought != name {
+        let in_header = decode(&required("Mcp-Name")?);
+        let in_header = in_header.ok_or_else(|| mismatch("Mcp-Name", "cannot be decoded"))?;
+        if in_header != name {
             return Err(mismatch("Mcp-Name", "is not the name of the body"));
         }
     }
     Ok(Era::Modern)
 }
 
-/// Headers for a message that came without any, over standard input.
-///
-/// None at all if it names no revision.
+/// The headers of a message from standard input; none if it names no revision.
 pub fn headers_of(message: &Value) -> Vec<(&'static str, String)> {
     let params = &message["params"];
     let Some(version) = params["_meta"][VERSION].as_str() else {
@@ -177,6 +162,12 @@ mod tests {
 
     use super::*;
 
+    struct Headers {
+        version: HeaderLine,
+        method: HeaderLine,
+        name: HeaderLine,
+    }
+
     fn asked(
         version: Option<&str>,
         meta: Value,
@@ -190,8 +181,14 @@ mod tests {
         };
         change(&mut headers);
         let meta = meta.as_object().cloned().expect("an object");
+        let header = |name: &str| match name {
+            "MCP-Protocol-Version" => headers.version.clone(),
+            "Mcp-Method" => headers.method.clone(),
+            "Mcp-Name" => headers.name.clone(),
+            _ => panic!("{name}"),
+        };
         era(
-            &headers,
+            header,
             Said {
                 method: "tools/call",
                 name: Some("act"),
@@ -205,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_its_era_by_its_version() {
+    fn the_version_of_a_request_decides_its_era() {
         let same = |_: &mut Headers| {};
         assert_eq!(asked(Some(MODERN), modern(), same), Ok(Era::Modern));
         assert_eq!(asked(None, json!({}), same), Ok(Era::Legacy));
@@ -230,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modern_request_says_all_that_it_must() {
+    fn a_modern_request_needs_version_and_capabilities_in_its_body() {
         let same = |_: &mut Headers| {};
         let is_params = |result| matches!(result, Err(Malformed::Params(_)));
         assert!(is_params(asked(Some(MODERN), json!({}), same)));
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_must_say_what_the_body_says() {
+    fn headers_must_agree_with_the_body() {
         let is_header = |result| matches!(result, Err(Malformed::Header(_)));
         assert!(is_header(asked(None, modern(), |_| {})));
         assert!(is_header(asked(Some("2025-11-25"), modern(), |_| {})));
@@ -281,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn an_encoded_header_is_decoded_to_the_same_text() {
         for text in [
             "",
             "a b",

@@ -1,7 +1,7 @@
 //! Rounds: a server answers a call with questions, and another call brings the answers.
 //!
-//! Source: revision 2026-07-28, "Multi Round-Trip Requests". A server that needs no state gives none, so the gateway
-//! puts the asking call's id before the state that a client sends back: each round is known by it.
+//! Source: revision 2026-07-28, "Multi Round-Trip Requests". A server may give no state, so the gateway puts the id of
+//! the call that asked before the state that a client sends back: that id names the round.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::members::Members;
+use super::members::{Members, object};
 use crate::core::record::{CallId, Content, Record, State};
 
-/// The member of a call's arguments with the round that it answers. Callers may not bring it.
+/// The member of a call's arguments for the round that it answers. Callers may not send it.
 pub const MEMBER: &str = "dev.oncegate/round";
 /// How long the text of an id is.
 const ID: usize = 36;
@@ -29,7 +29,7 @@ pub struct Asked {
     pub state: Option<String>,
 }
 
-/// The answer to a round, as a request has it.
+/// The answer to a round in a request.
 #[derive(Debug)]
 pub struct Answer {
     /// The call that asked.
@@ -97,13 +97,9 @@ pub fn asked(result: &[u8]) -> Option<Asked> {
         #[serde(rename = "inputRequests", borrow)]
         requests: Option<&'a RawValue>,
     }
-    if !result.trim_ascii_start().starts_with(b"{") {
-        return None;
-    }
-    let head: Head<'_> = serde_json::from_slice(result).ok()?;
-    let has_requests = head
-        .requests
-        .is_some_and(|requests| requests.get().starts_with('{'));
+    let head: Head<'_> = object(result)?;
+    let requests = head.requests.map(RawValue::get);
+    let has_requests = requests.is_some_and(|requests| requests.starts_with('{'));
     (head.kind == "input_required" && (has_requests || head.state.is_some()))
         .then_some(Asked { state: head.state })
 }
@@ -142,8 +138,8 @@ pub fn without(mut args: Value) -> Value {
 
 fn member_of(args: &[u8]) -> Option<&RawValue> {
     let Members(members) = serde_json::from_slice(args).ok()?;
-    let member = members.into_iter().find(|(name, _)| name == MEMBER);
-    member.map(|(_, value)| value)
+    let mut members = members.into_iter();
+    members.find_map(|(name, value)| (name == MEMBER).then_some(value))
 }
 
 /// The parts of a call's arguments that a server gets as parameters.
@@ -157,19 +153,17 @@ pub(super) struct Parts<'a> {
 
 /// Splits arguments into the server's arguments and the answers of a round.
 pub(super) fn split(args: &[u8]) -> (Cow<'_, [u8]>, Option<Parts<'_>>) {
-    let Some(member) = member_of(args) else {
+    let Members(members) = serde_json::from_slice(args).unwrap_or(Members(Vec::new()));
+    let (round, others): (Vec<_>, Vec<_>) =
+        members.into_iter().partition(|(name, _)| name == MEMBER);
+    let Some((_, member)) = round.first() else {
         return (Cow::Borrowed(args), None);
     };
-    let Members(members) = serde_json::from_slice(args).unwrap_or(Members(Vec::new()));
-    let kept = members.iter().filter(|(name, _)| name != MEMBER);
-    let kept: Vec<String> = kept
-        .map(|(name, value)| format!("{}:{}", json!(name), value.get()))
-        .collect();
+    let others = others.iter();
+    let others = others.map(|(name, value)| format!("{}:{}", json!(name), value.get()));
+    let others = others.collect::<Vec<_>>().join(",");
     let parts = serde_json::from_str(member.get()).unwrap_or_default();
-    (
-        Cow::Owned(format!("{{{}}}", kept.join(",")).into()),
-        Some(parts),
-    )
+    (Cow::Owned(format!("{{{others}}}").into()), Some(parts))
 }
 
 /// Whether these arguments answer a round.
@@ -177,13 +171,10 @@ pub fn is_answer(args: &[u8]) -> bool {
     member_of(args).is_some()
 }
 
-/// Of a client's capabilities, the questions that it can answer. A server asks nothing else.
+/// The questions that a client of these capabilities can answer. A server asks no others.
 pub fn can_answer(capabilities: Option<&Value>) -> Map<String, Value> {
-    let Some(Value::Object(all)) = capabilities else {
-        return Map::new();
-    };
     let some = ANSWERS.into_iter().filter_map(|name| {
-        let value = all.get(name).filter(|value| value.is_object())?;
+        let value = capabilities?.get(name).filter(|value| value.is_object())?;
         Some((name.to_owned(), value.clone()))
     });
     let some: Map<String, Value> = some.collect();
@@ -247,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_to_arguments_is_taken_out_again() {
+    fn the_answer_that_is_added_to_arguments_is_split_off_again() {
         let responses = raw(r#"{"n":{"action":"accept","content":{"x":1.50}}}"#);
         let answer = Answer::read(&state(ID, Some("s\"")), Some(&responses)).expect("an answer");
         for (args, sent) in [
@@ -278,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_client_can_answer_is_passed_on() {
+    fn only_questions_that_a_client_can_answer_are_passed_on() {
         let said =
             json!({ "elicitation": { "form": {} }, "roots": true, "sampling": {}, "tasks": {} });
         let passed = Value::Object(can_answer(Some(&said)));

@@ -10,12 +10,12 @@ pub struct Decoder {
     line: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// A line ended with a carriage return; a line feed right after it is the same end.
+    /// Whether the last byte was a carriage return: a line feed right after it ends no other line.
     after_return: bool,
 }
 
 impl Decoder {
-    /// Takes the next piece; answers with the data of the events that it ends.
+    /// Takes the next piece; returns the data of the events that it ends.
     pub fn push(&mut self, piece: &[u8]) -> Vec<Vec<u8>> {
         let mut events = Vec::new();
         for &byte in piece {
@@ -32,7 +32,7 @@ impl Decoder {
         events
     }
 
-    /// Bytes that are held of an unfinished event.
+    /// How many bytes of an unfinished event are held.
     pub fn held(&self) -> usize {
         self.line.len() + self.data.len()
     }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_known() {
+    fn the_bytes_of_an_unfinished_event_are_counted() {
         let mut decoder = Decoder::default();
         assert!(decoder.push(b"data: 12345\ndata: 12").is_empty());
         assert_eq!(decoder.held(), 5 + "data: 12".len());
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_matters_nowhere_where_pieces_end(
+        fn events_do_not_depend_on_where_pieces_end(
             texts in prop::collection::vec("[a-zä世:\\{ ]{0,9}", 0..5),
             end in prop::sample::select(vec!["\n", "\r\n", "\r"]),
             cuts in prop::collection::vec(0..200_usize, 0..9),
