@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -109,7 +110,8 @@ pub const COMPENSATION: &str = "compensate:";
 pub const ROUND: &str = "oncegate-round:";
 
 /// A JSON Pointer (RFC 6901) into `args`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Pointer(String);
 
 impl Pointer {
@@ -180,6 +182,14 @@ impl FromStr for Pointer {
                 "{text:?} is no JSON Pointer; one looks like \"/order/id\""
             ))
         }
+    }
+}
+
+impl TryFrom<String> for Pointer {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 

@@ -1,12 +1,12 @@
 //! The settings of a tool that decide its calls' names and fingerprints.
 //!
-//! A call keeps the id of the recipe that it was made with. Recipes are remembered as long as their calls are, so
-//! that a repetition is recognised under every later configuration. Must not know where they are kept.
+//! A call keeps the id of its recipe. Recipes are remembered as long as their calls, so that a repetition is
+//! recognised under every later configuration. Must not know where recipes are kept.
 
 pub mod differ; // where arguments differ
-pub mod identity; // which call a request is, by all recipes
-pub mod prints; // whether two requests ask for the same
-pub mod stored; // as a document
+pub mod identity; // the names and fingerprints of a request, by all recipes
+pub mod prints; // whether a request asks for the same as a stored call
+pub mod stored; // a recipe as a document
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::json::canonical;
-use super::key::{self, Fingerprint, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
+use super::key::{Fingerprint, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
 use super::proxy::{Policy, view};
 use super::secret::Secret;
 use super::tool::Tool;
@@ -35,30 +35,23 @@ impl fmt::Display for RecipeId {
 }
 
 /// How names and fingerprint of a tool's calls are made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Its JSON is what is stored, and its id is made of that: another member or name would change the id of every recipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Recipe {
     pub tool: String,
-    pub key: key::Policy,
-    /// Arguments that are not kept: without them no fingerprint can be made of a stored call.
-    pub redacted: Vec<Pointer>,
-    /// Whether the model's key stays in the arguments, because the tool's schema has that member.
-    pub keeps_member: bool,
-    /// Headers that count beside path, query and body of a proxy; `None`: it is no proxy.
-    pub headers: Option<Vec<String>>,
-}
-
-/// A recipe as it is stored. Its members are part of its id.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    tool: String,
+    /// Here and below: the [`key::Policy`](super::key::Policy) of the tool.
     required: bool,
-    fields: Vec<String>,
+    fields: Vec<Pointer>,
     prefers_runtime: bool,
     per_tenant: bool,
-    ignore: Vec<String>,
-    redacted: Vec<String>,
+    ignore: Vec<Pointer>,
+    /// Arguments that are not kept, so that no fingerprint can be made of a stored call.
+    redacted: Vec<Pointer>,
+    /// Whether the member with the model's key is an argument, because the tool's schema names it.
     keeps_member: bool,
+    /// Headers that count beside path, query and body of a proxy; `None`: it is no proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     headers: Option<Vec<String>>,
 }
@@ -68,7 +61,11 @@ impl Recipe {
     pub fn of(tool: &Tool) -> Self {
         Self {
             tool: tool.name.clone(),
-            key: tool.key.clone(),
+            required: tool.key.required,
+            fields: tool.key.fields.clone(),
+            prefers_runtime: tool.key.prefer == Prefer::Runtime,
+            per_tenant: tool.key.per == Per::Tenant,
+            ignore: tool.key.ignore.clone(),
             redacted: tool.redact.args.clone(),
             keeps_member: tool.keeps_key_member || tool.has_property(MODEL_MEMBER),
             headers: tool.proxy.as_ref().map(Policy::counted),
@@ -83,79 +80,41 @@ impl Recipe {
     }
 
     pub fn to_json(&self) -> Value {
-        let texts =
-            |pointers: &[Pointer]| pointers.iter().map(|one| one.as_str().to_owned()).collect();
-        let stored = Stored {
-            tool: self.tool.clone(),
-            required: self.key.required,
-            fields: texts(&self.key.fields),
-            prefers_runtime: self.key.prefer == Prefer::Runtime,
-            per_tenant: self.key.per == Per::Tenant,
-            ignore: texts(&self.key.ignore),
-            redacted: texts(&self.redacted),
-            keeps_member: self.keeps_member,
-            headers: self.headers.clone(),
-        };
-        serde_json::to_value(stored).unwrap_or_default()
+        serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// `None`: this is no recipe that this version knows.
-    pub fn from_json(json: Value) -> Option<Self> {
-        let stored: Stored = serde_json::from_value(json).ok()?;
-        let pointers = |texts: Vec<String>| {
-            texts
-                .iter()
-                .map(|one| one.parse().ok())
-                .collect::<Option<Vec<_>>>()
-        };
-        Some(Self {
-            tool: stored.tool,
-            key: key::Policy {
-                required: stored.required,
-                fields: pointers(stored.fields)?,
-                prefer: if stored.prefers_runtime {
-                    Prefer::Runtime
-                } else {
-                    Prefer::Business
-                },
-                per: if stored.per_tenant {
-                    Per::Tenant
-                } else {
-                    Per::User
-                },
-                ignore: pointers(stored.ignore)?,
-            },
-            redacted: pointers(stored.redacted)?,
-            keeps_member: stored.keeps_member,
-            headers: stored.headers,
-        })
+    /// Whether the business fields name a call, whichever key comes with them.
+    fn is_business(&self) -> bool {
+        !self.fields.is_empty() && !self.prefers_runtime
     }
 
     /// The arguments that count.
     ///
-    /// They lack the model's key, unless the tool asks for it, and a proxy's headers that do not
-    /// count.
+    /// These lack the model's key, unless the tool takes it as an argument, and those headers of a proxy
+    /// that do not count.
     fn counted<'a>(&self, args: &'a Value) -> Cow<'a, Value> {
         if let Some(counted) = &self.headers {
             return Cow::Owned(view::with_headers(args.clone(), counted));
         }
-        match args {
-            Value::Object(members) if !self.keeps_member && members.contains_key(MODEL_MEMBER) => {
-                let mut members = members.clone();
-                members.remove(MODEL_MEMBER);
-                Cow::Owned(Value::Object(members))
-            }
-            _ => Cow::Borrowed(args),
+        let mut counted = Cow::Borrowed(args);
+        if !self.keeps_member && args.get(MODEL_MEMBER).is_some() {
+            Pointer::to(&[MODEL_MEMBER]).remove_from(counted.to_mut());
         }
+        counted
+    }
+
+    /// The counted arguments that a fingerprint covers.
+    fn compared<'a>(&self, counted: &'a Value) -> Cow<'a, Value> {
+        let mut compared = Cow::Borrowed(counted);
+        for pointer in &self.ignore {
+            pointer.remove_from(compared.to_mut());
+        }
+        compared
     }
 
     /// The fingerprint of arguments that count.
     fn fingerprint_of(&self, secret: &Secret, counted: &Value) -> Fingerprint {
-        let mut counted = Cow::Borrowed(counted);
-        for pointer in &self.key.ignore {
-            pointer.remove_from(counted.to_mut());
-        }
-        let mut fingerprint = secret.mac("fingerprint", [&canonical(&counted)]);
+        let mut fingerprint = secret.mac("fingerprint", [&canonical(&self.compared(counted))]);
         fingerprint[..SECRET_ID].copy_from_slice(&secret.mac("id", [])[..SECRET_ID]);
         fingerprint
     }

@@ -1,23 +1,23 @@
 //! Where the arguments of a request differ from those of the stored call.
 //!
-//! Only places are told, and no values.
+//! It tells places, and no values.
 
 use serde_json::Value;
 
 use super::Recipe;
+use crate::core::schema::holder_of;
 use crate::core::{json, redact, replay};
 
 /// Most places that are told.
 pub const MAX_PLACES: usize = 8;
-/// The longest place, in bytes. For a longer one the nearest parent that fits is told.
-const MAX_PLACE: usize = 200;
 /// The longest arguments that are compared, in bytes.
 const MAX_ARGS: usize = 64 * 1024;
 
 impl Recipe {
-    /// JSON Pointers at which arguments differ from stored ones, as far as they count.
+    /// JSON Pointers to the arguments that count, and differ from the stored ones.
     ///
-    /// None where any argument of the tool is redacted, or the stored arguments are not whole.
+    /// A pointer that is too long is cut to a parent of the place. None where any argument of the tool is redacted, or
+    /// the stored arguments are not whole.
     pub fn differing(&self, stored: &[u8], args: &[u8]) -> Vec<String> {
         if !self.redacted.is_empty()
             || !redact::is_whole(stored)
@@ -25,31 +25,20 @@ impl Recipe {
         {
             return Vec::new();
         }
-        let counted = |args: &[u8]| -> Option<Value> {
+        let compared = |args: &[u8]| -> Option<Value> {
             let args = json::parse(str::from_utf8(args).ok()?).ok()?;
-            let mut counted = self.counted(&args).into_owned();
-            self.key
-                .ignore
-                .iter()
-                .for_each(|pointer| pointer.remove_from(&mut counted));
-            Some(counted)
+            Some(self.compared(&self.counted(&args)).into_owned())
         };
-        let (Some(stored), Some(args)) = (counted(stored), counted(args)) else {
+        let (Some(stored), Some(args)) = (compared(stored), compared(args)) else {
             return Vec::new();
         };
-        let mut places: Vec<String> = replay::places(&stored, &args).map(short).collect();
+        let places = replay::places(&stored, &args);
+        let mut places: Vec<String> = places.map(|place| holder_of(&place)).collect();
         places.sort();
         places.dedup();
         places.truncate(MAX_PLACES);
         places
     }
-}
-
-fn short(mut place: String) -> String {
-    while place.len() > MAX_PLACE {
-        place.truncate(place.rfind('/').unwrap_or(0));
-    }
-    place
 }
 
 #[cfg(test)]
@@ -93,8 +82,5 @@ mod tests {
         let of_size = |one, other| differing(&tool, &large(1, one), &large(2, other));
         assert_eq!(of_size(MAX_ARGS, MAX_ARGS), ["/a"]);
         assert_eq!(of_size(MAX_ARGS + 1, MAX_ARGS + 1), [""; 0]);
-        let fits = "n".repeat(MAX_PLACE - "/a/".len());
-        assert_eq!(short(format!("/a/{fits}")), format!("/a/{fits}"));
-        assert_eq!(short(format!("/a/{fits}n")), "/a");
     }
 }

@@ -1,4 +1,4 @@
-//! Which call a request is: its names and fingerprints by today's recipe and by every earlier one.
+//! The names and fingerprints of a request, by today's recipe and by every earlier one.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,34 +7,34 @@ use serde_json::{Map, Value};
 
 use super::prints::Prints;
 use super::{Recipe, RecipeId};
-use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Per, Pointer, Refused, Source};
+use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Pointer, Refused, Source};
 use crate::core::mcp::round;
 use crate::core::proxy::view;
 use crate::core::secret::Secrets;
 
-/// The parts of a request that decide which call it is.
+/// The parts of a request from which its names and fingerprints are made.
 #[derive(Debug, Clone, Copy)]
 pub struct Asking<'a> {
     pub tenant: &'a str,
     pub user_id: &'a str,
     /// The key that the caller's runtime brought.
     pub runtime: Option<&'a Key>,
-    /// The arguments as they came: one object, with the model's key.
+    /// The arguments as they came: one object, also with the model's key.
     pub args: &'a Value,
     /// The secrets of the store.
     pub secrets: &'a Secrets,
 }
 
-/// Which recipe gives a name. Lower values count first.
+/// The recipe behind a name. Lower values count first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// The key by today's recipe. Any call under it blocks the arrival.
     Today,
     /// The runtime's key, where the business fields make the key.
     ///
-    /// It counts only where the fields find nothing.
+    /// It counts only where no call has the key of the fields.
     Second,
-    /// A key by an earlier recipe. A call under it blocks the arrival only if it is the same
+    /// A key by an earlier recipe. A call under it blocks the arrival only if both are the same
     /// intent.
     Earlier,
 }
@@ -48,7 +48,7 @@ pub struct Name {
     pub is_runtime: bool,
 }
 
-/// Which call a request is, by today's recipe and by every earlier one.
+/// The names and fingerprints of a request.
 #[derive(Debug)]
 pub struct Identity {
     /// The key by today's recipe.
@@ -56,7 +56,7 @@ pub struct Identity {
     pub fingerprint: Fingerprint,
     /// The arguments that count by today's recipe; `None`: all of them.
     pub counted: Option<Value>,
-    /// The names, today's first and none twice. A recipe that gives no key gives no name.
+    /// The names, each once, today's first. A recipe that makes no key gives no name.
     pub names: Vec<Name>,
     /// The keys behind the names.
     pub keys: Vec<Chosen>,
@@ -110,7 +110,7 @@ pub fn identify(
 impl Recipe {
     /// The key that arguments make.
     ///
-    /// Where some of them are redacted, it reveals nothing about them without the secret.
+    /// Where some of them are redacted, the key reveals nothing about them to a reader without the secret.
     fn derive(&self, asking: &Asking<'_>, user_id: &str, args: &Value) -> Key {
         let secret = (!self.redacted.is_empty()).then_some(&asking.secrets.today);
         key::derive(&self.tool, user_id, args, secret)
@@ -118,82 +118,63 @@ impl Recipe {
 
     /// The key of a call, from the first source that has one. `counted` lacks the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
-        // Whatever key comes with it: a round is answered once.
+        // A round is answered once, whichever key comes with the answer.
         if let Some(asked_by) = round::answered_by(asking.args) {
-            return Ok(Chosen {
-                key: key::of_round(asked_by.0),
-                source: Source::Round,
-            });
+            return Ok(chosen(Source::Round, key::of_round(asked_by.0)));
         }
         let business = || self.business(asking, counted);
-        if self.key.is_business() {
+        if self.is_business() {
             return business();
         }
-        let runtime = asking.runtime.map(|key| Chosen {
-            key: key.clone(),
-            source: Source::Runtime,
-        });
-        // Where there are business fields, a model's key counts for nothing.
-        if !self.key.fields.is_empty() {
+        let runtime = asking
+            .runtime
+            .map(|key| chosen(Source::Runtime, key.clone()));
+        // Where a tool has business fields, a model's key counts for nothing.
+        if !self.fields.is_empty() {
             return runtime.map_or_else(business, Ok);
         }
         let model = key::from_model(asking.args)?;
-        if let Some(runtime) = runtime {
-            return Ok(runtime);
+        let model = model.map(|key| chosen(Source::Model, key));
+        if let Some(own) = runtime.or(model) {
+            return Ok(own);
         }
-        if let Some(key) = model {
-            return Ok(Chosen {
-                key,
-                source: Source::Model,
-            });
-        }
-        if self.key.required {
+        if self.required {
             return Err(Refused::Missing);
         }
         let mut counted = Cow::Borrowed(counted);
         if self.headers.is_some() {
-            // What changes by itself makes no key, and a caller with another credential meets the call.
+            // Ignored parts change by themselves, and a caller with another credential must find the call.
             let credential = Pointer::to(&[view::CREDENTIAL]);
-            for pointer in self.key.ignore.iter().chain([&credential]) {
+            for pointer in self.ignore.iter().chain([&credential]) {
                 pointer.remove_from(counted.to_mut());
             }
         }
         let key = self.derive(asking, asking.user_id, &counted);
-        Ok(Chosen {
-            key,
-            source: Source::Derived,
-        })
+        Ok(chosen(Source::Derived, key))
     }
 
     /// The runtime's key, where it is only a second name.
     fn second(&self, asking: &Asking<'_>) -> Option<Chosen> {
-        let is_second = self.key.is_business() && round::answered_by(asking.args).is_none();
+        let is_second = self.is_business() && round::answered_by(asking.args).is_none();
         let key = asking.runtime.filter(|_| is_second)?;
-        Some(Chosen {
-            key: key.clone(),
-            source: Source::Runtime,
-        })
+        Some(chosen(Source::Runtime, key.clone()))
     }
 
     /// The key that the business fields make.
     fn business(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
         let mut fields = Map::new();
-        for field in &self.key.fields {
+        for field in &self.fields {
             let value = counted.pointer(field.as_str());
             let value = value.ok_or_else(|| Refused::FieldMissing(field.as_str().to_owned()))?;
             fields.insert(field.as_str().to_owned(), value.clone());
         }
-        // Like a call that names no user.
-        let user_id = if self.key.per == Per::Tenant {
-            ""
-        } else {
-            asking.user_id
+        // A key of the tenant is that of a call that names no user.
+        let user_id = match self.per_tenant {
+            true => "",
+            false => asking.user_id,
         };
         let key = self.derive(asking, user_id, &Value::Object(fields));
-        Ok(Chosen {
-            key,
-            source: Source::Business,
-        })
+        Ok(chosen(Source::Business, key))
     }
 
     /// The names of a request by this recipe: the keys under every secret, and the runtime's key.
@@ -218,6 +199,10 @@ impl Recipe {
         names.extend(self.second(asking).map(|second| (second, as_second)));
         names
     }
+}
+
+fn chosen(source: Source, key: Key) -> Chosen {
+    Chosen { key, source }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The names of a request: each key behind its name, and which recipe gave it.
+//! The names of a request, with the key and the recipe behind each.
 
 use super::*;
 use crate::core::mcp::round;
@@ -93,7 +93,7 @@ fn an_answer_to_a_round_has_no_other_name() {
 }
 
 #[test]
-fn what_is_redacted_has_a_name_under_every_secret_of_the_store() {
+fn redacted_arguments_give_a_name_under_every_secret_of_the_store() {
     let (mut redacting, mut business) = (tool("act"), tool("act"));
     redacting.redact.args = pointers(&["/id"]);
     business.redact = redacting.redact.clone();

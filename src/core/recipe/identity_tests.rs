@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::core::key::{MODEL_MEMBER, Pointer, Prefer};
+use crate::core::key::{MODEL_MEMBER, Per, Pointer, Prefer};
 use crate::core::recipe::identity::Asking;
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::recipe::stored::Remembered;
@@ -94,7 +94,7 @@ fn derived_keys_are_what_an_independent_recipe_computes() {
 }
 
 #[test]
-fn the_models_key_is_taken_out_unless_the_tool_asks_for_it() {
+fn the_models_key_does_not_count_unless_it_is_an_argument_of_the_tool() {
     let mut tool = tool("create_order");
     let with = |key: Value| json!({ "a": 1, MODEL_MEMBER: key });
     let key = |tool: &Tool, args: &Value| {
@@ -185,7 +185,7 @@ fn every_setting_that_changes_a_key_or_a_fingerprint_makes_another_recipe() {
 }
 
 #[test]
-fn a_recipe_is_read_as_it_was_written_and_no_other() {
+fn a_recipe_comes_back_from_its_document_unchanged() {
     let now = Timestamp::from_second(1_700_000_000).expect("a time");
     for tool in tools() {
         let recipe = Arc::new(Recipe::of(&tool));
@@ -211,7 +211,7 @@ fn a_recipe_is_read_as_it_was_written_and_no_other() {
         let mut newer = recipe.to_json();
         newer["salt"] = json!(1);
         assert_eq!(
-            Recipe::from_json(newer),
+            serde_json::from_value::<Recipe>(newer).ok(),
             None,
             "what this version does not know decides, too"
         );
@@ -279,15 +279,15 @@ fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
         (&ignoring, &two, &plain, &one, true, Sameness::Same),
         (&ignoring, &two, &plain, &one, false, Sameness::Same),
         (&plain, &two, &ignoring, &one, true, Sameness::Same),
-        // By today's recipe they differ, and by that of the stored call it is unclear.
+        // They differ by today's recipe, and the recipe of the stored call is not known.
         (&plain, &two, &ignoring, &one, false, Sameness::Unclear),
         (&plain, &one, &ignoring, &one, false, Sameness::Same),
         (&ignoring, &other, &plain, &one, true, Sameness::Other),
         (&plain, &one, &redacting, &one, true, Sameness::Same),
         (&plain, &two, &redacting, &one, true, Sameness::Other),
-        // What is not kept cannot be compared.
+        // A redacted argument is not kept, so cannot be compared.
         (&plain, &one, &redacting, &one, false, Sameness::Unclear),
-        // By the recipe of the stored call they differ; by today's they do not, if the rest of it was the same.
+        // They differ by the recipe of the stored call. By today's they would be equal if the rest is.
         (&ignoring, &two, &redacting, &one, true, Sameness::Unclear),
         (&plain, &two, &plain, &one, true, Sameness::Other),
     ] {
@@ -337,7 +337,7 @@ fn keys_of_arguments_that_are_redacted_take_the_secret_and_others_do_not() {
 }
 
 #[test]
-fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept() {
+fn a_call_under_an_unknown_secret_is_compared_by_its_kept_arguments() {
     let (plain, mut redacting) = (tool("act"), tool("act"));
     redacting.redact.args = pointers(&["/note"]);
     let (one, two) = (
@@ -347,7 +347,7 @@ fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept(
     for (tool, there, expected) in [
         (&plain, &one, Sameness::Same),
         (&plain, &two, Sameness::Other),
-        // Nothing is advised that would be a second effect.
+        // No advice leads to a second effect.
         (&redacting, &one, Sameness::Unclear),
         (&redacting, &two, Sameness::Unclear),
     ] {
@@ -372,7 +372,7 @@ fn what_was_made_with_another_secret_is_compared_by_the_arguments_that_are_kept(
 }
 
 proptest! {
-    /// For any two configurations the same bytes are the same call, or unclear.
+    /// Under any two configurations the same bytes are the same call, or unclear.
     ///
     /// If the recipe of the stored call is known, they are the same.
     #[test]
@@ -391,9 +391,9 @@ proptest! {
         }
     }
 
-    /// No name is there twice, and today's key is the first.
+    /// Each name occurs once, and today's key is the first.
     ///
-    /// An arrival that today's configuration refuses has the names of the others.
+    /// An arrival that today's configuration refuses has the names by earlier recipes.
     #[test]
     fn names_are_those_of_every_recipe_once(today in 0..6_usize, earlier in proptest::collection::vec(0..6_usize, 0..4), has_id in any::<bool>()) {
         let all = tools();
@@ -418,7 +418,7 @@ proptest! {
 }
 
 #[test]
-fn a_recipe_has_settled_when_it_was_known_for_twice_the_age_of_what_others_have_read() {
+fn a_recipe_has_settled_after_twice_the_greatest_age_of_a_list() {
     let (start, max_age) = (Timestamp::UNIX_EPOCH, Duration::from_secs(15));
     let recipe = Arc::new(Recipe::of(&tool("t")));
     let new = Remembered::new(recipe.id(), recipe, Duration::from_hours(1), start);

@@ -12,23 +12,29 @@ use crate::core::record::{Alias, Intent, Record};
 use crate::core::secret::{Secret, Secrets};
 use crate::core::{json, redact};
 
-/// Whether an arrival asks for the same as a stored call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether an arrival asks for the same as a stored call. Of several findings the greatest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sameness {
-    Same,
     Other,
-    /// Unclear: a recipe is not known, or the stored arguments are not whole.
+    /// A recipe is not known, or the stored arguments are not whole.
     Unclear,
-    /// The call was adopted, and no request has said yet what it asked for. This one has just its key.
+    /// The call was adopted and has no fingerprint yet, and the arrival has its key.
     Unsaid,
+    Same,
 }
 
-/// An arrival's fingerprints by earlier recipes. Its intent has the one by today's.
+impl Sameness {
+    fn of(is_same: bool) -> Self {
+        if is_same { Self::Same } else { Self::Other }
+    }
+}
+
+/// An arrival's fingerprints by earlier recipes. Its intent has the fingerprint by today's.
 #[derive(Debug, Clone, Default)]
 pub struct Prints {
     today: Option<(Arc<Recipe>, Secret)>,
     earlier: Vec<Print>,
-    /// The fingerprints under each earlier secret, with the one by today's recipe.
+    /// The fingerprints under each earlier secret, after the one by today's recipe.
     older: Vec<(Fingerprint, Prints)>,
 }
 
@@ -42,11 +48,11 @@ struct Print {
 }
 
 impl Print {
-    fn of(id: RecipeId, recipe: &Recipe, today: &Recipe, fingerprint: Fingerprint) -> Self {
+    fn of(id: RecipeId, recipe: &Recipe, today: &Recipe, secret: &Secret, args: &Value) -> Self {
         Self {
             recipe: id,
-            fingerprint,
-            is_as_today: today.key.ignore == recipe.key.ignore
+            fingerprint: recipe.fingerprint(secret, args),
+            is_as_today: today.ignore == recipe.ignore
                 && today.headers == recipe.headers
                 && today.keeps_member == recipe.keeps_member,
         }
@@ -63,7 +69,7 @@ impl Prints {
     ) -> Self {
         let under = |secret: &Secret| {
             let print = |(id, recipe): &(RecipeId, Arc<Recipe>)| {
-                Print::of(*id, recipe, today, recipe.fingerprint(secret, args))
+                Print::of(*id, recipe, today, secret, args)
             };
             Self {
                 today: Some((today.clone(), secret.clone())),
@@ -82,20 +88,21 @@ impl Prints {
 
     /// Whether a call by this recipe can be compared.
     pub fn covers(&self, intent: &Intent, recipe: RecipeId) -> bool {
-        recipe == intent.recipe || self.earlier.iter().any(|print| print.recipe == recipe)
+        recipe == intent.recipe || self.by(recipe).is_some()
     }
 
-    /// The same with one more recipe, applied to the arguments as they came.
+    /// The fingerprint by an earlier recipe.
+    fn by(&self, recipe: RecipeId) -> Option<&Print> {
+        self.earlier.iter().find(|print| print.recipe == recipe)
+    }
+
+    /// Adds the fingerprint by one more recipe. `args`: the arguments as they came.
     #[must_use]
     pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
         let mut prints = self.clone();
         if let Some((today, secret)) = &self.today {
-            prints.earlier.push(Print::of(
-                id,
-                recipe,
-                today,
-                recipe.fingerprint(secret, args),
-            ));
+            let print = Print::of(id, recipe, today, secret, args);
+            prints.earlier.push(print);
         }
         for (_, older) in &mut prints.older {
             *older = older.with(id, recipe, args);
@@ -105,9 +112,9 @@ impl Prints {
 
     /// Compares an arrival with a stored call.
     ///
-    /// They are the same if equal by the stored call's recipe or by today's. Where the arrival has
-    /// the key of an alias, it is compared with the alias. An adopted call has no fingerprint but
-    /// that of an alias.
+    /// They are the same if their fingerprints are equal by the stored call's recipe or by today's.
+    /// An arrival with the key of an alias is compared with the alias. An adopted call has no
+    /// fingerprint but those of its aliases.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
         let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);
         let aliases = record
@@ -124,40 +131,25 @@ impl Prints {
         } else if found.is_empty() || record.intent.all_names().any(has) {
             found.push(self.compare_own(intent, record));
         }
-        let of = |wanted| found.contains(&wanted).then_some(wanted);
-        of(Sameness::Same)
-            .or_else(|| of(Sameness::Unsaid))
-            .or_else(|| of(Sameness::Unclear))
-            .unwrap_or(Sameness::Other)
+        found.into_iter().max().unwrap_or(Sameness::Other)
     }
 
     /// Compares an arrival with an alias, whose arguments are not kept.
     fn compare_alias(&self, intent: &Intent, alias: &Alias) -> Sameness {
-        let same = |fingerprint| {
-            if fingerprint == alias.fingerprint {
-                Sameness::Same
-            } else {
-                Sameness::Other
-            }
-        };
-        let Some((prints, asked)) = self.under_secret_of(intent, &alias.fingerprint) else {
+        let Some((prints, today)) = self.under_secret_of(intent, &alias.fingerprint) else {
             return Sameness::Unclear;
         };
         if alias.recipe == intent.recipe {
-            return same(*asked);
+            return Sameness::of(alias.fingerprint == *today);
         }
-        let theirs = prints
-            .earlier
-            .iter()
-            .find(|print| print.recipe == alias.recipe);
-        match theirs.map(|print| (print, same(print.fingerprint))) {
-            Some((_, Sameness::Same)) => Sameness::Same,
-            Some((print, other)) if print.is_as_today => other,
+        match prints.by(alias.recipe) {
+            Some(print) if print.fingerprint == alias.fingerprint => Sameness::Same,
+            Some(print) if print.is_as_today => Sameness::Other,
             _ => Sameness::Unclear,
         }
     }
 
-    /// The arrival's fingerprints under the secret of a stored one, the second by today's recipe.
+    /// The arrival's fingerprints under the secret of a stored one; the second is by today's recipe.
     ///
     /// `None`: that secret is not known.
     fn under_secret_of<'a>(
@@ -173,10 +165,11 @@ impl Prints {
         older.map(|(own, prints)| (prints, own))
     }
 
+    /// Compares an arrival with the call's own fingerprint and arguments.
     fn compare_own(&self, intent: &Intent, record: &Record) -> Sameness {
         let stored = &record.intent;
-        let Some((prints, asked)) = self.under_secret_of(intent, &stored.fingerprint) else {
-            // Its secret is gone: only the arguments themselves can be compared, as far as they are kept.
+        let Some((prints, today)) = self.under_secret_of(intent, &stored.fingerprint) else {
+            // Without the secret only the arguments can be compared, as far as they are kept.
             return match self.by_today(&stored.args) {
                 Some(stored) if stored == intent.fingerprint => Sameness::Same,
                 Some(_) if stored.recipe == intent.recipe => Sameness::Other,
@@ -184,39 +177,32 @@ impl Prints {
             };
         };
         if stored.recipe == intent.recipe {
-            let is_same = stored.fingerprint == *asked;
-            return if is_same {
-                Sameness::Same
-            } else {
-                Sameness::Other
-            };
+            return Sameness::of(stored.fingerprint == *today);
         }
-        let theirs = prints
-            .earlier
-            .iter()
-            .find(|print| print.recipe == stored.recipe);
-        if theirs.is_some_and(|print| print.fingerprint == stored.fingerprint) {
+        let by_its_recipe = prints.by(stored.recipe);
+        if by_its_recipe.is_some_and(|print| print.fingerprint == stored.fingerprint) {
             return Sameness::Same;
         }
-        match (prints.by_today(&stored.args), theirs) {
-            (Some(stored), _) if stored == *asked => Sameness::Same,
-            // It differs by both recipes; or by theirs, and today's would say the same.
+        match (prints.by_today(&stored.args), by_its_recipe) {
+            (Some(stored), _) if stored == *today => Sameness::Same,
+            // They differ by both recipes, or by the call's, and today's makes the same fingerprints.
             (Some(_), Some(_)) => Sameness::Other,
-            (None, Some(theirs)) if theirs.is_as_today => Sameness::Other,
-            // What is stored is not whole, so it cannot be read by today's recipe; or theirs is not known.
+            (None, Some(print)) if print.is_as_today => Sameness::Other,
+            // The stored arguments are not whole, or the call's recipe is not known.
             _ => Sameness::Unclear,
         }
     }
 
-    /// The stored fingerprint by today's recipe; `None`: the arguments are not whole, or not
-    /// readable.
+    /// The fingerprint of stored arguments by today's recipe.
+    ///
+    /// `None`: the arguments are not whole, or cannot be read.
     fn by_today(&self, args: &[u8]) -> Option<Fingerprint> {
         let (today, secret) = self.today.as_ref()?;
         if !redact::is_whole(args) {
             return None;
         }
         let args = match today.headers {
-            // What is kept of a request is not what its fingerprint is made of. With credentials it is not whole.
+            // A fingerprint is made of the request, not of its image. An image lacks credentials, so is not whole with them.
             Some(_) => view(&image::message(args)?, ""),
             None => json::parse(str::from_utf8(args).ok()?).ok()?,
         };
@@ -224,17 +210,16 @@ impl Prints {
     }
 }
 
-/// Compares an arrival with an adopted call whose arguments no request has said yet.
+/// Compares an arrival with an adopted call that has no fingerprint yet.
 ///
-/// Only by its key of today it is surely the same intent.
+/// Only an arrival whose key of today is that of the call surely has the same intent.
 fn unsaid(intent: &Intent, record: &Record) -> Sameness {
     let stored = &record.intent;
     let is_its_key = intent.lookup == stored.lookup
         && (&intent.tenant, &intent.tool) == (&stored.tenant, &stored.tool);
-    if is_its_key {
-        Sameness::Unsaid
-    } else {
-        Sameness::Unclear
+    match is_its_key {
+        true => Sameness::Unsaid,
+        false => Sameness::Unclear,
     }
 }
 

@@ -1,4 +1,4 @@
-//! How an arrival compares with calls and aliases of other recipes and secrets.
+//! Compares arrivals with calls and aliases of other recipes and secrets.
 
 use serde_json::json;
 
@@ -101,7 +101,7 @@ fn an_alias_is_compared_by_the_recipe_and_the_secret_that_it_was_made_with() {
             Sameness::Unclear,
             Sameness::Unclear,
         ),
-        // What differs by a recipe that makes other fingerprints may be the same by today's.
+        // A recipe that makes other fingerprints than today's: equal by today's is still possible.
         (ignoring(), SECRET, true, Sameness::Same, Sameness::Unclear),
         (ignoring(), EARLIER, true, Sameness::Same, Sameness::Unclear),
     ] {
@@ -116,7 +116,7 @@ fn an_alias_is_compared_by_the_recipe_and_the_secret_that_it_was_made_with() {
 }
 
 #[test]
-fn a_call_counts_beside_its_alias_only_for_who_has_a_name_of_the_call() {
+fn a_call_is_compared_beside_its_alias_only_with_an_arrival_that_has_its_name() {
     let (one, two) = (json!({ "id": 1 }), json!({ "id": 2 }));
     let mut there = call("its own", &plain(), &SECRET, &one);
     there.aliases = vec![alias("k", &plain(), &SECRET, &two)];
@@ -142,7 +142,7 @@ fn a_call_under_another_secret_is_compared_by_the_secret_or_by_its_arguments() {
         (plain(), EARLIER, Sameness::Same, Sameness::Other),
         (requiring(), EARLIER, Sameness::Same, Sameness::Unclear),
         (plain(), UNKNOWN, Sameness::Same, Sameness::Other),
-        // By its own recipe it may be the same.
+        // The call's own recipe, which is not known, may make equal fingerprints.
         (requiring(), UNKNOWN, Sameness::Same, Sameness::Unclear),
     ] {
         let there = call("k", &by, &secret, &one);
@@ -154,7 +154,7 @@ fn a_call_under_another_secret_is_compared_by_the_secret_or_by_its_arguments() {
 }
 
 #[test]
-fn a_recipe_that_is_met_later_is_known_under_every_secret() {
+fn a_recipe_that_is_added_later_has_a_fingerprint_under_every_secret() {
     let (one, two) = (
         json!({ "id": 1, "note": "a" }),
         json!({ "id": 1, "note": "b" }),

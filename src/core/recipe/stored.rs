@@ -11,11 +11,11 @@ use super::{Recipe, RecipeId};
 use crate::core::document::{Document, Kind};
 use crate::core::time::{after, between, signed};
 
-/// How often a gateway that uses a recipe says so.
+/// How often a gateway that uses a recipe writes that down.
 const RENEWED_EVERY: SignedDuration = SignedDuration::from_mins(10);
 /// How much longer than needed a recipe is remembered.
 ///
-/// A gateway may have said late that it uses the recipe.
+/// A gateway may write late that it uses the recipe.
 const GRACE: SignedDuration = SignedDuration::from_hours(2);
 
 const KEPT: &str = "kept";
@@ -30,9 +30,9 @@ pub struct Remembered {
     pub created_at: Timestamp,
     /// Since when every gateway that reads the store finds the recipe.
     pub known_since: Timestamp,
-    /// When a gateway last said that it uses the recipe.
+    /// When a gateway last wrote that it uses the recipe.
     pub used_at: Timestamp,
-    /// The longest retention of its calls since.
+    /// The longest retention of the recipe's calls so far.
     pub keep: SignedDuration,
 }
 
@@ -70,7 +70,7 @@ impl Remembered {
         }
     }
 
-    /// The next version, if its use has to be said again.
+    /// The next version, if its use has to be written again.
     pub fn renewed(&self, keep: Duration, now: Timestamp) -> Option<Self> {
         let keep = self.keep.max(signed(keep));
         let is_fresh = now.duration_since(self.used_at) < RENEWED_EVERY;
@@ -84,19 +84,19 @@ impl Remembered {
 
     /// How long until every gateway claims names by this recipe, too; `None`: all do.
     ///
-    /// `max_age`: the greatest age of the list of recipes by which they claim.
+    /// `max_age`: the greatest age of a gateway's list of recipes.
     pub fn settles_in(&self, max_age: Duration, now: Timestamp) -> Option<Duration> {
-        // Twice as long: their clocks differ a little, and it was written a little later.
+        // Twice as long, because clocks differ a little, and the recipe was written a little later.
         let left = between(now, after(self.known_since, max_age * 2));
         (!left.is_zero()).then_some(left)
     }
 
-    /// No call was made by this recipe after this time.
+    /// The time after which no call was made by this recipe.
     pub fn made_until(&self) -> Timestamp {
         after(self.used_at, GRACE)
     }
 
-    /// Whether all calls of this recipe should be gone, so that it is worth looking.
+    /// Whether all calls of this recipe should be gone, so that a search for them is due.
     pub fn is_overdue(&self, now: Timestamp) -> bool {
         self.made_until()
             .checked_add(self.keep)
@@ -139,7 +139,7 @@ impl Remembered {
     /// `None`: this version cannot read the document.
     pub fn from_document(document: &Document) -> Option<Self> {
         let body: Body = serde_json::from_slice(&document.body).ok()?;
-        let recipe = Recipe::from_json(body.recipe)?;
+        let recipe: Recipe = serde_json::from_value(body.recipe).ok()?;
         let id = recipe.id();
         let is_whole = document.id == name_of(&recipe.tool, id);
         is_whole.then_some(Self {

@@ -16,7 +16,7 @@ fn remembered() -> Remembered {
 }
 
 #[test]
-fn a_recipe_is_renewed_when_it_is_time_or_its_calls_are_kept_for_longer() {
+fn a_recipe_is_renewed_in_intervals_and_when_its_retention_grows() {
     let one = remembered();
     let renewed = |keep, minutes| {
         let next = one.renewed(keep, at(minutes))?;
@@ -30,7 +30,7 @@ fn a_recipe_is_renewed_when_it_is_time_or_its_calls_are_kept_for_longer() {
     assert_eq!(renewed(DAY * 2, 9), Some((at(9), keep(2))));
     assert_eq!(renewed(DAY / 2, 9), None);
     assert_eq!(renewed(DAY / 2, 10), Some((at(10), keep(1))));
-    // The clock of this gateway is behind.
+    // The clock of this gateway is slow.
     assert_eq!(renewed(DAY * 2, -5), Some((at(0), keep(2))));
 }
 
