@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, Log, Written, retention_mistakes};
 use crate::core::caller::Caller;
-use crate::core::reconcile::anomaly::Action;
+use crate::core::reconcile::anomaly::Act;
 use crate::gateway::Gateway;
 use crate::gateway::reconcile::Reconciliation;
 use crate::http::Tokens;
@@ -108,7 +108,7 @@ impl Reloader {
 
     /// Reconciliations of which nothing has changed but what is taken over.
     fn reloaded<'a>(&self, all: &'a [Reconciliation], changed: &[&str]) -> Vec<&'a Reconciliation> {
-        let needs_webhook = |of: &Reconciliation| of.on.values().any(|on| *on == Action::Webhook);
+        let needs_webhook = |of: &Reconciliation| of.on.values().any(|on| *on == Act::Webhook);
         let keeps_rest = |of: &&Reconciliation| {
             let mut rest = changed.iter().filter_map(|key| setting_of(key, &of.name));
             rest.all(|rest| is_reloaded(rest, &RELOADED_OF_RECONCILIATION))

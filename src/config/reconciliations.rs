@@ -11,7 +11,7 @@ use super::compensations::is_at_or_below;
 use super::reader::Section;
 use crate::core::compensation;
 use crate::core::key::Pointer;
-use crate::core::reconcile::anomaly::{Action, MAX_SHOWN};
+use crate::core::reconcile::anomaly::{Act, MAX_SHOWN};
 use crate::core::reconcile::{Compare, Join, Kind, Path, Root, Rules};
 use crate::core::time::signed;
 use crate::core::tool::Effect;
@@ -93,11 +93,11 @@ pub(super) fn reconciliation(
     Some(read)
 }
 
-fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Action> {
+fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Act> {
     let words = [
-        ("report", Action::Report),
-        ("compensate", Action::Compensate),
-        ("webhook", Action::Webhook),
+        ("report", Act::Report),
+        ("compensate", Act::Compensate),
+        ("webhook", Act::Webhook),
     ];
     let kinds = [
         (Kind::Missing, "missing"),
@@ -107,7 +107,7 @@ fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Action> {
     ];
     let mut actions = BTreeMap::new();
     for (kind, key) in kinds {
-        let adopts = (kind == Kind::Orphan).then_some(("adopt", Action::Adopt));
+        let adopts = (kind == Kind::Orphan).then_some(("adopt", Act::Adopt));
         let words: Vec<_> = words.into_iter().chain(adopts).collect();
         actions.extend(section.word(key, &words).map(|action| (kind, action)));
     }
@@ -136,11 +136,11 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
         let why = format!("the calls of {name} would be deleted before: see its retention");
         section.check(needed <= signed(at.tool.retention), "window", &why);
     }
-    let needs_webhook = read.on.values().any(|action| *action == Action::Webhook);
+    let needs_webhook = read.on.values().any(|action| *action == Act::Webhook);
     let why = "there is no [webhook]";
     section.check(!needs_webhook || around.has_webhook, "on", why);
     let compensates = |kinds: [Kind; 2]| {
-        let is_one = |kind| read.on.get(kind) == Some(&Action::Compensate);
+        let is_one = |kind| read.on.get(kind) == Some(&Act::Compensate);
         kinds.iter().any(is_one)
     };
     let undoes = |at: &ToolAt| matches!(at.tool.compensation, compensation::Policy::By(_));
@@ -149,7 +149,7 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
     for at in tools.iter().filter(|at| is_needed && !undoes(at)) {
         section.mistake("on", &format!("{} declares no compensation", at.tool.name));
     }
-    if read.on.get(&Kind::Missing) == Some(&Action::Compensate) {
+    if read.on.get(&Kind::Missing) == Some(&Act::Compensate) {
         for at in tools.iter().filter(|at| !at.has_probe()) {
             let why = format!(
                 "what is missing is undone only if its tool says so, too: {} has no probe",
@@ -172,7 +172,7 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
 
 /// What is adopted has the key that the tool got, and is a call of that tool.
 fn check_adoption(read: &Reconciliation, section: &Section<'_, '_>) {
-    if read.on.get(&Kind::Orphan) != Some(&Action::Adopt) {
+    if read.on.get(&Kind::Orphan) != Some(&Act::Adopt) {
         return;
     }
     for source in &read.sources {

@@ -1,14 +1,13 @@
 //! Whether the ledger and a system behind the tools agree.
 //!
-//! The calls of a window are held against the effects that the system shows. Must not know where
-//! either comes from.
+//! Compares the calls of a window with the effects that the system shows. Must not know where either comes from.
 //!
-//! A call is said to be missing only if its effect surely lies within what the system was asked for; an item
-//! is said to belong to no call only if no call of its key is known at all. What cannot be told is counted, not guessed.
+//! A call counts as missing only if its effect surely lies within the time for which the system was asked. An item
+//! counts as an orphan only if no call of its key is known at all. An undecided case is counted, and never guessed.
 
-pub mod anomaly; // as it is kept and worked on, and what persons ask for
-pub mod pairing; // items and calls, put together
-pub mod revalidate; // whether it still holds when it is acted on
+pub mod anomaly; // an anomaly as a stored case, and its states
+pub mod pairing; // each item with its call
+pub mod revalidate; // whether an anomaly still holds when a worker acts on it
 
 use std::fmt;
 
@@ -87,7 +86,7 @@ impl Path {
     /// Reads `/args/…` or `/result/…`.
     ///
     /// # Errors
-    /// It is neither.
+    /// Another text.
     pub fn read(text: &str) -> Result<Self, String> {
         let rest = |root: &str| text.strip_prefix(root).filter(|rest| rest.starts_with('/'));
         let (root, rest) = match (rest("/args"), rest("/result")) {
@@ -139,7 +138,7 @@ pub struct Rules {
     pub status: Option<Pointer>,
     /// An item in one of these states is not an effect any more.
     pub ignore: Vec<String>,
-    /// Whether items without a key belong to others, and are no orphans.
+    /// Whether items without a key are those of others, and so no orphans.
     pub ignores_keyless: bool,
 }
 
@@ -150,9 +149,9 @@ pub struct Item {
     id: Option<String>,
     call_id: Option<CallId>,
     fields: Vec<Option<Value>>,
-    /// Whether the item is an effect that was not taken back.
+    /// Whether the item is an effect that was not undone.
     counts: bool,
-    /// When it was made, as the source says.
+    /// When the effect was made, as the source says.
     made_at: Option<Timestamp>,
     /// The item as the source sent it.
     pub raw: Bytes,
@@ -162,23 +161,14 @@ impl Rules {
     /// Reads an item.
     pub fn item(&self, item: &Value) -> Item {
         let at = |pointer: &Pointer| item.pointer(pointer.as_str());
-        let status = self.status.as_ref().and_then(at).and_then(text);
+        let text_at = |pointer: &Option<Pointer>| pointer.as_ref().and_then(at).and_then(text);
+        let fields = self.compare.iter();
         Item {
             key: at(&self.key).and_then(text),
-            id: self.id.as_ref().and_then(at).and_then(text),
-            call_id: self
-                .call_id
-                .as_ref()
-                .and_then(at)
-                .and_then(text)
-                .and_then(|id| id.parse().ok())
-                .map(CallId),
-            fields: self
-                .compare
-                .iter()
-                .map(|compare| at(&compare.item).cloned())
-                .collect(),
-            counts: status.is_none_or(|status| !self.ignore.contains(&status)),
+            id: text_at(&self.id),
+            call_id: text_at(&self.call_id).and_then(|id| id.parse().ok().map(CallId)),
+            fields: fields.map(|both| at(&both.item).cloned()).collect(),
+            counts: text_at(&self.status).is_none_or(|status| !self.ignore.contains(&status)),
             made_at: self.time.as_ref().and_then(at).and_then(moment),
             raw: item.to_string().into(),
         }
@@ -193,9 +183,7 @@ impl Item {
     }
 }
 
-/// Names and numbers as texts.
-///
-/// One side may have quotes where the other has none.
+/// Names and numbers as texts, because one side may quote a number where the other does not.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.is_empty() && text != redact::MASK => Some(text.clone()),
@@ -204,9 +192,17 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
+/// The first characters of a text, with `…` for the rest.
+fn beginning(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// A time as sources write it: RFC 3339, or seconds or milliseconds since 1970.
 fn moment(value: &Value) -> Option<Timestamp> {
-    /// As seconds this is the year 5138, as milliseconds 1973.
+    /// Read as seconds it is in the year 5138, read as milliseconds in 1973.
     const MILLISECONDS_FROM: i64 = 100_000_000_000;
     match value {
         Value::String(text) => text.parse().ok(),
@@ -218,12 +214,12 @@ fn moment(value: &Value) -> Option<Timestamp> {
     }
 }
 
-/// The window of a run: calls whose effect came in this time are judged.
+/// The window of a run: it judges calls whose effect came in this time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     pub since: Timestamp,
     pub until: Timestamp,
-    /// How much the source's window is wider, on both sides.
+    /// By how much the source's window is wider, on both sides.
     pub margin: SignedDuration,
 }
 
@@ -232,15 +228,13 @@ impl Window {
     ///
     /// It begins where the last one ended, if calls of that time are kept.
     pub fn next(
-        before: Option<Timestamp>,
+        last: Option<Timestamp>,
         oldest: Timestamp,
         end: Timestamp,
         longest: SignedDuration,
         margin: SignedDuration,
     ) -> Option<Self> {
-        let since = before
-            .unwrap_or_else(|| super::time::before(end, longest))
-            .max(oldest);
+        let since = last.unwrap_or_else(|| before(end, longest)).max(oldest);
         let until = end.min(after(since, longest));
         (since < until).then_some(Self {
             since,
@@ -249,7 +243,7 @@ impl Window {
         })
     }
 
-    /// The time for which a source is asked. It never ends after `now`.
+    /// The time for which a source is asked. It does not end after `now`, unless the window does.
     pub fn of_source(&self, now: Timestamp) -> (Timestamp, Timestamp) {
         (
             before(self.since, self.margin),
@@ -265,7 +259,7 @@ impl Window {
 
     /// The time from which the ledger is read.
     ///
-    /// It has no end: every call whose effect the source has was claimed before.
+    /// It needs no end: every call whose effect the source has was claimed before.
     pub fn of_ledger(&self) -> Timestamp {
         before(self.since, self.margin + self.margin)
     }
@@ -282,7 +276,7 @@ pub fn oldest(now: Timestamp, kept: SignedDuration, margin: SignedDuration) -> T
 pub struct Anomaly {
     pub kind: Kind,
     pub source: String,
-    /// The value by which item and call were joined; empty for an item without one.
+    /// The value by which item and call were joined; empty for an item without a key.
     pub key: String,
     pub call_id: Option<CallId>,
     /// The id of the surplus effect, or of the call, among all of this kind.
@@ -290,27 +284,27 @@ pub struct Anomaly {
     pub detail: String,
     /// The doubt because of which nothing is undone.
     pub doubt: Option<Doubt>,
-    /// Of several effects of a key without a call, why this is not the one that is adopted.
+    /// Why another effect of the key is the one to adopt, where no call has the key.
     pub rival: Option<String>,
     pub item: Option<Item>,
 }
 
-/// Why it is in doubt that an effect is too much. Nothing is undone on a guess.
+/// Why an effect may not be one too many. Nothing is undone on a guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
     /// The ledger is younger than the call may be, or has lost data since.
     Young,
-    /// There are too many calls to look through.
+    /// The calls that may have made the effect were too many to read.
     Unread,
-    /// Some calls have values that cannot be read, by which they would be joined.
+    /// The values by which some calls are joined cannot be read.
     Unreadable,
     /// The effect names a call that the ledger does not know.
     Stranger,
-    /// No result says which of the effects is the right one.
+    /// No result names the effect that stays.
     Untold,
     /// The source has no effect of any call in the window.
     Silent,
-    /// The effect may be that of another call with the same key.
+    /// The effect may be that of a forgotten call with the same key.
     Forgotten,
 }
 
@@ -353,26 +347,6 @@ pub struct Comparison {
     pub undecided: u64,
     /// The anomalies, in a fixed order.
     pub anomalies: Vec<Anomaly>,
-}
-
-/// So many calls may be missing at a silent source: few calls may all have failed.
-const FEW: usize = 3;
-
-impl Comparison {
-    /// A source that shows no effect of any call is not believed.
-    fn doubted_if_silent(mut self) -> Self {
-        let missing = self
-            .anomalies
-            .iter()
-            .filter(|anomaly| anomaly.kind == Kind::Missing)
-            .count();
-        if self.matched == 0 && missing > FEW {
-            self.anomalies
-                .iter_mut()
-                .for_each(|anomaly| anomaly.doubt = Some(Doubt::Silent));
-        }
-        self
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Calls that are known, named or looked for, and effects that they may have made.
+//! Calls that are known, named by items or looked for, and their effects.
 
 use super::*;
 
@@ -11,7 +11,10 @@ fn items_without_a_call_name_the_calls_to_look_for() {
     let items = vec![rules.item(&with(item(1), "call", FIRST))];
     let mut pairing = Pairing::new(&rules, window(), items);
     assert!(pairing.has_strangers());
-    assert_eq!(pairing.names_to_look_for(), [CallId(Uuid::from_u128(1))]);
+    assert_eq!(
+        pairing.names_to_look_for(),
+        [CallId(Uuid::from_u128(1))].into()
+    );
     pairing.add(&call(1, 10, succeeded(1)));
     assert!(!pairing.has_strangers());
     assert_eq!(pairing.finish(&[]).anomalies, []);
@@ -63,7 +66,7 @@ fn a_call_that_an_item_without_its_key_names_is_not_missing() {
 }
 
 #[test]
-fn older_calls_are_looked_for_where_there_are_more_effects_than_calls_that_had_one() {
+fn older_calls_are_looked_for_where_effects_outnumber_executed_calls() {
     let older = |call: &Record, items: &[Value]| {
         let rules = naming_calls();
         let items = items.iter().map(|item| rules.item(item)).collect();
@@ -92,7 +95,7 @@ fn older_calls_are_looked_for_where_there_are_more_effects_than_calls_that_had_o
 }
 
 #[test]
-fn what_an_unread_call_may_have_made_settles_nothing() {
+fn an_effect_that_an_unread_call_may_have_made_settles_nothing() {
     let rules = naming_calls();
     let settled = |item: &Value, doubts: &[Doubt]| {
         let mut pairing = Pairing::new(&rules, window(), vec![rules.item(item)]);
@@ -110,7 +113,7 @@ fn what_an_unread_call_may_have_made_settles_nothing() {
 }
 
 #[test]
-fn what_was_made_before_the_ledger_knew_every_call_needs_proof_to_be_a_surplus() {
+fn an_effect_older_than_the_whole_ledger_is_surplus_only_with_proof() {
     for (since, known) in [
         (None, false),
         (Some(at(801)), false),
@@ -146,8 +149,8 @@ fn what_was_made_before_the_ledger_knew_every_call_needs_proof_to_be_a_surplus()
 }
 
 #[test]
-fn an_item_that_names_its_call_is_no_other_calls() {
-    // The same key, forgotten and called again: the first has made it, the second is unknown.
+fn an_item_belongs_only_to_the_call_that_it_names() {
+    // The key was forgotten and called again: the first call has made the effect, the second is unknown.
     let first = call(1, 500, succeeded(7));
     let mut second = call(2, 1_500, State::Unknown(String::new()));
     Arc::make_mut(&mut second.intent).lookup = first.intent.lookup;
@@ -158,7 +161,7 @@ fn an_item_that_names_its_call_is_no_other_calls() {
         std::slice::from_ref(&its),
     );
     assert_eq!((found.matched, brief(&found)), (1, vec![]));
-    // It was kept elsewhere, or is of another tool.
+    // The named call is in another ledger, or of another tool.
     let rules = naming_calls();
     let mut pairing = Pairing::new(&rules, window(), vec![rules.item(&its)]);
     pairing.add(&second);
@@ -187,7 +190,7 @@ fn nothing_is_surplus_while_its_call_may_have_been_executed() {
 }
 
 #[test]
-fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_were_not_read() {
+fn an_unknown_call_is_settled_if_all_calls_of_its_key_were_read() {
     let unknown = call(1, 1_500, State::Unknown(String::new()));
     let kinds = |is_read: bool| {
         let rules = rules();
@@ -223,7 +226,7 @@ fn an_unknown_call_is_settled_if_all_that_had_its_key_are_known_though_others_we
 
 #[test]
 fn an_effect_that_is_older_than_an_unknown_call_does_not_settle_it() {
-    // The key, forgotten with its first call, and asked for again: the second call was never executed.
+    // The key was forgotten with its first call and called again: the second call was never executed.
     let rules = Rules {
         time: Some(pointer("/made_at")),
         call_id: Some(pointer("/call")),
@@ -247,7 +250,7 @@ fn an_effect_that_is_older_than_an_unknown_call_does_not_settle_it() {
         (settled, found.anomalies.len(), found.undecided)
     };
     let by = |id: &str| (vec![Some(id.to_owned())], 1, 0);
-    // The margin is 100 seconds: so much may clocks differ.
+    // Clocks may differ by the margin of 100 seconds.
     assert_eq!(found(&[made("o1", 1_399)]), (vec![], 0, 1));
     assert_eq!(found(&[made("o1", 1_400)]), by("o1"));
     assert_eq!(
@@ -257,7 +260,7 @@ fn an_effect_that_is_older_than_an_unknown_call_does_not_settle_it() {
     );
     let its_own = with(made("o1", 1_000), "call", FIRST);
     assert_eq!(found(&[its_own]), by("o1"), "it says whose it is");
-    // The later one is the call's, whichever comes first.
+    // The later effect is that of the call, in whichever order they are listed.
     let (settled, ..) = found(&[made("o1", 1_000), made("o9", 1_505)]);
     assert_eq!(settled, [Some("o9".to_owned())]);
 }

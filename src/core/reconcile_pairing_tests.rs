@@ -1,4 +1,4 @@
-//! Which items and calls belong together, and how the rest is judged.
+//! Pairs of items and calls, and judgements of the rest.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn cancelled(item: Value) -> Value {
 #[test]
 fn one_name_under_two_keys_is_two_effects() {
     let (one, two) = (item(1), with(item(2), "id", "o1"));
-    // However often a list that moved on says them.
+    // A list that moves on between pages may repeat an item often.
     for again in [&one, &two] {
         let said = [one.clone(), two.clone(), again.clone()];
         let found = reconciled(&rules(), &[], &said);
@@ -90,10 +90,10 @@ fn only_items_that_are_effects_name_calls_to_look_for() {
     ];
     let mut pairing = pairing(&rules, &items);
     let ids = [1, 2].map(|id| CallId(Uuid::from_u128(id)));
-    assert_eq!(pairing.names_to_look_for(), ids);
+    assert_eq!(pairing.names_to_look_for(), ids.into());
     pairing.mark_known(&call(1, 10, succeeded(1)));
-    assert_eq!(pairing.names_to_look_for(), ids[1..]);
-    assert_eq!(pairing.names_to_look_for(), ids[1..]);
+    assert_eq!(pairing.names_to_look_for(), [ids[1]].into());
+    assert_eq!(pairing.names_to_look_for(), [ids[1]].into());
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_call_that_an_item_names_has_had_that_effect_and_no_other() {
 }
 
 #[test]
-fn older_calls_are_read_only_of_keys_that_unknown_calls_have() {
+fn older_calls_are_read_only_for_keys_of_unknown_calls() {
     let read = |rules: &Rules, key: &str, state| {
         let items = [item(1), with(item(1), "id", "o9")];
         let items = items.map(|item| with(item, "key", key));
@@ -151,7 +151,7 @@ fn a_call_whose_key_cannot_be_read_may_have_made_any_item_unless_it_failed() {
 }
 
 #[test]
-fn a_call_is_judged_by_when_its_effect_may_have_come() {
+fn a_call_is_judged_by_the_time_of_its_effect() {
     let at_times = |created: i64, attempts, updated: i64, lease: i64| {
         let mut call = call(1, created, succeeded(1));
         (call.attempts, call.updated_at) = (attempts, at(updated));
@@ -163,16 +163,16 @@ fn a_call_is_judged_by_when_its_effect_may_have_come() {
         (found.anomalies.len(), found.undecided)
     };
     assert_eq!(at_times(1_500, 1, 1_510, 1_540), (1, 0));
-    // It changed again after it had ended: its lease says when it ended at the latest.
+    // The record changed again after the call had ended: it ended when its lease did, at the latest.
     assert_eq!(at_times(1_500, 1, 2_500, 1_540), (1, 0));
     assert_eq!(at_times(1_500, 1, 2_500, 2_000), (0, 0));
-    // The border lies a margin before the window; only then it counts when an earlier run began.
+    // The border lies a margin before the window. The begin counts only where an earlier run was possible.
     assert_eq!(at_times(900, 2, 1_510, 1_540), (1, 0));
     assert_eq!(at_times(899, 2, 1_510, 1_540), (0, 1));
     assert_eq!(at_times(900, 1, 1_510, 1_540), (1, 0));
     assert_eq!(at_times(899, 1, 1_510, 1_540), (0, 1));
     assert_eq!(at_times(10, 2, 2_510, 2_540), (0, 0));
-    // It ran for the first time long after it had been asked for.
+    // The call ran for the first time long after its request.
     let mut late = call(1, 1_500, succeeded(1));
     Arc::make_mut(&mut late.intent).created_at = at(10);
     assert_eq!(reconciled(&rules(), &[late], &[]).anomalies.len(), 1);
@@ -203,7 +203,7 @@ fn only_calls_that_succeeded_are_counted_as_undecided() {
 }
 
 #[test]
-fn an_effect_that_is_left_of_a_compensated_call_is_too_much() {
+fn a_remaining_effect_of_a_compensated_call_is_surplus() {
     let compensated = |content: Option<&str>| {
         let content = content.map(|json| Content::Kept(json.to_owned().into()));
         call(1, 1_500, State::Compensated(content))
@@ -223,7 +223,7 @@ fn an_effect_that_is_left_of_a_compensated_call_is_too_much() {
         &[(Kind::Duplicate, "o9")],
     );
     assert_eq!(found.anomalies[0].doubt, None);
-    // What was taken back is the call's; what is there is not.
+    // The undone effect is that of the call; the remaining one is not.
     check(
         &[compensated(None)],
         &[another(), cancelled(item(1))],
@@ -233,7 +233,7 @@ fn an_effect_that_is_left_of_a_compensated_call_is_too_much() {
 }
 
 #[test]
-fn what_a_running_call_may_have_made_is_counted_and_no_more_said() {
+fn an_effect_that_a_running_call_may_have_made_is_undecided() {
     let items = [
         item(1),
         with(item(1), "id", "o8"),
@@ -256,7 +256,7 @@ fn a_difference_is_told_in_few_words() {
         );
         found.anomalies[0].detail.clone()
     };
-    // With its quotation marks a hundred characters.
+    // 100 characters, quotation marks included.
     let full = "x".repeat(98);
     assert_eq!(
         told(json!(full)),
@@ -276,7 +276,7 @@ fn a_difference_is_told_in_few_words() {
 }
 
 #[test]
-fn an_effect_that_names_another_call_than_its_own_is_a_strangers() {
+fn an_effect_that_names_another_call_is_in_doubt() {
     let stranger = || with(item(1), "call", SECOND);
     let doubt = |state, items: &[Value]| {
         let found = reconciled(&naming_calls(), &[call(1, 1_500, state)], items);
@@ -370,7 +370,7 @@ fn a_surplus_effect_is_that_of_the_call_that_it_names_or_of_the_last_that_has_ru
         surplus(&failed_second, &items),
         [(Kind::Orphan, 2, None), (Kind::Duplicate, 1, None)]
     );
-    // The first call takes no effect that says that it is the second's.
+    // The first call does not take the effect that names the second.
     assert_eq!(
         surplus(
             &both,
@@ -381,13 +381,13 @@ fn a_surplus_effect_is_that_of_the_call_that_it_names_or_of_the_last_that_has_ru
             (Kind::Duplicate, 2, Some(Doubt::Untold))
         ]
     );
-    // A call that is not known may be one of before.
+    // An unknown call id may be that of an earlier, forgotten call.
     let stranger = "00000000-0000-0000-0000-000000000009";
     assert_eq!(surplus(&both[..1], &[names("x1", stranger)]), []);
 }
 
 #[test]
-fn a_call_whose_server_only_asked_is_not_missing() {
+fn a_call_whose_server_only_asked_questions_is_not_missing() {
     let with_result = |result: &'static str| {
         let content = Content::Kept(result.into());
         call(1, 1_500, State::Succeeded(content))

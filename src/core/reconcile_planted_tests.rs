@@ -14,7 +14,7 @@ enum Plant {
     Mismatch,
     Settled,
     FailedButThere,
-    /// None of these is an anomaly.
+    /// Changes that are no anomalies.
     Running,
     Unknown,
     Failed,
@@ -40,9 +40,9 @@ fn plants() -> impl Strategy<Value = Plant> {
 }
 
 proptest! {
-    /// This holds in whatever order calls and items come.
+    /// The order of calls and items does not matter.
     #[test]
-    fn what_is_planted_is_found_exactly(
+    fn planted_anomalies_are_found_and_no_others(
         plants in prop::collection::vec((plants(), 1_000..1_990_i64), 0..40), turn in any::<prop::sample::Index>(),
     ) {
         let (mut calls, mut items, mut expected) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,10 +1,10 @@
-//! Whether an anomaly still holds when it is acted on.
+//! Checks before an act on an anomaly.
 
 use super::*;
 use crate::core::work::{Blocked, Blocker};
 
 #[test]
-fn what_is_missing_is_asked_for_by_its_key_before_it_is_undone() {
+fn a_missing_effect_is_probed_for_before_its_call_is_undone() {
     use crate::core::unknown::Finding;
     use revalidate::missing;
     assert_eq!(missing(&Finding::NotFound), Ok(()));
@@ -20,7 +20,7 @@ fn what_is_missing_is_asked_for_by_its_key_before_it_is_undone() {
 }
 
 #[test]
-fn what_was_resolved_as_failed_and_is_there_is_not_shown_as_settled() {
+fn a_call_resolved_as_failed_contradicts_a_source_that_has_its_effect() {
     use revalidate::unsettled;
     let of = |state| unsettled(Some(&call(1, 1_500, state)));
     assert_eq!(of(succeeded(1)), Ok(()));
@@ -37,7 +37,7 @@ fn what_was_resolved_as_failed_and_is_there_is_not_shown_as_settled() {
 }
 
 #[test]
-fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
+fn a_surplus_effect_is_checked_again_before_it_is_undone() {
     use revalidate::surplus;
     let of = |kind, state| surplus(kind, Some(&call(1, 1_500, state)), "o1");
     let blocker = |result: Result<(), Blocked>| result.map_err(|why| why.blocker);
@@ -58,7 +58,7 @@ fn a_surplus_effect_is_looked_at_again_before_it_is_undone() {
 }
 
 #[test]
-fn a_second_effect_of_an_adopted_call_may_be_undone_and_its_own_may_not() {
+fn only_a_second_effect_of_an_adopted_call_may_be_undone() {
     use crate::core::record::AttemptId;
     use revalidate::surplus;
     let adopted = adopted_from("o1");
@@ -136,7 +136,7 @@ fn an_adopted_call_is_undone_with_its_effect_and_in_one_way_only() {
 }
 
 #[test]
-fn a_call_is_undone_only_if_it_is_known_how_it_ends_and_no_person_lets_it_stand() {
+fn a_call_is_undone_only_if_its_outcome_is_known_and_no_person_lets_it_stand() {
     use crate::core::record::Undo;
     let of = |state| revalidate::call(&call(1, 1_500, state));
     for ended in [succeeded(1), failed(), State::Stuck(None)] {

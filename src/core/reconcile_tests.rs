@@ -1,4 +1,4 @@
-//! Which anomalies are found, and which are not.
+//! Anomalies that are found, and cases that are none.
 
 #[path = "reconcile_known_tests.rs"]
 mod known;
@@ -104,7 +104,6 @@ fn key_of(id: u128) -> String {
     Lookup::new("shop", "t", &format!("k{id}")).for_tool()
 }
 
-/// The effect of this call.
 /// The first call, adopted from an effect, with no result.
 fn adopted_from(effect: &str) -> Record {
     let content = Content::Unavailable("it was adopted".into());
@@ -159,7 +158,7 @@ const SECOND: &str = "00000000-0000-0000-0000-000000000002";
 const FIRST: &str = "00000000-0000-0000-0000-000000000001";
 
 #[test]
-fn what_agrees_is_counted_and_nothing_else_said() {
+fn a_call_that_agrees_with_its_item_is_only_counted() {
     check(&[call(1, 1_500, succeeded(1))], &[item(1)], 1, &[]);
     check(&[], &[], 0, &[]);
 }
@@ -236,7 +235,7 @@ fn the_effect_that_the_result_names_stays_and_if_it_names_none_nothing_is_undone
 }
 
 #[test]
-fn what_is_still_under_way_or_near_the_border_is_no_alarm() {
+fn calls_under_way_or_near_the_border_of_the_window_are_no_anomalies() {
     check(&[call(1, 1_500, State::Running)], &[item(1)], 0, &[]);
     check(&[call(1, 1_500, State::Running)], &[], 0, &[]);
     check(
@@ -261,7 +260,7 @@ fn what_is_still_under_way_or_near_the_border_is_no_alarm() {
 }
 
 #[test]
-fn a_call_that_was_long_in_doubt_is_counted_and_not_guessed_at() {
+fn a_call_that_was_unknown_for_long_is_counted_as_undecided() {
     let compensated = Record {
         attempts: 2,
         ..call(1, 1_500, succeeded(1))
@@ -277,7 +276,7 @@ fn a_call_that_was_long_in_doubt_is_counted_and_not_guessed_at() {
 }
 
 #[test]
-fn what_was_taken_back_at_the_source_does_not_count_as_surplus_and_is_not_missing() {
+fn an_effect_undone_at_the_source_is_neither_surplus_nor_missing() {
     let cancelled = || with(item(1), "status", "cancelled");
     check(&[call(1, 1_500, succeeded(1))], &[cancelled()], 1, &[]);
     check(&[], &[cancelled()], 0, &[]);
@@ -297,7 +296,7 @@ fn what_was_taken_back_at_the_source_does_not_count_as_surplus_and_is_not_missin
 }
 
 #[test]
-fn an_item_that_is_said_twice_is_one_effect() {
+fn an_item_that_is_listed_twice_is_one_effect() {
     let ok = || call(1, 1_500, succeeded(1));
     check(&[ok()], &[item(1), item(1)], 1, &[]);
     check(
@@ -318,7 +317,7 @@ fn an_item_that_is_said_twice_is_one_effect() {
 }
 
 #[test]
-fn items_without_a_key_may_be_other_peoples() {
+fn items_without_a_key_may_be_those_of_others() {
     let rules = Rules {
         ignores_keyless: true,
         ..rules()
@@ -334,7 +333,7 @@ fn items_without_a_key_may_be_other_peoples() {
 }
 
 #[test]
-fn calls_are_joined_by_what_stands_in_them() {
+fn calls_are_joined_by_values_in_arguments_and_results() {
     let by = |text: &str| Rules {
         join: Join::At(Path::read(text).expect("a path")),
         ..rules()
@@ -367,7 +366,7 @@ fn calls_are_joined_by_what_stands_in_them() {
 }
 
 #[test]
-fn only_what_is_surely_the_calls_own_is_compared() {
+fn only_an_item_that_is_surely_the_calls_is_compared() {
     let by = Path::read("/args/business_id").expect("a path");
     let business = Rules {
         join: Join::At(by),
@@ -410,7 +409,7 @@ fn only_what_is_surely_the_calls_own_is_compared() {
 }
 
 #[test]
-fn nothing_is_believed_of_a_source_that_has_none_of_many_calls() {
+fn a_source_that_lacks_many_calls_and_has_none_is_in_doubt() {
     let calls: Vec<_> = (1..6).map(|id| call(id, 1_500, succeeded(id))).collect();
     for (calls, items, is_believed) in [
         (&calls[..4], vec![], false),

@@ -27,7 +27,7 @@ fn each_window_begins_where_the_last_one_ended_as_far_as_calls_are_kept() {
         (None, 950, 1_000, Some((950, 1_000))),
         (Some(960), 0, 1_000, Some((960, 1_000))),
         (Some(960), 980, 1_000, Some((980, 1_000))),
-        // What is missed is made up for, a longest window at a time.
+        // Runs catch up on missed time, one longest window at a time.
         (Some(300), 0, 1_000, Some((300, 400))),
         (Some(999), 0, 1_000, Some((999, 1_000))),
         (Some(1_000), 0, 1_000, None),
@@ -43,7 +43,7 @@ fn each_window_begins_where_the_last_one_ended_as_far_as_calls_are_kept() {
 }
 
 #[test]
-fn a_source_is_asked_for_more_than_the_window_and_never_for_the_future() {
+fn a_source_is_asked_for_a_wider_window_but_not_for_the_future() {
     let window = window();
     for (now, until) in [
         (5_000, 2_100),
@@ -65,7 +65,7 @@ fn calls_are_judged_as_long_as_all_that_may_have_made_an_effect_are_kept() {
 }
 
 #[test]
-fn what_is_empty_or_masked_is_no_key_and_no_id() {
+fn an_empty_or_masked_value_is_no_key_and_no_id() {
     let read = |value: Value| text(&value);
     assert_eq!(read(json!("a")), Some("a".to_owned()));
     assert_eq!(read(json!(7)), Some("7".to_owned()));

@@ -1,17 +1,17 @@
 //! An anomaly as a stored case, and its states.
 //!
-//! Each is a document, and gateways compete for it like for any other [`Work`].
+//! Each case is a document, and gateways compete for it like for any other [`Work`].
 
-mod case; // as it is kept
-mod listed; // as a report lists it
-mod person; // what persons ask for
+mod case; // the case, and how it is stored
+mod listed; // an anomaly in a report
+mod person; // requests of persons
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 pub use self::case::{Case, Terms, Undoing};
-pub use self::listed::{Act, Acted, Action, Listed, MAX_SHOWN, Request, Showing, State};
+pub use self::listed::{Act, Acted, Listed, MAX_SHOWN, Request, Showing, State};
 use self::person::{Verdict, verdict};
 use super::Kind;
 use crate::core::record::{CallId, Record, State as CallState};
@@ -19,7 +19,7 @@ use crate::core::time::after;
 use crate::core::tool::{Dedup, Tool};
 use crate::core::work::{self, Blocked, Blocker, Due, Work};
 
-/// How many tries to undo, and the waits between them.
+/// How many tries an act gets, and the pauses between them.
 const TRIES: u32 = 12;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
@@ -30,7 +30,7 @@ pub enum Event {
     /// A run has found the anomaly again.
     ///
     /// `again` is the case as it would be made now. `by_person`: an operator asked for that run. Here and below `is_lost`:
-    /// the call that it was [adopted as](Case::adopted_as) is not in the ledger any more.
+    /// the ledger has lost the call that the effect was [adopted as](Case::adopted_as).
     Found {
         again: Box<Case>,
         by_person: bool,
@@ -60,23 +60,23 @@ pub enum End {
     Unwanted,
     /// The effect is a call of the ledger now.
     Adopted(CallId),
-    /// Another call has its key, so that it was not adopted.
+    /// Another call has its key, so it was not adopted.
     Held {
         call_id: CallId,
         holder: Holder,
     },
 }
 
-/// What the call that has the key of an effect says of that effect.
+/// The call that has the key of an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// It has failed: it is not its effect.
+    /// The call has failed, so the effect is not its effect.
     Failed,
-    /// It may have had an effect of its own: this one is most likely one too many.
+    /// The call may have had an effect of its own, so this one is most likely one too many.
     HasRun,
-    /// Its tool executes a key once: it may have been told of just this effect.
+    /// The call's tool executes a key once, so it may have answered with just this effect.
     Deduplicated,
-    /// It was adopted from another effect: this one is a second effect of one intent, or that of another intent.
+    /// The call was adopted from another effect of the same intent, or of another one.
     Adopted,
 }
 
@@ -101,7 +101,7 @@ pub enum Illegal {
     /// The case stays as it is.
     Kept,
     NotDue,
-    /// Something else is done, or being done; says what.
+    /// Another act was done or begun, or the request cannot be met; says why.
     Contrary(String),
 }
 
@@ -128,7 +128,7 @@ pub fn next(
         ..case.clone()
     };
     let policy = work::Policy {
-        // A webhook may be down for long.
+        // A webhook may be down for long, so it has no bound of tries.
         tries: (case.listed.action != Act::Webhook).then_some(TRIES),
         waits: None,
         base: FIRST_PAUSE,
@@ -140,22 +140,15 @@ pub fn next(
             again,
             by_person,
             is_lost,
-        } if is_reopened(case, &again.listed, *by_person, *is_lost) => {
-            let is_open = again.state == State::Open;
-            Case {
-                // What was decided on stays: it may have been begun.
-                undoing: case.undoing.clone(),
-                decides: case.decides,
-                found_at: now,
-                work: Work {
-                    due: if is_open { Due::At(now) } else { Due::Never },
-                    ..Work::due_at(now)
-                },
-                version: changed.version,
-                created_at: case.created_at,
-                ..(**again).clone()
-            }
-        }
+        } if is_reopened(case, &again.listed, *by_person, *is_lost) => Case {
+            // A compensation that was decided stays: it may have been begun.
+            undoing: case.undoing.clone(),
+            found_at: now,
+            work: again.state.work(now),
+            version: changed.version,
+            created_at: case.created_at,
+            ..(**again).clone()
+        },
         Event::Found {
             again, by_person, ..
         } => refreshed(case, again, *by_person, now).ok_or(Illegal::Kept)?,
@@ -168,7 +161,7 @@ pub fn next(
             let taken = work::Event::Taken { until: *until };
             let work = case.work.next(&taken, &policy, now)?.work;
             Case {
-                // It counts from now on: a gateway that ends in the middle has tried it.
+                // The try counts from its begin, so that one counts whose gateway ends in the middle.
                 work: Work {
                     tries: work.tries + 1,
                     ..work
@@ -181,7 +174,7 @@ pub fn next(
             work: case.work.next(&work::Event::Freed, &policy, now)?.work,
             ..changed
         },
-        // Only what was taken can end.
+        // Work that no gateway has taken cannot end.
         Event::Ended { .. } if !case.work.due.is_taken() => return Err(Illegal::NotDue),
         Event::Ended { end, jitter } => {
             let rests = |state, error| Case {
@@ -209,7 +202,7 @@ pub fn next(
                 Err(blocked) => blocked,
             };
             let blocker = match blocked.blocker {
-                // How it ended is looked for again; that is no try.
+                // The outcome is looked for again later; that is no try.
                 Blocker::Unknown => Blocker::Busy,
                 blocker => blocker,
             };
@@ -235,7 +228,7 @@ pub fn next(
 
 /// A case whose effect is not adopted, because another call has its key.
 fn not_adopted(case: Case, call_id: CallId, holder: Holder) -> Case {
-    let so = match holder {
+    let why = match holder {
         Holder::Failed | Holder::HasRun => "",
         Holder::Deduplicated => {
             ", and its tool executes a key once: it may be that call's effect; run the reconciliation again"
@@ -244,7 +237,7 @@ fn not_adopted(case: Case, call_id: CallId, holder: Holder) -> Case {
             ", and was adopted from another effect: this one is a second effect of one intent, or that of another intent"
         }
     };
-    let detail = format!("{}; call {call_id} has its key{so}", case.listed.detail);
+    let detail = format!("{}; call {call_id} has its key{why}", case.listed.detail);
     let listed = Listed {
         kind: match holder {
             Holder::HasRun => Kind::Duplicate,
@@ -258,7 +251,7 @@ fn not_adopted(case: Case, call_id: CallId, holder: Holder) -> Case {
     Case { listed, ..case }
 }
 
-/// A case that a person asks for an act on. Without one nothing is done, ever.
+/// A case after the request of a person. `act`: `None` if nothing is to be done, ever.
 fn asked(
     changed: Case,
     act: Option<Act>,
@@ -266,9 +259,9 @@ fn asked(
     retention: SignedDuration,
     now: Timestamp,
 ) -> Case {
-    let (state, due) = match act {
-        Some(_) => (State::Open, Due::At(now)),
-        None => (State::Ignored, Due::Never),
+    let state = match act {
+        Some(_) => State::Open,
+        None => State::Ignored,
     };
     let listed = Listed {
         action: act.unwrap_or(changed.listed.action),
@@ -279,19 +272,16 @@ fn asked(
         listed,
         state,
         error: None,
-        work: Work {
-            due,
-            ..Work::due_at(now)
-        },
+        work: state.work(now),
         retain_until: act.is_none().then(|| after(now, retention)),
         ..changed
     }
 }
 
-/// A case at rest with what a run says of it now; `None`: that is nothing new.
+/// A case at rest with the findings of a later run; `None`: they are not new, or the case is not at rest.
 ///
-/// That is also whose effect it is: a call that had its key may be lost since. A run that a person asked for says at least
-/// when it was found.
+/// The call may differ from before: the ledger may have lost the call that had the key. A run that a person asked for
+/// changes at least the time at which the anomaly was found.
 fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Option<Case> {
     let may_be_acted_on = match case.state {
         State::Reported | State::GivenUp | State::Ignored => true,
@@ -307,7 +297,7 @@ fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Opti
         acted: case.listed.acted.clone(),
         ..again.listed.clone()
     };
-    // How a begun compensation was decided on follows from it.
+    // A compensation that was decided follows from the earlier effect.
     let effect = match case.undoing {
         Some(_) => case.effect.clone(),
         None => again.effect.clone(),
@@ -322,15 +312,13 @@ fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Opti
     })
 }
 
-/// Whether a rediscovered anomaly is worked on again.
+/// Whether an act is due again for an anomaly that a run has found again.
 ///
-/// What a person wants ignored is not.
-///
-/// Always if it was only reported, or was to settle a call that is still unknown; if given up, only on request. An
-/// adopted effect is, whatever is to be done about it, if the call that it became is lost: nothing keeps its repetition
-/// from being executed.
+/// Always if it was only reported, or if it settled a call that is unknown again. After it was given up, only in a run that
+/// a person asked for. Never if a person ignores it. An adopted effect is reopened whichever act is wanted, if the ledger
+/// has lost its call: otherwise nothing would keep a repetition from being executed.
 fn is_reopened(case: &Case, again: &Listed, by_person: bool, is_lost: bool) -> bool {
-    // What may have been undone is no effect of a call that has succeeded.
+    // An effect that may have been undone is not adopted as a call that has succeeded.
     let may_be_undone = again.action == Act::Adopt && case.undoing.is_some();
     if case.adopted_as().is_some() {
         return is_lost && again.call_id.is_none();

@@ -1,15 +1,15 @@
-//! Effects that were adopted, and whose calls are lost again.
+//! Adopted effects whose calls the ledger has lost.
 
 use super::*;
 
 /// An effect that was adopted as the call.
 fn adopted() -> Case {
-    ended(&taken(&case(Action::Adopt), 1), Ok(End::Adopted(CALL)), 2)
+    ended(&taken(&case(Act::Adopt), 1), Ok(End::Adopted(CALL)), 2)
 }
 
-/// An effect that was not, because the call had its key.
+/// An effect that was not adopted, because a call had its key.
 fn held() -> Case {
-    ended(&taken(&case(Action::Adopt), 1), Ok(HELD), 2)
+    ended(&taken(&case(Act::Adopt), 1), Ok(HELD), 2)
 }
 
 fn found_when(case: &Case, again: Case, is_lost: bool) -> Result<Case, Illegal> {
@@ -24,9 +24,9 @@ fn found_when(case: &Case, again: Case, is_lost: bool) -> Result<Case, Illegal> 
 #[test]
 fn an_adopted_effect_whose_call_is_lost_is_an_orphan_again_and_can_be_adopted_again() {
     for (wanted, state, due) in [
-        (Action::Adopt, State::Open, Due::At(at(9))),
-        (Action::Report, State::Reported, Due::Never),
-        (Action::Webhook, State::Open, Due::At(at(9))),
+        (Act::Adopt, State::Open, Due::At(at(9))),
+        (Act::Report, State::Reported, Due::Never),
+        (Act::Webhook, State::Open, Due::At(at(9))),
     ] {
         let again = found_when(&adopted(), case(wanted), true).expect("it is taken up");
         assert_eq!(
@@ -35,20 +35,20 @@ fn an_adopted_effect_whose_call_is_lost_is_an_orphan_again_and_can_be_adopted_ag
         );
         assert_eq!(again.found_at, at(9), "after the loss");
     }
-    let reported = found_when(&adopted(), case(Action::Report), true).expect("it is taken up");
+    let reported = found_when(&adopted(), case(Act::Report), true).expect("it is taken up");
     let open = asked(&reported, Request::Adopt, 10).expect("it can be adopted");
     assert_eq!((open.state, open.listed.action), (State::Open, Act::Adopt));
 }
 
 #[test]
-fn an_adopted_effect_whose_call_is_there_stays_as_it_is_though_a_run_has_not_seen_the_call() {
-    for wanted in [Action::Adopt, Action::Report] {
+fn an_adopted_effect_stays_adopted_while_its_call_is_stored() {
+    for wanted in [Act::Adopt, Act::Report] {
         assert_eq!(
             found_when(&adopted(), case(wanted), false),
             Err(Illegal::Kept)
         );
     }
-    let mut of_failed = case(Action::Report);
+    let mut of_failed = case(Act::Report);
     of_failed.listed.call_id = Some(CALL.to_string());
     assert_eq!(
         found_when(&adopted(), of_failed, true),
@@ -58,7 +58,7 @@ fn an_adopted_effect_whose_call_is_there_stays_as_it_is_though_a_run_has_not_see
 }
 
 #[test]
-fn an_adoption_whose_call_is_lost_is_not_told_as_done() {
+fn an_adoption_whose_call_is_lost_is_refused_and_not_reported_as_done() {
     let asks = |is_lost| {
         let Event::Asked { acted, .. } = asks(Request::Adopt) else {
             panic!("a person asks");
@@ -72,13 +72,12 @@ fn an_adoption_whose_call_is_lost_is_not_told_as_done() {
 }
 
 #[test]
-fn whose_effect_it_is_follows_what_a_run_finds() {
+fn the_call_of_an_anomaly_follows_the_latest_run() {
     let ignored = asked(&held(), Request::Ignore, 3).expect("ignored");
     for (before, state) in [(held(), State::Reported), (ignored, State::Ignored)] {
         let refused = asked(&before, Request::Adopt, 4);
         assert!(matches!(refused, Err(Illegal::Contrary(_))), "{refused:?}");
-        let again =
-            found_when(&before, case(Action::Report), false).expect("it says something else");
+        let again = found_when(&before, case(Act::Report), false).expect("it says something else");
         assert_eq!(
             (again.state, again.listed.kind, again.listed.call()),
             (state, Kind::Orphan, None),
@@ -90,7 +89,7 @@ fn whose_effect_it_is_follows_what_a_run_finds() {
 }
 
 #[test]
-fn what_the_call_that_has_the_key_says_of_an_effect_depends_on_it_and_its_tool() {
+fn the_kind_of_holder_follows_from_the_call_and_its_tool() {
     use crate::core::call::tests::succeeded;
     use crate::core::record::Failure;
     use crate::core::tool::tests::tool;
@@ -119,8 +118,8 @@ fn what_the_call_that_has_the_key_says_of_an_effect_depends_on_it_and_its_tool()
 }
 
 #[test]
-fn what_may_be_the_effect_of_the_call_that_has_its_key_is_not_called_its_duplicate() {
-    let adopting = taken(&case(Action::Adopt), 1);
+fn an_effect_that_may_be_that_of_the_call_with_its_key_is_not_its_duplicate() {
+    let adopting = taken(&case(Act::Adopt), 1);
     for (holder, says) in [
         (Holder::Deduplicated, "its tool executes a key once"),
         (Holder::Adopted, "was adopted from another effect"),
@@ -149,15 +148,15 @@ fn of_several_effects_of_a_key_only_the_newest_is_adopted() {
         };
         Case::new("orders", "run 1", &found, &terms, at(0))
     };
-    assert_eq!(of(None, Action::Adopt).listed.action, Act::Adopt);
-    let older = of(Some("e2 is newer"), Action::Adopt);
+    assert_eq!(of(None, Act::Adopt).listed.action, Act::Adopt);
+    let older = of(Some("e2 is newer"), Act::Adopt);
     assert_eq!(older.listed.action, Act::Report);
     assert!(older.listed.detail.ends_with("; e2 is newer"));
     let contrary = Illegal::Contrary("e2 is newer".into());
     assert_eq!(asked(&older, Request::Adopt, 5), Err(contrary));
     assert!(asked(&older, Request::Compensate, 5).is_ok());
-    // Later it is the only one.
-    let event = found(of(None, Action::Report), false);
+    // In a later run it is the only effect of its key.
+    let event = found(of(None, Act::Report), false);
     let alone = next(&older, &event, RETENTION, at(6)).expect("that is new");
     assert!(asked(&alone, Request::Adopt, 7).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Properties of every anomaly, whatever its events.
+//! The states of cases, and the acts of persons.
 
 #[path = "anomaly_adopted_tests.rs"]
 mod adopted;
@@ -35,7 +35,7 @@ pub(crate) fn orphan() -> Anomaly {
     }
 }
 
-fn case(wanted: Action) -> Case {
+fn case(wanted: Act) -> Case {
     let terms = Terms {
         wanted: Some(wanted),
         retention: RETENTION,
@@ -87,34 +87,34 @@ fn ended(case: &Case, end: Result<End, Blocked>, second: i64) -> Case {
 
 /// A case in each of its states, and one under way.
 fn cases() -> Vec<(&'static str, Case)> {
-    let open = case(Action::Compensate);
+    let open = case(Act::Compensate);
     let worked = taken(&open, 1);
     vec![
-        ("reported", case(Action::Report)),
+        ("reported", case(Act::Report)),
         ("open", open),
         ("taken", worked.clone()),
         ("done", ended(&worked, Ok(End::Done), 2)),
         ("given up", ended(&worked, Err(Blocked::for_good("no")), 2)),
-        ("adopting", case(Action::Adopt)),
+        ("adopting", case(Act::Adopt)),
         ("told", {
-            let telling = taken(&case(Action::Webhook), 1);
+            let telling = taken(&case(Act::Webhook), 1);
             ended(&telling, Ok(End::Done), 2)
         }),
         (
             "ignored",
-            asked(&case(Action::Report), Request::Ignore, 3).expect("ignored"),
+            asked(&case(Act::Report), Request::Ignore, 3).expect("ignored"),
         ),
     ]
 }
 
 #[test]
 fn the_whole_grid() {
-    let again = |by_person| found(case(Action::Compensate), by_person);
+    let again = |by_person| found(case(Act::Compensate), by_person);
     let end = |end| Event::Ended { end, jitter: 1.0 };
     let events = [
         ("found", again(false)),
         ("found on request", again(true)),
-        ("found, reports", found(case(Action::Report), true)),
+        ("found, reports", found(case(Act::Report), true)),
         (
             "taken",
             Event::Taken {
@@ -158,7 +158,7 @@ fn the_whole_grid() {
 }
 
 #[test]
-fn a_case_is_stored_as_it_is() {
+fn a_case_comes_back_from_its_document_unchanged() {
     for (name, case) in cases() {
         let document = case.to_document();
         assert_eq!(Case::from_document(&document), Some(case), "{name}");
@@ -166,7 +166,7 @@ fn a_case_is_stored_as_it_is() {
 }
 
 #[test]
-fn what_fails_is_given_up_after_so_many_tries_and_a_webhook_is_told_until_its_time_is_over() {
+fn an_act_is_given_up_after_its_tries_and_a_webhook_after_its_time() {
     let fail = |mut case: Case| {
         let mut tries = 0;
         while case.state == State::Open && tries < 100 {
@@ -183,9 +183,9 @@ fn what_fails_is_given_up_after_so_many_tries_and_a_webhook_is_told_until_its_ti
         }
         tries
     };
-    assert_eq!(fail(case(Action::Compensate)), TRIES);
-    assert_eq!(fail(case(Action::Webhook)), 100);
-    let late = taken(&case(Action::Webhook), 5_000);
+    assert_eq!(fail(case(Act::Compensate)), TRIES);
+    assert_eq!(fail(case(Act::Webhook)), 100);
+    let late = taken(&case(Act::Webhook), 5_000);
     for blocked in [Blocked::busy("b"), Blocked::failed("f")] {
         assert_eq!(ended(&late, Err(blocked), 5_000).state, State::GivenUp);
     }
@@ -199,7 +199,7 @@ fn an_effect_is_undone_only_as_it_was_decided() {
         args: Value::Null,
     };
     let (decided, other) = (undoing("a"), undoing("b"));
-    let open = case(Action::Compensate);
+    let open = case(Act::Compensate);
     fn blocker<'a>(case: &'a Case, now: &Undoing) -> Result<&'a Undoing, Blocker> {
         case.undoing(now).map_err(|why| why.blocker)
     }
@@ -213,26 +213,16 @@ fn an_effect_is_undone_only_as_it_was_decided() {
     assert_eq!(blocker(&taken, &other), Err(Blocker::Final));
     let again = next(&taken, &event(&other, 9), RETENTION, at(5)).expect("due");
     assert_eq!(again.undoing, Some(decided.clone()), "it is decided once");
-    let older = Case {
-        decides: false,
-        ..again
-    };
-    assert_eq!(blocker(&older, &decided), Err(Blocker::Final));
-    let first = Case {
-        decides: false,
-        ..taken
-    };
-    assert_eq!(blocker(&first, &decided), Ok(&decided));
 }
 
 #[test]
-fn what_a_person_asks_for_is_kept_with_the_name_and_the_same_once_more_changes_nothing() {
+fn a_request_of_a_person_is_recorded_once() {
     for (request, state) in [
         (Request::Compensate, State::Open),
         (Request::Ignore, State::Ignored),
         (Request::Adopt, State::Open),
     ] {
-        let first = asked(&case(Action::Report), request, 5).expect("it can be asked for");
+        let first = asked(&case(Act::Report), request, 5).expect("it can be asked for");
         assert_eq!(first.state, state);
         let acted = first.listed.acted.clone().expect("an act");
         assert_eq!(
@@ -244,7 +234,7 @@ fn what_a_person_asks_for_is_kept_with_the_name_and_the_same_once_more_changes_n
             Case::from_document(&first.to_document()),
             Some(first.clone())
         );
-        let runs = found(case(Action::Compensate), true);
+        let runs = found(case(Act::Compensate), true);
         let found = next(&first, &runs, RETENTION, at(7)).unwrap_or(first);
         assert_eq!(
             found.state, state,
@@ -254,8 +244,8 @@ fn what_a_person_asks_for_is_kept_with_the_name_and_the_same_once_more_changes_n
 }
 
 #[test]
-fn what_was_ignored_may_be_undone_and_what_may_be_undone_is_not_ignored() {
-    let ignored = asked(&case(Action::Report), Request::Ignore, 5).expect("ignored");
+fn an_ignored_anomaly_may_be_undone_but_an_open_one_is_not_ignored() {
+    let ignored = asked(&case(Act::Report), Request::Ignore, 5).expect("ignored");
     let open = asked(&ignored, Request::Compensate, 6).expect("nothing was done");
     let contrary = Illegal::Contrary("it is open, and its action is compensate".into());
     assert_eq!(asked(&open, Request::Ignore, 7), Err(contrary));
@@ -266,7 +256,7 @@ fn what_was_ignored_may_be_undone_and_what_may_be_undone_is_not_ignored() {
 
 #[test]
 fn an_act_of_a_person_has_its_time_also_on_an_old_anomaly() {
-    let old = case(Action::Report);
+    let old = case(Act::Report);
     let late = RETENTION.as_secs() + 5;
     let acted = Acted {
         act: Request::Compensate,
@@ -282,13 +272,13 @@ fn an_act_of_a_person_has_its_time_also_on_an_old_anomaly() {
 }
 
 #[test]
-fn a_run_brings_what_an_anomaly_shows_up_to_date_and_nothing_else() {
+fn a_run_updates_only_the_findings_of_a_case_at_rest() {
     let before = ended(
-        &taken(&case(Action::Compensate), 1),
+        &taken(&case(Act::Compensate), 1),
         Err(Blocked::for_good("no")),
         2,
     );
-    let mut again = case(Action::Report);
+    let mut again = case(Act::Report);
     let found = |again: &Case, by_person| {
         let event = found(again.clone(), by_person);
         next(&before, &event, RETENTION, at(9))
@@ -312,13 +302,13 @@ fn a_run_brings_what_an_anomaly_shows_up_to_date_and_nothing_else() {
         ..before.clone()
     };
     assert_eq!(same, expected);
-    let by_person = found(&case(Action::Report), true).expect("found again");
-    assert_eq!(by_person.found_at, at(9), "since a loss, perhaps");
+    let by_person = found(&case(Act::Report), true).expect("found again");
+    assert_eq!(by_person.found_at, at(9), "a loss may have come in between");
 }
 
 #[test]
 fn only_an_orphan_with_a_key_of_the_gateways_own_is_adopted_and_not_what_may_be_undone() {
-    let reported = case(Action::Report);
+    let reported = case(Act::Report);
     let with = |change: &dyn Fn(&mut Case)| {
         let mut case = reported.clone();
         change(&mut case);
@@ -360,8 +350,8 @@ fn only_an_orphan_with_a_key_of_the_gateways_own_is_adopted_and_not_what_may_be_
 }
 
 #[test]
-fn what_is_not_adopted_because_a_call_has_its_key_is_that_calls_duplicate_unless_it_never_ran() {
-    let adopting = taken(&case(Action::Adopt), 1);
+fn an_effect_whose_key_a_call_holds_is_its_duplicate_unless_the_call_never_ran() {
+    let adopting = taken(&case(Act::Adopt), 1);
     let done = ended(&adopting, Ok(End::Adopted(CALL)), 2);
     assert_eq!(
         (done.state, done.listed.call()),
@@ -386,7 +376,7 @@ fn what_is_not_adopted_because_a_call_has_its_key_is_that_calls_duplicate_unless
 }
 
 #[test]
-fn what_may_have_been_undone_is_not_taken_up_to_be_adopted() {
+fn an_effect_that_may_have_been_undone_is_not_reopened_for_adoption() {
     let undoing = Undoing {
         tool: "cancel".into(),
         key: "a".into(),
@@ -397,11 +387,11 @@ fn what_may_have_been_undone_is_not_taken_up_to_be_adopted() {
             until: at(60),
             undoing,
         };
-        let open = case(Action::Compensate);
+        let open = case(Act::Compensate);
         let taken = next(&open, &event, RETENTION, at(1)).expect("it is due");
         ended(&taken, Err(Blocked::for_good("no")), 2)
     };
-    let again = found(case(Action::Adopt), true);
+    let again = found(case(Act::Adopt), true);
     for (undoing, state) in [(None, State::Open), (Some(undoing), State::GivenUp)] {
         let found = next(&given_up(undoing), &again, RETENTION, at(9)).expect("found again");
         assert_eq!(found.state, state);
@@ -409,9 +399,9 @@ fn what_may_have_been_undone_is_not_taken_up_to_be_adopted() {
 }
 
 #[test]
-fn where_the_configuration_adopts_only_what_can_be_adopted_is() {
+fn only_adoptable_effects_are_adopted_by_configuration() {
     let terms = Terms {
-        wanted: Some(Action::Adopt),
+        wanted: Some(Act::Adopt),
         retention: RETENTION,
         ..Terms::default()
     };
@@ -424,7 +414,7 @@ fn where_the_configuration_adopts_only_what_can_be_adopted_is() {
     let key = "b700221b7ed665c90e13a4fa78c6f69c";
     for (key, doubt, call_id, action) in [
         (key, None, None, Act::Adopt),
-        // After a loss every orphan is in doubt, and the claim of its key is not.
+        // After a loss of data every orphan is in doubt, but the claim of its key is not.
         (key, Some(Doubt::Young), None, Act::Adopt),
         (key, Some(Doubt::Stranger), None, Act::Adopt),
         (key, Some(Doubt::Silent), None, Act::Report),

@@ -1,10 +1,10 @@
-//! Cases as a whole: an event changes what it speaks of, and nothing else.
+//! Whole cases: an event changes only the members that it is about.
 
 use super::*;
 
-/// A case that was worked on before: no member has the value that a new one has.
+/// A case with a history: no member has the value of a new case.
 fn before(state: State, action: Act) -> Case {
-    let new = case(Action::Compensate);
+    let new = case(Act::Compensate);
     Case {
         listed: Listed {
             action,
@@ -15,7 +15,6 @@ fn before(state: State, action: Act) -> Case {
             key: "a".into(),
             args: Value::Null,
         }),
-        decides: false,
         error: Some("down".into()),
         state,
         work: Work {
@@ -45,15 +44,14 @@ fn rests(case: &Case, state: State, error: Option<&str>, second: i64) -> Case {
 }
 
 #[test]
-fn what_is_found_again_and_taken_up_keeps_its_age_and_what_was_decided_on() {
+fn a_reopened_case_keeps_its_age_and_its_compensation() {
     let reported = before(State::Reported, Act::Report);
     let again = Case {
         run: "run 2".into(),
-        ..case(Action::Compensate)
+        ..case(Act::Compensate)
     };
     let expected = Case {
         undoing: reported.undoing.clone(),
-        decides: false,
         found_at: at(9),
         work: Work::due_at(at(9)),
         version: 8,
@@ -65,7 +63,7 @@ fn what_is_found_again_and_taken_up_keeps_its_age_and_what_was_decided_on() {
 }
 
 #[test]
-fn what_is_taken_or_freed_changes_its_work_and_version_alone() {
+fn taking_and_freeing_a_case_changes_only_its_work_and_version() {
     let open = Case {
         work: Work::due_at(at(1)),
         ..before(State::Open, Act::Compensate)
@@ -96,7 +94,7 @@ fn what_is_taken_or_freed_changes_its_work_and_version_alone() {
 }
 
 #[test]
-fn the_end_of_the_work_is_kept_with_its_reason_and_for_its_time() {
+fn a_case_whose_work_has_ended_keeps_its_error_for_the_retention() {
     let taken = before(State::Open, Act::Adopt);
     for (end, expected) in [
         (Ok(End::Done), rests(&taken, State::Done, None, 5)),
@@ -120,7 +118,7 @@ fn the_end_of_the_work_is_kept_with_its_reason_and_for_its_time() {
 }
 
 #[test]
-fn what_blocks_the_work_is_kept_while_it_is_tried_again() {
+fn a_blocked_case_keeps_its_reason_until_the_next_try() {
     let taken = before(State::Open, Act::Compensate);
     let blocked = ended(&taken, Err(Blocked::failed("f")), 5);
     let due = blocked.work.due;
@@ -135,7 +133,7 @@ fn what_blocks_the_work_is_kept_while_it_is_tried_again() {
 }
 
 #[test]
-fn what_a_person_asks_for_begins_anew() {
+fn a_request_of_a_person_starts_new_tries() {
     let (reported, given_up) = (
         before(State::Reported, Act::Report),
         before(State::GivenUp, Act::Compensate),
@@ -173,7 +171,7 @@ fn asks_for(act: Request) -> Option<Acted> {
 }
 
 #[test]
-fn a_report_lists_a_case_as_it_is_now() {
+fn a_report_lists_the_present_state_of_a_case() {
     let done = before(State::Done, Act::Compensate);
     for new in [true, false] {
         let expected = Listed {
@@ -187,7 +185,7 @@ fn a_report_lists_a_case_as_it_is_now() {
 }
 
 #[test]
-fn only_what_is_done_and_was_to_be_adopted_is_a_call_now() {
+fn only_a_done_adoption_has_become_a_call() {
     for (state, action, is) in [
         (State::Done, Act::Adopt, true),
         (State::Open, Act::Adopt, false),
@@ -204,7 +202,7 @@ fn only_what_is_done_and_was_to_be_adopted_is_a_call_now() {
 }
 
 #[test]
-fn a_person_is_offered_what_would_be_done() {
+fn a_person_is_offered_the_requests_that_would_be_met() {
     use Request::{Adopt, Compensate, Ignore};
     let offered = cases()
         .into_iter()
@@ -226,7 +224,7 @@ fn a_person_is_offered_what_would_be_done() {
 }
 
 #[test]
-fn a_request_is_written_as_it_is_stored() {
+fn the_word_of_a_request_is_its_stored_form() {
     for request in Request::ALL {
         assert_eq!(serde_json::json!(request), request.as_str());
     }

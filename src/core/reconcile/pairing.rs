@@ -1,6 +1,6 @@
-//! Pairs the items of one source with their calls, and keeps the rest.
+//! Gathers the items of one source and their calls by key.
 
-mod judge; // what is left when each has what belongs to it
+mod judge; // pairs items and calls of each key, and judges the rest
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -14,7 +14,7 @@ use crate::core::record::{CallId, Content, Record, State};
 use crate::core::time::before;
 use crate::core::{json, redact};
 
-/// How likely a call is the reason of an item.
+/// How likely a call has made an item, the most likely first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     /// It succeeded within the window: the source must have its effect.
@@ -23,9 +23,9 @@ enum Standing {
     Succeeded,
     Unknown,
     Running,
-    /// It is compensated, or is to be.
+    /// It was undone, or is to be.
     Undone,
-    /// It surely has no effect.
+    /// It surely had no effect.
     Failed,
 }
 
@@ -37,13 +37,13 @@ struct Call {
     fields: Vec<Option<Value>>,
     /// Items that the call's result names.
     named: Vec<usize>,
-    /// Whether it was adopted from one of the effects of its key.
+    /// Whether the call was adopted from one of the effects of its key.
     is_adopted: bool,
-    /// Tenant, tool and key of an unknown call: earlier calls may have had them, too.
+    /// The name of an unknown call, which earlier calls may have had, too.
     name: Option<Name>,
 }
 
-/// Tenant, tool and key, which repetitions have in common.
+/// Tenant, tool and key, the same for all repetitions.
 pub type Name = (String, String, String);
 
 #[derive(Debug, Default)]
@@ -52,34 +52,35 @@ struct Group {
     calls: Vec<Call>,
 }
 
-/// Items of one source, waiting for their calls.
+/// The items of one source, and the calls that were found for them.
 pub struct Pairing<'a> {
     rules: &'a Rules,
     window: Window,
     items: Vec<Item>,
     groups: BTreeMap<String, Group>,
     seen: HashSet<CallId>,
-    /// Calls that items name, and those of them that exist, whatever their tools.
+    /// Calls that items name.
     named: HashSet<CallId>,
+    /// Those of the named calls that exist, of whichever tool.
     known: HashSet<CallId>,
-    /// Keys of items that are also keys of other tools' calls.
+    /// Keys of items that are also keys of calls, of whichever tool.
     claimed: HashSet<String>,
-    /// Keys of items of which every call is known, however old.
+    /// Keys of items for which every call has been read, however old.
     read: HashSet<String>,
     undecided: u64,
-    /// Whether there are calls that may have made any of the items.
+    /// Whether a call with an unreadable key may have made any of the items.
     is_blind: bool,
 }
 
 impl<'a> Pairing<'a> {
     /// Takes the items of a source, each id once.
     ///
-    /// A list that moved on between two pages says an item twice. The later one counts: it is still
-    /// one effect.
-    pub fn new(rules: &'a Rules, window: Window, said: Vec<Item>) -> Self {
-        let (mut items, mut places) = (Vec::<Item>::with_capacity(said.len()), HashMap::new());
-        for item in said {
-            // One name under two keys is two effects.
+    /// A list that moves on between two pages shows an item twice. That is one effect, and the later
+    /// item counts.
+    pub fn new(rules: &'a Rules, window: Window, listed: Vec<Item>) -> Self {
+        let (mut items, mut places) = (Vec::<Item>::with_capacity(listed.len()), HashMap::new());
+        for item in listed {
+            // One id under two keys is two effects.
             match places.entry((item.name(), item.key.clone())) {
                 Entry::Vacant(place) => {
                     place.insert(items.len());
@@ -109,9 +110,7 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// Adds a call of the source's tool.
-    ///
-    /// One that has no item and needs none is dropped at once.
+    /// Notes that a call exists, of whichever tool.
     pub fn mark_known(&mut self, record: &Record) {
         if self.named.contains(&record.intent.call_id) {
             self.known.insert(record.intent.call_id);
@@ -124,13 +123,12 @@ impl<'a> Pairing<'a> {
         }
     }
 
-    /// Adds a call of the source's tool.
-    ///
-    /// One that has no item and needs none is dropped at once.
+    /// Adds a call of the source's tool. A call that has no item, and needs none, is not kept.
     pub fn add(&mut self, record: &Record) {
         self.mark_known(record);
-        let standing = match (&record.state, self.is_judged(record)) {
-            // A server that only asked has made nothing.
+        let is_judged = self.is_judged(record);
+        let standing = match (&record.state, is_judged) {
+            // A server that only asked questions has made no effect.
             (State::Succeeded(_), Some(true)) if round::asked_by(record).is_none() => {
                 Standing::Judged
             }
@@ -160,18 +158,15 @@ impl<'a> Pairing<'a> {
             Join::Key => Some(record.intent.lookup.for_tool()),
             Join::At(path) => at(path).and_then(text),
         };
-        let is_undecided =
-            self.is_judged(record).is_none() || (standing == Standing::Judged && key.is_none());
+        let is_undecided = is_judged.is_none() || (standing == Standing::Judged && key.is_none());
         if standing < Standing::Unknown && is_undecided {
             self.undecided += 1;
         }
-        // It runs, or its outcome is unknown, or what it is joined by cannot be read.
+        // The result of a running or unknown call cannot be read yet, nor what it joins by.
         self.is_blind |= key.is_none() && standing < Standing::Failed;
         let Some(key) = key else { return };
-        if !self.groups.contains_key(&key) && standing != Standing::Judged {
-            return;
-        }
-        if !self.seen.insert(record.intent.call_id) {
+        let is_needed = self.groups.contains_key(&key) || standing == Standing::Judged;
+        if !is_needed || !self.seen.insert(record.intent.call_id) {
             return;
         }
         let group = self.groups.entry(key).or_default();
@@ -181,62 +176,48 @@ impl<'a> Pairing<'a> {
             item.id.as_ref().is_some_and(is_in) || record.is_adopted_from(&item.name())
         };
         let named = group.items.iter().copied().filter(is_named).collect();
-        let fields = self
-            .rules
-            .compare
-            .iter()
-            .map(|compare| at(&compare.call).filter(|value| !value.is_null()).cloned())
-            .collect();
+        let fields = self.rules.compare.iter();
+        let fields = fields.map(|both| at(&both.call).filter(|value| !value.is_null()).cloned());
         let intent = &record.intent;
-        let (call_id, created_at) = (intent.call_id, intent.created_at);
         let name = || {
-            (
-                intent.tenant.clone(),
-                intent.tool.clone(),
-                intent.key.clone(),
-            )
+            let (tenant, tool) = (intent.tenant.clone(), intent.tool.clone());
+            (tenant, tool, intent.key.clone())
         };
         let is_open = standing == Standing::Unknown && self.rules.join == Join::Key;
         group.calls.push(Call {
             standing,
-            created_at,
-            call_id,
-            fields,
+            created_at: intent.created_at,
+            call_id: intent.call_id,
+            fields: fields.collect(),
             named,
             is_adopted: record.is_adopted(),
             name: is_open.then(name),
         });
     }
 
-    /// Keys of unknown calls that the source has, each with the item's.
-    ///
-    /// They lead to older calls of the same key.
+    /// Keys of items that an older call may have made, each with the name of an unknown call.
     pub fn keys_to_read(&self) -> Vec<(String, Name)> {
-        let strange = self
-            .groups
-            .iter()
-            .filter(|(key, group)| self.is_strange(key, group));
         let named = |(key, group): (&String, &Group)| {
             let name = group.calls.iter().find_map(|call| call.name.clone());
-            name.map(|name| (key.clone(), name))
+            Some((key.clone(), name?))
         };
-        strange.filter_map(named).collect()
+        self.strange().filter_map(named).collect()
     }
 
-    /// From now on every call with this item's key is known.
+    /// Notes that every call with this key of an item has been read.
     pub fn has_read(&mut self, key: String) {
         self.read.insert(key);
     }
 
     /// Whether a call's effect came within the window; `None`: it may be older.
     ///
-    /// When that of an adopted call came is not known; but that it was there is.
+    /// An adopted call is never judged: its effect was seen, but its time is not known.
     fn is_judged(&self, record: &Record) -> Option<bool> {
         if record.is_adopted() {
             return Some(false);
         }
         let attempt = &record.attempt;
-        // It may have been an earlier run of it that was executed.
+        // An earlier run of the call may have made the effect.
         let ran_before = record.attempts > attempt.number;
         let begin = if ran_before {
             record.intent.created_at
@@ -248,53 +229,41 @@ impl<'a> Pairing<'a> {
         (!is_within || begin >= before(self.window.since, self.window.margin)).then_some(is_within)
     }
 
-    /// Whether items may have been made by a call that is not known yet.
+    /// Whether a call that is not known yet may have made some of the items.
     pub fn has_strangers(&self) -> bool {
-        self.groups
-            .iter()
-            .any(|(key, group)| self.is_strange(key, group))
+        self.strange().next().is_some()
     }
 
     /// Whether items have a key that no call of any tool has.
     pub fn has_unclaimed_items(&self) -> bool {
-        let mut without_calls = self
-            .groups
-            .iter()
-            .filter(|(_, group)| group.calls.is_empty());
-        let is_join = self.rules.join == Join::Key;
-        is_join
-            && without_calls
-                .any(|(key, group)| !self.claimed.contains(key) && self.is_strange(key, group))
+        let is_unclaimed =
+            |(key, group): (&String, &Group)| group.calls.is_empty() && !self.claimed.contains(key);
+        self.rules.join == Join::Key && self.strange().any(is_unclaimed)
     }
 
     /// Calls that items name and that are not known yet.
-    pub fn names_to_look_for(&self) -> Vec<CallId> {
-        let named = self
-            .items
-            .iter()
-            .filter(|item| item.counts)
-            .filter_map(|item| item.call_id);
-        let unknown: BTreeSet<CallId> = named
+    pub fn names_to_look_for(&self) -> BTreeSet<CallId> {
+        let named = self.items.iter().filter(|item| item.counts);
+        let named = named.filter_map(|item| item.call_id);
+        named
             .filter(|call_id| !self.known.contains(call_id))
-            .collect();
-        unknown.into_iter().collect()
+            .collect()
     }
 
-    /// Whether a key has more effects than calls that surely had one.
-    ///
-    /// An older call may have run again.
+    fn strange(&self) -> impl Iterator<Item = (&String, &Group)> {
+        let groups = self.groups.iter();
+        groups.filter(|(key, group)| self.is_strange(key, group))
+    }
+
+    /// Whether a key has more effects than calls that surely had one, so that an older call may have run.
     fn is_strange(&self, key: &str, group: &Group) -> bool {
         if self.read.contains(key) {
             return false;
         }
         let is_open =
             |item: &&Item| item.counts && !item.call_id.is_some_and(|id| self.known.contains(&id));
-        let open = group
-            .items
-            .iter()
-            .map(|n| &self.items[*n])
-            .filter(is_open)
-            .count();
+        let items = group.items.iter().map(|n| &self.items[*n]);
+        let open = items.filter(is_open).count();
         let has_had_one = |call: &&Call| {
             matches!(
                 call.standing,

@@ -9,10 +9,10 @@ use crate::core::tool::{Dedup, Tool};
 use crate::core::unknown::Finding;
 use crate::core::work::Blocked;
 
-/// Whether an effect is still too much; `None`: none of its calls is known.
+/// Checks that an effect is still one too many. `call`: `None` if no call of it is known.
 ///
 /// # Errors
-/// It is not, or that cannot be said yet.
+/// It is not, or this cannot be decided yet.
 pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Blocked> {
     let Some(call) = call else {
         return match kind {
@@ -25,9 +25,9 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
         _ if call.is_adopted_from(effect) => Err(Blocked::for_good(
             "its call was adopted from just this effect",
         )),
-        // It is another effect that is the call's, whatever it was told.
+        // The call was adopted from another effect, so this one is not its effect.
         _ if call.is_adopted() => Ok(()),
-        // The same key may have run again since, and have been told of this effect.
+        // In any other state the key may have run again since, and the call may have been told of this effect.
         (Kind::Orphan, State::Failed(_) | State::Compensated(_)) => Ok(()),
         (Kind::Duplicate, State::Running | State::Unknown(_)) => {
             Err(Blocked::busy(format!("its call is {state}")))
@@ -36,7 +36,7 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
             Kind::Duplicate,
             State::Succeeded(_) | State::Compensating(_) | State::Compensated(_) | State::Stuck(_),
         ) => match call.state.content() {
-            Some(Content::Kept(json)) if says(json, effect) => {
+            Some(Content::Kept(json)) if result_names(json, effect) => {
                 Err(Blocked::for_good("its call was told of just this effect"))
             }
             Some(Content::Kept(_)) => Ok(()),
@@ -50,8 +50,8 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
 
 /// Whether an effect without a call must be adopted before it is undone.
 ///
-/// Its tool knows its key: asked for again, the tool would tell of an effect that is undone, and make none. So the call must
-/// keep the key as one that was undone. Where several effects have the key, it is not known which of them the tool tells of.
+/// Its tool deduplicates by the key: after the undo it would answer a repetition with the undone effect, and make none. So
+/// an undone call must hold the key. Where several effects have the key, it is not known with which of them the tool answers.
 pub fn is_bound(tool: &Tool, join: &Join, listed: &Listed) -> bool {
     tool.dedup == Dedup::Key
         && *join == Join::Key
@@ -59,7 +59,7 @@ pub fn is_bound(tool: &Tool, join: &Join, listed: &Listed) -> bool {
         && Lookup::of_tool_key(&listed.key).is_some()
 }
 
-/// Whether an adopted call is to be undone with its effect; `false`: it is undone.
+/// Whether an adopted call is still to be undone with its effect; `false`: it is undone.
 ///
 /// # Errors
 /// It is undone in another way, or not at all.
@@ -78,11 +78,12 @@ pub fn adopted(call: &Record) -> Result<bool, Blocked> {
     }
 }
 
-/// Whether an effect is still without a call. `holder`: the call that has its key now. `is_bound`: the effect is adopted to
-/// be undone.
+/// Checks that an effect still has no call. `holder`: the call that has its key now.
+///
+/// `is_bound`: the effect is adopted before it is undone.
 ///
 /// # Errors
-/// It has one: it was adopted, or its key has run since.
+/// It has a call: it was adopted, or its key has run since.
 pub fn without_call(holder: Option<&Record>, effect: &str, is_bound: bool) -> Result<(), Blocked> {
     match holder {
         None => Ok(()),
@@ -94,12 +95,10 @@ pub fn without_call(holder: Option<&Record>, effect: &str, is_bound: bool) -> Re
     }
 }
 
-/// Whether a call that is not unknown any more agrees with the source.
-///
-/// Whatever else it is by now, the source has no more to say.
+/// Checks that a call that is not unknown any more agrees with the source.
 ///
 /// # Errors
-/// It contradicts the source, or may yet.
+/// It contradicts the source, or may still do so.
 pub fn unsettled(call: Option<&Record>) -> Result<(), Blocked> {
     match call.map(|call| &call.state) {
         Some(State::Running) => Err(Blocked::busy("the call runs again")),
@@ -110,10 +109,10 @@ pub fn unsettled(call: Option<&Record>) -> Result<(), Blocked> {
     }
 }
 
-/// Whether a call's effect is still missing, after a probe by key.
+/// Checks by a probe that a call's effect is still missing.
 ///
 /// # Errors
-/// It is not, or the tool does not say.
+/// It is not, or the tool gives no clear answer.
 pub fn missing(finding: &Finding) -> Result<(), Blocked> {
     match finding {
         Finding::NotFound => Ok(()),
@@ -126,10 +125,10 @@ pub fn missing(finding: &Finding) -> Result<(), Blocked> {
     }
 }
 
-/// Whether a call may be undone because of an anomaly.
+/// Checks that a call may be undone because of an anomaly.
 ///
 /// # Errors
-/// A person has decided on it, or it is not known how it ends.
+/// A person has decided that it stands, or its outcome is still open.
 pub fn call(call: &Record) -> Result<(), Blocked> {
     match call.state {
         _ if call.is_skipped() => Err(Blocked::for_good(
@@ -142,6 +141,6 @@ pub fn call(call: &Record) -> Result<(), Blocked> {
     }
 }
 
-fn says(result: &[u8], effect: &str) -> bool {
+fn result_names(result: &[u8], effect: &str) -> bool {
     serde_json::from_slice(result).is_ok_and(|result| names(&result, effect))
 }

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use jiff::SignedDuration;
 
 use crate::core::key::Pointer;
-use crate::core::reconcile::anomaly::{Act, Action, Showing};
+use crate::core::reconcile::anomaly::{Act, Showing};
 use crate::core::reconcile::{Kind, Rules};
 use crate::core::time::signed;
 use crate::core::tool::{OnUnknown, Tool};
@@ -34,7 +34,7 @@ pub struct Reconciliation {
     pub max_anomalies: usize,
     pub tools: Vec<String>,
     pub sources: Vec<SourceAt>,
-    pub on: BTreeMap<Kind, Action>,
+    pub on: BTreeMap<Kind, Act>,
     /// Pointers to the values of an item that reports show.
     pub show: Vec<Pointer>,
 }
@@ -76,8 +76,8 @@ impl Reconciliation {
     /// Whether the configuration asks for an act on anomalies of this kind.
     pub(super) fn asks_for(&self, act: Act, kind: Kind) -> bool {
         match act {
-            Act::Compensate => self.on.get(&kind) == Some(&Action::Compensate),
-            Act::Adopt => self.on.get(&Kind::Orphan) == Some(&Action::Adopt),
+            Act::Compensate => self.on.get(&kind) == Some(&Act::Compensate),
+            Act::Adopt => self.on.get(&Kind::Orphan) == Some(&Act::Adopt),
             // Such an anomaly is worked on even if the configuration asks for nothing any more.
             Act::Report | Act::Settle | Act::Webhook => true,
         }

@@ -1,10 +1,10 @@
-//! A case: an anomaly with what is done about it, and how it is stored.
+//! A case: an anomaly with the work on it, and how it is stored.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::listed::{Act, Action, Listed, Showing, State, adoptable};
+use super::listed::{Act, Listed, Showing, State, adoptable};
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::key::Pointer;
 use crate::core::reconcile::{Anomaly, Doubt, Kind};
@@ -12,12 +12,12 @@ use crate::core::record::CallId;
 use crate::core::time::after;
 use crate::core::work::{Blocked, Due, Work};
 
-/// Most bytes of an item that is kept without being needed yet.
+/// Most bytes of an item that is kept in case a person wants its effect undone.
 const MAX_KEPT: usize = 16 << 10;
 
-/// The key and the id of a compensation for an effect.
+/// The compensation for an effect: tool, key and arguments.
 ///
-/// A compensation with another key would undo the effect again.
+/// A compensation with another key would undo the effect a second time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Undoing {
     pub tool: String,
@@ -32,14 +32,12 @@ pub struct Case {
     /// The run that found it.
     pub run: String,
     pub listed: Listed,
-    /// The item of the source, as far as it is or may be needed. Of a call to be settled: its result.
+    /// The item of the source, if an act needs it or may need it. Of a call to be settled: its result.
     pub effect: Option<Value>,
     /// The compensation of the effect: decided once, before anything is sent.
     pub undoing: Option<Undoing>,
     /// When the run that asks for the act found it.
     pub found_at: Timestamp,
-    /// Whether the compensation is decided before it is sent. False in older documents.
-    pub decides: bool,
     pub error: Option<String>,
     pub state: State,
     pub work: Work,
@@ -49,34 +47,27 @@ pub struct Case {
     pub retain_until: Option<Timestamp>,
 }
 
-/// The members of a case that its document has no place for.
-///
-/// Times are microseconds since 1970 in UTC.
+/// The members of a case that are no columns of its document.
 #[derive(Serialize, Deserialize)]
 struct Body {
     reconciliation: String,
     run: String,
     listed: Listed,
     effect: Option<Value>,
-    #[serde(default)]
     undoing: Option<Undoing>,
-    #[serde(default)]
-    found_at: Option<i64>,
-    #[serde(default)]
-    decides: bool,
+    /// Microseconds since 1970 in UTC.
+    found_at: i64,
     tries: u32,
-    #[serde(default)]
     waits: u32,
     error: Option<String>,
-    #[serde(default)]
     is_taken: bool,
 }
 
 /// The configuration's part in a new case.
 #[derive(Debug, Clone, Default)]
 pub struct Terms {
-    /// What the operator wants done about its kind.
-    pub wanted: Option<Action>,
+    /// The operator's act for anomalies of its kind.
+    pub wanted: Option<Act>,
     /// The pointer to the result of an item's call.
     pub result: Option<Pointer>,
     pub showing: Showing,
@@ -92,21 +83,19 @@ impl Case {
         terms: &Terms,
         now: Timestamp,
     ) -> Self {
-        let action = match (anomaly.kind, terms.wanted) {
-            (Kind::Settled, _) => Act::Settle,
+        let action = match terms.wanted.unwrap_or(Act::Report) {
+            _ if anomaly.kind == Kind::Settled => Act::Settle,
             // Nothing is undone on a guess.
-            (_, Some(Action::Compensate)) if anomaly.doubt.is_some() => Act::Report,
-            (_, Some(Action::Compensate)) => Act::Compensate,
-            (_, Some(Action::Webhook)) => Act::Webhook,
-            (kind, Some(Action::Adopt)) => {
-                let rival = anomaly.rival.as_ref();
-                match adoptable(kind, anomaly.call_id, &anomaly.key, rival) {
-                    // The claim of the key finds each call that has it, also one that no run has found.
+            Act::Compensate if anomaly.doubt.is_some() => Act::Report,
+            Act::Adopt => {
+                let (call_id, rival) = (anomaly.call_id, anomaly.rival.as_ref());
+                match adoptable(anomaly.kind, call_id, &anomaly.key, rival) {
+                    // Any other doubt is harmless: the claim of the key finds each call that has it.
                     Ok(()) if anomaly.doubt != Some(Doubt::Silent) => Act::Adopt,
                     _ => Act::Report,
                 }
             }
-            (_, Some(Action::Report) | None) => Act::Report,
+            wanted => wanted,
         };
         let mut listed = Listed::of(reconciliation, anomaly, action);
         if let Some(doubt) = anomaly.doubt
@@ -121,7 +110,7 @@ impl Case {
             listed = listed.showing(item, &terms.showing);
         }
         let effect = match (action, &terms.result) {
-            // A person may want it undone.
+            // A person may ask for its compensation.
             (Act::Report | Act::Webhook, _) => {
                 item.filter(|_| is_short && anomaly.kind.is_surplus())
             }
@@ -131,8 +120,6 @@ impl Case {
             (Act::Compensate | Act::Settle | Act::Adopt, _) => item,
         };
         let state = listed.state;
-        let is_open = state == State::Open;
-        let due = if is_open { Due::At(now) } else { Due::Never };
         Self {
             reconciliation: reconciliation.to_owned(),
             run: run.to_owned(),
@@ -140,20 +127,16 @@ impl Case {
             effect,
             undoing: None,
             found_at: now,
-            decides: true,
             error: None,
             state,
-            work: Work {
-                due,
-                ..Work::due_at(now)
-            },
+            work: state.work(now),
             version: 1,
             created_at: now,
-            retain_until: (!is_open).then(|| after(now, terms.retention)),
+            retain_until: (state != State::Open).then(|| after(now, terms.retention)),
         }
     }
 
-    /// How a report lists it now. `new`: whether that run has found it first.
+    /// The anomaly as a report lists it now. `new`: whether the report's run has found it first.
     pub fn listed_now(self, new: bool) -> Listed {
         Listed {
             state: self.state,
@@ -169,7 +152,7 @@ impl Case {
         self.listed.call().filter(|_| is_adopted)
     }
 
-    /// Since when its act is wanted.
+    /// Since when the act is wanted.
     pub(super) fn wanted_since(&self) -> Timestamp {
         let acted = self.listed.acted.as_ref();
         let acted = acted.and_then(|acted| Timestamp::from_microsecond(acted.at).ok());
@@ -179,16 +162,11 @@ impl Case {
     /// The stored compensation, if it is the one that would be made now.
     ///
     /// # Errors
-    /// What blocks that.
+    /// Why it must not be sent.
     pub fn undoing(&self, now: &Undoing) -> Result<&Undoing, Blocked> {
         let Some(decided) = &self.undoing else {
             return Err(Blocked::busy("how it is undone could not be written down"));
         };
-        if !self.decides && self.work.tries > 1 {
-            return Err(Blocked::for_good(
-                "a gateway of before may have begun to undo it in another way",
-            ));
-        }
         if now != decided {
             return Err(Blocked::for_good(
                 "it would be undone in another way than was decided on",
@@ -205,8 +183,7 @@ impl Case {
             listed: self.listed.clone(),
             effect: self.effect.clone(),
             undoing: self.undoing.clone(),
-            found_at: Some(self.found_at.as_microsecond()),
-            decides: self.decides,
+            found_at: self.found_at.as_microsecond(),
             tries: self.work.tries,
             waits: self.work.waits,
             error: self.error.clone(),
@@ -228,15 +205,13 @@ impl Case {
     /// `None`: this version cannot read the document.
     pub fn from_document(document: &Document) -> Option<Self> {
         let body: Body = serde_json::from_slice(&document.body).ok()?;
-        let found_at = body.found_at.map(Timestamp::from_microsecond);
         Some(Self {
             reconciliation: body.reconciliation,
             run: body.run,
             listed: body.listed,
             effect: body.effect,
             undoing: body.undoing,
-            found_at: found_at.transpose().ok()?.unwrap_or(document.created_at),
-            decides: body.decides,
+            found_at: Timestamp::from_microsecond(body.found_at).ok()?,
             error: body.error,
             state: State::of(&document.state)?,
             work: Work {

@@ -1,4 +1,4 @@
-//! An anomaly as a report lists it: what it is, what is done about it, and who asked for that.
+//! An anomaly in a report: its kind, the act for it, and the person who asked for that.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,29 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::core::key::{Lookup, Pointer};
-use crate::core::reconcile::{Anomaly, Kind, moment};
+use crate::core::reconcile::{Anomaly, Kind, beginning, moment};
 use crate::core::record::CallId;
 use crate::core::redact;
+use crate::core::work::{Due, Work};
 
 /// Most values of an item that a report shows.
 pub const MAX_SHOWN: usize = 8;
 /// Most characters of one of them.
 const MAX_TEXT: usize = 200;
 
-/// The configured action for anomalies of a kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+/// The act for one anomaly, or the configured one for all of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Act {
     /// Show, count and log it.
     Report,
     /// Undo the call, or the surplus effect.
     Compensate,
     /// Tell the webhook.
     Webhook,
-    /// Write the effect back as a call that the ledger has forgotten.
-    Adopt,
-}
-
-/// The act for one anomaly.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Act {
-    Report,
-    Compensate,
-    Webhook,
+    /// Settle the unknown call. No configuration asks for it.
     Settle,
+    /// Write the effect back as a call that the ledger has forgotten.
     Adopt,
 }
 
@@ -56,13 +49,13 @@ impl Act {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nothing is to be done.
+    /// No act is due.
     Reported,
-    /// Something is to be done.
+    /// An act is due.
     Open,
     Done,
     GivenUp,
-    /// A person has said that nothing is to be done.
+    /// A person has decided against every act.
     Ignored,
 }
 
@@ -95,6 +88,18 @@ impl State {
         }
     }
 
+    /// The work of a case that comes into this state now.
+    pub(super) fn work(self, now: Timestamp) -> Work {
+        let due = match self {
+            Self::Open => Due::At(now),
+            Self::Reported | Self::Done | Self::GivenUp | Self::Ignored => Due::Never,
+        };
+        Work {
+            due,
+            ..Work::due_at(now)
+        }
+    }
+
     /// The state with this word.
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
@@ -107,7 +112,7 @@ impl State {
 pub enum Request {
     /// Undo the call, or the surplus effect.
     Compensate,
-    /// Do nothing about it.
+    /// Do nothing, ever.
     Ignore,
     /// Write the effect back as a call that the ledger has forgotten.
     Adopt,
@@ -139,7 +144,7 @@ pub struct Acted {
 /// One anomaly in a report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
-    /// Its name, the same in every run.
+    /// The anomaly's name, the same in every run.
     pub id: String,
     pub kind: Kind,
     pub source: String,
@@ -155,16 +160,12 @@ pub struct Listed {
     /// Whether no run had found it before.
     pub new: bool,
     /// Values of the item, by their pointers.
-    #[serde(default)]
     pub shown: BTreeMap<String, Value>,
     /// When the effect was made, as its source says: microseconds since 1970.
-    #[serde(default)]
     pub made_at: Option<i64>,
     /// The last act of a person on it.
-    #[serde(default)]
     pub acted: Option<Acted>,
-    /// Why another effect of its key is adopted, and not this one.
-    #[serde(default)]
+    /// Why another effect of the key is the one to adopt.
     pub rival: Option<String>,
 }
 
@@ -192,7 +193,7 @@ impl Listed {
         }
     }
 
-    /// The same, with what its item says of itself.
+    /// Adds the values of the item that are shown, and its time.
     #[must_use]
     pub fn showing(mut self, item: &Value, showing: &Showing) -> Self {
         let time = showing.time.as_ref();
@@ -208,8 +209,9 @@ impl Listed {
     }
 }
 
-/// Whether an effect can be adopted: no call is known to have its key, the key is of the gateway's form, and no other effect
-/// has more right to it.
+/// Checks that an effect can be adopted.
+///
+/// No call is known to have its key, the key is of the gateway's form, and no other effect is the one to adopt.
 ///
 /// # Errors
 /// Why not.
@@ -231,24 +233,24 @@ pub(super) fn adoptable(
     rival.map_or(Ok(()), |rival| Err(rival.clone()))
 }
 
-/// What an anomaly shows of its item.
+/// Which values of an item are shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Showing {
     pub values: Vec<Pointer>,
     /// The pointer to the time of an effect.
     pub time: Option<Pointer>,
-    /// Pointers to what must not be shown.
+    /// Pointers to values that must not be shown.
     pub secret: Vec<Pointer>,
 }
 
 impl Showing {
-    /// The first few values, shortened, without what is secret.
+    /// The first few values, shortened, with secrets masked.
     fn values_of(&self, item: &Value) -> BTreeMap<String, Value> {
         let mut item = item.clone();
         redact::mask_in(&mut item, &self.secret);
         let value = |pointer: &Pointer| {
             let value = item.pointer(pointer.as_str())?;
-            // Below a masked value there is nothing.
+            // Below a masked value no pointer finds a value.
             Some((pointer.as_str().to_owned(), shortened(value)))
         };
         let values = self.values.iter().take(MAX_SHOWN);
@@ -263,12 +265,7 @@ fn shortened(value: &Value) -> Value {
         Value::String(text) => text.clone(),
         Value::Array(_) | Value::Object(_) => value.to_string(),
     };
-    let mut short: String = text.chars().take(MAX_TEXT + 1).collect();
-    if short.chars().count() > MAX_TEXT {
-        short.pop();
-        short.push('…');
-    }
-    short.into()
+    beginning(&text, MAX_TEXT).into()
 }
 
 #[cfg(test)]
@@ -284,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn few_and_short_values_are_shown_and_nothing_secret() {
+    fn only_few_and_short_values_and_no_secrets_are_shown() {
         let item = json!({
             "amount": 999, "customer": { "name": "Ann", "card": "4111" }, "note": "x".repeat(300),
             "card": "4111", "lines": [1, 2],

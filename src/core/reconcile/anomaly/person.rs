@@ -1,27 +1,27 @@
-//! What persons ask for about one anomaly, and when that is refused.
+//! Requests of persons about one anomaly, and when they are refused.
 
 use super::case::Case;
 use super::listed::{Act, Request, State, adoptable};
 use crate::core::reconcile::Kind;
 
-/// What follows from a request.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// This is to be done; `None`: nothing, ever.
+    /// The act is to be done; `None`: no act, ever.
     Do(Option<Act>),
-    /// It was asked for before, and stands.
+    /// The same was asked for before.
     Stands,
-    /// Something else is done, or being done; says what.
+    /// Another act was done or begun, or the request cannot be met; says why.
     Refused(String),
 }
 
 /// Decides on a request.
 ///
-/// What was done, or may have been begun, stands. That nothing was to be done does not: nothing has happened. An adoption
-/// does not stand if its call `is_lost`.
+/// An act that was done, or may have been begun, stands. A decision against acts does not: nothing has happened yet. Nor
+/// does an adoption whose call `is_lost`.
 pub(super) fn verdict(case: &Case, request: Request, is_lost: bool) -> Verdict {
     let (state, action) = (case.state, case.listed.action);
-    // To tell a webhook changes nothing.
+    // A notification of a webhook changes nothing.
     let is_bound = matches!(state, State::Open | State::Done) && action != Act::Webhook;
     let asks_for = match request {
         Request::Compensate => Some(Act::Compensate),
@@ -54,14 +54,14 @@ pub(super) fn verdict(case: &Case, request: Request, is_lost: bool) -> Verdict {
 }
 
 impl Case {
-    /// What a person may ask for now, so that something follows from it.
+    /// The requests that would change the case now.
     pub fn requests(&self) -> Vec<Request> {
-        let follows = |request: &Request| matches!(verdict(self, *request, false), Verdict::Do(_));
-        Request::ALL.into_iter().filter(follows).collect()
+        let is_met = |request: &Request| matches!(verdict(self, *request, false), Verdict::Do(_));
+        Request::ALL.into_iter().filter(is_met).collect()
     }
 }
 
-/// Whether an effect can be adopted, as far as its case says.
+/// Checks by its case that an effect can be adopted.
 ///
 /// # Errors
 /// Why not.
@@ -70,10 +70,6 @@ fn may_be_adopted(case: &Case) -> Result<(), String> {
         return Err("how it is undone is decided already: that may have been begun".into());
     }
     let listed = &case.listed;
-    adoptable(
-        listed.kind,
-        listed.call(),
-        &listed.key,
-        listed.rival.as_ref(),
-    )
+    let rival = listed.rival.as_ref();
+    adoptable(listed.kind, listed.call(), &listed.key, rival)
 }

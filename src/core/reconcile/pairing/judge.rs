@@ -1,14 +1,19 @@
-//! Judges items and calls: which belong together, and which are left over.
+//! Pairs the items and calls of each key, and judges pairs and the rest.
 
 use serde_json::Value;
 
 use super::{Call, Group, Pairing, Standing};
-use crate::core::reconcile::{Anomaly, Comparison, Doubt, Item, Join, Kind};
+use crate::core::reconcile::{Anomaly, Comparison, Doubt, Item, Join, Kind, beginning};
 use crate::core::record::CallId;
 use crate::core::time::before;
 
+/// A source may lack so many calls and still be believed: a few calls may all have failed unnoticed.
+const FEW: usize = 3;
+/// Most characters of a value that an anomaly shows.
+const MAX_SHOWN: usize = 100;
+
 impl Pairing<'_> {
-    /// The comparison, and the reasons to doubt that every call is known.
+    /// The comparison. `doubts`: reasons why a call may not be known.
     pub fn finish(self, doubts: &[Doubt]) -> Comparison {
         let mut found = Comparison {
             undecided: self.undecided,
@@ -37,7 +42,15 @@ impl Pairing<'_> {
         found
             .anomalies
             .sort_by(|a, b| (a.kind, &a.key, &a.id).cmp(&(b.kind, &b.key, &b.id)));
-        found.doubted_if_silent()
+        // A source that shows no effect of any call may be the wrong one.
+        let is_missing = |anomaly: &&Anomaly| anomaly.kind == Kind::Missing;
+        let missing = found.anomalies.iter().filter(is_missing).count();
+        if found.matched == 0 && missing > FEW {
+            for anomaly in &mut found.anomalies {
+                anomaly.doubt = Some(Doubt::Silent);
+            }
+        }
+        found
     }
 }
 
@@ -71,7 +84,7 @@ impl<'a> Judge<'a> {
         let (others, mut free): (Vec<usize>, Vec<usize>) =
             (group.items.iter()).partition(|n| is_claimed || is_anothers(n));
         found.undecided += self.count(&others);
-        // What is still an effect comes first.
+        // Effects that were not undone come first.
         free.sort_by_key(|n| !self.item(*n).counts);
         let pairs = self.pair(&calls, &mut free);
         let joins_by_key = self.all.rules.join == Join::Key;
@@ -86,7 +99,7 @@ impl<'a> Judge<'a> {
                 found.anomalies.extend(mismatch);
             }
         }
-        // What runs, or may have been executed, may be told of any of them.
+        // A running or unknown call may turn out to have made any of the rest.
         let is_open = |(call, n): (&&Call, &Option<usize>)| match call.standing {
             Standing::Running => true,
             Standing::Unknown => !n.is_some_and(|n| self.is_proof(call, self.item(n))),
@@ -109,7 +122,7 @@ impl<'a> Judge<'a> {
         found.anomalies.extend(judged);
     }
 
-    /// An effect that is left when each call has one.
+    /// Judges an effect that is left when each call has one.
     fn surplus(&self, item: &Item, calls: &[&Call]) -> Anomaly {
         let has_run = |call: &&&Call| call.standing != Standing::Failed;
         let its_own = calls.iter().find(|call| item.call_id == Some(call.call_id));
@@ -121,7 +134,7 @@ impl<'a> Judge<'a> {
             }
             (None, None) => return self.orphan(item, None, "no call has this key"),
         };
-        // Each was told of one effect: so it is known which of them stays.
+        // If each call was told of one effect, it is known which of them stay.
         let stays = |call: &&Call| match call.named[..] {
             [n] => call.standing == Standing::Undone || self.item(n).counts,
             _ => false,
@@ -137,12 +150,11 @@ impl<'a> Judge<'a> {
         let detail = format!("{} is more than the call's one effect", item.name());
         Anomaly {
             doubt,
-            id: item.name(),
             ..self.anomaly(Kind::Duplicate, Some(call.call_id), Some(item), detail)
         }
     }
 
-    /// The values in which item and call differ, if the item is surely the call's.
+    /// The anomaly of values that differ, if the item surely is the call's.
     fn mismatch(&self, call: &Call, item: &Item) -> Option<Anomaly> {
         let is_its_own = match call.standing {
             Standing::Judged | Standing::Succeeded => item.counts,
@@ -158,19 +170,20 @@ impl<'a> Judge<'a> {
 
     /// Gives each call its item.
     ///
-    /// A call that names an item, or is named by one, gets that one. The others take the rest, the
+    /// A call that names an item, or is named by it, gets that item. The other calls take the rest, the
     /// best known calls first.
     fn pair(&self, calls: &[&Call], free: &mut Vec<usize>) -> Vec<Option<usize>> {
         let names_it = |call: &Call, n: usize| self.item(n).call_id == Some(call.call_id);
         let may_be_of = |call: &Call, n: usize| {
             let named = self.item(n).call_id;
             let is_others = named.is_some_and(|other| self.all.known.contains(&other));
-            // An unknown call would be settled by it. One that has succeeded may have been told of it, by a tool that deduplicates.
+            // The item would settle an unknown call. A call that has succeeded may have been told of an older item, by a
+            // tool that deduplicates.
             let is_older = call.standing == Standing::Unknown && self.is_older(call, self.item(n));
             names_it(call, n) || !is_others && !is_older
         };
         let is_named = |call: &Call, n: usize| call.named.contains(&n) && may_be_of(call, n);
-        // What was undone is expected to be no effect any more.
+        // The item of a call that was undone should be no effect any more.
         let is_gone = |call: &Call, n: usize| {
             call.standing == Standing::Undone && !self.item(n).counts && may_be_of(call, n)
         };
@@ -185,7 +198,7 @@ impl<'a> Judge<'a> {
         let anomaly = |kind, detail| self.anomaly(kind, Some(call.call_id), item, detail);
         let Some(item) = item else {
             if call.standing == Standing::Judged && self.all.named.contains(&call.call_id) {
-                // The source has it, under another key or none.
+                // The source has the effect under another key, or without a key.
                 found.undecided += 1;
             } else if call.standing == Standing::Judged {
                 let detail = "the call succeeded, and the source has nothing of it".to_owned();
@@ -195,7 +208,7 @@ impl<'a> Judge<'a> {
         };
         match call.standing {
             Standing::Judged | Standing::Succeeded => found.matched += 1,
-            // The same business key may be another's effect, and what was taken back proves no success.
+            // The effect may be that of another call with the same key, and an undone effect proves no success.
             Standing::Unknown if !self.is_proof(call, item) => found.undecided += 1,
             Standing::Unknown => {
                 let name = item.name();
@@ -210,8 +223,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether the item shows that this very call was executed. One key may have had many calls. An unknown call is not
-    /// [paired](Self::pair) with an item that is older.
+    /// Whether the item shows that this very call was executed: one key may have had many calls.
+    ///
+    /// An unknown call is not [paired](Self::pair) with an older item.
     fn is_proof(&self, call: &Call, item: &Item) -> bool {
         let is_read = self.all.read.contains(self.key) || !self.doubts.contains(&Doubt::Unread);
         let is_its_own = match item.call_id {
@@ -221,35 +235,41 @@ impl<'a> Judge<'a> {
         is_its_own && item.counts
     }
 
-    /// Whether the item may be the effect of another call of the key, which the ledger has forgotten.
+    /// Whether the item may be the effect of a forgotten call with the same key.
     fn may_be_anothers(&self, call: &Call, item: &Item) -> bool {
         call.is_adopted || self.is_older(call, item)
     }
 
-    /// Whether the item was made before the call was asked for: then an earlier call of the key has made it, and the ledger
-    /// may have forgotten that one.
+    /// Whether the item was made before the call, so by an earlier call of the key.
     fn is_older(&self, call: &Call, item: &Item) -> bool {
-        // By so much clocks may differ.
+        // Clocks may differ by the margin.
         let first = before(call.created_at, self.all.window.margin);
         item.made_at.is_some_and(|made_at| made_at < first)
     }
 
-    /// Compares item and call. A value that the call lacks is not compared.
+    /// Says how item and call differ. A value that the call lacks is not compared.
     fn differences(&self, call: &Call, item: &Item) -> String {
-        let compared = self.all.rules.compare.iter().zip(&call.fields);
-        let differing = compared
-            .zip(&item.fields)
-            .filter_map(|((compare, ours), theirs)| {
-                let ours = ours.as_ref()?;
-                if theirs.as_ref().is_some_and(|theirs| is_same(ours, theirs)) {
-                    return None;
-                }
-                let theirs = theirs.as_ref().map_or("nothing".to_owned(), short);
-                let (at, ours) = (compare.item.as_str(), short(ours));
-                Some(format!(
-                    "{at} is {theirs} at the source and {ours} in the call"
-                ))
-            });
+        let compared = self
+            .all
+            .rules
+            .compare
+            .iter()
+            .zip(&call.fields)
+            .zip(&item.fields);
+        let differing = compared.filter_map(|((compare, of_call), of_item)| {
+            let of_call = of_call.as_ref()?;
+            if of_item
+                .as_ref()
+                .is_some_and(|of_item| is_same(of_call, of_item))
+            {
+                return None;
+            }
+            let of_item = of_item.as_ref().map_or("nothing".to_owned(), shown);
+            let (at, of_call) = (compare.item.as_str(), shown(of_call));
+            Some(format!(
+                "{at} is {of_item} at the source and {of_call} in the call"
+            ))
+        });
         differing.collect::<Vec<_>>().join("; ")
     }
 
@@ -259,21 +279,18 @@ impl<'a> Judge<'a> {
     }
 
     fn orphan(&self, item: &Item, call_id: Option<CallId>, why: &str) -> Anomaly {
-        let is_strangers = |other| call_id.is_some_and(|call_id| call_id != other);
-        let doubt = if item.call_id.is_some_and(is_strangers) {
-            Some(Doubt::Stranger)
-        } else {
-            self.doubts.first().copied()
+        let doubt = match (call_id, item.call_id) {
+            (Some(call_id), Some(other)) if call_id != other => Some(Doubt::Stranger),
+            _ => self.doubts.first().copied(),
         };
         let detail = format!("the source has {}: {why}", item.name());
         Anomaly {
             doubt,
-            id: item.name(),
             ..self.anomaly(Kind::Orphan, call_id, Some(item), detail)
         }
     }
 
-    /// An anomaly of an item that its call names, without doubt.
+    /// An anomaly without a doubt.
     fn anomaly(
         &self,
         kind: Kind,
@@ -286,7 +303,10 @@ impl<'a> Judge<'a> {
             source: self.all.rules.source.clone(),
             key: self.key.to_owned(),
             call_id,
-            id: call_id.map(|id| id.to_string()).unwrap_or_default(),
+            id: match item {
+                Some(item) if kind.is_surplus() => item.name(),
+                _ => call_id.map(|id| id.to_string()).unwrap_or_default(),
+            },
             detail,
             doubt: None,
             rival: None,
@@ -295,10 +315,10 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Why an effect is not the one of its key that is adopted; `None`: it is.
+/// Why another effect of the key is the one to adopt; `None`: this one is.
 ///
-/// A key has one call at a time. Of several effects the newest is that of the last one; the others are its doubles, or those of
-/// calls before it, whose window was over.
+/// A key has one call at a time. Of several effects the newest is that of the last call. The others are its doubles, or
+/// effects of earlier calls whose window was over.
 fn rival(item: &Item, all: &[&Item]) -> Option<String> {
     let order = |item: &Item| item.made_at.map(|made_at| (made_at, item.name()));
     let others = all.iter().filter(|other| !std::ptr::eq(**other, item));
@@ -324,20 +344,15 @@ fn give(calls: &[&Call], free: &mut Vec<usize>, pairs: &mut [Option<usize>], by:
     }
 }
 
+fn shown(value: &Value) -> String {
+    beginning(&value.to_string(), MAX_SHOWN)
+}
+
 fn is_same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
         _ => one == other,
     }
-}
-
-fn short(value: &Value) -> String {
-    let mut text: String = value.to_string().chars().take(101).collect();
-    if text.chars().count() > 100 {
-        text.pop();
-        text.push('…');
-    }
-    text
 }
 
 #[cfg(test)]
