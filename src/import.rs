@@ -1,18 +1,17 @@
-//! An API's description as tables of `[tools]`: text in, text out. It opens no file and asks no server.
+//! An API's description as tables of `[tools]`: text in, text out. Opens no file and asks no server.
 //!
-//! Each operation is printed as a tool or named with the reason why it is none.
+//! Each operation is printed as a tool, or named with the reason why it cannot be one.
 
-mod address; // its URL
+mod address; // the URL of an operation
 mod body; // the body of its request
-mod command; // what the command line says
-mod credentials; // what lets the gateway in
+mod credentials; // the headers with which the API lets the gateway in
 mod document; // the text, and references in it
-mod hints; // what may be its key, and what may undo it
-mod keys; // where it takes an idempotency key
-mod operations; // what there is, and what is asked for
-mod parameters; // what goes into path, query and headers
+mod hints; // guesses: what may be the key, and what may undo the call
+mod keys; // where the operation takes an idempotency key
+mod operations; // all operations, and the chosen ones
+mod parameters; // arguments in path, query and headers
 mod print; // the table of a tool
-mod request; // all of that together
+mod request; // the request of an operation: all of the above together
 mod schema; // schemas of a description as JSON Schema
 mod text; // text for TOML
 mod values; // what the schema of an argument must say
@@ -20,23 +19,50 @@ mod values; // what the schema of an argument must say
 #[cfg(test)]
 mod fuzz_tests;
 
-pub use self::command::{Asked, From};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
 use self::document::Document;
 pub use self::document::MAX_BYTES;
-use self::operations::Operation;
-use self::print::Guesses;
 use self::text::line;
 use crate::config::{Config, Environment};
 
 /// Most operations of a description.
 const MAX_OPERATIONS: usize = 30_000;
 
+/// The kind of description.
+#[derive(Debug, Subcommand)]
+pub enum From {
+    /// Print the operations of an OpenAPI description (3.0 or 3.1, YAML or JSON) as tools. Operations that
+    /// cannot be tools are named with the reason, there and on standard error.
+    Openapi {
+        file: PathBuf,
+        #[command(flatten)]
+        asked: Asked,
+    },
+}
+
+/// Which operations to print, and how.
+#[derive(Debug, Default, Clone, Args)]
+pub struct Asked {
+    /// An operationId, the name of a tool, or "GET /path"; may be given several times. Default: all operations.
+    #[arg(long = "operation", value_name = "ID")]
+    pub operations: Vec<String>,
+    /// The operations with this tag, too; may be given several times.
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// The address of the API, instead of the description's.
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+}
+
 /// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Printed {
     /// The tools, as TOML.
     pub text: String,
-    /// Sentences about left-out parts, and about operations that are no tools.
+    /// Sentences about parts that are left out, and about operations that are no tools.
     pub remarks: Vec<String>,
     /// How many operations became tools.
     pub imported: usize,
@@ -59,15 +85,15 @@ pub fn openapi(text: &str, asked: &Asked) -> Result<Printed, String> {
     let (mut tools, mut remarks, mut refused) = (Vec::new(), Vec::new(), Vec::new());
     refused.extend(unread.iter().filter(|_| is_whole).map(|what| line(what)));
     for operation in chosen {
-        match request::of(&document, operation, asked.server.as_deref()) {
-            Ok(request) => {
-                let guesses = guesses(&document, &all, operation, &request);
-                let table = print::tool(operation, &request, &guesses);
-                if let Some(mistake) = mistake(&table) {
-                    refused.push(line(&format!("{}: {mistake}", operation.title())));
-                    continue;
-                }
-                let told = request.told.iter();
+        let printed = request::of(&document, operation, asked.server.as_deref());
+        let printed = printed.and_then(|request| {
+            let table = print::tool(&document, &all, operation, &request);
+            check(&table)?;
+            Ok((table, request.told))
+        });
+        match printed {
+            Ok((table, told)) => {
+                let told = told.iter();
                 remarks.extend(told.map(|what| line(&format!("{}: {what}", operation.name))));
                 tools.push(table);
             }
@@ -82,39 +108,26 @@ pub fn openapi(text: &str, asked: &Asked) -> Result<Printed, String> {
     })
 }
 
-/// The mistake that the reader of configurations would find in a table.
-fn mistake(table: &str) -> Option<String> {
+/// Reads a table as a configuration.
+///
+/// # Errors
+/// The first mistake in it.
+fn check(table: &str) -> Result<(), String> {
     let whole = format!("[store]\nurl = \"sqlite:oncegate.db\"\n{table}");
-    let mistakes = Config::read(&whole, &Environment::default()).err()?;
-    let first = mistakes.first()?;
-    Some(format!("`oncegate check` would refuse it: {first}"))
-}
-
-fn guesses(
-    document: &Document,
-    all: &[Operation<'_>],
-    operation: &Operation<'_>,
-    request: &request::Request,
-) -> Guesses {
-    let credentials = credentials::of(document, operation);
-    if operation.method == "GET" {
-        return Guesses {
-            credentials,
-            ..Guesses::default()
-        };
-    }
-    Guesses {
-        credentials,
-        key_fields: hints::key_fields(operation, request),
-        compensation: hints::compensation(all, operation, request),
+    let mistakes = Config::read(&whole, &Environment::default()).err();
+    match mistakes.as_ref().and_then(|mistakes| mistakes.first()) {
+        Some(first) => Err(format!("`oncegate check` would refuse it: {first}")),
+        None => Ok(()),
     }
 }
 
 fn page(document: &Document, tools: &[String], refused: &[String]) -> String {
     let info = |word: &str| {
-        let info = document.root().get("info");
-        let text = info.and_then(|info| info.get(word)?.as_str());
-        line(text.unwrap_or_default())
+        let info = document.root.get("info");
+        line(
+            info.and_then(|info| document::text(info, word))
+                .unwrap_or_default(),
+        )
     };
     let mut page = format!(
         "# {} of {} operations of {:?} {}.\n",
@@ -124,23 +137,18 @@ fn page(document: &Document, tools: &[String], refused: &[String]) -> String {
         info("version")
     );
     page.push_str(TO_DECIDE);
-    if !credentials::are_said(document) {
+    if credentials::schemes(document).next().is_none() {
         page.push_str("# Of credentials the description says nothing.\n");
     }
-    for tool in tools {
-        page.push('\n');
-        page.push_str(tool);
-    }
+    page.extend(tools.iter().map(|tool| format!("\n{tool}")));
     if !refused.is_empty() {
         page.push_str("\n# Not imported:\n");
     }
-    for what in refused {
-        page.push_str(&format!("#   {what}\n"));
-    }
+    page.extend(refused.iter().map(|what| format!("#   {what}\n")));
     page
 }
 
-/// The settings that are the same for each tool.
+/// Explains the settings that a person decides. They are the same for each tool.
 const TO_DECIDE: &str = "#
 # A line that begins with \"# NAME =\" is a guess. Take its # away where a person has found it right:
 #   headers       credentials; set the variable in the environment

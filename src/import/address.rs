@@ -3,7 +3,7 @@
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use serde_json::Value;
 
-use super::document::Document;
+use super::document::{Document, items, members, text};
 use super::operations::Operation;
 use super::parameters::Reason;
 
@@ -39,29 +39,26 @@ pub(super) fn server(
     if let Some(instead) = instead {
         return plain(instead);
     }
-    let owners = [operation.node, operation.item, document.root()].into_iter();
-    let mut lists = owners.filter_map(|owner| owner.get("servers")?.as_array());
+    let owners = [operation.node, operation.item, &document.root].into_iter();
+    let mut lists = owners.map(|owner| items(owner, "servers"));
     let servers = lists.find(|servers| !servers.is_empty());
-    let servers = servers.ok_or(NO_SERVER)?;
-    let filled: Vec<Filled> = servers.iter().map(filled).collect();
-    let is_safe = |server: &&Filled| server.url.starts_with("https://");
-    let chosen = filled.iter().find(is_safe).or(filled.first());
-    let chosen = chosen.ok_or(NO_SERVER)?;
-    told.extend(chosen.told.iter().cloned());
-    let mut others: Vec<&str> = filled
-        .iter()
-        .filter(is_safe)
-        .map(|server| server.url.as_str())
-        .collect();
-    others.retain(|url| *url != chosen.url);
-    others.truncate(MAX_OTHERS);
+    let servers: Vec<_> = servers.unwrap_or_default().iter().map(filled).collect();
+    let is_safe = |(url, _): &&(String, Vec<String>)| url.starts_with("https://");
+    let chosen = servers.iter().find(is_safe).or(servers.first());
+    let (chosen, filled_in) = chosen.ok_or(NO_SERVER)?;
+    told.extend_from_slice(filled_in);
+    let others = servers.iter().filter(is_safe).map(|(url, _)| url.as_str());
+    let others = others
+        .filter(|url| *url != chosen.as_str())
+        .take(MAX_OTHERS);
+    let others: Vec<&str> = others.collect();
     if !others.is_empty() {
         told.push(format!(
             "the description has other servers, too: {}",
             others.join(" ")
         ));
     }
-    plain(&chosen.url)
+    plain(chosen)
 }
 
 /// The longest server address that is filled in.
@@ -73,32 +70,26 @@ const MAX_DECODED: usize = 2;
 /// Most other servers that are named.
 const MAX_OTHERS: usize = 3;
 
-/// A server with the defaults of its variables.
-struct Filled {
-    url: String,
-    told: Vec<String>,
-}
-
 const NO_SERVER: &str = "its server has no whole address; --server URL gives one";
 
-/// The URL of a server with its variables filled in.
-fn filled(server: &Value) -> Filled {
-    let url = server.get("url").and_then(Value::as_str);
-    let mut url = url.unwrap_or_default().to_owned();
+/// The URL of a server with its variables filled in, and sentences about their values.
+fn filled(server: &Value) -> (String, Vec<String>) {
+    let mut url = text(server, "url").unwrap_or_default().to_owned();
     let mut told = Vec::new();
-    let variables = server.get("variables").and_then(Value::as_object);
-    for (name, variable) in variables.into_iter().flatten() {
+    for (name, variable) in members(server, "variables") {
         let place = format!("{{{name}}}");
-        let default = variable.get("default").and_then(Value::as_str);
-        let is_short = |default: &&str| default.len() + url.len() < MAX_URL;
-        if let Some(default) = default.filter(is_short).filter(|_| url.contains(&place)) {
+        let default = text(variable, "default").filter(|default| {
+            let is_short = default.len() + url.len() < MAX_URL;
+            is_short && url.contains(&place)
+        });
+        if let Some(default) = default {
             url = url.replace(&place, default);
             told.push(format!(
                 "the server's {name} is {default:?}, as the description has it by default"
             ));
         }
     }
-    Filled { url, told }
+    (url, told)
 }
 
 /// An address to which a path can be appended.
@@ -122,7 +113,7 @@ fn plain(url: &str) -> Result<String, Reason> {
     }
     let (_, behind) = url.split_once("://").unwrap_or_default();
     let (host, path) = behind.split_once('/').unwrap_or((behind, ""));
-    // What is printed is what is called: a reader of URLs passes over some characters, and decodes others.
+    // The printed URL must be the one that is called: parsers of URLs skip some characters and decode others.
     let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
     if host.is_empty() || !host.bytes().all(is_of_host) {
         return Err("its server's host is not a plain name; --server URL gives one".into());
@@ -135,9 +126,7 @@ fn plain(url: &str) -> Result<String, Reason> {
     Ok(url.trim_end_matches('/').to_owned())
 }
 
-/// The part of a path that a server may read as another one.
-///
-/// Even if the server decodes the path twice.
+/// What in a path a server may read as another path, even if it decodes the path twice.
 fn strange(path: &str) -> Option<&'static str> {
     let mut decoded = path.as_bytes().to_vec();
     for _ in 0..=MAX_DECODED {
@@ -147,15 +136,12 @@ fn strange(path: &str) -> Option<&'static str> {
         if decoded.iter().any(u8::is_ascii_control) {
             return Some("a control character");
         }
-        // Some servers cut off what is behind a semicolon first.
-        let name = |segment: &'_ [u8]| {
-            segment
-                .split(|byte| *byte == b';')
-                .next()
-                .map(<[u8]>::to_vec)
+        // Some servers first cut off the text behind a semicolon.
+        let is_step = |segment: &[u8]| {
+            let name = segment.split(|byte| *byte == b';').next();
+            matches!(name, Some(b"." | b".."))
         };
-        let mut names = decoded.split(|byte| *byte == b'/').filter_map(name);
-        if names.any(|name| matches!(&*name, b"." | b"..")) {
+        if decoded.split(|byte| *byte == b'/').any(is_step) {
             return Some("`.` or `..` as a segment, which leads to another path");
         }
         let next = String::from_utf8_lossy(&decoded).into_owned();
@@ -181,7 +167,7 @@ pub(super) fn parts(path: &str) -> Result<Vec<Part<'_>>, Reason> {
         let (inside, after) = after
             .split_once('}')
             .ok_or("its path has a { without a }")?;
-        // The form of what is filled in, by RFC 6570.
+        // `{+name}` and `{name*}` are forms of RFC 6570.
         let name = inside.trim_start_matches('+').trim_end_matches('*');
         if name.is_empty() || name.contains('{') {
             return Err("its path has a place without a name".into());
@@ -221,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_to_another_one_is_refused_with_the_reason() {
+    fn a_path_that_a_server_may_read_as_another_one_is_refused() {
         for (path, what) in [
             ("/a/{x}{y}/..", "`..`"),
             ("/../admin", "`..`"),
@@ -245,7 +231,7 @@ mod tests {
         let server = |url: &str, default: &str| {
             let server =
                 json!({ "url": url, "variables": { "a": { "default": default }, "b": {} } });
-            filled(&server).url
+            filled(&server).0
         };
         assert_eq!(
             server("https://{a}.example/{a}", "eu"),

@@ -1,10 +1,10 @@
-//! The body of an operation's request: its form, and the schema of its members.
+//! The body of an operation's request: its form and its members.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::document::Document;
+use super::document::{Document, is_true, items, members as members_of, text};
 use super::operations::Operation;
 use super::parameters::{Kind, Reason, kind};
 use crate::core::request::Lists;
@@ -18,8 +18,6 @@ const MAX_PARTS: usize = 200;
 pub(super) struct Body<'a> {
     pub(super) form: Form,
     pub(super) members: Members<'a>,
-    /// Sentences about differences from the description.
-    pub(super) told: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,10 +60,7 @@ impl Members<'_> {
     /// The names of all described members.
     pub(super) fn names(&self, document: &Document) -> Vec<String> {
         match self {
-            Self::Named(named) => {
-                let names = named.properties.keys();
-                names.map(|name| (*name).to_owned()).collect()
-            }
+            Self::Named(named) => named.properties.keys().map(|name| (*name).into()).collect(),
             Self::Composed(schema) => {
                 let mut names = Vec::new();
                 gather(document, schema, &mut { MAX_PARTS }, &mut names);
@@ -79,29 +74,24 @@ impl Members<'_> {
 pub(super) fn of<'a>(
     document: &'a Document,
     operation: &Operation<'a>,
+    told: &mut Vec<String>,
 ) -> Result<Body<'a>, Reason> {
-    let none = |told| Body {
+    let none = Body {
         form: Form::None,
         members: Members::Named(Named::default()),
-        told,
     };
     let Some(node) = operation.node.get("requestBody") else {
-        return Ok(none(Vec::new()));
+        return Ok(none);
     };
-    let node = document
-        .resolve(node)
-        .map_err(|why| format!("its body cannot be read: {why}"))?;
-    let is_required = node.get("required") == Some(&Value::Bool(true));
+    let node = resolved(document, node)?;
+    let is_required = is_true(node, "required");
     let content = node.get("content").and_then(Value::as_object);
-    let content = content.filter(|content| !content.is_empty());
-    let Some(content) = content else {
-        return match is_required {
-            true => Err("its body has no media type".into()),
-            false => Ok(none(Vec::new())),
-        };
+    let content = match content.filter(|content| !content.is_empty()) {
+        Some(content) => content,
+        None if is_required => return Err("its body has no media type".into()),
+        None => return Ok(none),
     };
     let (form, media) = form(content)?;
-    let mut told = Vec::new();
     let schema = media.get("schema").unwrap_or(&Value::Null);
     let members = members(document, schema)?;
     let is_bare = matches!(&members, Members::Named(named) if named.properties.is_empty());
@@ -109,10 +99,10 @@ pub(super) fn of<'a>(
         if !is_bare {
             told.push("the body is left out: it is not required, and a GET has none".to_owned());
         }
-        return Ok(none(told));
+        return Ok(none);
     }
     if is_bare && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
-        return Ok(none(told));
+        return Ok(none);
     }
     if schema.as_object().is_none_or(Map::is_empty) {
         told.push(
@@ -120,14 +110,15 @@ pub(super) fn of<'a>(
         );
     }
     let form = match form {
-        Form::Pairs(_) => Form::Pairs(lists(document, media, &members, &mut told)?),
+        Form::Pairs(_) => Form::Pairs(lists(document, media, &members, told)?),
         other => other,
     };
-    Ok(Body {
-        form,
-        members,
-        told,
-    })
+    Ok(Body { form, members })
+}
+
+fn resolved<'a>(document: &'a Document, value: &'a Value) -> Result<&'a Value, Reason> {
+    let found = document.resolve(value);
+    found.map_err(|why| format!("its body cannot be read: {why}"))
 }
 
 /// The first form that a tool can write.
@@ -135,7 +126,7 @@ fn form(content: &Map<String, Value>) -> Result<(Form, &Value), Reason> {
     let essence = |media: &str| {
         let mut parts = media.split(';').map(|part| part.trim().to_lowercase());
         let essence = parts.next().unwrap_or_default();
-        // Another parameter than this makes it another type.
+        // Any parameter but this charset makes it another media type.
         let is_plain = parts.all(|part| part.is_empty() || part.starts_with("charset=utf-8"));
         is_plain.then_some(essence)
     };
@@ -143,30 +134,31 @@ fn form(content: &Map<String, Value>) -> Result<(Form, &Value), Reason> {
         let mut media = content.iter();
         media.find(|(media, _)| essence(media).is_some_and(|media| wanted.contains(&&*media)))
     };
-    if let Some((_, media)) =
-        find(&["application/json"]).or_else(|| find(&["*/*", "application/*"]))
-    {
-        return Ok((Form::Json, media));
-    }
-    if let Some((_, media)) = find(&["application/x-www-form-urlencoded"]) {
-        return Ok((Form::Pairs(None), media));
-    }
-    let names: Vec<&str> = content.keys().map(String::as_str).take(3).collect();
-    Err(format!(
-        "its body is {}, which no tool can write",
-        names.join(" or ")
-    ))
+    let forms: [(&[&str], Form); 3] = [
+        (&["application/json"], Form::Json),
+        (&["*/*", "application/*"], Form::Json),
+        (&["application/x-www-form-urlencoded"], Form::Pairs(None)),
+    ];
+    let found = forms.into_iter().find_map(|(wanted, form)| {
+        let (_, media) = find(wanted)?;
+        Some((form, media))
+    });
+    found.ok_or_else(|| {
+        let names: Vec<&str> = content.keys().map(String::as_str).take(3).collect();
+        format!(
+            "its body is {}, which no tool can write",
+            names.join(" or ")
+        )
+    })
 }
 
-/// The members of an object, or why it is none.
+/// The members of an object, or why the body is no object.
 fn members<'a>(document: &'a Document, schema: &'a Value) -> Result<Members<'a>, Reason> {
-    if kind(document, schema) == Kind::List && !may_be_object(document, schema) {
+    let kind = kind(document, schema);
+    if kind == Kind::List && !may_be_object(document, schema) {
         return Err("its body is a list, and arguments are an object".into());
     }
-    let resolved = document
-        .resolve(schema)
-        .map_err(|why| format!("its body cannot be read: {why}"))?;
-    if let Some(kind) = resolved.get("type").and_then(Value::as_str)
+    if let Some(kind) = text(resolved(document, schema)?, "type")
         && kind != "object"
     {
         return Err(format!(
@@ -176,7 +168,7 @@ fn members<'a>(document: &'a Document, schema: &'a Value) -> Result<Members<'a>,
     let mut named = Named::default();
     match flatten(document, schema, 0, &mut { MAX_PARTS }, &mut named) {
         true => Ok(Members::Named(named)),
-        false if kind(document, schema) == Kind::Plain => {
+        false if kind == Kind::Plain => {
             Err("its body is not said to be an object, and arguments are one".into())
         }
         false => Ok(Members::Composed(schema)),
@@ -187,14 +179,13 @@ fn may_be_object(document: &Document, schema: &Value) -> bool {
     let Ok(schema) = document.resolve(schema) else {
         return false;
     };
-    let choices = ["anyOf", "oneOf"].into_iter();
-    let mut choices = choices
-        .filter_map(|word| schema.get(word)?.as_array())
-        .flatten();
+    let mut choices = ["anyOf", "oneOf"]
+        .into_iter()
+        .flat_map(|word| items(schema, word));
     choices.any(|choice| kind(document, choice) == Kind::Object)
 }
 
-/// Gathers the members of an object and of its parts; false if there are choices in it.
+/// Gathers the members of an object and of its parts; false if the schema has choices.
 fn flatten<'a>(
     document: &'a Document,
     schema: &'a Value,
@@ -215,7 +206,7 @@ fn flatten<'a>(
     for (word, value) in words {
         match word.as_str() {
             "properties" => {
-                for (name, property) in value.as_object().into_iter().flatten() {
+                for (name, property) in members_of(schema, word) {
                     let before = named.properties.insert(name, property);
                     if before.is_some_and(|before| before != property) {
                         return false;
@@ -223,15 +214,13 @@ fn flatten<'a>(
                 }
             }
             "required" => {
-                let names = value.as_array().into_iter().flatten();
+                let names = items(schema, word).iter();
                 named.required.extend(names.filter_map(Value::as_str));
             }
             "allOf" => {
-                let parts = value.as_array().into_iter().flatten();
-                for part in parts {
-                    if !flatten(document, part, depth + 1, left, named) {
-                        return false;
-                    }
+                let mut parts = items(schema, word).iter();
+                if !parts.all(|part| flatten(document, part, depth + 1, left, named)) {
+                    return false;
                 }
             }
             "additionalProperties"
@@ -239,12 +228,10 @@ fn flatten<'a>(
             | "maxProperties"
             | "propertyNames"
             | "patternProperties" => {
-                // Beside other parts they are about the part alone.
-                if depth > 0 || words.contains_key("allOf") {
-                    let says_nothing = *value == Value::Bool(true);
-                    if !says_nothing {
-                        return false;
-                    }
+                // In a part of an `allOf`, or beside one, the keyword is about that part alone.
+                let is_of_part = depth > 0 || words.contains_key("allOf");
+                if is_of_part && *value != Value::Bool(true) {
+                    return false;
                 }
                 named.others.insert(word.clone(), value.clone());
             }
@@ -275,16 +262,14 @@ fn gather(document: &Document, schema: &Value, left: &mut usize, names: &mut Vec
         return;
     }
     *left -= 1;
-    let properties = schema.get("properties").and_then(Value::as_object);
-    let properties = properties.into_iter().flatten();
-    names.extend(properties.map(|(name, _)| name.clone()));
-    let parts = ["allOf", "anyOf", "oneOf", "if", "then", "else"].into_iter();
-    for part in parts.filter_map(|word| schema.get(word)) {
-        let parts = part
-            .as_array()
-            .map_or(std::slice::from_ref(part), Vec::as_slice);
-        for part in parts {
-            gather(document, part, left, names);
+    names.extend(members_of(schema, "properties").map(|(name, _)| name.clone()));
+    for word in ["allOf", "anyOf", "oneOf", "if", "then", "else"] {
+        match schema.get(word) {
+            Some(Value::Array(parts)) => {
+                (parts.iter()).for_each(|part| gather(document, part, left, names));
+            }
+            Some(part) => gather(document, part, left, names),
+            None => {}
         }
     }
 }
@@ -297,15 +282,13 @@ fn lists(
     told: &mut Vec<String>,
 ) -> Result<Option<Lists>, Reason> {
     let Members::Named(named) = members else {
-        // Which of its members are lists is not known: all are written in the way that OpenAPI has by default.
+        // Any member may be a list, so all lists are written as OpenAPI writes them by default.
         return Ok(Some(Lists::Repeat));
     };
     let mut way = None;
     for (name, schema) in &named.properties {
-        let encoding = media
-            .get("encoding")
-            .and_then(|encoding| encoding.get(name));
-        let style = encoding.and_then(|encoding| encoding.get("style")?.as_str());
+        let encoding = media.get("encoding").and_then(|all| all.get(name));
+        let style = encoding.and_then(|encoding| text(encoding, "style"));
         let explode = encoding.and_then(|encoding| encoding.get("explode")?.as_bool());
         let wanted = match (kind(document, schema), style) {
             (Kind::Plain, _) | (Kind::Object, Some("deepObject")) => continue,

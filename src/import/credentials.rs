@@ -1,11 +1,11 @@
 //! The credentials of an API, which a person has to fill in.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::document::Document;
+use super::document::{Document, items, members, text};
 use super::operations::Operation;
-use super::parameters::{Parameter, Parameters, Place};
-use super::text;
+use super::parameters::{Parameter, Place};
+use super::text::line;
 use crate::core::proxy::SECRETS;
 
 /// The credentials of an operation.
@@ -13,11 +13,11 @@ use crate::core::proxy::SECRETS;
 pub(super) struct Credentials {
     /// Headers, and their values.
     pub(super) headers: Vec<(String, String)>,
-    /// Sentences about schemes that are no header, and about the way that was chosen.
+    /// Sentences about schemes that are no header, and about alternatives.
     pub(super) told: Vec<String>,
 }
 
-/// Words in names of tokens that are no secrets: places in a list, or names of an intent.
+/// Words in names of tokens that are no secrets: positions in a list, or idempotency tokens.
 const OF_LISTS: [&str; 9] = [
     "continuation",
     "cursor",
@@ -30,78 +30,64 @@ const OF_LISTS: [&str; 9] = [
     "sync",
 ];
 
-/// Endings of names that are about a secret, and are none.
+/// Endings of names that say something about a secret, but are no secret.
 const ABOUT: [&str; 5] = ["-mode", "-name", "-status", "-type", "-version"];
 
 /// The longest prefix of a variable's name.
 const MAX_PREFIX: usize = 28;
 
-/// The credentials of an operation.
+/// The credentials of an operation: of several alternatives the first that is in headers.
 pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Credentials {
-    let own = operation.node.get("security");
-    let asked = own.or_else(|| document.root().get("security"));
-    let asked: Vec<&Value> = match asked.and_then(Value::as_array) {
-        Some(listed) => listed.iter().collect(),
-        None => return Credentials::default(),
+    let owner = match operation.node.get("security") {
+        Some(_) => operation.node,
+        None => &document.root,
     };
-    // Nothing is asked, or an empty object says that nothing will do, too.
+    // An empty list and an empty object ask for no credentials.
     let mut ways: Vec<Vec<&str>> = Vec::new();
-    for way in asked.iter().filter_map(|way| way.as_object()) {
+    for way in items(owner, "security").iter().filter_map(Value::as_object) {
         let names: Vec<&str> = way.keys().map(String::as_str).collect();
         if !names.is_empty() && !ways.contains(&names) {
             ways.push(names);
         }
     }
-    let mut found: Option<Credentials> = None;
-    for way in &ways {
-        let this = together(document, way);
-        let is_better = found
-            .as_ref()
-            .is_none_or(|before| before.headers.is_empty() && !this.headers.is_empty());
-        if is_better {
-            found = Some(this);
-        }
+    let mut all = ways.iter().map(|way| together(document, way));
+    let mut first = all.next().unwrap_or_default();
+    if first.headers.is_empty()
+        && let Some(better) = all.find(|way| !way.headers.is_empty())
+    {
+        first = better;
     }
-    let mut found = found.unwrap_or_default();
     if ways.len() > 1 {
         let ways: Vec<String> = ways.iter().map(|way| way.join(" with ")).collect();
-        found
-            .told
-            .push(format!("one of these is enough: {}", ways.join(", ")));
+        let told = format!("one of these is enough: {}", ways.join(", "));
+        first.told.push(told);
     }
-    found
+    first
 }
 
-/// Removes the parameters that are credentials: no model chooses them.
-pub(super) fn take(document: &Document, parameters: &mut Parameters) {
-    let schemes = schemes(document).and_then(Value::as_object);
-    let keys: Vec<(&str, &str)> = schemes
-        .into_iter()
-        .flat_map(Map::values)
-        .filter_map(|scheme| document.resolve(scheme).ok())
-        .filter_map(|scheme| Some((scheme.get("in")?.as_str()?, scheme.get("name")?.as_str()?)))
+/// Removes the parameters that are credentials, which no model may choose.
+pub(super) fn take(document: &Document, sent: &mut Vec<Parameter>, told: &mut Vec<String>) {
+    let keys: Vec<(&str, &str)> = schemes(document)
+        .filter_map(|(_, scheme)| document.resolve(scheme).ok())
+        .filter_map(|scheme| Some((text(scheme, "in")?, text(scheme, "name")?)))
         .collect();
-    let Parameters { sent, left_out } = parameters;
-    sent.retain(|parameter| {
+    let is_taken = |parameter: &mut Parameter| {
         let place = parameter.place.word();
         let is_key =
             |(of, name): &(&str, &str)| *of == place && name.eq_ignore_ascii_case(&parameter.name);
-        let is_credential =
-            keys.iter().any(is_key) || parameter.place != Place::Path && is_credential(parameter);
-        if is_credential {
-            left_out.push(format!(
-                "the {place} parameter `{}` is a credential",
-                parameter.name
-            ));
-        }
-        !is_credential
-    });
+        keys.iter().any(is_key) || parameter.place != Place::Path && is_credential(parameter)
+    };
+    for Parameter { place, name, .. } in sent.extract_if(.., is_taken) {
+        let place = place.word();
+        told.push(format!(
+            "left out: the {place} parameter `{name}` is a credential"
+        ));
+    }
 }
 
 /// Whether a parameter looks like a credential, whatever the schemes say.
 fn is_credential(parameter: &Parameter) -> bool {
-    let description = parameter.description.as_deref().unwrap_or_default();
-    let description = description.to_lowercase();
+    let description = parameter.description().to_lowercase();
     if description.contains("idempoten") {
         return false;
     }
@@ -114,7 +100,7 @@ fn is_credential(parameter: &Parameter) -> bool {
     let is_query = parameter.place == Place::Query;
     let has = |word: &&str| match *word {
         "auth" => name.contains("-auth-"),
-        // A query that has one asks for it.
+        // In a query, `session` is what the request asks about.
         "session" if is_query => false,
         "token" if is_of_list => false,
         word => name.contains(&format!("{word}-")),
@@ -139,27 +125,18 @@ fn dashed(name: &str) -> String {
     out
 }
 
-/// Whether the description names any credentials.
-pub(super) fn are_said(document: &Document) -> bool {
-    schemes(document)
-        .and_then(Value::as_object)
-        .is_some_and(|schemes| !schemes.is_empty())
+/// The schemes of credentials, by their names.
+pub(super) fn schemes(document: &Document) -> impl Iterator<Item = (&String, &Value)> {
+    let components = document.root.get("components").into_iter();
+    components.flat_map(|components| members(components, "securitySchemes"))
 }
 
-fn schemes(document: &Document) -> Option<&Value> {
-    document.root().get("components")?.get("securitySchemes")
-}
-
-/// All schemes that are needed together.
+/// The credentials of schemes that are needed together.
 fn together(document: &Document, names: &[&str]) -> Credentials {
-    let schemes = document
-        .root()
-        .get("components")
-        .and_then(|parts| parts.get("securitySchemes"));
     let mut found = Credentials::default();
     for name in names {
-        let scheme = schemes.and_then(|schemes| schemes.get(*name));
-        let scheme = scheme.and_then(|scheme| document.resolve(scheme).ok());
+        let scheme = schemes(document).find(|(scheme, _)| scheme == name);
+        let scheme = scheme.and_then(|(_, scheme)| document.resolve(scheme).ok());
         let said = match scheme.map(|scheme| (scheme, header(document, scheme))) {
             Some((_, Some(header))) => {
                 let has = |(name, _): &(String, String)| name.eq_ignore_ascii_case(&header.0);
@@ -179,28 +156,28 @@ fn together(document: &Document, names: &[&str]) -> Credentials {
 
 /// The header of a scheme, with the name of a variable in it.
 fn header(document: &Document, scheme: &Value) -> Option<(String, String)> {
-    let text = |word: &str| scheme.get(word).and_then(Value::as_str);
     let variable = |end: &str| format!("${{{}_{end}}}", prefix(document));
-    let authorization = |value| Some(("Authorization".to_owned(), value));
-    match text("type")? {
-        "http" if text("scheme")?.eq_ignore_ascii_case("basic") => {
-            authorization(format!("Basic {}", variable("BASIC")))
-        }
-        "http" if text("scheme")?.eq_ignore_ascii_case("bearer") => {
-            authorization(format!("Bearer {}", variable("TOKEN")))
-        }
-        "oauth2" | "openIdConnect" => authorization(format!("Bearer {}", variable("TOKEN"))),
-        "apiKey" if signs(scheme) => None,
-        "apiKey" if text("in") == Some("header") => {
-            let name = text("name").filter(|name| is_header(name))?;
-            Some((name.to_owned(), variable("KEY")))
-        }
-        "apiKey" if text("in") == Some("cookie") => {
-            let name = text("name").filter(|name| is_header(name))?;
-            Some((
-                "Cookie".to_owned(),
-                format!("{name}={}", variable("COOKIE")),
-            ))
+    let authorization = |kind: &str, end: &str| {
+        let value = format!("{kind} {}", variable(end));
+        Some(("Authorization".to_owned(), value))
+    };
+    match text(scheme, "type")? {
+        "http" => match &*text(scheme, "scheme")?.to_ascii_lowercase() {
+            "basic" => authorization("Basic", "BASIC"),
+            "bearer" => authorization("Bearer", "TOKEN"),
+            _ => None,
+        },
+        "oauth2" | "openIdConnect" => authorization("Bearer", "TOKEN"),
+        "apiKey" if !signs(scheme) => {
+            let name = text(scheme, "name").filter(|name| is_header(name))?;
+            match text(scheme, "in")? {
+                "header" => Some((name.to_owned(), variable("KEY"))),
+                "cookie" => Some((
+                    "Cookie".to_owned(),
+                    format!("{name}={}", variable("COOKIE")),
+                )),
+                _ => None,
+            }
         }
         _ => None,
     }
@@ -208,33 +185,30 @@ fn header(document: &Document, scheme: &Value) -> Option<(String, String)> {
 
 /// The sentence about a scheme that is no header.
 fn other(name: &str, scheme: &Value) -> String {
-    let text = |word: &str| scheme.get(word).and_then(Value::as_str).unwrap_or_default();
+    let text = |word: &str| text(scheme, word).unwrap_or_default();
     match (text("type"), text("in")) {
         _ if signs(scheme) => {
             format!(
                 "{name} signs each request, which the gateway does not: put a signing proxy before the API"
             )
         }
-        ("apiKey", "query") => format!(
-            "{name} is `{}` in the query: put ?{}=${{…}} at the end of url",
-            text::line(text("name")),
-            text::line(text("name"))
-        ),
+        ("apiKey", "query") => {
+            let key = line(text("name"));
+            format!("{name} is `{key}` in the query: put ?{key}=${{…}} at the end of url")
+        }
         ("mutualTLS", _) => {
             format!("{name} is a client certificate, which the gateway does not have")
         }
-        (kind, _) => format!(
-            "{name} ({}) is nothing that the gateway can send",
-            text::line(kind)
-        ),
+        (kind, _) => {
+            let kind = line(kind);
+            format!("{name} ({kind}) is nothing that the gateway can send")
+        }
     }
 }
 
 /// Whether the header is a signature of each request.
 fn signs(scheme: &Value) -> bool {
-    let kind = scheme
-        .get("x-amazon-apigateway-authtype")
-        .and_then(Value::as_str);
+    let kind = text(scheme, "x-amazon-apigateway-authtype");
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case("awsSigv4"))
 }
 
@@ -245,12 +219,12 @@ fn is_header(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// The prefix of variables' names: the title of the API.
+/// The prefix of variables' names, from the title of the API.
 ///
-/// Never so that a name is that of a common variable.
+/// It always has a second word, so that no name is that of a common variable.
 fn prefix(document: &Document) -> String {
-    let info = document.root().get("info");
-    let title = info.and_then(|info| info.get("title")?.as_str());
+    let info = document.root.get("info");
+    let title = info.and_then(|info| text(info, "title"));
     let title = title.unwrap_or_default().to_ascii_uppercase();
     let words = title.split(|c: char| !c.is_ascii_alphanumeric());
     let mut out = "API".to_owned();

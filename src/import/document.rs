@@ -1,4 +1,4 @@
-//! A description as a document. References are followed; nothing is fetched.
+//! A description as a document. Follows references within it; fetches nothing.
 
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
@@ -7,23 +7,24 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 /// The largest description that is read.
 pub const MAX_BYTES: usize = 32 << 20;
 
-/// Most values of a document in YAML: aliases make many of few bytes.
+/// Most values of a document in YAML, where aliases make many values of few bytes.
 const MAX_VALUES: usize = 4_000_000;
 
-/// How deep values may nest in YAML. In JSON it is 128.
+/// How deep values may nest in YAML. For JSON the parser's bound is 128.
 const MAX_DEPTH: usize = 100;
 
 /// Most references from one to the next.
 const MAX_HOPS: usize = 16;
 
-/// The longest sentence of a parser, which quotes the text.
+/// The longest error text of the parser, in characters: it quotes the document.
 const MAX_SENTENCE: usize = 300;
 
 /// A description of OpenAPI 3.0 or 3.1.
 #[derive(Debug)]
 pub(super) struct Document {
-    root: Value,
-    is_3_0: bool,
+    pub(super) root: Value,
+    /// Whether it is OpenAPI 3.0, whose schemas are not JSON Schema.
+    pub(super) is_3_0: bool,
 }
 
 impl Document {
@@ -60,16 +61,6 @@ impl Document {
         Ok(Self { root, is_3_0 })
     }
 
-    /// The root value.
-    pub(super) fn root(&self) -> &Value {
-        &self.root
-    }
-
-    /// Whether it is OpenAPI 3.0, whose schemas are not JSON Schema.
-    pub(super) fn is_3_0(&self) -> bool {
-        self.is_3_0
-    }
-
     /// The value itself, or the target of its reference.
     pub(super) fn resolve<'a>(&'a self, value: &'a Value) -> Result<&'a Value, String> {
         let mut at = value;
@@ -99,7 +90,32 @@ impl Document {
 
 /// The target of a reference.
 pub(super) fn reference(value: &Value) -> Option<&str> {
-    value.get("$ref")?.as_str()
+    text(value, "$ref")
+}
+
+/// A member that is a text.
+pub(super) fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
+    value.get(name)?.as_str()
+}
+
+/// The items of a member; none if it is no list.
+pub(super) fn items<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    let list = value.get(name).and_then(Value::as_array);
+    list.map_or(&[], Vec::as_slice)
+}
+
+/// The members of a member; none if it is no object.
+pub(super) fn members<'a>(
+    value: &'a Value,
+    name: &str,
+) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+    let object = value.get(name).and_then(Value::as_object);
+    object.into_iter().flatten()
+}
+
+/// Whether a member is true.
+pub(super) fn is_true(value: &Value, name: &str) -> bool {
+    value.get(name) == Some(&Value::Bool(true))
 }
 
 fn parse(text: &str) -> Result<Value, String> {
@@ -108,7 +124,7 @@ fn parse(text: &str) -> Result<Value, String> {
         return yaml(text);
     }
     let json = serde_json::from_str(text).map_err(|error| format!("this is no JSON: {error}"));
-    // YAML may begin with a brace, too.
+    // A text in YAML may begin with a brace, too.
     json.or_else(|why| yaml(text).map_err(|_| why))
 }
 

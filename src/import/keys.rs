@@ -1,10 +1,10 @@
-//! The place of an operation's idempotency key, by names in the description.
+//! Where an operation takes its idempotency key, by names in the description.
 
 use serde_json::{Map, Value};
 
 use super::body::{Body, Form, Members};
 use super::document::Document;
-use super::parameters::{Kind, Parameter, Parameters, Place, kind};
+use super::parameters::{Kind, Parameter, Place, kind};
 use crate::core::request::KEY_HEADER;
 use crate::core::schema::Schema;
 
@@ -16,47 +16,44 @@ const EXAMPLE: &str = "7d0c3f6e9b8a4a51b1c2d3e4f5061728";
 pub(super) struct Placement {
     /// A header other than `Idempotency-Key`.
     pub(super) header: Option<String>,
-    /// A header that may be for the key. The model gives it until a person decides.
+    /// A header that may be for the key. Until a person decides, the model fills it in.
     pub(super) hint: Option<String>,
     /// A pointer into the body.
     pub(super) body: Option<String>,
-    /// Sentences about it.
-    pub(super) told: Vec<String>,
 }
 
 /// Removes the parameters and the member of the key from the arguments.
 pub(super) fn take(
     document: &Document,
-    parameters: &mut Parameters,
+    sent: &mut Vec<Parameter>,
     body: &mut Body<'_>,
     is_read: bool,
+    told: &mut Vec<String>,
 ) -> Placement {
-    let mut found = Placement::default();
-    headers(document, parameters, is_read, &mut found);
+    let mut found = headers(document, sent, is_read, told);
     if is_read || body.form == Form::None {
         return found;
     }
     match &mut body.members {
         Members::Named(named) => {
-            let names: Vec<&str> = named.properties.keys().copied().collect();
-            for name in names.into_iter().filter(|name| is_key_name(name)) {
-                let schema = named.properties.get(name).copied().unwrap_or(&Value::Null);
+            let properties = named.properties.clone().into_iter();
+            for (name, schema) in properties.filter(|(name, _)| is_key_name(name)) {
                 if found.body.is_some() || !is_text(document, schema) {
-                    found.told.push(format!(
+                    told.push(format!(
                         "`{name}` in the body is not taken for the key: the model gives it"
                     ));
                     continue;
                 }
-                found.told.extend(misfit(document, schema, name));
+                told.extend(misfit(document, schema, name));
                 named.properties.remove(name);
                 named.required.retain(|required| *required != name);
                 found.body = Some(format!("/{name}"));
             }
         }
         composed @ Members::Composed(_) => {
-            let names = composed.names(document).into_iter();
-            if let Some(name) = names.into_iter().find(|name| is_key_name(name)) {
-                found.told.push(format!(
+            let mut names = composed.names(document).into_iter();
+            if let Some(name) = names.find(|name| is_key_name(name)) {
+                told.push(format!(
                     "`{name}` is in a body with choices: the tool has no key_body, and the model gives it"
                 ));
             }
@@ -65,63 +62,54 @@ pub(super) fn take(
     found
 }
 
-/// The headers that may be for the key.
-fn headers(document: &Document, parameters: &mut Parameters, is_read: bool, found: &mut Placement) {
+/// Removes the header for the key from the parameters, or finds one that may be for it.
+fn headers(
+    document: &Document,
+    sent: &mut Vec<Parameter>,
+    is_read: bool,
+    told: &mut Vec<String>,
+) -> Placement {
+    let mut found = Placement::default();
+    let is_exact = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(KEY_HEADER);
+    let is_text = |parameter: &Parameter| is_text(document, &parameter.schema);
     let is_for_key = |parameter: &Parameter| {
-        let is_exact = parameter.name.eq_ignore_ascii_case(KEY_HEADER);
         parameter.place == Place::Header
             && is_key_header(&parameter.name)
-            && (is_exact || is_text(document, &parameter.schema))
+            && (is_exact(parameter) || is_text(parameter))
     };
     if is_read {
-        parameters.sent.retain(|parameter| {
-            let is_key = is_for_key(parameter);
-            if is_key {
-                found.told.push(format!(
-                    "the header {} is left out: a read has no key",
-                    parameter.name
-                ));
-            }
-            !is_key
-        });
-        return;
+        for Parameter { name, .. } in sent.extract_if(.., |one| is_for_key(one)) {
+            told.push(format!("the header {name} is left out: a read has no key"));
+        }
+        return found;
     }
-    let is_exact = |parameter: &&Parameter| parameter.name.eq_ignore_ascii_case(KEY_HEADER);
-    let candidates: Vec<&Parameter> = parameters.sent.iter().filter(|p| is_for_key(p)).collect();
-    let chosen = candidates.iter().copied().find(is_exact);
-    let Some(chosen) = chosen.or(candidates.first().copied()) else {
+    let at = sent.iter().position(|one| is_for_key(one) && is_exact(one));
+    let Some(at) = at.or_else(|| sent.iter().position(is_for_key)) else {
         let may_be = |parameter: &&Parameter| {
-            let description = parameter.description.as_deref().unwrap_or_default();
             parameter.place == Place::Header
-                && is_text(document, &parameter.schema)
-                && may_be_key_header(&parameter.name, description)
+                && is_text(parameter)
+                && may_be_key_header(&parameter.name, parameter.description())
         };
-        found.hint = parameters
-            .sent
-            .iter()
-            .find(may_be)
-            .map(|hint| hint.name.clone());
-        found.told.extend(found.hint.iter().map(|name| {
+        found.hint = sent.iter().find(may_be).map(|hint| hint.name.clone());
+        told.extend(found.hint.iter().map(|name| {
             format!(
                 "{name} may be for the key: if it is, take it out of headers_from and the schema"
             )
         }));
-        return;
+        return found;
     };
-    let name = chosen.name.clone();
-    found.told.extend(misfit(document, &chosen.schema, &name));
-    parameters.sent.retain(|parameter| {
-        parameter.place != Place::Header || !parameter.name.eq_ignore_ascii_case(&name)
-    });
-    match name.eq_ignore_ascii_case(KEY_HEADER) {
-        true => found
-            .told
-            .push("the description names the header Idempotency-Key, which has the key".into()),
-        false => found.header = Some(name),
+    let Parameter { name, schema, .. } = sent[at].clone();
+    told.extend(misfit(document, &schema, &name));
+    if is_exact(&sent[at]) {
+        told.push("the description names the header Idempotency-Key, which has the key".into());
+    } else {
+        found.header = Some(name.clone());
     }
+    sent.retain(|one| one.place != Place::Header || !one.name.eq_ignore_ascii_case(&name));
+    found
 }
 
-/// Whether any text may be a value.
+/// Whether every text is a value of the schema.
 fn is_text(document: &Document, schema: &Value) -> bool {
     let schema = document.resolve(schema).unwrap_or(schema);
     let is_typed = match schema.get("type") {
@@ -132,15 +120,20 @@ fn is_text(document: &Document, schema: &Value) -> bool {
     is_typed && schema.get("enum").is_none() && schema.get("const").is_none()
 }
 
+/// A name in small letters, without what parts its words.
+fn letters(name: &str) -> String {
+    name.to_lowercase().replace(['_', '-'], "")
+}
+
 /// Whether a name is `idempotency_key` in any spelling, or AWS's word for it.
 fn is_key_name(name: &str) -> bool {
-    let letters = name.to_lowercase().replace(['_', '-'], "");
+    let letters = letters(name);
     matches!(&*letters, "idempotencykey" | "idempotencytoken")
 }
 
 /// Whether a header's name alone says that it is for a key.
 fn is_key_header(name: &str) -> bool {
-    let letters = name.to_lowercase().replace(['_', '-'], "");
+    let letters = letters(name);
     let ends = ["idempotencykey", "idempotencekey", "idempotencytoken"];
     ends.iter().any(|end| letters.ends_with(end)) || letters == "paypalrequestid"
 }
@@ -151,7 +144,7 @@ fn may_be_key_header(name: &str, description: &str) -> bool {
     name.contains("idempoten") || name.ends_with("request-id") && description.contains("idempoten")
 }
 
-/// The description's demand on a key that the gateway's keys do not meet.
+/// Says what the description asks of a key that the gateway's keys may not meet.
 fn misfit(document: &Document, schema: &Value, name: &str) -> Option<String> {
     let schema = document.resolve(schema).unwrap_or(schema);
     let words = [
@@ -188,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_known_by_its_name_and_guessed_by_what_is_said_of_a_request_id() {
+    fn a_key_is_known_by_its_name_and_guessed_by_the_description_of_a_request_id() {
         for name in ["Idempotency-Key", "x-idempotency-key", "PayPal-Request-Id"] {
             assert!(is_key_header(name), "{name}");
         }
@@ -203,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_the_api_may_refuse_is_told() {
+    fn a_schema_that_the_gateways_keys_may_not_fit_is_told() {
         let document = Document::read(r#"{ "openapi": "3.1.0" }"#).expect("a description");
         for (schema, is_told) in [
             (json!({ "type": "string", "maxLength": 255 }), false),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::document::Document;
+use super::document::{Document, items, members, text};
 
 /// The methods that an operation may have, as a path item names them.
 const METHODS: [&str; 8] = [
@@ -48,11 +48,8 @@ impl Operation<'_> {
 pub(super) fn list(document: &Document) -> (Vec<Operation<'_>>, Vec<String>) {
     let (mut found, mut unread) = (Vec::new(), Vec::new());
     let mut taken = BTreeMap::new();
-    let paths = document.root().get("paths").and_then(Value::as_object);
-    for (path, item) in paths.into_iter().flatten() {
-        if path.starts_with("x-") {
-            continue;
-        }
+    let paths = members(&document.root, "paths");
+    for (path, item) in paths.filter(|(path, _)| !path.starts_with("x-")) {
         let item = match document.resolve(item) {
             Ok(item) => item,
             Err(why) => {
@@ -64,15 +61,14 @@ pub(super) fn list(document: &Document) -> (Vec<Operation<'_>>, Vec<String>) {
             let Some(node) = item.get(method) else {
                 continue;
             };
-            let id = node.get("operationId").and_then(Value::as_str);
-            let tags = node.get("tags").and_then(Value::as_array);
-            let tags = tags.into_iter().flatten().filter_map(Value::as_str);
+            let id = text(node, "operationId");
+            let tags = items(node, "tags").iter();
             found.push(Operation {
                 method: method.to_uppercase(),
                 path,
                 id,
                 name: name(id, method, path, &mut taken),
-                tags: tags.collect(),
+                tags: tags.filter_map(Value::as_str).collect(),
                 item,
                 node,
             });
@@ -81,9 +77,9 @@ pub(super) fn list(document: &Document) -> (Vec<Operation<'_>>, Vec<String>) {
     (found, unread)
 }
 
-/// The chosen operations, or all of them.
+/// The operations of these ids and tags; all of them if none is given.
 ///
-/// By `operationId`, the name of the tool, method and path, or tag.
+/// An id is an `operationId`, the name of a tool, or method and path.
 pub(super) fn choose<'o, 'a>(
     all: &'o [Operation<'a>],
     ids: &[String],
@@ -92,7 +88,7 @@ pub(super) fn choose<'o, 'a>(
     if ids.is_empty() && tags.is_empty() {
         return Ok(all.iter().collect());
     }
-    let is_called = |operation: &Operation<'_>, id: &str| {
+    let has_id = |operation: &Operation<'_>, id: &str| {
         operation.id == Some(id)
             || operation.name == id
             || id.split_once(' ').is_some_and(|(method, path)| {
@@ -101,43 +97,32 @@ pub(super) fn choose<'o, 'a>(
     };
     let has_tag = |operation: &Operation<'_>, tag: &str| operation.tags.contains(&tag);
     for id in ids {
-        if !all.iter().any(|operation| is_called(operation, id)) {
-            let names = all
-                .iter()
-                .map(|operation| operation.id.unwrap_or(&operation.name));
+        if !all.iter().any(|operation| has_id(operation, id)) {
+            let names = all.iter().map(|one| one.id.unwrap_or(&one.name));
             return Err(unknown("operation", id, names));
         }
     }
     for tag in tags {
         if !all.iter().any(|operation| has_tag(operation, tag)) {
-            let names = all
-                .iter()
-                .flat_map(|operation| operation.tags.iter().copied());
+            let names = all.iter().flat_map(|one| one.tags.iter().copied());
             return Err(unknown("tag", tag, names));
         }
     }
-    let chosen = all.iter().filter(|operation| {
-        ids.iter().any(|id| is_called(operation, id))
-            || tags.iter().any(|tag| has_tag(operation, tag))
+    let chosen = all.iter().filter(|one| {
+        ids.iter().any(|id| has_id(one, id)) || tags.iter().any(|tag| has_tag(one, tag))
     });
     Ok(chosen.collect())
 }
 
+/// The sentence about an id or a tag that the description does not have.
 fn unknown<'a>(what: &str, asked: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let names: BTreeSet<&str> = names.collect();
     let lower = asked.to_lowercase();
-    let distance = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &lower);
-    let mut near: Vec<(f64, &str)> = names
-        .into_iter()
-        .map(|name| (distance(name), name))
-        .filter(|(near, _)| *near > NEAR)
-        .collect();
+    let similarity = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &lower);
+    let names: BTreeSet<&str> = names.collect();
+    let rated = names.into_iter().map(|name| (similarity(name), name));
+    let mut near: Vec<(f64, &str)> = rated.filter(|(rate, _)| *rate > NEAR).collect();
     near.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let near: Vec<&str> = near
-        .into_iter()
-        .take(MAX_NEAR)
-        .map(|(_, name)| name)
-        .collect();
+    let near: Vec<&str> = near.iter().take(MAX_NEAR).map(|(_, name)| *name).collect();
     let near = match near.is_empty() {
         true => "nothing in the description has a name like that".to_owned(),
         false => format!("near are: {}", near.join(", ")),
@@ -145,16 +130,16 @@ fn unknown<'a>(what: &str, asked: &str, names: impl Iterator<Item = &'a str>) ->
     format!("there is no {what} {asked:?}; {near}")
 }
 
-/// A name for a tool that no other operation has.
+/// A name for a tool that no other operation has, from its id or from its method and path.
 ///
-/// Its id, or its method and path.
+/// `taken`: the names so far in small letters, each with the number at which to search for the next.
 fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeMap<String, usize>) -> String {
     let plain = |text: &str| {
         let mut out = String::new();
         for letter in text.chars() {
             match letter {
                 'a'..='z' | 'A'..='Z' | '0'..='9' | '-' => out.push(letter),
-                // Two of them would part a name that an environment variable has.
+                // In an environment variable's name `__` separates a tool's name from its setting.
                 _ if out.ends_with('_') => {}
                 _ => out.push('_'),
             }
@@ -165,7 +150,7 @@ fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeMap<String,
     let own = id.map(plain).filter(|name| !name.is_empty());
     let base = own.unwrap_or_else(|| plain(&format!("{method}_{path}")));
     let mut name = base.clone();
-    // Environment variables do not tell letters from capitals.
+    // Names of environment variables do not tell small letters from capitals.
     let mut number = taken.get(&base.to_lowercase()).copied().unwrap_or(1);
     while taken.contains_key(&name.to_lowercase()) {
         number += 1;
@@ -173,7 +158,6 @@ fn name(id: Option<&str>, method: &str, path: &str, taken: &mut BTreeMap<String,
         let room = base.len().min(MAX_NAME - end.len());
         name = format!("{}{end}", &base[..room]);
     }
-    // Where the next search for a number begins.
     taken.insert(base.to_lowercase(), number);
     taken.insert(name.to_lowercase(), 1);
     name
@@ -202,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_the_near_ones() {
+    fn an_unknown_name_is_refused_with_similar_names() {
         let names = ["createOrder", "cancelOrder", "zzz"];
         let told = unknown("operation", "createorders", names.into_iter());
         assert_eq!(

@@ -2,73 +2,56 @@
 
 use serde_json::Value;
 
-use super::credentials::Credentials;
+use super::document::{Document, members, text};
 use super::operations::Operation;
 use super::request::Request;
 use super::text::{cut, key, line, string, value};
+use super::{credentials, hints};
 
 /// The longest description of a tool: some model providers take no more than 1,024 characters.
 const MAX_DESCRIPTION: usize = 900;
 
-/// Guesses about a tool that writes.
-#[derive(Debug, Default)]
-pub(super) struct Guesses {
-    pub(super) credentials: Credentials,
-    pub(super) key_fields: Vec<String>,
-    pub(super) compensation: Option<String>,
-}
-
-/// The table of one tool.
-pub(super) fn tool(operation: &Operation<'_>, request: &Request, guesses: &Guesses) -> String {
+/// The table of one tool. `all`: the operations that may undo it.
+pub(super) fn tool(
+    document: &Document,
+    all: &[Operation<'_>],
+    operation: &Operation<'_>,
+    request: &Request,
+) -> String {
     let is_read = operation.method == "GET";
     let name = &operation.name;
+    let credentials = credentials::of(document, operation);
+    let fields = hints::key_fields(operation, request);
+    let fields: Vec<String> = fields.iter().map(|field| string(field)).collect();
+    let fields = (!fields.is_empty()).then(|| format!("{{ fields = [{}] }}", fields.join(", ")));
+    let effect = if is_read { "read" } else { "write" };
+    let optional = |text: &Option<String>| text.as_deref().map(string);
+    let settings = [
+        ("description", Some(string(&description(operation)))),
+        ("effect", Some(string(effect))),
+        ("method", Some(string(&operation.method))),
+        ("url", Some(string(&request.url))),
+        ("query", pairs(&request.query)),
+        ("body", Some(string(request.body))),
+        ("arrays", request.arrays.map(string)),
+        ("headers_from", pairs(&request.headers_from)),
+        ("key_header", optional(&request.key.header)),
+        ("# key_header", optional(&request.key.hint)),
+        ("key_body", optional(&request.key.body)),
+        ("# headers", pairs(&credentials.headers)),
+        ("# key", fields),
+        (
+            "# compensation",
+            hints::compensation(all, operation, request),
+        ),
+        ("# dedup", (!is_read).then(|| string("key"))),
+    ];
     let mut out = format!("[tools.{name}]\n# {}\n", line(&operation.title()));
-    let mut put = |key: &str, value: &str| out.push_str(&format!("{key} = {value}\n"));
-    put("description", &string(&description(operation)));
-    put("effect", if is_read { "\"read\"" } else { "\"write\"" });
-    put("method", &string(&operation.method));
-    put("url", &string(&request.url));
-    if !request.query.is_empty() {
-        put("query", &pairs(&request.query));
+    for (key, value) in settings {
+        out.extend(value.map(|value| format!("{key} = {value}\n")));
     }
-    put("body", &string(request.body));
-    if let Some(arrays) = request.arrays {
-        put("arrays", &string(arrays));
-    }
-    if !request.headers_from.is_empty() {
-        put("headers_from", &pairs(&request.headers_from));
-    }
-    if let Some(header) = &request.key_header {
-        put("key_header", &string(header));
-    }
-    if let Some(header) = &request.key_hint {
-        put("# key_header", &string(header));
-    }
-    if let Some(pointer) = &request.key_body {
-        put("key_body", &string(pointer));
-    }
-    let Guesses {
-        credentials,
-        key_fields,
-        compensation,
-    } = guesses;
-    if !credentials.headers.is_empty() {
-        put("# headers", &pairs(&credentials.headers));
-    }
-    if !key_fields.is_empty() {
-        let fields: Vec<String> = key_fields.iter().map(|field| string(field)).collect();
-        put("# key", &format!("{{ fields = [{}] }}", fields.join(", ")));
-    }
-    if let Some(compensation) = compensation {
-        put("# compensation", compensation);
-    }
-    if !is_read {
-        put("# dedup", "\"key\"");
-    }
-    let told = credentials
-        .told
-        .iter()
-        .map(|what| format!("credentials: {what}"));
+    let told = credentials.told.iter();
+    let told = told.map(|what| format!("credentials: {what}"));
     for what in told.chain(request.told.iter().cloned()) {
         out.push_str(&format!("# NOTE {}\n", line(&what)));
     }
@@ -85,43 +68,28 @@ fn schema(tool: &str, schema: &Value, out: &mut String) {
     for (word, what) in words().filter(|(word, _)| !tables.contains(&word.as_str())) {
         out.push_str(&format!("{} = {}\n", key(word), value(what)));
     }
-    for (word, what) in words().filter(|(word, _)| tables.contains(&word.as_str())) {
-        let parts = what.as_object().into_iter().flatten();
+    for (word, _) in words().filter(|(word, _)| tables.contains(&word.as_str())) {
         out.push_str(&format!("\n[tools.{tool}.input_schema.{}]\n", key(word)));
-        for (name, part) in parts {
+        for (name, part) in members(schema, word) {
             out.push_str(&format!("{} = {}\n", key(name), value(part)));
         }
     }
 }
 
-fn pairs(pairs: &[(String, String)]) -> String {
-    let pairs: Vec<String> = pairs
-        .iter()
-        .map(|(name, value)| format!("{} = {}", key(name), string(value)))
-        .collect();
-    format!("{{ {} }}", pairs.join(", "))
+/// An inline table; `None`: no pairs.
+fn pairs(pairs: &[(String, String)]) -> Option<String> {
+    let pair = |(name, value): &(String, String)| format!("{} = {}", key(name), string(value));
+    let all: Vec<String> = pairs.iter().map(pair).collect();
+    (!all.is_empty()).then(|| format!("{{ {} }}", all.join(", ")))
 }
 
-/// The description for models. Nothing of it is taken from the environment.
+/// The description for models, in which `${` is no variable of the environment.
 fn description(operation: &Operation<'_>) -> String {
-    let text = |word: &str| {
-        operation
-            .node
-            .get(word)
-            .and_then(Value::as_str)
-            .map(str::trim)
-    };
-    let is_name = |text: &&str| Some(*text) == operation.id;
-    let (summary, description) = (
-        text("summary")
-            .filter(|summary| !is_name(summary))
-            .unwrap_or_default(),
-        text("description").unwrap_or_default(),
-    );
-    let whole = match (summary, description) {
+    let text = |word: &str| text(operation.node, word).map_or("", str::trim);
+    let summary = Some(text("summary")).filter(|summary| operation.id != Some(*summary));
+    let whole = match (summary.unwrap_or_default(), text("description")) {
         ("", "") => operation.title(),
         (summary, "") => summary.to_owned(),
-        ("", description) => description.to_owned(),
         (summary, description) if description.starts_with(summary) => description.to_owned(),
         (summary, description) => format!("{summary}\n{description}"),
     };

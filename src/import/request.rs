@@ -1,4 +1,4 @@
-//! One operation as the table of a tool: its request, and its arguments.
+//! One operation as a tool: its request and the schema of its arguments.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,13 @@ use serde_json::{Map, Value, json};
 use super::address::{self, Part};
 use super::body::{self, Form, Members};
 use super::credentials;
-use super::document::Document;
-use super::keys;
+use super::document::{Document, is_true, items};
+use super::keys::{self, Placement};
 use super::operations::Operation;
-use super::parameters::{self, Kind, Parameter, Parameters, Place, Reason};
+use super::parameters::{self, Kind, Parameter, Place, Reason};
 use super::schema::{Schemas, Shared, fit};
 use super::values;
+use crate::core::key::MODEL_MEMBER;
 use crate::core::request::Lists;
 
 /// The longest name of an argument outside of the body.
@@ -27,12 +28,9 @@ pub(super) struct Request {
     pub(super) body: &'static str,
     pub(super) arrays: Option<&'static str>,
     pub(super) headers_from: Vec<(String, String)>,
-    pub(super) key_header: Option<String>,
-    /// A guess.
-    pub(super) key_hint: Option<String>,
-    pub(super) key_body: Option<String>,
+    pub(super) key: Placement,
     pub(super) schema: Value,
-    /// Names of arguments in the path, by the names of the parameters.
+    /// Names in the path, and pointers.
     pub(super) places: Vec<(String, String)>,
     /// Sentences about left-out parts, or differences from the description.
     pub(super) told: Vec<String>,
@@ -41,8 +39,8 @@ pub(super) struct Request {
 impl Request {
     /// The required arguments.
     pub(super) fn required(&self) -> impl Iterator<Item = &str> {
-        let required = self.schema.get("required").and_then(Value::as_array);
-        required.into_iter().flatten().filter_map(Value::as_str)
+        let required = items(&self.schema, "required").iter();
+        required.filter_map(Value::as_str)
     }
 }
 
@@ -65,7 +63,7 @@ pub(super) fn of(
         return Err(format!("no tool has the method {}", operation.method));
     }
     let mut told = Vec::new();
-    if operation.node.get("deprecated") == Some(&Value::Bool(true)) {
+    if is_true(operation.node, "deprecated") {
         told.push("the description calls it deprecated".to_owned());
     }
     if operation.node.get("callbacks").is_some() {
@@ -73,89 +71,63 @@ pub(super) fn of(
     }
     let server = address::server(document, operation, server, &mut told)?;
     let parts = address::parts(operation.path)?;
-    let mut parameters = parameters::of(document, operation)?;
-    credentials::take(document, &mut parameters);
-    let mut body = body::of(document, operation)?;
-    let key = keys::take(
-        document,
-        &mut parameters,
-        &mut body,
-        operation.method == "GET",
-    );
-    let left_out = std::mem::take(&mut parameters.left_out);
-    told.extend(left_out.into_iter().map(|what| format!("left out: {what}")));
-    told.append(&mut body.told);
-    told.extend(key.told);
+    let mut sent = parameters::of(document, operation, &mut told)?;
+    credentials::take(document, &mut sent, &mut told);
+    let mut body = body::of(document, operation, &mut told)?;
+    let is_read = operation.method == "GET";
+    let key = keys::take(document, &mut sent, &mut body, is_read, &mut told);
     let names: BTreeSet<String> = body.members.names(document).into_iter().collect();
-    place_all(&mut parameters, &parts, &mut told);
-    let arguments = name_all(parameters, &names, &mut told);
+    place_all(&mut sent, &parts, &mut told);
+    let arguments = name_all(sent, &names, &mut told);
     let lists = lists(&arguments, body.form)?;
     let schema = schema(document, &arguments, &body.members, body.form, &mut told)?;
-    let of_place = |place: Place| {
-        let arguments = arguments.iter();
-        arguments.filter(move |argument| argument.parameter.place == place)
+    let pairs = |place: Place| -> Vec<(String, String)> {
+        let of_place = arguments.iter().filter(|one| one.parameter.place == place);
+        of_place
+            .map(|one| (one.parameter.name.clone(), format!("/{}", one.name)))
+            .collect()
     };
-    let pairs = |place| {
-        let pair = |argument: &Argument| {
-            (
-                argument.parameter.name.clone(),
-                format!("/{}", argument.name),
-            )
-        };
-        of_place(place).map(pair).collect::<Vec<_>>()
-    };
-    let name_of = |place: &str| {
-        let found = of_place(Place::Path).find(|argument| argument.parameter.name == place);
-        found.map_or_else(|| place.to_owned(), |argument| argument.name.clone())
-    };
+    let places = pairs(Place::Path);
     let path = parts.iter().map(|part| match part {
         Part::Fixed(text) => text.clone(),
-        Part::Place(name) => format!("{{/{}}}", name_of(name)),
+        Part::Place(name) => {
+            let own = places.iter().find(|(place, _)| place == name);
+            own.map_or_else(String::new, |(_, pointer)| format!("{{{pointer}}}"))
+        }
     });
     Ok(Request {
         url: format!("{server}{}", path.collect::<String>()),
         query: pairs(Place::Query),
         body: body.form.word(),
-        arrays: lists.map(word),
+        arrays: lists.map(Lists::word),
         headers_from: pairs(Place::Header),
-        key_header: key.header,
-        key_hint: key.hint,
-        key_body: key.body,
+        key,
         schema,
-        places: of_place(Place::Path)
-            .map(|argument| (argument.parameter.name.clone(), argument.name.clone()))
-            .collect(),
+        places,
         told,
     })
 }
 
-/// Gives each place of the path its parameter, and removes those without a place.
-fn place_all(parameters: &mut Parameters, parts: &[Part<'_>], told: &mut Vec<String>) {
-    let is_place = |name: &str| {
-        parts
-            .iter()
-            .any(|part| matches!(part, Part::Place(place) if *place == name))
+/// Gives each place of the path its parameter, and removes parameters without a place.
+fn place_all(sent: &mut Vec<Parameter>, parts: &[Part<'_>], told: &mut Vec<String>) {
+    let has_no_place = |one: &mut Parameter| {
+        one.place == Place::Path && !parts.contains(&Part::Place(one.name.as_str()))
     };
-    parameters.sent.retain(|parameter| {
-        let is_sent = parameter.place != Place::Path || is_place(&parameter.name);
-        if !is_sent {
-            told.push(format!(
-                "left out: the path has no place for its parameter `{}`",
-                parameter.name
-            ));
-        }
-        is_sent
-    });
+    for Parameter { name, .. } in sent.extract_if(.., has_no_place) {
+        told.push(format!(
+            "left out: the path has no place for its parameter `{name}`"
+        ));
+    }
     for part in parts {
         let Part::Place(name) = part else { continue };
         let has = |parameter: &Parameter| parameter.place == Place::Path && parameter.name == *name;
-        if parameters.sent.iter().any(has) {
+        if sent.iter().any(has) {
             continue;
         }
         told.push(format!(
             "the description does not say what `{name}` in the path is: it is taken for text"
         ));
-        parameters.sent.push(Parameter {
+        sent.push(Parameter {
             place: Place::Path,
             name: (*name).to_owned(),
             schema: json!({ "type": "string" }),
@@ -168,15 +140,15 @@ fn place_all(parameters: &mut Parameters, parts: &[Part<'_>], told: &mut Vec<Str
 
 /// Gives each parameter a name of its own, unlike any body member's.
 fn name_all(
-    parameters: Parameters,
+    sent: Vec<Parameter>,
     members: &BTreeSet<String>,
     told: &mut Vec<String>,
 ) -> Vec<Argument> {
     let mut taken = members.clone();
-    // The gateway reads the model's key there.
-    taken.insert("idempotency_key".into());
+    // The gateway reads the model's key from this argument.
+    taken.insert(MODEL_MEMBER.into());
     let mut arguments = Vec::new();
-    for parameter in parameters.sent {
+    for parameter in sent {
         let plain = plain(&parameter.name);
         let place = parameter.place.word();
         let is_whole = !plain.is_empty() && plain.bytes().any(|byte| !byte.is_ascii_digit());
@@ -190,14 +162,13 @@ fn name_all(
             name = format!("{place}_{plain}_{number}");
         }
         if name != plain {
+            let why = match is_whole {
+                true => "its own name is taken",
+                false => "its own name cannot be one",
+            };
             told.push(format!(
-                "the {place} parameter `{}` is the argument {name}: {}",
-                parameter.name,
-                if is_whole {
-                    "its own name is taken"
-                } else {
-                    "its own name cannot be one"
-                }
+                "the {place} parameter `{}` is the argument {name}: {why}",
+                parameter.name
             ));
         }
         taken.insert(name.clone());
@@ -212,7 +183,7 @@ fn plain(name: &str) -> String {
     for letter in name.chars() {
         match letter {
             'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '.' => out.push(letter),
-            // Some queries have a bound behind the name.
+            // Names such as `created<` stand for a bound.
             '<' => out.push_str("_lt"),
             '>' => out.push_str("_gt"),
             _ if out.ends_with('_') => {}
@@ -225,34 +196,20 @@ fn plain(name: &str) -> String {
 
 /// The tool's one way of lists, if it is not the usual one.
 fn lists(arguments: &[Argument], form: Form) -> Result<Option<Lists>, Reason> {
-    let query = arguments
-        .iter()
-        .find_map(|argument| argument.parameter.lists);
+    let query = arguments.iter().find_map(|one| one.parameter.lists);
     let body = match form {
         Form::Pairs(lists) => lists,
         _ => None,
     };
     match (query, body) {
+        // These are the defaults of a tool's query and form.
+        (Some(Lists::Repeat), Some(Lists::Indices)) => Ok(None),
         (Some(query), Some(body)) if query != body => {
-            // Those of a query and of a form differ if nothing is said.
-            let are_usual = query == Lists::Repeat && body == Lists::Indices;
-            are_usual
-                .then_some(None)
-                .ok_or_else(|| "its query and its form write lists in different ways".into())
+            Err("its query and its form write lists in different ways".into())
         }
         (Some(Lists::Repeat), None) if form == Form::Json || form == Form::None => Ok(None),
         (None, Some(Lists::Indices)) => Ok(None),
         (query, body) => Ok(query.or(body)),
-    }
-}
-
-/// The value for the key `arrays`.
-fn word(lists: Lists) -> &'static str {
-    match lists {
-        Lists::Indices => "indices",
-        Lists::Brackets => "brackets",
-        Lists::Repeat => "repeat",
-        Lists::Comma => "comma",
     }
 }
 
@@ -268,13 +225,9 @@ fn schema(
     let mut beside = None;
     match members {
         Members::Composed(schema) if arguments.is_empty() => {
-            let mut words = document
-                .resolve(schema)?
-                .as_object()
-                .cloned()
-                .unwrap_or_default();
-            words.insert("type".into(), json!("object"));
-            whole = words.into();
+            let words = document.resolve(schema)?.as_object().cloned();
+            whole = words.unwrap_or_default().into();
+            whole["type"] = json!("object");
         }
         Members::Composed(schema) => beside = Some(*schema),
         Members::Named(named) => {
@@ -283,7 +236,7 @@ fn schema(
             }
             whole["required"] = json!(named.required);
             for (word, value) in &named.others {
-                // They would count or name the others, too.
+                // The other keywords would also count or name the arguments outside of the body.
                 if arguments.is_empty()
                     || matches!(&**word, "additionalProperties" | "patternProperties")
                 {
@@ -295,10 +248,7 @@ fn schema(
     if form == Form::None {
         whole["additionalProperties"] = json!(false);
     }
-    let names: Vec<&str> = arguments
-        .iter()
-        .map(|argument| argument.name.as_str())
-        .collect();
+    let names: Vec<&str> = arguments.iter().map(|one| one.name.as_str()).collect();
     for Argument { name, parameter } in arguments {
         whole["properties"][name] = property(document, parameter);
         if parameter.is_required
@@ -307,18 +257,13 @@ fn schema(
             required.push(json!(name));
         }
     }
-    let roots = [&whole].into_iter().chain(beside);
-    let shared = Shared::of(document, roots);
+    let shared = Shared::of(document, [&whole].into_iter().chain(beside));
     let build = |schemas: &mut Schemas<'_>| {
-        let root = schemas.convert(&whole, 0);
-        let mut root = match root {
-            Value::Object(root) => root,
-            _ => Map::new(),
-        };
+        let mut root = schemas.convert(&whole, 0);
         if let Some(beside) = beside {
             let mut part = schemas.convert(beside, 0);
             values::admit(&mut part, &names, 0);
-            root.insert("allOf".into(), json!([part]));
+            root["allOf"] = json!([part]);
         }
         root
     };
@@ -345,16 +290,12 @@ fn property(document: &Document, parameter: &Parameter) -> Value {
     let mut words = resolved.as_object().cloned().unwrap_or_default();
     words.remove("readOnly");
     if let Some(description) = &parameter.description {
-        words
-            .entry("description")
-            .or_insert_with(|| json!(description));
+        let own = words.entry("description");
+        own.or_insert_with(|| json!(description));
     }
     let is_text = parameters::kind(document, &parameter.schema) == Kind::Plain;
-    if words.get("type").is_none()
-        && is_text
-        && words.keys().all(|word| word == "description")
-        && parameter.place != Place::Query
-    {
+    let is_bare = words.keys().all(|word| word == "description");
+    if is_text && is_bare && parameter.place != Place::Query {
         words.insert("type".into(), json!("string"));
     }
     words.into()

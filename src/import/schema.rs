@@ -1,18 +1,16 @@
 //! Schemas of a description as one JSON Schema.
 //!
-//! References become `$defs` or are put in place, OpenAPI 3.0 is translated to JSON Schema, and
-//! what no validator could read is left out and told.
+//! A reference becomes a definition, or its target is put in place. OpenAPI 3.0 is translated to JSON
+//! Schema. Parts that no validator can read are left out, and told.
 
-mod references; // which parts are referred to more than once
-mod words; // one keyword at a time
+mod words; // one keyword at a time, and choices
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use super::document::Document;
+use super::document::{Document, is_true, members, reference, text};
 use super::text::cut;
-pub(super) use references::Shared;
 
 /// Most values, and most bytes as JSON, of one tool's schema.
 const MAX_VALUES: usize = 4_000;
@@ -20,7 +18,7 @@ const MAX_BYTES: usize = 32 << 10;
 
 /// How deep schemas may nest, and to which depth they keep descriptions.
 ///
-/// The first pair with which the whole is small enough counts.
+/// The first pair counts with which the whole is small enough.
 const DEPTHS: [(usize, usize); 9] = [
     (20, 20),
     (20, 2),
@@ -42,10 +40,11 @@ pub(super) struct Schemas<'a> {
     shared: &'a Shared,
     deepest: usize,
     described: usize,
-    /// Whether parts are left out under which less is allowed when they allow more.
+    /// Whether keywords are left out that refuse more when their parts allow more, such as `not`.
     is_loose: bool,
     /// The names of definitions, by their references.
     names: BTreeMap<String, String>,
+    /// References whose definitions are still to be made, with their depths.
     waiting: VecDeque<(String, usize)>,
     values: usize,
     /// Whether the result allows values that the description refuses.
@@ -55,11 +54,11 @@ pub(super) struct Schemas<'a> {
 
 /// Builds a schema with `build` that is small enough, and says what it leaves out.
 ///
-/// What lies too deep is let through. `None` if it is too large in spite of that.
+/// Values that lie too deep are not validated. `None`: the schema is too large in spite of that.
 pub(super) fn fit(
     document: &Document,
     shared: &Shared,
-    mut build: impl FnMut(&mut Schemas<'_>) -> Map<String, Value>,
+    mut build: impl FnMut(&mut Schemas<'_>) -> Value,
 ) -> Option<(Value, BTreeSet<String>)> {
     for (deepest, described) in DEPTHS {
         for is_loose in [false, true] {
@@ -77,10 +76,9 @@ pub(super) fn fit(
             };
             let mut root = build(&mut schemas);
             let definitions = schemas.definitions();
-            if !definitions.is_empty() {
+            if let Some(root) = root.as_object_mut().filter(|_| !definitions.is_empty()) {
                 root.insert("$defs".into(), definitions.into());
             }
-            let root = Value::Object(root);
             if schemas.values > MAX_VALUES || root.to_string().len() > MAX_BYTES {
                 break;
             }
@@ -101,9 +99,9 @@ impl Schemas<'_> {
         }
         match schema {
             Value::Bool(_) => schema.clone(),
-            Value::Object(words) => match words.get("$ref").and_then(Value::as_str) {
+            Value::Object(words) => match reference(schema) {
                 Some(place) => self.refer(place, words, depth),
-                None => self.object(words, depth),
+                None => self.object(schema, depth).into(),
             },
             _ => {
                 self.relax("a part of its schema is no schema: anything fits there");
@@ -112,7 +110,7 @@ impl Schemas<'_> {
         }
     }
 
-    /// Allows more than the description does, and tells it.
+    /// Notes that the result allows more than the description, and why.
     fn relax(&mut self, what: &str) {
         self.relaxed = true;
         self.told.insert(what.to_owned());
@@ -130,15 +128,15 @@ impl Schemas<'_> {
         };
         let mut beside = words.clone();
         beside.remove("$ref");
-        if document.is_3_0() {
+        if document.is_3_0 {
             beside.retain(|word, _| word == "description");
         }
         if !self.shared.has(place) {
             let found = self.convert(target, depth);
-            return self.beside(found, &beside, depth);
+            return self.beside(found, beside, depth);
         }
         if depth > self.deepest {
-            return self.too_deep(target);
+            return self.too_deep(target).into();
         }
         let name = match self.names.get(place) {
             Some(name) => name.clone(),
@@ -148,14 +146,12 @@ impl Schemas<'_> {
                 name
             }
         };
-        self.beside(json!({ "$ref": format!("#/$defs/{name}") }), &beside, depth)
+        self.beside(json!({ "$ref": format!("#/$defs/{name}") }), beside, depth)
     }
 
     /// A schema together with the keywords beside its reference.
-    fn beside(&mut self, found: Value, beside: &Map<String, Value>, depth: usize) -> Value {
-        let Value::Object(mut beside) = self.object(beside, depth) else {
-            return found;
-        };
+    fn beside(&mut self, found: Value, beside: Map<String, Value>, depth: usize) -> Value {
+        let mut beside = self.object(&beside.into(), depth);
         if beside.is_empty() {
             return found;
         }
@@ -165,7 +161,6 @@ impl Schemas<'_> {
                 found.into()
             }
             found => {
-                // All that stand beside it, and what it led to.
                 let mut all = vec![found];
                 if let Some(Value::Array(more)) = beside.remove("allOf") {
                     all.extend(more);
@@ -179,11 +174,8 @@ impl Schemas<'_> {
     /// A new name for a definition: the last step of its reference.
     fn definition(&mut self, place: &str) -> String {
         let last = place.rsplit('/').next().unwrap_or_default();
-        let plain: String = last
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .take(60)
-            .collect();
+        let plain = last.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        let plain: String = plain.chars().take(60).collect();
         let taken: BTreeSet<&String> = self.names.values().collect();
         let mut name = plain.clone();
         let mut number = 1;
@@ -208,49 +200,48 @@ impl Schemas<'_> {
         found
     }
 
-    /// The rest of a schema that lies too deep: its type.
-    fn too_deep(&mut self, schema: &Value) -> Value {
+    /// A schema that lies too deep: only its type is left.
+    fn too_deep(&mut self, schema: &Value) -> Map<String, Value> {
         self.relax("its schema is too large or too deep: what lies deepest is taken as it comes");
         let mut out = Map::new();
         if let Some(kind) = schema.get("type").and_then(|kind| self.types(kind)) {
             out.insert("type".into(), kind);
-            self.allow_null(schema.as_object(), &mut out);
+            allow_null(schema, &mut out);
         }
-        out.into()
+        out
     }
 
     /// The keywords of a schema without a reference.
-    fn object(&mut self, words: &Map<String, Value>, depth: usize) -> Value {
-        if depth > self.deepest
-            && words
-                .values()
-                .any(|value| value.is_object() || holds_objects(value))
-        {
-            return self.too_deep(&Value::Object(words.clone()));
+    fn object(&mut self, schema: &Value, depth: usize) -> Map<String, Value> {
+        let words = || schema.as_object().into_iter().flatten();
+        let holds_objects = |value: &Value| match value {
+            Value::Object(_) => true,
+            Value::Array(items) => items.iter().any(Value::is_object),
+            _ => false,
+        };
+        if depth > self.deepest && words().any(|(_, value)| holds_objects(value)) {
+            return self.too_deep(schema);
         }
-        let hidden = self.read_only(words);
+        let hidden = self.read_only(schema);
         let mut out = Map::new();
-        for (word, value) in words {
-            if let Some((word, value)) = self.word(word, value, words, &hidden, depth) {
-                out.insert(word, value);
-            }
+        for (word, value) in words() {
+            out.extend(self.word(word, value, schema, &hidden, depth));
         }
-        if let Some(description) = words.get("description").and_then(Value::as_str)
+        if let Some(description) = text(schema, "description").map(str::trim)
             && depth <= self.described
-            && !description.trim().is_empty()
+            && !description.is_empty()
         {
-            let text = cut(description.trim(), MAX_DESCRIPTION);
+            let text = cut(description, MAX_DESCRIPTION);
             out.insert("description".into(), text.into());
         }
-        self.choices(words, out)
+        self.choices(schema, out)
     }
 
     /// The names of properties that only answers have.
-    fn read_only(&mut self, words: &Map<String, Value>) -> BTreeSet<String> {
-        let properties = words.get("properties").and_then(Value::as_object);
-        let hidden = properties.into_iter().flatten().filter(|(_, property)| {
+    fn read_only(&mut self, schema: &Value) -> BTreeSet<String> {
+        let hidden = members(schema, "properties").filter(|(_, property)| {
             let property = self.document.resolve(property).unwrap_or(property);
-            property.get("readOnly") == Some(&Value::Bool(true))
+            is_true(property, "readOnly")
         });
         let hidden: BTreeSet<String> = hidden.map(|(name, _)| name.clone()).collect();
         self.relaxed |= !hidden.is_empty();
@@ -258,9 +249,84 @@ impl Schemas<'_> {
     }
 }
 
-fn holds_objects(value: &Value) -> bool {
-    let items = value.as_array().into_iter().flatten();
-    items.into_iter().any(Value::is_object)
+/// Adds null for OpenAPI 3.0's `nullable`.
+fn allow_null(schema: &Value, out: &mut Map<String, Value>) {
+    if !is_true(schema, "nullable") {
+        return;
+    }
+    let mut kinds = match out.get("type") {
+        Some(Value::Array(kinds)) => kinds.clone(),
+        Some(kind) => vec![kind.clone()],
+        None => return,
+    };
+    kinds.retain(|kind| kind != "null");
+    kinds.push("null".into());
+    out.insert("type".into(), kinds.into());
+}
+
+/// How many values are read in search of references, and how deep.
+const MAX_SEARCHED: usize = 20_000;
+const MAX_DEPTH: usize = 100;
+
+/// References that become definitions: used more than once, or leading back to themselves.
+#[derive(Default)]
+pub(super) struct Shared {
+    places: BTreeSet<String>,
+    /// Whether the schema is too large to read, so that every reference counts as shared.
+    all: bool,
+    /// References that were found so far.
+    seen: BTreeSet<String>,
+    /// How many values may still be read.
+    left: usize,
+}
+
+impl Shared {
+    /// The shared references of these schemas.
+    pub(super) fn of<'s>(document: &Document, schemas: impl Iterator<Item = &'s Value>) -> Self {
+        let mut shared = Self {
+            left: MAX_SEARCHED,
+            ..Self::default()
+        };
+        for schema in schemas {
+            shared.search(document, schema, 0);
+        }
+        shared
+    }
+
+    fn has(&self, place: &str) -> bool {
+        self.all || self.places.contains(place)
+    }
+
+    fn search(&mut self, document: &Document, value: &Value, depth: usize) {
+        if self.left == 0 || depth > MAX_DEPTH {
+            self.all = true;
+            return;
+        }
+        self.left -= 1;
+        if let Some(place) = reference(value) {
+            if !self.seen.insert(place.to_owned()) {
+                self.places.insert(place.to_owned());
+            } else if let Ok(target) = document.at(place) {
+                self.search(document, target, depth + 1);
+            }
+        }
+        match value {
+            Value::Array(items) => {
+                (items.iter()).for_each(|item| self.search(document, item, depth + 1));
+            }
+            Value::Object(members) => {
+                let says_nothing = |word: &str| {
+                    matches!(word, "example" | "examples" | "enum") || word.starts_with("x-")
+                };
+                for (word, member) in members {
+                    if !says_nothing(word) && !member.is_string() {
+                        self.search(document, member, depth + 1);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use serde_json::{Map, Value};
 use toml_writer::{ToTomlKey, ToTomlValue, TomlKeyBuilder, TomlStringBuilder};
 
+pub(super) use crate::core::schema::cut;
+
 /// The longest line of a comment, in bytes.
 const MAX_COMMENT: usize = 400;
 
@@ -19,7 +21,7 @@ pub(super) fn string(text: &str) -> String {
     TomlStringBuilder::new(text).as_basic().to_toml_value()
 }
 
-/// A value on one line. It holds no null, which TOML lacks.
+/// A value on one line. It must hold no null, which TOML lacks.
 pub(super) fn value(value: &Value) -> String {
     match value {
         Value::Null => "{}".into(),
@@ -43,14 +45,14 @@ fn table(members: &Map<String, Value>) -> String {
         return "{}".into();
     }
     let pair = |(name, member): (&String, &Value)| format!("{} = {}", key(name), value(member));
-    // What kind of value is meant, before the rest about it.
+    // `type` stands first, because the other keywords refine it.
     let is_kind = |(name, _): &(&String, &Value)| *name == "type";
     let (kind, others): (Vec<_>, Vec<_>) = members.iter().partition(is_kind);
     let members: Vec<String> = kind.into_iter().chain(others).map(pair).collect();
     format!("{{ {} }}", members.join(", "))
 }
 
-/// A text for a comment: one short line that shows all its characters.
+/// A text for a comment: one short line without invisible characters.
 pub(super) fn line(text: &str) -> String {
     let is_apart = |c: char| c.is_whitespace() || c.is_control() || turns_text(c);
     let mut out = String::new();
@@ -71,14 +73,6 @@ fn turns_text(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The beginning of a text.
-pub(super) fn cut(text: &str, most: usize) -> String {
-    if text.len() <= most {
-        return text.to_owned();
-    }
-    format!("{}…", &text[..text.floor_char_boundary(most)])
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -86,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comment_is_one_line_that_shows_what_it_says() {
+    fn a_comment_is_one_short_line_without_invisible_characters() {
         assert_eq!(
             line(" a\n[tools.b]\r\u{7}\u{202e}c\u{2028}d "),
             "a [tools.b] c d"
@@ -99,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_are_quoted_as_toml_needs_it() {
+    fn keys_and_values_are_quoted_where_toml_needs_it() {
         assert_eq!(
             (key("a-b_1"), key("a.b"), key("")),
             ("a-b_1".into(), "\"a.b\"".into(), "\"\"".into())

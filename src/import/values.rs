@@ -5,19 +5,15 @@ use serde_json::{Map, Value, json};
 /// How deep parts about the same value may nest.
 const MAX_DEPTH: usize = 8;
 
-/// Lets a closed schema of a body take these arguments besides.
+/// Lets a closed schema of a body take the arguments outside of the body, too.
 pub(super) fn admit(schema: &mut Value, names: &[&str], depth: usize) {
     let Value::Object(words) = schema else {
         return;
     };
     words.remove("maxProperties");
     words.remove("propertyNames");
-    let closes = ["additionalProperties", "unevaluatedProperties"];
-    if closes.iter().any(|word| {
-        words
-            .get(*word)
-            .is_some_and(|value| *value != Value::Bool(true))
-    }) {
+    let mut closes = ["additionalProperties", "unevaluatedProperties"].into_iter();
+    if closes.any(|word| words.get(word).is_some_and(|value| *value != true)) {
         let properties = words.entry("properties").or_insert_with(|| json!({}));
         if let Value::Object(properties) = properties {
             for name in names {
@@ -28,15 +24,13 @@ pub(super) fn admit(schema: &mut Value, names: &[&str], depth: usize) {
     if depth == MAX_DEPTH {
         return;
     }
-    for word in ["allOf", "anyOf", "oneOf"] {
-        let parts = words.get_mut(word).and_then(Value::as_array_mut);
-        for part in parts.into_iter().flatten() {
-            admit(part, names, depth + 1);
-        }
-    }
-    for word in ["if", "then", "else"] {
-        if let Some(part) = words.get_mut(word) {
-            admit(part, names, depth + 1);
+    for word in ["allOf", "anyOf", "oneOf", "if", "then", "else"] {
+        match words.get_mut(word) {
+            Some(Value::Array(parts)) => {
+                (parts.iter_mut()).for_each(|part| admit(part, names, depth + 1));
+            }
+            Some(part) => admit(part, names, depth + 1),
+            None => {}
         }
     }
 }
@@ -57,10 +51,8 @@ pub(super) fn stand_in_a_path(schema: &mut Value) {
         kinds = ["string", "number", "boolean"].map(str::to_owned).to_vec();
     }
     let may_be_text = kinds.iter().any(|kind| kind == "string");
-    let is_bounded = words
-        .get("minLength")
-        .and_then(Value::as_u64)
-        .is_some_and(|length| length > 0)
+    let least = words.get("minLength").and_then(Value::as_u64);
+    let is_bounded = least.is_some_and(|length| length > 0)
         || words.contains_key("pattern")
         || words.contains_key("format");
     if may_be_text && !is_bounded {
@@ -73,7 +65,7 @@ pub(super) fn stand_in_a_path(schema: &mut Value) {
     words.insert("type".into(), kinds);
 }
 
-/// Takes null away from the values that fit.
+/// Removes null from the values that fit.
 fn without_null(words: &mut Map<String, Value>) {
     let parts = words.get_mut("anyOf").and_then(Value::as_array_mut);
     let Some(parts) = parts else { return };
@@ -89,29 +81,25 @@ fn without_null(words: &mut Map<String, Value>) {
 
 /// The types that a schema names for its value, itself or in its parts.
 fn kinds(words: &Map<String, Value>, depth: usize) -> Vec<String> {
-    let texts = |list: &[Value]| {
-        let texts = list.iter().filter_map(Value::as_str);
-        texts.map(str::to_owned).collect::<Vec<_>>()
-    };
     match words.get("type") {
         Some(Value::String(one)) => return vec![one.clone()],
-        Some(Value::Array(several)) => return texts(several),
+        Some(Value::Array(several)) => {
+            let several = several.iter().filter_map(Value::as_str);
+            return several.map(str::to_owned).collect();
+        }
         _ => {}
     }
+    if depth == MAX_DEPTH {
+        return Vec::new();
+    }
     let parts = ["allOf", "anyOf", "oneOf"].into_iter();
-    let parts = parts
-        .filter_map(|word| words.get(word)?.as_array())
-        .flatten();
+    let parts = parts.filter_map(|word| words.get(word)?.as_array());
     let mut found = Vec::new();
-    for part in parts
-        .filter_map(Value::as_object)
-        .filter(|_| depth < MAX_DEPTH)
-    {
-        // What a definition says is not looked up: any of them may fit.
-        let inner = if part.contains_key("$ref") {
-            Vec::new()
-        } else {
-            kinds(part, depth + 1)
+    for part in parts.flatten().filter_map(Value::as_object) {
+        // A definition is not looked up, so any of the types may fit.
+        let inner = match part.contains_key("$ref") {
+            true => Vec::new(),
+            false => kinds(part, depth + 1),
         };
         if inner.is_empty() {
             return Vec::new();
@@ -127,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_in_a_path_is_neither_empty_nor_null() {
+    fn the_schema_of_a_path_argument_allows_neither_empty_nor_null() {
         for (said, stands) in [
             (
                 json!({ "type": "string" }),

@@ -5,21 +5,18 @@ use serde_json::{Value, json};
 use super::{MAX_BYTES, Shared, fit};
 use crate::import::document::Document;
 
-/// The schema of a document with these definitions, and what is told of it.
+/// The converted schema of a document with these definitions, and the sentences about it.
 fn converted(version: &str, schema: Value, schemas: &Value) -> (Value, Vec<String>) {
     let text = json!({ "openapi": version, "components": { "schemas": schemas } }).to_string();
     let document = Document::read(&text).expect("a description");
     let shared = Shared::of(&document, [&schema].into_iter());
-    let fitted = fit(&document, &shared, |schemas| {
-        let root = schemas.convert(&schema, 0);
-        root.as_object().cloned().unwrap_or_default()
-    });
+    let fitted = fit(&document, &shared, |schemas| schemas.convert(&schema, 0));
     let (schema, told) = fitted.expect("it is small enough");
     (schema, told.into_iter().collect())
 }
 
 #[test]
-fn what_3_0_says_in_its_own_way_is_said_as_json_schema_does() {
+fn keywords_of_openapi_3_0_become_json_schema() {
     for (said, means) in [
         (
             json!({ "type": "string", "nullable": true }),
@@ -62,7 +59,7 @@ fn what_3_0_says_in_its_own_way_is_said_as_json_schema_does() {
 }
 
 #[test]
-fn what_no_validator_reads_is_left_out_and_told() {
+fn invalid_keywords_are_left_out_and_told() {
     for (said, rest) in [
         (json!({ "type": "file" }), json!({})),
         (json!({ "pattern": "(" }), json!({})),
@@ -120,9 +117,9 @@ fn words_beside_a_reference_count_in_3_1_only() {
     );
 }
 
-/// A `oneOf` may have several that fit, when each asks for less.
+/// With looser parts, several parts of a `oneOf` may fit.
 #[test]
-fn a_schema_that_lets_more_through_never_refuses_what_fitted() {
+fn a_loosened_schema_refuses_no_value_that_fitted() {
     let hidden = json!({ "properties": { "id": { "readOnly": true } }, "required": ["id"] });
     let (schema, _) = converted(
         "3.0.0",

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{MAX_VALUES, Schemas};
+use super::{MAX_VALUES, Schemas, allow_null};
 use crate::core::schema::Schema;
+use crate::import::document::{is_true, items};
 use crate::import::text::cut;
 
 /// The types of JSON Schema.
@@ -20,37 +21,41 @@ const MAX_NESTED: usize = 6;
 const MAX_DEFAULT: usize = 100;
 
 impl Schemas<'_> {
-    /// A keyword in JSON Schema; `None` if it means nothing there, or cannot be read.
+    /// A keyword in JSON Schema; `None`: it is left out.
+    ///
+    /// `hidden`: properties that only answers have.
     pub(super) fn word(
         &mut self,
         word: &str,
         value: &Value,
-        words: &Map<String, Value>,
+        schema: &Value,
         hidden: &BTreeSet<String>,
         depth: usize,
     ) -> Option<(String, Value)> {
-        let same = |value: Value| Some((word.to_owned(), value));
+        let is_silently_left_out = match word {
+            "not" | "if" | "then" | "else" | "contains" => self.is_loose,
+            "minContains" | "maxContains" => self.is_loose || !value.is_u64(),
+            "unevaluatedProperties" | "unevaluatedItems" => self.is_loose || !is_schema(value),
+            // In OpenAPI 3.0 these are about `minimum` and `maximum`.
+            "exclusiveMinimum" | "exclusiveMaximum" => value.is_boolean(),
+            "uniqueItems" | "deprecated" => *value != Value::Bool(true),
+            "format" | "contentEncoding" | "contentMediaType" => !value.is_string(),
+            "default" => !is_short(value),
+            _ => false,
+        };
+        if is_silently_left_out {
+            return None;
+        }
+        let mut new_word = word;
+        let valid = |is_valid: bool| is_valid.then(|| value.clone());
         let kept = match word {
-            "type" => self.types(value).map(|kind| (word.to_owned(), kind)),
+            "type" => Some(self.types(value)?),
             "properties" | "dependentSchemas" => {
-                same(self.named(value.as_object()?, hidden, depth).into())
+                Some(self.named(value.as_object()?, hidden, depth))
             }
-            "patternProperties" if are_patterns(value) => same(
-                self.named(value.as_object()?, &BTreeSet::new(), depth)
-                    .into(),
-            ),
-            "not"
-            | "if"
-            | "then"
-            | "else"
-            | "contains"
-            | "minContains"
-            | "maxContains"
-            | "unevaluatedProperties"
-            | "unevaluatedItems"
-                if self.is_loose =>
-            {
-                return None;
+            "patternProperties" => {
+                let patterns = value.as_object().filter(|members| are_patterns(members));
+                patterns.map(|members| self.named(members, &BTreeSet::new(), depth))
             }
             "items"
             | "additionalProperties"
@@ -61,112 +66,76 @@ impl Schemas<'_> {
             | "else"
             | "contains"
             | "unevaluatedProperties"
-            | "unevaluatedItems"
-                if value.is_object() || value.is_boolean() =>
-            {
-                same(self.convert(value, depth + 1))
-            }
-            "allOf" | "anyOf" | "oneOf" | "prefixItems" if is_filled(value) => {
-                let parts = value.as_array().into_iter().flatten();
-                let parts: Vec<Value> = parts.map(|part| self.convert(part, depth + 1)).collect();
-                // More than one may fit what is let through.
-                let is_choice = word == "oneOf" && self.is_loose;
-                match is_choice && !words.contains_key("anyOf") {
-                    true => Some(("anyOf".to_owned(), parts.into())),
-                    false if is_choice => return None,
-                    false => same(parts.into()),
+            | "unevaluatedItems" => is_schema(value).then(|| self.convert(value, depth + 1)),
+            "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
+                let parts = value.as_array().filter(|parts| !parts.is_empty());
+                let parts = parts.map(|parts| -> Value {
+                    let parts = parts.iter().map(|part| self.convert(part, depth + 1));
+                    parts.collect()
+                });
+                // Of looser parts more than one may fit.
+                if word == "oneOf" && self.is_loose && parts.is_some() {
+                    if schema.get("anyOf").is_some() {
+                        return None;
+                    }
+                    new_word = "anyOf";
                 }
+                parts
             }
-            "minimum" | "maximum" if value.is_number() => {
-                // In 3.0 a word beside it says whether the bound itself fits.
+            "minimum" | "maximum" => {
+                // In OpenAPI 3.0 another keyword says whether the bound itself fits.
                 let excludes = match word {
                     "minimum" => "exclusiveMinimum",
                     _ => "exclusiveMaximum",
                 };
-                match words.get(excludes) {
-                    Some(Value::Bool(true)) => Some((excludes.to_owned(), value.clone())),
-                    _ => same(value.clone()),
+                if is_true(schema, excludes) {
+                    new_word = excludes;
                 }
+                valid(value.is_number())
             }
-            "exclusiveMinimum" | "exclusiveMaximum" if value.is_boolean() => return None,
-            "exclusiveMinimum" | "exclusiveMaximum" if value.is_number() => same(value.clone()),
-            "multipleOf" if value.as_f64().is_some_and(|step| step > 0.0) => same(value.clone()),
+            "exclusiveMinimum" | "exclusiveMaximum" => valid(value.is_number()),
+            "multipleOf" => valid(value.as_f64().is_some_and(|step| step > 0.0)),
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties"
-            | "maxProperties" | "minContains" | "maxContains"
-                if value.is_u64() =>
-            {
-                same(value.clone())
-            }
-            "uniqueItems" | "deprecated" if value.is_boolean() => {
-                (*value == Value::Bool(true)).then(|| (word.to_owned(), value.clone()))
-            }
-            "format" | "contentEncoding" | "contentMediaType" if value.is_string() => {
-                same(value.clone())
-            }
-            "pattern" if Schema::new(json!({ "pattern": value })).is_ok() => same(value.clone()),
-            "default" => is_short(value).then(|| (word.to_owned(), value.clone())),
+            | "maxProperties" => valid(value.is_u64()),
+            "pattern" | "dependentRequired" => valid(Schema::new(json!({ word: value })).is_ok()),
+            "minContains" | "maxContains" | "uniqueItems" | "deprecated" | "format"
+            | "contentEncoding" | "contentMediaType" | "default" => valid(true),
             "required" => {
                 let names = value.as_array()?.iter().filter_map(Value::as_str);
                 let names: BTreeSet<&str> = names.filter(|name| !hidden.contains(*name)).collect();
-                let names: Vec<Value> = names.into_iter().map(Value::from).collect();
-                (!names.is_empty()).then(|| (word.to_owned(), names.into()))
+                if names.is_empty() {
+                    return None;
+                }
+                Some(names.into_iter().collect())
             }
-            "dependentRequired" if Schema::new(json!({ word: value })).is_ok() => {
-                same(value.clone())
-            }
-            "$dynamicRef"
-            | "$recursiveRef"
-            | "items"
-            | "additionalProperties"
-            | "propertyNames"
-            | "not"
-            | "if"
-            | "then"
-            | "else"
-            | "contains"
-            | "allOf"
-            | "anyOf"
-            | "oneOf"
-            | "prefixItems"
-            | "patternProperties"
-            | "minimum"
-            | "maximum"
-            | "exclusiveMinimum"
-            | "exclusiveMaximum"
-            | "multipleOf"
-            | "minLength"
-            | "maxLength"
-            | "minItems"
-            | "maxItems"
-            | "minProperties"
-            | "maxProperties"
-            | "pattern"
-            | "dependentRequired" => {
-                self.relax(&format!("a `{word}` that no JSON Schema has is left out"));
-                return None;
-            }
-            // Choices are made of these together; the rest says nothing about what fits.
-            _ => None,
+            "$dynamicRef" | "$recursiveRef" => None,
+            // `choices` reads the keywords that list values. Any other says nothing about what fits.
+            _ => return None,
         };
-        if let Some((_, Value::Array(items))) = &kept {
+        let Some(kept) = kept else {
+            self.relax(&format!("a `{word}` that no JSON Schema has is left out"));
+            return None;
+        };
+        if let Value::Array(items) = &kept {
             self.values += items.len();
         }
-        kept
+        Some((new_word.to_owned(), kept))
     }
 
+    /// Schemas by their names, without those that are hidden.
     fn named(
         &mut self,
         members: &Map<String, Value>,
         hidden: &BTreeSet<String>,
         depth: usize,
-    ) -> Map<String, Value> {
+    ) -> Value {
         let shown = members.iter().filter(|(name, _)| !hidden.contains(*name));
         shown
             .map(|(name, part)| (name.clone(), self.convert(part, depth + 1)))
             .collect()
     }
 
-    /// The types that JSON Schema knows.
+    /// The value of `type`; `None`: one of the types is none of JSON Schema.
     pub(super) fn types(&mut self, value: &Value) -> Option<Value> {
         let is_known = |kind: &Value| kind.as_str().is_some_and(|kind| TYPES.contains(&kind));
         match value {
@@ -185,79 +154,56 @@ impl Schemas<'_> {
         }
     }
 
-    /// Adds null for OpenAPI 3.0's `nullable`.
-    pub(super) fn allow_null(
-        &self,
-        words: Option<&Map<String, Value>>,
-        out: &mut Map<String, Value>,
-    ) {
-        let is_nullable =
-            words.is_some_and(|words| words.get("nullable") == Some(&Value::Bool(true)));
-        let kinds = match out.get("type") {
-            Some(Value::String(kind)) if is_nullable => vec![kind.clone().into()],
-            Some(Value::Array(kinds)) if is_nullable => kinds.clone(),
-            _ => return,
-        };
-        let null = Value::from("null");
-        let others = kinds.into_iter().filter(|kind| *kind != null);
-        let kinds: Vec<Value> = others.chain([null.clone()]).collect();
-        out.insert("type".into(), kinds.into());
-    }
-
-    /// The `enum` or `const` of a schema, with null among them.
+    /// Adds the `enum` or `const` of a schema, with null among its values.
     ///
-    /// TOML has no null, so it is named by its type.
+    /// TOML has no null, so null is named by its type.
     pub(super) fn choices(
         &mut self,
-        words: &Map<String, Value>,
+        schema: &Value,
         mut out: Map<String, Value>,
-    ) -> Value {
-        let is_nullable = words.get("nullable") == Some(&Value::Bool(true));
-        let listed = words.get("enum").and_then(Value::as_array);
-        let listed = listed.filter(|values| !values.is_empty()).cloned();
-        let listed = listed.or_else(|| words.get("const").map(|value| vec![value.clone()]));
-        let Some(listed) = listed else {
+    ) -> Map<String, Value> {
+        let is_nullable = is_true(schema, "nullable");
+        let mut listed = items(schema, "enum").to_vec();
+        if listed.is_empty() {
+            listed.extend(schema.get("const").cloned());
+        }
+        if listed.is_empty() {
             let choices = ["allOf", "anyOf", "oneOf"];
             let is_choice = choices.iter().any(|word| out.contains_key(*word));
             if is_nullable && is_choice && !out.contains_key("type") {
                 return or_null(out);
             }
-            self.allow_null(Some(words), &mut out);
-            return out.into();
-        };
+            allow_null(schema, &mut out);
+            return out;
+        }
         let has_null = is_nullable || listed.contains(&Value::Null);
-        let mut values: Vec<Value> = listed
-            .into_iter()
-            .filter(|value| !value.is_null())
-            .collect();
-        self.values += values.len();
-        values.truncate(MAX_VALUES);
-        if values.iter().any(|value| !fits_toml(value, 0)) {
+        listed.retain(|value| !value.is_null());
+        self.values += listed.len();
+        listed.truncate(MAX_VALUES);
+        if !listed.iter().all(|value| fits_toml(value, 0)) {
             self.relax("an `enum` or `const` is left out: TOML cannot hold its values");
-            return out.into();
+            return out;
         }
-        if out.get("type").and_then(Value::as_str) == Some("string") {
-            // YAML makes numbers of what is not quoted.
-            for value in &mut values {
-                if value.is_number() || value.is_boolean() {
-                    *value = value.to_string().into();
-                }
-            }
-        }
-        if values.is_empty() {
+        if listed.is_empty() {
             out.retain(|word, _| word == "description");
             out.insert("type".into(), "null".into());
-            return out.into();
+            return out;
         }
-        let mut seen = Vec::new();
-        values.retain(|value| {
-            let is_new = !seen.contains(value);
-            seen.push(value.clone());
-            is_new
-        });
+        let are_texts = out.get("type").and_then(Value::as_str) == Some("string");
+        let mut values: Vec<Value> = Vec::new();
+        for value in listed {
+            // YAML reads an unquoted text as a number or a boolean.
+            let value = match value {
+                Value::Number(_) | Value::Bool(_) if are_texts => value.to_string().into(),
+                _ => value,
+            };
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
         out.insert("enum".into(), values.into());
         if !has_null {
-            return out.into();
+            return out;
         }
         if let Some(Value::Array(kinds)) = out.get_mut("type") {
             kinds.retain(|kind| kind != "null");
@@ -266,28 +212,22 @@ impl Schemas<'_> {
     }
 }
 
-fn or_null(mut schema: Map<String, Value>) -> Value {
-    let description = schema.remove("description");
-    let mut out = Map::new();
-    out.insert("anyOf".into(), json!([{ "type": "null" }, schema]));
-    out.extend(description.map(|text| ("description".to_owned(), text)));
-    out.into()
+/// A schema that null fits, too.
+fn or_null(mut schema: Map<String, Value>) -> Map<String, Value> {
+    let description = schema.remove_entry("description");
+    let choices = json!([{ "type": "null" }, schema]);
+    let mut out = Map::from_iter([("anyOf".to_owned(), choices)]);
+    out.extend(description);
+    out
 }
 
-fn are_patterns(value: &Value) -> bool {
-    let names = value
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(name, _)| name);
-    value.is_object()
-        && names
-            .into_iter()
-            .all(|name| Schema::new(json!({ "pattern": name })).is_ok())
+fn are_patterns(members: &Map<String, Value>) -> bool {
+    let is_pattern = |name: &String| Schema::new(json!({ "pattern": name })).is_ok();
+    members.keys().all(is_pattern)
 }
 
-fn is_filled(list: &Value) -> bool {
-    list.as_array().is_some_and(|parts| !parts.is_empty())
+fn is_schema(value: &Value) -> bool {
+    value.is_object() || value.is_boolean()
 }
 
 fn is_short(value: &Value) -> bool {
@@ -298,9 +238,7 @@ fn is_short(value: &Value) -> bool {
     }
 }
 
-/// Whether a value fits into TOML.
-///
-/// TOML has no null, and its readers bound how deep values nest.
+/// Whether TOML can hold a value: it has no null, and its readers bound how deep values nest.
 fn fits_toml(value: &Value, depth: usize) -> bool {
     match value {
         Value::Null => false,
