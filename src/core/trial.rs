@@ -2,9 +2,9 @@
 //!
 //! The rule is that of `outcome`: nothing is proved or refuted without positive evidence.
 
-mod effects; // how many effects a few answers speak of
-pub mod lines; // which lines of configuration that justifies
-mod seen; // answers
+mod effects; // how many effects some answers show
+pub mod lines; // which lines of configuration a trial justifies
+mod seen; // answers, steps and verdicts
 
 use std::fmt;
 use std::time::Duration;
@@ -14,10 +14,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::effects::Effects;
+use self::seen::{Judgement, not_shown, proved, refuted};
 pub use self::seen::{Naming, Seen, Step, Verdict};
 use super::compensation::Template;
 use super::record::{CallId, Content};
-use super::{replay, unknown};
+use super::unknown;
 
 /// A claim about a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -54,7 +55,7 @@ pub struct Finding {
     pub why: String,
 }
 
-/// Two requests at once under a key of their own. A third answer is a later repetition's.
+/// Two requests at once under a key of their own. A third answer is that of a later repetition.
 #[derive(Debug, Clone)]
 pub struct Round {
     pub step: Step,
@@ -110,25 +111,27 @@ impl Trial {
     pub fn findings(&self) -> Vec<Finding> {
         let effects = self.effects();
         let repeated = |step| effects.of_repetition(&self.first, step);
-        let mut findings = vec![
-            finding(Claim::OnceInSequence, repeated(&self.again)),
-            finding(Claim::OnceAtOnce, self.at_once(&effects)),
-            finding(Claim::OnceLater, self.later(repeated(&self.later))),
-            finding(Claim::OtherArgumentsRefused, self.other(&effects)),
+        let mut judged = vec![
+            (Claim::OnceInSequence, repeated(&self.again)),
+            (Claim::OnceAtOnce, self.at_once(&effects)),
+            (Claim::OnceLater, self.later(repeated(&self.later))),
+            (Claim::OtherArgumentsRefused, self.other(&effects)),
         ];
-        if let Some(probed) = &self.probed {
-            let (unused, used) = (of_unused(&probed.unused), self.of_used(&effects, probed));
-            findings.push(finding(Claim::ProbeOfUnusedKey, unused));
-            findings.push(finding(Claim::ProbeOfUsedKey, used));
+        if let Some(Probed { unused, used }) = &self.probed {
+            judged.push((Claim::ProbeOfUnusedKey, of_unused(unused)));
+            judged.push((Claim::ProbeOfUsedKey, self.of_used(&effects, used)));
         }
-        match &self.undone {
-            Some(Ok(undone)) => findings.push(finding(Claim::UndoneTwice, undone.verdict())),
-            Some(Err(why)) => {
-                findings.push(finding(Claim::UndoneTwice, not_shown(why.clone())));
-            }
-            None => {}
-        }
-        findings
+        judged.extend(self.undone.iter().map(|undone| {
+            let judgement = undone.as_ref().map(Undone::judge);
+            let judgement = judgement.unwrap_or_else(|why| not_shown(why.as_str()));
+            (Claim::UndoneTwice, judgement)
+        }));
+        let finding = |(claim, (verdict, why))| Finding {
+            claim,
+            verdict,
+            why,
+        };
+        judged.into_iter().map(finding).collect()
     }
 
     /// The effects with known ids, each once.
@@ -140,21 +143,16 @@ impl Trial {
         effects.known()
     }
 
-    /// Whether the first effect was undone.
-    pub fn is_undone(&self) -> bool {
+    /// Whether the first effect was undone, and whether that of another key was.
+    pub fn undone_effects(&self) -> (bool, bool) {
         let Some(Ok(undone)) = &self.undone else {
-            return false;
+            return (false, false);
         };
-        undone.first.seen.iter().any(Seen::is_executed)
-    }
-
-    /// Whether the effect of another key was undone.
-    pub fn is_another_undone(&self) -> bool {
-        let Some(Ok(undone)) = &self.undone else {
-            return false;
-        };
-        let other = undone.other.iter().flat_map(|step| &step.seen);
-        other.into_iter().any(Seen::is_executed)
+        let other = undone.other.as_ref();
+        (
+            undone.first.is_executed(),
+            other.is_some_and(Step::is_executed),
+        )
     }
 
     /// Whether repetitions got the first result, and not only a refusal.
@@ -173,31 +171,27 @@ impl Trial {
         }
     }
 
-    fn at_once(&self, effects: &Effects<'_>) -> (Verdict, String) {
-        let mut all = Vec::new();
-        for (number, round) in (1..).zip(&self.rounds) {
+    fn at_once(&self, effects: &Effects<'_>) -> Judgement {
+        let judged = self.rounds.iter().enumerate().map(|(index, round)| {
             let (verdict, why) = effects.of_round(&self.first, &round.step);
-            all.push((verdict, format!("round {number}: {why}")));
-        }
+            (verdict, format!("round {}: {why}", index + 1))
+        });
         let together = self.rounds.iter().filter(|at| at.is_together).count();
         let rounds = self.rounds.len();
-        // Of the worst round.
-        match all.into_iter().rev().max_by_key(|(verdict, _)| *verdict) {
+        // The first of the worst rounds decides.
+        match judged.rev().max_by_key(|(verdict, _)| *verdict) {
             Some((Verdict::Proved, _)) if together == 0 => not_shown(
                 "in no round were both requests under way at once: one was answered before the other had left",
             ),
-            Some((Verdict::Proved, why)) => {
-                let all = format!(
-                    "both requests were under way at once in {together} of {rounds} rounds; {why}"
-                );
-                (Verdict::Proved, all)
-            }
+            Some((Verdict::Proved, why)) => proved(format!(
+                "both requests were under way at once in {together} of {rounds} rounds; {why}"
+            )),
             Some(other) => other,
             None => not_shown("there was no round"),
         }
     }
 
-    fn later(&self, (verdict, why): (Verdict, String)) -> (Verdict, String) {
+    fn later(&self, (verdict, why): Judgement) -> Judgement {
         let after = friendly(self.after);
         let why = match verdict {
             Verdict::Proved => format!(
@@ -208,7 +202,7 @@ impl Trial {
         (verdict, why)
     }
 
-    fn other(&self, effects: &Effects<'_>) -> (Verdict, String) {
+    fn other(&self, effects: &Effects<'_>) -> Judgement {
         let Some(other) = &self.other else {
             return not_shown("there are no other arguments: name a file with --other-args");
         };
@@ -217,7 +211,7 @@ impl Trial {
         };
         if seen.is_executed() {
             let (verdict, _) = effects.of_repetition(&self.first, &other.under_used_key);
-            let why = match verdict {
+            return refuted(match verdict {
                 Verdict::Proved => {
                     "they were answered with the first result, as if they were the same"
                 }
@@ -227,26 +221,20 @@ impl Trial {
                 Verdict::NotShown => {
                     "they were not refused; whether they were executed is not shown"
                 }
-            };
-            return (Verdict::Refuted, why.into());
+            });
         }
         if !seen.is_rejected() {
-            return not_shown(seen.why.clone());
+            return not_shown(seen.why.as_str());
         }
-        if other
-            .under_used_key
-            .change
-            .is_some_and(|change| change != 0)
-        {
-            let why = format!("the count has changed although {}", seen.why);
-            return (Verdict::Refuted, why);
+        if other.under_used_key.has_changed_the_count() {
+            return refuted(format!("the count has changed although {}", seen.why));
         }
         let new = other.under_new_key.iter().flat_map(|step| &step.seen);
         match new.last() {
-            Some(new) if new.is_executed() => {
-                let why = format!("{}, and under a new key they were executed", seen.why);
-                (Verdict::Proved, why)
-            }
+            Some(new) if new.is_executed() => proved(format!(
+                "{}, and under a new key they were executed",
+                seen.why
+            )),
             _ => not_shown(format!(
                 "{}, but under a new key they were not executed either: it may not be for the key",
                 seen.why
@@ -254,25 +242,22 @@ impl Trial {
         }
     }
 
-    fn of_used(&self, effects: &Effects<'_>, probed: &Probed) -> (Verdict, String) {
-        let found = match &probed.used {
+    fn of_used(&self, effects: &Effects<'_>, found: &unknown::Finding) -> Judgement {
+        let found = match found {
             unknown::Finding::Found(Content::Kept(json)) => json,
             unknown::Finding::Found(Content::Unavailable(why)) => {
                 return not_shown(format!("it says found, and its body cannot be read: {why}"));
             }
             unknown::Finding::NotFound => {
-                let why = "it says not found of a key that was executed: its answer may never be taken as final";
-                return (Verdict::Refuted, why.into());
+                return refuted(
+                    "it says not found of a key that was executed: its answer may never be taken as final",
+                );
             }
-            unknown::Finding::Unclear(why) => return not_shown(why.clone()),
+            unknown::Finding::Unclear(why) => return not_shown(why.as_str()),
         };
-        // A tool that does not deduplicate has several effects of this key, and may name any.
+        // A tool that does not deduplicate has several effects of this key, and may name any of them.
         let steps = [&self.first, &self.again, &self.later];
-        let of_key: Vec<Value> = steps
-            .iter()
-            .flat_map(|step| &step.seen)
-            .filter_map(Seen::result)
-            .collect();
+        let of_key: Vec<Value> = steps.into_iter().flat_map(Step::results).collect();
         let Ok(found) = serde_json::from_slice::<Value>(found) else {
             return not_shown("it says found, and there is no JSON to compare");
         };
@@ -288,22 +273,21 @@ impl Trial {
         };
         let shown = self.naming.show(id, found);
         let mut ids = of_key.iter().filter_map(|result| result.pointer(place));
-        if ids.any(|id| id == found) {
-            let why = format!("it says found, and has {shown} at {place} as the tool's answer has");
-            return (Verdict::Proved, why);
+        match ids.any(|id| id == found) {
+            true => proved(format!(
+                "it says found, and has {shown} at {place} as the tool's answer has"
+            )),
+            false => refuted(format!(
+                "it says found, but has another effect, {shown}, at {place}"
+            )),
         }
-        let why = format!("it says found, but has another effect, {shown}, at {place}");
-        (Verdict::Refuted, why)
     }
 
-    /// The body of the probe for a used key, if no other answer equals it.
+    /// Judges the body of the probe for a used key, where no id is known.
     ///
-    /// Without an id the probe has to give the result of the key.
-    fn body_of_used(&self, of_key: &[Value], found: &Value) -> (Verdict, String) {
-        let differences = |other: &Value| {
-            let (one, other) = (found.to_string(), other.to_string());
-            replay::differences(one.as_bytes(), other.as_bytes(), &self.naming.ignore)
-        };
+    /// It has to be the result of this key, and of no other.
+    fn body_of_used(&self, of_key: &[Value], found: &Value) -> Judgement {
+        let differences = |other: &Value| self.naming.differences(found, other);
         let of_key: Vec<Vec<String>> = of_key.iter().map(differences).collect();
         if let Some(places) = of_key.first()
             && of_key.iter().all(|places| !places.is_empty())
@@ -313,18 +297,19 @@ impl Trial {
                 "it says found, and differs from the tool's answer at {places}; --id names where the effect's id stands"
             ));
         }
-        let others = self.rounds.iter().flat_map(|round| &round.step.seen);
-        let others: Vec<Value> = others.filter_map(Seen::result).collect();
-        if !others.is_empty() && others.iter().all(|other| !differences(other).is_empty()) {
-            let why = "it says found with the body of the tool's answer, which no other key got";
-            return (Verdict::Proved, why.into());
+        let others = self.rounds.iter().flat_map(|round| round.step.results());
+        let mut others = others.peekable();
+        if others.peek().is_some() && others.all(|other| !differences(&other).is_empty()) {
+            return proved(
+                "it says found with the body of the tool's answer, which no other key got",
+            );
         }
         not_shown("it says found with a body that other keys got, too")
     }
 }
 
 impl Undone {
-    fn verdict(&self) -> (Verdict, String) {
+    fn judge(&self) -> Judgement {
         let (Some(first), Some(again)) = (self.first.seen.last(), self.again.seen.last()) else {
             return not_shown("nothing was sent");
         };
@@ -335,13 +320,11 @@ impl Undone {
             naming: &self.naming,
             of_keys: std::iter::once(&self.first).chain(&self.other).collect(),
         };
-        let counted = self.again.change.is_some_and(|change| change != 0);
-        if again.is_rejected() && !counted {
-            let why = format!(
+        if again.is_rejected() && !self.again.has_changed_the_count() {
+            return proved(format!(
                 "the second was refused, which is taken as not executed: {}",
                 again.why
-            );
-            return (Verdict::Proved, why);
+            ));
         }
         effects.of_repetition(&self.first, &self.again)
     }
@@ -350,7 +333,7 @@ impl Undone {
 /// The arguments of the compensation of a call of a trial.
 ///
 /// # Errors
-/// What cannot be found: then nothing must be sent.
+/// Which value is missing: then nothing must be sent.
 pub fn undoing(
     template: &Template,
     args: &[u8],
@@ -369,32 +352,19 @@ pub fn undoing(
     template.make(&from)
 }
 
-fn of_unused(found: &unknown::Finding) -> (Verdict, String) {
+fn of_unused(found: &unknown::Finding) -> Judgement {
     match found {
-        unknown::Finding::NotFound => (Verdict::Proved, "it says not found".into()),
-        unknown::Finding::Found(_) => {
-            let why = "it says found of a key that was never sent: it would make every unknown call a success";
-            (Verdict::Refuted, why.into())
-        }
-        unknown::Finding::Unclear(why) => not_shown(why.clone()),
+        unknown::Finding::NotFound => proved("it says not found"),
+        unknown::Finding::Found(_) => refuted(
+            "it says found of a key that was never sent: it would make every unknown call a success",
+        ),
+        unknown::Finding::Unclear(why) => not_shown(why.as_str()),
     }
 }
 
 /// A duration as a configuration writes it.
 pub fn friendly(span: Duration) -> String {
     SignedDuration::try_from(span).map_or_else(|_| "ever".into(), |span| format!("{span:#}"))
-}
-
-fn finding(claim: Claim, (verdict, why): (Verdict, String)) -> Finding {
-    Finding {
-        claim,
-        verdict,
-        why,
-    }
-}
-
-fn not_shown(why: impl Into<String>) -> (Verdict, String) {
-    (Verdict::NotShown, why.into())
 }
 
 #[cfg(test)]

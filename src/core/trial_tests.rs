@@ -97,7 +97,7 @@ fn the_same_id_again_proves_one_effect_and_another_one_refutes_it() {
 
 #[test]
 fn an_id_that_tells_no_effects_apart_proves_nothing() {
-    // All keys have it in common.
+    // All keys get the same value.
     let constant = Trial {
         naming: naming("/a"),
         ..trial()
@@ -109,7 +109,7 @@ fn an_id_that_tells_no_effects_apart_proves_nothing() {
         "another key got the same",
     );
     check(&constant, OnceAtOnce, NotShown, "another key got the same");
-    // The tool says again what it was told.
+    // The tool repeats the key of the request.
     let echo = Trial {
         naming: naming("/key"),
         ..trial()
@@ -177,7 +177,7 @@ fn an_id_that_has_the_characters_of_the_key_proves_nothing() {
     check(&|key| format!("ord_{}", hyphens(key)));
     check(&|key| key[..8].to_owned());
     check(&|key| format!("ord_{}", &key[..12]));
-    // Others are not seen, so the sentence says what it goes by.
+    // Other ways to make ids of keys are not recognised, so the sentence names its ground.
     let reversed = |key: &str| key.chars().rev().collect();
     check_ids_of_keys(reversed, Proved, "by ids alone: ");
 }
@@ -194,7 +194,7 @@ fn a_number_that_was_sent_is_no_id() {
 }
 
 #[test]
-fn an_answer_that_may_be_an_effect_proves_nothing() {
+fn an_answer_that_may_hide_an_effect_proves_nothing() {
     let mut trial = trial();
     let key = "key-of-the-second";
     trial.rounds[0].step = step(vec![
@@ -208,7 +208,7 @@ fn an_answer_that_may_be_an_effect_proves_nothing() {
         NotShown,
         "round 1: the tool answered 500",
     );
-    // But two ids are two effects, whatever else was answered.
+    // But two ids are two effects, whatever the other answers are.
     trial.rounds[0].step = step(vec![
         seen(key, 201, 2),
         seen(key, 500, 0),
@@ -240,12 +240,12 @@ fn rounds_in_which_one_was_answered_before_the_other_was_sent_prove_nothing() {
     check(&trial, OnceAtOnce, Proved, "in 1 of 2");
     trial.rounds[1].is_together = false;
     check(&trial, OnceAtOnce, NotShown, "in no round");
-    // To refute it they need not be under way at once.
+    // Rounds that were not at once can still refute the claim.
     trial.rounds[1].step = step(vec![seen("k", 201, 3), seen("k", 201, 4)]);
     check(&trial, OnceAtOnce, Refuted, "round 2: ");
 }
 
-/// The same with a count of the effects, and without ids.
+/// A trial with a count of the effects, and without ids.
 fn by_count(first: i64, again: Step, round: i64) -> Trial {
     let mut trial = Trial {
         naming: naming(""),
@@ -291,20 +291,20 @@ fn a_count_weighs_more_than_a_repeated_id() {
 }
 
 #[test]
-fn what_was_refused_for_another_reason_or_not_heard_has_no_effect_to_be_counted() {
+fn a_request_that_the_tool_did_not_hear_or_refused_otherwise_proves_nothing_by_a_count() {
     let refused = |status| counted(0, step(vec![seen("k", status, 0)]));
     check(&by_count(1, refused(409), 1), OnceInSequence, Proved, "");
     for status in [425, 429, 500, 503] {
         let trial = by_count(1, refused(status), 1);
         check(&trial, OnceInSequence, NotShown, &status.to_string());
     }
-    // The tool may refuse all that comes after the first.
+    // The tool may refuse every request after the first.
     let mut trial = by_count(1, refused(409), 1);
     for round in &mut trial.rounds {
         round.step.seen = vec![seen("k", 409, 0), seen("k", 409, 0)];
     }
     check(&trial, OnceInSequence, NotShown, "409");
-    // Of two at once only one was heard.
+    // The tool heard only one of the two requests at once.
     let mut trial = by_count(1, refused(409), 1);
     trial.rounds[0].step.seen = vec![seen("k", 201, 2), seen("k", 429, 0)];
     check(&trial, OnceAtOnce, NotShown, "429");

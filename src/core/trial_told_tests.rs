@@ -1,4 +1,4 @@
-//! What a trial tells beside its findings: what was undone, and which lines it justifies.
+//! A trial beside its findings: undone effects and justified lines.
 
 use super::*;
 use crate::core::compensation::{Policy, read_members};
@@ -36,7 +36,7 @@ fn whether_an_effect_was_undone_is_told_apart_for_each_key() {
         (undone(&yes, Some(&yes)), true, true),
     ] {
         assert_eq!(
-            (trial.is_undone(), trial.is_another_undone()),
+            trial.undone_effects(),
             (is_undone, is_another_undone),
             "{:?}",
             trial.undone
@@ -83,7 +83,7 @@ fn a_request_is_refused_only_with_a_status_that_says_so() {
 }
 
 #[test]
-fn what_undoes_a_call_of_a_trial_gets_its_key_its_arguments_and_its_result() {
+fn a_compensation_of_a_trial_gets_key_arguments_and_result_of_the_call() {
     let Value::Object(args) = json!({
         "order": "/result/id", "sku": "/args/sku", "key": "/call/key", "tool_key": "/call/tool_key",
         "call": "/call/call_id",

@@ -1,7 +1,7 @@
 //! `oncegate verify-tool`: read the options, ask for consent, run the trial, print.
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -18,40 +18,10 @@ const NOT_SHOWN: u8 = 3;
 /// The command line of `verify-tool`.
 #[derive(Args)]
 pub(super) struct VerifyTool {
-    /// The tool, as in [tools.NAME].
-    name: String,
     #[arg(long)]
     config: PathBuf,
-    /// A file with the arguments of a call, which is executed: a JSON object.
-    #[arg(long, value_name = "FILE")]
-    args: PathBuf,
-    /// A file with other arguments, to see whether the tool refuses them under a used key.
-    #[arg(long, value_name = "FILE")]
-    other_args: Option<PathBuf>,
-    /// The place of the effect's id in a result, as a JSON Pointer like /order_id.
-    #[arg(long, value_name = "POINTER")]
-    id: Option<String>,
-    /// The place of the effect's id in a result of the compensation.
-    #[arg(long, value_name = "POINTER")]
-    undo_id: Option<String>,
-    /// A text in the arguments that must differ for each new effect. A suffix is appended to it.
-    #[arg(long, value_name = "POINTER")]
-    fresh: Option<String>,
-    /// The URL of a count of effects: asked by GET before and after each step. {key} is the step's key.
-    #[arg(long, value_name = "URL")]
-    count_url: Option<String>,
-    /// The place of the count in that answer: a whole number, or a list.
-    #[arg(long, value_name = "POINTER")]
-    count: Option<String>,
-    /// The place of the count of the compensation's effects.
-    #[arg(long, value_name = "POINTER")]
-    undo_count: Option<String>,
-    /// How long after the first answer its key is sent once more.
-    #[arg(long, value_name = "TIME", default_value = "5s")]
-    after: String,
-    /// How often two requests are sent at once.
-    #[arg(long, value_name = "NUMBER", default_value_t = 3)]
-    rounds: u32,
+    #[command(flatten)]
+    options: TrialOptions,
     /// Print one line of JSON.
     #[arg(long)]
     json: bool,
@@ -61,40 +31,23 @@ pub(super) struct VerifyTool {
 }
 
 impl VerifyTool {
-    /// Runs the trial, and prints its report.
+    /// Runs the trial and prints its report.
     ///
     /// # Errors
-    /// It could not be begun, or it may not be, or nothing can be shown.
+    /// The options are wrong, the person does not consent, or the trial shows nothing.
     pub(super) fn run(self) -> Result<ExitCode, String> {
-        let text = |path: &Path| {
-            std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let config = read(&self.config)?;
-        let options = TrialOptions {
-            tool: self.name,
-            args: text(&self.args)?,
-            other_args: self.other_args.as_deref().map(text).transpose()?,
-            id: self.id,
-            undo_id: self.undo_id,
-            fresh: self.fresh,
-            count_url: self.count_url,
-            count: self.count,
-            undo_count: self.undo_count,
-            after: self.after,
-            rounds: self.rounds,
-        };
-        let plan = TrialPlan::new(config, options)?;
+        let plan = TrialPlan::new(read(&self.config)?, self.options)?;
         if !self.yes {
             ask(&plan.warning())?;
         }
         let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
-        // A trial that is interrupted has told what it did.
+        // Without --json each exchange is printed at once, so that an interrupted trial has shown what it did.
         let mut held = String::new();
         let mut tell = |exchange: &str| {
             if self.json {
                 held.push_str(exchange);
             } else {
-                // If this cannot be written, neither can the report, which says so.
+                // If this fails, printing the report fails as well, and that error is returned.
                 say(exchange).ok();
             }
         };
@@ -113,10 +66,10 @@ impl VerifyTool {
     }
 }
 
-/// Asks the person at the terminal.
+/// Asks the person at the terminal for consent.
 ///
 /// # Errors
-/// There is none, or the answer is not "yes".
+/// No terminal, or the answer is not "yes".
 fn ask(warning: &str) -> Result<(), String> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {

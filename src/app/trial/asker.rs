@@ -1,4 +1,6 @@
-//! The requests of a trial, step by step. Each is sent once, by the same sender as calls.
+//! The requests of a trial, step by step.
+//!
+//! The sender of ordinary calls sends each of them once.
 
 use std::time::Duration;
 
@@ -7,78 +9,50 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::plan::{Intent, TrialPlan, find, place, texts};
-use super::report::{COUNT, Exchanged, listed, printable};
+use super::report::{COUNT, Exchanged, printable};
 use super::secrets::hide;
-
 use crate::core::compensation::{Policy, Template};
 use crate::core::evidence::{Body, Evidence, Sent};
+use crate::core::key::Pointer;
 use crate::core::trial::{Naming, Other, Probed, Round, Seen, Step, Trial, Undone, undoing};
 use crate::core::{outcome, redact, unknown};
 use crate::downstream::{Client, Deadline, Downstream, Exchange, Party, Request};
 use crate::gateway::{ToolAt, ToolRequest, probe_url};
 
-/// How often a refused repetition is sent again, and after which wait.
+/// How often a refused repetition is sent again, and the wait before each.
 ///
-/// The first request may still be under way.
+/// The tool may refuse because the first request is still under way.
 const SETTLE: u32 = 4;
 const SETTLE_WAIT: Duration = Duration::from_millis(500);
 /// How long to wait for an operator's count.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The tenant of a trial: no call of a tenant shares a connection with it.
+/// The tenant of a trial, so that it shares no connection with calls of tenants.
 const TENANT: &str = "oncegate-verify-tool";
-
-/// Which count of effects to read.
-#[derive(Clone, Copy)]
-enum Of {
-    Effects,
-    Undone,
-}
 
 /// Sends the requests of a trial.
 pub(super) struct Asker<'a> {
-    plan: &'a TrialPlan,
-    at: &'a ToolAt,
-    downstream: Downstream,
-    exchanges: Vec<Exchanged>,
-    tell: &'a mut dyn FnMut(&str),
+    pub(super) plan: &'a TrialPlan,
+    pub(super) downstream: Downstream,
+    pub(super) exchanges: Vec<Exchanged>,
+    /// Gets each exchange as it comes, as lines.
+    pub(super) tell: &'a mut dyn FnMut(&str),
 }
 
-impl<'a> Asker<'a> {
-    /// `tell` gets each exchange as it comes, as lines.
-    pub(super) fn new(
-        plan: &'a TrialPlan,
-        at: &'a ToolAt,
-        downstream: Downstream,
-        tell: &'a mut dyn FnMut(&str),
-    ) -> Self {
-        Self {
-            plan,
-            at,
-            downstream,
-            exchanges: Vec::new(),
-            tell,
-        }
-    }
-
+impl Asker<'_> {
     fn note(&mut self, exchanged: Exchanged) {
-        (self.tell)(&listed(&exchanged));
+        (self.tell)(&exchanged.lines());
         self.exchanges.push(exchanged);
-    }
-
-    /// The exchanges of the trial. Nothing is sent after this.
-    pub(super) async fn end(self) -> Vec<Exchanged> {
-        self.downstream.close().await;
-        self.exchanges
     }
 
     /// Runs all steps.
     ///
     /// # Errors
-    /// The first request had no effect, or a count cannot be read: then nothing can be shown.
+    /// The first request had no effect, or a count cannot be read: then the trial shows nothing.
     pub(super) async fn trial(&mut self) -> Result<Trial, String> {
-        let (plan, at) = (self.plan, self.at);
+        let (plan, at) = (self.plan, self.plan.at());
+        let count_at = plan.count_at.as_ref();
         let intent = plan.intent(&plan.args);
-        let before = self.count(Of::Effects, &intent).await?;
+        let before = self.count(count_at, &intent).await?;
         let seen = self.send(at, "first", &intent).await;
         if !seen.is_executed() {
             return Err(format!(
@@ -87,12 +61,9 @@ impl<'a> Asker<'a> {
             ));
         }
         let due = Instant::now() + plan.after;
-        let after = self.count(Of::Effects, &intent).await?;
-        let first = Step {
-            seen: vec![seen],
-            change: change(before, after),
-        };
-        let again = self.repeat(at, "again", &intent, Of::Effects).await?;
+        let first = vec![seen.clone()];
+        let first = self.step(count_at, &intent, before, first).await?;
+        let again = self.repeat(at, "again", &intent, count_at).await?;
         let (mut rounds, mut intents) = (Vec::new(), Vec::new());
         for _ in 0..plan.rounds {
             let intent = plan.intent(&plan.args);
@@ -100,26 +71,23 @@ impl<'a> Asker<'a> {
             intents.push(intent);
         }
         sleep_until(due).await;
-        let later = self.repeat(at, "later", &intent, Of::Effects).await?;
-        let mut probed = None;
-        if at.has_probe() {
-            probed = Some(self.probed(&intent).await);
-        }
-        let mut other = None;
-        if let Some(args) = &plan.other_args {
-            other = Some(self.other(&intent, args).await?);
-        }
-        let mut undone = None;
-        if let Policy::By(template) = &at.tool.compensation {
-            let second = intents
-                .first()
-                .zip(rounds.first().and_then(|round| round.step.seen.first()));
-            let first = first.seen.first().map(|seen| (&intent, seen));
-            undone = match first {
-                Some(first) => Some(self.undo(template, first, second).await?),
-                None => None,
-            };
-        }
+        let later = self.repeat(at, "later", &intent, count_at).await?;
+        let probed = match at.has_probe() {
+            true => Some(self.probed(&intent).await),
+            false => None,
+        };
+        let other = match &plan.other_args {
+            Some(args) => Some(self.other(&intent, args).await?),
+            None => None,
+        };
+        let undone = match &at.tool.compensation {
+            Policy::By(template) => {
+                let of_round = rounds.first().and_then(|round| round.step.seen.first());
+                let second = intents.first().zip(of_round);
+                Some(self.undo(template, (&intent, &seen), second).await?)
+            }
+            Policy::Undeclared | Policy::Needless => None,
+        };
         Ok(Trial {
             naming: plan.naming.clone(),
             first,
@@ -133,49 +101,58 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// The same request, sent again while it is refused: an earlier one may still be under way.
+    /// A step that ends with these answers. `before`: the count at its begin.
+    async fn step(
+        &mut self,
+        count_at: Option<&Pointer>,
+        intent: &Intent,
+        before: Option<i64>,
+        seen: Vec<Seen>,
+    ) -> Result<Step, String> {
+        let after = self.count(count_at, intent).await?;
+        let both = before.zip(after);
+        Ok(Step {
+            seen,
+            change: both.and_then(|(before, after)| after.checked_sub(before)),
+        })
+    }
+
+    /// Sends a request again, several times if the tool refuses it for now.
     async fn repeat(
         &mut self,
         at: &ToolAt,
         step: &'static str,
         intent: &Intent,
-        of: Of,
+        count_at: Option<&Pointer>,
     ) -> Result<Step, String> {
-        let before = self.count(of, intent).await?;
+        let before = self.count(count_at, intent).await?;
         let mut seen = vec![self.send(at, step, intent).await];
         self.settle(at, intent, &mut seen).await;
-        let after = self.count(of, intent).await?;
-        Ok(Step {
-            seen,
-            change: change(before, after),
-        })
+        self.step(count_at, intent, before, seen).await
     }
 
-    /// Repeats a refused request until it gets a result. Only the last answer is kept.
+    /// Repeats a refused request until it gets a result. Keeps only the last answer.
     async fn settle(&mut self, at: &ToolAt, intent: &Intent, seen: &mut Vec<Seen>) {
         if !seen.iter().any(Seen::is_refused_for_now) {
             return;
         }
-        let mut last = None;
-        for _ in 0..SETTLE {
+        for number in 1..=SETTLE {
             sleep(SETTLE_WAIT).await;
-            let settled = self.send(at, "once more", intent).await;
-            let is_over = !settled.is_refused_for_now();
-            last = Some(settled);
-            if is_over {
-                break;
+            let answer = self.send(at, "once more", intent).await;
+            if number == SETTLE || !answer.is_refused_for_now() {
+                return seen.push(answer);
             }
         }
-        seen.extend(last);
     }
 
     /// Two requests at once under a key of their own.
     async fn round(&mut self, intent: &Intent) -> Result<Round, String> {
-        let at = self.at;
-        let before = self.count(Of::Effects, intent).await?;
+        let at = self.plan.at();
+        let count_at = self.plan.count_at.as_ref();
+        let before = self.count(count_at, intent).await?;
         let (one, two) = (self.begin(at, intent)?, self.begin(at, intent)?);
         let is_sent = (one.watch_sending(), two.watch_sending());
-        // The answer of the one, and whether the other was under way then.
+        // Each answer, and whether the other request was under way when it came.
         let one = async { (finish(at, one).await, (is_sent.1)()) };
         let two = async { (finish(at, two).await, (is_sent.0)()) };
         let ((one, beside_one), (two, beside_two)) = tokio::join!(one, two);
@@ -184,46 +161,37 @@ impl<'a> Asker<'a> {
             self.read(at, "at once", intent, two),
         ];
         self.settle(at, intent, &mut seen).await;
-        let after = self.count(Of::Effects, intent).await?;
         Ok(Round {
-            step: Step {
-                seen,
-                change: change(before, after),
-            },
+            step: self.step(count_at, intent, before, seen).await?,
             is_together: beside_one && beside_two,
         })
     }
 
-    /// Other arguments under a used key and, if refused, under a new one.
+    /// Sends other arguments under a used key and, if refused, under a new one.
     async fn other(&mut self, used: &Intent, args: &Value) -> Result<Other, String> {
-        let at = self.at;
-        let mut new = self.plan.intent(args);
-        // An id that only the arguments gave tells no keys apart.
-        let first = texts(&self.plan.args);
+        let (plan, at) = (self.plan, self.plan.at());
+        let mut new = plan.intent(args);
+        // An id that stands in the arguments does not tell keys apart.
+        let first = texts(&plan.args);
         let differing = texts(args).into_iter().filter(|text| !first.contains(text));
         new.sent.extend(differing);
         let under_used = Intent {
             args: new.args.clone(),
             ..used.clone()
         };
-        let before = self.count(Of::Effects, used).await?;
+        let count_at = plan.count_at.as_ref();
+        let before = self.count(count_at, used).await?;
         let seen = self.send(at, "other arguments", &under_used).await;
         let is_refused = seen.is_refused();
-        let after = self.count(Of::Effects, used).await?;
-        let under_used_key = Step {
-            seen: vec![seen],
-            change: change(before, after),
-        };
-        let mut under_new_key = None;
-        if is_refused {
-            under_new_key = Some(Step {
-                seen: vec![self.send(at, "other arguments, new key", &new).await],
-                change: None,
-            });
-        }
         Ok(Other {
-            under_used_key,
-            under_new_key,
+            under_used_key: self.step(count_at, used, before, vec![seen]).await?,
+            under_new_key: match is_refused {
+                true => Some(Step {
+                    seen: vec![self.send(at, "other arguments, new key", &new).await],
+                    change: None,
+                }),
+                false => None,
+            },
         })
     }
 
@@ -240,32 +208,25 @@ impl<'a> Asker<'a> {
         };
         let undoing = |(of, seen): (&Intent, &Seen)| {
             let args = undoing(template, &of.args, seen, &of.key, of.call_id)?;
-            let made = texts(&args);
-            Ok::<_, String>(Intent::new(args.to_string().into(), made))
+            Ok::<_, String>(Intent::new(args.to_string().into(), texts(&args)))
         };
         let intent = match undoing(first) {
             Ok(intent) => intent,
             Err(why) => return Ok(Err(format!("its arguments cannot be made: {why}"))),
         };
-        let before = self.count(Of::Undone, first.0).await?;
-        let seen = self.send(by, "compensation", &intent).await;
-        let after = self.count(Of::Undone, first.0).await?;
-        let undone = Step {
-            seen: vec![seen],
-            change: change(before, after),
-        };
-        let again = self
-            .repeat(by, "compensation again", &intent, Of::Undone)
-            .await?;
-        let mut other_undone = None;
-        if plan.undo_id.is_some()
-            && let Some(Ok(intent)) = other.map(undoing)
-        {
-            other_undone = Some(Step {
+        let count_at = plan.undo_count_at.as_ref();
+        let before = self.count(count_at, first.0).await?;
+        let seen = vec![self.send(by, "compensation", &intent).await];
+        let undone = self.step(count_at, first.0, before, seen).await?;
+        let again = self.repeat(by, "compensation again", &intent, count_at);
+        let again = again.await?;
+        let other = match other.map(undoing) {
+            Some(Ok(intent)) if plan.undo_id.is_some() => Some(Step {
                 seen: vec![self.send(by, "compensation of another", &intent).await],
                 change: None,
-            });
-        }
+            }),
+            _ => None,
+        };
         Ok(Ok(Undone {
             naming: Naming {
                 id: plan.undo_id.clone(),
@@ -274,11 +235,11 @@ impl<'a> Asker<'a> {
             },
             first: undone,
             again,
-            other: other_undone,
+            other,
         }))
     }
 
-    /// One request, and what its answer shows.
+    /// Sends one request and reads its answer.
     async fn send(&mut self, at: &ToolAt, step: &'static str, intent: &Intent) -> Seen {
         let evidence = match self.begin(at, intent) {
             Ok(exchange) => finish(at, exchange).await,
@@ -334,10 +295,10 @@ impl<'a> Asker<'a> {
     }
 
     async fn probe(&mut self, intent: &Intent) -> unknown::Finding {
-        let at = self.at;
+        let at = self.plan.at();
         let by = Instant::now() + at.tool.timeout;
         let party = Party::tool(TENANT, &at.tool.name);
-        // What is not kept of a call is not there for its probe.
+        // A probe gets only those arguments that the ledger keeps of a call.
         let kept = redact::mask(&intent.args, &at.tool.redact.args);
         let asked = match probe_url(&at.tool, &kept, &intent.key) {
             Ok(url) => self.downstream.probe(&at.endpoint, party, &url, by).await,
@@ -363,16 +324,15 @@ impl<'a> Asker<'a> {
         finding
     }
 
-    /// Probes for a key that was never sent, and for a sent one.
+    /// Probes for a key that was never sent, and for one that was.
     async fn probed(&mut self, used: &Intent) -> Probed {
         let plan = self.plan;
-        let target = self.at.tool.probe.as_ref();
-        let is_told_apart = target.is_some_and(|target| {
+        let tells_keys_apart = plan.at().tool.probe.as_ref().is_some_and(|target| {
             let fresh = plan.fresh.as_ref();
             let has_fresh = fresh.is_some_and(|at| target.used().any(|used| used.holds(at)));
             target.has_key() || has_fresh
         });
-        let unused = if is_told_apart {
+        let unused = if tells_keys_apart {
             self.probe(&plan.intent(&plan.args)).await
         } else {
             let why = "it asks by arguments that all calls of the trial have in common: name one with --fresh";
@@ -384,43 +344,37 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// The operator's count now; `None`: there is none.
+    /// The operator's count now; `None`: no option asks for it.
     ///
     /// # Errors
     /// It cannot be read.
-    async fn count(&mut self, of: Of, intent: &Intent) -> Result<Option<i64>, String> {
-        let Some(count) = &self.plan.count else {
+    async fn count(
+        &mut self,
+        at: Option<&Pointer>,
+        intent: &Intent,
+    ) -> Result<Option<i64>, String> {
+        let (Some(count), Some(at)) = (&self.plan.count, at) else {
             return Ok(None);
         };
-        let at = match of {
-            Of::Effects => &count.at,
-            Of::Undone => &count.at_undone,
-        };
-        let Some(at) = at else {
-            return Ok(None);
-        };
+        let at = at.as_str();
         let by = Instant::now() + COUNT_TIMEOUT;
         let party = Party::tool(TENANT, "count");
         let url = count.url.replace("{key}", &intent.key);
-        let asked = self
-            .downstream
-            .probe(&count.endpoint, party, &url, by)
-            .await;
+        let asked = self.downstream.probe(&count.endpoint, party, &url, by);
         let failed = |why: String| format!("nothing can be shown: the count cannot be read: {why}");
-        let (status, body, _) = asked.map_err(failed)?;
+        let (status, body, _) = asked.await.map_err(failed)?;
         let Body::Whole(bytes) = &body else {
             return Err(failed("its answer did not come whole".into()));
         };
         let answer = serde_json::from_slice::<Value>(bytes).ok();
-        let counted = match answer.as_ref().and_then(|all| all.pointer(at.as_str())) {
+        let counted = match answer.as_ref().and_then(|all| all.pointer(at)) {
             Some(Value::Array(items)) => i64::try_from(items.len()).ok(),
             Some(number) => number.as_i64(),
             None => None,
         };
         let counted = counted.filter(|_| status == 200).ok_or_else(|| {
             failed(format!(
-                "it answered {status}, without a whole number or a list at {}",
-                at.as_str()
+                "it answered {status}, without a whole number or a list at {at}"
             ))
         })?;
         self.note(Exchanged {
@@ -430,14 +384,10 @@ impl<'a> Asker<'a> {
             key: None,
             sent: None,
             status: Some(status),
-            answer: format!("{} is {counted}", at.as_str()),
+            answer: format!("{at} is {counted}"),
         });
         Ok(Some(counted))
     }
-}
-
-fn change(before: Option<i64>, after: Option<i64>) -> Option<i64> {
-    after?.checked_sub(before?)
 }
 
 /// Waits for the answer as long as a call would.

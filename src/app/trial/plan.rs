@@ -1,8 +1,10 @@
 //! The options of a trial, read and checked before anything is sent.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clap::Args;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
@@ -22,27 +24,40 @@ use crate::gateway::ToolAt;
 const MAX_ROUNDS: u32 = 20;
 
 /// The options of `verify-tool`, as given.
-#[derive(Debug)]
+#[derive(Debug, Args)]
 pub struct TrialOptions {
-    pub tool: String,
-    pub args: String,
-    /// Other arguments, which are sent under a used key.
-    pub other_args: Option<String>,
-    /// Pointer to the id of the effect in a result.
-    pub id: Option<String>,
-    /// Pointer to the id of the effect in a result of the compensation.
-    pub undo_id: Option<String>,
-    /// Pointer to a text in the arguments that is made different for each key.
-    pub fresh: Option<String>,
-    /// Where to read a count of the effects. `{key}` in it is the key.
-    pub count_url: Option<String>,
-    /// Pointer to the count in that answer: a whole number, or a list.
-    pub count: Option<String>,
-    /// Pointer to the count of the compensation's effects.
-    pub undo_count: Option<String>,
+    /// The tool, as in [tools.NAME].
+    name: String,
+    /// A file with the arguments of a call, which is executed: a JSON object.
+    #[arg(long, value_name = "FILE")]
+    args: PathBuf,
+    /// A file with other arguments, to see whether the tool refuses them under a used key.
+    #[arg(long, value_name = "FILE")]
+    other_args: Option<PathBuf>,
+    /// The place of the effect's id in a result, as a JSON Pointer like /order_id.
+    #[arg(long, value_name = "POINTER")]
+    id: Option<String>,
+    /// The place of the effect's id in a result of the compensation.
+    #[arg(long, value_name = "POINTER")]
+    undo_id: Option<String>,
+    /// A text in the arguments that must differ for each new effect. A suffix is appended to it.
+    #[arg(long, value_name = "POINTER")]
+    fresh: Option<String>,
+    /// The URL of a count of effects: asked by GET before and after each step. {key} is the step's key.
+    #[arg(long, value_name = "URL")]
+    count_url: Option<String>,
+    /// The place of the count in that answer: a whole number, or a list.
+    #[arg(long, value_name = "POINTER")]
+    count: Option<String>,
+    /// The place of the count of the compensation's effects.
+    #[arg(long, value_name = "POINTER")]
+    undo_count: Option<String>,
     /// How long after the first answer its key is sent once more.
-    pub after: String,
-    pub rounds: u32,
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    after: String,
+    /// How often two requests are sent at once.
+    #[arg(long, value_name = "NUMBER", default_value_t = 3)]
+    rounds: u32,
 }
 
 /// Where to read the operator's counts.
@@ -50,10 +65,6 @@ pub(super) struct Count {
     /// `{key}` in it is the key of a step.
     pub(super) url: String,
     pub(super) endpoint: Endpoint,
-    /// Pointer to the count of the tool's effects.
-    pub(super) at: Option<Pointer>,
-    /// Pointer to the count of the compensation's effects.
-    pub(super) at_undone: Option<Pointer>,
 }
 
 /// One key with what is sent under it.
@@ -67,11 +78,10 @@ pub(super) struct Intent {
 }
 
 impl Intent {
-    /// A new key. `made`: texts that were made for it.
-    pub(super) fn new(args: Bytes, made: Vec<String>) -> Self {
+    /// A new key. `sent`: texts that were made for it.
+    pub(super) fn new(args: Bytes, mut sent: Vec<String>) -> Self {
         // As long as the keys that a gateway gives to its tools.
         let (key, call_id) = (Uuid::new_v4().simple().to_string(), CallId(Uuid::new_v4()));
-        let mut sent = made;
         sent.extend([key.clone(), call_id.to_string()]);
         Self {
             key,
@@ -85,16 +95,25 @@ impl Intent {
 /// A checked plan of a trial.
 pub struct TrialPlan {
     pub(super) config: Config,
-    pub(super) name: String,
+    /// The index of the tool among those of the configuration.
+    index: usize,
     pub(super) args: Value,
-    pub(super) raw_args: Bytes,
+    raw_args: Bytes,
     pub(super) other_args: Option<Value>,
     pub(super) naming: Naming,
     pub(super) undo_id: Option<Pointer>,
     pub(super) fresh: Option<Pointer>,
     pub(super) count: Option<Count>,
+    /// Pointer to the count of the tool's effects.
+    pub(super) count_at: Option<Pointer>,
+    /// Pointer to the count of the compensation's effects.
+    pub(super) undo_count_at: Option<Pointer>,
     pub(super) after: Duration,
     pub(super) rounds: u32,
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn pointer(name: &str, text: Option<String>) -> Result<Option<Pointer>, String> {
@@ -102,7 +121,7 @@ fn pointer(name: &str, text: Option<String>) -> Result<Option<Pointer>, String> 
     parsed.map_err(|why| format!("{name}: {why}"))
 }
 
-/// The arguments as a caller would send them.
+/// Reads and checks arguments as if a caller had sent them.
 fn arguments(tool: &Tool, name: &str, text: &str) -> Result<Value, String> {
     let args = json::parse(text).map_err(|error| format!("{name}: {error}"))?;
     if !args.is_object() || !redact::is_whole(text.trim_start().as_bytes()) {
@@ -112,7 +131,7 @@ fn arguments(tool: &Tool, name: &str, text: &str) -> Result<Value, String> {
     let of_request = tool.request.iter().flat_map(|shape| shape.mistakes(&args));
     match of_schema.chain(of_request).next() {
         Some((place, why)) => Err(format!("{name}: {place}: {why}")),
-        None => Ok(args.clone()),
+        None => Ok(args),
     }
 }
 
@@ -120,10 +139,14 @@ impl TrialPlan {
     /// Reads and checks the options. Nothing is sent.
     ///
     /// # Errors
-    /// It cannot be done, and why.
+    /// Why the trial cannot be run.
     pub fn new(config: Config, options: TrialOptions) -> Result<Self, String> {
-        let name = options.tool;
-        let at = find(&config, &name).ok_or_else(|| format!("there is no tool {name:?}"))?;
+        let args_text = read(&options.args)?;
+        let other_text = options.other_args.as_deref().map(read).transpose()?;
+        let name = options.name;
+        let index = config.tools.iter().position(|at| at.tool.name == name);
+        let index = index.ok_or_else(|| format!("there is no tool {name:?}"))?;
+        let at = &config.tools[index];
         let tool = &at.tool;
         if tool.effect == Effect::Read {
             return Err(format!(
@@ -148,22 +171,18 @@ impl TrialPlan {
                 by.tool
             ));
         }
-        let args = arguments(tool, "--args", &options.args)?;
-        let other_args = options
-            .other_args
-            .map(|text| arguments(tool, "--other-args", &text));
+        let args = arguments(tool, "--args", &args_text)?;
+        let other_args = other_text.map(|text| arguments(tool, "--other-args", &text));
         let other_args = other_args.transpose()?;
         if other_args.as_ref() == Some(&args) {
             return Err("--other-args: these are the same arguments".into());
         }
         let fresh = pointer("--fresh", options.fresh)?;
-        if let Some(place) = &fresh
-            && ![Some(&args), other_args.as_ref()]
-                .into_iter()
-                .flatten()
-                .all(|args| args.pointer(place.as_str()).is_some_and(Value::is_string))
-        {
-            return Err(format!("--fresh: there is no text at {}", place.as_str()));
+        if let Some(place) = fresh.as_ref().map(Pointer::as_str) {
+            let has_text = |args: &Value| args.pointer(place).is_some_and(Value::is_string);
+            if !has_text(&args) || !other_args.as_ref().is_none_or(has_text) {
+                return Err(format!("--fresh: there is no text at {place}"));
+            }
         }
         let naming = Naming {
             id: pointer("--id", options.id)?,
@@ -171,10 +190,11 @@ impl TrialPlan {
             hidden: tool.redact.result.clone(),
         };
         let undo_id = pointer("--undo-id", options.undo_id)?;
-        let at_count = pointer("--count", options.count)?;
-        let at_undone = pointer("--undo-count", options.undo_count)?;
+        let count_at = pointer("--count", options.count)?;
+        let undo_count_at = pointer("--undo-count", options.undo_count)?;
+        let has_place = count_at.is_some() || undo_count_at.is_some();
         let count = match options.count_url {
-            Some(_) if at_count.is_none() && at_undone.is_none() => {
+            Some(_) if !has_place => {
                 return Err(
                     "--count-url needs --count, a JSON Pointer to the count in its answer".into(),
                 );
@@ -182,12 +202,8 @@ impl TrialPlan {
             Some(url) => Some(Count {
                 endpoint: count_endpoint(&at.endpoint, &url)?,
                 url,
-                at: at_count,
-                at_undone,
             }),
-            None if at_count.is_some() || at_undone.is_some() => {
-                return Err("--count and --undo-count need --count-url".into());
-            }
+            None if has_place => return Err("--count and --undo-count need --count-url".into()),
             None => None,
         };
         let after = options.after.parse::<jiff::SignedDuration>();
@@ -197,25 +213,30 @@ impl TrialPlan {
             return Err(format!("--rounds: 1 to {MAX_ROUNDS}"));
         }
         Ok(Self {
-            name,
-            raw_args: Bytes::from(options.args.trim().to_owned()),
+            index,
+            raw_args: Bytes::from(args_text.trim().to_owned()),
             args,
             other_args,
             naming,
             undo_id,
             fresh,
             count,
+            count_at,
+            undo_count_at,
             after,
             rounds: options.rounds,
             config,
         })
     }
 
+    /// The tool of the trial.
+    pub(super) fn at(&self) -> &ToolAt {
+        &self.config.tools[self.index]
+    }
+
     /// The effects of the trial, for the person who has to confirm it.
     pub fn warning(&self) -> String {
-        let Some(at) = find(&self.config, &self.name) else {
-            return String::new();
-        };
+        let at = self.at();
         let keys = 1 + self.rounds + u32::from(self.other_args.is_some());
         let undo = match &at.tool.compensation {
             Policy::By(by) => {
@@ -236,7 +257,7 @@ impl TrialPlan {
         format!(
             "{} at {} is called with real effects: {keys} keys, each of them sent at least twice.\n\
              A tool that does not deduplicate takes effect each time.{undo}\n",
-            self.name,
+            at.tool.name,
             place(&at.endpoint.url),
         )
     }
@@ -328,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_texts_of_arguments_are_known() {
+    fn texts_holds_each_text_and_number_of_a_value() {
         let args = serde_json::json!({ "id": 4711, "of": ["a", ""], "is": true });
         let mut found = texts(&args);
         found.sort();
@@ -336,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_gets_the_tools_credentials_at_the_tools_own_place_only() {
+    fn only_a_count_at_the_tools_own_origin_gets_the_tools_credentials() {
         let tool = tool("https://shop.internal/orders");
         for (url, is_same) in [
             ("https://shop.internal/stats?key={key}", true),

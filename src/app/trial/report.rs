@@ -60,33 +60,25 @@ pub(super) fn printable(bytes: &[u8]) -> String {
     shown
 }
 
-/// The exchanges, as lines.
-pub(super) fn listed(exchanged: &Exchanged) -> String {
-    let Exchanged {
-        step,
-        method,
-        url,
-        key,
-        sent,
-        status,
-        answer,
-    } = exchanged;
-    let answer = printable(answer.as_bytes());
-    if *step == COUNT {
-        return format!("{step}: {answer}\n");
+impl Exchanged {
+    /// The exchange for a person, as lines.
+    pub(super) fn lines(&self) -> String {
+        let (step, answer) = (self.step, printable(self.answer.as_bytes()));
+        if step == COUNT {
+            return format!("{step}: {answer}\n");
+        }
+        let mut line = format!("{step}: {} {}", self.method, self.url);
+        line.extend(self.key.iter().map(|key| format!(" key {key}")));
+        line.extend(self.sent.iter().map(|sent| format!(" {sent}")));
+        match self.status {
+            Some(status) => format!("{line}\n    {status} {answer}\n"),
+            None => format!("{line}\n    no answer: {answer}\n"),
+        }
     }
-    let key = key
-        .as_ref()
-        .map_or_else(String::new, |key| format!(" key {key}"));
-    let sent = sent
-        .as_ref()
-        .map_or_else(String::new, |sent| format!(" {sent}"));
-    let status = status.map_or_else(|| "no answer:".to_owned(), |status| status.to_string());
-    format!("{step}: {method} {url}{key}{sent}\n    {status} {answer}\n")
 }
 
 impl Report {
-    /// How the command ends.
+    /// The verdict on all declared settings together.
     pub fn end(&self) -> Verdict {
         end(&self.lines)
     }
@@ -96,15 +88,11 @@ impl Report {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The report for persons, who have seen the exchanges as they came.
+    /// The report for persons, without the exchanges, which were printed before.
     pub fn text(&self) -> String {
         let mut out = String::from("\n");
-        for Finding {
-            claim,
-            verdict,
-            why,
-        } in &self.findings
-        {
+        for found in &self.findings {
+            let (verdict, claim, why) = (found.verdict, found.claim, &found.why);
             // Writing to a text never fails.
             writeln!(out, "{verdict:<11}{claim}\n           {why}").ok();
         }
@@ -138,16 +126,14 @@ impl Report {
         if proved.is_empty() {
             return "\nno line of configuration is justified by this\n".into();
         }
-        let quoted = self.tool.contains('.');
-        let name = if quoted {
-            format!("\"{}\"", self.tool)
-        } else {
-            self.tool.clone()
+        let name = match self.tool.contains('.') {
+            true => format!("\"{}\"", self.tool),
+            false => self.tool.clone(),
         };
         let mut out = format!("\njustified now:\n\n[tools.{name}]\n");
         let retries = proved.iter().any(|line| line.setting == Setting::Retry);
         for line in proved {
-            // The reasons to send again are those before it.
+            // A retry has the same reasons as the line of `dedup` before it.
             if line.setting != Setting::Retry {
                 for why in &line.why {
                     writeln!(out, "# verify-tool, {}: {why}", self.day).ok();

@@ -1,6 +1,4 @@
-//! Which texts of a tool's configuration are hidden.
-//!
-//! Some tools answer with the request that they got.
+//! Hides texts of a tool's configuration in its answers: some tools repeat the request that they got.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -13,9 +11,9 @@ use crate::core::redact;
 use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
 
-/// A text of a configuration of at least so many bytes may be a secret.
+/// From this length on a text of the configuration may be a secret, in bytes.
 const SECRET: usize = 8;
-/// The length from which a path segment may be a secret, as in a webhook's URL.
+/// From this length on a path segment may be a secret, as in a webhook's URL.
 const SEGMENT: usize = 16;
 
 /// A text of a tool, without its secrets.
@@ -26,16 +24,16 @@ pub(super) fn hide(at: &ToolAt, text: &str) -> String {
     secrets.into_iter().fold(text.to_owned(), hidden)
 }
 
-/// Texts that may be secret, longest first, in each form that an answer may have.
+/// Texts that may be secret, longest first, in each form in which an answer may have them.
 ///
-/// Without what is so short that it may stand anywhere.
+/// A text that is so short that it may stand anywhere is left out.
 fn secrets<'a>(tool: &Endpoint, constants: impl Iterator<Item = &'a Value>) -> Vec<String> {
     let values = tool
         .headers
         .values()
         .filter_map(|value| value.to_str().ok());
     let mut all = Vec::new();
-    // A tool may leave out "Bearer", and may read what "Basic" has.
+    // A tool may repeat a token without "Bearer", and user and password of "Basic" decoded.
     for word in values.flat_map(str::split_whitespace) {
         let pair = BASE64.decode(word).ok().map(String::from_utf8);
         if let Some(Ok(pair)) = pair
@@ -83,18 +81,15 @@ fn forms(text: &str) -> Vec<String> {
     let quoted = quoted.trim_matches('"').to_owned();
     let slashed = quoted.replace('/', "\\/");
     let percent = utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    // Without need for it in a URL, and so left as they are by most.
+    let decoded = |text: &str, codes: [(&str, &str); 4]| {
+        let plain = |text: String, (code, plain)| text.replace(code, plain);
+        codes.into_iter().fold(text.to_owned(), plain)
+    };
+    // Most encoders leave unreserved characters as they are, and in a path some others.
     let unreserved = [("%2D", "-"), ("%5F", "_"), ("%2E", "."), ("%7E", "~")];
-    let usual = unreserved
-        .iter()
-        .fold(percent.clone(), |text, (code, plain)| {
-            text.replace(code, plain)
-        });
-    let in_path = [("%3A", ":"), ("%40", "@"), ("%2B", "+"), ("%3D", "=")]
-        .iter()
-        .fold(usual.clone(), |text, (code, plain)| {
-            text.replace(code, plain)
-        });
+    let usual = decoded(&percent, unreserved);
+    let of_path = [("%3A", ":"), ("%40", "@"), ("%2B", "+"), ("%3D", "=")];
+    let in_path = decoded(&usual, of_path);
     let in_form = usual.replace("%20", "+");
     let lower = in_small_letters(&usual);
     vec![
@@ -151,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_secret_of_a_configuration_is_known() {
+    fn texts_that_may_be_secret_are_found_in_headers_urls_and_constants() {
         let url = "https://sk_live_user:pass%2Fword@shop.internal/hooks/T0123456789abcdefXYZ?limit=5&api_key=s3cr3t%2Bs3cr3t";
         let tool = tool(url);
         let constant = json!({ "account": { "token": "constant/one" }, "mode": "live" });

@@ -2,39 +2,25 @@
 
 use serde_json::Value;
 
-use super::seen::{Naming, Seen, Step, Verdict};
+use super::seen::{Judgement, Naming, Seen, Step, Verdict, not_shown, proved, refuted};
 use crate::core::key::Pointer;
 use crate::core::outcome::Outcome;
 use crate::core::redact::MASK;
-use crate::core::replay;
 
 /// The longest id that is shown, in characters.
 const MAX_SHOWN: usize = 80;
 /// Most places that a sentence names.
 const MAX_PLACES: usize = 6;
-/// How many letters and digits of the request in an id are no chance.
+/// From how many letters and digits on it is no coincidence that an id repeats the request.
 const LONG: usize = 8;
-/// How many letters and digits of a part of an id are no chance. A shorter one may be a time.
+/// The same for a part of an id. A shorter part may be a time.
 const LONG_PART: usize = 12;
-
-/// Whether a sign shows one effect or several.
-enum Sign {
-    One(String),
-    Several(String),
-    /// It shows nothing, and why.
-    Silent(String),
-}
 
 impl Naming {
     /// An id as it may be printed.
     pub(super) fn show(&self, at: &Pointer, value: &Value) -> String {
-        let is_in = |place: &str, holder: &str| {
-            place
-                .strip_prefix(holder)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        let mut hidden = self.hidden.iter().map(Pointer::as_str);
-        if hidden.any(|hidden| is_in(hidden, at.as_str()) || is_in(at.as_str(), hidden)) {
+        let is_hidden = |hidden: &Pointer| hidden.holds(at) || at.holds(hidden);
+        if self.hidden.iter().any(is_hidden) {
             return MASK.to_owned();
         }
         value.to_string().chars().take(MAX_SHOWN).collect()
@@ -49,104 +35,96 @@ pub(super) struct Effects<'a> {
 }
 
 impl Effects<'_> {
-    /// Whether a repetition had an effect of its own.
-    pub(super) fn of_repetition(&self, first: &Step, again: &Step) -> (Verdict, String) {
+    /// Whether a repetition had an effect of its own: that refutes the claim.
+    pub(super) fn of_repetition(&self, first: &Step, again: &Step) -> Judgement {
         let answers: Vec<&Seen> = first.seen.iter().chain(&again.seen).collect();
         let counted = match (first.change, again.change) {
-            (Some(0), Some(0)) => {
-                Sign::Silent("the count did not change with the first request".into())
-            }
+            (Some(0), Some(0)) => not_shown("the count did not change with the first request"),
             (Some(_), Some(0)) => self.unless_unheard(
                 "the count changed with the first request and not with the repetition",
                 again,
                 1,
             ),
-            (Some(_), Some(change)) => Sign::Several(format!(
+            (Some(_), Some(change)) => refuted(format!(
                 "the repetition changed the count by {change} (if nothing else did)"
             )),
-            _ => Sign::Silent(String::new()),
+            _ => not_shown(""),
         };
         join(self.by_id(&answers), counted)
     }
 
     /// Whether two requests at once had one effect.
-    pub(super) fn of_round(&self, first: &Step, round: &Step) -> (Verdict, String) {
+    pub(super) fn of_round(&self, first: &Step, round: &Step) -> Judgement {
         let answers: Vec<&Seen> = round.seen.iter().collect();
         let counted = match (first.change, round.change) {
-            (Some(0), Some(_)) | (Some(_), Some(0)) => {
-                Sign::Silent("the count did not change".into())
-            }
+            (Some(0), Some(_)) | (Some(_), Some(0)) => not_shown("the count did not change"),
             (Some(one), Some(change)) if one == change => {
                 self.unless_unheard("the count changed as by one request", round, 2)
             }
-            (Some(one), Some(change)) => Sign::Several(format!(
+            (Some(one), Some(change)) => refuted(format!(
                 "the count changed by {change}, and by {one} with one request (if nothing else changed it)"
             )),
-            _ => Sign::Silent(String::new()),
+            _ => not_shown(""),
         };
         join(self.by_id(&answers), counted)
     }
 
-    /// A request that did not arrive, or was refused for other reasons, shows nothing without an
-    /// effect.
-    fn unless_unheard(&self, counted: &str, step: &Step, at_least: usize) -> Sign {
-        let others = self.of_keys.iter().skip(1).flat_map(|step| &step.seen);
-        let others_are_executed = others.clone().any(Seen::is_executed);
+    /// Proves by a count, if the tool has heard enough requests of a step.
+    ///
+    /// A request that did not arrive, or was refused for another reason than its key, has no
+    /// effect, and so shows nothing.
+    fn unless_unheard(&self, counted: &str, step: &Step, at_least: usize) -> Judgement {
+        let others_are_executed = self.of_keys.iter().skip(1).any(|step| step.is_executed());
         let is_heard =
             |seen: &&Seen| seen.is_executed() || seen.is_rejected() && others_are_executed;
-        let heard = step.seen.iter().filter(is_heard).count();
-        if heard >= at_least {
-            return Sign::One(counted.to_owned());
+        if step.seen.iter().filter(is_heard).count() >= at_least {
+            return proved(counted);
         }
         let unheard = step.seen.iter().find(|seen| !is_heard(seen));
         let why = unheard.map_or("nothing was answered", |seen| seen.why.as_str());
-        Sign::Silent(format!("the count did not change, but {why}"))
+        not_shown(format!("the count did not change, but {why}"))
     }
 
-    fn by_id(&self, answers: &[&Seen]) -> Sign {
+    /// Whether the ids in these answers show one effect.
+    fn by_id(&self, answers: &[&Seen]) -> Judgement {
         let Some(id) = &self.naming.id else {
-            return Sign::Silent(self.compare_bodies(answers));
+            return not_shown(self.compare_bodies(answers));
         };
         let place = id.as_str();
         let (mut found, mut silent) = (Vec::<Value>::new(), None);
         for seen in answers {
-            match seen.result() {
-                None => silent = Some(seen.why.clone()),
-                Some(result) => match result.pointer(place) {
-                    None | Some(Value::Null) => {
-                        silent = Some(format!("an answer has nothing at {place}"));
-                    }
-                    Some(value) => found.push(value.clone()),
-                },
+            match id_in(seen, place) {
+                Ok(value) => found.push(value),
+                Err(why) => silent = Some(why),
             }
         }
         if let [one, others @ ..] = found.as_slice()
             && let Some(other) = others.iter().find(|other| *other != one)
         {
             let (one, other) = (self.naming.show(id, one), self.naming.show(id, other));
-            return Sign::Several(format!("the answers have {one} and {other} at {place}"));
+            return refuted(format!("the answers have {one} and {other} at {place}"));
         }
-        // What may have been executed is an effect that no answer shows.
+        // A request that may have been executed may have an effect that no answer shows.
         if let Some(seen) = answers.iter().find(|seen| seen.outcome == Outcome::Unknown) {
-            return Sign::Silent(seen.why.clone());
+            return not_shown(seen.why.as_str());
         }
         if found.len() < 2 {
             let why = silent.unwrap_or_else(|| "there is nothing to compare".into());
-            return Sign::Silent(format!("there are no two ids to compare: {why}"));
+            return not_shown(format!("there are no two ids to compare: {why}"));
         }
         if let Err(why) = self.tell_apart() {
-            return Sign::Silent(why);
+            return not_shown(why);
         }
         let shown = self.naming.show(id, &found[0]);
-        Sign::One(format!(
+        proved(format!(
             "the answers have {shown} at {place}, and no other key got that"
         ))
     }
 
-    /// Whether the ids tell the effects of different keys apart.
+    /// Whether different keys have different ids.
     ///
     /// # Errors
-    /// They do not, or it is not shown.
+    /// They have not, or the answers do not show it.
     pub(super) fn tell_apart(&self) -> Result<(), String> {
         let Some(id) = &self.naming.id else {
             return Err("--id does not say where the effect's id stands".into());
@@ -155,11 +133,9 @@ impl Effects<'_> {
         let mut ids = Vec::<Value>::new();
         let mut refused = None;
         for step in &self.of_keys {
-            let mut found = step.seen.iter().filter_map(|seen| {
-                let value = seen.result()?.pointer(place)?.clone();
-                (!value.is_null()).then_some((seen, value))
-            });
-            let Some((seen, value)) = found.next() else {
+            let mut seen = step.seen.iter();
+            let Some((seen, value)) = seen.find_map(|seen| Some((seen, id_in(seen, place).ok()?)))
+            else {
                 refused = step.seen.first();
                 continue;
             };
@@ -188,16 +164,15 @@ impl Effects<'_> {
         ))
     }
 
-    /// Compares whole answers, where no place is known to name the effect.
+    /// Says how whole answers differ, where no place is known to name the effect.
     fn compare_bodies(&self, answers: &[&Seen]) -> String {
         let results: Vec<Value> = answers.iter().filter_map(|seen| seen.result()).collect();
         let [one, others @ ..] = results.as_slice() else {
             return "there are no two answers to compare".into();
         };
-        let differing = others
-            .iter()
-            .find_map(|other| Some(self.places(one, other)).filter(|places| !places.is_empty()));
-        if let Some(places) = differing {
+        let differences = |other| self.naming.differences(one, other);
+        let mut differing = others.iter().map(differences);
+        if let Some(places) = differing.find(|places| !places.is_empty()) {
             let places = listed(&places);
             return format!(
                 "the answers differ at {places}, and --id does not say whether one of them is the effect's id"
@@ -206,15 +181,12 @@ impl Effects<'_> {
         if others.is_empty() {
             return "there are no two answers to compare".into();
         }
-        let another = self
-            .of_keys
-            .iter()
-            .skip(1)
-            .flat_map(|step| &step.seen)
-            .filter_map(Seen::result)
+        let of_others = self.of_keys.iter().skip(1);
+        let another = of_others
+            .flat_map(|step| step.results())
             .find(|other| other != one);
         let hint = another.map_or_else(String::new, |another| {
-            let places = listed(&self.places(one, &another));
+            let places = listed(&self.naming.differences(one, &another));
             format!("; another key got something else at {places}")
         });
         format!(
@@ -222,19 +194,13 @@ impl Effects<'_> {
         )
     }
 
-    fn places(&self, one: &Value, other: &Value) -> Vec<String> {
-        let (one, other) = (one.to_string(), other.to_string());
-        replay::differences(one.as_bytes(), other.as_bytes(), &self.naming.ignore)
-    }
-
     /// The ids of all effects in the answers, each once.
     pub(super) fn known(&self) -> Vec<String> {
         let Some(id) = &self.naming.id else {
             return Vec::new();
         };
-        let seen = self.of_keys.iter().flat_map(|step| &step.seen);
         let mut known = Vec::new();
-        for result in seen.filter_map(Seen::result) {
+        for result in self.of_keys.iter().flat_map(|step| step.results()) {
             if let Some(value) = result.pointer(id.as_str()) {
                 let shown = self.naming.show(id, value);
                 if !known.contains(&shown) {
@@ -246,7 +212,19 @@ impl Effects<'_> {
     }
 }
 
-/// Whether an id holds a text of the request, whatever stands between letters and digits.
+/// The id in an answer.
+///
+/// # Errors
+/// Why the answer has none.
+fn id_in(seen: &Seen, place: &str) -> Result<Value, String> {
+    let result = seen.result().ok_or_else(|| seen.why.clone())?;
+    match result.pointer(place) {
+        None | Some(Value::Null) => Err(format!("an answer has nothing at {place}")),
+        Some(id) => Ok(id.clone()),
+    }
+}
+
+/// Whether an id repeats a text of the request. Only letters and digits are compared.
 fn repeats(id: &Value, sent: &str) -> bool {
     let id = id.as_str().map_or_else(|| id.to_string(), str::to_owned);
     let plain = |text: &str| -> String {
@@ -263,20 +241,18 @@ fn repeats(id: &Value, sent: &str) -> bool {
         || sent_whole.len() >= LONG && whole.contains(&sent_whole)
 }
 
-/// Joins both signs. Several effects weigh more than one: a tool may say the same twice.
-fn join(by_id: Sign, counted: Sign) -> (Verdict, String) {
-    let both = |one: String, other: String| {
-        let texts = [one, other].into_iter().filter(|text| !text.is_empty());
-        texts.collect::<Vec<_>>().join("; ")
-    };
-    match (by_id, counted) {
-        (Sign::Several(why), Sign::Several(too)) => (Verdict::Refuted, both(why, too)),
-        (Sign::Several(why), _) | (_, Sign::Several(why)) => (Verdict::Refuted, why),
-        (Sign::One(why), Sign::One(too)) => (Verdict::Proved, both(why, too)),
+/// Joins what ids and a count show. A count weighs more: a tool may say the same of two effects.
+fn join(by_id: Judgement, counted: Judgement) -> Judgement {
+    if by_id.0 == counted.0 {
+        let texts = [by_id.1, counted.1].into_iter();
+        let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+        return (by_id.0, texts.join("; "));
+    }
+    match (by_id.0, counted.0) {
+        (Verdict::Refuted, _) => by_id,
+        (_, Verdict::Refuted) | (Verdict::NotShown, _) => counted,
         // A tool that makes ids of keys shows the same id, however often it was executed.
-        (Sign::One(why), Sign::Silent(_)) => (Verdict::Proved, format!("by ids alone: {why}")),
-        (Sign::Silent(_), Sign::One(why)) => (Verdict::Proved, why),
-        (Sign::Silent(why), Sign::Silent(too)) => (Verdict::NotShown, both(why, too)),
+        (Verdict::Proved, _) => proved(format!("by ids alone: {}", by_id.1)),
     }
 }
 
@@ -287,13 +263,10 @@ pub(super) fn listed(places: &[String]) -> String {
         .take(MAX_PLACES)
         .map(|place| if place.is_empty() { "the top" } else { place })
         .collect();
-    let more = places.len().saturating_sub(MAX_PLACES);
-    let more = if more == 0 {
-        String::new()
-    } else {
-        format!(" and {more} more places")
-    };
-    format!("{}{more}", named.join(", "))
+    match places.len().saturating_sub(MAX_PLACES) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more places", named.join(", ")),
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which lines of a tool's configuration a trial justifies, and which it refutes.
+//! Which lines of a tool's configuration a trial justifies or refutes.
 
 use serde::Serialize;
 
@@ -33,10 +33,11 @@ pub struct Line {
 /// The trial's verdicts on the tool's settings.
 pub fn lines(tool: &Tool, has_probe: bool, trial: &Trial, findings: &[Finding]) -> Vec<Line> {
     let line = |setting, is_declared, claims: &[Claim]| {
-        let of = |claim: &Claim| findings.iter().find(|finding| finding.claim == *claim);
-        let found: Vec<&Finding> = claims.iter().filter_map(of).collect();
-        let worst = found.iter().map(|finding| finding.verdict).max()?;
-        let decisive = found.iter().filter(|finding| finding.verdict == worst);
+        let found = findings
+            .iter()
+            .filter(|found| claims.contains(&found.claim));
+        let worst = found.clone().map(|finding| finding.verdict).max()?;
+        let decisive = found.filter(|finding| finding.verdict == worst);
         Some(Line {
             setting,
             verdict: worst,
@@ -64,7 +65,7 @@ pub fn lines(tool: &Tool, has_probe: bool, trial: &Trial, findings: &[Finding]) 
     .collect()
 }
 
-/// The verdict on `unknown = "retry"`, as far as other settings allow it.
+/// The verdict on `unknown = "retry"`; `None`: other settings forbid it.
 fn retry_line(tool: &Tool, trial: &Trial, dedup: &Line) -> Option<Line> {
     if tool.is_exclusive() || !tool.redact.args.is_empty() {
         return None;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::core::key::Pointer;
 use crate::core::outcome::Outcome;
 use crate::core::record::{Content, FailureKind};
+use crate::core::replay;
 
 /// The verdict of a trial on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -28,10 +29,25 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// A verdict with its reason in one sentence.
+pub(super) type Judgement = (Verdict, String);
+
+pub(super) fn proved(why: impl Into<String>) -> Judgement {
+    (Verdict::Proved, why.into())
+}
+
+pub(super) fn not_shown(why: impl Into<String>) -> Judgement {
+    (Verdict::NotShown, why.into())
+}
+
+pub(super) fn refuted(why: impl Into<String>) -> Judgement {
+    (Verdict::Refuted, why.into())
+}
+
 /// The tool's answer to one request.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// Texts of the request that a tool may repeat: key, call id, and texts made for this key.
+    /// Texts of the request that a tool may repeat: key, call id, and texts made for the key.
     pub sent: Vec<String>,
     pub status: Option<u16>,
     pub outcome: Outcome,
@@ -79,6 +95,22 @@ pub struct Step {
     pub change: Option<i64>,
 }
 
+impl Step {
+    /// Whether one of the requests was executed.
+    pub(super) fn is_executed(&self) -> bool {
+        self.seen.iter().any(Seen::is_executed)
+    }
+
+    /// The results that can be read.
+    pub(super) fn results(&self) -> impl Iterator<Item = Value> {
+        self.seen.iter().filter_map(Seen::result)
+    }
+
+    pub(super) fn has_changed_the_count(&self) -> bool {
+        self.change.is_some_and(|change| change != 0)
+    }
+}
+
 /// How effects are told apart.
 #[derive(Debug, Clone, Default)]
 pub struct Naming {
@@ -88,4 +120,12 @@ pub struct Naming {
     pub ignore: Vec<Pointer>,
     /// Parts of results that are not shown.
     pub hidden: Vec<Pointer>,
+}
+
+impl Naming {
+    /// The places at which two results differ, without those that differ by themselves.
+    pub(super) fn differences(&self, one: &Value, other: &Value) -> Vec<String> {
+        let (one, other) = (one.to_string(), other.to_string());
+        replay::differences(one.as_bytes(), other.as_bytes(), &self.ignore)
+    }
 }
