@@ -9,7 +9,7 @@ use super::change::{Action, Call, Change, Illegal, Next};
 use super::event::Ended;
 use crate::core::actor::Actor;
 use crate::core::outcome::{Evidence, Outcome, Sent};
-use crate::core::record::{Attempt, Check, Failure, FailureKind, Record, State};
+use crate::core::record::{Check, Failure, FailureKind, Record, State};
 use crate::core::time::{after, elapsed_ms};
 use crate::core::tool::{Dedup, Effect, OnUnknown, Tool};
 use crate::core::{key, outcome, retry, unknown};
@@ -23,17 +23,11 @@ pub(super) fn end(call: Call<'_>, ended: &Ended) -> Next {
     if let Some(retry) = ended.retry
         && let Some(wait) = wait_before_retry(call, &outcome, retry_after, retry.jitter)
     {
-        let again = Record {
-            attempt: Attempt {
-                id: retry.attempt,
-                number: record.attempt.number + 1,
-                ..record.attempt.clone()
-            },
-            attempts: record.attempts.saturating_add(1),
-            earlier_attempt_may_have_run: record.earlier_attempt_may_have_run
-                || outcome == Outcome::Unknown,
-            ..call.changed()
-        };
+        let mut again = call.changed();
+        again.attempt.id = retry.attempt;
+        again.attempt.number += 1;
+        again.attempts = again.attempts.saturating_add(1);
+        again.earlier_attempt_may_have_run |= outcome == Outcome::Unknown;
         let (attempt, ms) = (retry.attempt, wait.as_millis());
         let detail = format!("{why}; attempt {attempt} follows in {ms} ms");
         let change = Change::new(again, "retried", by, detail)

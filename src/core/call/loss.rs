@@ -8,7 +8,7 @@ use super::change::{Call, Change, Illegal};
 use super::end::{finish, judge};
 use crate::core::actor::By;
 use crate::core::outcome::{Evidence, Outcome};
-use crate::core::record::{Attempt, Record, State};
+use crate::core::record::State;
 use crate::core::time::after;
 use crate::core::tool::Effect;
 
@@ -31,18 +31,11 @@ pub(super) fn store_lost(
     whole_until: Option<Timestamp>,
 ) -> Result<Change, Illegal> {
     let Call { tool, record, now } = call;
-    // A later run of the call may have begun just now, with all of its writes lost.
+    // A later run of the call may have begun just now, with all of its writes lost. The stored attempt proves nothing for it.
     let lease_until = record.attempt.lease_until.max(after(now, tool.lease()));
-    let attempt = Attempt {
-        lease_until,
-        ..record.attempt.clone()
-    };
-    let prolonged = Record {
-        attempt,
-        // The stored attempt proves nothing for such a later run.
-        earlier_attempt_may_have_run: true,
-        ..record.clone()
-    };
+    let mut prolonged = record.clone();
+    prolonged.attempt.lease_until = lease_until;
+    prolonged.earlier_attempt_may_have_run = true;
     // A failed call may have run again until its key was forgotten. If the store has every write up to then, and for a
     // lease longer, as the clocks of gateways differ by less, it would show that run.
     let is_kept =
@@ -86,14 +79,8 @@ pub(super) fn store_lost(
 /// The call's attempt goes on, and is its last.
 pub(super) fn unlock(call: Call<'_>, by: &By) -> Change {
     // A further attempt would run beside the session's next call.
-    let attempt = Attempt {
-        number: call.tool.retry.attempts,
-        ..call.record.attempt.clone()
-    };
-    let unlocked = Record {
-        attempt,
-        ..call.changed()
-    };
+    let mut unlocked = call.changed();
+    unlocked.attempt.number = call.tool.retry.attempts;
     let reason = &by.reason;
     let detail = format!("the session's lock was taken away from it ({reason})");
     let mut change = Change::new(unlocked, "unlocked", &by.actor, detail);

@@ -147,10 +147,8 @@ fn reschedule(
     check: Option<Check>,
     detail: &str,
 ) -> Change {
-    let rescheduled = Record {
-        check,
-        ..call.changed()
-    };
+    let mut rescheduled = call.changed();
+    rescheduled.check = check;
     let change = Change::new(rescheduled, event, Actor::Gateway(by), detail);
     change.about(call.record.attempt.id)
 }

@@ -9,7 +9,7 @@ use crate::core::actor::{Actor, By};
 use crate::core::compensation;
 use crate::core::mcp::round;
 use crate::core::outcome::Outcome;
-use crate::core::record::{Check, Compensation, Content, Failure, InstanceId, Record, State, Undo};
+use crate::core::record::{Check, Compensation, Failure, InstanceId, Record, State, Undo};
 use crate::core::tool::{Effect, Tool};
 use crate::core::unknown::Resolution;
 
@@ -97,10 +97,8 @@ pub(super) fn undo_ended(call: Call<'_>, by: InstanceId, end: &UndoEnd) -> Chang
             Change::new(undone, "compensated", by, "what it did is undone")
         }
         UndoEnd::Stuck(why) => {
-            let stuck = Record {
-                state: State::Stuck(content),
-                ..call.changed()
-            };
+            let mut stuck = call.changed();
+            stuck.state = State::Stuck(content);
             Change::new(stuck, "stuck", by, why)
         }
     }
@@ -124,7 +122,9 @@ pub(super) fn resolve_stuck(call: Call<'_>, by: &By, resolution: &Resolution) ->
         Resolution::Succeeded(content) => {
             // The tool's own result goes before what a person says.
             let content = known.unwrap_or_else(|| content.clone());
-            (stands(call, content), "its effect stands")
+            let mut stands = at_rest(call, State::Succeeded(content));
+            stands.undo.get_or_insert_default().skipped = true;
+            (stands, "its effect stands")
         }
     };
     let detail = format!("a person says that {what} ({})", by.reason);
@@ -149,16 +149,13 @@ pub(super) fn skip(
             _ => {}
         }
     }
-    let skipped = match (&record.state, record.state.content()) {
+    let mut skipped = match (&record.state, record.state.content()) {
         (State::Running, _) => return Err(Illegal::MayStillRun),
         (State::Unknown(_), _) if call.may_still_run() => return Err(Illegal::MayStillRun),
         (State::Failed(_) | State::Compensated(_), _) => return Err(Illegal::NothingToUndo),
-        (_, Some(content)) => stands(call, content.clone()),
+        (_, Some(content)) => at_rest(call, State::Succeeded(content.clone())),
         // The checks of an unknown call go on.
-        (State::Unknown(_), None) => Record {
-            undo: skipped(record),
-            ..call.changed()
-        },
+        (State::Unknown(_), None) => call.changed(),
         // Its outcome was never known, and no check is planned any more.
         (_, None) => Record {
             state: State::Unknown(
@@ -169,27 +166,12 @@ pub(super) fn skip(
                 at: None,
                 number: 0,
             }),
-            undo: skipped(record),
             ..call.changed()
         },
     };
+    skipped.undo.get_or_insert_default().skipped = true;
     let detail = format!("it is not undone ({})", by.reason);
     Ok(Change::new(skipped, "skipped", &by.actor, detail))
-}
-
-/// The record of a call whose effect stands, because a person has decided so.
-fn stands(call: Call<'_>, content: Content) -> Record {
-    Record {
-        undo: skipped(call.record),
-        ..at_rest(call, State::Succeeded(content))
-    }
-}
-
-fn skipped(record: &Record) -> Option<Undo> {
-    Some(Undo {
-        skipped: true,
-        ..record.undo.clone().unwrap_or_default()
-    })
 }
 
 /// The call's saga has ended.
@@ -201,10 +183,8 @@ pub(super) fn saga_ended(call: Call<'_>, by: InstanceId) -> Result<Change, Illeg
     if !is_settled || call.record.retain_until.is_some() {
         return Err(Illegal::NotKept);
     }
-    let kept = Record {
-        retain_until: Some(kept_until(call)),
-        ..call.changed()
-    };
+    let mut kept = call.changed();
+    kept.retain_until = Some(kept_until(call));
     let detail = "its saga has come to its end";
     Ok(Change::new(kept, "saga_ended", Actor::Gateway(by), detail))
 }

@@ -114,7 +114,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
         }
         Event::Told { delivered } => {
             let before = saga.telling.ok_or(wrong)?;
-            told(changed, before + 1, *delivered, policy, now)
+            after_telling(changed, before + 1, *delivered, policy, now)
         }
         Event::Retry(by) | Event::Settled(by) => {
             if is_lost {
@@ -239,7 +239,13 @@ fn after_loss(own: Option<&Trouble>, why: &str) -> Trouble {
 }
 
 /// The saga after a try to tell an operator.
-fn told(saga: Saga, tellings: u32, delivered: bool, policy: &Policy, now: Timestamp) -> Saga {
+fn after_telling(
+    saga: Saga,
+    tellings: u32,
+    delivered: bool,
+    policy: &Policy,
+    now: Timestamp,
+) -> Saga {
     let is_over = delivered || tellings >= TELLINGS;
     let wait = retry::back_off(policy.retry.base, policy.retry.max, tellings);
     let goes_on = !is_over || saga.phase.is_stuck_for_now();
