@@ -27,6 +27,13 @@ fn open(folder: &Path, instance: InstanceId) -> Result<Sqlite, OpenError> {
     )
 }
 
+/// The error of opening a file that is refused.
+async fn refused(folder: &Path) -> OpenError {
+    let error = open(folder, ME).err().expect("refused");
+    store_is_free(folder).await;
+    error
+}
+
 async fn close(store: Sqlite, folder: &Path) {
     drop(store);
     store_is_free(folder).await;
@@ -195,10 +202,8 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
     rusqlite::Connection::open(&path)
         .and_then(|c| c.execute_batch("CREATE TABLE t (a)"))
         .expect("another's");
-    assert!(matches!(
-        open(folder.path(), ME),
-        Err(OpenError::NotOurs(_))
-    ));
+    let foreign = refused(folder.path()).await;
+    assert!(matches!(foreign, OpenError::NotOurs(_)), "{foreign:?}");
 
     fs::remove_file(&path).expect("removed");
     let store = open(folder.path(), ME).expect("a store");
@@ -223,11 +228,8 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
         file.write_all(&[0xff; 16]).expect("damaged");
     }
     drop(file);
-    let damaged = open(folder.path(), ME).err();
-    assert!(
-        matches!(damaged, Some(OpenError::Damaged(..))),
-        "{damaged:?}"
-    );
+    let damaged = refused(folder.path()).await;
+    assert!(matches!(damaged, OpenError::Damaged(..)), "{damaged:?}");
 
     fs::write(&path, &whole).expect("restored");
     for layout in [8, 99] {
@@ -236,7 +238,7 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
             .execute_batch(&format!("PRAGMA user_version = {layout}"))
             .expect("of another version");
         drop(connection);
-        let refused = open(folder.path(), ME).err().expect("refused");
+        let refused = refused(folder.path()).await;
         assert!(
             matches!(refused, OpenError::OtherLayout(_, of) if of == layout),
             "{refused}"

@@ -371,15 +371,20 @@ impl Bare {
     }
 }
 
-/// Waits until the store is closed in this process: its threads take a moment to end.
+/// Waits until the files of the store are closed.
+///
+/// The threads of a store take a moment to end. And a process that another test has just started has all open files of this
+/// process until it runs its own program.
 pub async fn store_is_free(folder: &Path) {
-    is_free(&folder.join("oncegate.db.lock")).await;
+    for file in ["oncegate.db.lock", "oncegate.db"] {
+        is_free(&folder.join(file)).await;
+    }
 }
 
 async fn is_free(lock: &Path) {
     let lock = std::fs::File::open(lock).expect("a lock");
     until("the store is free", async || lock.try_lock().is_ok()).await;
-    // A process that another test starts at this moment has the file open, too: to close it here would not be enough.
+    // A process that another test starts at this moment has this file open, too, so that closing it here is not enough.
     lock.unlock().expect("unlocked");
 }
 
