@@ -1,7 +1,7 @@
 //! Inputs that change at random, for tests of what reads bytes of others.
 //!
 //! The samples of `tests/corpus/{name}` are tried as they are, and then with random changes: a few hundred of them, or as
-//! many as `FUZZ_SECONDS` allow. `make test` changes them in the same way each time, `make fuzz-parsers` in new ways.
+//! many as `FUZZ_SECONDS` allow. `make test` changes them in the same way each time, `make fuzz` in new ways.
 
 use std::path::Path;
 use std::time::Duration;

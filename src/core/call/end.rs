@@ -9,7 +9,7 @@ use super::change::{Action, Call, Change, Illegal, Next};
 use super::event::Ended;
 use crate::core::actor::Actor;
 use crate::core::outcome::{Evidence, Outcome, Sent};
-use crate::core::record::{Check, Failure, FailureKind, Record, State};
+use crate::core::record::{Failure, FailureKind, Record, State};
 use crate::core::time::{after, elapsed_ms};
 use crate::core::tool::{Dedup, Effect, OnUnknown, Tool};
 use crate::core::{key, outcome, retry, unknown};
@@ -128,7 +128,6 @@ pub(super) fn finish(
     };
     let check = match record.check {
         _ if is_known => None,
-        Some(check @ Check { at: None, .. }) => Some(check),
         Some(check) => {
             let next = unknown::next_check(tool, record.attempt.id, check, now);
             Some(unknown::unless_too_late(tool, next))
