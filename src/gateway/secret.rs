@@ -296,7 +296,7 @@ impl KnownSecrets {
             return Ok(());
         }
         Err(store::Error::Refused(
-            "the secret is written by many at once; look again".into(),
+            "the secret is written by many at once; try again".into(),
         ))
     }
 

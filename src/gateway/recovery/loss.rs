@@ -119,7 +119,7 @@ impl LossAcceptance {
         let is_lost = has_reason(&[store::LOST_DATA]);
         let wrong = |why: &str| ErrorKind::WrongState(why.into()).alone();
         if !is_lost && has_reason(&store::SETTLING) {
-            let why = "it is not known yet whether the store has lost data: look again in a moment";
+            let why = "it is not known yet whether the store has lost data: try again in a moment";
             return Err(wrong(why));
         }
         if !is_lost && !self.secrets.has_lost_secret() {

@@ -227,7 +227,7 @@ impl Gateway {
                 .body(body.clone());
             let answer = Answer::to(request).await;
             // Another gateway has just written what it has found. A person does as the text says.
-            if !answer.text.contains("look again") || Instant::now() > end {
+            if !answer.text.contains("try again") || Instant::now() > end {
                 return answer;
             }
         }
