@@ -143,6 +143,7 @@ pub fn next(
         } if is_reopened(case, &again.listed, *by_person, *is_lost) => Case {
             // A compensation that was decided stays: it may have been begun.
             undoing: case.undoing.clone(),
+            decides: case.decides,
             found_at: now,
             work: again.state.work(now),
             version: changed.version,

@@ -213,6 +213,16 @@ fn an_effect_is_undone_only_as_it_was_decided() {
     assert_eq!(blocker(&taken, &other), Err(Blocker::Final));
     let again = next(&taken, &event(&other, 9), RETENTION, at(5)).expect("due");
     assert_eq!(again.undoing, Some(decided.clone()), "it is decided once");
+    let older = Case {
+        decides: false,
+        ..again
+    };
+    assert_eq!(blocker(&older, &decided), Err(Blocker::Final));
+    let first = Case {
+        decides: false,
+        ..taken
+    };
+    assert_eq!(blocker(&first, &decided), Ok(&decided));
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub struct Case {
     pub undoing: Option<Undoing>,
     /// When the run that asks for the act found it.
     pub found_at: Timestamp,
+    /// Whether the compensation is decided before it is sent. False in older documents.
+    pub decides: bool,
     pub error: Option<String>,
     pub state: State,
     pub work: Work,
@@ -54,12 +56,18 @@ struct Body {
     run: String,
     listed: Listed,
     effect: Option<Value>,
+    #[serde(default)]
     undoing: Option<Undoing>,
     /// Microseconds since 1970 in UTC.
-    found_at: i64,
+    #[serde(default)]
+    found_at: Option<i64>,
+    #[serde(default)]
+    decides: bool,
     tries: u32,
+    #[serde(default)]
     waits: u32,
     error: Option<String>,
+    #[serde(default)]
     is_taken: bool,
 }
 
@@ -127,6 +135,7 @@ impl Case {
             effect,
             undoing: None,
             found_at: now,
+            decides: true,
             error: None,
             state,
             work: state.work(now),
@@ -167,6 +176,11 @@ impl Case {
         let Some(decided) = &self.undoing else {
             return Err(Blocked::busy("how it is undone could not be written down"));
         };
+        if !self.decides && self.work.tries > 1 {
+            return Err(Blocked::for_good(
+                "an older version of the gateway may have begun to undo it in another way",
+            ));
+        }
         if now != decided {
             return Err(Blocked::for_good(
                 "it would be undone in another way than was decided on",
@@ -183,7 +197,8 @@ impl Case {
             listed: self.listed.clone(),
             effect: self.effect.clone(),
             undoing: self.undoing.clone(),
-            found_at: self.found_at.as_microsecond(),
+            found_at: Some(self.found_at.as_microsecond()),
+            decides: self.decides,
             tries: self.work.tries,
             waits: self.work.waits,
             error: self.error.clone(),
@@ -205,13 +220,15 @@ impl Case {
     /// `None`: this version cannot read the document.
     pub fn from_document(document: &Document) -> Option<Self> {
         let body: Body = serde_json::from_slice(&document.body).ok()?;
+        let found_at = body.found_at.map(Timestamp::from_microsecond);
         Some(Self {
             reconciliation: body.reconciliation,
             run: body.run,
             listed: body.listed,
             effect: body.effect,
             undoing: body.undoing,
-            found_at: Timestamp::from_microsecond(body.found_at).ok()?,
+            found_at: found_at.transpose().ok()?.unwrap_or(document.created_at),
+            decides: body.decides,
             error: body.error,
             state: State::of(&document.state)?,
             work: Work {

@@ -160,6 +160,7 @@ pub struct Listed {
     /// Whether no run had found it before.
     pub new: bool,
     /// Values of the item, by their pointers.
+    #[serde(default)]
     pub shown: BTreeMap<String, Value>,
     /// When the effect was made, as its source says: microseconds since 1970.
     pub made_at: Option<i64>,
