@@ -23,7 +23,7 @@ use crate::core::caller::{Caller, Token};
 use crate::core::mcp::Settings;
 use crate::core::pace::Pace;
 use crate::core::record::InstanceId;
-use crate::downstream::{Downstream, NoClient};
+use crate::downstream::Downstream;
 use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt, UpstreamAt};
 use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
@@ -51,7 +51,7 @@ pub enum Error {
     #[error(transparent)]
     Recipes(RecipesError),
     #[error("the HTTP client for the tools cannot be made: {0}")]
-    Client(NoClient),
+    Client(String),
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
     #[error("serving failed")]

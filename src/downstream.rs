@@ -9,40 +9,37 @@ mod client; // who waits for a call of an MCP server
 mod exchange; // what is observed of one request
 mod fresh; // requests without a body
 mod gate; // whether the first byte may leave, and whether it did
+mod headers; // headers from the configuration, and those that go through as they are
 #[cfg(test)]
 pub(crate) mod line; // a network of a simulation
 mod mcp; // tools of MCP servers
 pub mod outside; // systems that are no tools
-mod own_headers; // headers from the configuration
-mod passed_headers; // headers that go through as they are
 mod pools; // which requests may share a connection
 mod proxied; // requests that go through as they are
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{BoxFuture, join_all};
 use reqwest::header::HeaderMap;
-use reqwest::{Method, Url};
+use reqwest::{Method, RequestBuilder, Response, Url};
 use tokio::time::{Instant, timeout_at};
 
-use self::body::chain;
+use self::body::{chain, read_until, retry_after};
 pub use self::client::Client;
 pub use self::exchange::Exchange;
-use self::exchange::{Reply, answer};
-use self::fresh::Bodiless;
+use self::exchange::Reply;
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
+pub use self::headers::{as_header, check_header, passed, secret_header};
 pub use self::mcp::{About, McpTool, Program, Question};
 use self::mcp::{Http, McpCall, Programs, Settings, Way};
-pub use self::own_headers::{check_header, secret_header};
-pub use self::passed_headers::{as_header, passed};
-pub use self::pools::{NoClient, Party};
+pub use self::pools::Party;
 use self::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
-use crate::core::outcome::{Body, Evidence};
+use crate::core::outcome::Body;
 use crate::core::record::CallId;
 use crate::uptime::since_boot;
 
@@ -100,28 +97,10 @@ impl Endpoint {
     }
 }
 
-/// Prints only the beginning of a URL.
-///
-/// User, path and query may be secrets.
+/// Prints only the origin of the URL.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = |url: &Url| {
-            format!(
-                "{}://{}/…",
-                url.scheme(),
-                url.host_str().unwrap_or_default()
-            )
-        };
-        let probe = self.probe.as_ref().map(place);
-        f.debug_struct("Endpoint")
-            .field("method", &self.method)
-            .field("url", &place(&self.url))
-            .field("headers", &self.headers)
-            .field("probe", &probe)
-            .field("connection_reuse", &self.connection_reuse)
-            .field("mcp", &self.mcp)
-            .field("asked", &self.asked)
-            .finish()
+        f.write_str(&origin_only(&self.url))
     }
 }
 
@@ -145,7 +124,7 @@ pub struct Request {
 }
 
 /// Sends requests to tools, and to systems that are not tools.
-#[derive(Debug)]
+#[derive(Default)]
 pub struct Downstream {
     /// The pools stay when tools are swapped.
     pools: Arc<Pools>,
@@ -164,13 +143,10 @@ impl Downstream {
     pub fn new<'a>(
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
         max_result: usize,
-    ) -> Result<Self, NoClient> {
+    ) -> Result<Self, String> {
         let downstream = Self {
-            pools: Arc::default(),
-            programs: Programs::default(),
             max_result,
-            #[cfg(test)]
-            line: None,
+            ..Self::default()
         };
         downstream.serve(endpoints)?;
         Ok(downstream)
@@ -180,10 +156,9 @@ impl Downstream {
     #[cfg(test)]
     pub(crate) fn over(line: Arc<dyn line::Line>, max_result: usize) -> Self {
         Self {
-            pools: Arc::default(),
-            programs: Programs::default(),
             max_result,
             line: Some(line),
+            ..Self::default()
         }
     }
 
@@ -199,10 +174,11 @@ impl Downstream {
     pub fn serve<'a>(
         &self,
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
-    ) -> Result<(), NoClient> {
+    ) -> Result<(), String> {
         let endpoints: Vec<_> = endpoints.into_iter().collect();
         if endpoints.iter().any(|endpoint| endpoint.is_secure()) {
-            self.pools.prepare_tls()?;
+            // A lack of trusted roots is noticed at the start.
+            self.pools.tls()?;
         }
         let tools = endpoints.iter().filter_map(|at| at.mcp.as_ref());
         let programs = tools.filter_map(|tool| tool.start(self.max_result));
@@ -216,7 +192,7 @@ impl Downstream {
     /// by then.
     ///
     /// # Errors
-    /// The tool has no door for it, or did not answer.
+    /// The tool has no probe, or did not answer.
     pub async fn probe(
         &self,
         endpoint: &Endpoint,
@@ -226,39 +202,22 @@ impl Downstream {
     ) -> Result<(u16, Body, Option<Duration>), String> {
         let example = endpoint.probe.as_ref();
         let url = same_origin(url, example.ok_or("the tool has no door for it")?)?;
-        #[cfg(test)]
-        if let Some(line) = &self.line {
-            let asked = timeout_at(by, line.clone().ask(url)).await;
-            let response = asked.map_err(|_| "it did not answer in time")??;
-            return self.read_probe(response, by).await;
-        }
-        let client = self
-            .pools
-            .client(&endpoint.pool(party))
-            .map_err(|error| error.to_string())?;
-        let asked = client.get(url).headers(endpoint.headers.clone()).send();
-        let response = timeout_at(by, asked)
-            .await
-            .map_err(|_| "it did not answer in time")?;
-        let response = response.map_err(|error| chain(&error))?;
-        self.read_probe(response, by).await
-    }
-
-    /// Reads the answer to a probe.
-    async fn read_probe(
-        &self,
-        response: reqwest::Response,
-        by: Instant,
-    ) -> Result<(u16, Body, Option<Duration>), String> {
-        match answer(response, self.max_result, by).await {
-            Evidence::Answer {
-                status,
-                body,
-                retry_after,
-                ..
-            } => Ok((status, body, retry_after)),
-            _ => Err("it did not answer".into()),
-        }
+        let asked = async {
+            #[cfg(test)]
+            if let Some(line) = &self.line {
+                return line.clone().ask(url).await;
+            }
+            let client = self.pools.client(&endpoint.pool(party))?;
+            send(client.get(url).headers(endpoint.headers.clone())).await
+        };
+        let response = in_time(by, asked).await?;
+        let status = response.status().as_u16();
+        let wait = retry_after(response.headers());
+        Ok((
+            status,
+            read_until(by, response, self.max_result).await,
+            wait,
+        ))
     }
 
     /// Calls a tool of an MCP server that only reads, without a key.
@@ -274,10 +233,7 @@ impl Downstream {
     ) -> Result<McpAnswer, String> {
         let call = self.call_to(endpoint, party, args)?;
         let send_before = Deadline::after(by.saturating_duration_since(Instant::now()));
-        let asked = call.send(Gate::new(), send_before);
-        timeout_at(by, asked)
-            .await
-            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+        in_time(by, call.send(Gate::new(), send_before)).await
     }
 
     /// Sends an MCP server a request that executes nothing.
@@ -291,16 +247,8 @@ impl Downstream {
         question: Question<'_>,
         by: Instant,
     ) -> Result<McpAnswer, String> {
-        let Question {
-            method,
-            name,
-            params,
-        } = question;
         let call = self.call_to(endpoint, party, Bytes::new())?;
-        let asked = call.forward(method, name, params);
-        timeout_at(by, asked)
-            .await
-            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+        in_time(by, call.forward(question)).await
     }
 
     /// An MCP server's description of itself.
@@ -314,18 +262,43 @@ impl Downstream {
         by: Instant,
     ) -> Result<Arc<About>, String> {
         let call = self.call_to(endpoint, party, Bytes::new())?;
-        timeout_at(by, call.about())
-            .await
-            .unwrap_or_else(|_| Err("it did not answer in time".into()))
+        in_time(by, call.about()).await
     }
 
     fn call_to(&self, endpoint: &Endpoint, party: Party, args: Bytes) -> Result<McpCall, String> {
-        let tool = endpoint.mcp.clone().ok_or("it is no tool of an upstream")?;
         let pool = endpoint.pool(party);
-        let client = self.pools.client(&pool);
-        let client = client.map_err(|error| error.to_string())?;
+        let client = self.pools.client(&pool)?;
+        self.mcp_call(endpoint, &pool, client, args)
+    }
+
+    /// A request to an MCP server: by this client, or to its program.
+    ///
+    /// # Errors
+    /// The endpoint is of no MCP server, or of a program that is not configured any more.
+    fn mcp_call(
+        &self,
+        endpoint: &Endpoint,
+        pool: &Pool,
+        client: reqwest::Client,
+        args: Bytes,
+    ) -> Result<McpCall, String> {
+        let tool = endpoint.mcp.clone().ok_or("it is no tool of an upstream")?;
+        let way = if let Some(start) = tool.start(self.max_result) {
+            Way::Program(self.programs.server(start)?)
+        } else {
+            let settings = Settings {
+                url: endpoint.url.clone(),
+                own: endpoint.headers.clone(),
+                era: tool.era,
+            };
+            Way::Http(Http {
+                client,
+                agreed: self.pools.agreed(pool, &settings),
+                settings,
+            })
+        };
         Ok(McpCall {
-            way: self.way(endpoint, &tool, &pool, client)?,
+            way,
             tool,
             headers: HeaderMap::new(),
             args,
@@ -334,136 +307,21 @@ impl Downstream {
         })
     }
 
-    /// How the MCP server of an endpoint is reached; one with a URL by this client.
-    ///
-    /// # Errors
-    /// It is a program that is configured no more.
-    fn way(
-        &self,
-        endpoint: &Endpoint,
-        tool: &McpTool,
-        pool: &Pool,
-        client: reqwest::Client,
-    ) -> Result<Way, String> {
-        if let Some(start) = tool.start(self.max_result) {
-            return self.programs.server(start).map(Way::Program);
-        }
-        let settings = Settings {
-            url: endpoint.url.clone(),
-            own: endpoint.headers.clone(),
-            era: tool.era,
-        };
-        Ok(Way::Http(Http {
-            client,
-            agreed: self.pools.agreed(pool, &settings),
-            settings,
-        }))
-    }
-
     /// Ends the programs that were started and the sessions that were opened.
     ///
     /// Nothing is sent after that.
     pub async fn close(&self) {
         let sessions = self.pools.take_agreed().into_iter().map(Http::end);
-        let ending = async { drop(futures_util::future::join_all(sessions).await) };
-        tokio::join!(ending, self.programs.stop());
+        tokio::join!(join_all(sessions), self.programs.stop());
     }
 
     /// Begins an exchange. Nothing happens until it is awaited.
     pub fn dispatch(&self, endpoint: &Endpoint, request: Request) -> Exchange {
-        let Request {
-            party,
-            call_id,
-            headers,
-            body,
-            is_write,
-            client: waiting,
-            send_before,
-        } = request;
-        let (gate, pool) = (Gate::new(), endpoint.pool(party));
-        #[cfg(test)]
-        if let Some(line) = self.line.clone() {
-            let passing = gate.clone();
-            let letter = line::Letter {
-                call_id,
-                url: endpoint.url.clone(),
-                headers: joined(&endpoint.headers, headers),
-                body,
-                pass: Box::new(move || passing.send(&send_before, since_boot())),
-            };
-            return Exchange {
-                gate,
-                reply: Box::pin(async move { line.send(letter).await.map(Reply::Http) }),
-                max_result: self.max_result,
-                keeps_head: endpoint.is_proxy,
-                head: None,
-                call_id,
-                pool,
-                pools: self.pools.clone(),
-            };
-        }
-        let client = self.pools.client_for_call(&pool, call_id);
-        let reply: Pin<Box<dyn Future<Output = _> + Send>> = match (client, &endpoint.mcp) {
-            (Ok(client), Some(tool)) => {
-                let (way, tool) = (self.way(endpoint, tool, &pool, client), tool.clone());
-                let (gate, max_result) = (gate.clone(), self.max_result);
-                Box::pin(async move {
-                    let call = McpCall {
-                        way: way?,
-                        tool,
-                        headers,
-                        args: body,
-                        waiting,
-                        max_result,
-                    };
-                    call.send(gate, send_before).await.map(Reply::Mcp)
-                })
-            }
-            (Ok(_), None) if body.is_empty() && is_write => {
-                let (method, url) = (endpoint.method.clone(), endpoint.url.clone());
-                let (tls, gate) = (self.pools.tls_for(&url), gate.clone());
-                let headers = joined(&endpoint.headers, headers);
-                Box::pin(async move {
-                    let tls = tls.map_err(|error| error.to_string())?;
-                    let bodiless = Bodiless {
-                        method,
-                        url,
-                        headers,
-                        tls,
-                    };
-                    bodiless.send(gate, send_before).await.map(Reply::Http)
-                })
-            }
-            (Ok(client), None) => {
-                let is_gated = !body.is_empty();
-                let body = is_gated.then(|| GatedBody::new(gate.clone(), body, send_before));
-                let request = client
-                    .request(endpoint.method.clone(), endpoint.url.clone())
-                    .headers(joined(&endpoint.headers, headers));
-                let request = match body {
-                    Some(body) => request.body(reqwest::Body::wrap(body)),
-                    None => request,
-                };
-                let send = request.send();
-                let gate = (!is_gated).then(|| gate.clone());
-                Box::pin(async move {
-                    if let Some(gate) = gate {
-                        gate.send(&send_before, since_boot())?;
-                    }
-                    match send.await {
-                        Ok(response) => Ok(Reply::Http(response)),
-                        Err(error) if !is_gated && error.is_connect() => {
-                            Ok(Reply::NotSent(chain(&error)))
-                        }
-                        Err(error) => Err(chain(&error)),
-                    }
-                })
-            }
-            (Err(error), _) => Box::pin(async move { Err(error.to_string()) }),
-        };
+        let (gate, call_id) = (Gate::new(), request.call_id);
+        let pool = endpoint.pool(request.party.clone());
         Exchange {
+            reply: self.reply(endpoint, request, gate.clone(), &pool),
             gate,
-            reply,
             max_result: endpoint.max_answer.unwrap_or(self.max_result),
             keeps_head: endpoint.is_proxy,
             head: None,
@@ -472,12 +330,103 @@ impl Downstream {
             pools: self.pools.clone(),
         }
     }
+
+    /// Sends a request when it is awaited, and only through the gate.
+    fn reply(
+        &self,
+        endpoint: &Endpoint,
+        request: Request,
+        gate: Gate,
+        pool: &Pool,
+    ) -> BoxFuture<'static, Result<Reply, String>> {
+        let Request {
+            call_id,
+            headers,
+            body,
+            is_write,
+            client: waiting,
+            send_before,
+            ..
+        } = request;
+        #[cfg(test)]
+        if let Some(line) = self.line.clone() {
+            let letter = line::Letter {
+                call_id,
+                url: endpoint.url.clone(),
+                headers: joined(&endpoint.headers, headers),
+                body,
+                pass: Box::new(move || gate.send(&send_before, since_boot())),
+            };
+            return Box::pin(async move { line.send(letter).await.map(Reply::Http) });
+        }
+        let client = match self.pools.client_for_call(pool, call_id) {
+            Ok(client) => client,
+            Err(why) => return Box::pin(async { Err(why) }),
+        };
+        if endpoint.mcp.is_some() {
+            let call = self.mcp_call(endpoint, pool, client, body);
+            return Box::pin(async move {
+                let call = McpCall {
+                    headers,
+                    waiting,
+                    ..call?
+                };
+                call.send(gate, send_before).await.map(Reply::Mcp)
+            });
+        }
+        let request = client
+            .request(endpoint.method.clone(), endpoint.url.clone())
+            .headers(joined(&endpoint.headers, headers));
+        if !body.is_empty() {
+            let body = reqwest::Body::wrap(GatedBody::new(gate, body, send_before));
+            return Box::pin(async { send(request.body(body)).await.map(Reply::Http) });
+        }
+        if is_write {
+            let is_secure = endpoint.url.scheme() == SECURE;
+            let tls = is_secure.then(|| self.pools.tls()).transpose();
+            return Box::pin(async move {
+                let request = request.build().map_err(|error| chain(&error))?;
+                let answered = fresh::send(request, tls?, gate, send_before).await;
+                answered.map(Reply::Http)
+            });
+        }
+        Box::pin(async move {
+            gate.send(&send_before, since_boot())?;
+            match request.send().await {
+                Ok(response) => Ok(Reply::Http(response)),
+                Err(error) if error.is_connect() => Ok(Reply::NotSent(chain(&error))),
+                Err(error) => Err(chain(&error)),
+            }
+        })
+    }
 }
 
-/// A URL with the same host as the example.
+/// Sends a request once.
 ///
 /// # Errors
-/// It does not. The URL is not repeated: it may hold secrets.
+/// There is no answer; why, without the URL.
+async fn send(request: RequestBuilder) -> Result<Response, String> {
+    request.send().await.map_err(|error| chain(&error))
+}
+
+/// Waits for an answer until `by`.
+async fn in_time<T>(
+    by: Instant,
+    answer: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    let answered = timeout_at(by, answer).await;
+    answered.unwrap_or_else(|_| Err("it did not answer in time".into()))
+}
+
+/// Scheme, host and port of a URL. Its user, path and query may be secrets.
+pub fn origin_only(url: &Url) -> String {
+    format!("{}/…", url.origin().ascii_serialization())
+}
+
+/// A URL with the same origin as the example.
+///
+/// # Errors
+/// It has another one. The URL is not repeated: it may hold secrets.
 fn same_origin(url: &str, example: &Url) -> Result<Url, String> {
     let url: Url = url.parse().map_err(|_| "its URL cannot be read")?;
     if url.origin() != example.origin() {

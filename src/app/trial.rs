@@ -28,7 +28,7 @@ pub async fn verify_tool(plan: &TrialPlan, tell: &mut dyn FnMut(&str)) -> Result
     let downstream = Downstream::new(endpoints, plan.config.server.max_result);
     let mut asker = Asker {
         plan,
-        downstream: downstream.map_err(|error| error.to_string())?,
+        downstream: downstream?,
         exchanges: Vec::new(),
         tell,
     };
@@ -48,4 +48,27 @@ pub async fn verify_tool(plan: &TrialPlan, tell: &mut dyn FnMut(&str)) -> Result
         lines: lines(&at.tool, at.has_probe(), &trial, &findings),
         findings,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{AUTHORIZATION, HeaderValue};
+
+    use super::*;
+
+    /// A tool with a credential.
+    pub(super) fn tool(url: &str) -> Endpoint {
+        let authorization = HeaderValue::from_static("Bearer secret-of-shop");
+        Endpoint {
+            method: reqwest::Method::POST,
+            url: url.parse().expect("a URL"),
+            headers: [(AUTHORIZATION, authorization)].into_iter().collect(),
+            probe: None,
+            connection_reuse: None,
+            mcp: None,
+            asked: None,
+            is_proxy: false,
+            max_answer: None,
+        }
+    }
 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use crate::core::mcp::progress;
 
-/// An MCP client, as far as a server learns of it.
+/// What a server learns of an MCP client, and where its progress goes.
 #[derive(Debug, Default, Clone)]
 pub struct Client {
     /// The questions that it can answer; `None`: it cannot be asked.
@@ -18,7 +18,7 @@ pub struct Client {
 
 impl Client {
     /// Passes on a server's progress notification for this request.
-    pub(super) fn hears(&self, message: &[u8], id: &str) {
+    pub(super) fn notify_progress(&self, message: &[u8], id: &str) {
         if let Some(progress) = &self.progress
             && let Some((token, params)) = progress::read(message)
             && token == id

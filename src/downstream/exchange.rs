@@ -1,15 +1,17 @@
 //! One request under way, and the evidence of it.
 
-use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use reqwest::header::{HeaderName, RETRY_AFTER};
+use futures_util::future::BoxFuture;
+use reqwest::Response;
+use reqwest::header::HeaderName;
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{read, retry_after};
+use super::body::{read_until, retry_after};
 use super::gate::Gate;
+use super::headers::passed;
 use super::mcp::ANOTHER;
-use super::passed_headers::passed;
 use super::pools::{Pool, Pools};
 use crate::core::evidence::McpAnswer;
 use crate::core::outcome::{Body, Evidence};
@@ -24,7 +26,7 @@ const CALL_ID: HeaderName = HeaderName::from_static("x-call-id");
 /// The answer to a request.
 pub(super) enum Reply {
     /// A status line; the body is still to come.
-    Http(reqwest::Response),
+    Http(Response),
     /// A request without a gate found no connection.
     NotSent(String),
     /// A response, read to its end.
@@ -34,7 +36,7 @@ pub(super) enum Reply {
 /// A request under way. Dropping it closes its connection; what was sent stays sent.
 pub struct Exchange {
     pub(super) gate: Gate,
-    pub(super) reply: Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>,
+    pub(super) reply: BoxFuture<'static, Result<Reply, String>>,
     pub(super) max_result: usize,
     pub(super) keeps_head: bool,
     /// The status and the tool's newest fencing token, as soon as they are there.
@@ -58,12 +60,29 @@ impl Exchange {
                 }
             }
             Ok(Reply::Http(response)) => {
-                self.head = Some((response.status().as_u16(), newest_token(&response)));
+                let (status, newest_token) =
+                    (response.status().as_u16(), header(&response, FENCING_TOKEN));
+                self.head = Some((status, newest_token));
+                let retry_after = retry_after(response.headers());
                 let headers = self.keeps_head.then(|| passed(response.headers()));
-                let answer = answer(response, self.max_result, body_by).await;
-                match headers {
-                    Some(headers) => with_head(answer, headers),
-                    None => answer,
+                let body = read_until(body_by, response, self.max_result).await;
+                let body = match (body, headers) {
+                    // The whole answer of an API: status, headers and body as one.
+                    (Body::Whole(body), Some(headers)) => {
+                        let reply = proxy::reply::Reply {
+                            status,
+                            headers,
+                            body,
+                        };
+                        Body::Whole(reply.keep())
+                    }
+                    (body, _) => body,
+                };
+                Evidence::Answer {
+                    status,
+                    body,
+                    retry_after,
+                    newest_token,
                 }
             }
             Ok(Reply::Mcp(answer)) => {
@@ -81,14 +100,10 @@ impl Exchange {
     /// Whether the answer names an earlier call on these connections.
     ///
     /// An id that was never sent there may be the tool's own.
-    fn is_for_another_call(&self, response: &reqwest::Response) -> bool {
-        let named = response
-            .headers()
-            .get(CALL_ID)
-            .and_then(|id| id.to_str().ok()?.trim().parse().ok());
-        named.is_some_and(|named| {
-            CallId(named) != self.call_id && self.pools.has_sent(&self.pool, CallId(named))
-        })
+    fn is_for_another_call(&self, response: &Response) -> bool {
+        header(response, CALL_ID)
+            .map(CallId)
+            .is_some_and(|named| named != self.call_id && self.pools.has_sent(&self.pool, named))
     }
 
     /// Tells whether the first byte has left.
@@ -114,60 +129,8 @@ impl Exchange {
     }
 }
 
-/// Reads an answer to its end.
-pub(super) async fn answer(
-    response: reqwest::Response,
-    max_result: usize,
-    body_by: Instant,
-) -> Evidence {
-    let status = response.status().as_u16();
-    let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
-    let newest_token = newest_token(&response);
-    let body = match timeout_at(body_by, read(response, max_result)).await {
-        Ok(body) => body,
-        Err(_) => Body::Broken("it did not end in time".into()),
-    };
-    Evidence::Answer {
-        status,
-        body,
-        retry_after,
-        newest_token,
-    }
-}
-
-/// The newest token that the tool says it has seen.
-fn newest_token(response: &reqwest::Response) -> Option<u64> {
-    response
-        .headers()
-        .get(FENCING_TOKEN)?
-        .to_str()
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
-}
-
-/// The whole answer of an API: status, headers and body as one.
-fn with_head(answer: Evidence, headers: Vec<(String, String)>) -> Evidence {
-    match answer {
-        Evidence::Answer {
-            status,
-            body: Body::Whole(body),
-            retry_after,
-            newest_token,
-        } => {
-            let reply = proxy::reply::Reply {
-                status,
-                headers,
-                body,
-            };
-            Evidence::Answer {
-                status,
-                body: Body::Whole(reply.keep()),
-                retry_after,
-                newest_token,
-            }
-        }
-        other => other,
-    }
+/// The value of a header, if it can be read.
+fn header<T: FromStr>(response: &Response, name: HeaderName) -> Option<T> {
+    let value = response.headers().get(name)?.to_str().ok()?;
+    value.trim().parse().ok()
 }

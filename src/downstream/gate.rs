@@ -77,7 +77,7 @@ impl Gate {
     /// Passes the gate, unless it is withdrawn or too late; then nothing was sent, and nothing will be.
     ///
     /// # Errors
-    /// Says so.
+    /// The deadline has passed, or the request was withdrawn.
     pub(super) fn send(&self, before: &Deadline, since_boot: Duration) -> Result<(), &'static str> {
         crate::crash::point("before_first_byte");
         if before.is_over(since_boot) {

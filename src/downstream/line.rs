@@ -2,7 +2,6 @@
 //!
 //! What it replaces is one request on its way: the gate, the evidence and everything above are the real ones.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,10 +32,4 @@ pub(crate) trait Line: Send + Sync + 'static {
 
     /// Takes a probe to its tool.
     fn ask(self: Arc<Self>, url: Url) -> Coming;
-}
-
-impl fmt::Debug for dyn Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a simulated network")
-    }
 }

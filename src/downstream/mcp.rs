@@ -37,7 +37,7 @@ use crate::core::mcp::round;
 static SENT: AtomicU64 = AtomicU64::new(1);
 
 /// A tool of an MCP server. The endpoint has the server's URL, if it has one.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct McpTool {
     /// The name of the server's section.
     pub upstream: String,
@@ -108,14 +108,14 @@ impl McpCall {
         };
         let agreement = http.agreement().await?;
         let (id, message) = self.message(agreement.is_modern())?;
-        let mut headers = agreement.spoken.headers("tools/call");
+        let mut headers = agreement.headers("tools/call");
         headers.extend(self.headers.clone());
         if agreement.is_modern() {
             headers.extend(self.mirrored()?);
         }
         let body = reqwest::Body::wrap(GatedBody::new(gate, message, send_before));
         let (request, max) = ((&*id, &self.waiting), self.max_result);
-        let sent = http.send(&agreement.spoken, headers, body, request, max);
+        let sent = http.send(&agreement, headers, body, request, max);
         sent.await
     }
 
@@ -125,12 +125,12 @@ impl McpCall {
     ///
     /// # Errors
     /// There is no answer.
-    pub(super) async fn forward(
-        self,
-        method: &'static str,
-        name: Option<&str>,
-        params: &Members<'_>,
-    ) -> Result<McpAnswer, String> {
+    pub(super) async fn forward(self, question: Question<'_>) -> Result<McpAnswer, String> {
+        let Question {
+            method,
+            name,
+            params,
+        } = question;
         let id = format!("{OWN_ID}{}", SENT.fetch_add(1, Ordering::Relaxed));
         let http = match &self.way {
             Way::Http(http) => http,
@@ -144,13 +144,13 @@ impl McpCall {
         let mut is_again = false;
         loop {
             let agreement = http.agreement().await?;
-            let mut headers = agreement.spoken.headers(method);
+            let mut headers = agreement.headers(method);
             if let Some(name) = name.filter(|_| agreement.is_modern()) {
                 headers.insert("mcp-name", header(&encode(name))?);
             }
             let body = request::forward(&id, method, params, agreement.is_modern());
             let sent = http.send(
-                &agreement.spoken,
+                &agreement,
                 headers,
                 body.into(),
                 (&id, &self.waiting),
@@ -170,7 +170,7 @@ impl McpCall {
     /// There is no answer.
     pub(super) async fn about(&self) -> Result<Arc<About>, String> {
         Ok(match &self.way {
-            Way::Http(http) => http.agreement().await?.about,
+            Way::Http(http) => http.agreement().await?.about.clone(),
             Way::Program(server) => server.ready().await?.agreement.about.clone(),
         })
     }

@@ -11,14 +11,13 @@ use jiff::Timestamp;
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::body::chain;
-use super::exchange::answer;
+use super::body::read_until;
 use super::pools::{Party, Pool};
-use super::{Downstream, SECURE};
+use super::{Downstream, SECURE, in_time, origin_only, send};
 use crate::core::key::Pointer;
-use crate::core::outcome::{Body, Evidence};
+use crate::core::outcome::Body;
 use crate::core::reconcile::{Item, Rules};
 
 /// How long a connection is kept for the next page.
@@ -44,13 +43,9 @@ impl Default for Room {
 
 impl Room {
     fn take(&mut self, bytes: usize) -> Result<(), String> {
+        const MIB: usize = MAX_PAGES_BYTES >> 20;
         let left = self.0.checked_sub(bytes);
-        let too_long = || {
-            format!(
-                "the pages of one run are longer than {} MiB together",
-                MAX_PAGES_BYTES >> 20
-            )
-        };
+        let too_long = || format!("the pages of one run are longer than {MIB} MiB together");
         self.0 = left.ok_or_else(too_long)?;
         Ok(())
     }
@@ -70,27 +65,9 @@ pub struct Source {
     pub next: Option<Pointer>,
 }
 
-/// Path and query may be secrets.
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            url,
-            timeout,
-            items,
-            next,
-            ..
-        } = self;
-        let place = format!(
-            "{}://{}/…",
-            url.scheme(),
-            url.host_str().unwrap_or_default()
-        );
-        let mut out = f.debug_struct("Source");
-        out.field("url", &place)
-            .field("timeout", timeout)
-            .field("items", items)
-            .field("next", next);
-        out.finish_non_exhaustive()
+        f.write_str(&origin_only(&self.url))
     }
 }
 
@@ -125,14 +102,7 @@ pub struct Webhook {
 
 impl fmt::Debug for Webhook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = format!(
-            "{}://{}/…",
-            self.url.scheme(),
-            self.url.host_str().unwrap_or_default()
-        );
-        f.debug_struct("Webhook")
-            .field("url", &place)
-            .finish_non_exhaustive()
+        f.write_str(&origin_only(&self.url))
     }
 }
 
@@ -160,13 +130,12 @@ impl Downstream {
             room.take(page.len())?;
             let page: Value = serde_json::from_slice(&page)
                 .map_err(|error| format!("a page is no JSON: {error}"))?;
-            let items = source
-                .items
-                .as_ref()
-                .map_or(Some(&page), |items| page.pointer(items.as_str()));
-            let at = || source.items.as_ref().map_or("the top", Pointer::as_str);
+            let (items, place) = match source.items.as_ref().map(Pointer::as_str) {
+                Some(place) => (page.pointer(place), place),
+                None => (Some(&page), "the top"),
+            };
             let items = items.and_then(Value::as_array);
-            let items = items.ok_or_else(|| format!("a page has no list at {}", at()))?;
+            let items = items.ok_or_else(|| format!("a page has no list at {place}"))?;
             if found.len() + items.len() > limit {
                 return Err(format!("it has more than {limit} items (max_items)"));
             }
@@ -202,30 +171,20 @@ impl Downstream {
             reuse: Some(OUTSIDE_REUSE),
             is_secure: url.scheme() == SECURE,
         };
-        self.pools.client(&pool).map_err(|error| error.to_string())
+        self.pools.client(&pool)
     }
 
     async fn get(&self, source: &Source, url: Url) -> Result<Bytes, String> {
         let by = Instant::now() + source.timeout;
         let client = self.client_outside(&url)?;
-        let asked = client.get(url).headers(source.headers.clone()).send();
-        let response = timeout_at(by, asked)
-            .await
-            .map_err(|_| "it did not answer in time")?;
-        match answer(response.map_err(|error| chain(&error))?, MAX_PAGE, by).await {
+        let asked = client.get(url).headers(source.headers.clone());
+        let response = in_time(by, send(asked)).await?;
+        let status = response.status().as_u16();
+        match read_until(by, response, MAX_PAGE).await {
             // Any other success may be a part of it, or something else.
-            Evidence::Answer {
-                status: 200,
-                body: Body::Whole(body),
-                ..
-            } => Ok(body),
-            Evidence::Answer {
-                status: 200,
-                body: Body::Broken(why),
-                ..
-            } => Err(format!("a page could not be read: {why}")),
-            Evidence::Answer { status, .. } => Err(format!("it answered {status}")),
-            _ => Err("it did not answer".into()),
+            _ if status != 200 => Err(format!("it answered {status}")),
+            Body::Whole(body) => Ok(body),
+            Body::Broken(why) => Err(format!("a page could not be read: {why}")),
         }
     }
 
@@ -243,17 +202,13 @@ impl Downstream {
         let by = Instant::now() + webhook.timeout;
         let body = json!({ "event": event, "id": id, "data": data }).to_string();
         let client = self.client_outside(&webhook.url)?;
-        let told = client
+        let event = client
             .post(webhook.url.clone())
-            .header(CONTENT_TYPE, "application/json");
-        let told = told
+            .header(CONTENT_TYPE, "application/json")
             .header("idempotency-key", format!("{event}:{id}"))
-            .headers(webhook.headers.clone());
-        let response = timeout_at(by, told.body(body).send()).await;
-        let response = response
-            .map_err(|_| "it did not answer in time")?
-            .map_err(|error| chain(&error))?;
-        match response.status() {
+            .headers(webhook.headers.clone())
+            .body(body);
+        match in_time(by, send(event)).await?.status() {
             status if status.is_success() => Ok(()),
             status => Err(format!("it answered {}", status.as_u16())),
         }

@@ -4,7 +4,6 @@
 //! that one. So a connection is used for one tenant and one tool only: no tenant ever gets another's result.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -68,11 +67,6 @@ pub(super) struct Pool {
     pub(super) is_secure: bool,
 }
 
-/// There is no HTTP client, for example for want of trusted roots.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct NoClient(String);
-
 /// The clients, each made when it is first needed.
 #[derive(Default)]
 pub(super) struct Pools(Mutex<Clients>);
@@ -93,19 +87,12 @@ struct Kept {
     agreed: Option<(Settings, Arc<Agreed>)>,
 }
 
-/// Prints nothing: URLs and sessions may be secrets.
-impl fmt::Debug for Pools {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pools").finish_non_exhaustive()
-    }
-}
-
 impl Pools {
     /// The client of a pool.
     ///
     /// # Errors
     /// It needs TLS, and no roots to trust are found.
-    pub(super) fn client(&self, pool: &Pool) -> Result<reqwest::Client, NoClient> {
+    pub(super) fn client(&self, pool: &Pool) -> Result<reqwest::Client, String> {
         Ok(self.lock().kept(pool)?.client.clone())
     }
 
@@ -117,7 +104,7 @@ impl Pools {
         &self,
         pool: &Pool,
         call_id: CallId,
-    ) -> Result<reqwest::Client, NoClient> {
+    ) -> Result<reqwest::Client, String> {
         let mut clients = self.lock();
         let kept = clients.kept(pool)?;
         if kept.sent.len() >= MAX_SENT {
@@ -166,27 +153,12 @@ impl Pools {
             .is_some_and(|kept| kept.sent.contains(&call_id))
     }
 
-    /// Reads the trusted roots.
-    ///
-    /// A lack of them is noticed at the start.
+    /// TLS with the system's trusted roots.
     ///
     /// # Errors
     /// There are none.
-    pub(super) fn prepare_tls(&self) -> Result<(), NoClient> {
-        self.lock().tls().map(drop)
-    }
-
-    /// TLS for a connection to this URL; `None`: it uses none.
-    ///
-    /// # Errors
-    /// No roots to trust are found.
-    pub(super) fn tls_for(
-        &self,
-        url: &reqwest::Url,
-    ) -> Result<Option<rustls::ClientConfig>, NoClient> {
-        (url.scheme() == "https")
-            .then(|| self.lock().tls())
-            .transpose()
+    pub(super) fn tls(&self) -> Result<rustls::ClientConfig, String> {
+        self.lock().tls()
     }
 
     /// Forgets a client, so that its idle connections are not used again. Requests under way go on.
@@ -201,15 +173,16 @@ impl Pools {
 
 impl Clients {
     /// The entry of a pool, made if it is not there.
-    fn kept(&mut self, pool: &Pool) -> Result<&mut Kept, NoClient> {
+    fn kept(&mut self, pool: &Pool) -> Result<&mut Kept, String> {
         if !self.by_pool.contains_key(pool) {
-            let tls = if pool.is_secure {
-                Some(self.tls()?)
-            } else {
-                None
-            };
+            let tls = pool.is_secure.then(|| self.tls()).transpose()?;
             let client = new_client(pool, tls)?;
-            self.make_room();
+            if self.by_pool.len() >= MAX_CLIENTS {
+                let oldest = self.by_pool.iter().min_by_key(|(_, kept)| kept.used);
+                if let Some(oldest) = oldest.map(|(pool, _)| pool.clone()) {
+                    self.by_pool.remove(&oldest);
+                }
+            }
             let kept = Kept {
                 client,
                 used: Instant::now(),
@@ -218,35 +191,19 @@ impl Clients {
             };
             self.by_pool.insert(pool.clone(), kept);
         }
-        let kept = self
-            .by_pool
-            .get_mut(pool)
-            .ok_or_else(|| NoClient("it was dropped at once".into()))?;
+        let kept = self.by_pool.get_mut(pool);
+        let kept = kept.ok_or("it was dropped at once")?;
         kept.used = Instant::now();
         Ok(kept)
     }
 
-    fn tls(&mut self) -> Result<rustls::ClientConfig, NoClient> {
+    fn tls(&mut self) -> Result<rustls::ClientConfig, String> {
         if let Some(tls) = &self.tls {
             return Ok(tls.clone());
         }
         let tls = rustls::ClientConfig::with_platform_verifier();
-        let tls = tls.map_err(|error| NoClient(error.to_string()))?;
+        let tls = tls.map_err(|error| error.to_string())?;
         Ok(self.tls.insert(tls).clone())
-    }
-
-    fn make_room(&mut self) {
-        if self.by_pool.len() < MAX_CLIENTS {
-            return;
-        }
-        let oldest = self
-            .by_pool
-            .iter()
-            .min_by_key(|(_, kept)| kept.used)
-            .map(|(pool, _)| pool.clone());
-        if let Some(oldest) = oldest {
-            drop(self.by_pool.remove(&oldest));
-        }
     }
 }
 
@@ -254,7 +211,7 @@ impl Clients {
     clippy::disallowed_methods,
     reason = "the one place where a client is made"
 )]
-fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest::Client, NoClient> {
+fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest::Client, String> {
     let builder = reqwest::Client::builder()
         .retry(reqwest::retry::never())
         .redirect(reqwest::redirect::Policy::none())
@@ -271,5 +228,5 @@ fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest:
         Some(idle) => builder.pool_idle_timeout(idle),
         None => builder.pool_max_idle_per_host(0),
     };
-    builder.build().map_err(|error| NoClient(error.to_string()))
+    builder.build().map_err(|error| error.to_string())
 }

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, Response};
 
-use super::body::chain;
-use super::passed_headers::as_header;
-use super::{Downstream, Endpoint, Party, joined};
+use super::headers::as_header;
+use super::{Downstream, Endpoint, Party, joined, send};
 use crate::core::proxy::Message;
 
 impl Endpoint {
@@ -61,18 +59,15 @@ impl Downstream {
         within: Duration,
     ) -> Result<Response, String> {
         let (endpoint, headers) = endpoint.for_message(message)?;
-        let client = self.pools.client(&endpoint.pool(party));
+        let client = self.pools.client(&endpoint.pool(party))?;
         let request = client
-            .map_err(|error| error.to_string())?
             .request(endpoint.method.clone(), endpoint.url.clone())
             .headers(joined(&endpoint.headers, headers))
             .timeout(within);
-        let body: Bytes = message.body.clone();
-        let request = if body.is_empty() {
-            request
-        } else {
-            request.body(body)
-        };
-        request.send().await.map_err(|error| chain(&error))
+        send(match message.body.clone() {
+            body if body.is_empty() => request,
+            body => request.body(body),
+        })
+        .await
     }
 }

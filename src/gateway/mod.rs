@@ -76,9 +76,9 @@ pub use self::watches::Watch;
 use self::watches::Watches;
 use self::webhook::Notifier;
 use crate::core::record::InstanceId;
+use crate::downstream::Downstream;
 use crate::downstream::outside::Webhook;
 pub use crate::downstream::{Client, Question, as_header, passed};
-use crate::downstream::{Downstream, NoClient};
 pub use crate::metrics::Door;
 use crate::metrics::Metrics;
 use crate::store::{self, Store};
@@ -294,11 +294,7 @@ impl Gateway {
     ///
     /// # Errors
     /// A client for one of the tools cannot be built; then nothing has changed.
-    pub fn set_tools(
-        &self,
-        tools: Vec<ToolAt>,
-        upstreams: Vec<UpstreamAt>,
-    ) -> Result<(), NoClient> {
+    pub fn set_tools(&self, tools: Vec<ToolAt>, upstreams: Vec<UpstreamAt>) -> Result<(), String> {
         let of_tools = tools.iter().map(|at| &at.endpoint);
         let endpoints = of_tools.chain(upstreams.iter().map(|at| &at.endpoint));
         self.downstream.serve(endpoints)?;

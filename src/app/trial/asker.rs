@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::plan::{Intent, TrialPlan, find, place, texts};
+use super::plan::{Intent, TrialPlan, find, texts};
 use super::report::{COUNT, Exchanged, printable};
 use super::secrets::hide;
 use crate::core::compensation::{Policy, Template};
@@ -16,7 +16,7 @@ use crate::core::evidence::{Body, Evidence, Sent};
 use crate::core::key::Pointer;
 use crate::core::trial::{Naming, Other, Probed, Round, Seen, Step, Trial, Undone, undoing};
 use crate::core::{outcome, redact, unknown};
-use crate::downstream::{Client, Deadline, Downstream, Exchange, Party, Request};
+use crate::downstream::{Client, Deadline, Downstream, Exchange, Party, Request, origin_only};
 use crate::gateway::{ToolAt, ToolRequest, probe_url};
 
 /// How often a refused repetition is sent again, and the wait before each.
@@ -280,7 +280,7 @@ impl Asker<'_> {
         self.note(Exchanged {
             step,
             method: at.endpoint.method.to_string(),
-            url: place(&at.endpoint.url),
+            url: origin_only(&at.endpoint.url),
             key: Some(intent.key.clone()),
             sent: Some(printable(&redact::mask(&intent.args, &at.tool.redact.args))),
             status: evidence.status(),
@@ -315,7 +315,7 @@ impl Asker<'_> {
         self.note(Exchanged {
             step: "probe",
             method: Method::GET.to_string(),
-            url: url.map_or_else(String::new, place),
+            url: url.map_or_else(String::new, origin_only),
             key: Some(intent.key.clone()),
             sent: None,
             status,
@@ -380,7 +380,7 @@ impl Asker<'_> {
         self.note(Exchanged {
             step: COUNT,
             method: Method::GET.to_string(),
-            url: place(&count.endpoint.url),
+            url: origin_only(&count.endpoint.url),
             key: None,
             sent: None,
             status: Some(status),

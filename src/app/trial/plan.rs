@@ -17,7 +17,7 @@ use crate::core::record::CallId;
 use crate::core::tool::{Effect, Tool};
 use crate::core::trial::Naming;
 use crate::core::{json, redact};
-use crate::downstream::Endpoint;
+use crate::downstream::{Endpoint, origin_only};
 use crate::gateway::ToolAt;
 
 /// Most rounds of two requests at once.
@@ -245,8 +245,9 @@ impl TrialPlan {
                 } else {
                     ""
                 };
-                let at = find(&self.config, &by.tool)
-                    .map_or_else(String::new, |at| format!(" at {}", place(&at.endpoint.url)));
+                let at = find(&self.config, &by.tool).map_or_else(String::new, |at| {
+                    format!(" at {}", origin_only(&at.endpoint.url))
+                });
                 format!(
                     "\nThen {}{at} is called to undo the first effect, at least twice under one key{second}.",
                     by.tool
@@ -258,7 +259,7 @@ impl TrialPlan {
             "{} at {} is called with real effects: {keys} keys, each of them sent at least twice.\n\
              A tool that does not deduplicate takes effect each time.{undo}\n",
             at.tool.name,
-            place(&at.endpoint.url),
+            origin_only(&at.endpoint.url),
         )
     }
 
@@ -307,11 +308,6 @@ fn count_endpoint(tool: &Endpoint, url: &str) -> Result<Endpoint, String> {
     })
 }
 
-/// The scheme and host of a URL. User, path and query may be secrets.
-pub(super) fn place(url: &Url) -> String {
-    format!("{}/…", url.origin().ascii_serialization())
-}
-
 /// All texts and numbers in a value, as texts.
 pub(super) fn texts(value: &Value) -> Vec<String> {
     match value {
@@ -325,28 +321,8 @@ pub(super) fn texts(value: &Value) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::{AUTHORIZATION, HeaderValue};
-
+    use super::super::tests::tool;
     use super::*;
-
-    fn tool(url: &str) -> Endpoint {
-        Endpoint {
-            method: reqwest::Method::POST,
-            url: url.parse().expect("a URL"),
-            headers: [(
-                AUTHORIZATION,
-                HeaderValue::from_static("Bearer secret-of-shop"),
-            )]
-            .into_iter()
-            .collect(),
-            probe: None,
-            connection_reuse: None,
-            mcp: None,
-            asked: None,
-            is_proxy: false,
-            max_answer: None,
-        }
-    }
 
     #[test]
     fn texts_holds_each_text_and_number_of_a_value() {

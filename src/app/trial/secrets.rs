@@ -120,22 +120,8 @@ mod tests {
     use reqwest::header::{AUTHORIZATION, HeaderValue};
     use serde_json::json;
 
+    use super::super::tests::tool;
     use super::*;
-
-    fn tool(url: &str) -> Endpoint {
-        let authorization = HeaderValue::from_static("Bearer secret-of-shop");
-        Endpoint {
-            method: reqwest::Method::POST,
-            url: url.parse().expect("a URL"),
-            headers: [(AUTHORIZATION, authorization)].into_iter().collect(),
-            probe: None,
-            connection_reuse: None,
-            mcp: None,
-            asked: None,
-            is_proxy: false,
-            max_answer: None,
-        }
-    }
 
     #[track_caller]
     fn hides(tool: &Endpoint, constant: &Value, expected: &[&str]) {

@@ -10,20 +10,11 @@ use crate::core::mcp::revision::{LEGACY, MODERN};
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// The revision that was agreed, and its session.
-#[derive(Debug)]
-pub(in crate::downstream) enum Spoken {
-    Modern,
-    Legacy {
-        version: &'static str,
-        session: Option<HeaderValue>,
-    },
-}
-
 /// An MCP server's answer to `server/discover` or `initialize`.
-#[derive(Debug, Clone)]
 pub(in crate::downstream) struct Agreement {
-    pub(super) spoken: Arc<Spoken>,
+    version: &'static str,
+    /// Only of a revision before 2026-07-28.
+    session: Option<HeaderValue>,
     pub(super) about: Arc<About>,
 }
 
@@ -33,7 +24,8 @@ impl Agreement {
         let versions = answer["result"]["supportedVersions"].as_array()?;
         let is_modern = versions.iter().any(|version| version == MODERN);
         is_modern.then(|| Self {
-            spoken: Arc::new(Spoken::Modern),
+            version: MODERN,
+            session: None,
             about: Arc::new(About::of(&answer["result"])),
         })
     }
@@ -46,19 +38,37 @@ impl Agreement {
         let version = answer["result"]["protocolVersion"].as_str();
         let version = version.ok_or("the server refuses to be initialized")?;
         let known = LEGACY.into_iter().find(|known| *known == version);
-        let spoken = Spoken::Legacy {
+        Ok(Self {
             version: known.ok_or("the server speaks no revision that is spoken here")?,
             session,
-        };
-        Ok(Self {
-            spoken: Arc::new(spoken),
             about: Arc::new(About::of(&answer["result"])),
         })
     }
 
     pub(super) fn is_modern(&self) -> bool {
-        matches!(*self.spoken, Spoken::Modern)
+        self.version == MODERN
     }
+
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// The headers of the envelope.
+    pub(super) fn headers(&self, method: &'static str) -> HeaderMap {
+        let mut headers = envelope(self.version, method);
+        headers.extend(self.session.clone().map(|session| (SESSION, session)));
+        headers
+    }
+}
+
+/// The headers of a request without a session.
+pub(super) fn envelope(version: &'static str, method: &'static str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(version));
+    if version == MODERN {
+        headers.insert("mcp-method", HeaderValue::from_static(method));
+    }
+    headers
 }
 
 /// What clients of a server learn about it.
@@ -76,43 +86,15 @@ const MAX_INSTRUCTIONS: usize = 16 << 10;
 
 impl About {
     fn of(result: &Value) -> Self {
-        let theirs = &result["capabilities"];
+        let capabilities = &result["capabilities"];
         let passed_on = PASSED_ON
             .into_iter()
-            .filter(|name| theirs[name].is_object());
+            .filter(|name| capabilities[name].is_object());
         let instructions = result["instructions"].as_str().unwrap_or_default();
         let end = instructions.floor_char_boundary(MAX_INSTRUCTIONS);
         Self {
             capabilities: passed_on.collect(),
             instructions: instructions[..end].to_owned(),
         }
-    }
-}
-
-impl Spoken {
-    pub(super) fn has_session(&self) -> bool {
-        matches!(
-            self,
-            Self::Legacy {
-                session: Some(_),
-                ..
-            }
-        )
-    }
-
-    /// The headers of the envelope.
-    pub(super) fn headers(&self, method: &'static str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        match self {
-            Self::Modern => {
-                headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(MODERN));
-                headers.insert("mcp-method", HeaderValue::from_static(method));
-            }
-            Self::Legacy { version, session } => {
-                headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(version));
-                headers.extend(session.clone().map(|session| (SESSION, session)));
-            }
-        }
-        headers
     }
 }

@@ -12,11 +12,12 @@ use tokio::time::timeout;
 
 use super::super::body::{chain, read};
 use super::super::client::Client;
-use super::agreement::{Agreement, SESSION, Spoken};
+use super::super::send;
+use super::agreement::{Agreement, SESSION, envelope};
 use crate::core::evidence::McpAnswer;
 use crate::core::mcp::evidence::{Match, ends_agreement, matches};
 use crate::core::mcp::request;
-use crate::core::mcp::revision::Era;
+use crate::core::mcp::revision::{Era, MODERN};
 use crate::core::mcp::sse::Decoder;
 use crate::core::outcome::Body;
 
@@ -31,7 +32,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(in crate::downstream) const ANOTHER: &str = "the server answered another request";
 
 /// The agreement on the connections of one pool. Its lock is held while it is made.
-pub(in crate::downstream) type Agreed = Mutex<Option<Agreement>>;
+pub(in crate::downstream) type Agreed = Mutex<Option<Arc<Agreement>>>;
 
 /// The settings by which a server is asked.
 #[derive(Clone, PartialEq)]
@@ -54,11 +55,11 @@ impl Http {
     ///
     /// # Errors
     /// There is no answer.
-    pub(super) async fn agreement(&self) -> Result<Agreement, String> {
+    pub(super) async fn agreement(&self) -> Result<Arc<Agreement>, String> {
         let mut agreed = self.agreed.lock().await;
         match &*agreed {
             Some(agreement) => Ok(agreement.clone()),
-            None => Ok(agreed.insert(self.agree().await?).clone()),
+            None => Ok(agreed.insert(Arc::new(self.agree().await?)).clone()),
         }
     }
 
@@ -70,7 +71,7 @@ impl Http {
     /// There is no answer; whether the request was sent says the gate of its body.
     pub(super) async fn send(
         &self,
-        spoken: &Arc<Spoken>,
+        agreement: &Arc<Agreement>,
         headers: HeaderMap,
         body: reqwest::Body,
         (id, waiting): (&str, &Client),
@@ -81,30 +82,30 @@ impl Http {
         let body = response_body(response, (id, waiting), max_result).await;
         let answer = McpAnswer {
             status,
-            has_session: spoken.has_session(),
+            has_session: agreement.has_session(),
             names_request: matches!(&body, Body::Whole(bytes) if matches(bytes, id) == Match::Ours),
             body,
         };
-        self.forget_if_refused(spoken, &answer);
+        self.forget_if_refused(agreement, &answer);
         Ok(answer)
     }
 
     /// Ends the session, if there is one. A server that does not answer ends it at some time.
     pub(in crate::downstream) async fn end(self) {
         let agreement = self.agreed.lock().await.take();
-        let Some(agreement) = agreement.filter(|with| with.spoken.has_session()) else {
+        let Some(agreement) = agreement.filter(|with| with.has_session()) else {
             return;
         };
         let ending = self.client.delete(self.settings.url.clone());
         let ending = ending.headers(self.settings.own.clone());
-        let ending = ending.headers(agreement.spoken.headers("")).send();
+        let ending = ending.headers(agreement.headers("")).send();
         timeout(LAST_WORDS, ending).await.ok();
     }
 
     /// Drops an agreement that the server refuses, unless another request has renewed it.
     ///
     /// Another server may stand there by now, or one that has lost its sessions.
-    fn forget_if_refused(&self, with: &Arc<Spoken>, answer: &McpAnswer) {
+    fn forget_if_refused(&self, with: &Arc<Agreement>, answer: &McpAnswer) {
         if !ends_agreement(answer) {
             return;
         }
@@ -112,7 +113,7 @@ impl Http {
         if let Ok(mut agreed) = self.agreed.try_lock()
             && agreed
                 .as_ref()
-                .is_some_and(|agreement| Arc::ptr_eq(&agreement.spoken, with))
+                .is_some_and(|agreement| Arc::ptr_eq(agreement, with))
         {
             *agreed = None;
         }
@@ -135,7 +136,7 @@ impl Http {
     /// One that does not know it speaks an earlier revision.
     async fn discover(&self) -> Result<Option<Agreement>, String> {
         let id = "oncegate-discover";
-        let headers = Spoken::Modern.headers("server/discover");
+        let headers = envelope(MODERN, "server/discover");
         let (_, answer) = self.ask(headers, request::discover(id), Some(id)).await?;
         Ok(Agreement::modern(&answer))
     }
@@ -147,7 +148,7 @@ impl Http {
             .ask(HeaderMap::new(), request::initialize(id), Some(id))
             .await?;
         let agreement = Agreement::legacy(&answer, head.get(SESSION).cloned().map(secret))?;
-        let headers = agreement.spoken.headers("notifications/initialized");
+        let headers = agreement.headers("notifications/initialized");
         self.ask(headers, request::initialized(), None).await?;
         Ok(agreement)
     }
@@ -190,11 +191,7 @@ impl Http {
         let request = self.client.post(self.settings.url.clone());
         let request = request.header(CONTENT_TYPE, JSON).header(ACCEPT, BOTH);
         let request = request.headers(self.settings.own.clone()).headers(headers);
-        request
-            .body(body)
-            .send()
-            .await
-            .map_err(|error| chain(&error))
+        send(request.body(body)).await
     }
 }
 
@@ -252,7 +249,7 @@ async fn event(
             match matches(&data, id) {
                 Match::Ours => return Body::Whole(data.into()),
                 Match::Another => return Body::Broken(ANOTHER.into()),
-                Match::Nameless | Match::None => waiting.hears(&data, id),
+                Match::Nameless | Match::None => waiting.notify_progress(&data, id),
             }
         }
     }

@@ -26,6 +26,7 @@ const STUCK: Duration = Duration::from_secs(60);
 const PIECE: usize = 64 << 10;
 
 /// A message to write.
+#[derive(Default)]
 pub(super) struct Message {
     line: Vec<u8>,
     /// The gate of a call, asked right before the first byte.
@@ -91,7 +92,7 @@ impl Waiting {
         if let Some((id, _)) = progress::read(line)
             && let Some((_, client)) = self.lock().by_id.get(&*id)
         {
-            client.hears(line, &id);
+            client.notify_progress(line, &id);
         }
     }
 
@@ -189,8 +190,7 @@ impl Pipe {
     pub(super) async fn tell(&self, message: &Bytes) -> Result<(), String> {
         let message = Message {
             line: one_line(message),
-            gate: None,
-            id: None,
+            ..Message::default()
         };
         self.write(message).await
     }
@@ -276,8 +276,7 @@ fn take(name: &str, line: Line, waiting: &Waiting, messages: &mpsc::WeakSender<M
             if let Some(messages) = messages.upgrade() {
                 let message = Message {
                     line,
-                    gate: None,
-                    id: None,
+                    ..Message::default()
                 };
                 messages.try_send(message).ok();
             }

@@ -5,7 +5,6 @@
 //!
 //! There is one process of it for all callers. No request is sent to two of them.
 
-use std::fmt;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +14,10 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 use tokio::process::Command;
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use super::super::client::Client;
 use super::agreement::Agreement;
@@ -51,13 +51,6 @@ pub struct Program {
     pub shows_errors: bool,
 }
 
-/// Prints nothing: arguments may be secrets.
-impl fmt::Debug for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Program").finish_non_exhaustive()
-    }
-}
-
 /// How to start a program.
 #[derive(Clone, PartialEq)]
 pub(in crate::downstream) struct Start {
@@ -89,29 +82,33 @@ pub(in crate::downstream) struct Server {
     status: watch::Receiver<Status>,
     wanted: Arc<Notify>,
     at_once: CancellationToken,
-    kept: std::sync::Mutex<Option<JoinHandle<()>>>,
+    keeper: TaskTracker,
     _retire: DropGuard,
 }
 
 impl Server {
     /// Starts the program.
     pub(in crate::downstream) fn new(start: Start) -> Self {
-        let (said, status) = watch::channel(Status::Starting);
-        let (retired, at_once) = (CancellationToken::new(), CancellationToken::new());
+        let (set_status, status) = watch::channel(Status::Starting);
+        let at_once = CancellationToken::new();
+        let retired = at_once.child_token();
         let wanted = Arc::<Notify>::default();
-        let keeper = Keeper {
+        let keeping = Keeper {
             start: start.clone(),
-            status: said,
+            status: set_status,
             wanted: wanted.clone(),
             retired: retired.clone(),
             at_once: at_once.clone(),
         };
+        let keeper = TaskTracker::new();
+        keeper.spawn(keeping.keep());
+        keeper.close();
         Self {
             start,
             status,
             wanted,
             at_once,
-            kept: std::sync::Mutex::new(Some(tokio::spawn(keeper.keep()))),
+            keeper,
             _retire: retired.drop_guard(),
         }
     }
@@ -138,10 +135,7 @@ impl Server {
     /// Ends the program, and waits until it has ended.
     pub(in crate::downstream) async fn stop(&self) {
         self.at_once.cancel();
-        let kept = self.kept.lock().ok().and_then(|mut kept| kept.take());
-        if let Some(kept) = kept {
-            kept.await.ok();
-        }
+        self.keeper.wait().await;
     }
 }
 
@@ -150,7 +144,7 @@ struct Keeper {
     start: Start,
     status: watch::Sender<Status>,
     wanted: Arc<Notify>,
-    /// No request comes any more; those under way are answered.
+    /// No request comes any more; those under way are answered. Also cancelled by `at_once`.
     retired: CancellationToken,
     /// No more time.
     at_once: CancellationToken,
@@ -164,10 +158,10 @@ impl Keeper {
             self.status.send_replace(Status::Starting);
             let began = Instant::now();
             let why = match Process::start(&self.start) {
-                Ok(process) => self.attend(process, &mut discovers).await,
+                Ok((process, pipe)) => self.attend(process, pipe, &mut discovers).await,
                 Err(why) => why,
             };
-            if self.is_over() {
+            if self.retired.is_cancelled() {
                 return;
             }
             failures = if began.elapsed() < LIVED {
@@ -182,34 +176,22 @@ impl Keeper {
             tokio::select! {
                 () = async { sleep_until(until).await; self.wanted.notified().await } => {}
                 () = self.retired.cancelled() => return,
-                () = self.at_once.cancelled() => return,
             }
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.retired.is_cancelled() || self.at_once.is_cancelled()
-    }
-
     /// Agrees with a process on a revision, and waits for its end. Returns why it ended.
-    async fn attend(&self, mut process: Process, discovers: &mut bool) -> String {
-        let pipe = process.pipe.take();
-        let pipe = async { pipe.ok_or("the server's program has no input".to_owned()) };
-        let agreed = async {
-            let pipe = pipe.await?;
-            let agreement = timeout(START, agree(&pipe, self.start.era, *discovers)).await;
-            let agreement = agreement.unwrap_or_else(|_| Err("it says nothing".into()))?;
-            Ok((pipe, agreement))
-        };
+    async fn attend(&self, mut process: Process, pipe: Pipe, discovers: &mut bool) -> String {
+        let agreed = timeout(START, agree(&pipe, self.start.era, *discovers));
         let agreed = tokio::select! {
             biased;
             () = self.at_once.cancelled() => Err("the gateway stops".to_owned()),
             () = self.retired.cancelled() => Err("it is needed no more".to_owned()),
-            agreed = agreed => agreed,
+            agreed = agreed => agreed.unwrap_or_else(|_| Err("it says nothing".into())),
             why = process.ended() => Err(why),
         };
         let why = match agreed {
-            Ok((pipe, agreement)) => {
+            Ok(agreement) => {
                 let running = Arc::new(Running { pipe, agreement });
                 self.status.send_replace(Status::Ready(running));
                 let retired = async {
@@ -226,6 +208,8 @@ impl Keeper {
                 }
             }
             Err(why) => {
+                // The program's input ends.
+                drop(pipe);
                 // One that ends at a question that it does not know is not asked it the next time.
                 *discovers = !*discovers;
                 why
@@ -244,7 +228,6 @@ struct Process {
     child: tokio::process::Child,
     /// The process group: it and those that it has started.
     group: Option<Pid>,
-    pipe: Option<Pipe>,
     waiting: Arc<Waiting>,
     reading: JoinSet<()>,
     writing: JoinSet<()>,
@@ -253,7 +236,7 @@ struct Process {
 impl Process {
     /// # Errors
     /// The program cannot be started.
-    fn start(start: &Start) -> Result<Self, String> {
+    fn start(start: &Start) -> Result<(Self, Pipe), String> {
         let program = &start.program;
         let [name, arguments @ ..] = &program.command[..] else {
             return Err("there is no command".into());
@@ -267,12 +250,7 @@ impl Process {
         command
             .args(arguments)
             .env_clear()
-            .envs(
-                program
-                    .environment
-                    .iter()
-                    .map(|(name, value)| (name, value)),
-            )
+            .envs(program.environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)
@@ -295,14 +273,14 @@ impl Process {
             "the program of a server is started"
         );
         let group = child.id().and_then(|id| i32::try_from(id).ok());
-        Ok(Self {
+        let process = Self {
             child,
             group: group.and_then(Pid::from_raw),
-            pipe: Some(pipe),
             waiting,
             reading,
             writing,
-        })
+        };
+        Ok((process, pipe))
     }
 
     /// Waits until the process has ended, closed its output, or reads no more. Reads its last
@@ -372,26 +350,21 @@ async fn agree(pipe: &Pipe, era: Option<Era>, discovers: bool) -> Result<Agreeme
 
 async fn discover(pipe: &Pipe) -> Result<Option<Agreement>, String> {
     let id = "oncegate-discover";
-    let answer = pipe
-        .ask(id, &request::discover(id), None, Client::default())
-        .await?;
-    Ok(Agreement::modern(&value(answer)?))
+    let answer = ask(pipe, id, &request::discover(id)).await?;
+    Ok(Agreement::modern(&answer))
 }
 
 async fn initialize(pipe: &Pipe) -> Result<Agreement, String> {
     let id = "oncegate-initialize";
-    let answer = pipe
-        .ask(id, &request::initialize(id), None, Client::default())
-        .await?;
-    let agreement = Agreement::legacy(&value(answer)?, None)?;
+    let answer = ask(pipe, id, &request::initialize(id)).await?;
+    let agreement = Agreement::legacy(&answer, None)?;
     pipe.tell(&request::initialized()).await?;
     Ok(agreement)
 }
 
-fn value(answer: Body) -> Result<Value, String> {
-    let bytes: Bytes = match answer {
-        Body::Whole(bytes) => bytes,
-        Body::Broken(why) => return Err(why),
-    };
-    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+async fn ask(pipe: &Pipe, id: &str, message: &Bytes) -> Result<Value, String> {
+    match pipe.ask(id, message, None, Client::default()).await? {
+        Body::Whole(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+        Body::Broken(why) => Err(why),
+    }
 }

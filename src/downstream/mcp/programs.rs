@@ -1,10 +1,9 @@
 //! The programs of MCP servers: one process for each section, for all callers.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::task::JoinSet;
+use futures_util::future::join_all;
 
 use super::program::{Server, Start};
 
@@ -17,12 +16,6 @@ struct Known {
     wanted: Vec<Start>,
     /// By the name of the section.
     servers: HashMap<String, Arc<Server>>,
-}
-
-impl fmt::Debug for Programs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Programs").finish_non_exhaustive()
-    }
 }
 
 impl Programs {
@@ -57,12 +50,7 @@ impl Programs {
     /// Ends all programs, and waits for them. None is started after that.
     pub(in crate::downstream) async fn stop(&self) {
         let known = std::mem::take(&mut *self.lock());
-        let servers = known.servers.into_values();
-        let mut stopping = JoinSet::new();
-        for server in servers {
-            stopping.spawn(async move { server.stop().await });
-        }
-        stopping.join_all().await;
+        join_all(known.servers.values().map(|server| server.stop())).await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
