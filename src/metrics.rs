@@ -5,15 +5,17 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use prometheus::core::Collector;
 use prometheus::{
-    Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+    register_histogram_vec_with_registry, register_int_counter_vec_with_registry,
+    register_int_counter_with_registry, register_int_gauge_vec_with_registry,
+    register_int_gauge_with_registry,
 };
 
 use crate::core::outcome::Outcome;
 use crate::core::record::FailureKind;
 use crate::core::session::Refusal;
+use crate::core::words::words;
 use crate::store::{Census, Durability, Readiness};
 
 /// Seconds: from a replay out of memory to a tool that takes its whole deadline.
@@ -39,60 +41,50 @@ const NO_RESULT: [&str; 2] = ["unknown", "result_unavailable"];
 const UNDONE: [&str; 5] = ["compensated", "empty", "failed", "skipped", "stuck"];
 const ERRORS: [&str; 3] = ["refused", "ambiguous", "unreadable"];
 
-/// How one request for a call was answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ArrivalKind {
-    /// It ran the call.
-    First,
-    /// It was answered with a stored result.
-    Replayed,
-    /// It waited for a running call and got its answer.
-    Joined,
-    /// It got neither: the outcome is unknown, or not there yet.
-    Suppressed,
-    /// It was refused.
-    Refused,
-}
-
-impl ArrivalKind {
-    const ALL: [Self; 5] = [
-        Self::First,
-        Self::Replayed,
-        Self::Joined,
-        Self::Suppressed,
-        Self::Refused,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Replayed => "replayed",
-            Self::Joined => "joined",
-            Self::Suppressed => "suppressed",
-            Self::Refused => "refused",
-        }
+words! {
+    /// How one request for a call was answered.
+    pub enum ArrivalKind {
+        /// It ran the call.
+        First = "first",
+        /// It was answered with a stored result.
+        Replayed = "replayed",
+        /// It waited for a running call and got its answer.
+        Joined = "joined",
+        /// It got neither: the outcome is unknown, or not there yet.
+        Suppressed = "suppressed",
+        /// It was refused.
+        Refused = "refused",
     }
 }
 
-/// The protocol of a request.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
-    #[default]
-    Http,
-    Mcp,
-    Proxy,
+words! {
+    /// The protocol of a request.
+    #[derive(Default)]
+    pub enum Door {
+        #[default]
+        Http = "http",
+        Mcp = "mcp",
+        Proxy = "proxy",
+    }
 }
 
-impl Door {
-    const ALL: [Self; 3] = [Self::Http, Self::Mcp, Self::Proxy];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Mcp => "mcp",
-            Self::Proxy => "proxy",
-        }
-    }
+/// Makes and registers a metric of one kind.
+macro_rules! registered {
+    (IntCounter, $registry:ident, $name:literal, $help:literal, []) => {
+        register_int_counter_with_registry!($name, $help, $registry)
+    };
+    (IntGauge, $registry:ident, $name:literal, $help:literal, []) => {
+        register_int_gauge_with_registry!($name, $help, $registry)
+    };
+    (IntCounterVec, $registry:ident, $name:literal, $help:literal, $labels:tt) => {
+        register_int_counter_vec_with_registry!($name, $help, &$labels, $registry)
+    };
+    (IntGaugeVec, $registry:ident, $name:literal, $help:literal, $labels:tt) => {
+        register_int_gauge_vec_with_registry!($name, $help, &$labels, $registry)
+    };
+    (HistogramVec, $registry:ident, $name:literal, $help:literal, $labels:tt, $buckets:ident) => {
+        register_histogram_vec_with_registry!($name, $help, &$labels, $buckets.to_vec(), $registry)
+    };
 }
 
 macro_rules! metrics {
@@ -110,13 +102,18 @@ macro_rules! metrics {
             /// # Panics
             /// Never: the names are valid and different, which every test that starts a gateway shows.
             #[expect(clippy::new_without_default, reason = "a registry is made on purpose")]
+            #[expect(
+                clippy::expect_used,
+                reason = "a wrong or repeated name is a bug, found by the first test"
+            )]
             pub fn new() -> Self {
                 let registry = Registry::new();
                 #[cfg(target_os = "linux")]
                 drop(registry.register(Box::new(
                     prometheus::process_collector::ProcessCollector::for_self(),
                 )));
-                $(let $field: $kind = registered(&registry, $name, $help, &[$($label),*], &[$(&$buckets[..])?]);)*
+                $(let $field = registered!($kind, registry, $name, $help, [$($label),*] $(, $buckets)?)
+                    .expect("a valid name of its own");)*
                 Self { registry, scraping: Mutex::new(()), $($field),* }
             }
         }
@@ -210,59 +207,6 @@ metrics! {
         => "When a run could last read all sources; in seconds since 1970.";
     reconciliation_failed_at: IntGaugeVec = "oncegate_reconciliation_last_failure_timestamp_seconds", ["reconciliation"]
         => "When a run last could not; in seconds since 1970, 0 if none has failed since the start.";
-}
-
-/// A kind of metric, made from its name, help, labels and buckets.
-trait Kind: Collector + Clone + Sized + 'static {
-    fn make(options: Opts, labels: &[&str], buckets: &[f64]) -> prometheus::Result<Self>;
-}
-
-impl Kind for IntCounter {
-    fn make(options: Opts, _: &[&str], _: &[f64]) -> prometheus::Result<Self> {
-        Self::with_opts(options)
-    }
-}
-
-impl Kind for IntGauge {
-    fn make(options: Opts, _: &[&str], _: &[f64]) -> prometheus::Result<Self> {
-        Self::with_opts(options)
-    }
-}
-
-impl Kind for IntCounterVec {
-    fn make(options: Opts, labels: &[&str], _: &[f64]) -> prometheus::Result<Self> {
-        Self::new(options, labels)
-    }
-}
-
-impl Kind for IntGaugeVec {
-    fn make(options: Opts, labels: &[&str], _: &[f64]) -> prometheus::Result<Self> {
-        Self::new(options, labels)
-    }
-}
-
-impl Kind for HistogramVec {
-    fn make(options: Opts, labels: &[&str], buckets: &[f64]) -> prometheus::Result<Self> {
-        let options = HistogramOpts::from(options).buckets(buckets.to_vec());
-        Self::new(options, labels)
-    }
-}
-
-#[expect(
-    clippy::expect_used,
-    reason = "a wrong or repeated name is a bug, found by the first test"
-)]
-fn registered<T: Kind>(
-    registry: &Registry,
-    name: &str,
-    help: &str,
-    labels: &[&str],
-    buckets: &[&[f64]],
-) -> T {
-    let metric = T::make(Opts::new(name, help), labels, &buckets.concat()).expect("a valid metric");
-    let registered = registry.register(Box::new(metric.clone()));
-    registered.expect("a metric's name is its own");
-    metric
 }
 
 impl Metrics {
@@ -363,14 +307,18 @@ impl Metrics {
         self.memory_refused.inc_by(news);
     }
 
-    /// Takes over which tools' circuit breakers are open or half-open.
-    pub fn take_open_breakers<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
+    /// Takes over each tool's name, whether its circuit breaker is open or half-open, and whether it is paused.
+    pub fn take_tools<'a>(&self, tools: impl Iterator<Item = (&'a str, bool, bool)>) {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.breaker_open.reset();
-        for (tool, is_open) in tools {
-            self.breaker_open
-                .with_label_values(&[tool])
-                .set(is_open.into());
+        self.tool_paused.reset();
+        for (tool, is_open, is_paused) in tools {
+            for (gauge, is_set) in [
+                (&self.breaker_open, is_open),
+                (&self.tool_paused, is_paused),
+            ] {
+                gauge.with_label_values(&[tool]).set(is_set.into());
+            }
         }
     }
 
@@ -412,17 +360,6 @@ impl Metrics {
             self.sagas.with_label_values(&[state]).set(number(count));
         }
         self.stuck_sagas.set(number(stuck));
-    }
-
-    /// Takes over which tools are paused.
-    pub fn take_paused<'a>(&self, tools: impl Iterator<Item = (&'a str, bool)>) {
-        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.tool_paused.reset();
-        for (tool, is_paused) in tools {
-            self.tool_paused
-                .with_label_values(&[tool])
-                .set(is_paused.into());
-        }
     }
 
     /// Makes the series of a tool exist at zero.

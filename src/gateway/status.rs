@@ -243,10 +243,10 @@ impl Status {
         let memory = &self.base.limits.memory;
         metrics.take_memory(memory.total(), memory.held(), memory.refused());
         let tools = self.base.tools();
-        let open = tools.iter();
-        metrics.take_open_breakers(open.map(|(tool, at)| (&tool[..], !at.health.is_closed())));
-        let paused = tools.keys();
-        metrics.take_paused(paused.map(|tool| (&tool[..], self.pauses.is_paused(tool))));
+        metrics.take_tools(tools.iter().map(|(tool, at)| {
+            let is_open = !at.health.is_closed();
+            (&tool[..], is_open, self.pauses.is_paused(tool))
+        }));
         metrics.scrape(tools.keys(), census.as_deref()).into()
     }
 
