@@ -47,12 +47,11 @@ struct Pool {
 #[derive(Default)]
 struct Held {
     all: usize,
-    strangers: usize,
-    tenants: HashMap<Arc<str>, usize>,
+    by_party: HashMap<Party, usize>,
 }
 
 /// The account of a charge.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Party {
     Strangers,
     Tenant(Arc<str>),
@@ -60,32 +59,21 @@ enum Party {
 
 impl Held {
     fn of(&self, party: &Party) -> usize {
-        match party {
-            Party::Strangers => self.strangers,
-            Party::Tenant(tenant) => self.tenants.get(tenant).copied().unwrap_or_default(),
-        }
+        self.by_party.get(party).copied().unwrap_or_default()
     }
 
     fn add(&mut self, party: &Party, bytes: usize) {
         self.all += bytes;
-        match party {
-            Party::Strangers => self.strangers += bytes,
-            Party::Tenant(tenant) => *self.tenants.entry(tenant.clone()).or_default() += bytes,
-        }
+        *self.by_party.entry(party.clone()).or_default() += bytes;
     }
 
     fn take(&mut self, party: &Party, bytes: usize) {
         self.all -= bytes;
-        match party {
-            Party::Strangers => self.strangers -= bytes,
-            Party::Tenant(tenant) => {
-                let left = self.of(party) - bytes;
-                if left == 0 {
-                    self.tenants.remove(tenant);
-                } else {
-                    self.tenants.insert(tenant.clone(), left);
-                }
-            }
+        let left = self.of(party) - bytes;
+        if left == 0 {
+            self.by_party.remove(party);
+        } else {
+            self.by_party.insert(party.clone(), left);
         }
     }
 }
@@ -223,6 +211,18 @@ impl Charge {
         fits
     }
 
+    /// Holds more bytes: only those of strangers need room.
+    ///
+    /// # Errors
+    /// There is no room for all of a stranger's; nothing is changed.
+    fn grow_bounding_strangers(&mut self, more: usize) -> Result<(), Exhausted> {
+        if self.party == Party::Strangers {
+            return self.grow(more);
+        }
+        self.grow_anyway(more);
+        Ok(())
+    }
+
     /// Holds more bytes, also above the bound.
     fn grow_anyway(&mut self, more: usize) {
         let budget = self.budget.clone();
@@ -261,10 +261,7 @@ impl Charge {
     /// The charge is shrunk to their length, and lasts as long as a part of the copy.
     pub fn keep(mut self, bytes: &[u8]) -> Bytes {
         self.shrink_to(bytes.len());
-        Bytes::from_owner(Kept {
-            bytes: Box::<[u8]>::from(bytes),
-            _charge: Arc::new(self),
-        })
+        attach(Bytes::copy_from_slice(bytes), &Arc::new(self))
     }
 }
 
@@ -275,18 +272,12 @@ impl Drop for Charge {
 }
 
 /// Bytes with their charge.
-struct Kept<B> {
-    bytes: B,
+struct Kept {
+    bytes: Bytes,
     _charge: Arc<Charge>,
 }
 
-impl AsRef<[u8]> for Kept<Box<[u8]>> {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl AsRef<[u8]> for Kept<Bytes> {
+impl AsRef<[u8]> for Kept {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -321,7 +312,7 @@ mod tests {
         drop(part);
         assert_eq!(budget.held(), 0);
         assert!(
-            budget.0.held().tenants.is_empty(),
+            budget.0.held().by_party.is_empty(),
             "nothing is left of a tenant that holds nothing"
         );
     }

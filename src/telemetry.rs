@@ -60,9 +60,10 @@ pub fn start(log: &Log, tracing: Option<&Tracing>) -> Result<Telemetry, String> 
     let events = filter_fn(|metadata| metadata.is_event()).with_max_level_hint(LevelFilter::TRACE);
     let lines = Lines::start(std::io::stderr()).map_err(|error| error.to_string())?;
     // A log on a full disk must not stop a call: complaining about it would panic.
+    let writer = lines.clone();
     let layer = fmt::layer()
         .log_internal_errors(false)
-        .with_writer(lines.clone());
+        .with_writer(move || writer.clone());
     let layer = match log.format {
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
         LogFormat::Pretty => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),

@@ -34,10 +34,9 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct State {
-    /// Its base, and the head that is being read.
+    /// Its base, and the head that is being read; on the account of strangers until a valid token is shown.
     base: Charge,
     head: usize,
-    party: Party,
     opened_at: Instant,
     /// When a request with a valid token last began or ended.
     known_at: Option<Instant>,
@@ -66,7 +65,6 @@ impl Connection {
         let state = State {
             base: budget.empty(Party::Strangers, None),
             head: 0,
-            party: Party::Strangers,
             opened_at: Instant::now(),
             known_at: None,
             requests: 0,
@@ -83,7 +81,7 @@ impl Connection {
     /// Bytes of a head came in.
     ///
     /// # Errors
-    /// It is a stranger's, and there is no room for them.
+    /// The connection is a stranger's, and the budget has no room for these bytes.
     pub fn head_grows(&self, bytes: usize) -> Result<(), Exhausted> {
         let mut state = self.state();
         if state.requests > 0 {
@@ -91,11 +89,7 @@ impl Connection {
         }
         // The buffer is twice as large as what is in it, at most. Frames between requests stay in no buffer.
         let bytes = bytes.saturating_mul(2).min(2 * MAX_HEAD - state.head);
-        if state.party == Party::Strangers {
-            state.base.grow(bytes)?;
-        } else {
-            state.base.grow_anyway(bytes);
-        }
+        state.base.grow_bounding_strangers(bytes)?;
         state.head += bytes;
         Ok(())
     }
@@ -114,7 +108,7 @@ impl Connection {
 
     /// Whether the connection has shown no valid token yet.
     pub fn is_strange(&self) -> bool {
-        self.state().party == Party::Strangers
+        self.state().base.party == Party::Strangers
     }
 
     /// Begins a request.
@@ -129,7 +123,7 @@ impl Connection {
         let mut head = self.nothing();
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Before looking: what changes after that is not missed.
+            // Registered before the state is read, so that no later change is missed.
             changed.as_mut().enable();
             if let Some(begun) = self.begin_now() {
                 return begun;
@@ -143,20 +137,15 @@ impl Connection {
 
     fn begin_now(self: &Arc<Self>) -> Option<Result<Guest, Exhausted>> {
         let mut state = self.state();
-        if state.party == Party::Strangers && state.requests >= FEW {
+        if state.base.party == Party::Strangers && state.requests >= FEW {
             return None;
         }
-        let mut charge = self
-            .budget
-            .empty(state.party.clone(), Some(self.own.clone()));
-        if state.party == Party::Strangers {
-            if let Err(exhausted) = charge.grow(REQUEST) {
-                return Some(Err(exhausted));
-            }
-        } else {
-            // Other tenants may share the connection. Whose request it is, and whether there is room for it, is known
-            // when its token was read.
-            charge.grow_anyway(REQUEST);
+        let party = state.base.party.clone();
+        let mut charge = self.budget.empty(party, Some(self.own.clone()));
+        // Other tenants may share a known connection. Whose request it is, and whether there is room for it, is known
+        // when its token was read.
+        if let Err(exhausted) = charge.grow_bounding_strangers(REQUEST) {
+            return Some(Err(exhausted));
         }
         state.requests += 1;
         state.head = 0;
@@ -222,8 +211,7 @@ impl Guest {
             state.known += 1;
         }
         state.known_at = Some(Instant::now());
-        if state.party == Party::Strangers {
-            state.party = party.clone();
+        if state.base.party == Party::Strangers {
             state.base.move_to(party.clone());
             self.0.connection.changed.notify_waiters();
         }

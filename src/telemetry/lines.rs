@@ -8,7 +8,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus::IntCounter;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// The bytes that may wait to be written.
 const MAX_BYTES: usize = 1024 * 1024;
@@ -96,33 +95,30 @@ impl Queue {
             let mut state = self.state();
             state.is_writing = false;
             state.bytes -= line.len();
-            let news = state.dropped - state.mentioned;
-            if state.lines.is_empty() && news > 0 {
-                state.mentioned = state.dropped;
-                drop(state);
+            let is_idle = state.lines.is_empty();
+            let dropped = if is_idle {
+                state.dropped - state.mentioned
+            } else {
+                0
+            };
+            state.mentioned += dropped;
+            drop(state);
+            if dropped > 0 {
                 tracing::warn!(
-                    dropped = news,
+                    dropped,
                     "log lines were dropped: they were not taken fast enough"
                 );
-            } else {
-                drop(state);
             }
             self.changed.notify_all();
         }
     }
 
     fn next(&self) -> Vec<u8> {
-        let mut state = self.state();
-        loop {
-            if let Some(line) = state.lines.pop_front() {
-                state.is_writing = true;
-                return line;
-            }
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        let is_idle = |state: &mut State| state.lines.is_empty();
+        let waited = self.changed.wait_while(self.state(), is_idle);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_writing = true;
+        state.lines.pop_front().unwrap_or_default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -130,25 +126,15 @@ impl Queue {
     }
 }
 
-/// One line for the queue.
-pub struct Line<'a>(&'a Lines);
-
-impl Write for Line<'_> {
+/// Each write is one line.
+impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.push(line);
+        self.push(line);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line<'a>;
-
-    fn make_writer(&'a self) -> Line<'a> {
-        Line(self)
     }
 }
 
