@@ -5,29 +5,27 @@ mod reload; // the configuration, read again while the gateway runs
 mod trial; // a tool is asked what it does with a key
 mod wrap; // one MCP server, for one client on standard input
 
+use std::mem::take;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus::IntCounter;
-use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use self::reload::Reloader;
 pub use self::trial::{Report, TrialOptions, TrialPlan, verify_tool};
-pub use self::wrap::{Wrapped, wrap};
+pub use self::wrap::{WrapOptions, Wrapped, wrap};
 use crate::budget::Budget;
-use crate::config::{Config, Server, StoreAt, Written};
-use crate::core::caller::{Caller, Token};
-use crate::core::mcp::Settings;
-use crate::core::pace::Pace;
+use crate::config::{Config, StoreAt};
+use crate::core::caller::Caller;
 use crate::core::record::InstanceId;
 use crate::downstream::Downstream;
-use crate::gateway::{self, Gateway, Parts, RecipesError, ToolAt, UpstreamAt};
+use crate::gateway::{self, Gateway, Limits, Parts, RecipesError};
 use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
-use crate::serve::{self, Bounds, Doors, Ends, Tls};
+use crate::serve::{self, Bounds, Doors, Ends, Listening};
 use crate::store::redis::{self, Redis};
 use crate::store::sqlite::{self, Sqlite};
 use crate::store::{self, Encrypted, Keys, Store};
@@ -36,6 +34,7 @@ use crate::store::{self, Encrypted, Keys, Store};
 const OPS_CONNECTIONS: usize = 64;
 /// Memory that connections to the ops listener may hold, in bytes.
 const OPS_MEMORY: usize = 16 << 20;
+const LOOP_ENDED: &str = "a loop ended by itself";
 /// How long connections may take to end after the last call.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -48,22 +47,10 @@ pub enum Error {
     Redis(#[from] redis::OpenError),
     #[error("calls left over from the last run cannot be settled: {0}")]
     Recovery(#[from] store::Error),
-    #[error(transparent)]
-    Recipes(RecipesError),
-    #[error("the HTTP client for the tools cannot be made: {0}")]
-    Client(String),
-    #[error("cannot listen on {0}: {1}")]
-    Listen(SocketAddr, std::io::Error),
-    #[error("serving failed")]
-    Serve,
-    #[error("a loop ended by itself")]
-    Loop,
     #[error("the store's file can no longer be trusted")]
     StoreFailed,
-    #[error("the loss was not accepted: {0}")]
-    NotAccepted(String),
     #[error("{0}")]
-    Wrap(String),
+    Other(String),
 }
 
 /// Accepts a loss of data from the command line.
@@ -72,26 +59,19 @@ pub enum Error {
 ///
 /// # Errors
 /// Nothing is lost, or the store is not reached.
-pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
+pub async fn accept_loss(mut config: Config, reason: &str) -> Result<usize, Error> {
     drop(rustls::crypto::ring::default_provider().install_default());
     let instance = gateway::new_instance();
     let store: Arc<dyn Store> = match &config.store {
         StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &CancellationToken::new())?),
         StoreAt::Redis(settings) => Arc::new(Redis::visit(*settings.clone()).await?),
     };
-    let store = encrypt(store, config.store_keys);
-    let (tools, max_result) = (config.tools, config.server.max_result);
-    let gateway = Gateway::new(Parts {
-        downstream: downstream(&tools, &[], max_result)?,
-        store: store.clone(),
-        tools,
-        metrics: Arc::new(Metrics::new()),
-        instance,
-        limits: config.limits,
-        upstreams: Vec::new(),
-        reconciliations: Vec::new(),
-        webhook: None,
-    });
+    let store = encrypt(store, config.store_keys.take());
+    // Only tools matter for this.
+    config.upstreams.clear();
+    config.reconciliations.clear();
+    config.webhook = None;
+    let gateway = gateway_over(store.clone(), instance, &mut config)?;
     let accepted = gateway
         .loss
         .accept_loss(Caller::operator(), reason.to_owned())
@@ -100,39 +80,52 @@ pub async fn accept_loss(config: Config, reason: &str) -> Result<usize, Error> {
         store.close().await;
     }
     accepted.map_err(|error| {
-        Error::NotAccepted(match error.kind {
+        let why = match error.kind {
             gateway::ErrorKind::WrongState(why) => why,
             kind => kind.to_string(),
-        })
+        };
+        Error::Other(format!("the loss was not accepted: {why}"))
     })
 }
 
-fn downstream(
-    tools: &[ToolAt],
-    upstreams: &[UpstreamAt],
-    max_result: usize,
-) -> Result<Downstream, Error> {
-    let of_tools = tools.iter().map(|at| &at.endpoint);
-    let endpoints = of_tools.chain(upstreams.iter().map(|at| &at.endpoint));
-    Downstream::new(endpoints, max_result).map_err(Error::Client)
+/// A gateway over its store. Takes tools, upstreams and reconciliations out of the configuration.
+fn gateway_over(
+    store: Arc<dyn Store>,
+    instance: InstanceId,
+    config: &mut Config,
+) -> Result<Gateway, Error> {
+    let of_tools = config.tools.iter().map(|at| &at.endpoint);
+    let endpoints = of_tools.chain(config.upstreams.iter().map(|at| &at.endpoint));
+    let downstream = Downstream::new(endpoints, config.server.max_result);
+    let no_client = |why| {
+        Error::Other(format!(
+            "the HTTP client for the tools cannot be made: {why}"
+        ))
+    };
+    Ok(Gateway::new(Parts {
+        downstream: downstream.map_err(no_client)?,
+        store,
+        tools: take(&mut config.tools),
+        metrics: Arc::new(Metrics::new()),
+        instance,
+        limits: config.limits.clone(),
+        upstreams: take(&mut config.upstreams),
+        reconciliations: take(&mut config.reconciliations),
+        webhook: config.webhook.take(),
+    }))
 }
 
 /// A gateway that is ready to serve: its store is open and recovered, its address is bound.
 pub struct App {
     gateway: Arc<Gateway>,
     reloader: Arc<Reloader>,
-    doors: Doors,
-    listener: TcpListener,
-    /// The ops listener and its routes, if `ops_listen` is set.
-    ops: Option<(TcpListener, Doors)>,
-    tls: Option<Tls>,
-    bounds: Bounds,
-    memory: Budget,
+    listening: Listening,
+    /// The ops listener, if `ops_listen` is set.
+    ops: Option<Listening>,
     /// Cancelled by the store when the process must end at once.
     fatal: CancellationToken,
     drain_delay: Duration,
-    shutdown_grace: Duration,
-    pace: Pace,
+    limits: Limits,
 }
 
 impl App {
@@ -141,55 +134,37 @@ impl App {
     /// # Errors
     /// Says which part could not be had. Nothing was served.
     pub async fn build(config: Config) -> Result<Self, Error> {
-        let memory = config.limits.memory.clone();
-        let shutdown_grace = config.limits.shutdown_grace;
-        let Opened {
-            gateway,
-            fatal,
-            left_over,
-            instance,
-            pace,
-            store,
-            server,
-            tokens,
-            mcp,
-            written,
-            ..
-        } = open(config).await?;
-        let listen =
-            |address| serve::listen(address).map_err(|error| Error::Listen(address, error));
-        let Server {
-            listen: address,
-            ops_listen,
-            ops_token,
-            body_timeout,
-            max_body,
-            mut bounds,
-            drain_delay,
-            tls,
-            ..
-        } = server;
-        let listener = listen(address)?;
-        let ops_listener = ops_listen.map(listen).transpose()?;
-        let wanted = bounds.max_connections;
-        bounds.max_connections = serve::at_most(wanted);
-        if bounds.max_connections < wanted {
+        let opened = open(config).await?;
+        let (gateway, config) = (opened.gateway, opened.config);
+        let listen = |address| {
+            let listening = serve::listen(address);
+            listening.map_err(|error| Error::Other(format!("cannot listen on {address}: {error}")))
+        };
+        let server = config.server;
+        let listener = listen(server.listen)?;
+        let ops_listener = server.ops_listen.map(listen).transpose()?;
+        let max_connections = serve::at_most(server.bounds.max_connections);
+        if max_connections < server.bounds.max_connections {
             tracing::warn!(
-                max_connections = bounds.max_connections,
+                max_connections,
                 "this process may open too few files for server.max_connections; raise the limit (ulimit -n)"
             );
         }
-        let tokens = Tokens::new(tokens);
+        let bounds = Bounds {
+            max_connections,
+            ..server.bounds
+        };
+        let tokens = Tokens::new(config.tokens);
         tracing::info!(
-            listen = %listener.local_addr().unwrap_or(address),
+            listen = %listener.local_addr().unwrap_or(server.listen),
             ops_listen = ops_listener.as_ref().and_then(|ops| ops.local_addr().ok()).map(|at| at.to_string()),
-            store = %store,
+            store = %config.store,
             ready = gateway.status.readiness().await.reasons.is_empty(),
-            tls = tls.is_some(),
+            tls = server.tls.is_some(),
             tokens = tokens.now().len(),
             open_mode = tokens.now().is_empty(),
-            left_over_calls = left_over,
-            %instance,
+            left_over_calls = opened.left_over,
+            instance = %opened.instance,
             version = env!("CARGO_PKG_VERSION"),
             "oncegate starts",
         );
@@ -200,49 +175,60 @@ impl App {
         let reloader = Reloader {
             gateway: gateway.clone(),
             tokens: tokens.clone(),
-            tls: tls.clone(),
-            written,
+            tls: server.tls.clone(),
+            written: config.written,
         };
-        let reloader = Arc::new(reloader);
-        let (ops, own_ops) = Ops::of(ops_token, ops_listener.is_some());
+        let (ops, own_ops) = Ops::of(server.ops_token, ops_listener.is_some());
         let max_body = MaxBody {
-            bytes: max_body,
-            time: body_timeout,
+            bytes: server.max_body,
+            time: server.body_timeout,
         };
         let http = Http {
             gateway: gateway.clone(),
             tokens,
             max_body,
-            mcp: Arc::new(mcp),
+            mcp: Arc::new(config.mcp),
             ops,
-            is_tls: tls.is_some(),
+            is_tls: server.tls.is_some(),
         };
-        let own_ops = own_ops.map(|ops| Http {
-            ops,
-            ..http.clone()
+        let ops = ops_listener.zip(own_ops).map(|(listener, ops)| {
+            let http = Http {
+                ops,
+                ..http.clone()
+            };
+            Listening {
+                listener,
+                doors: Doors {
+                    all: http::ops_router(http.clone()),
+                    spare: http::spare_router(http),
+                },
+                tls: None,
+                bounds: Bounds {
+                    max_connections: OPS_CONNECTIONS,
+                    ..bounds.clone()
+                },
+                // Of its own, so that it can be seen when all is used up.
+                memory: Budget::new(OPS_MEMORY),
+            }
         });
-        let own_ops = own_ops.map(|http| Doors {
-            all: http::ops_router(http.clone()),
-            spare: http::spare_router(http),
-        });
-        let ops = ops_listener.zip(own_ops);
-        let doors = Doors {
-            all: http::router(http.clone()),
-            spare: http::spare_router(http),
+        let listening = Listening {
+            listener,
+            doors: Doors {
+                all: http::router(http.clone()),
+                spare: http::spare_router(http),
+            },
+            tls: server.tls,
+            bounds,
+            memory: config.limits.memory.clone(),
         };
         Ok(Self {
             gateway,
-            reloader,
-            doors,
-            listener,
+            reloader: Arc::new(reloader),
+            listening,
             ops,
-            tls,
-            bounds,
-            memory,
-            fatal,
-            drain_delay,
-            shutdown_grace,
-            pace,
+            fatal: opened.fatal,
+            drain_delay: server.drain_delay,
+            limits: config.limits,
         })
     }
 
@@ -251,14 +237,12 @@ impl App {
     /// # Errors
     /// The operating system does not say.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.listening.listener.local_addr()
     }
 
     /// The address of the ops listener, if there is one.
     pub fn ops_address(&self) -> Option<SocketAddr> {
-        self.ops
-            .as_ref()
-            .and_then(|(listener, _)| listener.local_addr().ok())
+        self.ops.as_ref()?.listener.local_addr().ok()
     }
 
     /// The counter of dropped log lines.
@@ -285,46 +269,23 @@ impl App {
     ) -> Result<(), Error> {
         let ends = Ends::default();
         let open = self.gateway.base.metrics.connections.clone();
-        let ops_bounds = Bounds {
-            max_connections: OPS_CONNECTIONS,
-            ..self.bounds.clone()
+        let serving = {
+            let serve = |at| serve::serve(at, ends.clone(), open.clone());
+            let (all, ops) = (serve(self.listening), self.ops.map(serve));
+            async {
+                let ops = async { if let Some(ops) = ops { ops.await } else { 0 } };
+                let (all, ops) = tokio::join!(all, ops);
+                all + ops
+            }
         };
-        let ops = self.ops.map(|(listener, doors)| {
-            // Of its own, so that it can be seen when all is used up.
-            let memory = Budget::new(OPS_MEMORY);
-            serve::serve(
-                listener,
-                doors,
-                None,
-                ops_bounds,
-                memory,
-                ends.clone(),
-                open.clone(),
-            )
-        });
-        let (bounds, memory) = (self.bounds, self.memory);
-        let serving = serve::serve(
-            self.listener,
-            self.doors,
-            self.tls,
-            bounds,
-            memory,
-            ends.clone(),
-            open,
-        );
-        let serving = async {
-            let ops = async { if let Some(ops) = ops { ops.await } else { 0 } };
-            let (all, ops) = tokio::join!(serving, ops);
-            all + ops
-        };
-        let mut loops = loops::begin(&self.gateway, self.pace, &stop);
+        let mut loops = loops::begin(&self.gateway, self.limits.pace, &stop);
         let mut serving = tokio::spawn(serving);
         let broken = tokio::select! {
             biased;
             () = self.fatal.cancelled() => return Err(Error::StoreFailed),
             () = stop.cancelled() => None,
             // These end only when they are told to.
-            _ = &mut serving => return Err(Error::Serve),
+            _ = &mut serving => return Err(Error::Other("serving failed".into())),
             ended = loops.join_next() => Some(ended),
         };
         if let Some(ended) = &broken {
@@ -352,7 +313,7 @@ impl App {
             std::future::pending::<()>().await;
         };
         let ending = async {
-            let grace_is_over = Instant::now() + self.shutdown_grace;
+            let grace_is_over = Instant::now() + self.limits.shutdown_grace;
             self.gateway.shut_down().await;
             loops.abort_all();
             // Until then each open connection may have one more request, and is told with its answer.
@@ -378,7 +339,7 @@ impl App {
         }
         tracing::info!("oncegate has stopped");
         if broken.is_some() {
-            Err(Error::Loop)
+            Err(Error::Other(LOOP_ENDED.into()))
         } else {
             Ok(())
         }
@@ -393,44 +354,30 @@ struct Opened {
     /// Calls of an earlier run that recovery settled at the start.
     left_over: usize,
     instance: InstanceId,
-    pace: Pace,
     records: Arc<dyn Store>,
-    store: StoreAt,
-    server: Server,
-    tokens: Vec<Token>,
-    mcp: Settings,
-    written: Written,
+    /// What the gateway has not taken out of it.
+    config: Config,
 }
 
 /// Opens the store, and settles leftover calls.
 ///
 /// # Errors
 /// Says which part could not be had.
-async fn open(config: Config) -> Result<Opened, Error> {
+async fn open(mut config: Config) -> Result<Opened, Error> {
     // Only the first call of a process has an effect; any provider will do.
     drop(rustls::crypto::ring::default_provider().install_default());
     for warning in config.warnings_at(gateway::local_time()) {
         tracing::warn!("{warning}");
     }
-    let (fatal, pace) = (CancellationToken::new(), config.limits.pace);
+    let fatal = CancellationToken::new();
     let instance = gateway::new_instance();
     let store: Arc<dyn Store> = match &config.store {
         StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
         StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
     };
-    let records = encrypt(store, config.store_keys);
-    let downstream = downstream(&config.tools, &config.upstreams, config.server.max_result)?;
-    let gateway = Arc::new(Gateway::new(Parts {
-        store: records.clone(),
-        downstream,
-        tools: config.tools,
-        metrics: Arc::new(Metrics::new()),
-        instance,
-        limits: config.limits,
-        upstreams: config.upstreams,
-        reconciliations: config.reconciliations,
-        webhook: config.webhook,
-    }));
+    let records = encrypt(store, config.store_keys.take());
+    let gateway = gateway_over(records.clone(), instance, &mut config)?;
+    let gateway = Arc::new(gateway);
     gateway.base.set_tenants(Caller::tenants(&config.tokens));
     let is_remote = matches!(config.store, StoreAt::Redis(_));
     let left_over = take_up(&gateway, is_remote).await?;
@@ -439,13 +386,8 @@ async fn open(config: Config) -> Result<Opened, Error> {
         fatal,
         left_over,
         instance,
-        pace,
         records,
-        store: config.store,
-        server: config.server,
-        tokens: config.tokens,
-        mcp: config.mcp,
-        written: config.written,
+        config,
     })
 }
 
@@ -469,7 +411,7 @@ pub(crate) async fn take_up(gateway: &Gateway, is_remote: bool) -> Result<usize,
     match gateway.recipes.learn_recipes().await {
         // Nothing is claimed before they are written down; that is tried again and again.
         Ok(()) | Err(RecipesError::Store(_)) => {}
-        Err(error @ RecipesError::TooMany(_)) => return Err(Error::Recipes(error)),
+        Err(error @ RecipesError::TooMany(_)) => return Err(Error::Other(error.to_string())),
     }
     gateway.upstreams.remember();
 

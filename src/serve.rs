@@ -96,54 +96,56 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// A listener, and how its connections are served.
+pub struct Listening {
+    pub listener: TcpListener,
+    pub doors: Doors,
+    pub tls: Option<Tls>,
+    pub bounds: Bounds,
+    pub memory: Budget,
+}
+
 /// Serves until it is stopped and every connection has ended.
 ///
 /// `open` counts the connections. Returns how many were cut.
-pub async fn serve(
-    listener: TcpListener,
-    doors: Doors,
-    tls: Option<Tls>,
-    bounds: Bounds,
-    budget: Budget,
-    ends: Ends,
-    open: IntGauge,
-) -> usize {
+pub async fn serve(listening: Listening, ends: Ends, open: IntGauge) -> usize {
     let connections = TaskTracker::new();
-    let builders = [builder(false), builder(true)];
-    let places = Arc::new(Places::new(&bounds, budget));
-    let host = Arc::new(Host {
-        builders,
+    let Listening {
+        listener,
         doors,
         tls,
         bounds,
-        ends: ends.clone(),
+        memory,
+    } = listening;
+    let host = Arc::new(Host {
+        builders: [builder(false), builder(true)],
+        doors,
+        tls,
+        places: Places::new(&bounds, memory),
+        bounds,
+        ends,
         open,
-        places: places.clone(),
     });
-    while let Some((stream, address, place)) = next(&listener, &places, &ends.stop).await {
+    while let Some((stream, address, place)) = next(&listener, &host).await {
         connections.spawn(host.clone().host(stream, address, place));
     }
     for (stream, address) in last_of(listener) {
-        connections.spawn(host.clone().host(stream, address, places.now()));
+        connections.spawn(host.clone().host(stream, address, host.places.now()));
     }
     connections.close();
     tokio::select! {
         () = connections.wait() => 0,
-        () = ends.cut.cancelled() => connections.len(),
+        () = host.ends.cut.cancelled() => connections.len(),
     }
 }
 
 /// The next connection with its place; `None`: it is time to stop.
-async fn next(
-    listener: &TcpListener,
-    places: &Places,
-    stop: &CancellationToken,
-) -> Option<(TcpStream, IpAddr, Place)> {
+async fn next(listener: &TcpListener, host: &Host) -> Option<(TcpStream, IpAddr, Place)> {
     tokio::select! {
         biased;
-        () = stop.cancelled() => None,
+        () = host.ends.stop.cancelled() => None,
         next = async {
-            let place = places.some().await;
+            let place = host.places.some().await;
             let (stream, address) = loop {
                 match listener.accept().await {
                     Ok((stream, address)) => break (stream, address.ip()),
@@ -154,8 +156,8 @@ async fn next(
                     }
                 }
             };
-            // Meanwhile there may be a better one.
-            (stream, address, places.better(place))
+            // An ordinary place may have become free meanwhile.
+            (stream, address, host.places.better(place))
         } => Some(next),
     }
 }
@@ -176,12 +178,11 @@ fn last_of(listener: TcpListener) -> Vec<(TcpStream, IpAddr)> {
         }
     }
     drop(listener);
-    let taken = last
-        .into_iter()
-        .filter(|(stream, _)| stream.set_nonblocking(true).is_ok());
-    taken
-        .filter_map(|(stream, address)| Some((TcpStream::from_std(stream).ok()?, address)))
-        .collect()
+    let taken = last.into_iter().filter_map(|(stream, address)| {
+        stream.set_nonblocking(true).ok()?;
+        Some((TcpStream::from_std(stream).ok()?, address))
+    });
+    taken.collect()
 }
 
 fn is_of_one_connection(error: &std::io::Error) -> bool {
@@ -198,18 +199,11 @@ struct Host {
     bounds: Bounds,
     ends: Ends,
     open: IntGauge,
-    places: Arc<Places>,
+    places: Places,
 }
 
 /// An open connection, counted until this is dropped.
 struct Open<'a>(&'a IntGauge);
-
-impl<'a> Open<'a> {
-    fn count(open: &'a IntGauge) -> Self {
-        open.inc();
-        Self(open)
-    }
-}
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
@@ -223,7 +217,7 @@ fn builder(is_spare: bool) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // The watch knows better, also about silence before the first byte.
+        // `Watch` has timeouts of its own, which also cover silence before the first byte.
         .header_read_timeout(None)
         .keep_alive(!is_spare)
         .max_buf_size(MAX_HEAD)
@@ -243,7 +237,8 @@ fn builder(is_spare: bool) -> Builder<TokioExecutor> {
 
 impl Host {
     async fn host(self: Arc<Self>, stream: TcpStream, address: IpAddr, place: Place) {
-        let _open = Open::count(&self.open);
+        self.open.inc();
+        let _open = Open(&self.open);
         let Some((place, listing)) = self.places.settle(place, address).await else {
             return;
         };
@@ -285,19 +280,19 @@ impl Host {
         let seen = watch.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let under_way = UnderWay::begin(&seen);
-            seen.is_multiplexed(request.version() == Version::HTTP_2);
+            seen.set_multiplexed(request.version() == Version::HTTP_2);
             served.clone().answer(request, under_way)
         });
         let (coming, going) = (watch.clone(), watch.clone());
         let (connection, has_no_room) = (listing.connection.clone(), listing.gives_way.clone());
         let stream = InspectReader::new(stream, move |read: &[u8]| {
-            coming.came(!read.is_empty());
+            coming.note_read(!read.is_empty());
             if connection.head_grows(read.len()).is_err() {
                 has_no_room.cancel();
             }
         });
         let stream = TokioIo::new(InspectWriter::new(stream, move |written: &[u8]| {
-            going.went(written.len())
+            going.note_written(written.len())
         }));
         let builder = &self.builders[usize::from(place.is_spare)];
         let mut connection = pin!(builder.serve_connection(stream, service));
@@ -312,10 +307,10 @@ impl Host {
                     return;
                 }
                 () = self.ends.cut.cancelled() => return,
-                // It had its time to end.
+                // The connection had its time to end.
                 () = watch.has_been_idle_for(LAST_WORDS), if is_ending => return,
                 // By HTTP/1 only an answer can say it: a request may be on its way while nothing is heard.
-                () = async { self.ends.stop.cancelled().await; watch.is_found_multiplexed().await },
+                () = async { self.ends.stop.cancelled().await; watch.becomes_multiplexed().await },
                     if !is_told => {
                     connection.as_mut().graceful_shutdown();
                     is_told = true;
@@ -360,11 +355,16 @@ impl Served {
     ) -> Result<Response<Watched>, h2::Error> {
         let version = request.version();
         let (mut response, charge) = match self.connection.begin().await {
-            // It was not looked at, and may be sent again.
+            // The request was not read, so the client may send it again.
             Err(_) if version == Version::HTTP_2 => return Err(h2::Reason::REFUSED_STREAM.into()),
             Err(_) => (self.refuse(request.map(|_| Body::empty())).await, None),
             Ok(guest) => {
-                let mut request = request.map(|body| Body::new(Metered::new(body, guest.clone())));
+                let mut request = request.map(|body| {
+                    Body::new(Metered {
+                        body,
+                        guest: guest.clone(),
+                    })
+                });
                 request.extensions_mut().insert(guest.clone());
                 let Ok(response) = TowerToHyperService::new(self.doors.clone())
                     .call(request)
@@ -393,7 +393,7 @@ impl Served {
         Ok(response.map(|body| Watched::new(body, charge, under_way)))
     }
 
-    /// The answer without memory for it: 429, or an ops route.
+    /// Answers a request for which there is no memory: with 429, or by an ops route.
     async fn refuse(&self, request: Request<Body>) -> Response<Body> {
         let Ok(refused) = TowerToHyperService::new(self.spare.clone())
             .call(request)

@@ -25,35 +25,24 @@ pub fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> Jo
             let ($gateway, stop, period) = (gateway.clone(), stop.clone(), $period);
             loops.spawn(async move {
                 while pause(period, &stop).await {
-                    $work;
+                    let _done = $work;
                 }
             });
         };
     }
-    every!(pace.recover_every, |g| drop(
-        g.lost.recover_all(g.now()).await
-    ));
+    let (recover, look) = (pace.recover_every, pace.look_every);
+    every!(recover, |g| g.lost.recover_all(g.now()).await);
     // A loop of its own: recovery does not wait for deletions.
-    every!(pace.recover_every, |g| drop(g.prune_all().await));
-    every!(pace.recover_every, |g| drop(
-        g.recipes.keep_recipes_once(g.now()).await
-    ));
-    every!(pace.recover_every, |g| g.status.count_frozen().await);
-    every!(LOOK_AT_PAUSES_EVERY, |g| drop(
-        g.pauses.look_at_pauses().await
-    ));
+    every!(recover, |g| g.prune_all().await);
+    every!(recover, |g| g.recipes.keep_recipes_once(g.now()).await);
+    every!(recover, |g| g.status.count_frozen().await);
+    every!(LOOK_AT_PAUSES_EVERY, |g| g.pauses.look_at_pauses().await);
     every!(pace.count_every, |g| g.duplicates.write_duplicates().await);
     every!(gateway::SAMPLE_EVERY, |g| g.samples.take_samples(g.now()));
-    every!(pace.look_every, |g| drop(
-        g.saga_worker.begin_saga_work(g.now()).await
-    ));
-    every!(pace.look_every, |g| drop(
-        g.reconciler.reconcile_due(g.now()).await
-    ));
-    every!(pace.look_every, |g| drop(
-        g.anomalies.work_on_anomalies_once(g.now()).await
-    ));
-    loops.spawn(recheck(gateway.clone(), pace.look_every, stop.clone()));
+    every!(look, |g| g.saga_worker.begin_saga_work(g.now()).await);
+    every!(look, |g| g.reconciler.reconcile_due(g.now()).await);
+    every!(look, |g| g.anomalies.work_on_anomalies_once(g.now()).await);
+    loops.spawn(recheck(gateway.clone(), look, stop.clone()));
     loops
 }
 

@@ -60,16 +60,13 @@ impl Reloader {
         }
         let changed = self.written.differing(&config.written);
         let reconciliations = self.reloaded(&config.reconciliations, &changed);
-        let is_taken_over = |key: &&str| {
-            reconciliations.iter().any(|of| {
-                let of = setting_of(key, &of.name);
-                of.is_some_and(|rest| is_reloaded(rest, &RELOADED_OF_RECONCILIATION))
-            })
-        };
-        let restart = changed.iter().copied();
-        let restart = restart.filter(|key| !is_reloaded(key, &RELOADED) && !is_taken_over(key));
-        let mut restart: Vec<&str> = restart.collect();
-        // One certificate can stand for another, but not for none.
+        let mut restart = changed;
+        restart.retain(|key| {
+            let mut taken_over = reconciliations.iter();
+            let is_taken_over = taken_over.any(|of| setting_of(key, &of.name).is_some());
+            !is_reloaded(key, &RELOADED) && !is_taken_over
+        });
+        // A reload can replace a certificate, but not turn TLS on or off.
         if config.server.tls.is_some() != self.tls.is_some() {
             restart.push("server.tls");
         }
@@ -122,7 +119,7 @@ impl Reloader {
 
     /// Settings that fit together in the file but do not fit the running gateway.
     fn misfits(&self, config: &Config) -> Vec<String> {
-        // That of sagas stays as it was until a restart.
+        // `sagas.retention` stays as it was until a restart.
         let shorter = retention_mistakes(self.gateway.base.saga_policy(), &config.tools);
         let mut mistakes: Vec<String> = shorter
             .iter()

@@ -1,19 +1,20 @@
 //! `oncegate wrap`: one MCP server that is a program, for one client on standard input, with a store of its own.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Opened, loops, open};
+use super::{Error, LOOP_ENDED, Opened, loops, open};
 use crate::config::{Config, Environment, StoreAt};
 use crate::downstream::Program;
 use crate::http::{self, Http, MaxBody, Ops, Tokens, stdio};
@@ -29,41 +30,86 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How much input is read before the store is open, in bytes.
 const AHEAD: usize = 256 << 10;
 
+/// The options of `oncegate wrap`.
+#[derive(Args)]
+pub struct WrapOptions {
+    /// A file or a Redis instead of a file for this command and folder. A Redis needs --name.
+    #[arg(long)]
+    store: Option<String>,
+    /// The server's name in keys and in the ledger. Default: made of the command and the folder.
+    #[arg(long)]
+    name: Option<String>,
+    /// How long the same arguments count as a repetition.
+    #[arg(long, value_name = "TIME", default_value = "10m")]
+    dedup_window: String,
+    /// How long a call may take; at most the window of repetitions.
+    #[arg(long, value_name = "TIME", default_value = "2m")]
+    timeout: String,
+    /// Count every tool as a write, also if its annotations say that it only reads.
+    #[arg(long)]
+    distrust_annotations: bool,
+    /// The level of log lines on standard error.
+    #[arg(long, default_value = "warn")]
+    pub log_level: String,
+    /// The server's program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
 /// The command to wrap, and its settings.
-#[derive(Clone)]
 pub struct Wrapped {
-    /// The program and its arguments.
-    pub command: Vec<String>,
+    options: WrapOptions,
     /// The whole environment of the program.
-    pub environment: Vec<(String, String)>,
+    environment: Environment,
     /// The folder in which it runs: another folder is another server.
-    pub folder: PathBuf,
-    /// The name under which its calls are kept; `None`: one made of the command and the folder.
-    pub name: Option<String>,
-    /// A Redis or a file, instead of a file of its own in `data`.
-    pub store: Option<String>,
+    folder: PathBuf,
     /// Where the files of wrapped servers lie.
-    pub data: PathBuf,
-    /// How long a derived key is remembered, and the timeout of a call.
-    pub dedup_window: Option<String>,
-    pub timeout: Option<String>,
-    /// Whether a tool reads if its annotations say so.
-    pub trusts_annotations: bool,
+    data: PathBuf,
 }
 
 impl Wrapped {
+    /// # Errors
+    /// A name or a folder for the calls is missing.
+    pub fn new(
+        options: WrapOptions,
+        environment: Environment,
+        folder: PathBuf,
+    ) -> Result<Self, &'static str> {
+        let store = options.store.as_deref();
+        if store.is_some_and(is_redis) && options.name.is_none() {
+            return Err("a Redis needs --name: by it other machines know the same server");
+        }
+        let of_user = if cfg!(target_os = "macos") {
+            "Library/Application Support"
+        } else {
+            ".local/share"
+        };
+        let data = environment.get("XDG_DATA_HOME").map(PathBuf::from);
+        let data = data.filter(|folder| folder.is_absolute());
+        let home = environment.get("HOME").map(Path::new);
+        let data = data.or_else(|| Some(home?.join(of_user)));
+        let data = data.ok_or("neither XDG_DATA_HOME nor HOME is set; --store names a file")?;
+        Ok(Self {
+            options,
+            environment,
+            folder,
+            data: data.join("oncegate/wrap"),
+        })
+    }
+
     /// The name of the server in keys and in the ledger.
-    pub fn name(&self) -> String {
-        if let Some(name) = &self.name {
+    fn name(&self) -> String {
+        let WrapOptions { name, command, .. } = &self.options;
+        if let Some(name) = name {
             return name.clone();
         }
         let mut digest = Sha256::new();
-        for part in &self.command {
+        for part in command {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
         }
         digest.update(self.folder.as_os_str().as_encoded_bytes());
-        let program = self.command.first().map(Path::new);
+        let program = command.first().map(Path::new);
         let stem = program.and_then(Path::file_stem);
         let stem = stem.map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         let plain = |char: &char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
@@ -73,43 +119,30 @@ impl Wrapped {
         format!("{stem}-{}", hex::encode(&digest.finalize()[..6]))
     }
 
-    /// The configuration over this store.
+    /// The configuration over the store at this URL.
     ///
     /// # Errors
     /// Something of it cannot be read.
-    fn config(&self, store: &Place) -> Result<Config, Error> {
+    fn config(&self, store: &str) -> Result<Config, Error> {
         let quoted = |text: &str| Value::from(text).to_string();
-        let times = [
-            ("dedup_window", &self.dedup_window),
-            ("timeout", &self.timeout),
-        ];
-        let times = times
-            .into_iter()
-            .filter_map(|(key, time)| Some(format!("{key} = {}\n", quoted(time.as_ref()?))));
-        let times: String = times.collect();
-        let url = match store {
-            Place::File(_) => "sqlite:oncegate.db",
-            Place::Url(url) => url,
-        };
         let text = format!(
             "[server]\nmax_body = \"8MiB\"\nmax_result = \"8MiB\"\nmax_memory = \"4GiB\"\n\
              shutdown_grace = \"130s\"\n[store]\nurl = {}\n[upstreams.{}]\ncommand = [\"set below\"]\n\
-             trust_annotations = {}\n{times}",
-            quoted(url),
+             trust_annotations = {}\ndedup_window = {}\ntimeout = {}\n",
+            quoted(store),
             quoted(&self.name()),
-            self.trusts_annotations
+            !self.options.distrust_annotations,
+            quoted(&self.options.dedup_window),
+            quoted(&self.options.timeout)
         );
         let mut config = Config::read(&text, &Environment::new()).map_err(|mistakes| {
             let mistakes = mistakes.into_iter().map(|mistake| mistake.message);
-            Error::Wrap(mistakes.collect::<Vec<_>>().join("\n"))
+            Error::Other(mistakes.collect::<Vec<_>>().join("\n"))
         })?;
         config.limits.max_remembered = MAX_REMEMBERED;
-        if let Place::File(path) = store {
-            config.store = StoreAt::Sqlite(path.clone());
-        }
         let program = Arc::new(Program {
-            command: self.command.clone(),
-            environment: self.environment.clone(),
+            command: self.options.command.clone(),
+            environment: self.environment.clone().into_iter().collect(),
             shows_errors: true,
         });
         for upstream in &mut config.upstreams {
@@ -128,24 +161,27 @@ impl Wrapped {
         &self,
         tell: &impl Fn(String),
         gone: &CancellationToken,
-    ) -> Result<(Opened, Draining), Error> {
-        if let Some(store) = &self.store {
-            if store.starts_with("redis://") || store.starts_with("rediss://") {
-                let opened = open(self.config(&Place::Url(store.clone()))?).await?;
-                tell(format!("calls are kept in {}", opened.store));
-                return Ok((opened, Draining(None)));
+    ) -> Result<(Opened, Option<Draining>), Error> {
+        if let Some(store) = &self.options.store {
+            if is_redis(store) {
+                let opened = open(self.config(store)?).await?;
+                tell(format!("calls are kept in {}", opened.config.store));
+                return Ok((opened, None));
             }
             let path = PathBuf::from(store);
             return match self.open_file(&path, gone).await? {
                 (Some(opened), _) => {
                     tell(format!("calls are kept in {}", path.display()));
-                    Ok((opened, Draining::of(&path)))
+                    Ok((opened, Some(Draining::of(&path))))
                 }
                 (None, _) => Err(Error::Sqlite(sqlite::OpenError::InUse(path))),
             };
         }
-        let wrong = |error: io::Error| Error::Wrap(format!("{}: {error}", self.data.display()));
-        private_folder(&self.data).map_err(wrong)?;
+        let wrong = |error: io::Error| Error::Other(format!("{}: {error}", self.data.display()));
+        // Only its user may see what is kept of calls.
+        let mut folder = DirBuilder::new();
+        let made = folder.recursive(true).mode(0o700).create(&self.data);
+        made.map_err(wrong)?;
         let (mut chosen, mut others): (Option<(Opened, PathBuf)>, _) = (None, 0);
         for number in 1..=MAX_FILES {
             let path = self.data.join(format!("{}-{number}.db", self.name()));
@@ -173,12 +209,12 @@ impl Wrapped {
             }
         }
         let (opened, path) = chosen
-            .ok_or_else(|| Error::Wrap(format!("{MAX_FILES} clients run this command already")))?;
+            .ok_or_else(|| Error::Other(format!("{MAX_FILES} clients run this command already")))?;
         tell(format!("calls are kept in {}", path.display()));
         if others > 0 {
             tell("another client runs the same command: they do not see each other's calls".into());
         }
-        Ok((opened, Draining::of(&path)))
+        Ok((opened, Some(Draining::of(&path))))
     }
 
     /// Opens a file; `None`: another process has it and takes calls.
@@ -192,7 +228,9 @@ impl Wrapped {
         let (draining, patience) = (Draining::of(path), Instant::now() + PATIENCE);
         let mut has_waited = false;
         loop {
-            match open(self.config(&Place::File(path.to_owned()))?).await {
+            let mut config = self.config("sqlite:oncegate.db")?;
+            config.store = StoreAt::Sqlite(path.to_owned());
+            match open(config).await {
                 Ok(opened) => {
                     draining.end();
                     return Ok((Some(opened), has_waited));
@@ -204,7 +242,7 @@ impl Wrapped {
                     tokio::select! {
                         () = sleep(LOOK_AGAIN) => {}
                         () = gone.cancelled() => {
-                            return Err(Error::Wrap("the client is gone".into()));
+                            return Err(Error::Other("the client is gone".into()));
                         }
                     }
                 }
@@ -213,14 +251,6 @@ impl Wrapped {
             }
         }
     }
-}
-
-/// Makes a folder that only its user sees.
-fn private_folder(path: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
 }
 
 /// Whether a store has calls whose outcome is unknown.
@@ -232,36 +262,31 @@ async fn has_unknown(opened: &Opened) -> bool {
     })
 }
 
-enum Place {
-    File(PathBuf),
-    Url(String),
+fn is_redis(store: &str) -> bool {
+    store.starts_with("redis://") || store.starts_with("rediss://")
 }
 
-/// A file which says that the store's holder is draining; a Redis has none.
-struct Draining(Option<PathBuf>);
+/// A file which says that the holder of the store's file is draining.
+struct Draining(PathBuf);
 
 impl Draining {
     fn of(store: &Path) -> Self {
         let mut path = store.as_os_str().to_owned();
         path.push(".draining");
-        Self(Some(path.into()))
+        Self(path.into())
     }
 
     // If it cannot be made, another client takes another file. A link in its place is not followed.
     fn begin(&self) {
-        if let Some(path) = &self.0 {
-            File::create_new(path).ok();
-        }
+        File::create_new(&self.0).ok();
     }
 
     fn is_there(&self) -> bool {
-        self.0.as_ref().is_some_and(|path| path.exists())
+        self.0.exists()
     }
 
     fn end(&self) {
-        if let Some(path) = &self.0 {
-            std::fs::remove_file(path).ok();
-        }
+        std::fs::remove_file(&self.0).ok();
     }
 }
 
@@ -298,18 +323,16 @@ pub async fn wrap(
     stop: CancellationToken,
     at_once: CancellationToken,
 ) -> Result<(), Error> {
-    drop(rustls::crypto::ring::default_provider().install_default());
     let gone = stop.child_token();
     let input = ahead(input, gone.clone());
     let (opened, draining) = wrapped.open(&tell, &gone).await?;
     let Opened {
         gateway,
         fatal,
-        server,
-        mcp,
-        pace,
+        config,
         ..
     } = opened;
+    let server = config.server;
     let (ops, _) = Ops::of(None, false);
     let http = Http {
         gateway: gateway.clone(),
@@ -318,26 +341,26 @@ pub async fn wrap(
             bytes: server.max_body,
             time: server.body_timeout,
         },
-        mcp: Arc::new(mcp),
+        mcp: Arc::new(config.mcp),
         ops,
         is_tls: false,
     };
     let path = format!("/mcp/{}", wrapped.name());
     let path = path
         .parse()
-        .map_err(|_| Error::Wrap(format!("{path:?} is no path")))?;
-    let drains = || draining.begin();
+        .map_err(|_| Error::Other(format!("{path:?} is no path")))?;
+    let drains = || draining.iter().for_each(Draining::begin);
     let door = http::upstream_router(http);
     let serving = stdio::serve(door, path, server.max_body, input, output, &stop, drains);
     let end_loops = CancellationToken::new();
-    let mut loops = loops::begin(&gateway, pace, &end_loops);
+    let mut loops = loops::begin(&gateway, config.limits.pace, &end_loops);
     let ended = tokio::select! {
         biased;
         () = fatal.cancelled() => return Err(Error::StoreFailed),
         () = at_once.cancelled() => Ok(()),
         () = serving => Ok(()),
         // These end only when they are told to.
-        _ = loops.join_next() => Err(Error::Loop),
+        _ = loops.join_next() => Err(Error::Other(LOOP_ENDED.into())),
     };
     drains();
     end_loops.cancel();
@@ -357,6 +380,6 @@ pub async fn wrap(
         () = hurrying => {}
         () = fatal.cancelled() => return Err(Error::StoreFailed),
     }
-    draining.end();
+    draining.iter().for_each(Draining::end);
     ended
 }

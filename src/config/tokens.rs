@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use clap::Args;
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
@@ -19,14 +20,21 @@ const PREFIX: &str = "og_";
 /// Largest rate: a gateway does not serve more in a second.
 const MAX_RATE: u32 = 1_000_000;
 
-/// A token to be made.
-#[derive(Debug)]
+/// A token to be made, as given on the command line.
+#[derive(Debug, Args)]
 pub struct NewToken {
-    /// For logs and the ledger.
-    pub name: String,
-    pub tenant: String,
-    pub scopes: Vec<String>,
-    pub expires: Option<String>,
+    /// For logs and the ledger. Two tokens of one name may be valid at once, while one replaces the other.
+    #[arg(long)]
+    name: String,
+    /// The tenant that its calls belong to.
+    #[arg(long)]
+    tenant: String,
+    /// call, call:TOOL, read or admin; may be given several times.
+    #[arg(long = "scope", required = true)]
+    scopes: Vec<String>,
+    /// When it expires, like 2027-01-01T00:00:00Z. Default: never.
+    #[arg(long)]
+    expires: Option<String>,
 }
 
 impl NewToken {

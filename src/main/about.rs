@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::Arguments;
+use super::{Arguments, Failure};
 
 /// The version. `make install` and `make dist` put the commit behind it.
 pub(super) const VERSION: &str = match option_env!("ONCEGATE_VERSION") {
@@ -29,7 +29,7 @@ pub(super) fn completions(shell: Shell) -> String {
 ///
 /// # Errors
 /// A page cannot be written.
-pub(super) fn manual(folder: &Path) -> Result<(), String> {
-    clap_mangen::generate_to(Arguments::command(), folder)
-        .map_err(|error| format!("{}: {error}", folder.display()))
+pub(super) fn manual(folder: &Path) -> Result<(), Failure> {
+    let written = clap_mangen::generate_to(Arguments::command(), folder);
+    written.map_err(|error| format!("{}: {error}", folder.display()).into())
 }

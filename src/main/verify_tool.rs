@@ -8,7 +8,7 @@ use clap::Args;
 use oncegate::app::{self, TrialOptions, TrialPlan};
 use oncegate::core::trial::Verdict;
 
-use super::{complain, read, say};
+use super::{Failure, complain, read, say};
 
 /// The exit status if a declared setting was refuted.
 const REFUTED: u8 = 2;
@@ -35,12 +35,12 @@ impl VerifyTool {
     ///
     /// # Errors
     /// The options are wrong, the person does not consent, or the trial shows nothing.
-    pub(super) fn run(self) -> Result<ExitCode, String> {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let plan = TrialPlan::new(read(&self.config)?, self.options)?;
         if !self.yes {
             ask(&plan.warning())?;
         }
-        let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+        let runtime = tokio::runtime::Runtime::new()?;
         // Without --json each exchange is printed at once, so that an interrupted trial has shown what it did.
         let mut held = String::new();
         let mut tell = |exchange: &str| {
@@ -70,19 +70,17 @@ impl VerifyTool {
 ///
 /// # Errors
 /// No terminal, or the answer is not "yes".
-fn ask(warning: &str) -> Result<(), String> {
+fn ask(warning: &str) -> Result<(), Failure> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        return Err(format!(
-            "{warning}Nothing was sent: there is no terminal to ask at. --yes says that it may be done."
-        ));
+        let why =
+            "Nothing was sent: there is no terminal to ask at. --yes says that it may be done.";
+        return Err(format!("{warning}{why}").into());
     }
     complain(format!("{warning}Type yes to go on: "));
     std::io::stderr().flush().ok();
     let mut answer = String::new();
-    stdin
-        .read_line(&mut answer)
-        .map_err(|error| error.to_string())?;
+    stdin.read_line(&mut answer)?;
     if answer.trim() == "yes" {
         return Ok(());
     }

@@ -14,14 +14,8 @@ const PART: usize = 64;
 
 /// The body, and the account that it is charged to.
 pub(super) struct Metered {
-    body: Incoming,
-    guest: Guest,
-}
-
-impl Metered {
-    pub(super) fn new(body: Incoming, guest: Guest) -> Self {
-        Self { body, guest }
-    }
+    pub(super) body: Incoming,
+    pub(super) guest: Guest,
 }
 
 impl http_body::Body for Metered {

@@ -124,8 +124,7 @@ pub(super) struct Place {
 }
 
 /// Which connection was told to give way, and when.
-#[derive(Default)]
-struct AskedToLeave(Option<(usize, Instant)>);
+type AskedToLeave = Option<(usize, Instant)>;
 
 /// The listing of a connection; dropped, it ends.
 pub(super) struct Listing {
@@ -163,7 +162,7 @@ impl Places {
     /// A place, an ordinary one if there is one. If there is none at all, another connection is
     /// closed.
     pub(super) async fn some(&self) -> Place {
-        let mut asked = AskedToLeave::default();
+        let mut asked = None;
         loop {
             tokio::select! {
                 biased;
@@ -206,7 +205,7 @@ impl Places {
     ) -> Option<(Place, Listing)> {
         let client =
             (!self.proxies.iter().any(|proxy| proxy.holds(address))).then(|| client(address));
-        let mut asked = AskedToLeave::default();
+        let mut asked = None;
         if place.is_spare && self.close_one(&mut asked, |listed| !listed.is_spare) {
             let held = tokio::time::timeout(GIVES_WAY, self.ordinary.clone().acquire_owned()).await;
             if let Ok(Ok(held)) = held {
@@ -218,20 +217,19 @@ impl Places {
         }
         let until = Instant::now() + GIVES_WAY;
         while !place.is_spare {
-            let is_one_too_many = client.is_some() && self.of(client) >= self.per_address;
+            let open = client.and_then(|client| lock(&self.open).clients.get(&client).copied());
+            let is_one_too_many = client.is_some() && open.unwrap_or_default() >= self.per_address;
             if !is_one_too_many && let Ok(connection) = Connection::open(&self.budget) {
                 return Some((place, self.list(client, false, connection)));
             }
-            let gave_way = if is_one_too_many {
-                self.close_one(&mut asked, |listed| {
-                    !listed.is_spare && listed.client == client
-                })
-            } else {
-                // A connection with a valid token is kept.
-                self.close_one(&mut asked, |listed| {
-                    !listed.is_spare && listed.connection.is_strange()
-                })
-            };
+            let gave_way = self.close_one(&mut asked, |listed| {
+                // For want of memory a connection with a valid token is kept.
+                let may_go = match is_one_too_many {
+                    true => listed.client == client,
+                    false => listed.connection.is_strange(),
+                };
+                !listed.is_spare && may_go
+            });
             if !gave_way || Instant::now() > until {
                 place = Place {
                     is_spare: true,
@@ -263,20 +261,13 @@ impl Places {
         }
     }
 
-    /// How many connections a client has.
-    fn of(&self, client: Option<IpAddr>) -> usize {
-        client
-            .and_then(|client| lock(&self.open).clients.get(&client).copied())
-            .unwrap_or_default()
-    }
-
     /// Closes the connection that has gone longest without a valid token.
     ///
     /// Only one of those that may give way, and only if that is long. Whether there was one. A connection that is serving a
     /// request with a valid token is none. One that was asked before has some time to go before another one is closed.
     fn close_one(&self, asked: &mut AskedToLeave, may_give_way: impl Fn(&Listed) -> bool) -> bool {
         let mut open = lock(&self.open);
-        if let Some((number, at)) = asked.0
+        if let Some((number, at)) = *asked
             && at.elapsed() < GIVES_WAY
             && open.leaving.contains_key(&number)
         {
@@ -295,7 +286,7 @@ impl Places {
             listed.gives_way.cancel();
             open.leaving.insert(number, listed);
         }
-        asked.0 = Some((number, Instant::now()));
+        *asked = Some((number, Instant::now()));
         true
     }
 }

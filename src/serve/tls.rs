@@ -1,6 +1,6 @@
 //! TLS: a certificate and its key from two PEM files, which can be read again while in use.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -46,9 +46,7 @@ impl std::fmt::Debug for Tls {
 }
 
 fn config(cert: &Path, key: &Path) -> Result<ServerConfig, Unfit> {
-    let named = |path: &Path, why: &dyn std::fmt::Display| {
-        format!("{}: {why}", PathBuf::from(path).display())
-    };
+    let named = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
     let chain =
         CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let chain = chain.map_err(|error| Unfit::Cert(named(cert, &error)))?;

@@ -17,7 +17,7 @@ use super::bounds::Bounds;
 use crate::budget::{self, Charge, Guest};
 
 /// Most bytes of a ping or an acknowledgement.
-const PLEASANTRIES: usize = 64;
+const MAX_PING_BYTES: usize = 64;
 
 /// The watch of one connection.
 pub(super) struct Watch {
@@ -75,7 +75,7 @@ impl Watch {
     }
 
     /// Notes that bytes were read, or the end of them.
-    pub(super) fn came(&self, is_something: bool) {
+    pub(super) fn note_read(&self, is_something: bool) {
         let mut state = self.state();
         if is_something && state.under_way == 0 && state.head_since.is_none() {
             state.head_since = Some(Instant::now());
@@ -86,22 +86,21 @@ impl Watch {
 
     /// Notes that so many bytes were written.
     ///
-    /// A few bytes between requests of many at once only say that both sides are there.
-    pub(super) fn went(&self, bytes: usize) {
+    /// On a multiplexed connection a few bytes are a ping, which is no sign of a request or an answer.
+    pub(super) fn note_written(&self, bytes: usize) {
         let mut state = self.state();
-        if !state.is_multiplexed || bytes > PLEASANTRIES {
+        if !state.is_multiplexed || bytes > MAX_PING_BYTES {
             state.wrote_at = Instant::now();
         }
     }
 
-    /// Says that bytes between requests may not begin a next one.
-    pub(super) fn is_multiplexed(&self, is_multiplexed: bool) {
-        self.state().is_multiplexed = is_multiplexed;
-        self.changed.notify_waiters();
+    /// Notes whether the connection is multiplexed: then bytes between requests may be pings.
+    pub(super) fn set_multiplexed(&self, is_multiplexed: bool) {
+        self.change(|state| state.is_multiplexed = is_multiplexed);
     }
 
-    /// Waits until a request shows that there may be many at once.
-    pub(super) async fn is_found_multiplexed(&self) {
+    /// Waits until a request shows that the connection is multiplexed.
+    pub(super) async fn becomes_multiplexed(&self) {
         let now = Instant::now();
         self.until(|state| state.is_multiplexed.then_some(now))
             .await;
@@ -121,7 +120,7 @@ impl Watch {
     pub(super) async fn expired(&self) {
         let (header_timeout, idle_timeout) = self.times;
         self.until(|state| match state.head_since {
-            // A call takes the time that it takes, and so does a long list.
+            // A call may run for long, and a long list may be made for long.
             _ if state.under_way > state.answers || state.making > 0 => None,
             _ if state.under_way > 0 => Some(state.wrote_at + idle_timeout),
             _ if !state.has_served => Some(state.idle_since + header_timeout),
@@ -142,7 +141,7 @@ impl Watch {
     async fn until(&self, time: impl Fn(&State) -> Option<Instant>) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Before looking: what changes after that is not missed.
+            // Registered before the state is read, so that no later change is missed.
             changed.as_mut().enable();
             let at = time(&self.state());
             if at.is_some_and(|at| at <= Instant::now()) {
@@ -154,12 +153,17 @@ impl Watch {
                     None => std::future::pending().await,
                 }
             };
-            // Meanwhile it may have become later.
+            // A change may have moved the time.
             tokio::select! {
                 () = reached => {}
                 () = changed => {}
             }
         }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.changed.notify_waiters();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -172,23 +176,21 @@ pub(super) struct UnderWay(Arc<Watch>);
 
 impl UnderWay {
     pub(super) fn begin(watch: &Arc<Watch>) -> Self {
-        let mut state = watch.state();
-        state.under_way += 1;
-        state.has_served = true;
-        state.head_since = None;
-        drop(state);
-        watch.changed.notify_waiters();
+        watch.change(|state| {
+            state.under_way += 1;
+            state.has_served = true;
+            state.head_since = None;
+        });
         Self(watch.clone())
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.under_way -= 1;
-        state.idle_since = Instant::now();
-        drop(state);
-        self.0.changed.notify_waiters();
+        self.0.change(|state| {
+            state.under_way -= 1;
+            state.idle_since = Instant::now();
+        });
     }
 }
 
@@ -207,13 +209,11 @@ impl Watched {
         charge: Option<(Guest, Arc<Charge>)>,
         under_way: UnderWay,
     ) -> Self {
-        let watch = &under_way.0;
-        let mut state = watch.state();
-        state.answers += 1;
-        // It may have been made for long.
-        state.wrote_at = Instant::now();
-        drop(state);
-        watch.changed.notify_waiters();
+        under_way.0.change(|state| {
+            state.answers += 1;
+            // Making the answer may have taken long.
+            state.wrote_at = Instant::now();
+        });
         Self {
             body,
             is_making: false,
@@ -224,25 +224,25 @@ impl Watched {
 
     /// Notes whether the next piece is being made now.
     fn makes(&mut self, is_making: bool) {
-        if is_making != self.is_making {
-            self.is_making = is_making;
-            let mut state = self.under_way.0.state();
-            state.making = if is_making {
-                state.making + 1
-            } else {
-                state.making - 1
-            };
-            state.wrote_at = Instant::now();
-            drop(state);
-            self.under_way.0.changed.notify_waiters();
+        if is_making == self.is_making {
+            return;
         }
+        self.is_making = is_making;
+        self.under_way.0.change(|state| {
+            if is_making {
+                state.making += 1;
+            } else {
+                state.making -= 1;
+            }
+            state.wrote_at = Instant::now();
+        });
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
         self.makes(false);
-        // That it is not under way any more is said next.
+        // `under_way` is dropped next, and notifies.
         self.under_way.0.state().answers -= 1;
     }
 }
