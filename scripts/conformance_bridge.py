@@ -6,10 +6,12 @@ gives each request an id of its own, because clients choose the same ones, and c
 import json
 import subprocess
 import sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from itertools import count
 from queue import Queue
 from threading import Lock, Thread
+
+from json_answers import JsonAnswers
 
 program = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 writing, ids, waiting = Lock(), count(1), {}
@@ -32,9 +34,7 @@ def write(message):
         program.stdin.flush()
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Handler(JsonAnswers):
     def do_POST(self):
         message = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if "id" not in message:
@@ -53,16 +53,6 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(405, b"")
 
     do_DELETE = do_GET
-
-    def answer(self, status, body):
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 Thread(target=read, daemon=True).start()

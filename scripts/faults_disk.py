@@ -1,6 +1,5 @@
 """Disks that are full, fail, lose what was not synced, or lie: under SQLite and under Redis."""
 
-import errno
 import time
 
 from faults_world import Failed, Machine, wait_for
@@ -44,18 +43,8 @@ def failing(world, what, one_in, drops, times):
 
     gateway.keep_up(before_restart)
     world.begin()
-    for _ in range(times):
-        ended = sum(gateway.ends.values())
-        world.meanwhile()
-        machine.set(**{f"{what}_errno": errno.EIO, f"{what}_one_in": one_in})
-        until = time.monotonic() + 5
-        while sum(gateway.ends.values()) == ended and time.monotonic() < until:
-            time.sleep(0.02)
-        machine.heal()
-        gateway.until_ready()
-        world.over()
-        world.times += 1
-        time.sleep(0.7)
+    for _ in world.rounds(range(times), pause_s=0.7):
+        machine.fail(what, one_in, gateway)
     world.hits["errors"] = machine.get(f"failed_{what}s")
     world.hits["ends of the gateway"] = sum(gateway.ends.values())
 
@@ -80,14 +69,10 @@ def sqlite_power(world):
     machine = Machine(world.folder, "disk", keeps_undo=True)
     gateway = world.sqlite(machine)
     world.begin()
-    for time_n in range(12):
-        world.meanwhile()
+    for time_n in world.rounds(range(12), pause_s=0.7):
         gateway.kill()
         world.hits["writes lost"] += machine.cut_power(kept=0.5 if time_n % 2 else 0.0)
         gateway.start().until_ready()
-        world.over()
-        world.times += 1
-        time.sleep(0.7)
 
 
 def lies(world, but, is_noticed):

@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from faults_redis import over_redis, store, until_all_are_ready
+from faults_redis import over_redis, store
 from faults_world import LEASE_S, Failed, Machine, wait_for
 
 S = 1_000_000_000
@@ -28,8 +28,7 @@ def clock_sqlite(world):
     world.refusals.add("key-expired")
     world.gives_up = True
     world.begin()
-    for ahead in (4 * S, HOUR, 2 * DAY, -HOUR, -12 * HOUR):
-        world.meanwhile()
+    for ahead in world.rounds((4 * S, HOUR, 2 * DAY, -HOUR, -12 * HOUR), pause_s=0):
         machine.set(wall_ns=ahead)
         world.hits["clocks set"] += 1
         time.sleep(2)
@@ -41,8 +40,6 @@ def clock_sqlite(world):
         time.sleep(1)
         gateway.kill()
         gateway.start().until_ready()
-        world.over()
-        world.times += 1
 
 
 def clock_gateway(world):
@@ -51,18 +48,13 @@ def clock_gateway(world):
     redis = over_redis(world, gateways=1)
     wrong = world.gateway(store(f"redis://127.0.0.1:{redis.port}", world, 1), machine)
     world.begin()
-    for ahead in (HOUR, 2 * DAY, -HOUR, -2 * DAY):
-        world.meanwhile()
+    for ahead in world.rounds((HOUR, 2 * DAY, -HOUR, -2 * DAY)):
         machine.set(wall_ns=ahead)
         world.hits["clocks set"] += 1
         if wait_for("the gateway says that its clock is off", lambda: not wrong.is_ready(), 10):
             world.hits["times not ready"] += 1
         time.sleep(2)
         machine.set(wall_ns=0)
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(1)
 
 
 def clock_redis(world):
@@ -70,18 +62,13 @@ def clock_redis(world):
     machine = Machine(world.folder, "clock")
     over_redis(world, machine)
     world.begin()
-    for ahead in (HOUR, 2 * DAY, -HOUR, -2 * DAY):
-        world.meanwhile()
+    for ahead in world.rounds((HOUR, 2 * DAY, -HOUR, -2 * DAY)):
         machine.set(wall_ns=ahead)
         world.hits["clocks set"] += 1
         wait_for("the gateways say that the clock is off", lambda: not any(gateway.is_ready() for gateway in world.gateways), 10)
         world.hits["times not ready"] += 1
         time.sleep(2)
         machine.set(wall_ns=0)
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(1)
 
 
 def suspended(world, sleeps):
@@ -92,8 +79,7 @@ def suspended(world, sleeps):
     still = world.gateway(store(f"redis://127.0.0.1:{redis.port}", world, 1), machine)
     world.answer_s = 3
     world.begin()
-    for _ in range(3):
-        world.meanwhile()
+    for _ in world.rounds(range(3)):
         still.signal(signal.SIGSTOP)
         began = time.monotonic()
         time.sleep(STOPPED_S)
@@ -109,10 +95,6 @@ def suspended(world, sleeps):
                 world.hits["times not ready afterwards"] += 1
             still.kill()
             still.start()
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(1)
 
 
 def stop_sqlite(world):
@@ -135,16 +117,11 @@ def stop_tool(world):
 def stopped(world, program):
     world.answer_s = 3
     world.begin()
-    for _ in range(2):
-        world.meanwhile()
+    for _ in world.rounds(range(2), pause_s=2):
         program.signal(signal.SIGSTOP)
         time.sleep(STOPPED_S)
         program.signal(signal.SIGCONT)
         world.hits["seconds of stillness"] += STOPPED_S
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(2)
 
 
 # --- memory and files --------------------------------------------------------------------------------------
@@ -155,16 +132,11 @@ def without_memory(world, program, times):
     program.keep_up(pause_s=0.3)
     world.padding = 200_000
     world.begin()
-    for _ in range(times):
+    for _ in world.rounds(range(times)):
         ended = sum(program.ends.values())
-        world.meanwhile()
         size = int(re.search(r"VmSize:\s+(\d+)", Path(f"/proc/{program.pid}/status").read_text())[1]) << 10
         resource.prlimit(program.pid, resource.RLIMIT_AS, (size, size))
         wait_for("it ends for want of memory", lambda: sum(program.ends.values()) > ended, 15)
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(1)
     world.hits["ends for want of memory"] = sum(program.ends.values())
     world.notes.append("it ended with " + ", ".join(f"{status} ({count} times)" for status, count in program.ends.items()))
 
@@ -186,8 +158,7 @@ def files(world):
     before = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1_000, 1_000))
     gateway = world.sqlite(Machine(world.folder, "disk"), before=before)
     world.begin()
-    for _ in range(2):
-        world.meanwhile()
+    for _ in world.rounds(range(2)):
         crowd, most, told = [], 0, world.told()
         for n in range(3_000):
             line = socket.socket()
@@ -210,10 +181,6 @@ def files(world):
             world.notes.append("no call succeeded beside the crowd")
         for line in crowd:
             line.close()
-        gateway.until_ready()
-        world.over()
-        world.times += 1
-        time.sleep(1)
     if world.hits["clients not let in"] == 0:
         del world.hits["clients not let in"]
     if most > 1_000:
@@ -225,15 +192,10 @@ def no_files(world):
     gateway = world.sqlite(Machine(world.folder, "disk"))
     world.begin()
     soft_hard = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
-    for _ in range(6):
-        world.meanwhile()
+    for _ in world.rounds(range(6)):
         resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (8, soft_hard[1]))
         time.sleep(3)
         resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, soft_hard)
-        gateway.until_ready()
-        world.over()
-        world.times += 1
-        time.sleep(1)
     world.hits["tools not reached"] = world.agents.answers["meanwhile"]["502 tool-unreachable"]
 
 

@@ -1,6 +1,5 @@
 """Redis and Valkey: their disks, their processes, and the failover of sentinels and clusters."""
 
-import errno
 import os
 import shutil
 import signal
@@ -116,11 +115,6 @@ def over_redis(world, machine=None, gateways=2, server=REDIS):
     return redis
 
 
-def until_all_are_ready(world):
-    for gateway in world.gateways:
-        gateway.until_ready()
-
-
 def until_all_are_ready_or_lost(world):
     """A failover may lose what no replica had, and what was never acknowledged; a gateway asks a person about that, too."""
     is_ready = lambda: all(gateway.is_ready() for gateway in world.gateways)
@@ -141,15 +135,10 @@ def full(world, server=REDIS):
     redis = over_redis(world, machine, server=server)
     redis.keep_up(pause_s=0.5)
     world.begin()
-    for _ in range(4):
-        world.meanwhile()
+    for _ in world.rounds(range(4)):
         machine.set(room=20_000, is_bounded=1)
         time.sleep(3)
         machine.set(is_bounded=0)
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(1)
     world.hits["writes without room"] = machine.get("without_room")
     world.hits["ends of Redis"] = sum(redis.ends.values())
 
@@ -166,18 +155,8 @@ def error(world, what, one_in, drops):
 
     redis.keep_up(before_restart)
     world.begin()
-    for _ in range(6):
-        ended = sum(redis.ends.values())
-        world.meanwhile()
-        machine.set(**{f"{what}_errno": errno.EIO, f"{what}_one_in": one_in})
-        until = time.monotonic() + 5
-        while sum(redis.ends.values()) == ended and time.monotonic() < until:
-            time.sleep(0.02)
-        machine.heal()
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(0.7)
+    for _ in world.rounds(range(6), pause_s=0.7):
+        machine.fail(what, one_in, redis)
     world.hits["errors"] = machine.get(f"failed_{what}s")
     world.hits["ends of Redis"] = sum(redis.ends.values())
 
@@ -187,16 +166,11 @@ def power(world, server=REDIS):
     machine = Machine(world.folder, "disk", keeps_undo=True)
     redis = over_redis(world, machine, server=server)
     world.begin()
-    for time_n in range(8):
-        world.meanwhile()
+    for time_n in world.rounds(range(8), pause_s=0.7):
         redis.kill()
         world.hits["writes lost"] += machine.cut_power(kept=0.5 if time_n % 2 else 0.0)
         world.hits["power cuts"] += 1
         redis.start().up()
-        until_all_are_ready(world)
-        world.over()
-        world.times += 1
-        time.sleep(0.7)
     if not world.hits["writes lost"]:
         # With `always` there is at most one write that is not synced.
         del world.hits["writes lost"]
@@ -251,9 +225,8 @@ def sentinel(world, server=REDIS, hangs=False):
     for number in range(2):
         world.gateway(store(f"redis+sentinel://127.0.0.1:{watcher.port}/main", world, number, "bounded"))
     world.begin(3)
-    for _ in range(3):
+    for _ in world.rounds(range(3), pause_s=2, until_ready=lambda: until_all_are_ready_or_lost(world)):
         master, other = (node for node in sorted(nodes, key=lambda node: "role:master" not in node.says("INFO", "replication")))
-        world.meanwhile()
         if hangs:
             master.signal(signal.SIGSTOP)
         else:
@@ -267,10 +240,6 @@ def sentinel(world, server=REDIS, hangs=False):
         else:
             master.start()
         wait_for("it is a replica", lambda: "master_link_status:up" in master.says("INFO", "replication"), found=watcher.tail)
-        until_all_are_ready_or_lost(world)
-        world.over()
-        world.times += 1
-        time.sleep(2)
 
 
 def cluster(world):
@@ -297,13 +266,12 @@ def cluster(world):
     for number in range(2):
         world.gateway(store(f"redis+cluster://{places}", world, number, "bounded"))
     world.begin(3)
-    for _ in range(3):
+    for _ in world.rounds(range(3), pause_s=2, until_ready=lambda: until_all_are_ready_or_lost(world)):
         masters = [node for node in nodes if "role:master" in node.says("INFO", "replication")]
         # The calls of one tenant are all at one master: the one with the most keys.
         master = max(masters, key=lambda node: int(node.ask("DBSIZE")))
         name = master.ask("CLUSTER", "MYID")
         witness = next(node for node in nodes if node is not master)
-        world.meanwhile()
         master.kill()
         failed_over = lambda: any(
             name in line and "master,fail" in line and "-" == line.split()[3] and len(line.split()) == 8
@@ -314,10 +282,6 @@ def cluster(world):
         master.start().up()
         wait_for("it is a replica", lambda: "master_link_status:up" in master.says("INFO", "replication"), found=master.tail)
         wait_for("the cluster is whole", whole)
-        until_all_are_ready_or_lost(world)
-        world.over()
-        world.times += 1
-        time.sleep(2)
 
 
 FAULTS = {

@@ -11,13 +11,14 @@ import random
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
+
+from json_answers import JsonAnswers
 
 LONGEST_S = 0.06
 
 
-class Tool(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Tool(JsonAnswers):
     # Head and body of an answer in one segment.
     wbufsize = -1
     timeout = 60
@@ -32,11 +33,11 @@ class Tool(BaseHTTPRequestHandler):
             known = self.path == "/retry" and self.made_for.get(key)
             effect = known or self.execute(key, n)
         time.sleep(random.uniform(0, LONGEST_S))
-        self.answer(200, effect)
+        self.answer(200, json.dumps(effect).encode())
 
     def do_GET(self):
         effect = self.made_for.get(self.path.rpartition("/")[2])
-        self.answer(200 if effect else 404, effect)
+        self.answer(200 if effect else 404, json.dumps(effect).encode())
 
     def execute(self, key, n):
         Tool.made += 1
@@ -45,17 +46,6 @@ class Tool(BaseHTTPRequestHandler):
         # One write, which outlives this process.
         os.write(self.books, json.dumps(effect).encode() + b"\n")
         return effect
-
-    def answer(self, status, effect):
-        body = json.dumps(effect).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
 
 
 class Server(ThreadingHTTPServer):

@@ -1,5 +1,6 @@
 """What the faults of scripts/faults happen to: a tool, gateways, a store and agents, and the judge of their books."""
 
+import errno
 import http.client
 import json
 import mmap
@@ -81,6 +82,15 @@ class Machine:
 
     def heal(self):
         self.set(**{name: 0 for name in NUMBERS[:11]})
+
+    def fail(self, what, one_in, program):
+        """One of so many reads, writes or syncs fails (EIO), until the program ends or for five seconds."""
+        ended = sum(program.ends.values())
+        self.set(**{f"{what}_errno": errno.EIO, f"{what}_one_in": one_in})
+        until = time.monotonic() + 5
+        while sum(program.ends.values()) == ended and time.monotonic() < until:
+            time.sleep(0.02)
+        self.heal()
 
     def cut_power(self, kept=0.0, but=""):
         """Takes back what was written since each file's last sync, but for a random share, and but for files with this name.
@@ -293,14 +303,27 @@ class World:
         """What a person does who has looked."""
         said = lambda: self.gateways[0].ask("POST", "/v1/store/accept-loss", {"reason": "a fault"}, timeout=30)
         wait_for("the loss is accepted", lambda: said()[0] == 200, found=said)
-        for gateway in self.gateways:
-            gateway.until_ready()
+        self.until_ready()
 
     def meanwhile(self):
         self.phase = "meanwhile"
 
     def over(self):
         self.phase = "after"
+
+    def until_ready(self):
+        for gateway in self.gateways:
+            gateway.until_ready()
+
+    def rounds(self, each, pause_s=1, until_ready=None):
+        """Goes through `each`. The loop's body is the fault; after it the gateways become ready, and agents go on for a while."""
+        for one in each:
+            self.meanwhile()
+            yield one
+            (until_ready or self.until_ready)()
+            self.over()
+            self.times += 1
+            time.sleep(pause_s)
 
     def told(self):
         with self.agents.lock:
@@ -336,8 +359,7 @@ class World:
         time.sleep(1)
         before = self.told()
         self.agents.stop()
-        for gateway in self.gateways:
-            gateway.until_ready()
+        self.until_ready()
         unknown = self.agents.finish()
         running = lambda: [call for call in self.ledger().values() if call["state"] == "running"]
         wait_for("no call runs", lambda: not running(), LEASE_S + 30, running)

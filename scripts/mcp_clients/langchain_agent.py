@@ -1,13 +1,10 @@
-"""An agent of LangChain with langchain-mcp-adapters. Its model asks for the order, and again if it was told of none.
-
-A run that an error ends is begun again, as an application or its queue does it.
-"""
+"""An agent of LangChain with langchain-mcp-adapters. Its model asks for the order, and again if it was told of none."""
 
 import asyncio
 import json
-import sys
 from datetime import timedelta
 
+from agent_runs import over, work
 from langchain.agents import create_agent
 from langchain.agents.middleware import ToolRetryMiddleware
 from langchain_core.language_models import BaseChatModel
@@ -39,10 +36,6 @@ class ScriptedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
-def over(job, told):
-    return len(told) >= job["turns"] or any("order_id" in text for text in told)
-
-
 async def name_the_session(request, handler):
     thread = request.runtime.config["configurable"]["thread_id"]
     return await handler(request.override(headers={"x-session": thread}))
@@ -67,16 +60,9 @@ async def run(place, model):
     await agent.ainvoke({"messages": [{"role": "user", "content": "Order it."}]}, thread)
 
 
-async def main(place, jobs):
-    for job in jobs:
-        model = ScriptedModel(job=job, told=[])
-        for _ in range(job["turns"]):
-            try:
-                await run(place, model)
-                break
-            except Exception as error:
-                model.told.append(repr(error))
-        print(json.dumps({"order": job["order"], "told": model.told}), flush=True)
+def prepare(place, job):
+    model = ScriptedModel(job=job, told=[])
+    return model.told, lambda: run(place, model)
 
 
-asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
+asyncio.run(work(prepare))

@@ -1,13 +1,10 @@
-"""An agent of the OpenAI Agents SDK. Its model asks for the order, and again if it was told of none.
-
-A run that an error ends is begun again, as an application or its queue does it.
-"""
+"""An agent of the OpenAI Agents SDK. Its model asks for the order, and again if it was told of none."""
 
 import asyncio
 import json
 import logging
-import sys
 
+from agent_runs import over, work
 from agents import Agent, Model, ModelResponse, Runner, Usage, set_tracing_disabled
 from agents.mcp import MCPServerStdio, MCPServerStreamableHttp
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
@@ -40,10 +37,6 @@ def text_of(output):
     return output if isinstance(output, str) else "\n".join(part.get("text", "") for part in output)
 
 
-def over(job, told):
-    return len(told) >= job["turns"] or any("order_id" in text for text in told)
-
-
 def server_at(place, **settings):
     """By its URL, or by its command as JSON."""
     if place.startswith("http"):
@@ -66,18 +59,11 @@ async def run(place, model):
         await Runner.run(agent, "Order it.", context={"conversation": "conversation-1"})
 
 
-async def main(place, jobs):
-    for job in jobs:
-        model = ScriptedModel(job)
-        for _ in range(job["turns"]):
-            try:
-                await run(place, model)
-                break
-            except Exception as error:
-                model.told.append(repr(error))
-        print(json.dumps({"order": job["order"], "told": model.told}), flush=True)
+def prepare(place, job):
+    model = ScriptedModel(job)
+    return model.told, lambda: run(place, model)
 
 
 logging.disable()
 set_tracing_disabled(True)
-asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
+asyncio.run(work(prepare))

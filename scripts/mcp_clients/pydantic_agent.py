@@ -1,21 +1,14 @@
-"""An agent of Pydantic AI. Its model asks for the order, and again if it was told of none.
-
-A run that an error ends is begun again, as an application or its queue does it.
-"""
+"""An agent of Pydantic AI. Its model asks for the order, and again if it was told of none."""
 
 import asyncio
 import json
-import sys
 
+from agent_runs import over, work
 from fastmcp.client.transports import StdioTransport
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
-
-
-def over(job, told):
-    return len(told) >= job["turns"] or any("order_id" in text for text in told)
 
 
 async def name_the_session(context, call_tool, name, args):
@@ -49,16 +42,9 @@ async def run(place, job, told):
     await agent.run("Order it.", deps={"conversation": "conversation-1"})
 
 
-async def main(place, jobs):
-    for job in jobs:
-        told = []
-        for _ in range(job["turns"]):
-            try:
-                await run(place, job, told)
-                break
-            except Exception as error:
-                told.append(repr(error))
-        print(json.dumps({"order": job["order"], "told": told}), flush=True)
+def prepare(place, job):
+    told = []
+    return told, lambda: run(place, job, told)
 
 
-asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
+asyncio.run(work(prepare))

@@ -1,0 +1,38 @@
+// What the applications with a TypeScript SDK share: they ask, and if that fails, they ask once more.
+
+// Does the jobs of the command line. `sdk`: how this SDK makes clients and transports, and calls a tool.
+export async function work(sdk) {
+  const [place, jobs] = process.argv.slice(2);
+  for (const job of JSON.parse(jobs)) {
+    const told = [];
+    for (let turn = 0; turn < job.turns; turn++) {
+      try {
+        const result = await ask(sdk, place, job);
+        told.push(result.content.map((block) => block.text).join("\n"));
+        if (!result.isError) break;
+      } catch (error) {
+        told.push(String(error));
+      }
+    }
+    console.log(JSON.stringify({ order: job.order, told }));
+  }
+  process.exit(0);
+}
+
+async function ask(sdk, place, { order, fault, timeout_s }) {
+  const client = sdk.client();
+  await client.connect(transportTo(sdk, place));
+  try {
+    const call = { name: "create_order", arguments: { order, fault } };
+    return await sdk.call(client, call, { timeout: timeout_s * 1000 });
+  } finally {
+    await client.close();
+  }
+}
+
+// By its URL, or by its command as JSON.
+function transportTo(sdk, place) {
+  if (place.startsWith("http")) return sdk.byUrl(new URL(place));
+  const [command, ...args] = JSON.parse(place);
+  return sdk.byCommand({ command, args });
+}
