@@ -17,6 +17,12 @@ use crate::core::tool::{Effect, OnUnknown, Tool};
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
 
+/// A saga that undoes this call alone, because a person has asked for it.
+fn undo_alone(record: &Record) -> Saga {
+    let by = By::token("ops", "after all");
+    Saga::undo("shop", record.intent.call_id, &by, at(0))
+}
+
 /// A saga whose calls are all at rest.
 fn undoing() -> Saga {
     let aborted = moved(&Saga::begin(id(), &Policy::default(), at(0)), &abort(), 1);
@@ -212,12 +218,7 @@ fn calls_that_an_earlier_saga_of_the_same_name_has_let_go_are_not_undone_with_a_
         ..Tool::new("t")
     };
     assert_eq!(plan(&undoing(), &[(&released, &gone)], at(99)), Step::Done);
-    let asked_for = Saga::undo(
-        "shop",
-        released.intent.call_id,
-        &By::token("ops", "after all"),
-        at(0),
-    );
+    let asked_for = undo_alone(&released);
     assert_eq!(
         plan(
             &moved(&asked_for, &Event::Rested, 1),
@@ -250,12 +251,7 @@ fn a_call_that_was_skipped_is_undone_when_it_is_asked_for_by_itself_and_not_if_i
         compensation: None,
         skipped: true,
     });
-    let asked_for = Saga::undo(
-        "shop",
-        record.intent.call_id,
-        &By::token("ops", "after all"),
-        at(0),
-    );
+    let asked_for = undo_alone(&record);
     assert_eq!(
         plan(&asked_for, &[(&record, &tool)], at(99)),
         Step::Mark(&record)

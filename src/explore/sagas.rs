@@ -23,6 +23,14 @@ use crate::core::work::Blocked;
 /// The next step of a worker on its saga; `None`: the worker leaves the saga.
 type Further = Option<SagaJob>;
 
+/// A call of a saga that is being undone.
+struct Undoing {
+    saga: Arc<Saga>,
+    record: Arc<Record>,
+    /// The calls of the saga as they were listed.
+    calls: Vec<Arc<Record>>,
+}
+
 fn look(saga: Arc<Saga>) -> Further {
     Some(SagaJob {
         saga,
@@ -125,7 +133,12 @@ impl Model {
                 self.go_through(world, gateway, saga, calls, is_fresh)
             }
             SagaStep::Undoing { record, calls } => {
-                self.hear_of_undoing(world, gateway, saga, record, calls)
+                let undoing = Undoing {
+                    saga,
+                    record,
+                    calls,
+                };
+                self.hear_of_undoing(world, gateway, undoing)
             }
             SagaStep::Undone { record, calls } => {
                 let event = call::Event::UndoEnded {
@@ -266,7 +279,12 @@ impl Model {
             return look(saga);
         };
         if matches!(record.state, State::Compensating(_)) {
-            return self.undo(world, gateway, saga, record, calls);
+            let undoing = Undoing {
+                saga,
+                record,
+                calls,
+            };
+            return self.undo(world, gateway, undoing);
         }
         match self.mark(world, &record) {
             Ok(Some(marked)) => {
@@ -325,22 +343,20 @@ impl Model {
     }
 
     /// Sends the compensation of a call, unless that has ended already.
-    fn undo(
-        &mut self,
-        world: &mut World,
-        gateway: u8,
-        saga: Arc<Saga>,
-        record: Arc<Record>,
-        calls: Vec<Arc<Record>>,
-    ) -> Further {
-        let name = name_of_undo(record.intent.call_id);
-        let there = record.compensation();
+    fn undo(&mut self, world: &mut World, gateway: u8, undoing: Undoing) -> Further {
+        let name = name_of_undo(undoing.record.intent.call_id);
+        let there = undoing.record.compensation();
         let there = there.and_then(|undone| world.store.load(undone.call_id).cloned());
         match there {
             Some(there) if !matches!(there.state, State::Failed(_)) => {
-                self.read_end(world, gateway, saga, record, calls, &there)
+                self.read_end(world, gateway, undoing, &there)
             }
             _ => {
+                let Undoing {
+                    saga,
+                    record,
+                    calls,
+                } = undoing;
                 let until = at(world.now + 2);
                 let saga = self.move_on(world, &saga, &Event::Prolonged { until })?;
                 let runs_here = |task: &Task| task.gateway == gateway && task.runs() == Some(name);
@@ -365,11 +381,14 @@ impl Model {
         &mut self,
         world: &mut World,
         gateway: u8,
-        saga: Arc<Saga>,
-        record: Arc<Record>,
-        calls: Vec<Arc<Record>>,
+        undoing: Undoing,
         there: &Record,
     ) -> Further {
+        let Undoing {
+            saga,
+            record,
+            calls,
+        } = undoing;
         match undo::outcome_of(there) {
             Ok(()) => Some(SagaJob {
                 saga,
@@ -380,22 +399,15 @@ impl Model {
     }
 
     /// The run of a compensation is over, or takes too long.
-    fn hear_of_undoing(
-        &mut self,
-        world: &mut World,
-        gateway: u8,
-        saga: Arc<Saga>,
-        record: Arc<Record>,
-        calls: Vec<Arc<Record>>,
-    ) -> Further {
-        let name = name_of_undo(record.intent.call_id);
-        match world.store.holder(name).cloned() {
-            Some(there) => self.read_end(world, gateway, saga, record, calls, &there),
+    fn hear_of_undoing(&mut self, world: &mut World, gateway: u8, undoing: Undoing) -> Further {
+        let call_id = undoing.record.intent.call_id;
+        match world.store.holder(name_of_undo(call_id)).cloned() {
+            Some(there) => self.read_end(world, gateway, undoing, &there),
             None => self.block(
                 world,
                 gateway,
-                &saga,
-                Some(record.intent.call_id),
+                &undoing.saga,
+                Some(call_id),
                 &Blocked::busy("nothing was begun"),
             ),
         }

@@ -14,24 +14,6 @@ use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
 use crate::gateway::AuditQuery;
 
-/// `GET /v1/audit`
-pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
-    let QueryOf(asked) = on.target;
-    let query = AuditQuery {
-        tenant: named_tenant(asked.tenant)?,
-        deed: one_of("act", &Deed::ALL, Deed::as_str, asked.act)?,
-        before: cursor(asked.cursor, Position::from_cursor)?,
-        limit: limit(asked.limit, LIMITS.0)?,
-    };
-    let ledger = &on.http.gateway.ledger;
-    let (acts, next) = ledger.list_acts(&on.caller, &query).await?;
-    let page = PageView {
-        acts: acts.iter().map(ActView::of).collect(),
-        next_cursor: next.map(Position::to_cursor),
-    };
-    Ok(Json(page).into_response())
-}
-
 /// Which acts.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -57,6 +39,24 @@ pub(super) struct PageView<'a> {
     /// The cursor of the next page; null on the last page.
     #[schema(required)]
     next_cursor: Option<String>,
+}
+
+/// `GET /v1/audit`
+pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
+    let QueryOf(asked) = on.target;
+    let query = AuditQuery {
+        tenant: named_tenant(asked.tenant)?,
+        deed: one_of("act", &Deed::ALL, Deed::as_str, asked.act)?,
+        before: cursor(asked.cursor, Position::from_cursor)?,
+        limit: limit(asked.limit, LIMITS.0)?,
+    };
+    let ledger = &on.http.gateway.ledger;
+    let (acts, next) = ledger.list_acts(&on.caller, &query).await?;
+    let page = PageView {
+        acts: acts.iter().map(ActView::of).collect(),
+        next_cursor: next.map(Position::to_cursor),
+    };
+    Ok(Json(page).into_response())
 }
 
 /// One act of a person.

@@ -18,6 +18,31 @@ use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{Saga, SagaId, State as SagaState, Trouble};
 use crate::gateway::{SagaAct, SagaAt, SagaQuery};
 
+/// Which sagas.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    /// Tenant of the sagas; an administrator who names none gets all.
+    tenant: Option<String>,
+    #[param(pattern = "^(open|completed|compensating|compensated|stuck)$")]
+    state: Option<String>,
+    /// The `next_cursor` of an earlier answer.
+    cursor: Option<String>,
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
+    limit: Option<String>,
+}
+
+/// Sagas without their calls, newest first.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SagaPage)]
+pub(super) struct PageView<'a> {
+    sagas: Vec<SagaView<'a>>,
+    /// The cursor of the next page; null on the last page.
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
+
 /// `GET /v1/sagas`
 pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
@@ -34,21 +59,6 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
         next_cursor: next.map(Position::to_cursor),
     };
     Ok(Json(page).into_response())
-}
-
-/// Which sagas.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Parameters {
-    /// Tenant of the sagas; an administrator who names none gets all.
-    tenant: Option<String>,
-    #[param(pattern = "^(open|completed|compensating|compensated|stuck)$")]
-    state: Option<String>,
-    /// The `next_cursor` of an earlier answer.
-    cursor: Option<String>,
-    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
-    limit: Option<String>,
 }
 
 /// `GET /v1/sagas/{id}`
@@ -123,16 +133,6 @@ fn shown(at: &SagaAt) -> Response {
         ..SagaView::of(&at.saga)
     })
     .into_response()
-}
-
-/// Sagas without their calls, newest first.
-#[derive(Serialize, ToSchema)]
-#[schema(as = SagaPage)]
-pub(super) struct PageView<'a> {
-    sagas: Vec<SagaView<'a>>,
-    /// The cursor of the next page; null on the last page.
-    #[schema(required)]
-    next_cursor: Option<String>,
 }
 
 /// A group of calls that is completed or undone as a whole.

@@ -16,6 +16,35 @@ use crate::core::record::CallId;
 use crate::core::session::{Lock, Session, SessionId};
 use crate::gateway::SessionQuery;
 
+/// Which sessions; all that is named must hold.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
+    /// Tenant of the sessions; an administrator who names none gets all.
+    tenant: Option<String>,
+    /// Only sessions that a person has frozen.
+    #[param(pattern = "^true$")]
+    frozen: Option<String>,
+    /// Only sessions whose lock a call holds.
+    #[param(pattern = "^true$")]
+    locked: Option<String>,
+    /// The `next_cursor` of an earlier answer.
+    cursor: Option<String>,
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
+    limit: Option<String>,
+}
+
+/// Sessions, newest first: by their first freeze, or by the call that has their lock.
+#[derive(Serialize, ToSchema)]
+#[schema(as = SessionPage)]
+pub(super) struct PageView<'a> {
+    sessions: Vec<SessionView<'a>>,
+    /// The cursor of the next page; null on the last page.
+    #[schema(required)]
+    next_cursor: Option<String>,
+}
+
 /// `GET /v1/sessions`
 pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
@@ -48,35 +77,6 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
         next_cursor: next.map(Position::to_cursor),
     };
     Ok(Json(page).into_response())
-}
-
-/// Which sessions; all that is named must hold.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Parameters {
-    /// Tenant of the sessions; an administrator who names none gets all.
-    tenant: Option<String>,
-    /// Only sessions that a person has frozen.
-    #[param(pattern = "^true$")]
-    frozen: Option<String>,
-    /// Only sessions whose lock a call holds.
-    #[param(pattern = "^true$")]
-    locked: Option<String>,
-    /// The `next_cursor` of an earlier answer.
-    cursor: Option<String>,
-    #[param(value_type = Option<u32>, minimum = 1, maximum = 500)]
-    limit: Option<String>,
-}
-
-/// Sessions, newest first: by their first freeze, or by the call that has their lock.
-#[derive(Serialize, ToSchema)]
-#[schema(as = SessionPage)]
-pub(super) struct PageView<'a> {
-    sessions: Vec<SessionView<'a>>,
-    /// The cursor of the next page; null on the last page.
-    #[schema(required)]
-    next_cursor: Option<String>,
 }
 
 /// `GET /v1/sessions/{id}`

@@ -10,7 +10,7 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::Error;
+use super::{Error, Result};
 use crate::core::document::Document;
 use crate::core::record::CallId;
 
@@ -57,7 +57,7 @@ impl Keys {
     }
 
     /// Encrypts a text. One that could not be decrypted, and so is encrypted still, stays as it is.
-    pub(super) fn seal(&self, binding: Binding, text: &Bytes) -> Result<Bytes, Error> {
+    pub(super) fn seal(&self, binding: Binding, text: &Bytes) -> Result<Bytes> {
         if text.first() == Some(&MARK) {
             return Ok(text.clone());
         }
@@ -84,7 +84,7 @@ impl Keys {
     }
 
     /// Decrypts a text. One that was written before the store had keys stays as it is.
-    pub(super) fn open(&self, binding: Binding, sealed: &Bytes) -> Result<Bytes, Error> {
+    pub(super) fn open(&self, binding: Binding, sealed: &Bytes) -> Result<Bytes> {
         if sealed.first() != Some(&MARK) {
             return Ok(sealed.clone());
         }

@@ -41,7 +41,7 @@ impl Secrets for Encrypted {
         self.keys.name()
     }
 
-    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
+    fn remembered_secret(&self) -> Result<Option<Bytes>> {
         let copy = self.store.remembered_secret()?;
         copy.map(|copy| self.keys.open(Binding::SECRET, &copy))
             .transpose()
@@ -60,7 +60,7 @@ trait Seal<'a>: Sized {
     /// The argument with its texts encrypted.
     type Sealed: Send + Sync;
 
-    fn sealed(self, keys: &Keys) -> Result<Self::Sealed, Error>;
+    fn sealed(self, keys: &Keys) -> Result<Self::Sealed>;
 
     /// The argument as the verb takes it.
     fn lent(sealed: &'a Self::Sealed) -> Self;
@@ -69,7 +69,7 @@ trait Seal<'a>: Sized {
 impl<'a> Seal<'a> for &'a Change {
     type Sealed = Change;
 
-    fn sealed(self, keys: &Keys) -> Result<Change, Error> {
+    fn sealed(self, keys: &Keys) -> Result<Change> {
         let mut change = self.clone();
         let call_id = change.record.intent.call_id;
         let args = keys.seal(Binding::args(call_id), &change.record.intent.args)?;
@@ -88,7 +88,7 @@ impl<'a> Seal<'a> for &'a Change {
 impl<'a> Seal<'a> for &'a Document {
     type Sealed = Document;
 
-    fn sealed(self, keys: &Keys) -> Result<Document, Error> {
+    fn sealed(self, keys: &Keys) -> Result<Document> {
         let mut document = self.clone();
         // Every gateway must read recipes, to recognise calls, and marks of frozen sessions, whatever keys it has. Neither
         // kind holds texts of a caller or a tool.
@@ -111,7 +111,7 @@ macro_rules! nothing_to_seal {
         impl<'a> Seal<'a> for $ty {
             type Sealed = Self;
 
-            fn sealed(self, _: &Keys) -> Result<Self, Error> {
+            fn sealed(self, _: &Keys) -> Result<Self> {
                 Ok(self)
             }
 
@@ -135,7 +135,7 @@ nothing_to_seal!(
 /// The type of a verb's answer.
 trait Open: Sized {
     /// The answer with its texts decrypted. By default it has none.
-    fn opened(self, _: &Keys) -> Result<Self, Error> {
+    fn opened(self, _: &Keys) -> Result<Self> {
         Ok(self)
     }
 }
@@ -159,7 +159,7 @@ nothing_to_open!((Vec<CallId>, Option<String>));
 macro_rules! open_the_record_of {
     ($($ty:ty),*) => { $(
         impl Open for $ty {
-            fn opened(self, keys: &Keys) -> Result<Self, Error> {
+            fn opened(self, keys: &Keys) -> Result<Self> {
                 let record = self.record.opened(keys)?;
                 Ok(Self { record, ..self })
             }
@@ -172,7 +172,7 @@ impl Open for Record {
     /// Decrypts a record. Never fails: a text that no key decrypts must not hide the call.
     ///
     /// Such arguments stay encrypted, so that they are not sent. Such a result becomes `Content::Unavailable`.
-    fn opened(mut self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(mut self, keys: &Keys) -> Result<Self> {
         let call_id = self.intent.call_id;
         if let Ok(args) = keys.open(Binding::args(call_id), &self.intent.args) {
             Arc::make_mut(&mut self.intent).args = args;
@@ -195,7 +195,7 @@ impl Open for Record {
 }
 
 impl Open for Claimed {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         Ok(match self {
             Self::Yours(record) => Self::Yours(record.opened(keys)?),
             Self::Existing(record) => Self::Existing(record.opened(keys)?),
@@ -205,7 +205,7 @@ impl Open for Claimed {
 }
 
 impl Open for Replaced {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         Ok(match self {
             Self::Done(record) => Self::Done(record.opened(keys)?),
             Self::Lost(record) => Self::Lost(record.opened(keys)?),
@@ -215,14 +215,14 @@ impl Open for Replaced {
 }
 
 impl Open for Document {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         let body = keys.open(Binding::document(&self), &self.body)?;
         Ok(Self { body, ..self })
     }
 }
 
 impl Open for Put {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         Ok(match self {
             Self::Done => Self::Done,
             Self::Lost(stored) => Self::Lost(stored.opened(keys)?),
@@ -231,33 +231,33 @@ impl Open for Put {
 }
 
 impl<T: Open> Open for Option<T> {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         self.map(|found| found.opened(keys)).transpose()
     }
 }
 
 impl<T: Open> Open for Vec<T> {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         self.into_iter().map(|found| found.opened(keys)).collect()
     }
 }
 
 impl Open for Page<Listed> {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         let found = self.found.opened(keys)?;
         Ok(Self { found, ..self })
     }
 }
 
 impl Open for Found<Record> {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         let calls = self.calls.opened(keys)?;
         Ok(Self { calls, ..self })
     }
 }
 
 impl Open for Found<Due> {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         let calls = self.calls.opened(keys)?;
         Ok(Self { calls, ..self })
     }
@@ -267,7 +267,7 @@ impl Open for Found<Due> {
 ///
 /// Its worker postpones it. If it were left out, each search would find it first again.
 impl Open for Found<Document> {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         Ok(self.map(|document| match document.clone().opened(keys) {
             Ok(opened) => opened,
             Err(error) => {
@@ -280,7 +280,7 @@ impl Open for Found<Document> {
 
 /// Listed documents. Those that no key decrypts are named as unreadable.
 impl Open for (Found<Document>, Option<Position>) {
-    fn opened(self, keys: &Keys) -> Result<Self, Error> {
+    fn opened(self, keys: &Keys) -> Result<Self> {
         let (mut found, next) = self;
         for document in std::mem::take(&mut found.calls) {
             let id = document.id.clone();

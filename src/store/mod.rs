@@ -57,6 +57,9 @@ impl Error {
     }
 }
 
+/// The answer of a verb, and of the parts that it is made of.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
 /// The result of a search. Unreadable calls or documents do not hide the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found<T> {

@@ -57,7 +57,7 @@ impl Remembering {
         }
     }
 
-    async fn claim_noted(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    async fn claim_noted(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
         let start = self.finished.begin_write(change.record.intent.all_names());
         let claimed = self.store.claim(change, instead_of).await;
         if !matches!(claimed, Err(Error::Ambiguous(_))) {
@@ -70,7 +70,7 @@ impl Remembering {
         claimed
     }
 
-    async fn replace_noted(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+    async fn replace_noted(&self, change: &Change, expected: &Record) -> Result<Replaced> {
         let start = self.finished.begin_write(change.record.all_names());
         let replaced = self.store.replace(change, expected).await;
         if !matches!(replaced, Err(Error::Ambiguous(_))) {
@@ -83,7 +83,7 @@ impl Remembering {
         replaced
     }
 
-    async fn holders_noted(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn holders_noted(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
         let start = self.finished.begin_read(names);
         let found = self.store.holders(names).await?;
         for holder in &found {
@@ -104,7 +104,7 @@ impl Tracked {
         }
     }
 
-    async fn claim_noted(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    async fn claim_noted(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
         let intent = &change.record.intent;
         // If no call gives up its names, the claim takes no name that a remembered call holds.
         if !instead_of.is_empty() {
@@ -120,14 +120,14 @@ impl Tracked {
 
     /// Forgets the names before the change, because the store may make it at any moment, and after it, because a read may
     /// have begun before.
-    async fn replace_noted(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+    async fn replace_noted(&self, change: &Change, expected: &Record) -> Result<Replaced> {
         self.finished.touch(change.record.all_names());
         let replaced = self.store.replace(change, expected).await;
         self.finished.touch(change.record.all_names());
         replaced
     }
 
-    async fn holders_noted(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn holders_noted(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
         let found = self.store.holders(names).await?;
         if let Some(first) = names.first() {
             for holder in found.iter().filter(|holder| holder.names.contains(first)) {

@@ -37,7 +37,7 @@ use self::gate::Gate;
 use self::worker::{Need, Worker};
 use super::{
     Durability, Endings, Error, Health, LOST_DATA, Listener, LossRecovery, Readiness, Reason,
-    Secrets,
+    Result, Secrets,
 };
 use crate::core::record::{CallId, InstanceId};
 
@@ -80,7 +80,7 @@ impl LossRecovery for Sqlite {
         &self,
         from: &str,
         limit: u32,
-    ) -> Result<(Vec<CallId>, Option<String>), Error> {
+    ) -> Result<(Vec<CallId>, Option<String>)> {
         let after = from.parse().unwrap_or(0);
         let page =
             move |connection: &Connection| calls::at_risk_after_loss(connection, after, limit);
@@ -96,11 +96,11 @@ impl LossRecovery for Sqlite {
     }
 
     /// When the newest call was made. Only this gateway writes to the file, in order.
-    async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
+    async fn whole_until(&self) -> Result<Option<Timestamp>> {
         self.readers.ledger.read(calls::newest).await
     }
 
-    async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
+    async fn prepare_acceptance(&self, _reason: &str) -> Result<()> {
         if self.gate.watermarks.prepare() {
             Ok(())
         } else {
@@ -108,7 +108,7 @@ impl LossRecovery for Sqlite {
         }
     }
 
-    async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+    async fn accept_loss(&self, reason: &str) -> Result<()> {
         self.prepare_acceptance(reason).await?;
         let watermarks = self.gate.watermarks.clone();
         let accept = move |connection: &Connection| watermarks.begin_epoch(connection);
@@ -119,7 +119,7 @@ impl LossRecovery for Sqlite {
 }
 
 impl Secrets for Sqlite {
-    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
+    fn remembered_secret(&self) -> Result<Option<Bytes>> {
         self.gate.watermarks.secret()
     }
 

@@ -26,7 +26,7 @@ pub mod layer {
     pub use crate::core::record::{CallId, Entry, Holder, Record};
     pub use crate::core::session::{Lock, Session, SessionId};
     pub use crate::store::verbs::{Store, each_verb, forward_health, forward_secrets, implement};
-    pub use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced};
+    pub use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Result};
 }
 
 /// Hands the list of verbs to a macro, after the macro's own arguments.

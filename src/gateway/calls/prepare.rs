@@ -78,13 +78,13 @@ impl Preparer {
         let known = self.recipes.know_recipes(&at).await;
         let may_claim = known.map_err(ErrorKind::alone)?;
         let bytes = request.args.len();
-        let read = || self.read(at, caller, request, span);
-        let call = self.large.read_off_workers(bytes, read).await?;
-        Ok(PreparedCall { may_claim, ..call })
+        let read = || self.read(may_claim, at, caller, request, span);
+        self.large.read_off_workers(bytes, read).await
     }
 
     fn read(
         &self,
+        may_claim: bool,
         at: Arc<ToolAt>,
         caller: &Caller,
         request: Request,
@@ -137,6 +137,7 @@ impl Preparer {
             names: names.into(),
             prints: Arc::new(identity.prints),
             read_by: Some(ReadBy::new(&earlier, secrets)),
+            may_claim,
             runtime: read.runtime,
             raw: read.raw,
             complaint: read.complaint,

@@ -5,7 +5,7 @@ use redis::{FromRedisValue, Value};
 use super::record;
 use crate::core::position::Position;
 use crate::core::record::Record;
-use crate::store::Error;
+use crate::store::{Error, Result};
 
 /// The answer of a script: a word and the values after it.
 pub(super) struct Answer {
@@ -14,7 +14,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn read(answer: Value) -> Result<Self, Error> {
+    pub(super) fn read(answer: Value) -> Result<Self> {
         let mut values = Vec::<Value>::from_redis_value(answer).map_err(unreadable)?;
         if values.is_empty() {
             return Err(unreadable("an empty answer"));
@@ -40,12 +40,12 @@ impl Answer {
     }
 
     /// The fields in the last value.
-    pub(super) fn fields(mut self) -> Result<Vec<Value>, Error> {
+    pub(super) fn fields(mut self) -> Result<Vec<Value>> {
         Vec::from_redis_value(self.last()).map_err(unreadable)
     }
 
     /// The record in the last value.
-    pub(super) fn record(mut self) -> Result<Option<Record>, Error> {
+    pub(super) fn record(mut self) -> Result<Option<Record>> {
         stored_in(self.last())
     }
 
@@ -59,14 +59,14 @@ impl Answer {
     }
 }
 
-pub(super) fn stored_in(text: Value) -> Result<Option<Record>, Error> {
+pub(super) fn stored_in(text: Value) -> Result<Option<Record>> {
     let text = record::text(text).map_err(unreadable)?;
     let record = text.map(|text| record::read(&text)).transpose();
     record.map_err(unreadable)
 }
 
 /// Reads the positions in a list. One that cannot be read makes all of them unreadable.
-pub(super) fn positions(list: &[Vec<u8>]) -> Result<Vec<Position>, Error> {
+pub(super) fn positions(list: &[Vec<u8>]) -> Result<Vec<Position>> {
     let positions = list.iter().map(|bytes| Position::from_bytes(bytes));
     let positions: Option<_> = positions.collect();
     positions.ok_or_else(|| unreadable("this is no position"))

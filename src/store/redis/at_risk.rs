@@ -14,7 +14,7 @@ use super::scripts::{Run, command};
 use super::server::Server;
 use crate::core::position::Position;
 use crate::core::record::CallId;
-use crate::store::Error;
+use crate::store::{Error, Result};
 
 /// The indexes, in the order in which they are read. Calls that become unknown meanwhile are not read twice.
 const INDEXES: [&str; 3] = ["unknown", "failed", "running"];
@@ -47,7 +47,7 @@ pub(super) async fn calls_at_risk(
     server: &Server,
     from: &str,
     limit: u32,
-) -> Result<(Vec<CallId>, Option<String>), Error> {
+) -> Result<(Vec<CallId>, Option<String>)> {
     for _ in 0..TRIES {
         let servers = run_ids(server).await?;
         let from = match serde_json::from_str::<Place>(from) {
@@ -69,7 +69,7 @@ pub(super) async fn calls_at_risk(
 }
 
 /// The run ids of all masters. A restart changes them, and so does a failover.
-async fn run_ids(server: &Server) -> Result<String, Error> {
+async fn run_ids(server: &Server) -> Result<String> {
     let infos = server.link.ask_masters(command("INFO", "server")).await?;
     let run_id = |info| {
         let info = String::from_redis_value(info).map_err(unreadable)?;
@@ -85,7 +85,7 @@ async fn page_at_risk(
     server: &Server,
     mut from: Place,
     limit: u32,
-) -> Result<(Vec<CallId>, Option<Place>), Error> {
+) -> Result<(Vec<CallId>, Option<Place>)> {
     let mut indexes = Vec::new();
     for (number, name) in (0..).zip(INDEXES) {
         for partition in Partition::all() {

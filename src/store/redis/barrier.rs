@@ -22,8 +22,8 @@ use super::marks::Marks;
 use super::memory::Memory;
 use super::scripts::Run;
 use crate::core::time::after;
-use crate::store::Error;
 use crate::store::lock::lock;
+use crate::store::{Error, Result};
 
 /// How long replicas may take to have a write.
 const WAIT: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ struct Waiter {
     partition: Partition,
     /// The count of this gateway's writes that the server must have.
     writes: u64,
-    passed: oneshot::Sender<Result<(), Error>>,
+    passed: oneshot::Sender<Result<()>>,
 }
 
 /// The barriers of a store, in lanes: one lane for a single master, one for each partition of a cluster.
@@ -82,7 +82,7 @@ impl Barrier {
     }
 
     /// Waits until replicas have every earlier write to this partition.
-    pub(super) async fn pass(&self, partition: Partition) -> Result<(), Error> {
+    pub(super) async fn pass(&self, partition: Partition) -> Result<()> {
         if self.replicas.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl Barrier {
         partition: Partition,
         written_at: Timestamp,
         now: Timestamp,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let lane = self.lane(partition);
         let latest = after(written_at, CLOCKS);
         if lock(&self.covered)[lane] > latest {
@@ -149,7 +149,7 @@ impl Lane {
     }
 
     /// Runs one barrier for these waiters.
-    async fn raise(&self, waiters: &[Waiter]) -> Result<(), Error> {
+    async fn raise(&self, waiters: &[Waiter]) -> Result<()> {
         let replicas = self.replicas.load(Ordering::Relaxed);
         if !self.link.is_connected() {
             let connected = self.link.connect(|_| ()).await;

@@ -20,7 +20,7 @@ use crate::core::key::Lookup;
 use crate::core::record::{CallId, Holder, Record, State};
 use crate::core::session::{Admission, Token};
 use crate::store::{
-    Calls, Census, Claimed, Due, Error, Found, Replaced, UNREADABLE, codec, is_seen,
+    Calls, Census, Claimed, Due, Error, Found, Replaced, Result, UNREADABLE, codec, is_seen,
 };
 
 /// How many unknown calls one search for unscheduled calls reads. It runs once after a start.
@@ -28,7 +28,7 @@ const UNSCHEDULED_SEARCHED: usize = 10_000;
 
 #[async_trait]
 impl Calls for Redis {
-    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
         let intent = &change.record.intent;
         let holder = match self.try_claim(change, instead_of).await {
             // Nothing may be claimed, but a stored result can still be replayed.
@@ -47,7 +47,7 @@ impl Calls for Redis {
         Ok(Claimed::Existing(self.server.settled(holder).await?))
     }
 
-    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced> {
         let (server, record) = (&self.server, &change.record);
         let intent = &record.intent;
         // A change after which a request is sent, or that claims names, needs a store that is open.
@@ -109,7 +109,7 @@ impl Calls for Redis {
         }
     }
 
-    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
         let mut holders = self.server.held(names).await?;
         for holder in &mut holders {
             holder.record = self.server.settled(holder.record.clone()).await?;
@@ -117,14 +117,14 @@ impl Calls for Redis {
         Ok(holders)
     }
 
-    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>> {
         match self.server.fields_of(call_id).await? {
             Some(record) => Ok(Some(self.server.settled(record).await?)),
             None => Ok(None),
         }
     }
 
-    async fn watch(&self, name: &Lookup, call_id: CallId) -> Result<Option<Record>, Error> {
+    async fn watch(&self, name: &Lookup, call_id: CallId) -> Result<Option<Record>> {
         match self.tracker.get() {
             Some(tracker) => tracker.watch(name, call_id).await,
             None => Err(Error::Refused(
@@ -133,7 +133,7 @@ impl Calls for Redis {
         }
     }
 
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>> {
         // A gateway cannot tell whether the owner has ended, only that the lease is over.
         let (limit, times) = (limit as usize, 0..=now.as_microsecond());
         let searched = limit + UNREADABLE as usize;
@@ -152,7 +152,7 @@ impl Calls for Redis {
         now: Timestamp,
         tools: &[String],
         each: u32,
-    ) -> Result<Found<Record>, Error> {
+    ) -> Result<Found<Record>> {
         let mut free: HashMap<&str, u32> = tools.iter().map(|tool| (tool.as_str(), each)).collect();
         let limit = tools.len().saturating_mul(each as usize);
         let has_place = |record: &Record| match free.get_mut(record.intent.tool.as_str()) {
@@ -173,11 +173,7 @@ impl Calls for Redis {
         Ok(found)
     }
 
-    async fn unscheduled_unknown(
-        &self,
-        tools: &[String],
-        limit: u32,
-    ) -> Result<Found<Record>, Error> {
+    async fn unscheduled_unknown(&self, tools: &[String], limit: u32) -> Result<Found<Record>> {
         self.server.status.must_be_open()?;
         let (limit, times) = (limit as usize, NEVER..=NEVER);
         let is_of_tools = |record: &Record| tools.contains(&record.intent.tool);
@@ -187,7 +183,7 @@ impl Calls for Redis {
         Ok(search.await?.0)
     }
 
-    async fn census(&self) -> Result<Vec<Census>, Error> {
+    async fn census(&self) -> Result<Vec<Census>> {
         let counts = |partition: Partition| command("HGETALL", partition.key("census"));
         let counts: Vec<Vec<(String, i64)>> = self.server.link.ask_each(counts).await?;
         let mut sums = BTreeMap::<String, u64>::new();
@@ -208,18 +204,14 @@ impl Calls for Redis {
 
 impl Redis {
     /// The first call that holds one of these names and does not give it up.
-    async fn other_holder(
-        &self,
-        change: &Change,
-        instead_of: &[Record],
-    ) -> Result<Option<Record>, Error> {
+    async fn other_holder(&self, change: &Change, instead_of: &[Record]) -> Result<Option<Record>> {
         let names: Vec<Lookup> = change.record.intent.all_names().copied().collect();
         let holders = self.server.held(&names).await?.into_iter();
         let mut records = holders.map(|holder| holder.record);
         Ok(records.find(|record| !is_seen(record, instead_of)))
     }
 
-    async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
         self.server.status.must_be_open()?;
         let (server, intent) = (&self.server, &change.record.intent);
         let epoch = server.memory.epoch();
@@ -255,7 +247,7 @@ impl Redis {
     /// The record as a script has written it, once replicas have it.
     ///
     /// Notes its token, the count of this gateway's writes, and the write, which may have to be put back.
-    async fn written(&self, change: &Change, answer: &Answer) -> Result<Record, Error> {
+    async fn written(&self, change: &Change, answer: &Answer) -> Result<Record> {
         let (mut record, memory) = (change.record.clone(), &self.server.memory);
         let token = Some(answer.text(0)).filter(|token| !token.is_empty());
         let token: Option<Result<u64, _>> = token.map(|token| token.parse());
@@ -283,7 +275,7 @@ impl Redis {
     /// Writes the end of a call that the store has lost, or has only in an older version.
     ///
     /// Unfinished calls are never deleted, so the store has lost data. The remembered record is put back as a whole.
-    async fn complete_lost(&self, change: &Change) -> Result<Replaced, Error> {
+    async fn complete_lost(&self, change: &Change) -> Result<Replaced> {
         let server = &self.server;
         let call_id = change.record.intent.call_id;
         let write = server.memory.call_write(&change.record, change);

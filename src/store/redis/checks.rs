@@ -20,7 +20,7 @@ use super::status::unreachable;
 use super::subscriber::Subscriber;
 use super::target::{Kind, Settings};
 use crate::store::lock::lock;
-use crate::store::{Error, Readiness, Reason};
+use crate::store::{Error, Readiness, Reason, Result};
 
 /// How often an unreachable or unfit Redis is inspected.
 const TRY_EVERY: Duration = Duration::from_millis(250);
@@ -104,7 +104,7 @@ impl Watch {
         is_reached
     }
 
-    async fn find_out(&self) -> Result<Readiness, Error> {
+    async fn find_out(&self) -> Result<Readiness> {
         if !self.server.link.is_connected() {
             self.connect().await?;
         }
@@ -160,7 +160,7 @@ impl Watch {
         })
     }
 
-    async fn connect(&self) -> Result<(), Error> {
+    async fn connect(&self) -> Result<()> {
         let (status, trouble) = (self.server.status.clone(), self.server.link.trouble.clone());
         let hear = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
@@ -180,7 +180,7 @@ impl Watch {
     ///
     /// The store's clock is the one that is furthest behind, so that a clock that is ahead ends nothing too early.
     /// Returns the largest offset in either direction.
-    async fn compare_clocks(&self) -> Result<i64, Error> {
+    async fn compare_clocks(&self) -> Result<i64> {
         let asked = Instant::now();
         let answers = self.server.link.ask_masters(redis::cmd("TIME")).await?;
         let half = i64::try_from(asked.elapsed().as_micros() / 2).unwrap_or(0);
@@ -200,7 +200,7 @@ impl Watch {
         Ok(largest.unwrap_or(0))
     }
 
-    async fn ask_nodes(&self) -> Result<Vec<Node>, Error> {
+    async fn ask_nodes(&self) -> Result<Vec<Node>> {
         let infos = self.server.link.ask_masters(redis::cmd("INFO")).await?;
         let settings = [
             "appendfsync",
@@ -226,7 +226,7 @@ impl Watch {
     }
 
     /// Whether a failover may happen without an operator. `answered`: how many masters answered.
-    async fn fails_over(&self, answered: usize) -> Result<bool, Error> {
+    async fn fails_over(&self, answered: usize) -> Result<bool> {
         let link = &self.server.link;
         if !link.target.is_cluster() {
             return Ok(matches!(link.target.kind, Kind::Sentinel { .. }));
@@ -267,7 +267,7 @@ impl Watch {
 
     /// The warning about a user with all permissions.
     async fn default_user(&self) -> Option<Reason> {
-        let user: Result<String, Error> = self.server.link.ask_quietly("ACL", "WHOAMI").await;
+        let user: Result<String> = self.server.link.ask_quietly("ACL", "WHOAMI").await;
         let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in config/redis.conf";
         (user.ok()? == "default").then(|| Reason::new("default_user", text))
     }

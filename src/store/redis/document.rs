@@ -16,7 +16,7 @@ use super::scripts::command;
 use super::store::Redis;
 use crate::core::document::{Document, Kind, digest};
 use crate::core::position::Position;
-use crate::store::{Documents, Error, Found, Put, UNREADABLE};
+use crate::store::{Documents, Error, Found, Put, Result, UNREADABLE};
 
 const PARTITION: Partition = Partition::FIRST;
 /// The fields of a document, in the order of `read`.
@@ -34,17 +34,12 @@ struct Rest {
 
 #[async_trait]
 impl Documents for Redis {
-    async fn document(
-        &self,
-        kind: Kind,
-        tenant: &str,
-        id: &str,
-    ) -> Result<Option<Document>, Error> {
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>> {
         let key = keys::document(digest(kind, tenant, id));
         read(kind, self.server.link.ask("HMGET", (key, &FIELDS)).await?)
     }
 
-    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_document(&self, document: &Document) -> Result<Put> {
         let begins = document.version == 1;
         // A later version needs only that all data is known to be there, or that an operator is accepting a loss.
         let is_accepting = self.watch.epochs.is_accepting();
@@ -58,7 +53,7 @@ impl Documents for Redis {
             .await
     }
 
-    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_back_document(&self, document: &Document) -> Result<Put> {
         // Also while data is missing: the document existed before, and triggers no sending.
         if document.needs_spare_room() {
             self.server.status.must_have_room()?;
@@ -74,7 +69,7 @@ impl Documents for Redis {
         kind: Kind,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Found<Document>, Error> {
+    ) -> Result<Found<Document>> {
         let mut due = Found::default();
         // Until lost writes are put back, a stored document may not be the newest version.
         if self.server.status.is_in_doubt() {
@@ -101,7 +96,7 @@ impl Documents for Redis {
         state: Option<&str>,
         before: Option<&Position>,
         limit: u32,
-    ) -> Result<(Found<Document>, Option<Position>), Error> {
+    ) -> Result<(Found<Document>, Option<Position>)> {
         let newest = before.map_or_else(
             || b"+".to_vec(),
             |before| [&b"("[..], &before.to_bytes()].concat(),
@@ -116,7 +111,7 @@ impl Documents for Redis {
         Ok((found, places.last().copied().filter(|_| may_be_more)))
     }
 
-    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>> {
         let key = keys::documents_by("count", kind);
         let counts: Vec<(String, i64)> = self.server.link.ask("HGETALL", key).await?;
         let counts = counts.into_iter().filter(|(_, count)| *count > 0);
@@ -137,7 +132,7 @@ impl Redis {
         [first, later]: [&Script; 2],
         epoch: String,
         is_inspected: bool,
-    ) -> Result<Put, Error> {
+    ) -> Result<Put> {
         let document = document.to_the_microsecond();
         let stored = self
             .document(document.kind, &document.tenant, &document.id)
@@ -179,7 +174,7 @@ impl Redis {
     }
 
     /// Deletes documents past their retention, and answers how many.
-    pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+    pub(super) async fn forget_documents(&self, now: Timestamp, limit: u32) -> Result<u64> {
         let mut forgotten = 0;
         for kind in Kind::ALL {
             let digests = self.in_order("retained", kind, now, 0, limit).await?;
@@ -207,18 +202,14 @@ impl Redis {
         now: Timestamp,
         from: u32,
         limit: u32,
-    ) -> Result<Vec<[u8; 16]>, Error> {
+    ) -> Result<Vec<[u8; 16]>> {
         let (index, now) = (keys::documents_by(index, kind), now.as_microsecond());
         let range = (index, "-inf", now, "LIMIT", from, limit);
         self.server.link.ask("ZRANGEBYSCORE", range).await
     }
 
     /// Reads documents. Leaves out those that were deleted meanwhile.
-    async fn read_documents(
-        &self,
-        kind: Kind,
-        digests: &[[u8; 16]],
-    ) -> Result<Found<Document>, Error> {
+    async fn read_documents(&self, kind: Kind, digests: &[[u8; 16]]) -> Result<Found<Document>> {
         let fields = |digest: &[u8; 16]| command("HMGET", (keys::document(*digest), &FIELDS));
         let all = self.server.link.ask_many(digests.iter().map(fields));
         let all: Vec<Vec<Value>> = all.await?;
@@ -259,7 +250,7 @@ fn state_lists(document: &Document, state: &str) -> [String; 2] {
         .map(|tenant| keys::documents(document.kind, tenant, Some(state)))
 }
 
-fn rest(document: &Document) -> Result<String, Error> {
+fn rest(document: &Document) -> Result<String> {
     let rest = Rest {
         tenant: document.tenant.clone(),
         id: document.id.clone(),
@@ -276,7 +267,7 @@ fn id_of(fields: &[Value]) -> Option<String> {
     serde_json::from_slice(&rest).ok().map(|rest: Rest| rest.id)
 }
 
-fn read(kind: Kind, fields: Vec<Value>) -> Result<Option<Document>, Error> {
+fn read(kind: Kind, fields: Vec<Value>) -> Result<Option<Document>> {
     if fields.iter().all(|field| matches!(field, Value::Nil)) {
         return Ok(None);
     }

@@ -18,7 +18,7 @@ use super::scripts::Run;
 use super::server::Server;
 use super::whole::Moments;
 use crate::store::lock::lock;
-use crate::store::{Error, LOST_DATA, Reason};
+use crate::store::{Error, LOST_DATA, Reason, Result};
 
 /// How often an inspection begins again after another gateway has written the manifest.
 const TRIES: usize = 3;
@@ -66,7 +66,7 @@ impl Epochs {
     }
 
     /// Compares the store with memory, puts lost writes back, and says what is missing.
-    pub(super) async fn look_for_loss(&self) -> Result<Option<Reason>, Error> {
+    pub(super) async fn look_for_loss(&self) -> Result<Option<Reason>> {
         for _ in 0..TRIES {
             if let ControlFlow::Break(reason) = self.compare_once().await? {
                 return Ok(reason);
@@ -80,7 +80,7 @@ impl Epochs {
     /// Compares once; `Continue`: another gateway has written the manifest meanwhile.
     ///
     /// An inspection that began before the end of an acceptance must not undo the acceptance.
-    async fn compare_once(&self) -> Result<ControlFlow<Option<Reason>>, Error> {
+    async fn compare_once(&self) -> Result<ControlFlow<Option<Reason>>> {
         let (epoch, known) = (self.server.memory.epoch(), self.server.memory.all_writes());
         let began_at = self.server.now();
         let mut sight = self.sight().await?;
@@ -160,7 +160,7 @@ impl Epochs {
         before: Option<&Manifest>,
         what: &str,
         epoch: &str,
-    ) -> Result<Closed, Error> {
+    ) -> Result<Closed> {
         if before.is_none() && epoch.is_empty() {
             // There is no epoch to follow. Gateways that remember one write the manifest.
             if self.is_mended.load(Ordering::Relaxed) {
@@ -189,7 +189,7 @@ impl Epochs {
     ///
     /// An acceptance that begins meanwhile is not undone: it writes the manifest first, and then an epoch that was not
     /// there when the partition was read. `epoch`: a gateway without one has no manifest to write.
-    async fn close_partitions(&self, epoch: &str) -> Result<Closed, Error> {
+    async fn close_partitions(&self, epoch: &str) -> Result<Closed> {
         let is_closed = |manifest: Option<Manifest>| {
             manifest.map_or(epoch.is_empty(), |manifest| !manifest.lost.is_empty())
         };
@@ -247,7 +247,7 @@ impl Epochs {
         lock(&self.moments).until()
     }
 
-    async fn sight(&self) -> Result<Sight, Error> {
+    async fn sight(&self) -> Result<Sight> {
         let mut sight = Sight {
             manifest: self.manifest().await?,
             ..Sight::default()
@@ -266,7 +266,7 @@ impl Epochs {
     }
 
     /// Sets up a new Redis. Several gateways may do it at once.
-    async fn begin(&self, manifest: Manifest) -> Result<(), Error> {
+    async fn begin(&self, manifest: Manifest) -> Result<()> {
         let manifest = Manifest {
             whole_since_us: Some(self.server.now().as_microsecond()),
             ..manifest
@@ -291,7 +291,7 @@ impl Epochs {
     }
 
     /// Accepts a loss: begins a new epoch, as the successor of the old one.
-    pub(super) async fn accept(&self, reason: &str) -> Result<(), Error> {
+    pub(super) async fn accept(&self, reason: &str) -> Result<()> {
         let prepared = lock(&self.prepared).take();
         let prepared = match prepared {
             Some(prepared) => prepared,
@@ -316,7 +316,7 @@ impl Epochs {
     }
 
     /// Prepares the new epoch, which counts only once its manifest is complete.
-    pub(super) async fn prepare(&self, reason: &str) -> Result<Manifest, Error> {
+    pub(super) async fn prepare(&self, reason: &str) -> Result<Manifest> {
         put_all_back(&self.server).await?;
         let sight = self.sight().await?;
         let memory = &self.server.memory;
@@ -357,7 +357,7 @@ impl Epochs {
     }
 
     /// The marks of all partitions.
-    async fn marks(&self) -> Result<Vec<Marks>, Error> {
+    async fn marks(&self) -> Result<Vec<Marks>> {
         let keys = Partition::all().map(Partition::marks);
         let marks = self.server.link.get_all(keys).await?;
         let read = |marks: Option<Vec<u8>>| Marks::read(&marks.unwrap_or_default());
@@ -365,33 +365,29 @@ impl Epochs {
     }
 
     /// Writes a partition's epoch if it still is `seen`. Returns whether it did.
-    async fn mark(&self, partition: Partition, seen: &str, epoch: &str) -> Result<bool, Error> {
+    async fn mark(&self, partition: Partition, seen: &str, epoch: &str) -> Result<bool> {
         let run = Run::new(&self.server.scripts.mark).key(partition.marks());
         Ok(self.server.run(run.arg((seen, epoch))).await?.word == "done")
     }
 
-    async fn mark_all(&self, seen: &str, epoch: &str) -> Result<(), Error> {
+    async fn mark_all(&self, seen: &str, epoch: &str) -> Result<()> {
         let mark = |partition| self.mark(partition, seen, epoch);
         try_join_all(Partition::all().map(mark)).await.map(drop)
     }
 
-    async fn manifest(&self) -> Result<Option<Manifest>, Error> {
+    async fn manifest(&self) -> Result<Option<Manifest>> {
         Ok(self.manifest_text().await?.map(|(_, manifest)| manifest))
     }
 
     /// The stored manifest, as bytes and as read from them.
-    async fn manifest_text(&self) -> Result<Option<(Vec<u8>, Manifest)>, Error> {
+    async fn manifest_text(&self) -> Result<Option<(Vec<u8>, Manifest)>> {
         let text: Option<Vec<u8>> = self.server.link.ask("GET", manifest_key()).await?;
         let read = |text: Vec<u8>| serde_json::from_slice(&text).map(|manifest| (text, manifest));
         text.map(read).transpose().map_err(unreadable)
     }
 
     /// Writes the manifest if it still is `before`. Returns whether it did.
-    async fn swap_manifest(
-        &self,
-        before: Option<&Manifest>,
-        next: &Manifest,
-    ) -> Result<bool, Error> {
+    async fn swap_manifest(&self, before: Option<&Manifest>, next: &Manifest) -> Result<bool> {
         let (text, stored) = self.manifest_text().await?.unzip();
         if stored.as_ref() != before {
             return Ok(false);

@@ -14,7 +14,7 @@ use super::server::Server;
 use crate::core::key::Lookup;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Holder, Record, State};
-use crate::store::{Error, Found};
+use crate::store::{Error, Found, Result};
 
 /// How many calls one read gets at most.
 pub(super) const READ_AT_ONCE: usize = 32;
@@ -29,7 +29,7 @@ pub(super) const SEARCHED: usize = 256;
 
 impl Link {
     /// The beginnings of calls: everything before arguments and result. `None` for a call that is gone.
-    pub(super) async fn beginnings(&self, ids: &[CallId]) -> Result<Vec<Option<Bytes>>, Error> {
+    pub(super) async fn beginnings(&self, ids: &[CallId]) -> Result<Vec<Option<Bytes>>> {
         let range = |call_id: &CallId, length: usize| (keys::call(*call_id), 0, length - 1);
         let ranges = ids.iter().map(|id| command("GETRANGE", range(id, BRIEF)));
         let found: Vec<Bytes> = self.ask_many(ranges).await?;
@@ -50,7 +50,7 @@ impl Link {
     }
 
     /// The length in bytes of each call at these positions.
-    pub(super) async fn sizes(&self, places: &[Position]) -> Result<Vec<usize>, Error> {
+    pub(super) async fn sizes(&self, places: &[Position]) -> Result<Vec<usize>> {
         let length = |place: &Position| command("STRLEN", keys::call(place.call_id()));
         self.ask_many(places.iter().map(length)).await
     }
@@ -58,7 +58,7 @@ impl Link {
 
 impl Server {
     /// The calls that hold these names, whether or not replicas have them.
-    pub(super) async fn held(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    pub(super) async fn held(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
         let Some(first) = names.first() else {
             return Ok(Vec::new());
         };
@@ -78,7 +78,7 @@ impl Server {
         found.into_iter().map(holder).collect()
     }
 
-    pub(super) async fn fields_of(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+    pub(super) async fn fields_of(&self, call_id: CallId) -> Result<Option<Record>> {
         stored_in(self.link.ask("GET", keys::call(call_id)).await?)
     }
 
@@ -86,14 +86,14 @@ impl Server {
     pub(super) async fn briefs(
         &self,
         ids: &[CallId],
-    ) -> Result<Vec<Result<Option<Record>, Corrupt>>, Error> {
+    ) -> Result<Vec<Result<Option<Record>, Corrupt>>> {
         let beginnings = self.link.beginnings(ids).await?.into_iter();
         let read = |text: Option<Bytes>| text.map(|text| record::read_brief(&text)).transpose();
         Ok(beginnings.map(read).collect())
     }
 
     /// Returns the record once replicas have it, if they must. A running call is not shown to callers, so it need not wait.
-    pub(super) async fn settled(&self, record: Record) -> Result<Record, Error> {
+    pub(super) async fn settled(&self, record: Record) -> Result<Record> {
         if !matches!(record.state, State::Running) {
             let partition = Partition::of(&record.intent.lookup);
             let covered = self.barrier.cover(partition, record.updated_at, self.now());
@@ -113,7 +113,7 @@ impl Server {
         limit: usize,
         searched: usize,
         mut is_wanted: impl FnMut(&Record) -> bool,
-    ) -> Result<(Found<Record>, Option<i64>), Error> {
+    ) -> Result<(Found<Record>, Option<i64>)> {
         let mut found = Found::default();
         // Until lost writes are put back, a stored state may not be the newest one.
         if self.status.is_in_doubt() || limit == 0 {
@@ -149,7 +149,7 @@ impl Server {
         indexes: &[String],
         times: &RangeInclusive<i64>,
         from: usize,
-    ) -> Result<(Vec<(Position, i64)>, bool), Error> {
+    ) -> Result<(Vec<(Position, i64)>, bool)> {
         let range = |index: &String| {
             let times = (*times.start(), *times.end(), "WITHSCORES");
             command("ZRANGEBYSCORE", (index, times, "LIMIT", from, SEARCHED))
@@ -172,7 +172,7 @@ impl Server {
         limit: usize,
         mut is_wanted: impl FnMut(&Record) -> bool,
         found: &mut Found<Record>,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let ids: Vec<CallId> = places.iter().map(|(place, _)| place.call_id()).collect();
         let mut wanted = Vec::new();
         for ((place, _), brief) in places.iter().zip(self.briefs(&ids).await?) {
@@ -192,11 +192,7 @@ impl Server {
     }
 
     /// Adds the calls at these positions. Reads them in portions: one large read would delay all other commands.
-    async fn read_whole(
-        &self,
-        places: &[Position],
-        found: &mut Found<Record>,
-    ) -> Result<(), Error> {
+    async fn read_whole(&self, places: &[Position], found: &mut Found<Record>) -> Result<()> {
         let sizes = self.link.sizes(places).await?;
         for some in portions(places, &sizes) {
             let get = |place: &Position| command("GET", keys::call(place.call_id()));
@@ -214,17 +210,13 @@ impl Server {
     }
 
     /// Removes a position from an index of the call's partition, if the call is gone.
-    pub(super) async fn take_out_of_index(
-        &self,
-        index: &str,
-        place: &Position,
-    ) -> Result<(), Error> {
+    pub(super) async fn take_out_of_index(&self, index: &str, place: &Position) -> Result<()> {
         let index = Partition::of_call(place.call_id()).key(index);
         self.take_out_of(index, place).await
     }
 
     /// Removes a position from a list of the call's partition, if the call is gone.
-    pub(super) async fn take_out_of(&self, list: String, place: &Position) -> Result<(), Error> {
+    pub(super) async fn take_out_of(&self, list: String, place: &Position) -> Result<()> {
         let run = Run::new(&self.scripts.take_out).key((keys::call(place.call_id()), list));
         self.link.run(&run.arg(&place.to_bytes())).await.map(drop)
     }

@@ -11,7 +11,7 @@ use super::store::Redis;
 use crate::core::ledger::Index;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State};
-use crate::store::Error;
+use crate::store::Result;
 
 /// How many calls one script deletes at most. All other commands wait for it, some milliseconds.
 const AT_ONCE: usize = 150;
@@ -19,7 +19,7 @@ const DAY_US: i64 = 24 * 3_600 * 1_000_000;
 
 impl Redis {
     /// Deletes finished calls and documents past their retention, with their names and list entries.
-    pub(super) async fn forget_all(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+    pub(super) async fn forget_all(&self, now: Timestamp, limit: u32) -> Result<u64> {
         // Lost writes are put back first, because one of them may have prolonged a retention.
         if self.server.status.is_in_doubt() {
             return Ok(0);
@@ -51,12 +51,7 @@ impl Redis {
     ///
     /// The index only leads to the calls. Each call itself says whether it may be deleted: a damaged time in the index
     /// must not free the key of a call.
-    async fn forget_some(
-        &self,
-        partition: Partition,
-        at: Timestamp,
-        most: usize,
-    ) -> Result<usize, Error> {
+    async fn forget_some(&self, partition: Partition, at: Timestamp, most: usize) -> Result<usize> {
         let now = at.as_microsecond();
         let range = (partition.key("retained"), "-inf", now, "LIMIT", 0, most);
         let places: Vec<Vec<u8>> = self.server.link.ask("ZRANGEBYSCORE", range).await?;
@@ -93,7 +88,7 @@ impl Redis {
         place: &Position,
         now: i64,
         why: String,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let later = Run::new(&self.server.scripts.postpone)
             .key(partition.key("retained"))
             .arg((now + DAY_US, &place.to_bytes(), now));
@@ -105,7 +100,7 @@ impl Redis {
         Ok(())
     }
 
-    async fn forget(&self, partition: Partition, over: &[Record], now: i64) -> Result<(), Error> {
+    async fn forget(&self, partition: Partition, over: &[Record], now: i64) -> Result<()> {
         let mut lists = BTreeMap::<String, String>::new();
         let mut holders = Vec::new();
         for (number, record) in (1..).zip(over) {

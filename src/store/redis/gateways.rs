@@ -13,7 +13,7 @@ use super::keys::{self, Partition};
 use super::loss::{Sight, Writes};
 use super::scripts::command;
 use super::server::Server;
-use crate::store::Error;
+use crate::store::Result;
 use crate::store::lock::lock;
 
 /// How often a gateway announces itself.
@@ -50,7 +50,7 @@ impl Gateways {
     ///
     /// Call it only with a sight in which no data is missing. A failed step is tried again after the next inspection.
     pub(super) async fn forget_gone(&self, sight: &Sight) {
-        let forgotten: Result<(), Error> = async {
+        let forgotten: Result<()> = async {
             self.announce(sight).await?;
             self.come_back(sight).await?;
             let since = self.server.now().as_microsecond() - GONE_AFTER_US;
@@ -85,7 +85,7 @@ impl Gateways {
     /// Announces this gateway once a minute, and at once if it was forgotten.
     ///
     /// Also notes the present time for gateways that have marks and were never announced.
-    async fn announce(&self, sight: &Sight) -> Result<(), Error> {
+    async fn announce(&self, sight: &Sight) -> Result<()> {
         let own = self.server.memory.gateway();
         let was_forgotten = sight.forgotten.gateways().any(|gateway| gateway == own);
         let is_recent = |at: &Instant| at.elapsed() < ANNOUNCE_EVERY;
@@ -104,7 +104,7 @@ impl Gateways {
     }
 
     /// Goes on from this gateway's last counts, if it was forgotten.
-    async fn come_back(&self, sight: &Sight) -> Result<(), Error> {
+    async fn come_back(&self, sight: &Sight) -> Result<()> {
         let gateway = self.server.memory.gateway();
         for partition in Partition::all() {
             let was_forgotten = sight.forgotten.of(&gateway, partition) > 0;
@@ -120,7 +120,7 @@ impl Gateways {
     }
 
     /// Takes gateways out of the marks, or deletes the announcements of those that have no marks any more.
-    async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<(), Error> {
+    async fn forget_these(&self, overdue: &[String], sight: &Sight) -> Result<()> {
         let own = self.server.memory.gateway();
         let counted: BTreeSet<&str> = sight.gateways().collect();
         let others = overdue.iter().filter(|gateway| **gateway != own);
@@ -152,7 +152,7 @@ impl Gateways {
         gone: &[&String],
         partition: Partition,
         sight: &Sight,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         let is_first = partition == Partition::FIRST;
         let counted = gone
             .iter()
@@ -186,7 +186,7 @@ impl Gateways {
     /// The last counts of these gateways in the present epoch.
     ///
     /// Must be read after the counts: then a gateway whose count is gone has its last count already.
-    pub(super) async fn last_counts(&self, gateways: Vec<String>) -> Result<Writes, Error> {
+    pub(super) async fn last_counts(&self, gateways: Vec<String>) -> Result<Writes> {
         let mut last = Writes::default();
         if gateways.is_empty() {
             return Ok(last);

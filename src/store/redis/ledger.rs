@@ -22,7 +22,7 @@ use crate::core::ledger::{
 };
 use crate::core::position::Position;
 use crate::core::record::CallId;
-use crate::store::{Error, Ledger, codec};
+use crate::store::{Ledger, Result, codec};
 
 /// How many calls one page reads at most. If few of them match, the page ends early.
 const MOST_READ: usize = 2_000;
@@ -31,14 +31,14 @@ const LEAST_READ: usize = 64;
 
 #[async_trait]
 impl Ledger for Redis {
-    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
+    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>> {
         let beginning = self.server.link.beginnings(&[call_id]).await?.pop();
         let maker = beginning.flatten().map(|text| record::maker(&text));
         let maker = maker.transpose();
         maker.map_err(unreadable)
     }
 
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>> {
         let texts = texts(&self.server, &[call_id]).await?.pop();
         let Some([Some(text), duplicates]) = texts else {
             return Ok(None);
@@ -52,7 +52,7 @@ impl Ledger for Redis {
         }))
     }
 
-    async fn tenants(&self) -> Result<Vec<String>, Error> {
+    async fn tenants(&self) -> Result<Vec<String>> {
         let tenants = |partition: Partition| command("SMEMBERS", partition.key("tenants"));
         let tenants: Vec<Vec<String>> = self.server.link.ask_each(tenants).await?;
         let mut tenants = tenants.concat();
@@ -67,7 +67,7 @@ impl Ledger for Redis {
         filter: &Filter,
         before: Option<Position>,
         limit: u32,
-    ) -> Result<Page<Listed>, Error> {
+    ) -> Result<Page<Listed>> {
         let listing = Listing {
             server: &self.server,
             partition: Partition::of_tenant(tenant),
@@ -77,7 +77,7 @@ impl Ledger for Redis {
         listing.page(before, limit as usize).await
     }
 
-    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<()> {
         let last = later.last.iter().take(LISTED_DUPLICATES);
         let run = Run::new(&self.server.scripts.arrived)
             .key((keys::call(call_id), keys::duplicates(call_id)))
@@ -86,7 +86,7 @@ impl Ledger for Redis {
         self.server.link.run(&run).await.map(drop)
     }
 
-    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64> {
         self.forget_all(now, limit).await
     }
 }
@@ -100,7 +100,7 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    async fn page(&self, before: Option<Position>, limit: usize) -> Result<Page<Listed>, Error> {
+    async fn page(&self, before: Option<Position>, limit: usize) -> Result<Page<Listed>> {
         let mut page = Page {
             found: Vec::new(),
             next: before,
@@ -140,11 +140,7 @@ impl Listing<'_> {
     }
 
     /// The positions of the next calls in the filter's index.
-    async fn positions(
-        &self,
-        before: Option<Position>,
-        limit: usize,
-    ) -> Result<Page<Position>, Error> {
+    async fn positions(&self, before: Option<Position>, limit: usize) -> Result<Page<Position>> {
         let mut unreadable = 0;
         let mut found = match self.filter.index() {
             Index::All => {
@@ -185,7 +181,7 @@ impl Listing<'_> {
         lists: &[Index<'_>],
         before: Option<Position>,
         limit: usize,
-    ) -> Result<Vec<Position>, Error> {
+    ) -> Result<Vec<Position>> {
         let bound = |sign: &[u8], bytes: &[u8]| [sign, bytes].concat();
         let until = self.filter.until.map(Position::time_bytes);
         let until = until.map(|until| until.to_vec());
@@ -204,7 +200,7 @@ impl Listing<'_> {
     }
 
     /// The tools that the tenant has called.
-    async fn tools(&self) -> Result<Vec<String>, Error> {
+    async fn tools(&self) -> Result<Vec<String>> {
         let tools = self.partition.tools(self.tenant);
         self.server.link.ask("SMEMBERS", tools).await
     }
@@ -212,7 +208,7 @@ impl Listing<'_> {
     /// The calls that hold this key at each tool of the tenant.
     ///
     /// Also how many of them cannot be read: only the call itself says at which position it is listed.
-    async fn holders_of_key(&self, key: &str) -> Result<(Vec<Position>, u64), Error> {
+    async fn holders_of_key(&self, key: &str) -> Result<(Vec<Position>, u64)> {
         let tools = self.tools().await?;
         let names = tools.iter().map(|tool| Lookup::new(self.tenant, tool, key));
         let holders = names.map(|name| self.partition.holder(&name));
@@ -237,7 +233,7 @@ impl Listing<'_> {
     }
 
     /// The running calls of the tenant: its partition has few.
-    async fn running(&self) -> Result<Vec<Position>, Error> {
+    async fn running(&self) -> Result<Vec<Position>> {
         let index = (self.partition.key("running"), 0, -1);
         let all: Vec<Vec<u8>> = self.server.link.ask("ZRANGE", index).await?;
         let all = all.iter().filter_map(|bytes| Position::from_bytes(bytes));
@@ -259,7 +255,7 @@ impl Listing<'_> {
     }
 
     /// Whether a call is in the list of one of the tenant's tools.
-    async fn is_listed(&self, place: &Position) -> Result<bool, Error> {
+    async fn is_listed(&self, place: &Position) -> Result<bool> {
         let tools = self.tools().await?;
         let score = |tool: &String| {
             let list = self.partition.list(self.tenant, Index::Tool(tool));
@@ -270,7 +266,7 @@ impl Listing<'_> {
     }
 
     /// Splits calls into portions that are small enough for one read.
-    async fn portions<'a>(&self, positions: &'a [Position]) -> Result<Vec<&'a [Position]>, Error> {
+    async fn portions<'a>(&self, positions: &'a [Position]) -> Result<Vec<&'a [Position]>> {
         if self.filter.is_brief || positions.is_empty() {
             return Ok(positions.chunks(READ_AT_ONCE).collect());
         }
@@ -284,7 +280,7 @@ impl Listing<'_> {
     async fn read_calls(
         &self,
         positions: &[Position],
-    ) -> Result<(Vec<(Position, Option<Listed>)>, u64), Error> {
+    ) -> Result<(Vec<(Position, Option<Listed>)>, u64)> {
         let ids: Vec<CallId> = positions.iter().map(Position::call_id).collect();
         let (mut found, mut unreadable) = (Vec::new(), 0);
         let read: Vec<_> = if self.filter.is_brief {
@@ -324,7 +320,7 @@ impl Listing<'_> {
     }
 
     /// Removes a call from a list, if the call itself is gone.
-    async fn unlist(&self, position: &Position) -> Result<(), Error> {
+    async fn unlist(&self, position: &Position) -> Result<()> {
         if self.server.status.is_in_doubt() {
             return Ok(());
         }
@@ -343,7 +339,7 @@ impl Listing<'_> {
 }
 
 /// The texts of calls and of their duplicates.
-async fn texts(server: &Server, ids: &[CallId]) -> Result<Vec<[Option<Bytes>; 2]>, Error> {
+async fn texts(server: &Server, ids: &[CallId]) -> Result<Vec<[Option<Bytes>; 2]>> {
     let keys = |call_id: &CallId| [keys::call(*call_id), keys::duplicates(*call_id)];
     let gets = ids.iter().flat_map(keys).map(|key| command("GET", key));
     let texts: Vec<Option<Bytes>> = server.link.ask_many(gets).await?;

@@ -21,8 +21,8 @@ use tokio::time::sleep;
 use super::keys::Partition;
 use super::scripts::{Run, command};
 use super::target::{Kind, Target, no_delay};
-use crate::store::Error;
 use crate::store::lock::{read, write};
+use crate::store::{Error, Result};
 
 /// The time limit of a command. Longer than a slow fsync.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -185,7 +185,7 @@ impl Link {
         found.unwrap_or_else(|_| Err((ErrorKind::Io, "no sentinel answered").into()))
     }
 
-    fn wire(&self) -> Result<Wire, Error> {
+    fn wire(&self) -> Result<Wire> {
         let wire = read(&self.wire).clone();
         wire.ok_or_else(|| Error::Refused("not connected to Redis".into()))
     }
@@ -195,17 +195,17 @@ impl Link {
         &self,
         name: &str,
         arguments: impl ToRedisArgs,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         self.ask_command(&command(name, arguments)).await
     }
 
-    async fn ask_command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+    async fn ask_command<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
         let answer = self.send(command).await?;
         answer.map_err(|error| self.judge(&error))
     }
 
     /// Sends one command, and again if a server says that it has not run it.
-    async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<RedisResult<T>, Error> {
+    async fn send<T: FromRedisValue>(&self, command: &Cmd) -> Result<RedisResult<T>> {
         let mut wire = self.wire()?;
         let mut resends = RESENDS;
         loop {
@@ -226,7 +226,7 @@ impl Link {
     }
 
     /// Runs one script, loading it if the server does not have it.
-    pub(super) async fn run(&self, run: &Run<'_>) -> Result<Value, Error> {
+    pub(super) async fn run(&self, run: &Run<'_>) -> Result<Value> {
         if let Some(answer) = self.run_if_loaded(run).await? {
             return Ok(answer);
         }
@@ -240,7 +240,7 @@ impl Link {
     /// Runs one script; `None` if the server does not have it.
     ///
     /// A restarted server has no scripts, so this cannot write to data that was not inspected since.
-    pub(super) async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Value>, Error> {
+    pub(super) async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Value>> {
         match self.send(&run.command()).await? {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if lacks_script(&error) => Ok(None),
@@ -249,7 +249,7 @@ impl Link {
     }
 
     /// Sends every master the same command.
-    pub(super) async fn ask_masters(&self, command: Cmd) -> Result<Vec<Value>, Error> {
+    pub(super) async fn ask_masters(&self, command: Cmd) -> Result<Vec<Value>> {
         match self.wire()? {
             Wire::One(mut manager) => {
                 let answer = command.query_async(&mut manager).await;
@@ -273,7 +273,7 @@ impl Link {
         &self,
         name: &str,
         arguments: impl ToRedisArgs,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let mut wire = self.wire()?;
         let answer = command(name, arguments).query_async(&mut wire).await;
         answer.map_err(|error: RedisError| Error::Refused(error.to_string()))
@@ -283,7 +283,7 @@ impl Link {
     pub(super) async fn ask_each<T: FromRedisValue>(
         &self,
         command: impl Fn(Partition) -> Cmd,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<Vec<T>> {
         self.ask_many(Partition::all().map(command)).await
     }
 
@@ -291,7 +291,7 @@ impl Link {
     pub(super) async fn ask_many<T: FromRedisValue>(
         &self,
         commands: impl Iterator<Item = Cmd>,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<Vec<T>> {
         let commands: Vec<Cmd> = commands.collect();
         if commands.is_empty() {
             return Ok(Vec::new());
@@ -315,7 +315,7 @@ impl Link {
     pub(super) async fn get_all(
         &self,
         keys: impl Iterator<Item = String>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+    ) -> Result<Vec<Option<Vec<u8>>>> {
         let keys: Vec<String> = keys.collect();
         if keys.is_empty() {
             return Ok(Vec::new());
@@ -330,7 +330,7 @@ impl Link {
     }
 
     /// Drops keys that do not exist, as far as few commands can tell; over a cluster none.
-    pub(super) async fn existing(&self, mut keys: Vec<String>) -> Result<Vec<String>, Error> {
+    pub(super) async fn existing(&self, mut keys: Vec<String>) -> Result<Vec<String>> {
         if matches!(self.wire()?, Wire::One(_)) {
             // Mostly none of them exists, which one command tells.
             for at_once in [keys.len().max(1), EXIST_AT_ONCE] {
@@ -346,10 +346,7 @@ impl Link {
     }
 
     /// Sends every master the same command; `None` where it is forbidden or unknown.
-    pub(super) async fn ask_masters_if_allowed(
-        &self,
-        command: Cmd,
-    ) -> Result<Option<Vec<Value>>, Error> {
+    pub(super) async fn ask_masters_if_allowed(&self, command: Cmd) -> Result<Option<Vec<Value>>> {
         const REFUSALS: [&str; 4] = [
             "NOPERM",
             "no permissions",
@@ -373,7 +370,7 @@ impl Link {
         &self,
         commands: &Pipeline,
         script: &Script,
-    ) -> Result<T, Error> {
+    ) -> Result<T> {
         let mut wire = self.wire()?;
         let mut answer = commands.query_async(&mut wire).await;
         if answer.as_ref().is_err_and(lacks_script) {

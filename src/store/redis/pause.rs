@@ -9,11 +9,11 @@ use super::keys::{self, Partition};
 use super::record;
 use super::store::Redis;
 use crate::core::record::Entry;
-use crate::store::{Error, Pauses};
+use crate::store::{Pauses, Result};
 
 #[async_trait]
 impl Pauses for Redis {
-    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+    async fn paused(&self) -> Result<Vec<(String, Entry)>> {
         let link = &self.server.link;
         let tools: Vec<(String, Vec<u8>)> = link.ask("HGETALL", keys::paused()).await?;
         let read = |(tool, entry): (String, Vec<u8>)| Ok((tool, record::read_entry(&entry)?));
@@ -21,7 +21,7 @@ impl Pauses for Redis {
         tools.map_err(unreadable)
     }
 
-    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool> {
         const PARTITION: Partition = Partition::FIRST;
         let what = if paused { "pause" } else { "resume" };
         let keys = [keys::paused(), keys::tool_events(tool)];
@@ -34,7 +34,7 @@ impl Pauses for Redis {
         Ok(answer.word == "done")
     }
 
-    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>> {
         let range = (keys::tool_events(tool), 0, -1);
         let events: Vec<Vec<u8>> = self.server.link.ask("LRANGE", range).await?;
         record::read_events(&events).map_err(unreadable)

@@ -6,10 +6,10 @@ use super::record;
 use super::server::Server;
 use crate::core::ledger::Index;
 use crate::core::record::{CallId, Record, State};
-use crate::store::{Error, codec};
+use crate::store::{Result, codec};
 
 /// Puts back every remembered write that the store lacks.
-pub(super) async fn put_all_back(server: &Server) -> Result<(), Error> {
+pub(super) async fn put_all_back(server: &Server) -> Result<()> {
     let mut all = Ok(());
     let recent = server.memory.recent();
     for versions in recent.chunk_by(|one, next| one.call_id() == next.call_id()) {
@@ -29,7 +29,7 @@ pub(super) async fn put_all_back(server: &Server) -> Result<(), Error> {
 }
 
 /// Puts a lost record back, and logs other calls that hold its names by now.
-pub(super) async fn put_back(server: &Server, write: &CallWrite) -> Result<(), Error> {
+pub(super) async fn put_back(server: &Server, write: &CallWrite) -> Result<()> {
     let holders = put_names_back(server, write).await?;
     log_holders(server, &write.record, holders).await
 }
@@ -38,7 +38,7 @@ pub(super) async fn put_back(server: &Server, write: &CallWrite) -> Result<(), E
 ///
 /// A name goes back to this call if its holder's window was over when this call's run began. May be repeated: the
 /// result is the same as after one run.
-async fn put_names_back(server: &Server, write: &CallWrite) -> Result<Vec<CallId>, Error> {
+async fn put_names_back(server: &Server, write: &CallWrite) -> Result<Vec<CallId>> {
     let holders = try_put_back(server, write, &[]).await?;
     let mut over = Vec::new();
     for holder in &holders {
@@ -52,7 +52,7 @@ async fn put_names_back(server: &Server, write: &CallWrite) -> Result<Vec<CallId
 }
 
 /// Logs the holders of a call's names, except calls that began after its window.
-async fn log_holders(server: &Server, record: &Record, holders: Vec<CallId>) -> Result<(), Error> {
+async fn log_holders(server: &Server, record: &Record, holders: Vec<CallId>) -> Result<()> {
     let intent = &record.intent;
     for holder in holders {
         let newest = server.fields_of(intent.call_id).await?;
@@ -79,7 +79,7 @@ async fn try_put_back(
     server: &Server,
     write: &CallWrite,
     givers: &[Record],
-) -> Result<Vec<CallId>, Error> {
+) -> Result<Vec<CallId>> {
     let CallWrite {
         record,
         entry,

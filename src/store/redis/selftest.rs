@@ -10,7 +10,7 @@ use super::keys::Partition;
 use super::scripts::{Run, command};
 use super::server::Server;
 use crate::store::lock::{read, write};
-use crate::store::{Error, Reason};
+use crate::store::{Error, Reason, Result};
 
 impl Server {
     /// Why the scripts do not work on these servers.
@@ -73,7 +73,7 @@ type Step<'a> = (&'static str, &'static str, Run<'a>);
 const MARKED: (&str, &str, &str, u64) = ("", "g", "e", 0);
 
 impl Trial<'_> {
-    async fn load_and_try(&self) -> Result<(), Error> {
+    async fn load_and_try(&self) -> Result<()> {
         for script in &self.server.scripts.texts {
             let load = command("SCRIPT", ("LOAD", script));
             self.server.link.ask_masters(load).await?;
@@ -87,7 +87,7 @@ impl Trial<'_> {
     }
 
     /// A claim, a conflict, a denial, a zombie, a completion, a record that is put back, and a deletion.
-    async fn try_calls(&self) -> Result<(), Error> {
+    async fn try_calls(&self) -> Result<()> {
         let (link, scripts) = (&self.server.link, &self.server.scripts);
         // Every condition is compared, and holds as long as no other call has the lock. The token is 1.
         let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
@@ -155,7 +155,7 @@ impl Trial<'_> {
     }
 
     /// A gateway comes back from its last count, and is forgotten again.
-    async fn try_gateways(&self) -> Result<(), Error> {
+    async fn try_gateways(&self) -> Result<()> {
         let (link, scripts) = (&self.server.link, &self.server.scripts);
         let last = self.keys(&["last", "older"]);
         let kept = (&last[1], "h", "000000000000007");
@@ -182,7 +182,7 @@ impl Trial<'_> {
     }
 
     /// Acts of persons on a session and on a tool, documents, and scripts that only need some key.
-    async fn try_acts(&self) -> Result<(), Error> {
+    async fn try_acts(&self) -> Result<()> {
         let (link, scripts) = (&self.server.link, &self.server.scripts);
         let freeze = self.run(&scripts.act, &["session", "events", "marks"]);
         let pause = |what: &str| {
@@ -250,7 +250,7 @@ impl Trial<'_> {
     }
 
     /// Runs scripts; an error if one of them does not answer with its word.
-    async fn expect(&self, steps: Vec<Step<'_>>) -> Result<(), Error> {
+    async fn expect(&self, steps: Vec<Step<'_>>) -> Result<()> {
         for (script, word, run) in steps {
             let answer = Answer::read(self.server.link.run(&run).await?)?;
             if answer.word != word {

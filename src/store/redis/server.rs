@@ -22,7 +22,7 @@ use crate::core::ledger::Index;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Record};
 use crate::store::lock::write;
-use crate::store::{Error, Reason, codec};
+use crate::store::{Error, Reason, Result, codec};
 
 /// How long a call waits for the inspection of a restarted server.
 const LOOK_TIME: Duration = Duration::from_secs(2);
@@ -150,7 +150,7 @@ impl Server {
     }
 
     /// Reads the answer of a script; an error if data is missing.
-    fn read(&self, answer: Value) -> Result<Answer, Error> {
+    fn read(&self, answer: Value) -> Result<Answer> {
         let answer = Answer::read(answer)?;
         if answer.word == "lost" {
             return Err(self.has_lost(&answer.text(0)));
@@ -159,11 +159,11 @@ impl Server {
     }
 
     /// Runs a script, also on a restarted server.
-    pub(super) async fn run(&self, run: Run<'_>) -> Result<Answer, Error> {
+    pub(super) async fn run(&self, run: Run<'_>) -> Result<Answer> {
         self.read(self.link.run(&run).await?)
     }
 
-    async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Answer>, Error> {
+    async fn run_if_loaded(&self, run: &Run<'_>) -> Result<Option<Answer>> {
         let answer = self.link.run_if_loaded(run).await?;
         answer.map(|answer| self.read(answer)).transpose()
     }
@@ -171,7 +171,7 @@ impl Server {
     /// Runs a script after which a request may be sent.
     ///
     /// A server that lacks the script was restarted: its data is inspected first.
-    pub(super) async fn run_guarded(&self, run: Run<'_>) -> Result<Answer, Error> {
+    pub(super) async fn run_guarded(&self, run: Run<'_>) -> Result<Answer> {
         if let Some(answer) = self.run_if_loaded(&run).await? {
             return Ok(answer);
         }
@@ -196,7 +196,7 @@ impl Server {
     ///
     /// A server that lacks the script was restarted: the script is loaded once inspections since then have found no
     /// data in doubt, also where memory is full and nothing else may run.
-    pub(super) async fn run_deleting(&self, run: Run<'_>) -> Result<Answer, Error> {
+    pub(super) async fn run_deleting(&self, run: Run<'_>) -> Result<Answer> {
         if let Some(answer) = self.run_if_loaded(&run).await? {
             return Ok(answer);
         }
@@ -227,7 +227,7 @@ impl Server {
         partition: Partition,
         answer: &Answer,
         at: usize,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         self.saw_count(partition, answer, at);
         self.barrier.pass(partition).await
     }

@@ -13,7 +13,7 @@ use super::server::Server;
 use crate::core::call::Change;
 use crate::core::record::CallId;
 use crate::core::session::{Denied, LINE_PLACE, Line, Lock, Token};
-use crate::store::Error;
+use crate::store::{Error, Result};
 
 /// The conditions as `session.lua` reads them. Absent ones are not compared.
 #[derive(Serialize)]
@@ -50,7 +50,7 @@ struct SimilarCondition {
 
 impl Server {
     /// The conditions of a change as JSON; empty if it has none.
-    pub(super) fn conditions(&self, change: &Change) -> Result<String, Error> {
+    pub(super) fn conditions(&self, change: &Change) -> Result<String> {
         let Some(admission) = &change.admission else {
             return Ok(String::new());
         };
@@ -93,7 +93,7 @@ impl Server {
 }
 
 /// Reads the denial in the answer "denied" of a script.
-pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
+pub(super) fn denied(answer: &Answer) -> Result<Denied> {
     let text = |at: usize| answer.text(at);
     Ok(match text(0).as_str() {
         "frozen" => Denied::Frozen,
@@ -117,7 +117,7 @@ pub(super) fn denied(answer: &Answer) -> Result<Denied, Error> {
 }
 
 /// Call, token, lease and free time of a lock; empty texts for none.
-pub(super) fn lock([call_id, token, lease, free_from]: [String; 4]) -> Result<Option<Lock>, Error> {
+pub(super) fn lock([call_id, token, lease, free_from]: [String; 4]) -> Result<Option<Lock>> {
     if call_id.is_empty() {
         return Ok(None);
     }
@@ -130,11 +130,11 @@ pub(super) fn lock([call_id, token, lease, free_from]: [String; 4]) -> Result<Op
     }))
 }
 
-pub(super) fn identity(text: &str) -> Result<CallId, Error> {
+pub(super) fn identity(text: &str) -> Result<CallId> {
     keys::call_id(text.as_bytes()).ok_or_else(|| unreadable(format!("{text:?} is no id of a call")))
 }
 
-fn time(microseconds: &str) -> Result<Timestamp, Error> {
+fn time(microseconds: &str) -> Result<Timestamp> {
     let microseconds: f64 = microseconds.parse().map_err(unreadable)?;
     Timestamp::from_microsecond(microseconds as i64).map_err(unreadable)
 }

@@ -12,11 +12,11 @@ use super::session::{identity, lock};
 use super::store::Redis;
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
-use crate::store::{Error, Sessions};
+use crate::store::{Result, Sessions};
 
 #[async_trait]
 impl Sessions for Redis {
-    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+    async fn session(&self, id: &SessionId) -> Result<Session> {
         let [session, line, _, events] = keys::session(id);
         let run = Run::new(&self.server.scripts.look).key((session, line, events));
         type Found = ([Option<String>; 6], Vec<(String, f64)>, Vec<Vec<u8>>);
@@ -32,23 +32,23 @@ impl Sessions for Redis {
             token: token.and_then(|token| token.parse().ok()),
             frozen: frozen.is_some_and(|frozen| !frozen.is_empty()),
             lock: lock(lock_fields.map(Option::unwrap_or_default))?,
-            waiting: waiting.collect::<Result<_, Error>>()?,
+            waiting: waiting.collect::<Result<_>>()?,
             events: record::read_events(&events).map_err(unreadable)?,
         })
     }
 
-    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool> {
         let unlocked = self.act(id, "unlock", entry, Some(lock)).await?;
         self.server.announce(lock.call_id).await;
         Ok(unlocked)
     }
 
-    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool> {
         self.act(id, if frozen { "freeze" } else { "thaw" }, entry, None)
             .await
     }
 
-    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<()> {
         let [_, line, waiters, _] = keys::session(id);
         let run = Run::new(&self.server.scripts.leave).key((line, waiters));
         self.server.run(run.arg(keys::id(call_id))).await?;
@@ -67,7 +67,7 @@ impl Redis {
         what: &str,
         entry: &Entry,
         lock: Option<&Lock>,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         if self.server.status.is_in_doubt() {
             self.server.status.must_be_open()?;
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use super::durability::MEMORY;
 use super::target::Target;
 use crate::store::lock::{read, write};
-use crate::store::{Durability, Error, Finished, LOST_DATA, Readiness, Reason, SETTLING};
+use crate::store::{Durability, Error, Finished, LOST_DATA, Readiness, Reason, Result, SETTLING};
 
 /// The state of a Redis, and whether calls may be claimed.
 pub(super) struct Status {
@@ -63,17 +63,17 @@ impl Status {
         self.must_be_open().is_ok()
     }
 
-    pub(super) fn must_be_open(&self) -> Result<(), Error> {
+    pub(super) fn must_be_open(&self) -> Result<()> {
         self.refuse_for(|_| true)
     }
 
     /// Refuses while the server's memory is nearly full.
-    pub(super) fn must_have_room(&self) -> Result<(), Error> {
+    pub(super) fn must_have_room(&self) -> Result<()> {
         self.refuse_for(|code| code == MEMORY)
     }
 
     /// Refuses while the last inspection has a reason with one of these codes.
-    fn refuse_for(&self, is_meant: impl Fn(&str) -> bool) -> Result<(), Error> {
+    fn refuse_for(&self, is_meant: impl Fn(&str) -> bool) -> Result<()> {
         let seen = read(&self.seen);
         let mut reasons = seen.reasons.iter();
         match reasons.find(|reason| is_meant(reason.code)) {

@@ -19,7 +19,7 @@ use super::server::Server;
 use super::target::Settings;
 use super::tracker::Tracker;
 use crate::core::record::CallId;
-use crate::store::{Error, Finished, Health, Listener, LossRecovery, Readiness, Secrets};
+use crate::store::{Finished, Health, Listener, LossRecovery, Readiness, Result, Secrets};
 
 /// How long a start waits for the first inspection.
 const FIRST_INSPECTION: Duration = Duration::from_secs(3);
@@ -94,19 +94,19 @@ impl LossRecovery for Redis {
         &self,
         from: &str,
         limit: u32,
-    ) -> Result<(Vec<CallId>, Option<String>), Error> {
+    ) -> Result<(Vec<CallId>, Option<String>)> {
         calls_at_risk(&self.server, from, limit).await
     }
 
-    async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
+    async fn whole_until(&self) -> Result<Option<Timestamp>> {
         Ok(self.watch.epochs.whole_until())
     }
 
-    async fn prepare_acceptance(&self, reason: &str) -> Result<(), Error> {
+    async fn prepare_acceptance(&self, reason: &str) -> Result<()> {
         self.watch.epochs.prepare(reason).await.map(drop)
     }
 
-    async fn accept_loss(&self, reason: &str) -> Result<(), Error> {
+    async fn accept_loss(&self, reason: &str) -> Result<()> {
         self.watch.epochs.accept(reason).await?;
         self.watch.inspect().await;
         Ok(())
@@ -114,7 +114,7 @@ impl LossRecovery for Redis {
 }
 
 impl Secrets for Redis {
-    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
+    fn remembered_secret(&self) -> Result<Option<Bytes>> {
         self.server.memory.secret()
     }
 

@@ -25,7 +25,7 @@ use crate::core::key::Lookup;
 use crate::core::record::{CallId, Record};
 use crate::store::lock::{lock, read, write};
 use crate::store::tracking::Tracking;
-use crate::store::{Error, Finished};
+use crate::store::{Error, Finished, Result};
 
 /// How often the connection is asked whether it is alive, while remembered calls are asked for.
 const PING_EVERY: Duration = Duration::from_millis(200);
@@ -89,11 +89,7 @@ impl Tracker {
     }
 
     /// The call, if it holds this name. From now on the server tells of its changes.
-    pub(super) async fn watch(
-        &self,
-        name: &Lookup,
-        call_id: CallId,
-    ) -> Result<Option<Record>, Error> {
+    pub(super) async fn watch(&self, name: &Lookup, call_id: CallId) -> Result<Option<Record>> {
         let no_wire = || Error::Refused("no connection tells of changes".into());
         let wire = self.live_wire().ok_or_else(no_wire)?;
         let keys = [Partition::of(name).holder(name), keys::call(call_id)];

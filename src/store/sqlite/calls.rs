@@ -14,11 +14,11 @@ use crate::core::call::Change;
 use crate::core::key::Lookup;
 use crate::core::record::{CallId, Holder, Record, State};
 use crate::store::codec::{self, Unreadable};
-use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, is_seen};
+use crate::store::{Calls, Census, Claimed, Due, Error, Found, Replaced, Result, is_seen};
 
 #[async_trait]
 impl Calls for Sqlite {
-    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
         let fresh = Fresh::of(change);
         let change = change.clone();
         let instead_of = instead_of.to_vec();
@@ -47,7 +47,7 @@ impl Calls for Sqlite {
         self.writer.run(Need::Plain, claim).await
     }
 
-    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced> {
         let progress = codec::progress(&change.record);
         let (change, expected) = (change.clone(), expected.clone());
         // A full disk refuses changes by which something is sent next: its outcome would need room, too.
@@ -111,23 +111,23 @@ impl Calls for Sqlite {
         Ok(replaced)
     }
 
-    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
         let names = names.to_vec();
         let find = move |connection: &Connection| holders(connection, &names);
         self.readers.calls.read(find).await
     }
 
-    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>> {
         let load = move |connection: &Connection| by_id(connection, call_id);
         let found = self.readers.calls.read(load).await?;
         Ok(found.map(|(_, record)| record))
     }
 
-    async fn watch(&self, _: &Lookup, _: CallId) -> Result<Option<Record>, Error> {
+    async fn watch(&self, _: &Lookup, _: CallId) -> Result<Option<Record>> {
         Err(Error::Refused("no other process writes to it".into()))
     }
 
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>> {
         let instance = self.instance;
         // Running calls whose lease is over, or whose owner is not this instance.
         let find = move |connection: &Connection| {
@@ -150,7 +150,7 @@ impl Calls for Sqlite {
         now: Timestamp,
         tools: &[String],
         each: u32,
-    ) -> Result<Found<Record>, Error> {
+    ) -> Result<Found<Record>> {
         if self.gate.has_lost_data() {
             return Ok(Found::default());
         }
@@ -171,11 +171,7 @@ impl Calls for Sqlite {
         self.readers.due.read(find).await
     }
 
-    async fn unscheduled_unknown(
-        &self,
-        tools: &[String],
-        limit: u32,
-    ) -> Result<Found<Record>, Error> {
+    async fn unscheduled_unknown(&self, tools: &[String], limit: u32) -> Result<Found<Record>> {
         let tools = serde_json::json!(tools).to_string();
         let find = move |connection: &Connection| {
             let sql = select!(
@@ -187,7 +183,7 @@ impl Calls for Sqlite {
         self.readers.due.read(find).await
     }
 
-    async fn census(&self) -> Result<Vec<Census>, Error> {
+    async fn census(&self) -> Result<Vec<Census>> {
         let census = |connection: &Connection| {
             let sql = "SELECT tool, 'running', count(*) FROM calls WHERE state = 0 GROUP BY tool
          UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 3 GROUP BY tool";

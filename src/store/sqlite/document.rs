@@ -11,7 +11,7 @@ use super::row::{integer, maybe_time, time};
 use super::worker::Need;
 use crate::core::document::{Document, Kind, digest};
 use crate::core::position::Position;
-use crate::store::{Documents, Error, Found, Put};
+use crate::store::{Documents, Found, Put, Result};
 
 /// A query for whole documents: the columns in the order of `read`.
 const SELECT: &str =
@@ -19,18 +19,13 @@ const SELECT: &str =
 
 #[async_trait]
 impl Documents for Sqlite {
-    async fn document(
-        &self,
-        kind: Kind,
-        tenant: &str,
-        id: &str,
-    ) -> Result<Option<Document>, Error> {
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>> {
         let (tenant, id) = (tenant.to_owned(), id.to_owned());
         let load = move |connection: &Connection| by_id(connection, kind, &tenant, &id);
         self.readers.calls.read(load).await
     }
 
-    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_document(&self, document: &Document) -> Result<Put> {
         let (document, gate) = (document.to_the_microsecond(), self.gate.clone());
         // On a full disk only documents that exist already are written.
         let begins = document.version == 1;
@@ -45,7 +40,7 @@ impl Documents for Sqlite {
         self.writer.run(need, put).await
     }
 
-    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_back_document(&self, document: &Document) -> Result<Put> {
         let (document, gate) = (document.to_the_microsecond(), self.gate.clone());
         let put = move |connection: &Connection| {
             if document.needs_spare_room() {
@@ -61,7 +56,7 @@ impl Documents for Sqlite {
         kind: Kind,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Found<Document>, Error> {
+    ) -> Result<Found<Document>> {
         if self.gate.has_lost_data() {
             return Ok(Found::default());
         }
@@ -80,7 +75,7 @@ impl Documents for Sqlite {
         state: Option<&str>,
         before: Option<&Position>,
         limit: u32,
-    ) -> Result<(Found<Document>, Option<Position>), Error> {
+    ) -> Result<(Found<Document>, Option<Position>)> {
         let (index, condition) = match (tenant, state) {
             (None, None) => ("documents_all", "?2 IS NULL AND ?3 IS NULL"),
             (None, Some(_)) => ("documents_state", "?2 IS NULL AND state = ?3"),
@@ -104,7 +99,7 @@ impl Documents for Sqlite {
         self.readers.ledger.read(list).await
     }
 
-    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>> {
         let count = move |connection: &Connection| {
             let sql = "SELECT state, count(*) FROM documents WHERE kind = ?1 GROUP BY state ORDER BY state";
             all(connection, sql, [kind.as_str()], |row| {

@@ -20,7 +20,7 @@ use crate::core::ledger::{
 use crate::core::position::Position;
 use crate::core::record::{CallId, Intent, Record};
 use crate::store::codec::{self, Unreadable};
-use crate::store::{Error, Ledger};
+use crate::store::{Ledger, Result};
 
 /// Most calls that one page looks at. A page with few matches ends early.
 const LOOKS: usize = 2_000;
@@ -29,7 +29,7 @@ const DAY_S: i64 = 24 * 3_600;
 
 #[async_trait]
 impl Ledger for Sqlite {
-    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
+    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>> {
         let read = move |connection: &Connection| {
             let sql = "SELECT i.intent FROM ids LEFT JOIN intents i ON i.seq = ids.seq WHERE ids.call_id = ?1";
             first(connection, sql, [call_id.0], |row| {
@@ -39,7 +39,7 @@ impl Ledger for Sqlite {
         self.readers.ledger.read(read).await
     }
 
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>> {
         let read = move |connection: &Connection| {
             let Some((seq, record)) = calls::by_id(connection, call_id)? else {
                 return Ok(None);
@@ -55,7 +55,7 @@ impl Ledger for Sqlite {
         self.readers.ledger.read(read).await
     }
 
-    async fn tenants(&self) -> Result<Vec<String>, Error> {
+    async fn tenants(&self) -> Result<Vec<String>> {
         let tenants = |connection: &Connection| {
             let sql = "SELECT DISTINCT tenant FROM tools";
             all(connection, sql, [], |row| row.get(0))
@@ -69,19 +69,19 @@ impl Ledger for Sqlite {
         filter: &Filter,
         before: Option<Position>,
         limit: u32,
-    ) -> Result<Page<Listed>, Error> {
+    ) -> Result<Page<Listed>> {
         let (tenant, filter) = (tenant.to_owned(), filter.clone());
         let list = move |connection: &Connection| list(connection, &tenant, &filter, before, limit);
         self.readers.ledger.read(list).await
     }
 
-    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<()> {
         let later = later.clone();
         let count = move |connection: &Connection| count(connection, call_id, &later);
         self.writer.run(Need::Plain, count).await
     }
 
-    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64> {
         // The lost data may say that a call is not over.
         if self.gate.has_lost_data() {
             return Ok(0);

@@ -62,26 +62,21 @@ fn number(tenant: &str, property: &str, value: &str) -> i64 {
 /// Until the middle of 2030 they take two bytes less than times since 1970.
 const BEGINNING: i64 = 1_767_225_600_000_000;
 
+/// The columns of a call in a list.
+fn entry(list: i64, at: Timestamp, seq: i64) -> [i64; 3] {
+    [list, at.as_microsecond() - BEGINNING, seq]
+}
+
 /// Adds a call to a list.
 pub(super) fn insert(connection: &Connection, list: i64, at: Timestamp, seq: i64) -> Result<()> {
     let sql = "INSERT OR IGNORE INTO lists (list, created_at, seq) VALUES (?1, ?2, ?3)";
-    execute(
-        connection,
-        sql,
-        params![list, at.as_microsecond() - BEGINNING, seq],
-    )
-    .map(drop)
+    execute(connection, sql, entry(list, at, seq)).map(drop)
 }
 
 /// Removes a call from a list.
 pub(super) fn remove(connection: &Connection, list: i64, at: Timestamp, seq: i64) -> Result<()> {
     let sql = "DELETE FROM lists WHERE list = ?1 AND created_at = ?2 AND seq = ?3";
-    execute(
-        connection,
-        sql,
-        params![list, at.as_microsecond() - BEGINNING, seq],
-    )
-    .map(drop)
+    execute(connection, sql, entry(list, at, seq)).map(drop)
 }
 
 /// Adds a tool to those that a tenant has called.

@@ -10,7 +10,7 @@ use super::session::{SessionKey, key_of, leave_line, line_of, lock_of, newest};
 use super::worker::Need;
 use crate::core::record::{CallId, Entry};
 use crate::core::session::{Lock, Session, SessionId};
-use crate::store::{Error, Pauses, Sessions};
+use crate::store::{Pauses, Result, Sessions};
 
 /// How long a session without a call is kept.
 ///
@@ -21,7 +21,7 @@ const MAX_ACTS: u32 = 100;
 
 #[async_trait]
 impl Sessions for Sqlite {
-    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+    async fn session(&self, id: &SessionId) -> Result<Session> {
         let session = key_of(&id.tenant, &id.id);
         let look = move |connection: &Connection| {
             let (token, frozen) = newest(connection, session)?.unwrap_or_default();
@@ -36,7 +36,7 @@ impl Sessions for Sqlite {
         self.readers.calls.read(look).await
     }
 
-    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool> {
         let session = key_of(&id.tenant, &id.id);
         let (lock, entry, gate) = (*lock, entry.clone(), self.gate.clone());
         let unlock = move |connection: &Connection| {
@@ -55,7 +55,7 @@ impl Sessions for Sqlite {
         Ok(unlocked)
     }
 
-    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool> {
         let session = key_of(&id.tenant, &id.id);
         let (entry, gate) = (entry.clone(), self.gate.clone());
         let freeze = move |connection: &Connection| {
@@ -72,7 +72,7 @@ impl Sessions for Sqlite {
         self.writer.run(Need::Plain, freeze).await
     }
 
-    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<()> {
         let session = key_of(&id.tenant, &id.id);
         let leave = move |connection: &Connection| leave_line(connection, session, call_id);
         self.writer.run(Need::Plain, leave).await?;
@@ -83,7 +83,7 @@ impl Sessions for Sqlite {
 
 #[async_trait]
 impl Pauses for Sqlite {
-    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+    async fn paused(&self) -> Result<Vec<(String, Entry)>> {
         let paused = |connection: &Connection| {
             let sql = "SELECT at, event, actor, detail, tool FROM paused_tools";
             all(connection, sql, [], |row| Ok((row.get(4)?, act(row)?)))
@@ -91,7 +91,7 @@ impl Pauses for Sqlite {
         self.readers.calls.read(paused).await
     }
 
-    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool> {
         let (tool, entry) = (tool.to_owned(), entry.clone());
         let set = move |connection: &Connection| {
             let changed = if paused {
@@ -112,7 +112,7 @@ impl Pauses for Sqlite {
         self.writer.run(Need::Plain, set).await
     }
 
-    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>> {
         let tool = tool.to_owned();
         let read = move |connection: &Connection| acts(connection, "tool", &tool);
         self.readers.ledger.read(read).await

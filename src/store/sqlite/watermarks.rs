@@ -21,9 +21,9 @@ use super::files::beside;
 use super::query::execute;
 use super::row::integer;
 use crate::core::key::digest;
-use crate::store::Error;
 use crate::store::lock::lock;
 use crate::store::private;
+use crate::store::{Error, Result};
 
 const TITLE: &str = "oncegate-watermarks 1";
 /// The second line: a copy of the store's secret.
@@ -267,7 +267,7 @@ impl Watermarks {
     ///
     /// # Errors
     /// The copy is damaged. It must not count as absent: the calls may have been made with another secret.
-    pub(super) fn secret(&self) -> Result<Option<Bytes>, Error> {
+    pub(super) fn secret(&self) -> Result<Option<Bytes>> {
         parse_secret(&lock(&self.secret))
     }
 
@@ -348,7 +348,7 @@ fn secret_line(secret: &[u8]) -> String {
 }
 
 /// `None`: there is none.
-fn parse_secret(line: &[u8]) -> Result<Option<Bytes>, Error> {
+fn parse_secret(line: &[u8]) -> Result<Option<Bytes>> {
     if line.is_empty() {
         return Ok(None);
     }

@@ -16,8 +16,8 @@ use super::files::Files;
 use super::log::Log;
 use super::reserve::Reserve;
 use super::watermarks::{Marks, Watermarks};
-use crate::store::Error;
 use crate::store::lock::lock;
+use crate::store::{Error, Result};
 
 /// Most jobs in the queue: enough to fill several commits.
 const QUEUE: usize = 4096;
@@ -37,14 +37,14 @@ pub(super) trait Job: Send {
     fn need(&self) -> Need;
     /// Runs the job. Runs again if its transaction was rolled back.
     fn run(&mut self, connection: &Connection) -> rusqlite::Result<()>;
-    fn answer(self: Box<Self>, committed: Result<(), Error>);
+    fn answer(self: Box<Self>, committed: Result<()>);
 }
 
 struct Task<T, F> {
     need: Need,
     work: F,
     done: Option<T>,
-    reply: oneshot::Sender<Result<T, Error>>,
+    reply: oneshot::Sender<Result<T>>,
 }
 
 impl<T, F> Job for Task<T, F>
@@ -61,7 +61,7 @@ where
         Ok(())
     }
 
-    fn answer(self: Box<Self>, committed: Result<(), Error>) {
+    fn answer(self: Box<Self>, committed: Result<()>) {
         let Self { done, reply, .. } = *self;
         let answer =
             committed.and_then(|()| done.ok_or(Error::Refused("the job was not run".into())));
@@ -141,7 +141,7 @@ impl Worker {
     /// Runs `work` in a transaction and answers when it is committed.
     ///
     /// `work` may run twice. Then the transaction of the first time was rolled back.
-    pub(super) async fn run<T, F>(&self, need: Need, work: F) -> Result<T, Error>
+    pub(super) async fn run<T, F>(&self, need: Need, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -162,7 +162,7 @@ impl Worker {
     }
 
     /// Runs `work`, which only reads.
-    pub(super) async fn read<T, F>(&self, work: F) -> Result<T, Error>
+    pub(super) async fn read<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,

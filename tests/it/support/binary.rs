@@ -147,7 +147,6 @@ impl Process {
         config: &str,
         environment: &[(&str, &str)],
     ) -> Self {
-        write_config(folder, port, config);
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!(
             "{before} && exec \"$0\" serve --config oncegate.toml"
@@ -156,7 +155,8 @@ impl Process {
             .arg(env!("CARGO_BIN_EXE_oncegate"))
             .current_dir(folder)
             .envs(environment.iter().copied());
-        Self::serving(command, append_to(&log(folder)), folder, port).await
+        let log = append_to(&log(folder));
+        Self::serving(command, log, folder, port, config).await
     }
 
     async fn spawn(
@@ -166,17 +166,23 @@ impl Process {
         config: &str,
         environment: &[(&str, &str)],
     ) -> Self {
-        write_config(folder, port, config);
         let mut command = command(folder, &["serve", "--config", "oncegate.toml"]);
         // A proxy of the environment must never come between the gateway and a tool.
         command
             .env("HTTP_PROXY", "http://127.0.0.1:9")
             .env("http_proxy", "http://127.0.0.1:9");
         command.envs(environment.iter().copied());
-        Self::serving(command, log, folder, port).await
+        Self::serving(command, log, folder, port, config).await
     }
 
-    async fn serving(mut command: Command, log: Stdio, folder: &Path, port: u16) -> Self {
+    async fn serving(
+        mut command: Command,
+        log: Stdio,
+        folder: &Path,
+        port: u16,
+        config: &str,
+    ) -> Self {
+        write_config(folder, port, config);
         let command = command.stderr(log).stdout(Stdio::null());
         let child = command.spawn().expect("the binary starts");
         let mut process = Self { child, port };

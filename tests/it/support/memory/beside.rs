@@ -8,8 +8,8 @@ use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Entry};
 use oncegate::core::session::{Lock, Session, SessionId};
 use oncegate::store::{
-    Documents, Durability, Error, Found, Health, LOST_DATA, Listener, LossRecovery, Pauses, Put,
-    Readiness, Reason, Secrets, Sessions,
+    Documents, Durability, Found, Health, LOST_DATA, Listener, LossRecovery, Pauses, Put,
+    Readiness, Reason, Result, Secrets, Sessions,
 };
 
 use super::{Kept, Memory};
@@ -22,7 +22,7 @@ fn name_of(document: &Document) -> (&'static str, String, String) {
 
 #[async_trait]
 impl Sessions for Memory {
-    async fn session(&self, id: &SessionId) -> Result<Session, Error> {
+    async fn session(&self, id: &SessionId) -> Result<Session> {
         Ok(self
             .lock()
             .kept
@@ -32,7 +32,7 @@ impl Sessions for Memory {
             .unwrap_or_default())
     }
 
-    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool, Error> {
+    async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool> {
         let mut inner = self.lock();
         let session = inner.kept.sessions.entry(id.clone()).or_default();
         let run = |lock: &Lock| (lock.call_id, lock.token);
@@ -44,7 +44,7 @@ impl Sessions for Memory {
         Ok(is_it)
     }
 
-    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool, Error> {
+    async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool> {
         let mut inner = self.lock();
         let session = inner.kept.sessions.entry(id.clone()).or_default();
         let was = std::mem::replace(&mut session.frozen, frozen);
@@ -54,7 +54,7 @@ impl Sessions for Memory {
         Ok(was != frozen)
     }
 
-    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<(), Error> {
+    async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<()> {
         let mut inner = self.lock();
         inner
             .kept
@@ -70,11 +70,11 @@ impl Sessions for Memory {
 
 #[async_trait]
 impl Pauses for Memory {
-    async fn paused(&self) -> Result<Vec<(String, Entry)>, Error> {
+    async fn paused(&self) -> Result<Vec<(String, Entry)>> {
         Ok(self.lock().kept.paused.clone().into_iter().collect())
     }
 
-    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool, Error> {
+    async fn set_paused(&self, tool: &str, paused: bool, entry: &Entry) -> Result<bool> {
         let Kept {
             paused: tools,
             tool_events,
@@ -91,7 +91,7 @@ impl Pauses for Memory {
         Ok(changed)
     }
 
-    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>, Error> {
+    async fn tool_events(&self, tool: &str) -> Result<Vec<Entry>> {
         Ok(self
             .lock()
             .kept
@@ -104,12 +104,7 @@ impl Pauses for Memory {
 
 #[async_trait]
 impl Documents for Memory {
-    async fn document(
-        &self,
-        kind: Kind,
-        tenant: &str,
-        id: &str,
-    ) -> Result<Option<Document>, Error> {
+    async fn document(&self, kind: Kind, tenant: &str, id: &str) -> Result<Option<Document>> {
         Ok(self
             .lock()
             .kept
@@ -118,7 +113,7 @@ impl Documents for Memory {
             .cloned())
     }
 
-    async fn put_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_document(&self, document: &Document) -> Result<Put> {
         let mut inner = self.lock();
         let document = document.to_the_microsecond();
         let name = name_of(&document);
@@ -134,7 +129,7 @@ impl Documents for Memory {
         Ok(Put::Done)
     }
 
-    async fn put_back_document(&self, document: &Document) -> Result<Put, Error> {
+    async fn put_back_document(&self, document: &Document) -> Result<Put> {
         let mut inner = self.lock();
         let document = document.to_the_microsecond();
         let name = name_of(&document);
@@ -153,7 +148,7 @@ impl Documents for Memory {
         kind: Kind,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Found<Document>, Error> {
+    ) -> Result<Found<Document>> {
         let inner = self.lock();
         let is_due = |document: &&Document| {
             document.kind == kind && document.due_at.is_some_and(|due| due <= now)
@@ -180,7 +175,7 @@ impl Documents for Memory {
         state: Option<&str>,
         before: Option<&Position>,
         limit: u32,
-    ) -> Result<(Found<Document>, Option<Position>), Error> {
+    ) -> Result<(Found<Document>, Option<Position>)> {
         let inner = self.lock();
         let is_asked_for = |document: &&Document| {
             document.kind == kind
@@ -210,7 +205,7 @@ impl Documents for Memory {
         ))
     }
 
-    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>, Error> {
+    async fn count_documents(&self, kind: Kind) -> Result<Vec<(String, u64)>> {
         let mut counts = std::collections::BTreeMap::<String, u64>::new();
         for document in self
             .lock()
@@ -231,7 +226,7 @@ impl LossRecovery for Memory {
         &self,
         _from: &str,
         _limit: u32,
-    ) -> Result<(Vec<CallId>, Option<String>), Error> {
+    ) -> Result<(Vec<CallId>, Option<String>)> {
         let inner = self.lock();
         let all = ["running", "failed", "unknown"]
             .into_iter()
@@ -239,22 +234,22 @@ impl LossRecovery for Memory {
         Ok((all.map(|record| record.intent.call_id).collect(), None))
     }
 
-    async fn whole_until(&self) -> Result<Option<Timestamp>, Error> {
+    async fn whole_until(&self) -> Result<Option<Timestamp>> {
         Ok(None)
     }
 
-    async fn prepare_acceptance(&self, _reason: &str) -> Result<(), Error> {
+    async fn prepare_acceptance(&self, _reason: &str) -> Result<()> {
         Ok(())
     }
 
-    async fn accept_loss(&self, _reason: &str) -> Result<(), Error> {
+    async fn accept_loss(&self, _reason: &str) -> Result<()> {
         Self::accept_loss(self);
         Ok(())
     }
 }
 
 impl Secrets for Memory {
-    fn remembered_secret(&self) -> Result<Option<Bytes>, Error> {
+    fn remembered_secret(&self) -> Result<Option<Bytes>> {
         Ok(self.lock().secret.clone())
     }
 

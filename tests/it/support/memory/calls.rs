@@ -10,7 +10,7 @@ use oncegate::core::key::Lookup;
 use oncegate::core::ledger::{Duplicates, Filter, History, Listed, Maker, Page, Placed};
 use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Holder, Record, State};
-use oncegate::store::{Calls, Census, Claimed, Due, Error, Found, Ledger, Replaced};
+use oncegate::store::{Calls, Census, Claimed, Due, Error, Found, Ledger, Replaced, Result};
 
 use super::Memory;
 
@@ -22,7 +22,7 @@ fn is_same(one: &Record, other: &Record) -> bool {
 
 #[async_trait]
 impl Calls for Memory {
-    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed, Error> {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
         let mut inner = self.lock();
         inner.may_begin()?;
         for name in change.record.intent.all_names() {
@@ -46,7 +46,7 @@ impl Calls for Memory {
         Ok(Claimed::Yours(record))
     }
 
-    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced, Error> {
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced> {
         let mut inner = self.lock();
         let stored = inner.kept.load(expected.intent.call_id).cloned();
         let is_gone_back = stored
@@ -110,11 +110,11 @@ impl Calls for Memory {
         })
     }
 
-    async fn watch(&self, _: &Lookup, _: CallId) -> Result<Option<Record>, Error> {
+    async fn watch(&self, _: &Lookup, _: CallId) -> Result<Option<Record>> {
         Err(Error::Refused("it tells of no changes".into()))
     }
 
-    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>, Error> {
+    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
         let inner = self.lock();
         let mut holders: Vec<Holder> = Vec::new();
         for (name, record) in names
@@ -135,12 +135,12 @@ impl Calls for Memory {
         Ok(holders)
     }
 
-    async fn load(&self, call_id: CallId) -> Result<Option<Record>, Error> {
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>> {
         Ok(self.lock().kept.load(call_id).cloned())
     }
 
     /// Goes by the lease only: a shared store cannot know that an owner has ended.
-    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>, Error> {
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>> {
         let inner = self.lock();
         let running = inner.kept.in_state(State::Running.as_str());
         let mut due: Vec<Record> = running
@@ -164,7 +164,7 @@ impl Calls for Memory {
         now: Timestamp,
         tools: &[String],
         each: u32,
-    ) -> Result<Found<Record>, Error> {
+    ) -> Result<Found<Record>> {
         let inner = self.lock();
         let is_due = |record: &&Record| {
             record
@@ -186,11 +186,7 @@ impl Calls for Memory {
         })
     }
 
-    async fn unscheduled_unknown(
-        &self,
-        tools: &[String],
-        limit: u32,
-    ) -> Result<Found<Record>, Error> {
+    async fn unscheduled_unknown(&self, tools: &[String], limit: u32) -> Result<Found<Record>> {
         let inner = self.lock();
         let held = inner
             .kept
@@ -203,7 +199,7 @@ impl Calls for Memory {
         })
     }
 
-    async fn census(&self) -> Result<Vec<Census>, Error> {
+    async fn census(&self) -> Result<Vec<Census>> {
         let inner = self.lock();
         let mut counts = BTreeMap::<(&str, &str), u64>::new();
         for state in ["running", "unknown"] {
@@ -224,7 +220,7 @@ impl Calls for Memory {
 
 #[async_trait]
 impl Ledger for Memory {
-    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>, Error> {
+    async fn maker(&self, call_id: CallId) -> Result<Option<Maker>> {
         let inner = self.lock();
         let intent = inner.kept.load(call_id).map(|record| &record.intent);
         Ok(intent.map(|intent| Maker {
@@ -234,7 +230,7 @@ impl Ledger for Memory {
         }))
     }
 
-    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>, Error> {
+    async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>> {
         let inner = self.lock();
         let found = inner.kept.calls.get(&call_id).cloned();
         let duplicates = inner.duplicates.get(&call_id).cloned().unwrap_or_default();
@@ -248,7 +244,7 @@ impl Ledger for Memory {
         }))
     }
 
-    async fn tenants(&self) -> Result<Vec<String>, Error> {
+    async fn tenants(&self) -> Result<Vec<String>> {
         let mut tenants: Vec<String> = self
             .lock()
             .kept
@@ -267,7 +263,7 @@ impl Ledger for Memory {
         filter: &Filter,
         before: Option<Position>,
         limit: u32,
-    ) -> Result<Page<Listed>, Error> {
+    ) -> Result<Page<Listed>> {
         let inner = self.lock();
         let is_asked_for = |record: &Record| {
             let is_before = before.is_none_or(|before| Position::of(record) < before);
@@ -305,7 +301,7 @@ impl Ledger for Memory {
         Ok(page)
     }
 
-    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<(), Error> {
+    async fn count_duplicates(&self, call_id: CallId, later: &Duplicates) -> Result<()> {
         self.lock()
             .duplicates
             .entry(call_id)
@@ -315,7 +311,7 @@ impl Ledger for Memory {
     }
 
     /// Keeps all sessions.
-    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64, Error> {
+    async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64> {
         let mut inner = self.lock();
         let is_over = |record: &Record| record.retain_until.is_some_and(|until| until <= now);
         let over = inner

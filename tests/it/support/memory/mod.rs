@@ -19,7 +19,7 @@ use oncegate::core::record::{CallId, Entry, Record, State};
 use oncegate::core::session::{
     Admission, Denied, LINE_PLACE, Line, Lock, Session, SessionId, Token, brought,
 };
-use oncegate::store::{Endings, Error};
+use oncegate::store::{Endings, Error, Result};
 
 /// Clones share one store.
 #[derive(Clone, Default)]
@@ -240,7 +240,7 @@ impl Inner {
     }
 
     /// Refuses after a loss: nothing shows which keys are free and which calls ran.
-    fn may_begin(&self) -> Result<(), Error> {
+    fn may_begin(&self) -> Result<()> {
         if self.has_lost {
             Err(Error::Refused("writes were lost".into()))
         } else {
