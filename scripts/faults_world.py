@@ -305,6 +305,16 @@ class World:
         wait_for("the loss is accepted", lambda: said()[0] == 200, found=said)
         self.until_ready()
 
+    def accept_noticed_loss(self):
+        """Checks that nothing is executed while a loss is not accepted, and accepts it."""
+        self.hits["losses noticed"] += 1
+        effects = self.effects()
+        time.sleep(2)
+        if self.effects() > effects:
+            raise Failed("calls were executed while the loss was not accepted")
+        self.accept_loss()
+        self.accepted += 1
+
     def meanwhile(self):
         self.phase = "meanwhile"
 

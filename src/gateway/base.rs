@@ -28,7 +28,7 @@ use crate::core::saga;
 use crate::core::time::{after, signed};
 use crate::core::tool::{OnUnknown, Tool};
 use crate::metrics::Metrics;
-use crate::store::{self, Finished, Found, Remembering, Store, Tracked};
+use crate::store::{self, DocumentQuery, Finished, Found, Remembering, Store, Tracked};
 
 /// Unreadable calls that the log names; more are only counted.
 const MAX_UNREADABLE: usize = 1_000;
@@ -369,18 +369,14 @@ impl ToolChanges {
 
 /// The documents of one kind and state, page after page.
 pub(super) struct Documents {
-    kind: Kind,
-    state: &'static str,
-    before: Option<Position>,
+    query: DocumentQuery,
     is_over: bool,
 }
 
 impl Documents {
-    pub(super) fn new(kind: Kind, state: &'static str) -> Self {
+    pub(super) fn new(kind: Kind, state: &str) -> Self {
         Self {
-            kind,
-            state,
-            before: None,
+            query: DocumentQuery::in_state(kind, state, LIMITS.1),
             is_over: false,
         }
     }
@@ -393,11 +389,10 @@ impl Documents {
         if self.is_over {
             return Ok(None);
         }
-        let (store, state, before) = (&base.store, Some(self.state), self.before.as_ref());
-        let found = store.documents(self.kind, None, state, before, LIMITS.1);
-        let (found, next) = base.readable_page(found.await)?;
+        let found = base.store.documents(&self.query).await;
+        let (found, next) = base.readable_page(found)?;
         self.is_over = next.is_none();
-        self.before = next;
+        self.query.before = next;
         Ok(Some(found))
     }
 }

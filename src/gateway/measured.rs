@@ -144,7 +144,7 @@ about_no_call!(
     Filter
 );
 about_no_call!(Duplicates, SessionId, Lock, Entry, Document, Kind);
-about_no_call!(Option<&str>, Option<&Position>, Option<Position>);
+about_no_call!(DocumentQuery, Option<Position>);
 
 #[cfg(test)]
 mod tests {

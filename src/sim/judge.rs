@@ -8,7 +8,7 @@ use super::world::World;
 use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::record::{CallId, Content, Record, State};
 use crate::core::saga::Saga;
-use crate::store::{Calls, Documents};
+use crate::store::{Calls, DocumentQuery, Documents};
 
 /// What a verb of the store changes.
 #[derive(Debug, Clone)]
@@ -267,10 +267,10 @@ impl World {
 
     /// What a saga has done is undone as a whole, or not at all.
     pub(super) async fn judge_sagas(&self) {
+        let query = DocumentQuery::newest(DocumentKind::Saga, 100);
         let sagas = self
             .memory
-            .documents(DocumentKind::Saga, None, None, None, 100);
-        let sagas = sagas
+            .documents(&query)
             .await
             .map(|(found, _)| found.calls)
             .unwrap_or_default();

@@ -10,7 +10,7 @@ use super::gateway::Gateways;
 use super::plan::KINDS;
 use crate::core::document::Kind as DocumentKind;
 use crate::core::record::{Record, State};
-use crate::store::Documents;
+use crate::store::{DocumentQuery, Documents};
 
 /// How long an act of a person may take on its way, at most.
 const LONG_MS: u64 = 1_000;
@@ -54,12 +54,10 @@ impl Person {
 
     /// Has a saga undone, whatever has become of it.
     async fn abort(&mut self) {
-        let sagas = self
-            .gateways
-            .world
-            .memory
-            .documents(DocumentKind::Saga, None, None, None, 10);
-        let sagas = sagas
+        let query = DocumentQuery::newest(DocumentKind::Saga, 10);
+        let memory = &self.gateways.world.memory;
+        let sagas = memory
+            .documents(&query)
             .await
             .map(|(found, _)| found.calls)
             .unwrap_or_default();
@@ -113,7 +111,7 @@ impl Person {
         let world = self.gateways.world.clone();
         let stuck = world
             .memory
-            .documents(DocumentKind::Saga, None, Some("stuck"), None, 100)
+            .documents(&DocumentQuery::in_state(DocumentKind::Saga, "stuck", 100))
             .await;
         for saga in stuck.map(|(found, _)| found.calls).unwrap_or_default() {
             let how = if self.dice.chance(80) {

@@ -15,7 +15,7 @@ use super::plan::Plan;
 use super::world::{Asked, World};
 use crate::core::record::State;
 use crate::seed;
-use crate::store::Documents;
+use crate::store::{DocumentQuery, Documents};
 
 /// How long everything may take to come to rest, in rounds of a second.
 const ROUNDS: u64 = 60;
@@ -182,13 +182,11 @@ async fn under_way(world: &World) -> Vec<String> {
     for state in ["open", "compensating", "stuck"] {
         let sagas = world
             .memory
-            .documents(
+            .documents(&DocumentQuery::in_state(
                 crate::core::document::Kind::Saga,
-                None,
-                Some(state),
-                None,
+                state,
                 100,
-            )
+            ))
             .await;
         let sagas = sagas.map(|(found, _)| found.calls).unwrap_or_default();
         left.extend(sagas.iter().map(|saga| format!("{} is {state}", saga.id)));

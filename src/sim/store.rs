@@ -336,6 +336,7 @@ lent! {
     [String]: |names| names.len().to_string();
     str: |text| (*text).to_owned();
     Filter: |_filter| String::new();
+    DocumentQuery: |query| format!("{query:?}");
     Duplicates: |later| later.count.to_string();
     SessionId: |session| format!("{session:?}");
     Lock: |lock| lock.call_id.to_string();
@@ -362,35 +363,3 @@ macro_rules! copied {
     )* };
 }
 copied!(CallId, Timestamp, Kind, Option<Position>, u32, bool);
-
-impl<'a> Argument<'a> for Option<&'a str> {
-    type Kept = Option<String>;
-
-    fn keep(self) -> Option<String> {
-        self.map(str::to_owned)
-    }
-
-    fn lend(kept: &'a Option<String>) -> Self {
-        kept.as_deref()
-    }
-
-    fn short(&self) -> String {
-        format!("{self:?}")
-    }
-}
-
-impl<'a> Argument<'a> for Option<&'a Position> {
-    type Kept = Option<Position>;
-
-    fn keep(self) -> Option<Position> {
-        self.cloned()
-    }
-
-    fn lend(kept: &'a Option<Position>) -> Self {
-        kept.as_ref()
-    }
-
-    fn short(&self) -> String {
-        format!("{self:?}")
-    }
-}

@@ -122,7 +122,7 @@ macro_rules! nothing_to_seal {
     )* };
 }
 nothing_to_seal!(CallId, Timestamp, Kind, u32, bool, Option<Position>);
-nothing_to_seal!(Option<&'a Position>, Option<&'a str>, &'a str, &'a [String]);
+nothing_to_seal!(&'a DocumentQuery, &'a str, &'a [String]);
 nothing_to_seal!(&'a Record, &'a [Record], &'a Lookup, &'a [Lookup]);
 nothing_to_seal!(
     &'a Filter,

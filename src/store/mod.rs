@@ -28,7 +28,8 @@ pub use self::verbs::{
 
 use jiff::Timestamp;
 
-use crate::core::document::Document;
+use crate::core::document::{Document, Kind};
+use crate::core::position::Position;
 use crate::core::record::Record;
 use crate::core::session::Denied;
 
@@ -66,6 +67,40 @@ pub struct Found<T> {
     pub calls: Vec<T>,
     /// The ids of unreadable ones, each with the reason.
     pub unreadable: Vec<(String, String)>,
+}
+
+/// A question for the documents of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentQuery {
+    pub kind: Kind,
+    /// `None`: all tenants.
+    pub tenant: Option<String>,
+    /// `None`: any state.
+    pub state: Option<String>,
+    /// Only documents before this position.
+    pub before: Option<Position>,
+    pub limit: u32,
+}
+
+impl DocumentQuery {
+    /// The newest documents of a kind, of all tenants and in any state.
+    pub fn newest(kind: Kind, limit: u32) -> Self {
+        Self {
+            kind,
+            tenant: None,
+            state: None,
+            before: None,
+            limit,
+        }
+    }
+
+    /// The newest documents of a kind that are in this state, of all tenants.
+    pub fn in_state(kind: Kind, state: &str, limit: u32) -> Self {
+        Self {
+            state: Some(state.to_owned()),
+            ..Self::newest(kind, limit)
+        }
+    }
 }
 
 impl<T> Default for Found<T> {

@@ -26,7 +26,9 @@ pub mod layer {
     pub use crate::core::record::{CallId, Entry, Holder, Record};
     pub use crate::core::session::{Lock, Session, SessionId};
     pub use crate::store::verbs::{Store, each_verb, forward_health, forward_secrets, implement};
-    pub use crate::store::{Census, Claimed, Due, Error, Found, Put, Replaced, Result};
+    pub use crate::store::{
+        Census, Claimed, DocumentQuery, Due, Error, Found, Put, Replaced, Result,
+    };
 }
 
 /// Hands the list of verbs to a macro, after the macro's own arguments.
@@ -178,18 +180,11 @@ macro_rules! each_store_verb {
                 /// If no key decrypts one, its body stays encrypted.
                 async fn due_documents(kind: Kind, now: Timestamp, limit: u32) -> Found<Document>;
 
-                /// Documents of a kind, newest first, before a position, at most `limit`.
+                /// Documents, newest first. Also answers the position of the last one, if there may be more.
                 ///
-                /// Of one tenant or of all, in one state or in any. Also answers the position of the last one, if
-                /// there may be more. An unreadable one is named by its id, or by its digest if its id is
+                ///  An unreadable one is named by its id, or by its digest if its id is
                 /// unreadable, too.
-                async fn documents(
-                    kind: Kind,
-                    tenant: Option<&str>,
-                    state: Option<&str>,
-                    before: Option<&Position>,
-                    limit: u32
-                ) -> (Found<Document>, Option<Position>);
+                async fn documents(query: &DocumentQuery) -> (Found<Document>, Option<Position>);
 
                 /// How many documents of a kind are in each state.
                 async fn count_documents(kind: Kind) -> Vec<(String, u64)>;

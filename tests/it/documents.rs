@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use oncegate::core::document::{Document, Kind};
 use oncegate::core::position::Position;
-use oncegate::store::{Documents as _, Encrypted, Keys, Put, Store};
+use oncegate::store::{DocumentQuery, Documents as _, Encrypted, Keys, Put, Store};
 use tokio::task::JoinSet;
 
 use crate::contract::{Home, at, contract};
@@ -248,7 +248,12 @@ async fn lists_show_every_document_once_newest_first_by_tenant_and_state(home: H
         let (mut shown, mut before) = (Vec::new(), None);
         loop {
             let (found, more) = store
-                .documents(Kind::Saga, tenant, state, before.as_ref(), 2)
+                .documents(&DocumentQuery {
+                    tenant: tenant.map(str::to_owned),
+                    state: state.map(str::to_owned),
+                    before,
+                    ..DocumentQuery::newest(Kind::Saga, 2)
+                })
                 .await
                 .expect("an answer");
             assert!(found.calls.len() <= 2);
@@ -310,7 +315,7 @@ async fn only_documents_whose_time_is_over_are_deleted(home: Home) {
         assert_eq!(load(store, document).await.as_ref(), Some(document));
     }
     let (left, _) = store
-        .documents(Kind::Saga, None, None, None, 10)
+        .documents(&DocumentQuery::newest(Kind::Saga, 10))
         .await
         .expect("an answer");
     assert_eq!(left.calls.len(), 3);
@@ -348,7 +353,7 @@ async fn an_encrypted_document_opens_only_in_its_place() {
     assert_eq!(load(&store, &first).await, Some(first.clone()));
     another_body_loses_to(&store, &first).await;
     let (listed, _) = store
-        .documents(Kind::Saga, None, None, None, 9)
+        .documents(&DocumentQuery::newest(Kind::Saga, 9))
         .await
         .expect("an answer");
     assert_eq!(listed.calls, std::slice::from_ref(&first));
@@ -372,7 +377,7 @@ async fn an_encrypted_document_opens_only_in_its_place() {
         "another key"
     );
     let (listed, _) = store
-        .documents(Kind::Saga, None, None, None, 9)
+        .documents(&DocumentQuery::newest(Kind::Saga, 9))
         .await
         .expect("an answer");
     assert_eq!(listed.calls, [first], "the others are listed");
@@ -395,7 +400,7 @@ async fn a_mark_of_a_frozen_session_is_found_and_changed_whatever_keys_there_are
     let (before, after) = (sealed(1), sealed(2));
     put(&before, &mark).await;
     let (listed, _) = after
-        .documents(Kind::Session, None, None, None, 9)
+        .documents(&DocumentQuery::newest(Kind::Session, 9))
         .await
         .expect("an answer");
     assert_eq!(listed.calls, std::slice::from_ref(&mark));

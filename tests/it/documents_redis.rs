@@ -2,7 +2,7 @@
 
 use ::redis::FromRedisValue as _;
 use oncegate::core::document::{Document, Kind};
-use oncegate::store::{Documents as _, Health as _, LossRecovery as _, Put};
+use oncegate::store::{DocumentQuery, Documents as _, Health as _, LossRecovery as _, Put};
 
 use crate::contract::{Home, at, open_redis};
 use crate::documents::{document, load, next, put};
@@ -40,7 +40,10 @@ async fn unreadable_documents_do_not_hide_those_behind_them_on_redis() {
         let (mut listed, mut named, mut before, mut is_first) = (Vec::new(), 0, None, true);
         while std::mem::take(&mut is_first) || before.is_some() {
             let (found, next) = store
-                .documents(Kind::Saga, None, None, before.as_ref(), 2)
+                .documents(&DocumentQuery {
+                    before,
+                    ..DocumentQuery::newest(Kind::Saga, 2)
+                })
                 .await
                 .expect("an answer");
             named += found.unreadable.len();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use oncegate::core::document::Kind;
 use oncegate::core::pace::Pace;
-use oncegate::store::{Documents as _, Store};
+use oncegate::store::{DocumentQuery, Documents as _, Store};
 use serde_json::{Value, json};
 
 use crate::recipes::{ME, SCHEMA, post};
@@ -149,7 +149,7 @@ async fn nothing_is_claimed_before_the_recipe_is_written_down() {
     assert_eq!(tool.requests(), 0);
     post(&bare, "a", json!({ "n": 1 })).await.expect_ok();
     let kept = faulty
-        .documents(Kind::Recipe, None, Some("kept"), None, 10)
+        .documents(&DocumentQuery::in_state(Kind::Recipe, "kept", 10))
         .await
         .expect("an answer")
         .0;
@@ -189,7 +189,7 @@ async fn a_recipe_is_forgotten_when_no_call_of_it_is_kept_and_not_before() {
     let faulty: Arc<dyn Store> = Arc::new(memory.clone());
     let kept = async || {
         memory
-            .documents(Kind::Recipe, None, Some("kept"), None, 10)
+            .documents(&DocumentQuery::in_state(Kind::Recipe, "kept", 10))
             .await
             .expect("an answer")
             .0

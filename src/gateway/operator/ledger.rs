@@ -14,6 +14,7 @@ use crate::core::redact;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, tenant_to_list, unavailable};
 use crate::gateway::lock::lock;
+use crate::store::DocumentQuery;
 
 /// Most entries of a call's history in one answer: the newest.
 pub(in crate::gateway) const MAX_ENTRIES: u32 = 500;
@@ -206,11 +207,15 @@ impl Ledger {
         caller: &Caller,
         query: &AuditQuery,
     ) -> Result<(Vec<Audited>, Option<Position>), Error> {
-        let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
-        let (deed, before) = (query.deed.map(Deed::as_str), query.before.as_ref());
-        let store = &self.base.store;
-        let found = store.documents(Kind::Act, tenant.as_deref(), deed, before, query.limit);
-        let (found, next) = self.base.readable_page(found.await).map_err(unavailable)?;
+        let query = DocumentQuery {
+            kind: Kind::Act,
+            tenant: tenant_to_list(caller, query.tenant.as_ref())?,
+            state: query.deed.map(|deed| deed.as_str().to_owned()),
+            before: query.before,
+            limit: query.limit,
+        };
+        let found = self.base.store.documents(&query).await;
+        let (found, next) = self.base.readable_page(found).map_err(unavailable)?;
         let read = |document: &Document| {
             let read = Audited::from_document(document);
             read.inspect_err(|why| tracing::error!(act = document.id, why, "an act cannot be read"))

@@ -18,7 +18,7 @@ use crate::gateway::audit;
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, tenant_to_list, unavailable};
 use crate::gateway::transition::{self, Moved, OnConflict, ROUNDS};
-use crate::store::{self, Put};
+use crate::store::{self, DocumentQuery, Put};
 
 /// A question about sessions that are frozen or locked.
 #[derive(Debug, Clone)]
@@ -180,7 +180,7 @@ impl Sessions {
     ) -> Result<(Vec<(SessionId, Session)>, Option<Position>), Error> {
         let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
         let (listed, mut next) = if query.frozen {
-            self.marked_sessions(tenant.as_deref(), query).await
+            self.marked_sessions(tenant, query).await
         } else {
             self.sessions_of_calls(tenant, query).await
         }
@@ -216,12 +216,16 @@ impl Sessions {
     /// The sessions with a mark.
     async fn marked_sessions(
         &self,
-        tenant: Option<&str>,
+        tenant: Option<String>,
         query: &SessionQuery,
     ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
-        let (store, before) = (&self.base.store, query.before.as_ref());
-        let marks = store.documents(Kind::Session, tenant, Some(FROZEN), before, query.limit);
-        let (marks, next) = self.base.readable_page(marks.await)?;
+        let query = DocumentQuery {
+            tenant,
+            before: query.before,
+            ..DocumentQuery::in_state(Kind::Session, FROZEN, query.limit)
+        };
+        let marks = self.base.store.documents(&query).await;
+        let (marks, next) = self.base.readable_page(marks)?;
         let place = |mark: Document| Place {
             at: Position::of_document(&mark),
             id: SessionId {

@@ -13,7 +13,7 @@ use crate::core::tool::Effect;
 use crate::gateway::error::ErrorKind;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition::ROUNDS;
-use crate::store::{self, Put};
+use crate::store::{self, DocumentQuery, Put};
 
 /// Documents that one page has.
 const PAGE: u32 = 500;
@@ -241,15 +241,13 @@ impl Recipes {
         let began = Instant::now();
         self.secrets.learn_secret().await?;
         let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
-        let mut before = None;
+        let mut query = DocumentQuery::newest(Kind::Recipe, PAGE);
         loop {
-            let store = &self.base.store;
-            let page = store.documents(Kind::Recipe, None, None, before.as_ref(), PAGE);
-            let (page, next) = page.await?;
+            let (page, next) = self.base.store.documents(&query).await?;
             stored.extend(page.calls);
             unreadable.extend(page.unreadable.into_iter().map(|(id, _)| id));
-            before = next;
-            if before.is_none() {
+            query.before = next;
+            if next.is_none() {
                 break;
             }
         }

@@ -13,7 +13,7 @@ use crate::core::reconcile::anomaly::{self, Acted, Case, Event, Illegal, Listed,
 use crate::gateway::audit;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::transition::ROUNDS;
-use crate::store::Put;
+use crate::store::{DocumentQuery, Put};
 
 /// An anomaly as it is now.
 #[derive(Debug, Clone)]
@@ -68,9 +68,9 @@ impl Reconciler {
         must_be_admin(caller)?;
         let (mut found, mut has_more) = (Vec::new(), false);
         for state in State::UNSETTLED {
-            let (store, state) = (&self.base.store, Some(state.as_str()));
-            let some = store.documents(DocumentKind::Anomaly, None, state, None, limit);
-            let (some, next) = self.base.readable_page(some.await).map_err(unavailable)?;
+            let query = DocumentQuery::in_state(DocumentKind::Anomaly, state.as_str(), limit);
+            let some = self.base.store.documents(&query).await;
+            let (some, next) = self.base.readable_page(some).map_err(unavailable)?;
             has_more |= next.is_some();
             found.extend(some.iter().filter_map(Case::from_document));
         }

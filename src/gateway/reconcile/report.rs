@@ -17,7 +17,7 @@ use crate::core::reconcile::anomaly::{Act, Case, Listed, Terms};
 use crate::core::reconcile::{Anomaly, Window};
 use crate::core::time::after;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
-use crate::store::{self, Put};
+use crate::store::{self, DocumentQuery, Put};
 
 /// How many anomalies are listed if a run has found too many.
 const SOME: usize = 20;
@@ -258,8 +258,8 @@ impl Reconciler {
         let found = match run {
             Some(run) => store.document(DocumentKind::Report, "", run).await?,
             None => {
-                let last = store.documents(DocumentKind::Report, None, Some(name), None, 1);
-                let (found, _) = self.base.readable_page(last.await)?;
+                let last = DocumentQuery::in_state(DocumentKind::Report, name, 1);
+                let (found, _) = self.base.readable_page(store.documents(&last).await)?;
                 found.into_iter().next()
             }
         };

@@ -21,7 +21,7 @@ use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, of_store, tenant_to_list, unavailable};
 use crate::gateway::transition::Moved;
-use crate::store;
+use crate::store::{self, DocumentQuery};
 
 /// A query for sagas.
 #[derive(Debug, Clone)]
@@ -89,11 +89,15 @@ impl Sagas {
         caller: &Caller,
         query: &SagaQuery,
     ) -> Result<(Vec<Saga>, Option<Position>), Error> {
-        let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
-        let (state, before) = (query.state.map(saga::State::as_str), query.before.as_ref());
-        let store = &self.base.store;
-        let found = store.documents(Kind::Saga, tenant.as_deref(), state, before, query.limit);
-        let (found, next) = self.base.readable_page(found.await).map_err(unavailable)?;
+        let query = DocumentQuery {
+            kind: Kind::Saga,
+            tenant: tenant_to_list(caller, query.tenant.as_ref())?,
+            state: query.state.map(|state| state.as_str().to_owned()),
+            before: query.before,
+            limit: query.limit,
+        };
+        let found = self.base.store.documents(&query).await;
+        let (found, next) = self.base.readable_page(found).map_err(unavailable)?;
         // An unreadable saga is left out, and logged.
         let sagas = found.iter().filter_map(|document| readable(document).ok());
         Ok((sagas.collect(), next))

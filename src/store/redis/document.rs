@@ -16,7 +16,7 @@ use super::scripts::command;
 use super::store::Redis;
 use crate::core::document::{Document, Kind, digest};
 use crate::core::position::Position;
-use crate::store::{Documents, Error, Found, Put, Result, UNREADABLE};
+use crate::store::{DocumentQuery, Documents, Error, Found, Put, Result, UNREADABLE};
 
 const PARTITION: Partition = Partition::FIRST;
 /// The fields of a document, in the order of `read`.
@@ -91,17 +91,14 @@ impl Documents for Redis {
 
     async fn documents(
         &self,
-        kind: Kind,
-        tenant: Option<&str>,
-        state: Option<&str>,
-        before: Option<&Position>,
-        limit: u32,
+        query: &DocumentQuery,
     ) -> Result<(Found<Document>, Option<Position>)> {
-        let newest = before.map_or_else(
+        let (kind, limit) = (query.kind, query.limit);
+        let newest = query.before.map_or_else(
             || b"+".to_vec(),
             |before| [&b"("[..], &before.to_bytes()].concat(),
         );
-        let list = keys::documents(kind, tenant, state);
+        let list = keys::documents(kind, query.tenant.as_deref(), query.state.as_deref());
         let range = (list, newest, "-", "BYLEX", "REV", "LIMIT", 0, limit);
         let places: Vec<Vec<u8>> = self.server.link.ask("ZRANGE", range).await?;
         let places = positions(&places)?;

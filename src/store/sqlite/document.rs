@@ -11,7 +11,7 @@ use super::row::{integer, maybe_time, time};
 use super::worker::Need;
 use crate::core::document::{Document, Kind, digest};
 use crate::core::position::Position;
-use crate::store::{Documents, Found, Put, Result};
+use crate::store::{DocumentQuery, Documents, Found, Put, Result};
 
 /// A query for whole documents: the columns in the order of `read`.
 const SELECT: &str =
@@ -70,13 +70,10 @@ impl Documents for Sqlite {
 
     async fn documents(
         &self,
-        kind: Kind,
-        tenant: Option<&str>,
-        state: Option<&str>,
-        before: Option<&Position>,
-        limit: u32,
+        query: &DocumentQuery,
     ) -> Result<(Found<Document>, Option<Position>)> {
-        let (index, condition) = match (tenant, state) {
+        let query = query.clone();
+        let (index, condition) = match (&query.tenant, &query.state) {
             (None, None) => ("documents_all", "?2 IS NULL AND ?3 IS NULL"),
             (None, Some(_)) => ("documents_state", "?2 IS NULL AND state = ?3"),
             (Some(_), None) => ("documents_of", "tenant = ?2 AND ?3 IS NULL"),
@@ -86,11 +83,12 @@ impl Documents for Sqlite {
             "{SELECT} INDEXED BY {index} WHERE kind = ?1 AND {condition} AND (created_at, digest) < (?4, ?5)
              ORDER BY created_at DESC, digest DESC"
         );
-        let (tenant, state) = (tenant.map(str::to_owned), state.map(str::to_owned));
+        let before = query.before;
         let time = before.map_or(i64::MAX, |before| before.created_at.as_microsecond());
         let digest = before.map_or(Uuid::nil(), |before| before.id);
         let list = move |connection: &Connection| {
-            let listed = params![kind.as_str(), tenant, state, time, digest];
+            let (kind, limit) = (query.kind, query.limit);
+            let listed = params![kind.as_str(), query.tenant, query.state, time, digest];
             let found = readable(connection, &sql, listed, limit, id, |row| read(kind, row))?;
             let last = found.calls.last().filter(|_| is_full(&found, limit));
             let next = last.map(Position::of_document);

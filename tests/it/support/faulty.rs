@@ -407,22 +407,6 @@ where
     }
 }
 
-impl<'a, T> Argument<'a> for Option<&'a T>
-where
-    T: ToOwned + ?Sized,
-    T::Owned: Clone + Send + Sync + 'static,
-{
-    type Kept = Option<T::Owned>;
-
-    fn keep(self) -> Self::Kept {
-        self.map(ToOwned::to_owned)
-    }
-
-    fn lend(kept: &'a Self::Kept) -> Self {
-        kept.as_ref().map(Borrow::borrow)
-    }
-}
-
 macro_rules! copied {
     ($($ty:ty),*) => { $(
         impl<'a> Argument<'a> for $ty {

@@ -8,8 +8,8 @@ use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Entry};
 use oncegate::core::session::{Lock, Session, SessionId};
 use oncegate::store::{
-    Documents, Durability, Found, Health, LOST_DATA, Listener, LossRecovery, Pauses, Put,
-    Readiness, Reason, Result, Secrets, Sessions,
+    DocumentQuery, Documents, Durability, Found, Health, LOST_DATA, Listener, LossRecovery, Pauses,
+    Put, Readiness, Reason, Result, Secrets, Sessions,
 };
 
 use super::{Kept, Memory};
@@ -170,18 +170,16 @@ impl Documents for Memory {
 
     async fn documents(
         &self,
-        kind: Kind,
-        tenant: Option<&str>,
-        state: Option<&str>,
-        before: Option<&Position>,
-        limit: u32,
+        query: &DocumentQuery,
     ) -> Result<(Found<Document>, Option<Position>)> {
         let inner = self.lock();
+        let limit = query.limit;
         let is_asked_for = |document: &&Document| {
-            document.kind == kind
-                && tenant.is_none_or(|tenant| document.tenant == tenant)
-                && state.is_none_or(|state| document.state == state)
-                && before.is_none_or(|before| Position::of_document(document) < *before)
+            let (tenant, state) = (query.tenant.as_ref(), query.state.as_ref());
+            document.kind == query.kind
+                && tenant.is_none_or(|tenant| document.tenant == *tenant)
+                && state.is_none_or(|state| document.state == *state)
+                && (query.before).is_none_or(|before| Position::of_document(document) < before)
         };
         let mut found: Vec<Document> = inner
             .kept
