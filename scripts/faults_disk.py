@@ -79,15 +79,7 @@ def lies(world, but, is_noticed):
     """The disk says that it has synced and has not; then power is cut. Nothing can keep what was told meanwhile."""
     machine = Machine(world.folder, "disk", keeps_undo=True)
     gateway = world.sqlite(machine)
-    world.is_loss_expected = True
-    world.begin()
-    world.meanwhile()
-    machine.set(lies=1)
-    time.sleep(3)
-    gateway.kill()
-    world.hits["lied syncs"] = machine.get("lied_syncs")
-    world.hits["writes lost"] = machine.cut_power(but=but)
-    machine.heal()
+    world.lie_until_power_cut(machine, gateway, 3, but)
     gateway.start()
     if is_noticed:
         wait_for("the loss is noticed", lambda: "lost_data" in str(gateway.ask("GET", "/readyz")), found=gateway.tail)

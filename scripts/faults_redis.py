@@ -181,19 +181,11 @@ def lies(world):
     """The disk says that it has synced and has not; then power is cut. Nothing can keep what was told meanwhile."""
     machine = Machine(world.folder, "disk", keeps_undo=True)
     redis = over_redis(world, machine)
-    world.is_loss_expected = True
-    world.begin()
-    world.meanwhile()
-    machine.set(lies=1)
     # Longer than the gateways remember their newest writes, to put them back.
-    time.sleep(20)
-    redis.kill()
-    world.hits["writes lost"] = machine.cut_power()
-    machine.heal()
+    world.lie_until_power_cut(machine, redis, 20)
     redis.start().up()
     closed = lambda: "lost_data" in str(world.gateways[0].ask("GET", "/readyz"))
     wait_for("the loss is noticed", closed)
-    world.hits["lied syncs"] = machine.get("lied_syncs")
     time.sleep(1)
     world.accept_noticed_loss()
     world.times += 1

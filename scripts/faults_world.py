@@ -305,6 +305,18 @@ class World:
         wait_for("the loss is accepted", lambda: said()[0] == 200, found=said)
         self.until_ready()
 
+    def lie_until_power_cut(self, machine, program, lies_s, but=""):
+        """The disk says that it has synced and has not; then power is cut. Calls go on meanwhile."""
+        self.is_loss_expected = True
+        self.begin()
+        self.meanwhile()
+        machine.set(lies=1)
+        time.sleep(lies_s)
+        program.kill()
+        self.hits["lied syncs"] = machine.get("lied_syncs")
+        self.hits["writes lost"] = machine.cut_power(but=but)
+        machine.heal()
+
     def accept_noticed_loss(self):
         """Checks that nothing is executed while a loss is not accepted, and accepts it."""
         self.hits["losses noticed"] += 1

@@ -4,6 +4,12 @@
 //! real code here. Only tests use it.
 
 mod agents; // what callers do
+#[expect(
+    unreachable_pub,
+    reason = "a file of `tests/it`, where it is part of the support"
+)]
+#[path = "../../tests/it/support/arguments.rs"]
+mod arguments;
 mod books; // what the tools have seen and done
 mod dice; // numbers that a seed decides
 mod gateway; // gateways that begin, crash and begin again

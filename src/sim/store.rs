@@ -1,11 +1,11 @@
 //! The store as a gateway reaches it: late, not at all, or without an answer.
 
-use std::borrow::Borrow;
 use std::future::Future;
 use std::sync::Arc;
 
 use jiff::SignedDuration;
 
+use super::arguments::Argument;
 use super::dice::Dice;
 use super::judge::{Target, Watched};
 use super::life::{AGENT, Life};
@@ -141,8 +141,8 @@ fn drawn(dice: &mut Dice, rates: Rates) -> Fault {
 
 macro_rules! simulated {
     ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
-        let about: [String; _] = [$(Argument::short(&$arg)),*];
-        let watched: [Option<Target>; _] = [$(Argument::changes(&$arg)),*];
+        let about: [String; _] = [$(Told::short(&$arg)),*];
+        let watched: [Option<Target>; _] = [$(Told::changes(&$arg)),*];
         let kept = ($(Argument::keep($arg),)*);
         let run = move |store: Arc<dyn Store>| {
             let ($($arg,)*) = kept.clone();
@@ -248,31 +248,16 @@ each_verb!(implement, Broken, broken);
 forward_secrets!(Broken);
 forward_health!(Broken);
 
-/// An argument of a verb, of which a copy is kept for later, and a few words of it are told.
-trait Argument<'a> {
-    type Kept: Clone + Send + Sync + 'static;
-
-    fn keep(self) -> Self::Kept;
-    fn lend(kept: &'a Self::Kept) -> Self;
+/// An argument of a verb: a few words about it, and what the verb is to change.
+trait Told {
     fn short(&self) -> String;
 
-    /// What the verb is to change.
     fn changes(&self) -> Option<Target> {
         None
     }
 }
 
-impl<'a> Argument<'a> for &'a Change {
-    type Kept = Arc<Change>;
-
-    fn keep(self) -> Arc<Change> {
-        Arc::new(self.clone())
-    }
-
-    fn lend(kept: &'a Arc<Change>) -> Self {
-        kept
-    }
-
+impl Told for &Change {
     fn short(&self) -> String {
         let record = &self.record;
         format!(
@@ -288,17 +273,7 @@ impl<'a> Argument<'a> for &'a Change {
     }
 }
 
-impl<'a> Argument<'a> for &'a Document {
-    type Kept = Document;
-
-    fn keep(self) -> Document {
-        self.clone()
-    }
-
-    fn lend(kept: &'a Document) -> Self {
-        kept
-    }
-
+impl Told for &Document {
     fn short(&self) -> String {
         format!("{} {} v{}", self.kind.as_str(), self.id, self.version)
     }
@@ -308,19 +283,9 @@ impl<'a> Argument<'a> for &'a Document {
     }
 }
 
-macro_rules! lent {
+macro_rules! told {
     ($($ty:ty: |$value:ident| $short:expr;)*) => { $(
-        impl<'a> Argument<'a> for &'a $ty {
-            type Kept = <$ty as ToOwned>::Owned;
-
-            fn keep(self) -> Self::Kept {
-                self.to_owned()
-            }
-
-            fn lend(kept: &'a Self::Kept) -> Self {
-                kept.borrow()
-            }
-
+        impl Told for $ty {
             fn short(&self) -> String {
                 let $value = self;
                 $short
@@ -328,38 +293,23 @@ macro_rules! lent {
         }
     )* };
 }
-lent! {
-    Record: |record| format!("{} v{}", record.intent.call_id, record.version);
-    [Record]: |records| records.len().to_string();
-    Lookup: |name| Lookup::short(name);
-    [Lookup]: |names| names.iter().map(Lookup::short).collect::<Vec<_>>().join(" ");
-    [String]: |names| names.len().to_string();
-    str: |text| (*text).to_owned();
-    Filter: |_filter| String::new();
-    DocumentQuery: |query| format!("{query:?}");
-    Duplicates: |later| later.count.to_string();
-    SessionId: |session| format!("{session:?}");
-    Lock: |lock| lock.call_id.to_string();
-    Entry: |entry| entry.event.to_string();
+told! {
+    &Record: |record| format!("{} v{}", record.intent.call_id, record.version);
+    &[Record]: |records| records.len().to_string();
+    &Lookup: |name| Lookup::short(name);
+    &[Lookup]: |names| names.iter().map(Lookup::short).collect::<Vec<_>>().join(" ");
+    &[String]: |names| names.len().to_string();
+    &str: |text| (*text).to_owned();
+    &Filter: |_filter| String::new();
+    &DocumentQuery: |query| format!("{query:?}");
+    &Duplicates: |later| later.count.to_string();
+    &SessionId: |session| format!("{session:?}");
+    &Lock: |lock| lock.call_id.to_string();
+    &Entry: |entry| entry.event.to_string();
+    CallId: |call_id| format!("{call_id:?}");
+    Timestamp: |time| format!("{time:?}");
+    Kind: |kind| format!("{kind:?}");
+    Option<Position>: |position| format!("{position:?}");
+    u32: |number| number.to_string();
+    bool: |is_so| is_so.to_string();
 }
-
-macro_rules! copied {
-    ($($ty:ty),*) => { $(
-        impl<'a> Argument<'a> for $ty {
-            type Kept = Self;
-
-            fn keep(self) -> Self {
-                self
-            }
-
-            fn lend(kept: &'a Self) -> Self {
-                *kept
-            }
-
-            fn short(&self) -> String {
-                format!("{self:?}")
-            }
-        }
-    )* };
-}
-copied!(CallId, Timestamp, Kind, Option<Position>, u32, bool);

@@ -3,7 +3,6 @@
 mod plan; // what goes wrong by itself
 
 use std::any::Any;
-use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
 pub use self::plan::{Plan, Rates};
+use super::arguments::Argument;
 
 /// What goes wrong with one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -382,44 +382,3 @@ each_verb!(implement, FaultStore, faulty);
 
 forward_health!(FaultStore);
 forward_secrets!(FaultStore);
-
-/// An argument of a verb, of which a copy is kept for later.
-trait Argument<'a> {
-    type Kept: Clone + Send + Sync + 'static;
-
-    fn keep(self) -> Self::Kept;
-    fn lend(kept: &'a Self::Kept) -> Self;
-}
-
-impl<'a, T> Argument<'a> for &'a T
-where
-    T: ToOwned + ?Sized,
-    T::Owned: Clone + Send + Sync + 'static,
-{
-    type Kept = T::Owned;
-
-    fn keep(self) -> T::Owned {
-        self.to_owned()
-    }
-
-    fn lend(kept: &'a T::Owned) -> Self {
-        kept.borrow()
-    }
-}
-
-macro_rules! copied {
-    ($($ty:ty),*) => { $(
-        impl<'a> Argument<'a> for $ty {
-            type Kept = Self;
-
-            fn keep(self) -> Self {
-                self
-            }
-
-            fn lend(kept: &'a Self) -> Self {
-                *kept
-            }
-        }
-    )* };
-}
-copied!(CallId, Timestamp, Kind, Option<Position>, u32, bool);

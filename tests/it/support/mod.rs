@@ -1,5 +1,6 @@
 //! The words that the tests are written in.
 
+pub mod arguments; // arguments of verbs, copied for later
 pub mod binary; // the real binary as a process that can be killed
 pub mod books; // a system that keeps books of what it has made
 pub mod browser; // a person with a browser
