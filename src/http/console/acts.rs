@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
-use axum::http::Uri;
+use axum::extract::Path;
 use axum::response::Response;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
-use super::super::Http;
 use super::super::problem::{self, Problem};
 use super::super::read::identity;
-use super::address::Asked;
 use super::call;
-use super::form::{Act, Form};
+use super::form::Form;
 use crate::core::many::Mark;
 use crate::core::reconcile::anomaly::Request;
 use crate::core::record::{CallId, Content};
@@ -28,14 +25,15 @@ use crate::gateway::{CallAct, ErrorKind, SagaAct};
 const WAITS: Duration = Duration::from_secs(2);
 
 /// The session or saga that a form is about. Without a tenant it is one of the person's own.
-fn about(act: &Act) -> [(&str, &str); 2] {
-    let tenant = act.asked.get("tenant");
-    let tenant = tenant.unwrap_or(&act.form.person.caller.tenant);
-    [("id", act.asked.text("id")), ("tenant", tenant)]
+fn about(form: &Form) -> [(&str, &str); 2] {
+    let asked = &form.context.asked;
+    let tenant = asked.get("tenant");
+    let tenant = tenant.unwrap_or(&form.context.caller().tenant);
+    [("id", asked.text("id")), ("tenant", tenant)]
 }
 
-fn id_and_tenant(act: &Act) -> Result<[String; 2], Problem> {
-    let [(_, id), (_, tenant)] = about(act);
+fn id_and_tenant(form: &Form) -> Result<[String; 2], Problem> {
+    let [(_, id), (_, tenant)] = about(form);
     Ok([
         identity("the id", id.to_owned())?,
         identity("tenant", tenant.to_owned())?,
@@ -43,25 +41,21 @@ fn id_and_tenant(act: &Act) -> Result<[String; 2], Problem> {
 }
 
 /// `POST /console/calls/{id}/{act}`
-pub(super) async fn on_call(
-    State(http): State<Http>,
-    Path((id, act)): Path<(String, String)>,
-    form: Form,
-) -> Response {
+pub(super) async fn on_call(Path((id, act)): Path<(String, String)>, form: Form) -> Response {
     let call_id = match call::id_of(&id) {
         Ok(call_id) => call_id,
-        Err(problem) => return form.failure(&problem),
+        Err(problem) => return form.page(Err(problem)),
     };
     if act == "verify" {
-        return call::verify(&http, &form.person, call_id).await;
+        return form.page(call::verify(&form.context, call_id).await);
     }
-    let done = do_on_call(&http, &form, call_id, &act).await;
+    let done = do_on_call(&form, call_id, &act).await;
     form.answer(done, &["calls", &call_id.to_string()], &[])
 }
 
-async fn do_on_call(http: &Http, form: &Form, call_id: CallId, act: &str) -> Result<(), Problem> {
-    let (gateway, caller) = (&http.gateway, &form.person.caller);
-    // A resolution means something else for a call that runs again or is being undone since.
+async fn do_on_call(form: &Form, call_id: CallId, act: &str) -> Result<(), Problem> {
+    let (gateway, caller) = (form.context.gateway(), form.context.caller());
+    // A resolution must not settle a call that runs again, or is being undone, since the page was loaded.
     let as_shown = || Some(Mark::from_hex(form.fields.text("seen")));
     let (act, seen) = match act {
         "succeeded" => {
@@ -79,13 +73,12 @@ async fn do_on_call(http: &Http, form: &Form, call_id: CallId, act: &str) -> Res
         _ => return Err(problem::unknown_path().await),
     };
     let (operator, reason) = (&gateway.operator, form.reason()?);
-    operator
-        .act_on_call(caller, act, call_id, &reason, seen)
-        .await?;
+    let acting = operator.act_on_call(caller, act, call_id, &reason, seen);
+    acting.await?;
     Ok(())
 }
 
-/// The result that a person says, as it was written but for the spaces around it.
+/// The result that a person wrote, without the spaces around it.
 pub(super) fn result(json: &str) -> Result<Bytes, Problem> {
     let read: Result<&RawValue, _> = serde_json::from_str(json);
     let read = read.map_err(|error| {
@@ -97,17 +90,17 @@ pub(super) fn result(json: &str) -> Result<Bytes, Problem> {
 }
 
 /// `POST /console/session/{act}`
-pub(super) async fn on_session(act: Act) -> Response {
-    let done = do_on_session(&act).await;
-    act.form.answer(done, &["session"], &about(&act))
+pub(super) async fn on_session(Path(act): Path<String>, form: Form) -> Response {
+    let done = do_on_session(&form, &act).await;
+    form.answer(done, &["session"], &about(&form))
 }
 
-async fn do_on_session(act: &Act) -> Result<(), Problem> {
-    let [id, tenant] = id_and_tenant(act)?;
+async fn do_on_session(form: &Form, act: &str) -> Result<(), Problem> {
+    let [id, tenant] = id_and_tenant(form)?;
     let id = SessionId { tenant, id };
-    let (sessions, form) = (&act.http.gateway.sessions, &act.form);
-    let (caller, reason) = (&form.person.caller, form.reason()?);
-    match &act.word[..] {
+    let (sessions, caller) = (&form.context.gateway().sessions, form.context.caller());
+    let reason = form.reason()?;
+    match act {
         "freeze" => sessions.set_frozen(caller, &id, true, &reason).await?,
         "thaw" => sessions.set_frozen(caller, &id, false, &reason).await?,
         "unlock" => {
@@ -121,75 +114,62 @@ async fn do_on_session(act: &Act) -> Result<(), Problem> {
 }
 
 /// `POST /console/saga/{act}`
-pub(super) async fn on_saga(act: Act) -> Response {
-    let done = do_on_saga(&act).await;
-    act.form.answer(done, &["saga"], &about(&act))
+pub(super) async fn on_saga(Path(act): Path<String>, form: Form) -> Response {
+    let done = do_on_saga(&form, &act).await;
+    form.answer(done, &["saga"], &about(&form))
 }
 
-async fn do_on_saga(act: &Act) -> Result<(), Problem> {
-    let [id, tenant] = id_and_tenant(act)?;
+async fn do_on_saga(form: &Form, act: &str) -> Result<(), Problem> {
+    let [id, tenant] = id_and_tenant(form)?;
     let id = SagaId { tenant, id };
-    let (sagas, form) = (&act.http.gateway.sagas, &act.form);
-    let caller = &form.person.caller;
+    let (sagas, caller) = (&form.context.gateway().sagas, form.context.caller());
     // A program may end its own saga; here a person does.
     if !caller.is_admin() {
         return Err(ErrorKind::Forbidden.into());
     }
-    match &act.word[..] {
+    let (act, seen) = match act {
         "complete" => {
-            sagas
-                .complete_saga(caller, &id, &form.optional_reason()?)
-                .await?
+            let reason = form.optional_reason()?;
+            sagas.complete_saga(caller, &id, &reason).await?;
+            return Ok(());
         }
-        "abort" => sagas.abort_saga(caller, &id, &form.reason()?).await?,
-        "retry" => {
-            let reason = form.reason()?;
-            sagas
-                .act_on_stuck(caller, SagaAct::Retry, &id, &reason, None)
-                .await?
+        "abort" => {
+            sagas.abort_saga(caller, &id, &form.reason()?).await?;
+            return Ok(());
         }
-        "skip" => {
-            let seen = form.fields.get("seen").map(Mark::from_hex);
-            let reason = form.reason()?;
-            sagas
-                .act_on_stuck(caller, SagaAct::Skip, &id, &reason, seen)
-                .await?
-        }
+        "retry" => (SagaAct::Retry, None),
+        "skip" => (SagaAct::Skip, form.fields.get("seen").map(Mark::from_hex)),
         _ => return Err(problem::unknown_path().await),
     };
+    let reason = form.reason()?;
+    let acting = sagas.act_on_stuck(caller, act, &id, &reason, seen);
+    acting.await?;
     Ok(())
 }
 
 /// `POST /console/tool/{act}`
-pub(super) async fn on_tool(act: Act) -> Response {
-    let done = do_on_tool(&act).await;
-    let of = [("name", act.asked.text("name"))];
-    act.form.answer(done, &["tool"], &of)
+pub(super) async fn on_tool(Path(act): Path<String>, form: Form) -> Response {
+    let done = do_on_tool(&form, &act).await;
+    let of = [("name", form.context.asked.text("name"))];
+    form.answer(done, &["tool"], &of)
 }
 
-async fn do_on_tool(act: &Act) -> Result<(), Problem> {
-    let (pauses, form) = (&act.http.gateway.pauses, &act.form);
-    let caller = &form.person.caller;
-    let name = identity("the id", act.asked.text("name").to_owned())?;
-    match &act.word[..] {
-        "pause" => {
-            let reason = form.reason()?;
-            pauses.set_paused(caller, &name, true, &reason).await?
-        }
-        "resume" => {
-            let reason = form.optional_reason()?;
-            pauses.set_paused(caller, &name, false, &reason).await?
-        }
+async fn do_on_tool(form: &Form, act: &str) -> Result<(), Problem> {
+    let (pauses, caller) = (&form.context.gateway().pauses, form.context.caller());
+    let name = identity("the id", form.context.asked.text("name").to_owned())?;
+    let (pause, reason) = match act {
+        "pause" => (true, form.reason()?),
+        "resume" => (false, form.optional_reason()?),
         _ => return Err(problem::unknown_path().await),
     };
+    pauses.set_paused(caller, &name, pause, &reason).await?;
     Ok(())
 }
 
 /// `POST /console/reconciliation/run`
-pub(super) async fn run(State(http): State<Http>, uri: Uri, form: Form) -> Response {
-    let asked = Asked::of(&uri);
-    let name = asked.text("name");
-    let (reconciler, caller) = (&http.gateway.reconciler, &form.person.caller);
+pub(super) async fn run(form: Form) -> Response {
+    let name = form.context.asked.text("name");
+    let (reconciler, caller) = (&form.context.gateway().reconciler, form.context.caller());
     let period = Period {
         since: None,
         until: None,
@@ -203,34 +183,35 @@ pub(super) async fn run(State(http): State<Http>, uri: Uri, form: Form) -> Respo
 }
 
 /// `POST /console/anomaly/{act}`
-pub(super) async fn on_anomaly(act: Act) -> Response {
-    let done = do_on_anomaly(&act).await;
-    let (name, id) = (act.asked.text("name"), act.asked.text("id"));
-    act.form
-        .answer(done, &["anomaly"], &[("name", name), ("id", id)])
+pub(super) async fn on_anomaly(Path(act): Path<String>, form: Form) -> Response {
+    let done = do_on_anomaly(&form, &act).await;
+    let asked = &form.context.asked;
+    let of = [("name", asked.text("name")), ("id", asked.text("id"))];
+    form.answer(done, &["anomaly"], &of)
 }
 
-async fn do_on_anomaly(act: &Act) -> Result<(), Problem> {
+async fn do_on_anomaly(form: &Form, act: &str) -> Result<(), Problem> {
     let mut requests = Request::ALL.into_iter();
-    let request = requests.find(|request| request.as_str() == act.word);
-    let Some(request) = request else {
+    let Some(request) = requests.find(|request| request.as_str() == act) else {
         return Err(problem::unknown_path().await);
     };
-    let (reconciler, caller) = (&act.http.gateway.reconciler, &act.form.person.caller);
-    let (name, id) = (act.asked.text("name"), act.asked.text("id"));
-    let reason = act.form.reason()?;
+    let (reconciler, caller) = (&form.context.gateway().reconciler, form.context.caller());
+    let asked = &form.context.asked;
+    let (name, id) = (asked.text("name"), asked.text("id"));
+    let reason = form.reason()?;
     let acting = reconciler.act_on_anomaly(caller, name, id, request, &reason);
     acting.await?;
     Ok(())
 }
 
 /// `POST /console/store/accept-loss`
-pub(super) async fn accept_loss(State(http): State<Http>, form: Form) -> Response {
-    let done = async {
-        let (loss, caller) = (&http.gateway.loss, form.person.caller.clone());
-        loss.accept_loss(caller, form.reason()?).await?;
-        Ok(())
-    };
-    let done = done.await;
+pub(super) async fn accept_loss(form: Form) -> Response {
+    let done = do_accept_loss(&form).await;
     form.answer(done, &["store"], &[])
+}
+
+async fn do_accept_loss(form: &Form) -> Result<(), Problem> {
+    let (loss, caller) = (&form.context.gateway().loss, form.context.caller());
+    loss.accept_loss(caller.clone(), form.reason()?).await?;
+    Ok(())
 }

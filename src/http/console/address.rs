@@ -1,4 +1,4 @@
-//! Addresses of pages, and what they ask for. Values of callers are encoded in them.
+//! Addresses of pages and their parameters. Values of callers are encoded in them.
 
 use axum::http::Uri;
 use form_urlencoded::Serializer;
@@ -6,20 +6,16 @@ use form_urlencoded::Serializer;
 /// Where all pages are.
 pub(super) const ROOT: &str = "/console";
 
-/// The address of a page: words of its path, and its parameters. Empty values are left out.
+/// The address of a page, by the words of its path and its parameters. Empty ones are left out.
 ///
-/// What callers have named stands in parameters: a browser would take `..` in a path for a step.
+/// Names that callers chose are parameters: a browser would take `..` in a path for a step upwards.
 pub(super) fn to(path: &[&str], parameters: &[(&str, &str)]) -> String {
     let mut address = ROOT.to_owned();
-    for word in path {
+    for word in path.iter().filter(|word| !word.is_empty()) {
         address.push('/');
         address.push_str(word);
     }
-    let mut query = Serializer::new(String::new());
-    for (name, value) in parameters.iter().filter(|(_, value)| !value.is_empty()) {
-        query.append_pair(name, value);
-    }
-    let query = query.finish();
+    let query = query(parameters);
     if !query.is_empty() {
         address.push('?');
         address.push_str(&query);
@@ -27,18 +23,25 @@ pub(super) fn to(path: &[&str], parameters: &[(&str, &str)]) -> String {
     address
 }
 
+fn query(parameters: &[(&str, &str)]) -> String {
+    let mut query = Serializer::new(String::new());
+    query.extend_pairs(parameters.iter().filter(|(_, value)| !value.is_empty()));
+    query.finish()
+}
+
+/// The path and the query of a request.
+pub(super) fn here(uri: &Uri) -> &str {
+    uri.path_and_query().map_or(ROOT, |here| here.as_str())
+}
+
 /// The words of a path below the root. `None`: it is no path of the console.
 pub(super) fn words(path: &str) -> Option<Vec<&str>> {
     let rest = path.strip_prefix(ROOT)?;
-    let rest = match rest.strip_prefix('/') {
-        Some(rest) => rest,
-        None if rest.is_empty() => rest,
-        None => return None,
-    };
-    Some(rest.split('/').filter(|word| !word.is_empty()).collect())
+    let is_below = rest.is_empty() || rest.starts_with('/');
+    is_below.then(|| rest.split('/').filter(|word| !word.is_empty()).collect())
 }
 
-/// What an address asks for. A value that is empty was left open in a form.
+/// The parameters of an address, or the fields of a form. An empty value counts as absent.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Asked(Vec<(String, String)>);
 
@@ -52,7 +55,7 @@ impl Asked {
         let pairs = pairs.filter(|(_, value)| !value.is_empty());
         Self(
             pairs
-                .map(|(name, value)| (name.into_owned(), value.into_owned()))
+                .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
         )
     }
@@ -71,37 +74,29 @@ impl Asked {
         self.get(name).map(str::to_owned)
     }
 
-    /// The same without some parameters, as the query of a URL.
+    /// The parameters without some, as the query of a URL.
     pub(super) fn query_without(&self, names: &[&str]) -> String {
-        let mut query = Serializer::new(String::new());
-        for (name, value) in &self.0 {
-            if !names.contains(&name.as_str()) {
-                query.append_pair(name, value);
-            }
-        }
-        query.finish()
+        query(&self.without(names))
     }
 
     /// The address of another page with the same parameters, but for some.
     pub(super) fn to(&self, path: &[&str], without: &[&str]) -> String {
-        let kept = self.0.iter();
-        let kept = kept.filter(|(name, _)| !without.contains(&name.as_str()));
-        let kept: Vec<(&str, &str)> = kept
-            .map(|(name, value)| (name.as_str(), value.as_str()))
-            .collect();
-        to(path, &kept)
+        to(path, &self.without(without))
     }
 
-    /// The same page with one parameter set.
+    /// The address of a page with the same parameters, one of them set.
     pub(super) fn with(&self, path: &[&str], name: &str, value: &str) -> String {
-        let mut pairs: Vec<(&str, &str)> = self
-            .0
-            .iter()
-            .filter(|(have, _)| have != name && have != "done")
-            .map(|(have, value)| (have.as_str(), value.as_str()))
-            .collect();
+        let mut pairs = self.without(&[name, "done"]);
         pairs.push((name, value));
         to(path, &pairs)
+    }
+
+    fn without(&self, names: &[&str]) -> Vec<(&str, &str)> {
+        let pairs = self
+            .0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        pairs.filter(|(name, _)| !names.contains(name)).collect()
     }
 }
 

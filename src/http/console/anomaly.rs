@@ -6,7 +6,7 @@ use super::super::problem::Problem;
 use super::address;
 use super::context::{Context, Field};
 use super::page::Screen;
-use super::words::{call, fact, moment, plain, state, text, when};
+use super::words::{call, fact, moment, state, text, when};
 use crate::core::reconcile::anomaly::Request;
 use crate::gateway::reconcile::Shown;
 
@@ -15,47 +15,37 @@ pub(super) fn to(reconciliation: &str, id: &str) -> String {
     address::to(&["anomaly"], &[("name", reconciliation), ("id", id)])
 }
 
-pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     let (name, id) = (context.asked.text("name"), context.asked.text("id"));
-    let reconciler = &context.http.gateway.reconciler;
-    let caller = &context.person.caller;
-    let found = reconciler.find_anomaly(caller, name, id).await?;
+    let reconciler = &context.gateway().reconciler;
+    let found = reconciler.find_anomaly(context.caller(), name, id).await?;
+    let (kind, state) = (found.listed.kind, found.listed.state);
+    let title = format!("Anomaly: {kind}, {}", state.as_str());
     let body = html! { (about(&found, context)) (acts(&found, context)) };
-    Ok(Screen {
-        title: format!(
-            "Anomaly: {}, {}",
-            found.listed.kind,
-            found.listed.state.as_str()
-        ),
-        tab: "reconciliations",
-        body,
-    })
+    Ok(Screen::new("reconciliations", title, body))
 }
 
 /// What is known of it.
-pub(super) fn about(found: &Shown, context: &Context<'_>) -> Markup {
+pub(super) fn about(found: &Shown, context: &Context) -> Markup {
     let listed = &found.listed;
     let run = [("name", found.reconciliation.as_str()), ("run", &found.run)];
-    let of_call = listed.call().map_or_else(|| html! {}, call);
-    let made = listed
-        .made_at
-        .map_or_else(|| html! {}, |at| moment(at, context.now));
+    let made = listed.made_at.map(|at| moment(at, context.now));
     html! {
         p { (state(listed.state.as_str())) " " b { (listed.kind.as_str()) } " " (text(&listed.detail)) }
         @if let Some(why) = &listed.error { p.failed { (text(why)) } }
         dl {
-            (fact("Found", &when(found.found_at, context.now)))
-            (fact("Effect made", &made))
+            (fact("Found", when(found.found_at, context.now)))
+            (fact("Effect made", made.unwrap_or_default()))
             @for (pointer, value) in &listed.shown { (fact_of(pointer, &value.to_string())) }
-            (fact("Effect", &html! { code { (text(&listed.effect)) } }))
-            (fact("Key at the tool", &plain(&listed.key)))
-            (fact("Call", &of_call))
-            (fact("Act", &plain(listed.action.as_str())))
-            (fact("Reconciliation", &html! {
+            (fact("Effect", html! { code { (text(&listed.effect)) } }))
+            (fact("Key at the tool", text(&listed.key)))
+            (fact("Call", listed.call().map(call).unwrap_or_default()))
+            (fact("Act", text(listed.action.as_str())))
+            (fact("Reconciliation", html! {
                 a href=(address::to(&["reconciliation"], &run)) { (text(&found.reconciliation)) } ", source " (text(&listed.source))
             }))
             @if let Some(acted) = &listed.acted {
-                (fact("A person asked for", &html! {
+                (fact("A person asked for", html! {
                     (acted.act.as_str()) " " (moment(acted.at, context.now)) " by " (text(&acted.by)) ": " (text(&acted.reason))
                 }))
             }
@@ -69,20 +59,17 @@ fn fact_of(pointer: &str, value: &str) -> Markup {
 }
 
 /// The acts that a person may ask for.
-pub(super) fn acts(found: &Shown, context: &Context<'_>) -> Markup {
+pub(super) fn acts(found: &Shown, context: &Context) -> Markup {
     let of = [
         ("name", found.reconciliation.as_str()),
         ("id", &found.listed.id),
     ];
-    html! {
-        section.acts aria-label="What you may do" {
-            @for request in &found.requests {
-                @let (what, about) = words(*request);
-                (context.act(&address::to(&["anomaly", request.as_str()], &of), what, about, &[Field::Reason]))
-            }
-            (context.may_not_act())
+    context.acts(&html! {
+        @for request in &found.requests {
+            @let (what, about) = words(*request);
+            (context.act(&address::to(&["anomaly", request.as_str()], &of), what, about, &[Field::Reason]))
         }
-    }
+    })
 }
 
 fn words(request: Request) -> (&'static str, &'static str) {

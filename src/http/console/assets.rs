@@ -20,8 +20,13 @@ struct Asset {
 }
 
 impl Asset {
-    fn new(stem: &str, ending: &str, kind: &'static str, bytes: &'static [u8]) -> Self {
+    fn new(stem: &str, ending: &str, bytes: &'static [u8]) -> Self {
         let digest = hex::encode(&Sha256::digest(bytes)[..6]);
+        let kind = match ending {
+            "css" => "text/css; charset=utf-8",
+            "js" => "text/javascript; charset=utf-8",
+            _ => "image/svg+xml",
+        };
         Self {
             name: format!("{stem}-{digest}.{ending}"),
             kind,
@@ -34,29 +39,12 @@ impl Asset {
     }
 }
 
-const SCRIPT: &str = "text/javascript; charset=utf-8";
-
 static ASSETS: LazyLock<[Asset; 4]> = LazyLock::new(|| {
     [
-        Asset::new(
-            "style",
-            "css",
-            "text/css; charset=utf-8",
-            include_bytes!("assets/style.css"),
-        ),
-        Asset::new(
-            "htmx",
-            "js",
-            SCRIPT,
-            include_bytes!("assets/htmx-2.0.11.min.js"),
-        ),
-        Asset::new("live", "js", SCRIPT, include_bytes!("assets/live.js")),
-        Asset::new(
-            "icon",
-            "svg",
-            "image/svg+xml",
-            include_bytes!("assets/icon.svg"),
-        ),
+        Asset::new("style", "css", include_bytes!("assets/style.css")),
+        Asset::new("htmx", "js", include_bytes!("assets/htmx-2.0.11.min.js")),
+        Asset::new("live", "js", include_bytes!("assets/live.js")),
+        Asset::new("icon", "svg", include_bytes!("assets/icon.svg")),
     ]
 });
 

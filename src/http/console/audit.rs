@@ -5,14 +5,13 @@ use maud::{Markup, html};
 use super::super::problem::Problem;
 use super::context::Context;
 use super::page::Screen;
-use super::words::{self, more, state, text, when};
+use super::words::{self, choice, state, text, when};
 use super::{address, anomaly};
 use crate::core::audit::{Audited, Deed, Target};
-use crate::core::position::Position;
 use crate::core::record::CallId;
 use crate::gateway::AuditQuery;
 
-pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     let word = context.asked.text("act");
     let deed = Deed::ALL.into_iter().find(|deed| deed.as_str() == word);
     let query = AuditQuery {
@@ -21,51 +20,34 @@ pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
         before: context.before()?,
         limit: context.limit()?,
     };
-    let ledger = &context.http.gateway.ledger;
-    let (acts, next) = ledger.list_acts(&context.person.caller, &query).await?;
-    let next = next.map(Position::to_cursor);
-    let next = next.map(|cursor| context.asked.with(&["audit"], "cursor", &cursor));
+    let ledger = &context.gateway().ledger;
+    let (acts, next) = ledger.list_acts(context.caller(), &query).await?;
     let body = html! {
         form.filters action=(address::to(&["audit"], &[])) {
-            label { "Act" select name="act" {
-                option value="" { "any" }
-                @for deed in Deed::ALL { option value=(deed.as_str()) selected[deed.as_str() == word] { (deed.as_str()) } }
-            } }
+            (choice("Act", "act", Deed::ALL.map(Deed::as_str), word))
             button type="submit" { "Filter" }
         }
         @if acts.is_empty() { p { "None." } } @else { (table(&acts, context)) }
-        (more(next))
+        (context.older("audit", "cursor", next))
     };
-    Ok(Screen {
-        title: "Audit".into(),
-        tab: "audit",
-        body,
-    })
+    Ok(Screen::new("audit", "Audit", body))
 }
 
-fn table(acts: &[Audited], context: &Context<'_>) -> Markup {
-    html! {
-        div.wide role="region" aria-label="Acts" tabindex="0" {
-            table {
-                thead { tr {
-                    th scope="col" { "When" } th scope="col" { "By token" } th scope="col" { "Act" }
-                    th scope="col" { "On" } th scope="col" { "Outcome" } th scope="col" { "Reason" }
-                } }
-                tbody {
-                    @for audited in acts {
-                        tr {
-                            td { (when(audited.at, context.now)) }
-                            td { (text(&audited.act.by)) }
-                            td { b { (audited.act.deed.as_str()) } }
-                            td { (target(&audited.act.target, &audited.act.tenant)) }
-                            td { (state(audited.outcome.as_str())) }
-                            td.free { (text(&audited.act.reason)) }
-                        }
-                    }
-                }
+fn table(acts: &[Audited], context: &Context) -> Markup {
+    let columns = ["When", "By token", "Act", "On", "Outcome", "Reason"];
+    let rows = html! {
+        @for audited in acts {
+            tr {
+                td { (when(audited.at, context.now)) }
+                td { (text(&audited.act.by)) }
+                td { b { (audited.act.deed.as_str()) } }
+                td { (target(&audited.act.target, &audited.act.tenant)) }
+                td { (state(audited.outcome.as_str())) }
+                td.free { (text(&audited.act.reason)) }
             }
         }
-    }
+    };
+    words::table("Acts", &columns, &[], &rows)
 }
 
 fn target(target: &Target, tenant: &str) -> Markup {

@@ -1,24 +1,25 @@
 //! One call: what happened to it, what that proved, and what a person may do about it.
 
+use std::iter;
+use std::time::Duration;
+
+use axum::response::Response;
 use maud::{Markup, html};
 use uuid::Uuid;
 
-use super::super::Http;
 use super::super::problem::Problem;
 use super::address;
 use super::calls;
 use super::context::{Context, Field};
 use super::page::{self, Screen};
-use super::person::Person;
 use super::words::{
-    self, belongs_to, between, fact, json, length, plain, quoted, state, text, tool, trace, when,
+    self, belongs_to, between, fact, json, length, quoted, state, text, tool, trace, when,
 };
 use crate::core::key::Source;
-use crate::core::ledger::{Duplicates, Filter, History};
+use crate::core::ledger::{Duplicates, History};
 use crate::core::many::Mark;
 use crate::core::record::{CallId, Content, Entry, Failure, Record, State};
 use crate::gateway::{ErrorKind, Replay};
-use axum::response::Response;
 
 /// Neighbours of a call that its page shows.
 const NEIGHBOURS: u32 = 6;
@@ -29,9 +30,9 @@ pub(super) fn id_of(text: &str) -> Result<CallId, Problem> {
     id.map_err(|_| ErrorKind::UnknownCall.into())
 }
 
-pub(super) async fn screen(context: &Context<'_>, id: &str) -> Result<Screen, Problem> {
-    let ledger = &context.http.gateway.ledger;
-    let found = ledger.find_call(&context.person.caller, id_of(id)?).await?;
+pub(super) async fn screen(context: &Context, id: &str) -> Result<Screen, Problem> {
+    let ledger = &context.gateway().ledger;
+    let found = ledger.find_call(context.caller(), id_of(id)?).await?;
     let record = &found.record;
     let body = html! {
         (summary(record, context))
@@ -48,11 +49,8 @@ pub(super) async fn screen(context: &Context<'_>, id: &str) -> Result<Screen, Pr
             (command(context, record.intent.call_id))
         }
     };
-    Ok(Screen {
-        title: format!("Call of {}: {}", record.intent.tool, record.state.as_str()),
-        tab: "calls",
-        body,
-    })
+    let title = format!("Call of {}: {}", record.intent.tool, record.state.as_str());
+    Ok(Screen::new("calls", title, body))
 }
 
 /// What is known of a call in one sentence.
@@ -80,47 +78,42 @@ pub(super) fn known(record: &Record) -> String {
 }
 
 /// When an unknown call is worked on next.
-pub(super) fn next_check(record: &Record, context: &Context<'_>) -> Markup {
-    if !matches!(record.state, State::Unknown(_)) {
-        return html! {};
-    }
+fn next_check(record: &Record, context: &Context) -> Markup {
     html! {
-        @match record.check.and_then(|check| check.at) {
-            Some(at) => { "Its tool is asked " (when(at, context.now)) "." }
-            None => b { "It will not settle by itself: a person has to look into the tool's own system." }
+        @if matches!(record.state, State::Unknown(_)) {
+            @match record.check.and_then(|check| check.at) {
+                Some(at) => { "Its tool is asked " (when(at, context.now)) "." }
+                None => b { "It will not settle by itself: a person has to look into the tool's own system." }
+            }
         }
     }
 }
 
-fn summary(record: &Record, context: &Context<'_>) -> Markup {
+fn summary(record: &Record, context: &Context) -> Markup {
     let intent = &record.intent;
-    let expires = record
-        .expires_at
-        .map_or_else(|| html! {}, |at| when(at, context.now));
-    let similar = record.similar_to.map_or_else(|| html! {}, words::call);
-    let compensation = record.compensation();
-    let compensation = compensation.map_or_else(|| html! {}, |by| words::call(by.call_id));
+    let expires = record.expires_at.map(|at| when(at, context.now));
+    let compensation = record.compensation().map(|by| words::call(by.call_id));
     html! {
         p.known { (state(record.state.as_str())) " " (text(&known(record))) }
         p { (next_check(record, context)) }
         dl {
-            (fact("Call", &html! { code { (intent.call_id.to_string()) } }))
-            (fact("Tool", &tool(&intent.tool)))
-            (fact("Made", &html! { (when(intent.created_at, context.now)) @if !intent.made_by.is_empty() { " by token " (text(&intent.made_by)) } }))
-            (fact("Changed", &when(record.updated_at, context.now)))
-            (fact("Key", &html! { code { (text(&intent.key)) } " " small { (source(intent.key_source)) } }))
-            (fact("Key at the tool", &html! { code { (intent.lookup.for_tool()) } }))
-            (fact("Key remembered until", &expires))
-            (fact("Belongs to", &belongs_to(intent)))
-            (fact("Tenant", &plain(&intent.tenant)))
-            (fact("User", &plain(&intent.user_id)))
-            (fact("Trace", &trace(&intent.trace_id)))
-            (fact("Attempts", &html! { (record.attempts) }))
-            (fact("Took", &record.latency_ms.map_or_else(|| html! {}, |ms| html! { (ms) " ms" })))
-            (fact("Fencing token", &record.fencing.map_or_else(|| html! {}, |token| html! { (token) })))
-            (fact("Looks like", &similar))
-            (fact("Undone by", &compensation))
-            (fact("The client's names", &plain(&intent.client_ids)))
+            (fact("Call", html! { code { (intent.call_id.to_string()) } }))
+            (fact("Tool", tool(&intent.tool)))
+            (fact("Made", html! { (when(intent.created_at, context.now)) @if !intent.made_by.is_empty() { " by token " (text(&intent.made_by)) } }))
+            (fact("Changed", when(record.updated_at, context.now)))
+            (fact("Key", html! { code { (text(&intent.key)) } " " small { (source(intent.key_source)) } }))
+            (fact("Key at the tool", html! { code { (intent.lookup.for_tool()) } }))
+            (fact("Key remembered until", expires.unwrap_or_default()))
+            (fact("Belongs to", belongs_to(intent)))
+            (fact("Tenant", text(&intent.tenant)))
+            (fact("User", text(&intent.user_id)))
+            (fact("Trace", trace(&intent.trace_id)))
+            (fact("Attempts", record.attempts))
+            (fact("Took", html! { @if let Some(ms) = record.latency_ms { (ms) " ms" } }))
+            (fact("Fencing token", html! { @if let Some(token) = record.fencing { (token) } }))
+            (fact("Looks like", record.similar_to.map(words::call).unwrap_or_default()))
+            (fact("Undone by", compensation.unwrap_or_default()))
+            (fact("The client's names", text(&intent.client_ids)))
         }
     }
 }
@@ -139,89 +132,75 @@ fn source(source: Source) -> &'static str {
 }
 
 /// The acts that fit the call's state. None of them sends it again.
-pub(super) fn acts(record: &Record, context: &Context<'_>) -> Markup {
+pub(super) fn acts(record: &Record, context: &Context) -> Markup {
     let id = record.intent.call_id.to_string();
     let to = |act| address::to(&["calls", &id, act], &[]);
     let mark = Mark::of_call(record).to_hex();
-    let seen = || Field::Seen(&mark);
-    let settle = html! {
-        (context.act(
-            &to("succeeded"),
-            "Settle: it was executed",
-            "Look into the tool's own system first. From now on every duplicate gets the result that you write here.",
-            &[Field::Json { label: "Result, as JSON; null where the tool answers nothing", value: "" }, Field::Reason, seen()],
-        ))
-        (context.act(
-            &to("failed"),
-            "Settle: it was not executed",
-            "Only if the tool's own system shows that it was not. The next repetition with its key is executed.",
-            &[Field::Reason, seen()],
-        ))
-    };
-    html! {
-        section.acts aria-label="What you may do" {
-            @match &record.state {
-                State::Unknown(_) => {
-                    (context.act(
-                        &to("probe"),
-                        "Ask its tool now",
-                        "The tool is asked whether it knows the key. Nothing is sent again.",
-                        &[Field::Reason],
-                    ))
-                    (settle)
-                }
-                State::Stuck(_) => {
-                    (context.act(
-                        &to("failed"),
-                        "Settle: it is undone by hand",
-                        "Only if you have undone it in the tool's own system. Its saga goes on.",
-                        &[Field::Reason, seen()],
-                    ))
-                    (context.act(
-                        &to("succeeded"),
-                        "Settle: its effect stands",
-                        "It is not undone. Its saga goes on.",
-                        &[Field::Json { label: "Result, as JSON", value: "null" }, Field::Reason, seen()],
-                    ))
-                }
-                State::Succeeded(_) => {
-                    (context.act(
-                        &to("compensate"),
-                        "Undo this call",
-                        "The compensation of its tool is called, with a key of its own.",
-                        &[Field::Reason],
-                    ))
-                    (context.button(&to("verify"), "Compare with a fresh result"))
-                }
-                State::Running | State::Failed(_) | State::Compensating(_) | State::Compensated(_) => {}
+    let seen = Field::Seen(&mark);
+    context.acts(&html! {
+        @match &record.state {
+            State::Unknown(_) => {
+                (context.act(
+                    &to("probe"),
+                    "Ask its tool now",
+                    "The tool is asked whether it knows the key. Nothing is sent again.",
+                    &[Field::Reason],
+                ))
+                (context.act(
+                    &to("succeeded"),
+                    "Settle: it was executed",
+                    "Look into the tool's own system first. From now on every duplicate gets the result that you write here.",
+                    &[Field::Json { label: "Result, as JSON; null where the tool answers nothing", value: "" }, Field::Reason, seen],
+                ))
+                (context.act(
+                    &to("failed"),
+                    "Settle: it was not executed",
+                    "Only if the tool's own system shows that it was not. The next repetition with its key is executed.",
+                    &[Field::Reason, seen],
+                ))
             }
-            (context.may_not_act())
+            State::Stuck(_) => {
+                (context.act(
+                    &to("failed"),
+                    "Settle: it is undone by hand",
+                    "Only if you have undone it in the tool's own system. Its saga goes on.",
+                    &[Field::Reason, seen],
+                ))
+                (context.act(
+                    &to("succeeded"),
+                    "Settle: its effect stands",
+                    "It is not undone. Its saga goes on.",
+                    &[Field::Json { label: "Result, as JSON", value: "null" }, Field::Reason, seen],
+                ))
+            }
+            State::Succeeded(_) => {
+                (context.act(
+                    &to("compensate"),
+                    "Undo this call",
+                    "The compensation of its tool is called, with a key of its own.",
+                    &[Field::Reason],
+                ))
+                (context.button(&to("verify"), "Compare with a fresh result"))
+            }
+            State::Running | State::Failed(_) | State::Compensating(_) | State::Compensated(_) => {}
+        }
+    })
+}
+
+/// Every event, and the time since the one before.
+fn timeline(found: &History, context: &Context) -> Markup {
+    let times = found.entries.iter().map(|entry| entry.at);
+    let before = iter::once(found.record.intent.created_at).chain(times);
+    html! {
+        ol.events {
+            @for (entry, before) in found.entries.iter().zip(before) {
+                (event(entry, &found.record, between(before, entry.at), context))
+            }
         }
     }
 }
 
-/// Every event, and the time since the one before.
-fn timeline(found: &History, context: &Context<'_>) -> Markup {
-    let mut before = found.record.intent.created_at;
-    let mut lines = Vec::with_capacity(found.entries.len());
-    for entry in &found.entries {
-        lines.push(event(
-            entry,
-            &found.record,
-            between(before, entry.at),
-            context,
-        ));
-        before = entry.at;
-    }
-    html! { ol.events { @for line in &lines { (line) } } }
-}
-
-fn event(
-    entry: &Entry,
-    record: &Record,
-    gap: std::time::Duration,
-    context: &Context<'_>,
-) -> Markup {
+fn event(entry: &Entry, record: &Record, gap: Duration, context: &Context) -> Markup {
     html! {
         li {
             p {
@@ -242,7 +221,7 @@ fn event(
     }
 }
 
-fn duplicates(found: &Duplicates, record: &Record, context: &Context<'_>) -> Markup {
+fn duplicates(found: &Duplicates, record: &Record, context: &Context) -> Markup {
     let made = record.intent.created_at;
     html! {
         section {
@@ -276,22 +255,21 @@ fn texts(record: &Record) -> Markup {
 
 /// The tool's refusal, if it has answered.
 fn answered(failure: &Failure) -> Markup {
-    if failure.status.is_none() && failure.body.is_none() {
-        return html! {};
-    }
     html! {
-        section {
-            h2 { "What the tool answered" }
-            @if let Some(status) = failure.status { p { "Status " (status) } }
-            @if let Some(body) = &failure.body { (json(body)) }
+        @if failure.status.is_some() || failure.body.is_some() {
+            section {
+                h2 { "What the tool answered" }
+                @if let Some(status) = failure.status { p { "Status " (status) } }
+                @if let Some(body) = &failure.body { (json(body)) }
+            }
         }
     }
 }
 
 /// The calls around one: of its session, its trace and its saga.
-async fn neighbours(record: &Record, context: &Context<'_>) -> Result<Markup, Problem> {
+async fn neighbours(record: &Record, context: &Context) -> Result<Markup, Problem> {
     // A token that reads only what it made itself gets no lists.
-    if !context.person.caller.may_read(&record.intent.tenant) {
+    if !context.caller().may_read(&record.intent.tenant) {
         return Ok(html! {});
     }
     let intent = &record.intent;
@@ -304,13 +282,8 @@ async fn neighbours(record: &Record, context: &Context<'_>) -> Result<Markup, Pr
         if id.is_empty() {
             continue;
         }
-        let mut filter = Filter::default();
-        match name {
-            "session_id" => filter.session_id = Some(id.clone()),
-            "trace_id" => filter.trace_id = Some(id.clone()),
-            _ => filter.saga_id = Some(id.clone()),
-        }
-        let page = calls::some(context, Some(&intent.tenant), filter, NEIGHBOURS).await?;
+        let filter = calls::only(name, id);
+        let page = calls::newest(context, Some(&intent.tenant), filter, NEIGHBOURS).await?;
         if page.found.len() > 1 {
             let all = address::to(&["calls"], &[(name, id), ("tenant", &intent.tenant)]);
             let of = name.trim_end_matches("_id");
@@ -327,28 +300,17 @@ async fn neighbours(record: &Record, context: &Context<'_>) -> Result<Markup, Pr
 }
 
 /// The command that shows the same.
-fn command(context: &Context<'_>, call_id: CallId) -> Markup {
+fn command(context: &Context, call_id: CallId) -> Markup {
     let url = quoted(&format!("{}/v1/calls/{call_id}", context.origin));
     html! { pre { code { "curl -s -H \"authorization: Bearer $TOKEN\" " (url) } } }
 }
 
 /// `POST /console/calls/{id}/verify`: the stored result beside a fresh one.
-pub(super) async fn verify(http: &Http, person: &Person, call_id: CallId) -> Response {
-    let around = person.around();
-    let compared = http
-        .gateway
-        .operator
-        .replay_verified(&person.caller, call_id)
-        .await;
-    let back = words::call(call_id);
-    match compared {
-        Ok(replay) => page::plain(
-            "Compared",
-            Some(&around),
-            &html! { p { "Call " (back) } (both(&replay)) },
-        ),
-        Err(error) => page::failure(&error.into(), Some(&around)),
-    }
+pub(super) async fn verify(context: &Context, call_id: CallId) -> Result<Response, Problem> {
+    let operator = &context.gateway().operator;
+    let replay = operator.replay_verified(context.caller(), call_id).await?;
+    let body = html! { p { "Call " (words::call(call_id)) } (both(&replay)) };
+    Ok(page::plain("Compared", Some(&context.person), &body))
 }
 
 fn both(replay: &Replay) -> Markup {

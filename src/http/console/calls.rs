@@ -7,118 +7,93 @@ use super::super::listing;
 use super::super::problem::Problem;
 use super::context::Context;
 use super::page::Screen;
-use super::words::{self, call, more, state, text, tool, when};
+use super::words::{self, call, choice, state, text, tool, when};
 use super::{address, many};
 use crate::core::ledger::{Filter, Listed, Page, STATES};
-use crate::core::position::Position;
 use crate::core::record::CallId;
 use crate::core::trace;
 use crate::gateway::Query;
 
-/// What one search by a pasted text looks for, in this order, and the parameter of each.
+/// The parameters in which the search looks for a pasted text, in this order.
 const LOOKED_FOR: [&str; 5] = ["trace_id", "key", "session_id", "saga_id", "user_id"];
 
 /// Parameters that the form does not show, and keeps.
 const KEPT: [&str; 6] = ["key", "trace_id", "saga_id", "user_id", "by", "limit"];
 
-pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     if let Some(pasted) = context.asked.get("find") {
         return find(context, pasted.trim()).await;
     }
-    let page = page(context, &context.asked.query_without(&["done"])).await?;
+    let query = listing::read_query(&context.asked.query_without(&["done"]))?;
+    let page = list(context, query).await?;
     let body = html! {
         (filters(context))
         @if !page.found.is_empty() || page.next.is_some() { (many::of_calls(context)) }
         (table("Calls", &page.found, context))
         @if page.found.is_empty() && page.next.is_none() { p { "None." } }
         (how_far(context, &page)?)
-        (more(next(context, &page)))
+        (context.older("calls", "cursor", page.next))
         @if page.unreadable > 0 { p.note { (page.unreadable) " calls cannot be read; the log names them." } }
     };
-    Ok(Screen {
-        title: "Calls".into(),
-        tab: "calls",
-        body,
-    })
+    Ok(Screen::new("calls", "Calls", body))
 }
 
 /// Up to where a page has looked, if that is not as far as it was asked to.
-fn how_far(context: &Context<'_>, page: &Page<Listed>) -> Result<Markup, Problem> {
-    let Some(until) = page.next else {
-        return Ok(html! {});
-    };
-    if page.found.len() >= context.limit()? as usize {
-        return Ok(html! {});
-    }
+fn how_far(context: &Context, page: &Page<Listed>) -> Result<Markup, Problem> {
+    let limit = context.limit()? as usize;
+    let until = page.next.filter(|_| page.found.len() < limit);
     Ok(html! {
-        p.note {
-            @if page.found.is_empty() { "None so far. " }
-            "This page has looked at the calls made since " (when(until.created_at, context.now))
-            "; older ones have not been looked at yet."
+        @if let Some(until) = until {
+            p.note {
+                @if page.found.is_empty() { "None so far. " }
+                "This page has looked at the calls made since " (when(until.created_at, context.now))
+                "; older ones have not been looked at yet."
+            }
         }
     })
 }
 
-fn next(context: &Context<'_>, page: &Page<Listed>) -> Option<String> {
-    let next = page.next.map(Position::to_cursor);
-    next.map(|cursor| context.asked.with(&["calls"], "cursor", &cursor))
-}
-
-/// The calls that a query of `/v1/calls` names, without their texts.
-async fn page(context: &Context<'_>, query: &str) -> Result<Page<Listed>, Problem> {
-    let mut query = listing::read_query(query)?;
-    query.filter.is_brief = true;
-    let ledger = &context.http.gateway.ledger;
-    Ok(ledger.list_calls(&context.person.caller, &query).await?)
-}
-
 /// The newest few calls that pass a filter.
-pub(super) async fn some(
-    context: &Context<'_>,
+pub(super) async fn newest(
+    context: &Context,
     tenant: Option<&str>,
     filter: Filter,
-    limit: u32,
-) -> Result<Page<Listed>, Problem> {
-    brief(context, tenant, filter, None, limit).await
-}
-
-/// Calls of a state before a position, newest first.
-pub(super) async fn after(
-    context: &Context<'_>,
-    before: Option<Position>,
-    state: &str,
-    limit: u32,
-) -> Result<Page<Listed>, Problem> {
-    let filter = Filter {
-        state: Some(state.to_owned()),
-        ..Filter::default()
-    };
-    brief(context, None, filter, before, limit).await
-}
-
-async fn brief(
-    context: &Context<'_>,
-    tenant: Option<&str>,
-    filter: Filter,
-    before: Option<Position>,
     limit: u32,
 ) -> Result<Page<Listed>, Problem> {
     let query = Query {
         tenant: tenant.map(str::to_owned),
-        filter: Filter {
-            is_brief: true,
-            ..filter
-        },
-        before,
+        filter,
+        before: None,
         limit,
     };
-    let ledger = &context.http.gateway.ledger;
-    Ok(ledger.list_calls(&context.person.caller, &query).await?)
+    list(context, query).await
 }
 
-fn filters(context: &Context<'_>) -> Markup {
-    let asked = context.asked;
-    let (now, tools) = (asked.text("state"), context.http.gateway.base.tools());
+/// The calls that a query names, newest first, without their texts.
+pub(super) async fn list(context: &Context, mut query: Query) -> Result<Page<Listed>, Problem> {
+    query.filter.is_brief = true;
+    let ledger = &context.gateway().ledger;
+    Ok(ledger.list_calls(context.caller(), &query).await?)
+}
+
+/// The filter for calls with this value of one parameter.
+pub(super) fn only(parameter: &str, value: &str) -> Filter {
+    let mut filter = Filter::default();
+    let member = match parameter {
+        "trace_id" => &mut filter.trace_id,
+        "key" => &mut filter.key,
+        "session_id" => &mut filter.session_id,
+        "saga_id" => &mut filter.saga_id,
+        "state" => &mut filter.state,
+        _ => &mut filter.user_id,
+    };
+    *member = Some(value.to_owned());
+    filter
+}
+
+fn filters(context: &Context) -> Markup {
+    let asked = &context.asked;
+    let tools = context.gateway().base.tools();
     html! {
         form.filters action=(address::to(&["calls"], &[])) {
             @for name in KEPT {
@@ -126,10 +101,7 @@ fn filters(context: &Context<'_>) -> Markup {
                     label { (name) input type="text" name=(name) value=(value); }
                 }
             }
-            label { "State" select name="state" {
-                option value="" { "any" }
-                @for word in STATES { option value=(word) selected[word == now] { (word) } }
-            } }
+            (choice("State", "state", STATES, asked.text("state")))
             label { "Tool" input type="text" name="tool" value=(asked.text("tool")) list="tools"; }
             datalist #tools { @for name in tools.keys().take(200) { option value=(name) {} } }
             label { "Session" input type="text" name="session_id" value=(asked.text("session_id")); }
@@ -151,26 +123,17 @@ fn filters(context: &Context<'_>) -> Markup {
 }
 
 /// A table of calls.
-pub(super) fn table(name: &str, calls: &[Listed], context: &Context<'_>) -> Markup {
+pub(super) fn table(name: &str, calls: &[Listed], context: &Context) -> Markup {
     if calls.is_empty() {
         return html! {};
     }
-    html! {
-        div.wide role="region" aria-label=(name) tabindex="0" {
-            table {
-                thead { tr {
-                    th scope="col" { "State" } th scope="col" { "Tool" } th scope="col" { "Made" }
-                    th scope="col" { "Asked again" } th scope="col" { "Call" } th.less scope="col" { "Key" }
-                    th.less scope="col" { "Session" }
-                    @if context.is_admin() { th.less scope="col" { "Tenant" } }
-                } }
-                tbody { @for listed in calls { (row(listed, context)) } }
-            }
-        }
-    }
+    let columns = ["State", "Tool", "Made", "Asked again", "Call"];
+    let further = [&["Key", "Session"], context.tenant_column()].concat();
+    let rows = html! { @for listed in calls { (row(listed, context)) } };
+    words::table(name, &columns, &further, &rows)
 }
 
-fn row(listed: &Listed, context: &Context<'_>) -> Markup {
+fn row(listed: &Listed, context: &Context) -> Markup {
     let (record, intent) = (&listed.record, &listed.record.intent);
     html! {
         tr {
@@ -187,39 +150,28 @@ fn row(listed: &Listed, context: &Context<'_>) -> Markup {
 }
 
 /// Looks for a pasted text as each thing that it may be.
-async fn find(context: &Context<'_>, pasted: &str) -> Result<Screen, Problem> {
+async fn find(context: &Context, pasted: &str) -> Result<Screen, Problem> {
     let trace = trace::Context::parse(pasted, "").map(|found| found.trace_id);
     let mut found = Vec::new();
     if let Ok(id) = Uuid::try_parse(pasted) {
-        let ledger = &context.http.gateway.ledger;
-        let is_there = ledger
-            .find_call(&context.person.caller, CallId(id))
-            .await
-            .is_ok();
-        found.extend(is_there.then(|| ("call", html! { (call(CallId(id))) })));
+        let ledger = &context.gateway().ledger;
+        if ledger.find_call(context.caller(), CallId(id)).await.is_ok() {
+            found.push(("call", call(CallId(id))));
+        }
     }
     for name in LOOKED_FOR {
         let value = match (name, &trace) {
             ("trace_id", Some(trace)) => trace.as_str(),
             _ => pasted,
         };
-        let mut filter = Filter::default();
-        let member = match name {
-            "trace_id" => &mut filter.trace_id,
-            "key" => &mut filter.key,
-            "session_id" => &mut filter.session_id,
-            "saga_id" => &mut filter.saga_id,
-            _ => &mut filter.user_id,
-        };
-        *member = Some(value.to_owned());
-        let page = some(context, None, filter, 10).await?;
+        let page = newest(context, None, only(name, value), 10).await?;
         if !page.found.is_empty() {
             let to = address::to(&["calls"], &[(name, value)]);
-            let calls = table(name, &page.found, context);
-            found.push((
-                name,
-                html! { p { a href=(to) { "All calls with this " (name) } } (calls) },
-            ));
+            let shown = html! {
+                p { a href=(to) { "All calls with this " (name) } }
+                (table(name, &page.found, context))
+            };
+            found.push((name, shown));
         }
     }
     let body = html! {
@@ -227,9 +179,5 @@ async fn find(context: &Context<'_>, pasted: &str) -> Result<Screen, Problem> {
         @for (name, shown) in &found { h2 { "As " (name) } (shown) }
         @if found.is_empty() { p { "Nothing of this name is in the ledger, or this token may not see it." } }
     };
-    Ok(Screen {
-        title: "Find".into(),
-        tab: "calls",
-        body,
-    })
+    Ok(Screen::new("calls", "Find", body))
 }

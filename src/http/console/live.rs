@@ -4,24 +4,20 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::http::Uri;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use tokio::time::Instant;
 
-use super::super::Http;
 use super::super::auth::still_known;
 use super::super::problem;
 use super::address::{self, Asked};
 use super::context::Context;
-use super::page;
-use super::person::Person;
-use super::screens;
+use super::{page, screens};
 use crate::gateway::{ErrorKind, Watch};
 
-/// How often a page is looked at.
+/// The shortest time between two looks at a page.
 const EVERY: Duration = Duration::from_secs(1);
 /// A page that takes long is looked at less often: it takes one part of so many of the time.
 const SHARE: u32 = 10;
@@ -29,31 +25,25 @@ const SHARE: u32 = 10;
 const QUIET: u32 = 15;
 
 /// `GET /console/live?at=…&seen=…`
-pub(super) async fn listen(
-    State(http): State<Http>,
-    person: Person,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Response {
-    let asked = Asked::of(&uri);
-    let at = asked.text("at").parse::<Uri>().ok();
+pub(super) async fn listen(context: Context) -> Response {
+    let at = context.asked.text("at").parse::<Uri>().ok();
     let at = at.filter(|at| at.authority().is_none() && address::words(at.path()).is_some());
     let Some(at) = at else {
-        return page::failure(&problem::unknown_path().await, Some(&person.around()));
+        return page::failure(&problem::unknown_path().await, Some(&context.person));
     };
-    let Some(watch) = http.gateway.watches.watch(&person.caller) else {
-        return page::failure(&ErrorKind::RateLimited.into(), Some(&person.around()));
+    let Some(watch) = context.gateway().watches.watch(context.caller()) else {
+        return page::failure(&ErrorKind::RateLimited.into(), Some(&context.person));
     };
     let watching = Watching {
-        origin: screens::origin(&http, &uri, &headers),
-        asked: Asked::of(&at),
-        seen: asked.text("seen").to_owned(),
+        seen: context.asked.text("seen").to_owned(),
         wait: Duration::ZERO,
         quiet: QUIET,
-        http,
-        person,
-        at,
         watch,
+        context: Context {
+            asked: Asked::of(&at),
+            uri: at,
+            ..context
+        },
     };
     let events = stream::unfold(watching, Watching::next);
     let head = [
@@ -65,29 +55,26 @@ pub(super) async fn listen(
 
 /// One page that is kept current.
 struct Watching {
-    http: Http,
-    person: Person,
-    at: Uri,
-    asked: Asked,
-    origin: String,
+    /// A request for the page.
+    context: Context,
     watch: Watch,
-    /// The digest of the page as the browser has it.
+    /// The digest of the page that the browser shows.
     seen: String,
     wait: Duration,
-    /// Looks since something was sent.
+    /// Looks since the last bytes were sent.
     quiet: u32,
 }
 
 impl Watching {
-    /// The next event, or a comment. `None`: the session is over, or the stream is.
+    /// The next event, or a comment. `None`: the session or the stream has ended.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         loop {
             if !self.watch.rest(self.wait).await || !self.renew_person() {
                 return None;
             }
-            // A look is a request of its token, also to its bound.
-            let throttle = &self.http.gateway.throttle;
-            if throttle.admit_request(&self.person.caller).is_err() {
+            // A look counts against the rate limit of its token, as a request does.
+            let throttle = &self.context.gateway().throttle;
+            if throttle.admit_request(self.context.caller()).is_err() {
                 self.wait = EVERY * SHARE;
                 continue;
             }
@@ -107,13 +94,14 @@ impl Watching {
         }
     }
 
-    /// Whether the session still holds. Its scopes are those of now.
+    /// Whether the session still holds. The person gets the scopes that the token has now.
     fn renew_person(&mut self) -> bool {
-        let sign_in = &self.person.sign_in;
-        let is_over = sign_in.until <= self.http.gateway.base.wall_time();
-        match still_known(&self.http, Some(&sign_in.token)) {
+        let context = &mut self.context;
+        let sign_in = &context.person.sign_in;
+        let is_over = sign_in.until <= context.http.gateway.base.wall_time();
+        match still_known(&context.http, Some(&sign_in.token)) {
             Some(caller) if !is_over => {
-                self.person.caller = caller;
+                context.person.caller = caller;
                 true
             }
             _ => false,
@@ -121,17 +109,11 @@ impl Watching {
     }
 
     /// The digest of the page as it is now.
-    async fn look(&self) -> String {
-        let context = Context {
-            http: &self.http,
-            person: &self.person,
-            now: self.http.gateway.base.wall_time(),
-            asked: &self.asked,
-            origin: &self.origin,
-        };
-        match screens::screen(&context, self.at.path()).await {
+    async fn look(&mut self) -> String {
+        self.context.now = self.context.gateway().base.wall_time();
+        match screens::screen(&self.context).await {
             Ok(screen) => page::digest(&screen),
-            // That is told once; the browser keeps the page as it was, and says so.
+            // A failure is sent once; the browser keeps the page as it was, and says so.
             Err(problem) => problem.slug.as_str().to_owned(),
         }
     }

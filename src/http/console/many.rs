@@ -38,7 +38,7 @@ pub(super) const SKIP: Words = (
 const FIRST: &str = " Before anything is done you see how many these are.";
 
 /// The acts on the calls of a list, if its filter names a state in which there are any.
-pub(super) fn of_calls(context: &Context<'_>) -> Markup {
+pub(super) fn of_calls(context: &Context) -> Markup {
     let all: &[Words] = match context.asked.text("state") {
         "unknown" => &[ASK, SUCCEEDED, FAILED],
         "stuck" => &[SUCCEEDED, FAILED],
@@ -48,7 +48,7 @@ pub(super) fn of_calls(context: &Context<'_>) -> Markup {
 }
 
 /// The acts on the sagas of a list, if these are those that are stuck.
-pub(super) fn of_sagas(context: &Context<'_>) -> Markup {
+pub(super) fn of_sagas(context: &Context) -> Markup {
     let all: &[Words] = match context.asked.text("state") {
         "stuck" => &[RETRY, SKIP],
         _ => &[],
@@ -56,7 +56,7 @@ pub(super) fn of_sagas(context: &Context<'_>) -> Markup {
     forms(context, "sagas", all)
 }
 
-fn forms(context: &Context<'_>, kind: &str, all: &[Words]) -> Markup {
+fn forms(context: &Context, kind: &str, all: &[Words]) -> Markup {
     let result = Field::Json {
         label: "Result of each, as JSON; null where the tool answers nothing",
         value: "",

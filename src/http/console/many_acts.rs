@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use tokio::time::{Instant, timeout_at};
@@ -9,10 +10,9 @@ use tokio::time::{Instant, timeout_at};
 use super::super::many;
 use super::super::problem::{self, Problem};
 use super::address;
-use super::context::Context;
-use super::form::{Act, Form};
+use super::form::Form;
 use super::many::{ASK, FAILED, NO_FILTERS, RETRY, SKIP, SUCCEEDED, Words};
-use super::words::{self, fact, plain, text};
+use super::words::{self, fact, text};
 use super::{acts, calls, page, saga};
 use crate::core::many::Summary;
 use crate::core::record::Content;
@@ -21,18 +21,16 @@ use crate::gateway::{CallAct, DryRun, Line, LineOf, Report, Reports, SagaAct, To
 
 /// How long a page waits for the end of an act. The act goes on.
 const WAITS: Duration = Duration::from_secs(10);
-/// Most of those that were not done which a page names.
+/// Most targets on which nothing was done that a page names.
 const NAMED: usize = 50;
 
 /// `POST /console/many/calls/{act}`
-pub(super) async fn on_calls(act: Act) -> Response {
-    let page = act_on_calls(&act).await;
-    act.form.page(page)
+pub(super) async fn on_calls(Path(act): Path<String>, form: Form) -> Response {
+    form.page(act_on_calls(&form, &act).await)
 }
 
-async fn act_on_calls(of: &Act) -> Result<Response, Problem> {
-    let (asked, form) = (&of.asked, &of.form);
-    let (act, words) = match &of.word[..] {
+async fn act_on_calls(form: &Form, act: &str) -> Result<Response, Problem> {
+    let (act, words) = match act {
         "probe" => (CallAct::Probe, ASK),
         "failed" => (CallAct::Resolve(Resolution::Failed), FAILED),
         "succeeded" => {
@@ -42,69 +40,53 @@ async fn act_on_calls(of: &Act) -> Result<Response, Problem> {
         }
         _ => return Err(problem::unknown_path().await),
     };
-    let filter = asked.query_without(&NO_FILTERS);
+    let context = &form.context;
+    let filter = context.asked.query_without(&NO_FILTERS);
     let act = many::on_calls_of(&filter, act, form.reason()?)?;
-    let (acts, caller) = (&of.http.gateway.operator, &form.person.caller);
-    let list = asked.to(&["calls"], &NO_FILTERS);
+    let (operator, caller) = (&context.gateway().operator, context.caller());
     if let Some(confirmed) = confirmed(form)? {
-        let reports = acts.act_on_calls(caller, act, confirmed).await?;
-        return Ok(became(form, words, &list, reports).await);
+        let reports = operator.act_on_calls(caller, act, confirmed).await?;
+        return Ok(became(form, words, "calls", reports).await);
     }
-    let found = acts.try_on_calls(caller, &act).await?;
-    let ask = Ask {
-        words,
-        what: "calls",
-        filter: &act.filter_json,
-        to: asked.to(&["many", "calls", &of.word], &NO_FILTERS),
-        list,
-        sample: calls::table("The newest of them", &found.sample, &context(of)),
-    };
-    Ok(ask.page(form, &found))
+    let found = operator.try_on_calls(caller, &act).await?;
+    let sample = calls::table("The newest of them", &found.sample, context);
+    let filter = &act.filter_json;
+    Ok(ask(form, words, "calls", "calls", filter, &found, &sample))
 }
 
 /// `POST /console/many/sagas/{act}`
-pub(super) async fn on_sagas(act: Act) -> Response {
-    let page = act_on_sagas(&act).await;
-    act.form.page(page)
+pub(super) async fn on_sagas(Path(act): Path<String>, form: Form) -> Response {
+    form.page(act_on_sagas(&form, &act).await)
 }
 
-async fn act_on_sagas(of: &Act) -> Result<Response, Problem> {
-    let (asked, form) = (&of.asked, &of.form);
-    let (act, words) = match &of.word[..] {
+async fn act_on_sagas(form: &Form, act: &str) -> Result<Response, Problem> {
+    let (act, words) = match act {
         "retry" => (SagaAct::Retry, RETRY),
         "skip" => (SagaAct::Skip, SKIP),
         _ => return Err(problem::unknown_path().await),
     };
-    let act = many::on_sagas_of(asked.owned("tenant"), act, form.reason()?)?;
-    let (acts, caller) = (&of.http.gateway.operator, &form.person.caller);
-    let list = asked.to(&["sagas"], &NO_FILTERS);
+    let context = &form.context;
+    let act = many::on_sagas_of(context.asked.owned("tenant"), act, form.reason()?)?;
+    let (operator, caller) = (&context.gateway().operator, context.caller());
     if let Some(confirmed) = confirmed(form)? {
-        let reports = acts.act_on_sagas(caller, act, confirmed).await?;
-        return Ok(became(form, words, &list, reports).await);
+        let reports = operator.act_on_sagas(caller, act, confirmed).await?;
+        return Ok(became(form, words, "sagas", reports).await);
     }
-    let found = acts.try_on_sagas(caller, &act).await?;
-    let ask = Ask {
+    let found = operator.try_on_sagas(caller, &act).await?;
+    let sample = saga::table(&found.sample, context);
+    let filter = &act.filter_json;
+    Ok(ask(
+        form,
         words,
-        what: "stuck sagas",
-        filter: &act.filter_json,
-        to: asked.to(&["many", "sagas", &of.word], &NO_FILTERS),
-        list,
-        sample: saga::table(&found.sample, &context(of)),
-    };
-    Ok(ask.page(form, &found))
+        "sagas",
+        "stuck sagas",
+        filter,
+        &found,
+        &sample,
+    ))
 }
 
-fn context(act: &Act) -> Context<'_> {
-    Context {
-        http: &act.http,
-        person: &act.form.person,
-        now: act.http.gateway.base.wall_time(),
-        asked: &act.asked,
-        origin: "",
-    }
-}
-
-/// What a dry run has answered, as the form brings it back.
+/// The targets that the dry run found and the person confirms.
 fn confirmed(form: &Form) -> Result<Option<Summary>, Problem> {
     let (Some(count), Some(digest)) = (form.fields.get("count"), form.fields.get("digest")) else {
         return Ok(None);
@@ -116,54 +98,57 @@ fn confirmed(form: &Form) -> Result<Option<Summary>, Problem> {
     Ok(Some(Summary { count, digest }))
 }
 
-/// What an act would be done to, and the form that confirms it.
-struct Ask<'a> {
-    words: Words,
-    what: &'static str,
-    /// The filter as JSON.
-    filter: &'a str,
-    to: String,
-    list: String,
-    sample: Markup,
-}
-
-impl Ask<'_> {
-    fn page<T>(&self, form: &Form, found: &DryRun<T>) -> Response {
-        let ((_, name, about), Summary { count, digest }) = (self.words, &found.summary);
-        let (refused, unreadable) = (found.refused, found.unreadable);
-        let counted = count.to_string();
-        let kept = [
-            ("form", form.person.form_token.as_str()),
-            ("reason", form.fields.text("reason")),
-            ("result", form.fields.text("result")),
-            ("count", &counted),
-            ("digest", digest),
-        ];
-        let body = html! {
-            p { b { (count) " " (self.what) } ". Nothing has been done yet. " (about) }
-            dl {
-                (fact("Filter", &html! { code { (text(self.filter)) } }))
-                (fact("Reason", &plain(form.fields.text("reason"))))
-                (fact("Result of each", &plain(form.fields.text("result"))))
-                (fact("Would refuse it now", &html! { @if refused > 0 { (refused) } }))
-                (fact("Cannot be read, and are left alone", &html! { @if unreadable > 0 { (unreadable) } }))
-            }
-            @if *count > 0 {
-                form method="post" action=(self.to) {
-                    @for (name, value) in kept {
-                        @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
-                    }
-                    button type="submit" { "Do it to " (count) }
+/// Shows the targets of an act, and the form that confirms it. `what`: their name on the page.
+fn ask<T>(
+    form: &Form,
+    (word, name, about): Words,
+    list: &str,
+    what: &str,
+    filter_json: &str,
+    found: &DryRun<T>,
+    sample: &Markup,
+) -> Response {
+    let Summary { count, digest } = &found.summary;
+    let (refused, unreadable) = (found.refused, found.unreadable);
+    let to = form.context.asked.to(&["many", list, word], &NO_FILTERS);
+    let counted = count.to_string();
+    let (reason, result) = (form.fields.text("reason"), form.fields.text("result"));
+    let kept = [
+        ("form", form.context.person.form_token.as_str()),
+        ("reason", reason),
+        ("result", result),
+        ("count", &counted),
+        ("digest", digest),
+    ];
+    let body = html! {
+        p { b { (count) " " (what) } ". Nothing has been done yet. " (about) }
+        dl {
+            (fact("Filter", html! { code { (text(filter_json)) } }))
+            (fact("Reason", text(reason)))
+            (fact("Result of each", text(result)))
+            (fact("Would refuse it now", html! { @if refused > 0 { (refused) } }))
+            (fact("Cannot be read, and are left alone", html! { @if unreadable > 0 { (unreadable) } }))
+        }
+        @if *count > 0 {
+            form method="post" action=(to) {
+                @for (name, value) in kept {
+                    @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
                 }
+                button type="submit" { "Do it to " (count) }
             }
-            (self.sample)
-            p { a href=(self.list) { "Back to the list" } }
-        };
-        page::plain(name, Some(&form.person.around()), &body)
-    }
+        }
+        (sample)
+        p { a href=(list_of(form, list)) { "Back to the list" } }
+    };
+    page::plain(name, Some(&form.context.person), &body)
 }
 
-/// What an act has come to, as far as a page waits for it.
+/// The address of the list that the act was begun from.
+fn list_of(form: &Form, list: &str) -> String {
+    form.context.asked.to(&[list], &NO_FILTERS)
+}
+
+/// Shows the results of an act, as far as a page waits for them.
 async fn became(form: &Form, (_, name, _): Words, list: &str, mut reports: Reports) -> Response {
     let until = Instant::now() + WAITS;
     let (mut done, mut not_done, mut totals) = (0_usize, Vec::new(), None);
@@ -184,12 +169,12 @@ async fn became(form: &Form, (_, name, _): Words, list: &str, mut reports: Repor
         }
         @if !not_done.is_empty() {
             h2 { "Not done: " (not_done.len()) }
-            ul { @for line in not_done.iter().take(NAMED) { li { (said(line)) } } }
+            ul { @for line in not_done.iter().take(NAMED) { li { (of_line(line)) } } }
             @if not_done.len() > NAMED { p.note { "The first " (NAMED) " are shown." } }
         }
-        p { a href=(list) { "Back to the list" } " · " a href=(address::to(&["audit"], &[])) { "The audit" } }
+        p { a href=(list_of(form, list)) { "Back to the list" } " · " a href=(address::to(&["audit"], &[])) { "The audit" } }
     };
-    page::plain(name, Some(&form.person.around()), &body)
+    page::plain(name, Some(&form.context.person), &body)
 }
 
 fn ended(totals: &Totals) -> Markup {
@@ -203,13 +188,13 @@ fn ended(totals: &Totals) -> Markup {
     html! {
         p.done role="status" { (totals.done) " of " (totals.total) " are done. It stands in the audit under the name of your token." }
         dl {
-            @for (name, count) in counts { @if count > 0 { (fact(name, &html! { (count) })) } }
-            @for (state, count) in &totals.states { (fact("Now", &html! { (words::state(state)) " " (count) })) }
+            @for (name, count) in counts { @if count > 0 { (fact(name, count)) } }
+            @for (state, count) in &totals.states { (fact("Now", html! { (words::state(state)) " " (count) })) }
         }
     }
 }
 
-fn said(line: &Line) -> Markup {
+fn of_line(line: &Line) -> Markup {
     html! {
         @match &line.of {
             LineOf::Call { call_id, tool } => { "call of " (words::tool(tool)) " " (words::call(*call_id)) }

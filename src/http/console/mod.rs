@@ -3,28 +3,28 @@
 //! A page has no script or style of its own, and works without JavaScript but for staying current by itself.
 
 mod acts; // forms that do something
-mod address; // addresses of pages, and what they ask for
+mod address; // addresses of pages, and their parameters
 mod anomaly; // one disagreement, and what to do about it
 mod assets; // the script, the stylesheet and their addresses
 mod audit; // what persons have done
 mod call; // one call
 mod calls; // many calls
 mod chart; // the last hour of a tool
-mod context; // what every screen is made with
-mod form; // whose a form is
+mod context; // a request for a page: who asks, and the parts that pages share
+mod form; // forms, and that they come from a page of this session
 mod live; // pages that stay current
 mod many; // the forms for acts on all that a list shows
-mod many_acts; // what they do
+mod many_acts; // the acts of these forms
 mod needs; // what needs a person
-mod page; // what stands around every screen
+mod page; // head, menu and footer
 mod person; // who is signed in
 mod reconciliations; // where ledger and sources disagree
 mod saga; // groups of calls
 mod screens; // which address is which screen
 mod session; // the branches of one conversation
 mod sign_in; // a token becomes a session
-mod store; // whether calls are claimed
-mod tools; // what is called
+mod store; // whether the store takes calls
+mod tools; // tools
 mod words; // times, states and texts, as people read them
 
 use axum::extract::Request;

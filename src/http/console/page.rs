@@ -1,4 +1,4 @@
-//! What stands around every screen, and pages of failures.
+//! The parts of every page: head, menu and footer. And pages of failures.
 
 use axum::Extension;
 use axum::response::{Html, IntoResponse, Response};
@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::super::problem::{self, Problem};
 use super::address;
 use super::assets::ADDRESSES;
+use super::person::Person;
 use super::words::text;
 
 /// What htmx may do: nothing that the policy of the page would forbid.
@@ -26,24 +27,26 @@ const TABS: [(&str, &str); 8] = [
     ("audit", "Audit"),
 ];
 
-/// The part of a page that is a screen's own.
+/// The part of a page below its menu.
 pub(super) struct Screen {
-    pub(super) title: String,
+    title: String,
     /// The entry of the menu that it belongs to.
-    pub(super) tab: &'static str,
-    pub(super) body: Markup,
+    tab: &'static str,
+    body: Markup,
 }
 
-/// The person who is signed in, as the menu shows them.
-pub(super) struct Around<'a> {
-    pub(super) name: &'a str,
-    pub(super) form_token: &'a str,
-    /// There is a session to end.
-    pub(super) may_sign_out: bool,
+impl Screen {
+    pub(super) fn new(tab: &'static str, title: impl Into<String>, body: Markup) -> Self {
+        Self {
+            title: title.into(),
+            tab,
+            body,
+        }
+    }
 }
 
-/// A page with a screen on it. `here`: its own address.
-pub(super) fn screen(screen: &Screen, around: &Around<'_>, here: &str, is_done: bool) -> Response {
+/// A page with a screen on it. `here`: its own address. `is_done`: an act has just led to it.
+pub(super) fn screen(screen: &Screen, person: &Person, here: &str, is_done: bool) -> Response {
     let body = html! {
         @if is_done {
             p.done role="status" { "Done. It stands in the audit under the name of your token." }
@@ -54,7 +57,7 @@ pub(super) fn screen(screen: &Screen, around: &Around<'_>, here: &str, is_done: 
             (screen.body)
         }
     };
-    Html(document(&screen.title, Some((around, screen.tab)), &body).into_string()).into_response()
+    Html(document(&screen.title, Some((person, screen.tab)), &body).into_string()).into_response()
 }
 
 /// The digest of a screen, whatever the ages of things on it are.
@@ -73,21 +76,21 @@ pub(super) fn digest(screen: &Screen) -> String {
 }
 
 /// A page that says something, around it nothing but the menu.
-pub(super) fn plain(title: &str, around: Option<&Around<'_>>, body: &Markup) -> Response {
+pub(super) fn plain(title: &str, person: Option<&Person>, body: &Markup) -> Response {
     let body = html! { h1 { (text(title)) } (body) };
-    let around = around.map(|around| (around, "none"));
-    Html(document(title, around, &body).into_string()).into_response()
+    let person = person.map(|person| (person, "none"));
+    Html(document(title, person, &body).into_string()).into_response()
 }
 
 /// A failure, with the status that the JSON doors give it.
-pub(super) fn failure(problem: &Problem, around: Option<&Around<'_>>) -> Response {
+pub(super) fn failure(problem: &Problem, person: Option<&Person>) -> Response {
     let (slug, row) = (problem.slug, problem.slug.row());
     let body = html! {
         p.failed role="alert" { (text(&problem.detail)) }
         p { (row.text) }
         p { a href=(address::ROOT) { "Needs a person" } " · " a href=(format!("/problems/{}", slug.as_str())) { "What this problem is" } }
     };
-    let page = plain(row.title, around, &body);
+    let page = plain(row.title, person, &body);
     (row.status, Extension(slug), page).into_response()
 }
 
@@ -95,8 +98,8 @@ pub(super) async fn wrong_method() -> Response {
     failure(&problem::method_not_allowed().await, None)
 }
 
-/// A whole page. `around`: the person, and the entry of the menu that is marked.
-pub(super) fn document(title: &str, around: Option<(&Around<'_>, &str)>, body: &Markup) -> Markup {
+/// A whole page. The menu shows the person, and marks the entry of this word.
+fn document(title: &str, person: Option<(&Person, &str)>, body: &Markup) -> Markup {
     let [style, htmx, live, icon] = &*ADDRESSES;
     html! {
         (DOCTYPE)
@@ -109,7 +112,7 @@ pub(super) fn document(title: &str, around: Option<(&Around<'_>, &str)>, body: &
                 title { (text(title)) " - oncegate" }
                 link rel="stylesheet" href=(style);
                 link rel="icon" href=(icon);
-                @if around.is_some() {
+                @if person.is_some() {
                     script src=(htmx) defer {}
                     script src=(live) defer {}
                 }
@@ -118,7 +121,7 @@ pub(super) fn document(title: &str, around: Option<(&Around<'_>, &str)>, body: &
                 a.skip href="#main" { "To the content" }
                 header {
                     a.brand href=(address::ROOT) { "oncegate" }
-                    @if let Some((around, tab)) = around { (menu(around, tab)) }
+                    @if let Some((person, tab)) = person { (menu(person, tab)) }
                 }
                 main #main tabindex="-1" { (body) }
                 footer { "Times are UTC." }
@@ -127,11 +130,11 @@ pub(super) fn document(title: &str, around: Option<(&Around<'_>, &str)>, body: &
     }
 }
 
-fn menu(around: &Around<'_>, tab: &str) -> Markup {
+fn menu(person: &Person, tab: &str) -> Markup {
     html! {
         nav aria-label="Screens" {
             @for (word, name) in TABS {
-                a href=(address_of(word)) aria-current=[(word == tab).then_some("page")] { (name) }
+                a href=(address::to(&[word], &[])) aria-current=[(word == tab).then_some("page")] { (name) }
             }
         }
         form.find role="search" action=(address::to(&["calls"], &[])) {
@@ -141,23 +144,14 @@ fn menu(around: &Around<'_>, tab: &str) -> Markup {
         }
         div.who {
             span #heard role="status" {}
-            span { (text(around.name)) }
-            @if around.may_sign_out {
+            span { (text(&person.caller.name)) }
+            @if person.may_sign_out() {
                 form method="post" action=(address::to(&["sign-out"], &[])) {
-                    input type="hidden" name="form" value=(around.form_token);
+                    input type="hidden" name="form" value=(person.form_token);
                     button type="submit" { "Sign out" }
                 }
             }
         }
-    }
-}
-
-/// The address of an entry of the menu.
-fn address_of(word: &str) -> String {
-    if word.is_empty() {
-        address::ROOT.to_owned()
-    } else {
-        address::to(&[word], &[])
     }
 }
 
@@ -172,11 +166,8 @@ mod tests {
     fn an_age_changes_no_page_and_everything_else_does() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let digest = |made, now, more: &str| {
-            digest(&Screen {
-                title: "T".into(),
-                tab: "",
-                body: html! { p { (when(at(made), at(now))) } b { (more) } },
-            })
+            let body = html! { p { (when(at(made), at(now))) } b { (more) } };
+            digest(&Screen::new("", "T", body))
         };
         let first = digest(100, 200, "a");
         assert_eq!(first, digest(100, 900_000, "a"));

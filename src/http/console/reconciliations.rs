@@ -1,6 +1,7 @@
 //! Reconciliations, and the report of one run.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use maud::{Markup, html};
 
@@ -8,35 +9,25 @@ use super::super::problem::Problem;
 use super::super::read::cursor;
 use super::context::Context;
 use super::page::Screen;
-use super::words::{call, fact, length, moment, more, plain, state, text, when};
+use super::words::{self, call, fact, length, moment, more, state, text, when};
 use super::{address, anomaly};
 use crate::core::reconcile::anomaly::Listed;
 use crate::gateway::reconcile::{Overview, Report, RunState};
 
-pub(super) async fn list(context: &Context<'_>) -> Result<Screen, Problem> {
-    let reconciler = &context.http.gateway.reconciler;
-    let all = reconciler
-        .list_reconciliations(&context.person.caller)
-        .await?;
+pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
+    let reconciler = &context.gateway().reconciler;
+    let all = reconciler.list_reconciliations(context.caller()).await?;
+    let columns = ["Name", "Last run", "Found", "Next run", "Looked until"];
+    let rows = html! { @for overview in &all { (row(overview, context)) } };
     let body = html! {
         @if all.is_empty() { p { "None is configured." } } @else {
-            div.wide role="region" aria-label="Reconciliations" tabindex="0" { table {
-                thead { tr {
-                    th scope="col" { "Name" } th scope="col" { "Last run" } th scope="col" { "Found" }
-                    th scope="col" { "Next run" } th scope="col" { "Looked until" }
-                } }
-                tbody { @for overview in &all { (row(overview, context)) } }
-            } }
+            (words::table("Reconciliations", &columns, &[], &rows))
         }
     };
-    Ok(Screen {
-        title: "Reconciliations".into(),
-        tab: "reconciliations",
-        body,
-    })
+    Ok(Screen::new("reconciliations", "Reconciliations", body))
 }
 
-fn row(overview: &Overview, context: &Context<'_>) -> Markup {
+fn row(overview: &Overview, context: &Context) -> Markup {
     let last = overview.last.as_ref();
     html! {
         tr {
@@ -62,71 +53,63 @@ fn run_state(report: &Report) -> &'static str {
 }
 
 fn counts(counts: &BTreeMap<String, u64>) -> Markup {
-    let said: Vec<String> = counts
-        .iter()
-        .map(|(kind, count)| format!("{count} {kind}"))
-        .collect();
-    html! { @if said.is_empty() { "nothing" } @else { (text(&said.join(", "))) } }
+    let counts = counts.iter().map(|(kind, count)| format!("{count} {kind}"));
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    html! { @if counts.is_empty() { "nothing" } @else { (text(&counts)) } }
 }
 
-pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
-    let (name, caller) = (context.asked.text("name"), &context.person.caller);
-    let reconciler = &context.http.gateway.reconciler;
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
+    let (name, caller) = (context.asked.text("name"), context.caller());
+    let reconciler = &context.gateway().reconciler;
     let all = reconciler.list_reconciliations(caller).await?;
     let overview = all.iter().find(|overview| overview.name == name);
-    let run = html! { (context.button(&address::to(&["reconciliation", "run"], &[("name", name)]), "Run it now")) };
+    let to_run = address::to(&["reconciliation", "run"], &[("name", name)]);
+    let run = context.button(&to_run, "Run it now");
     let body = match overview {
         Some(overview) if overview.last.is_none() => html! { (run) p { "It has not run yet." } },
         _ => {
-            let report = reconciler
-                .find_report(caller, name, context.asked.get("run"))
-                .await?;
+            let run_id = context.asked.get("run");
+            let report = reconciler.find_report(caller, name, run_id).await?;
             html! { (run) (shown(&report, context).await?) }
         }
     };
-    Ok(Screen {
-        title: format!("Reconciliation {name}"),
-        tab: "reconciliations",
-        body,
-    })
+    let title = format!("Reconciliation {name}");
+    Ok(Screen::new("reconciliations", title, body))
 }
 
 /// A report, and a part of its anomalies as they are now.
-async fn shown(report: &Report, context: &Context<'_>) -> Result<Markup, Problem> {
-    let from: usize =
-        cursor(context.asked.owned("cursor"), |text| text.parse().ok())?.unwrap_or_default();
+async fn shown(report: &Report, context: &Context) -> Result<Markup, Problem> {
+    let from = cursor(context.asked.owned("cursor"), |text| text.parse().ok())?;
+    let from: usize = from.unwrap_or_default();
     let limit = context.limit()? as usize;
     let end = report.anomalies.len().min(from.saturating_add(limit));
     let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
-    context
-        .http
-        .gateway
-        .reconciler
-        .refresh(&mut anomalies)
-        .await?;
-    let next = (end < report.anomalies.len()).then(|| {
-        address::to(
-            &["reconciliation"],
-            &[
-                ("name", &report.name),
-                ("run", &report.run),
-                ("cursor", &end.to_string()),
-            ],
-        )
-    });
+    let reconciler = &context.gateway().reconciler;
+    reconciler.refresh(&mut anomalies).await?;
+    let (cursor, run) = (end.to_string(), &report.run);
+    let of = [
+        ("name", report.name.as_str()),
+        ("run", run),
+        ("cursor", &cursor),
+    ];
+    let next = (end < report.anomalies.len()).then(|| address::to(&["reconciliation"], &of));
+    let took = report
+        .finished_at
+        .and_then(|end| u64::try_from(end - report.started_at).ok());
+    let took = took.map(|micros| length(Duration::from_micros(micros)));
     Ok(html! {
         p { (state(run_state(report))) " " (moment(report.started_at, context.now)) " by " (text(&report.by)) }
         @if let Some(why) = &report.error { p.failed { (text(why)) } }
         dl {
-            (fact("Looked at", &html! { (moment(report.since, context.now)) " to " (moment(report.until, context.now)) }))
-            (fact("Run", &plain(&report.run)))
-            (fact("Took", &took(report)))
-            (fact("Calls", &html! { (report.calls) }))
-            (fact("Items of the sources", &html! { (report.items) }))
-            (fact("Matched", &html! { (report.matched) }))
-            (fact("Not decided", &html! { (report.undecided) }))
-            (fact("Found", &counts(&report.counts)))
-            (fact("Not found before", &counts(&report.new)))
+            (fact("Looked at", html! { (moment(report.since, context.now)) " to " (moment(report.until, context.now)) }))
+            (fact("Run", text(&report.run)))
+            (fact("Took", took.unwrap_or_default()))
+            (fact("Calls", report.calls))
+            (fact("Items of the sources", report.items))
+            (fact("Matched", report.matched))
+            (fact("Not decided", report.undecided))
+            (fact("Found", counts(&report.counts)))
+            (fact("Not found before", counts(&report.new)))
         }
         section {
             h2 { "Where ledger and sources disagree" }
@@ -136,36 +119,20 @@ async fn shown(report: &Report, context: &Context<'_>) -> Result<Markup, Problem
     })
 }
 
-fn took(report: &Report) -> Markup {
-    let took = report
-        .finished_at
-        .and_then(|end| u64::try_from(end - report.started_at).ok());
-    took.map_or_else(
-        || html! {},
-        |micros| html! { (length(std::time::Duration::from_micros(micros))) },
-    )
-}
-
 fn table(name: &str, anomalies: &[Listed]) -> Markup {
-    html! {
-        div.wide role="region" aria-label="Anomalies" tabindex="0" { table {
-            thead { tr {
-                th scope="col" { "Kind" } th scope="col" { "State" } th scope="col" { "Act" } th scope="col" { "Call" }
-                th scope="col" { "Effect" } th scope="col" { "What" } th.less scope="col" { "Key" }
-            } }
-            tbody {
-                @for listed in anomalies {
-                    tr {
-                        td { a href=(anomaly::to(name, &listed.id)) { (listed.kind.as_str()) } @if listed.new { " " span.mark { "new" } } }
-                        td { (state(listed.state.as_str())) }
-                        td { (listed.action.as_str()) }
-                        td { @if let Some(call_id) = listed.call() { (call(call_id)) } }
-                        td.free { (text(&listed.effect)) }
-                        td.free { (text(&listed.detail)) @if let Some(why) = &listed.error { p.failed { (text(why)) } } }
-                        td.less { (text(&listed.key)) }
-                    }
-                }
+    let columns = ["Kind", "State", "Act", "Call", "Effect", "What"];
+    let rows = html! {
+        @for listed in anomalies {
+            tr {
+                td { a href=(anomaly::to(name, &listed.id)) { (listed.kind.as_str()) } @if listed.new { " " span.mark { "new" } } }
+                td { (state(listed.state.as_str())) }
+                td { (listed.action.as_str()) }
+                td { @if let Some(call_id) = listed.call() { (call(call_id)) } }
+                td.free { (text(&listed.effect)) }
+                td.free { (text(&listed.detail)) @if let Some(why) = &listed.error { p.failed { (text(why)) } } }
+                td.less { (text(&listed.key)) }
             }
-        } }
-    }
+        }
+    };
+    words::table("Anomalies", &columns, &["Key"], &rows)
 }

@@ -6,14 +6,13 @@ use super::super::problem::Problem;
 use super::super::sagas::compensation;
 use super::context::{Context, Field};
 use super::page::Screen;
-use super::words::{self, fact, history, more, plain, state, text, when};
+use super::words::{self, choice, fact, history, state, text, when};
 use super::{address, many};
 use crate::core::many::Mark;
-use crate::core::position::Position;
 use crate::core::saga::{Phase, Saga, SagaId, State};
 use crate::gateway::{SagaAt, SagaQuery};
 
-pub(super) async fn list(context: &Context<'_>) -> Result<Screen, Problem> {
+pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
     let word = context.asked.text("state");
     let query = SagaQuery {
         tenant: context.named_tenant()?,
@@ -21,76 +20,46 @@ pub(super) async fn list(context: &Context<'_>) -> Result<Screen, Problem> {
         before: context.before()?,
         limit: context.limit()?,
     };
-    let sagas = &context.http.gateway.sagas;
-    let (found, next) = sagas.list_sagas(&context.person.caller, &query).await?;
-    let next = next.map(Position::to_cursor);
-    let next = next.map(|cursor| context.asked.with(&["sagas"], "cursor", &cursor));
+    let sagas = &context.gateway().sagas;
+    let (found, next) = sagas.list_sagas(context.caller(), &query).await?;
     let body = html! {
         form.filters action=(address::to(&["sagas"], &[])) {
-            label { "State" select name="state" {
-                option value="" { "any" }
-                @for state in State::ALL { option value=(state.as_str()) selected[state.as_str() == word] { (state.as_str()) } }
-            } }
+            (choice("State", "state", State::ALL.map(State::as_str), word))
             @if context.is_admin() {
                 label { "Tenant" input type="text" name="tenant" value=(context.asked.text("tenant")); }
             }
             button type="submit" { "Filter" }
         }
         @if found.is_empty() { p { "None." } } @else { (many::of_sagas(context)) (table(&found, context)) }
-        (more(next))
+        (context.older("sagas", "cursor", next))
     };
-    Ok(Screen {
-        title: "Sagas".into(),
-        tab: "sagas",
-        body,
-    })
+    Ok(Screen::new("sagas", "Sagas", body))
 }
 
 /// A table of sagas.
-pub(super) fn table(sagas: &[Saga], context: &Context<'_>) -> Markup {
-    html! {
-        div.wide role="region" aria-label="Sagas" tabindex="0" {
-            table {
-                thead { tr {
-                    th scope="col" { "State" } th scope="col" { "Saga" } th scope="col" { "Begun" }
-                    th scope="col" { "Trouble" }
-                    @if context.is_admin() { th.less scope="col" { "Tenant" } }
-                } }
-                tbody {
-                    @for saga in sagas {
-                        tr {
-                            td { (state(saga.state().as_str())) }
-                            td { (words::saga(&saga.id.tenant, &saga.id.id)) }
-                            td { (when(saga.created_at, context.now)) }
-                            td.free { @if let Some(trouble) = &saga.trouble { (text(&trouble.why)) } }
-                            @if context.is_admin() { td.less { (text(&saga.id.tenant)) } }
-                        }
-                    }
-                }
+pub(super) fn table(sagas: &[Saga], context: &Context) -> Markup {
+    let columns = ["State", "Saga", "Begun", "Trouble"];
+    let rows = html! {
+        @for saga in sagas {
+            tr {
+                td { (state(saga.state().as_str())) }
+                td { (words::saga(&saga.id.tenant, &saga.id.id)) }
+                td { (when(saga.created_at, context.now)) }
+                td.free { @if let Some(trouble) = &saga.trouble { (text(&trouble.why)) } }
+                @if context.is_admin() { td.less { (text(&saga.id.tenant)) } }
             }
         }
-    }
+    };
+    words::table("Sagas", &columns, context.tenant_column(), &rows)
 }
 
-/// The saga that an address names.
-pub(super) fn id(context: &Context<'_>) -> Result<SagaId, Problem> {
-    Ok(SagaId::new(context.tenant()?, context.asked.text("id")))
-}
-
-pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
-    let sagas = &context.http.gateway.sagas;
-    let at = sagas
-        .find_saga(&context.person.caller, &id(context)?)
-        .await?;
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
+    let sagas = &context.gateway().sagas;
+    let id = SagaId::new(context.tenant()?, context.asked.text("id"));
+    let at = sagas.find_saga(context.caller(), &id).await?;
     let saga = &at.saga;
-    let deadline = saga
-        .deadline
-        .map_or_else(|| html! {}, |at| when(at, context.now));
-    let next = saga
-        .work
-        .due
-        .at()
-        .map_or_else(|| html! {}, |at| when(at, context.now));
+    let deadline = saga.deadline.map(|at| when(at, context.now));
+    let next = saga.work.due.at().map(|at| when(at, context.now));
     let body = html! {
         p { (state(saga.state().as_str())) @if saga.overdue { " " span.mark { "overdue" } } }
         @if let Some(trouble) = &saga.trouble {
@@ -100,23 +69,20 @@ pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
             }
         }
         dl {
-            (fact("Tenant", &plain(&saga.id.tenant)))
-            (fact("Begun", &when(saga.created_at, context.now)))
-            (fact("Changed", &when(saga.updated_at, context.now)))
-            (fact("Deadline", &deadline))
-            (fact("Worked on next", &next))
-            (fact("Failed tries in a row", &html! { (saga.work.tries) }))
-            (fact("Reason", &plain(&saga.reason)))
+            (fact("Tenant", text(&saga.id.tenant)))
+            (fact("Begun", when(saga.created_at, context.now)))
+            (fact("Changed", when(saga.updated_at, context.now)))
+            (fact("Deadline", deadline.unwrap_or_default()))
+            (fact("Worked on next", next.unwrap_or_default()))
+            (fact("Failed tries in a row", saga.work.tries))
+            (fact("Reason", text(&saga.reason)))
         }
-        section.acts aria-label="What you may do" { (acts(saga, context)) (context.may_not_act()) }
+        (context.acts(&acts(saga, context)))
         section { h2 { "Its calls, in their order" } (steps(&at)) }
         section { h2 { "What happened" } (history(&saga.events, context.now)) }
     };
-    Ok(Screen {
-        title: format!("Saga {}: {}", saga.id.id, saga.state().as_str()),
-        tab: "sagas",
-        body,
-    })
+    let title = format!("Saga {}: {}", saga.id.id, saga.state().as_str());
+    Ok(Screen::new("sagas", title, body))
 }
 
 fn steps(at: &SagaAt) -> Markup {
@@ -142,7 +108,7 @@ fn steps(at: &SagaAt) -> Markup {
 }
 
 /// The acts that fit a saga's state.
-pub(super) fn acts(saga: &Saga, context: &Context<'_>) -> Markup {
+pub(super) fn acts(saga: &Saga, context: &Context) -> Markup {
     let of = [
         ("id", saga.id.id.as_str()),
         ("tenant", saga.id.tenant.as_str()),

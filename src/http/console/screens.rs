@@ -1,59 +1,32 @@
 //! Which address is which screen.
 
-use axum::extract::State;
-use axum::http::header::HOST;
-use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 
-use super::super::Http;
 use super::super::problem::{self, Problem};
-use super::address::{self, Asked};
+use super::address;
 use super::context::Context;
 use super::page::{self, Screen};
-use super::person::Person;
-use super::{
-    anomaly, audit, call, calls, form, needs, reconciliations, saga, session, sign_in, store, tools,
-};
+use super::{anomaly, audit, call, calls, needs, reconciliations, saga, session, store, tools};
 
 /// Every page that shows something.
-pub(super) async fn show(
-    State(http): State<Http>,
-    person: Person,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Response {
-    let asked = Asked::of(&uri);
-    let origin = origin(&http, &uri, &headers);
-    let context = Context {
-        http: &http,
-        person: &person,
-        now: http.gateway.base.wall_time(),
-        asked: &asked,
-        origin: &origin,
-    };
-    let around = person.around();
-    match screen(&context, uri.path()).await {
+pub(super) async fn show(context: Context) -> Response {
+    let person = &context.person;
+    match screen(&context).await {
         Ok(screen) => {
-            let here = uri
-                .path_and_query()
-                .map_or(address::ROOT, |here| here.as_str());
-            page::screen(&screen, &around, here, is_done(&context, uri.path()))
+            // The mark shows that a form has just led to this page.
+            let is_done = context.asked.text("done") == person.done_mark(context.uri.path());
+            page::screen(&screen, person, address::here(&context.uri), is_done)
         }
-        Err(problem) => page::failure(&problem, Some(&around)),
+        Err(problem) => page::failure(&problem, Some(person)),
     }
 }
 
-/// Whether a form has just led to this page.
-fn is_done(context: &Context<'_>, path: &str) -> bool {
-    context.asked.text("done") == form::done(&context.person.form_token, path)
-}
-
-/// The screen at a path.
+/// The screen at the address of a request.
 ///
 /// # Errors
-/// There is none, the person may not see it, or the store does not answer.
-pub(super) async fn screen(context: &Context<'_>, path: &str) -> Result<Screen, Problem> {
-    let words = address::words(path).unwrap_or_default();
+/// The address leads to no screen, the person may not see it, or the store does not answer.
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
+    let words = address::words(context.uri.path()).unwrap_or_default();
     match words[..] {
         [] => needs::screen(context).await,
         ["calls"] => calls::screen(context).await,
@@ -71,21 +44,4 @@ pub(super) async fn screen(context: &Context<'_>, path: &str) -> Result<Screen, 
         ["audit"] => audit::screen(context).await,
         _ => Err(problem::unknown_path().await),
     }
-}
-
-/// The address of this gateway as the browser knows it, for commands that a page shows.
-pub(super) fn origin(http: &Http, uri: &Uri, headers: &HeaderMap) -> String {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let host = uri.authority().map(|authority| authority.as_str()).or(host);
-    let is_plain = |host: &&str| {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte);
-        host.bytes().all(is_plain)
-    };
-    let scheme = if http.is_tls || sign_in::is_over_tls(headers) {
-        "https"
-    } else {
-        "http"
-    };
-    let host = host.filter(is_plain).unwrap_or("127.0.0.1:8080");
-    format!("{scheme}://{host}")
 }

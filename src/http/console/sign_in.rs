@@ -1,21 +1,17 @@
 //! A token becomes a session, which a cookie holds. The token itself is not kept.
 
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
-use axum::http::header::{ORIGIN, SET_COOKIE};
-use axum::http::request::Parts;
-use axum::response::{AppendHeaders, IntoResponse, Redirect, Response};
+use axum::http::header::SET_COOKIE;
+use axum::response::{AppendHeaders, IntoResponse, IntoResponseParts, Redirect, Response};
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
 use super::super::problem::Problem;
-use super::super::read::read_body;
-use super::super::{Http, auth, host};
+use super::super::{Http, auth};
 use super::address::{self, Asked};
-use super::form::Form;
+use super::context::{SESSION, is_over_tls, room};
+use super::form::{Form, fields};
 use super::page;
-use super::person::{SESSION, room};
 use crate::core::sign_in::LASTS;
 
 /// `GET /console/sign-in`
@@ -50,6 +46,10 @@ fn form(next: &str, failed: Option<&Problem>) -> Markup {
 /// `POST /console/sign-in`
 pub(super) async fn begin(State(http): State<Http>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
+    if http.tokens.now().is_empty() {
+        let why = "this gateway has no tokens to sign in with";
+        return page::failure(&Problem::forbidden(why), None);
+    }
     let fields = match fields(&http, &parts, body).await {
         Ok(fields) => fields,
         Err(problem) => return page::failure(&problem, None),
@@ -63,24 +63,9 @@ pub(super) async fn begin(State(http): State<Http>, request: Request) -> Respons
     let Some((_, sealed)) = http.gateway.sign_ins.begin(digest) else {
         return page::failure(&Problem::unauthenticated(), None);
     };
-    let is_tls = http.is_tls || is_over_tls(&parts.headers);
+    let is_tls = is_over_tls(&http, &parts.headers);
     let kept = cookie(&sealed, LASTS.as_secs(), is_tls);
     (kept, Redirect::to(inside(next))).into_response()
-}
-
-async fn fields(http: &Http, parts: &Parts, body: Body) -> Result<Asked, Problem> {
-    if http.tokens.now().is_empty() {
-        return Err(Problem::forbidden(
-            "this gateway has no tokens to sign in with",
-        ));
-    }
-    if !host::has_own_origin(parts) {
-        return Err(Problem::forbidden(
-            "the form comes from a page of another site",
-        ));
-    }
-    let bytes = read_body(body, http.max_body).await?;
-    Ok(Asked::read(&bytes))
 }
 
 /// `POST /console/sign-out`
@@ -91,36 +76,22 @@ pub(super) async fn end(State(http): State<Http>, _: Form) -> Response {
 
 /// The page to go on with; the first one, if that is no page of the console.
 fn inside(next: &str) -> &str {
-    let is_address = next.is_ascii()
-        && !next
-            .bytes()
-            .any(|byte| byte.is_ascii_control() || byte == b'\\');
+    let is_plain = |byte: u8| byte.is_ascii() && !byte.is_ascii_control() && byte != b'\\';
     let path = next.split('?').next().unwrap_or_default();
-    if is_address && address::words(path).is_some() {
+    if next.bytes().all(is_plain) && address::words(path).is_some() {
         next
     } else {
         address::ROOT
     }
 }
 
-type Cookie = AppendHeaders<[(axum::http::HeaderName, String); 1]>;
-
 /// The cookie of a session: not for scripts, not for other sites, not for other paths.
-fn cookie(value: &str, seconds: u64, is_tls: bool) -> Cookie {
+fn cookie(value: &str, seconds: u64, is_tls: bool) -> impl IntoResponseParts {
     let secure = if is_tls { "; Secure" } else { "" };
     let cookie = format!(
         "{SESSION}={value}; Path=/console; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
     );
     AppendHeaders([(SET_COOKIE, cookie)])
-}
-
-/// Whether the browser speaks TLS, to this gateway or to a proxy before it.
-pub(super) fn is_over_tls(headers: &HeaderMap) -> bool {
-    let says = |name: &str, with: &str| {
-        let value = headers.get(name).and_then(|value| value.to_str().ok());
-        value.is_some_and(|value| value.starts_with(with))
-    };
-    says(ORIGIN.as_str(), "https://") || says("x-forwarded-proto", "https")
 }
 
 #[cfg(test)]

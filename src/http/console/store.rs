@@ -6,54 +6,41 @@ use super::super::problem::Problem;
 use super::address;
 use super::context::{Context, Field};
 use super::page::Screen;
-use super::words::{fact, plain, state, text, when};
+use super::words::{fact, state, text, when};
 use crate::gateway::{LOST_DATA, Reason};
 
-pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
-    let readiness = context.http.gateway.status.recent_readiness().await;
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
+    let readiness = context.gateway().status.recent_readiness().await;
     let is_ready = readiness.reasons.is_empty();
-    let durability = readiness
-        .durability
-        .map_or("not known", |class| class.as_str());
-    let whole_since = readiness
-        .whole_since
-        .map_or_else(|| html! {}, |at| when(at, context.now));
-    let has_lost = readiness
-        .reasons
-        .iter()
-        .any(|reason| reason.code == LOST_DATA);
+    let durability = readiness.durability.map(|class| class.as_str());
+    let whole_since = readiness.whole_since.map(|at| when(at, context.now));
+    let mut reasons = readiness.reasons.iter();
+    let has_lost = reasons.any(|reason| reason.code == LOST_DATA);
     let body = html! {
         p { (state(if is_ready { "ready" } else { "not ready" })) " "
             @if is_ready { "Calls may be claimed." } @else { "Write tools may not be called: nothing is claimed." } }
         dl {
-            (fact("Durability", &plain(durability)))
-            (fact("Every call is known since", &whole_since))
-            (fact("Writes of this gateway that the store has lost", &html! { (readiness.lost_writes) }))
+            (fact("Durability", text(durability.unwrap_or("not known"))))
+            (fact("Every call is known since", whole_since.unwrap_or_default()))
+            (fact("Writes of this gateway that the store has lost", readiness.lost_writes))
         }
-        section { h2 { "Why nothing is claimed" } (reasons(&readiness.reasons, context)) }
-        section { h2 { "Warnings" } (reasons(&readiness.warnings, context)) }
+        section { h2 { "Why nothing is claimed" } (listed(&readiness.reasons, context)) }
+        section { h2 { "Warnings" } (listed(&readiness.warnings, context)) }
         @if has_lost {
-            section.acts aria-label="What you may do" {
-                (context.act(
-                    &address::to(&["store", "accept-loss"], &[]),
-                    "Accept the loss",
-                    "Only after you know which data is lost: a key that the store has forgotten is free afterwards, and its repetition \
-                     is executed. Calls that ran or had failed become unknown.",
-                    &[Field::Reason],
-                ))
-                (context.may_not_act())
-            }
+            (context.acts(&context.act(
+                &address::to(&["store", "accept-loss"], &[]),
+                "Accept the loss",
+                "Only after you know which data is lost: a key that the store has forgotten is free afterwards, and its repetition \
+                 is executed. Calls that ran or had failed become unknown.",
+                &[Field::Reason],
+            )))
         }
     };
-    Ok(Screen {
-        title: "Store".into(),
-        tab: "store",
-        body,
-    })
+    Ok(Screen::new("store", "Store", body))
 }
 
 /// Reasons by their codes, and for administrators by their sentences: those name addresses and tools.
-fn reasons(reasons: &[Reason], context: &Context<'_>) -> Markup {
+fn listed(reasons: &[Reason], context: &Context) -> Markup {
     html! {
         @if reasons.is_empty() { p { "None." } }
         ul.things {

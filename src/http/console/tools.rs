@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::super::problem::Problem;
 use super::context::{Context, Field};
 use super::page::Screen;
-use super::words::{self, fact, history, length, plain, state, text, when};
+use super::words::{self, fact, history, length, state, text, when};
 use super::{address, chart};
 use crate::core::tool::{Dedup, OnUnknown, Tool};
 use crate::gateway::{ErrorKind, ToolNow};
@@ -15,39 +15,31 @@ const MOST: usize = 200;
 /// Up to so many in one page, each has a small chart.
 const CHARTED: usize = 40;
 
-pub(super) async fn list(context: &Context<'_>) -> Result<Screen, Problem> {
-    let tools = context
-        .http
-        .gateway
-        .pauses
-        .list_tools(&context.person.caller)?;
+pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
+    let tools = context.gateway().pauses.list_tools(context.caller())?;
     let after = context.asked.text("after");
     let mut later = tools.iter().filter(|tool| tool.name() > after);
     let shown: Vec<&ToolNow> = later.by_ref().take(MOST).collect();
     let next = later.next().and(shown.last());
     let next = next.map(|last| context.asked.with(&["tools"], "after", last.name()));
     let is_charted = shown.len() <= CHARTED;
+    let columns = ["Tool", "State", "Effect", "Usual time", "Unknown outcome"];
+    let charts: &[&str] = if is_charted {
+        &["Requests, the last hour"]
+    } else {
+        &[]
+    };
+    let rows = html! { @for tool in &shown { (row(tool, is_charted, context)) } };
     let body = html! {
         @if shown.is_empty() { p { "None." } } @else {
-            div.wide role="region" aria-label="Tools" tabindex="0" { table {
-                thead { tr {
-                    th scope="col" { "Tool" } th scope="col" { "State" } th scope="col" { "Effect" }
-                    th scope="col" { "Usual time" } th scope="col" { "Unknown outcome" }
-                    @if is_charted { th.less scope="col" { "Requests, the last hour" } }
-                } }
-                tbody { @for tool in shown { (row(tool, is_charted, context)) } }
-            } }
+            (words::table("Tools", &columns, charts, &rows))
         }
         @if let Some(next) = next { p.more { a href=(next) rel="next" { "Further tools" } } }
     };
-    Ok(Screen {
-        title: "Tools".into(),
-        tab: "tools",
-        body,
-    })
+    Ok(Screen::new("tools", "Tools", body))
 }
 
-fn row(now: &ToolNow, is_charted: bool, context: &Context<'_>) -> Markup {
+fn row(now: &ToolNow, is_charted: bool, context: &Context) -> Markup {
     let tool = &now.at.tool;
     html! {
         tr {
@@ -56,7 +48,7 @@ fn row(now: &ToolNow, is_charted: bool, context: &Context<'_>) -> Markup {
             td { (tool.effect.as_str()) }
             td { @if let Some(latency) = now.usual_latency { (length(latency)) } @else { "no attempt yet" } }
             td { (unknown(tool)) }
-            @if is_charted { td.less { (chart::requests(&context.http.gateway.samples.rates(&tool.name))) } }
+            @if is_charted { td.less { (chart::requests(&context.gateway().samples.rates(&tool.name))) } }
         }
     }
 }
@@ -79,66 +71,62 @@ fn unknown(tool: &Tool) -> &'static str {
     }
 }
 
-pub(super) async fn screen(context: &Context<'_>) -> Result<Screen, Problem> {
-    let (name, caller) = (context.asked.text("name"), &context.person.caller);
-    let pauses = &context.http.gateway.pauses;
+pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
+    let (name, caller) = (context.asked.text("name"), context.caller());
+    let pauses = &context.gateway().pauses;
     let at = pauses.show_tool(caller, name).await?;
     let tools = pauses.list_tools(caller)?;
     let now = tools.into_iter().find(|tool| tool.name() == name);
     let now = now.ok_or(ErrorKind::UnknownTool)?;
     let tool = &now.at.tool;
-    let of = [("name", name)];
+    let act = if at.since.is_some() {
+        resume(context, name)
+    } else {
+        let to = address::to(&["tool", "pause"], &[("name", name)]);
+        let about = "No call of it begins, on any gateway of this store. Running calls go on, and stored answers are replayed.";
+        context.act(&to, "Pause", about, &[Field::Reason])
+    };
     let body = html! {
         p { (state(if at.since.is_some() { "paused" } else { word(&now) }))
             @if let Some(since) = at.since { " " (when(since, context.now)) }
             @if let Some(entry) = &at.paused { " by " (text(&entry.by)) ": " (text(&entry.detail)) } }
-        section.acts aria-label="What you may do" {
-            @if at.since.is_some() {
-                (context.act(&address::to(&["tool", "resume"], &of), "Resume", "Its calls begin again.", &[Field::OptionalReason]))
-            } @else {
-                (context.act(
-                    &address::to(&["tool", "pause"], &of), "Pause",
-                    "No call of it begins, on any gateway of this store. Running calls go on, and stored answers are replayed.",
-                    &[Field::Reason],
-                ))
-            }
-            (context.may_not_act())
-        }
+        (context.acts(&act))
         p {
             a href=(address::to(&["calls"], &[("tool", name)])) { "Its calls" } " · "
             a href=(address::to(&["calls"], &[("tool", name), ("state", "unknown")])) { "unknown ones" }
         }
         dl { (facts(&now, tool)) }
-        section { h2 { "The last hour" } (chart::all(&context.http.gateway.samples.rates(name))) }
+        section { h2 { "The last hour" } (chart::all(&context.gateway().samples.rates(name))) }
         section { h2 { "What persons did" } (history(&at.events, context.now)) }
     };
-    Ok(Screen {
-        title: format!("Tool {name}"),
-        tab: "tools",
-        body,
-    })
+    Ok(Screen::new("tools", format!("Tool {name}"), body))
+}
+
+/// The form that lets a paused tool go on.
+pub(super) fn resume(context: &Context, name: &str) -> Markup {
+    let to = address::to(&["tool", "resume"], &[("name", name)]);
+    let fields = [Field::OptionalReason];
+    context.act(&to, "Resume", "Its calls begin again.", &fields)
 }
 
 fn facts(now: &ToolNow, tool: &Tool) -> Markup {
     let sources = tool.key.sources();
     let sources: Vec<&str> = sources.iter().map(|source| source.as_str()).collect();
-    let latency = now
-        .usual_latency
-        .map_or_else(|| html! {}, |latency| html! { (length(latency)) });
+    let latency = now.usual_latency.map(length).unwrap_or_default();
     let dedup = match tool.dedup {
         Dedup::None => "no: nothing is sent twice",
         Dedup::Key => "yes, by its key",
     };
     html! {
-        (fact("What it does", &plain(&tool.description)))
-        (fact("Effect", &plain(tool.effect.as_str())))
-        (fact("Breaker at this gateway", &plain(if now.is_failing { "open" } else { "closed" })))
-        (fact("Usual time of an attempt", &latency))
-        (fact("Longest attempt", &html! { (length(tool.timeout)) }))
-        (fact("Longest call", &html! { (length(tool.deadline)) }))
-        (fact("Keys come from", &plain(&sources.join(", "))))
-        (fact("The tool deduplicates", &plain(dedup)))
-        (fact("Unknown outcome", &plain(unknown(tool))))
-        (fact("Calls of one session", &plain(tool.session.mode.as_str())))
+        (fact("What it does", text(&tool.description)))
+        (fact("Effect", text(tool.effect.as_str())))
+        (fact("Breaker at this gateway", text(if now.is_failing { "open" } else { "closed" })))
+        (fact("Usual time of an attempt", latency))
+        (fact("Longest attempt", length(tool.timeout)))
+        (fact("Longest call", length(tool.deadline)))
+        (fact("Keys come from", text(&sources.join(", "))))
+        (fact("The tool deduplicates", text(dedup)))
+        (fact("Unknown outcome", text(unknown(tool))))
+        (fact("Calls of one session", text(tool.session.mode.as_str())))
     }
 }

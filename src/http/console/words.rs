@@ -134,16 +134,42 @@ pub(super) fn belongs_to(intent: &Intent) -> Markup {
     }
 }
 
-/// One fact of a list of them. Nothing, where there is none.
-pub(super) fn fact(name: &str, value: &Markup) -> Markup {
+/// One entry of a list of facts; nothing if its value is empty.
+pub(super) fn fact(name: &str, value: impl Render) -> Markup {
+    let value = value.render();
     html! {
         @if !value.0.is_empty() { div { dt { (name) } dd { (value) } } }
     }
 }
 
-/// A text as a fact; nothing, where it is empty.
-pub(super) fn plain(value: &str) -> Markup {
-    html! { (text(value)) }
+/// A table. A narrow window shows the columns, but not the further ones.
+pub(super) fn table(name: &str, columns: &[&str], further: &[&str], rows: &Markup) -> Markup {
+    html! {
+        div.wide role="region" aria-label=(name) tabindex="0" {
+            table {
+                thead { tr {
+                    @for column in columns { th scope="col" { (column) } }
+                    @for column in further { th.less scope="col" { (column) } }
+                } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// A choice of one word, or of any.
+pub(super) fn choice<'a>(
+    label: &str,
+    name: &str,
+    words: impl IntoIterator<Item = &'a str>,
+    chosen: &str,
+) -> Markup {
+    html! {
+        label { (label) select name=(name) {
+            option value="" { "any" }
+            @for word in words { option value=(word) selected[word == chosen] { (word) } }
+        } }
+    }
 }
 
 /// A history, oldest first.
