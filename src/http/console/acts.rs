@@ -1,4 +1,4 @@
-//! Forms that do something. Each asks a service, as the JSON door of the same act does.
+//! Acts by forms. Each calls the service that the JSON route of the same act calls.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::gateway::{CallAct, ErrorKind, SagaAct};
 /// How long a page waits for a run of a reconciliation. The run goes on, and its page shows it.
 const WAITS: Duration = Duration::from_secs(2);
 
-/// The session or saga that a form is about. Without a tenant it is one of the person's own.
+/// The session or saga of an act. Without a tenant in the address, it is of the person's own tenant.
 fn about(form: &Form) -> [(&str, &str); 2] {
     let asked = &form.context.asked;
     let tenant = asked.get("tenant");
@@ -55,7 +55,7 @@ pub(super) async fn on_call(Path((id, act)): Path<(String, String)>, form: Form)
 
 async fn do_on_call(form: &Form, call_id: CallId, act: &str) -> Result<(), Problem> {
     let (gateway, caller) = (form.context.gateway(), form.context.caller());
-    // A resolution must not settle a call that runs again, or is being undone, since the page was loaded.
+    // Since the page was loaded, the call may run again or be undone: then a resolution must not settle it.
     let as_shown = || Some(Mark::from_hex(form.fields.text("seen")));
     let (act, seen) = match act {
         "succeeded" => {
@@ -123,7 +123,7 @@ async fn do_on_saga(form: &Form, act: &str) -> Result<(), Problem> {
     let [id, tenant] = id_and_tenant(form)?;
     let id = SagaId { tenant, id };
     let (sagas, caller) = (&form.context.gateway().sagas, form.context.caller());
-    // A program may end its own saga; here a person does.
+    // A program may end its own saga by the JSON route; a person needs the scope admin.
     if !caller.is_admin() {
         return Err(ErrorKind::Forbidden.into());
     }

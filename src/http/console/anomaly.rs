@@ -1,4 +1,4 @@
-//! One disagreement of ledger and source: what is known of it, and what a person may do about it.
+//! One anomaly, a disagreement of ledger and source, and the acts that a person may ask for.
 
 use maud::{Markup, html};
 
@@ -25,7 +25,7 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     Ok(Screen::new("reconciliations", title, body))
 }
 
-/// What is known of it.
+/// The facts about an anomaly.
 pub(super) fn about(found: &Shown, context: &Context) -> Markup {
     let listed = &found.listed;
     let run = [("name", found.reconciliation.as_str()), ("run", &found.run)];

@@ -1,4 +1,4 @@
-//! What persons have done, newest first.
+//! The audit: acts of persons, newest first.
 
 use maud::{Markup, html};
 

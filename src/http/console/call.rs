@@ -1,4 +1,4 @@
-//! One call: what happened to it, what that proved, and what a person may do about it.
+//! One call: its state, its events, and the acts on it.
 
 use std::iter;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::core::many::Mark;
 use crate::core::record::{CallId, Content, Entry, Failure, Record, State};
 use crate::gateway::{ErrorKind, Replay};
 
-/// Neighbours of a call that its page shows.
+/// The most calls that a page shows of one session, trace or saga.
 const NEIGHBOURS: u32 = 6;
 
 /// The id in an address.
@@ -53,7 +53,7 @@ pub(super) async fn screen(context: &Context, id: &str) -> Result<Screen, Proble
     Ok(Screen::new("calls", title, body))
 }
 
-/// What is known of a call in one sentence.
+/// The state of a call in one sentence.
 pub(super) fn known(record: &Record) -> String {
     match &record.state {
         State::Running => "It was sent, or will be: no answer is known yet.".into(),
@@ -77,7 +77,7 @@ pub(super) fn known(record: &Record) -> String {
     }
 }
 
-/// When an unknown call is worked on next.
+/// The time of the next check of an unknown call.
 fn next_check(record: &Record, context: &Context) -> Markup {
     html! {
         @if matches!(record.state, State::Unknown(_)) {
@@ -131,7 +131,7 @@ fn source(source: Source) -> &'static str {
     }
 }
 
-/// The acts that fit the call's state. None of them sends it again.
+/// The acts that fit the call's state. No act sends the call again.
 pub(super) fn acts(record: &Record, context: &Context) -> Markup {
     let id = record.intent.call_id.to_string();
     let to = |act| address::to(&["calls", &id, act], &[]);
@@ -268,7 +268,7 @@ fn answered(failure: &Failure) -> Markup {
 
 /// The calls around one: of its session, its trace and its saga.
 async fn neighbours(record: &Record, context: &Context) -> Result<Markup, Problem> {
-    // A token that reads only what it made itself gets no lists.
+    // A token that may read only its own calls gets no lists.
     if !context.caller().may_read(&record.intent.tenant) {
         return Ok(html! {});
     }
@@ -299,7 +299,7 @@ async fn neighbours(record: &Record, context: &Context) -> Result<Markup, Proble
     })
 }
 
-/// The command that shows the same.
+/// The command that reads the call from the JSON route.
 fn command(context: &Context, call_id: CallId) -> Markup {
     let url = quoted(&format!("{}/v1/calls/{call_id}", context.origin));
     html! { pre { code { "curl -s -H \"authorization: Bearer $TOKEN\" " (url) } } }

@@ -38,7 +38,7 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     Ok(Screen::new("calls", "Calls", body))
 }
 
-/// Up to where a page has looked, if that is not as far as it was asked to.
+/// Tells how far back a page has looked, if it holds fewer calls than its limit.
 fn how_far(context: &Context, page: &Page<Listed>) -> Result<Markup, Problem> {
     let limit = context.limit()? as usize;
     let until = page.next.filter(|_| page.found.len() < limit);
@@ -149,7 +149,7 @@ fn row(listed: &Listed, context: &Context) -> Markup {
     }
 }
 
-/// Looks for a pasted text as each thing that it may be.
+/// Looks for a pasted text as a call, and as the value of each of these parameters.
 async fn find(context: &Context, pasted: &str) -> Result<Screen, Problem> {
     let trace = trace::Context::parse(pasted, "").map(|found| found.trace_id);
     let mut found = Vec::new();

@@ -7,10 +7,10 @@ use crate::gateway::Rates;
 
 /// The width of a chart: minutes.
 const MINUTES: f64 = 60.0;
-/// Its height, in units of its own.
+/// The height of a chart, in units of its own.
 const HEIGHT: f64 = 20.0;
 
-/// A value of each time; `None`: there was none.
+/// The value of a sample; `None`: the sample has none.
 type Value = fn(&Rates) -> Option<f64>;
 
 const CHARTS: [(&str, &str, Value); 4] = [
@@ -36,7 +36,7 @@ pub(super) fn all(rates: &[Rates]) -> Markup {
                 @for (name, unit, value) in CHARTS {
                     figure {
                         (line(name, unit, rates, value))
-                        figcaption { (name) ": " (said(unit, rates, value)) }
+                        figcaption { (name) ": " (now_and_highest(unit, rates, value)) }
                     }
                 }
             }
@@ -50,7 +50,7 @@ pub(super) fn requests(rates: &[Rates]) -> Markup {
     html! { @if !rates.is_empty() { (line(name, unit, rates, value)) } }
 }
 
-fn said(unit: &str, rates: &[Rates], value: Value) -> String {
+fn now_and_highest(unit: &str, rates: &[Rates], value: Value) -> String {
     let highest = rates.iter().filter_map(value).fold(0.0, f64::max);
     let newest = rates.last().and_then(value);
     let newest = newest.map_or_else(|| "none".to_owned(), number);
@@ -79,7 +79,7 @@ fn line(name: &str, unit: &str, rates: &[Rates], value: Value) -> Markup {
         Some(format!("{:.1},{y:.1}", (MINUTES - minutes).max(0.0)))
     });
     let points: Vec<String> = points.collect();
-    let label = format!("{name}: {}", said(unit, rates, value));
+    let label = format!("{name}: {}", now_and_highest(unit, rates, value));
     html! {
         svg.chart viewBox=(format!("0 0 {MINUTES} {HEIGHT}")) preserveAspectRatio="none" role="img" aria-label=(label) {
             polyline points=(points.join(" ")) {}

@@ -1,4 +1,4 @@
-//! Server-sent events that say when a page has changed. The page is then asked for as before.
+//! Server-sent events that tell the browser when a page has changed. The browser then loads the page again.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::gateway::{ErrorKind, Watch};
 
 /// The shortest time between two looks at a page.
 const EVERY: Duration = Duration::from_secs(1);
-/// A page that takes long is looked at less often: it takes one part of so many of the time.
+/// Looks at a slow page take at most this fraction of the time: one part of so many.
 const SHARE: u32 = 10;
 /// Looks without a change until something is sent, so that no proxy closes the connection.
 const QUIET: u32 = 15;

@@ -1,4 +1,4 @@
-//! The forms for acts on all that a list shows.
+//! The forms for acts on all calls or sagas of a list.
 
 use maud::{Markup, html};
 
@@ -37,7 +37,7 @@ pub(super) const SKIP: Words = (
 );
 const FIRST: &str = " Before anything is done you see how many these are.";
 
-/// The acts on the calls of a list, if its filter names a state in which there are any.
+/// The acts on the calls of a list, if its filter names a state that has acts.
 pub(super) fn of_calls(context: &Context) -> Markup {
     let all: &[Words] = match context.asked.text("state") {
         "unknown" => &[ASK, SUCCEEDED, FAILED],
@@ -47,7 +47,7 @@ pub(super) fn of_calls(context: &Context) -> Markup {
     forms(context, "calls", all)
 }
 
-/// The acts on the sagas of a list, if these are those that are stuck.
+/// The acts on the sagas of a list, if its filter is for stuck ones.
 pub(super) fn of_sagas(context: &Context) -> Markup {
     let all: &[Words] = match context.asked.text("state") {
         "stuck" => &[RETRY, SKIP],

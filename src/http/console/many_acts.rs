@@ -1,4 +1,4 @@
-//! Acts on all that a list shows: first how many these are, and, when that is confirmed, what became of them.
+//! Acts on all calls or sagas of a list: first a dry run that counts them, then, confirmed, the results.
 
 use std::time::Duration;
 

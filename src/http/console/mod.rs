@@ -1,8 +1,8 @@
-//! `/console`: pages for the person who is woken up. They ask the services that the JSON doors ask, and decide nothing.
+//! `/console`: pages for the person who is woken up. They call the services of the JSON routes, and decide nothing.
 //!
-//! A page has no script or style of its own, and works without JavaScript but for staying current by itself.
+//! A page has no script or style of its own. Without JavaScript it works too, but is not kept current.
 
-mod acts; // forms that do something
+mod acts; // acts by forms
 mod address; // addresses of pages, and their parameters
 mod anomaly; // one disagreement, and what to do about it
 mod assets; // the script, the stylesheet and their addresses
@@ -13,7 +13,7 @@ mod chart; // the last hour of a tool
 mod context; // a request for a page: who asks, and the parts that pages share
 mod form; // forms, and that they come from a page of this session
 mod live; // pages that stay current
-mod many; // the forms for acts on all that a list shows
+mod many; // the forms for acts on a whole list
 mod many_acts; // the acts of these forms
 mod needs; // what needs a person
 mod page; // head, menu and footer

@@ -1,4 +1,4 @@
-//! What needs a person: the first screen.
+//! The first screen: everything that needs a person.
 
 use maud::{Markup, html};
 
@@ -11,7 +11,7 @@ use crate::core::ledger::Listed;
 use crate::core::saga::State as SagaState;
 use crate::gateway::{ErrorKind, LOST_DATA, Query, Reason, SagaQuery, SessionQuery, ToolNow};
 
-/// Unknown calls that are looked at, newest first: so many at once, and so often.
+/// The newest unknown calls are read in at most `LOOKS` pages of this size.
 const LOOKED_AT: u32 = 200;
 const LOOKS: u32 = 5;
 /// Unknown calls that are shown with their acts.
@@ -102,7 +102,7 @@ fn sentence(context: &Context, reason: &Reason) -> Markup {
     html! { @if context.is_admin() { p { (text(&reason.text)) } } }
 }
 
-/// Unknown calls: first those that will not settle by themselves.
+/// Unknown calls that need a person, with their acts, and the number of those that are checked.
 async fn unknown(context: &Context) -> Result<Markup, Problem> {
     let (mut held, mut checked, mut before) = (Vec::new(), 0, None);
     for _ in 0..LOOKS {

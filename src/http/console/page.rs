@@ -60,11 +60,11 @@ pub(super) fn screen(screen: &Screen, person: &Person, here: &str, is_done: bool
     Html(document(&screen.title, Some((person, screen.tab)), &body).into_string()).into_response()
 }
 
-/// The digest of a screen, whatever the ages of things on it are.
+/// The digest of a screen without the ages on it.
 pub(super) fn digest(screen: &Screen) -> String {
     let mut hasher = Sha256::new();
     hasher.update(&screen.title);
-    // No other text has this markup: it is escaped there.
+    // Only an age has this markup: in texts it is escaped.
     let mut parts = screen.body.0.split("<small data-");
     hasher.update(parts.next().unwrap_or_default());
     for part in parts {
@@ -75,14 +75,14 @@ pub(super) fn digest(screen: &Screen) -> String {
     hex::encode(&hasher.finalize()[..8])
 }
 
-/// A page that says something, around it nothing but the menu.
+/// A page that is no screen: it is not kept current.
 pub(super) fn plain(title: &str, person: Option<&Person>, body: &Markup) -> Response {
     let body = html! { h1 { (text(title)) } (body) };
     let person = person.map(|person| (person, "none"));
     Html(document(title, person, &body).into_string()).into_response()
 }
 
-/// A failure, with the status that the JSON doors give it.
+/// The page of a failure, with the status that the JSON routes give it.
 pub(super) fn failure(problem: &Problem, person: Option<&Person>) -> Response {
     let (slug, row) = (problem.slug, problem.slug.row());
     let body = html! {

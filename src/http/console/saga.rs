@@ -1,4 +1,4 @@
-//! Sagas, and one of them: its steps, what is undone, and where it is stuck.
+//! The list of sagas, and one saga: its calls, their compensations, and where it is stuck.
 
 use maud::{Markup, html};
 

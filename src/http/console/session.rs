@@ -1,4 +1,4 @@
-//! Sessions, and one of them: its fencing token, its lock, the calls that wait, its budgets, and whether it is frozen.
+//! The lists of sessions, and one session: its fencing token, lock, waiting calls, budgets and acts.
 
 use maud::{Markup, html};
 
@@ -163,7 +163,7 @@ fn lock(session: &Session, context: &Context) -> Markup {
     }
 }
 
-/// How many calls of the session began within the window of each budget that counts by session.
+/// The calls of a session within the window of each budget that counts by session.
 async fn budgets(context: &Context, id: &SessionId) -> Result<Markup, Problem> {
     let tools = context.gateway().base.tools();
     let counted = tools.values().filter_map(|at| {

@@ -74,7 +74,7 @@ pub(super) async fn end(State(http): State<Http>, _: Form) -> Response {
     (cookie("", 0, http.is_tls), form).into_response()
 }
 
-/// The page to go on with; the first one, if that is no page of the console.
+/// The page after the sign-in; the first screen unless `next` is a page of the console.
 fn inside(next: &str) -> &str {
     let is_plain = |byte: u8| byte.is_ascii() && !byte.is_ascii_control() && byte != b'\\';
     let path = next.split('?').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The store: whether it takes calls, how durable they are, and what is wrong.
+//! The store: whether it takes calls, how durable it is, and its warnings.
 
 use maud::{Markup, html};
 
@@ -39,7 +39,7 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     Ok(Screen::new("store", "Store", body))
 }
 
-/// Reasons by their codes, and for administrators by their sentences: those name addresses and tools.
+/// Reasons by their codes. Administrators also see the sentences, which name addresses and tools.
 fn listed(reasons: &[Reason], context: &Context) -> Markup {
     html! {
         @if reasons.is_empty() { p { "None." } }

@@ -1,4 +1,4 @@
-//! Tools, and one of them: whether it is paused, whether it fails, how fast it is.
+//! The list of tools, and one tool: whether it is paused, whether it fails, how fast it is.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::gateway::{ErrorKind, ToolNow};
 
 /// Tools in one page. An MCP server may bring many.
 const MOST: usize = 200;
-/// Up to so many in one page, each has a small chart.
+/// A page of at most this many tools has a small chart for each.
 const CHARTED: usize = 40;
 
 pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {

@@ -1,4 +1,4 @@
-//! Times, states and texts, as people read them.
+//! Times, states, texts and tables, as people read them.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use maud::{Markup, Render, html};
 use super::address;
 use crate::core::record::{CallId, Entry, Intent};
 
-/// The longest text of a call in a page, in bytes. The JSON door has all of it.
+/// The longest text of a call in a page, in bytes. The JSON route has the whole text.
 const MOST_JSON: usize = 16 << 10;
 
-/// A text of a caller or a tool. It is shown, whatever is in it.
+/// A text of a caller or a tool, safe on a page.
 pub(super) struct Text<'a>(&'a str);
 
-/// A text of a caller or a tool: markup is text, and what cannot be seen is written as a number.
+/// Shows a text of a caller or a tool: markup as text, an invisible character as its number.
 pub(super) fn text(text: &str) -> Text<'_> {
     Text(text)
 }
@@ -35,7 +35,7 @@ impl Render for Text<'_> {
     }
 }
 
-/// Whether a character is not seen, or changes how others are seen.
+/// Whether a character is invisible, or changes how others are shown.
 fn is_hidden(letter: char) -> bool {
     letter.is_control() && letter != '\n'
         || matches!(
