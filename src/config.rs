@@ -4,7 +4,7 @@
 //! it.
 
 mod audit;
-mod common; // settings that several sections have
+mod common; // settings and checks that several sections have
 mod compensations; // whether compensating calls can be made
 mod mcp; // the door for clients that speak MCP
 mod memory; // how much memory there is
@@ -150,21 +150,18 @@ impl Config {
 ///
 /// It goes on after a mistake, to find the others.
 fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
-    let mut warnings = Vec::new();
     let written = Written::of(&root);
     let log = root.section("log").map_or_else(default_log, log);
     let (tracing, sample) = root
         .section("tracing")
         .map_or((None, None), tracing::tracing);
-    let (store, store_keys) = root
-        .section("store")
-        .map_or((None, None), |section| store::store(section, &mut warnings));
+    let (store, store_keys) = root.section("store").map_or((None, None), store::store);
     root.check(root.has_taken("store"), "store", "this section is missing");
-    let upstreams = upstreams::upstreams(&mut root, &mut warnings);
+    let upstreams = upstreams::upstreams(&mut root);
     let (mut tools, undone): (Vec<ToolAt>, Vec<Spot>) = root
         .named_sections("tools")
         .into_iter()
-        .filter_map(|(name, section)| tools::tool(&name, section, &upstreams, &mut warnings))
+        .filter_map(|(name, section)| tools::tool(&name, section, &upstreams))
         .unzip();
     for why in upstreams::link_probes(&mut tools)
         .into_iter()
@@ -178,9 +175,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .map(|section| server::server(section, tokens.is_empty()));
     let named = root.named_sections("proxies").into_iter();
     let proxies: Vec<ToolAt> = named
-        .filter_map(|(name, section)| {
-            proxies::proxy(&name, section, tokens.is_empty(), &mut warnings)
-        })
+        .filter_map(|(name, section)| proxies::proxy(&name, section, tokens.is_empty()))
         .collect();
     for proxy in &proxies {
         let name = &proxy.tool.name;
@@ -210,7 +205,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         if let Scope::CallTool(name) = scope
             && !tool_names.contains(&name.as_str())
         {
-            warnings.push(format!(
+            root.warn(format!(
                 "a token may call {name}, but there is no such tool"
             ));
         }
@@ -223,21 +218,16 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .filter(|at| at.tool.deadline > limits.shutdown_grace)
     {
         let (name, deadline) = (&at.tool.name, at.tool.deadline);
-        warnings.push(format!(
+        root.warn(format!(
             "{name}: its deadline of {deadline:?} is longer than shutdown_grace; a stop may leave its calls unknown"
         ));
     }
-    let webhook = root
-        .section("webhook")
-        .and_then(|section| reconciliations::webhook(section, &mut warnings));
-    let around = reconciliations::Around {
-        tools: &tools,
-        has_webhook: root.has_taken("webhook"),
-    };
+    let webhook = root.section("webhook").and_then(reconciliations::webhook);
+    let has_webhook = root.has_taken("webhook");
     let named = root.named_sections("reconciliations").into_iter();
     let reconciliations = named
         .filter_map(|(name, section)| {
-            reconciliations::reconciliation(&name, section, &around, &mut warnings)
+            reconciliations::reconciliation(&name, section, &tools, has_webhook)
         })
         .collect();
     let mcp = root.section("mcp").map(mcp::mcp).unwrap_or_default();
@@ -255,7 +245,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         webhook,
         mcp,
         limits,
-        warnings,
+        warnings: root.warnings(),
         written,
     })
 }
@@ -284,16 +274,11 @@ fn default_log() -> Log {
 
 fn log(mut section: Section<'_, '_>) -> Log {
     let default = default_log();
-    let format = section.word(
-        "format",
-        &[("json", LogFormat::Json), ("pretty", LogFormat::Pretty)],
-    );
-    let level = section.get("level").unwrap_or(default.level);
+    let words = [("json", LogFormat::Json), ("pretty", LogFormat::Pretty)];
+    let format = section.word_or("format", &words, default.format);
+    let level = section.get_or("level", default.level);
     let is_level = level.parse::<tracing_subscriber::filter::Targets>().is_ok();
     let why = "this is no log level; one looks like \"info\" or \"info,oncegate=debug\"";
     section.check(is_level, "level", why);
-    Log {
-        format: format.unwrap_or(default.format),
-        level,
-    }
+    Log { format, level }
 }

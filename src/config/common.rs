@@ -1,4 +1,4 @@
-//! Settings that several sections have.
+//! Settings and checks that several sections have.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 
-use super::reader::{Count, Section};
+use super::reader::{Section, Switch};
 use serde_json::Value;
 
 use crate::core::compensation::{Part, read_members};
 use crate::core::key::Pointer;
+use crate::core::request::KEY_HEADER;
 use crate::core::retry;
-use crate::downstream::secret_header;
+use crate::downstream::{check_header, secret_header};
 
 impl Section<'_, '_> {
     /// Notes a mistake if a name has other than plain characters.
@@ -24,24 +25,57 @@ impl Section<'_, '_> {
         self.check(is_plain && (1..=64).contains(&name.len()), "", &why);
     }
 
+    /// Notes a mistake at each of these keys that is there.
+    pub(super) fn check_absent(&self, keys: &[&str], otherwise: &str) {
+        for key in keys {
+            let is_there = self.has(key) || self.has_taken(key);
+            self.check(!is_there, key, otherwise);
+        }
+    }
+
     /// A URL of requests.
     ///
     /// Only the known placeholders are filled in, so others are mistakes.
     pub(super) fn url(&mut self, known: &[&str]) -> Option<Url> {
         let text: String = self.need("url")?;
-        match text.parse::<Url>() {
-            Ok(_) if let Some(place) = placeholder(&text, known) => {
-                let why = format!("{place} would be sent as it stands: nothing fills it in");
-                self.mistake("url", &why);
-                None
-            }
-            Ok(url) if is_http(&url) => Some(url),
-            // The text may hold a secret, so it is not repeated.
-            _ => {
-                self.mistake("url", "this is no http:// or https:// URL");
-                None
-            }
+        if let (Ok(_), Some(place)) = (text.parse::<Url>(), placeholder(&text, known)) {
+            let why = format!("{place} would be sent as it stands: nothing fills it in");
+            self.mistake("url", &why);
+            return None;
         }
+        self.http_url(&text)
+    }
+
+    /// The value of `url`, filled in where it has places.
+    pub(super) fn http_url(&self, text: &str) -> Option<Url> {
+        let url = text.parse().ok().filter(is_http);
+        // The text may hold a secret, so it is not repeated.
+        let why = "this is no http:// or https:// URL";
+        self.check(url.is_some(), "url", why);
+        url
+    }
+
+    /// Warns if requests to a URL, and their credentials, can be read on the way.
+    pub(super) fn warn_in_the_open(&self, what: &str, url: &Url) {
+        if is_in_the_open(url) {
+            self.warn(format!("{what} is plain http:// to another machine"));
+        }
+    }
+
+    /// The longest idle time of a connection that is reused.
+    pub(super) fn connection_reuse(&mut self) -> Option<Duration> {
+        let default = Switch(Some(Duration::from_secs(1)));
+        self.get_or("connection_reuse", default).0
+    }
+
+    /// The header that carries the idempotency key; none of the forbidden ones.
+    pub(super) fn key_header(&mut self, forbidden: &[&str]) -> String {
+        let read = |name: &str| match name.to_ascii_lowercase() {
+            usual if usual == KEY_HEADER => Ok(usual),
+            other => check_header(&other, forbidden).map(|name| name.as_str().to_owned()),
+        };
+        let header = self.parsed("key_header", read);
+        header.unwrap_or_else(|| KEY_HEADER.to_owned())
     }
 
     /// Headers of requests, which may be secrets.
@@ -59,14 +93,13 @@ impl Section<'_, '_> {
         let Some(mut section) = self.section("retry") else {
             return default;
         };
-        let Count(attempts) = section.get_or("attempts", Count(default.attempts));
         let policy = retry::Policy {
-            attempts,
+            attempts: section.get_or("attempts", default.attempts),
             base: section.get_or("base", default.base),
             max: section.get_or("max", default.max),
         };
         let why = format!("more than {most} attempts are never useful");
-        section.check(attempts <= most, "attempts", &why);
+        section.check(policy.attempts <= most, "attempts", &why);
         let why = "the first wait is longer than the longest";
         section.check(policy.base <= policy.max, "base", why);
         let why = format!("a wait is not longer than {longest:?}");
@@ -74,15 +107,42 @@ impl Section<'_, '_> {
         policy
     }
 
+    /// One of a few words, or the default.
+    pub(super) fn word_or<T: Clone>(
+        &mut self,
+        key: &'static str,
+        words: &[(&str, T)],
+        default: T,
+    ) -> T {
+        self.word(key, words).unwrap_or(default)
+    }
+
+    /// A list of texts that a function can read. Each text that does not fit is a mistake.
+    pub(super) fn each_parsed<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let texts: Vec<String> = self.get(key).unwrap_or_default();
+        let parsed = texts.iter().map(|text| parse(text));
+        let parsed = parsed.map(|read| read.map_err(|why| self.mistake(key, &why)).ok());
+        parsed.flatten().collect()
+    }
+
+    /// A list of texts that a function can read. Only the first that does not fit is a mistake.
+    pub(super) fn all_parsed<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let texts: Vec<String> = self.get(key)?;
+        let parsed: Result<Vec<T>, String> = texts.iter().map(|text| parse(text)).collect();
+        parsed.map_err(|why| self.mistake(key, &why)).ok()
+    }
+
     /// A list of JSON Pointers.
     pub(super) fn pointers(&mut self, key: &'static str) -> Vec<Pointer> {
-        let texts: Vec<String> = self.get(key).unwrap_or_default();
-        let read = |text: &String| {
-            text.parse()
-                .map_err(|why: String| self.mistake(key, &why))
-                .ok()
-        };
-        texts.iter().filter_map(read).collect()
+        self.each_parsed(key, str::parse)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whether compensations can be made, as far as the configuration shows it.
 //!
-//! What is found only when a call is undone leaves its saga stuck.
+//! A mistake that shows only when a call is undone leaves its saga stuck.
 
 use serde_json::Value;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::reader::Section;
+use crate::core::mcp::MAX_CLIENT_IDS;
 pub(super) use crate::core::mcp::Settings;
-use crate::core::mcp::{MAX_CLIENT_IDS, Source};
 
 /// The longest wait for a call: clients give up at some time.
 const MAX_WAIT: Duration = Duration::from_mins(10);
@@ -15,10 +15,14 @@ pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
         origins: section.get("origins").unwrap_or_default(),
         answer_within: section.get_or("answer_within", default.answer_within),
         stream_after: section.get_or("stream_after", default.stream_after),
-        session: sources(&mut section, "session", default.session),
-        user: sources(&mut section, "user", default.user),
+        session: section
+            .all_parsed("session", str::parse)
+            .unwrap_or(default.session),
+        user: section
+            .all_parsed("user", str::parse)
+            .unwrap_or(default.user),
         key_meta: section.get("key_meta").unwrap_or_default(),
-        client_ids: section.get("client_ids").unwrap_or(default.client_ids),
+        client_ids: section.get_or("client_ids", default.client_ids),
     };
     let is_origin = |origin: &String| {
         let has_scheme = origin.starts_with("http://") || origin.starts_with("https://");
@@ -37,15 +41,4 @@ pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
     let is_short = settings.client_ids.len() <= MAX_CLIENT_IDS;
     section.check(is_short, "client_ids", &why);
     settings
-}
-
-fn sources(section: &mut Section<'_, '_>, key: &'static str, default: Vec<Source>) -> Vec<Source> {
-    let Some(texts) = section.get::<Vec<String>>(key) else {
-        return default;
-    };
-    let sources: Result<Vec<Source>, String> = texts.iter().map(|text| text.parse()).collect();
-    sources.unwrap_or_else(|why| {
-        section.mistake(key, &why);
-        Vec::new()
-    })
 }

@@ -7,14 +7,12 @@ use bytesize::ByteSize;
 
 use crate::budget::Budget;
 
-/// The budget where the memory of the machine cannot be seen.
+/// The default budget if the size of the machine's memory cannot be read.
 const UNSEEN: usize = 1 << 30;
 /// Requests and answers of the largest size that must fit.
 const LARGEST: usize = 8;
 
-/// Half of the memory of control group or machine.
-///
-/// The smaller one counts.
+/// Half of the memory of the control group or the machine, whichever is smaller.
 pub(super) fn default_budget() -> usize {
     seen(Path::new("/")).map_or(UNSEEN, |bytes| bytes / 2)
 }
@@ -30,7 +28,7 @@ fn seen(root: &Path) -> Option<usize> {
         Some(number(line.trim().trim_end_matches(" kB").to_owned())? * 1024)
     });
     let old = read("sys/fs/cgroup/memory/memory.limit_in_bytes").and_then(number);
-    // In a container the group may be the root of what is seen; each one above bounds it, too.
+    // In a container the own group may appear as the root. Each group above bounds the memory, too.
     let group = read("proc/self/cgroup").and_then(|text| {
         Some(
             text.lines()

@@ -5,16 +5,15 @@ use std::time::Duration;
 use reqwest::{Method, Url};
 
 use super::common::is_http;
-use super::reader::{Bytes, Section, Switch};
+use super::reader::{Bytes, Section};
 use super::tools::{breaker_policy, checks, outcomes, unknown};
 use crate::core::key::{self, Pointer};
 use crate::core::proxy::view::places;
 use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed};
 use crate::core::redact;
-use crate::core::request::KEY_HEADER;
 use crate::core::retry;
 use crate::core::tool::{Mode, OnUnknown, SessionPolicy, Tool};
-use crate::downstream::{Endpoint, check_header};
+use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
 
 /// How long a request without a key counts as a repetition of an earlier one.
@@ -27,14 +26,9 @@ const LONGEST: usize = 1 << 20;
 const MAX_RULES: usize = 100;
 
 /// A proxy, as a tool whose calls are HTTP requests. `is_open`: there are no tokens.
-pub(super) fn proxy(
-    name: &str,
-    mut section: Section<'_, '_>,
-    is_open: bool,
-    warnings: &mut Vec<String>,
-) -> Option<ToolAt> {
+pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> Option<ToolAt> {
     section.check_name(name, "a proxy's");
-    let policy = policy(&mut section, is_open);
+    let mut policy = policy(&mut section, is_open);
     let ignore = ignored(&mut section);
     let default = Tool::new(name);
     let mut tool = Tool {
@@ -73,48 +67,36 @@ pub(super) fn proxy(
         ..default
     };
     tool.replay_ignore = vec![Pointer::to(&["headers"])];
-    let (redact, secret_headers) = redaction(&mut section, &mut tool);
-    let policy = Policy {
-        redact,
-        secret_headers,
-        ..policy
-    };
+    if let Some(redact) = section.section("redact") {
+        redaction(redact, &mut tool, &mut policy);
+    }
     let probe = section.section("probe").and_then(unknown::probe);
     let endpoint = endpoint(&mut section);
     let rules = section.list_of_sections("rules");
     let why = format!("a proxy has {MAX_RULES} rules at the most");
     section.check(rules.len() <= MAX_RULES, "rules", &why);
-    let rules: Vec<Ruled<'_, '_>> = rules.into_iter().filter_map(rule).collect();
-    let policy = Policy {
-        rules: rules.iter().map(|ruled| ruled.rule.clone()).collect(),
-        ..policy
-    };
-    warn(&tool, &policy, warnings);
+    let rules = rules.into_iter().filter_map(rule);
+    let (rules, of_rules): (Vec<Rule>, Vec<Section<'_, '_>>) = rules.unzip();
+    policy.rules = rules;
+    warn(&tool, &policy, &section);
     tool.proxy = Some(policy);
     check(&tool, probe.is_some(), &section);
-    let tool = unknown::with_probe(tool, probe.as_ref());
-    let endpoint = with_probe(endpoint?, probe.as_ref());
-    checks::warn(&tool, &endpoint, warnings);
-    let by_rule = rules
-        .into_iter()
-        .map(|ruled| of_rule(&tool, &endpoint, ruled, warnings))
-        .collect();
+    let mut endpoint = endpoint?;
+    endpoint.probe = probe.and_then(|probe| probe.put_into(&mut tool));
+    checks::warn(&tool, &endpoint, &section);
+    let of_rules = of_rules.into_iter();
+    let by_rule = of_rules.map(|section| of_rule(&tool, &endpoint, section));
+    let by_rule = by_rule.collect();
     Some(ToolAt::new(tool, endpoint).with_rules(by_rule))
 }
 
 fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
-    let key_header = section.parsed("key_header", |name| match name.to_ascii_lowercase() {
-        usual if usual == KEY_HEADER => Ok(usual),
-        other => check_header(&other, &CREDENTIALS).map(|name| name.as_str().to_owned()),
-    });
-    let counted: Vec<String> = section.get("counted_headers").unwrap_or_default();
-    let is_credential = |name: &&String| CREDENTIALS.contains(&name.to_ascii_lowercase().as_str());
+    let key_header = section.key_header(&CREDENTIALS);
+    let counted_headers = header_names(section, "counted_headers");
+    let is_credential = |name: &String| CREDENTIALS.contains(&name.as_str());
+    let is_fit = !counted_headers.iter().any(is_credential);
     let why = "a credential is no part of what a request asks for";
-    section.check(
-        !counted.iter().any(|name| is_credential(&name)),
-        "counted_headers",
-        why,
-    );
+    section.check(is_fit, "counted_headers", why);
     let passes = section.get_or("pass_authorization", false);
     let why = "without [[auth.tokens]] it would not be known who calls";
     section.check(!(passes && is_open), "pass_authorization", why);
@@ -130,17 +112,20 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     Policy {
         rules: Vec::new(),
         unkeyed: unkeyed(section).unwrap_or_default(),
-        key_header: key_header.unwrap_or_else(|| KEY_HEADER.to_owned()),
-        counted_headers: counted
-            .iter()
-            .map(|name| name.to_ascii_lowercase())
-            .collect(),
+        key_header,
+        counted_headers,
         redact: Vec::new(),
         secret_headers: Vec::new(),
         max_body: section.get_or("max_body", Bytes(LONGEST)).0,
         host,
         passes_authorization: passes,
     }
+}
+
+/// Names of headers, in lower case.
+fn header_names(section: &mut Section<'_, '_>, key: &'static str) -> Vec<String> {
+    let names: Vec<String> = section.get(key).unwrap_or_default();
+    names.iter().map(|name| name.to_ascii_lowercase()).collect()
 }
 
 /// Parts of a request that change by themselves, as pointers into its view.
@@ -161,16 +146,12 @@ fn unkeyed(section: &mut Section<'_, '_>) -> Option<Unkeyed> {
     section.word("unkeyed", &words)
 }
 
-/// Parts of a request that are secret, as pointers into its image.
+/// The secret parts of requests and answers.
 ///
-/// Returns the secret parts of bodies as the operator wrote them, and the names of secret headers.
-fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> (Vec<Pointer>, Vec<String>) {
-    let Some(mut inner) = section.section("redact") else {
-        return (Vec::new(), Vec::new());
-    };
-    let (request, response) = (inner.pointers("request"), inner.pointers("response"));
-    let headers: Vec<String> = inner.get("headers").unwrap_or_default();
-    let headers = headers.iter().map(|name| name.to_ascii_lowercase());
+/// The tool gets them as pointers into the images that are stored, the policy as the operator wrote them.
+fn redaction(mut section: Section<'_, '_>, tool: &mut Tool, policy: &mut Policy) {
+    let (request, response) = (section.pointers("request"), section.pointers("response"));
+    policy.secret_headers = header_names(&mut section, "headers");
     let below = |root: &str, pointer: &Pointer| format!("{root}{}", pointer.as_str()).parse().ok();
     let json = |pointer: &Pointer| below("/json", pointer);
     // What a probe has found, and what a person has said.
@@ -191,11 +172,11 @@ fn redaction(section: &mut Section<'_, '_>, tool: &mut Tool) -> (Vec<Pointer>, V
             .chain(whole(&response))
             .collect(),
     };
-    (request, headers.collect())
+    policy.redact = request;
 }
 
 fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
-    let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
+    let connection_reuse = section.connection_reuse();
     let headers = section.headers();
     let max_result = section.get_or("max_result", Bytes(LONGEST)).0;
     let text: String = section.need("upstream")?;
@@ -210,7 +191,7 @@ fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
         url: url?,
         headers,
         probe: None,
-        connection_reuse: reuse.0,
+        connection_reuse,
         mcp: None,
         is_proxy: true,
         max_answer: Some(max_result),
@@ -218,28 +199,12 @@ fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
     })
 }
 
-fn with_probe(endpoint: Endpoint, probe: Option<&unknown::Probe>) -> Endpoint {
-    let url = probe.and_then(unknown::Probe::url);
-    Endpoint {
-        probe: url.map(|(_, url)| url.clone()),
-        ..endpoint
-    }
-}
-
-/// A rule, and the settings in which it differs from the proxy.
-struct Ruled<'r, 'a> {
-    rule: Rule,
-    section: Section<'r, 'a>,
-}
-
-fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<Ruled<'r, 'a>> {
+/// A rule, and its section, whose further settings differ from those of the proxy.
+fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<(Rule, Section<'r, 'a>)> {
     let methods: Vec<String> = section.get("methods").unwrap_or_default();
     let is_method = |name: &String| name.bytes().all(|byte| byte.is_ascii_uppercase());
-    section.check(
-        methods.iter().all(is_method),
-        "methods",
-        "a method is in upper case",
-    );
+    let why = "a method is in upper case";
+    section.check(methods.iter().all(is_method), "methods", why);
     let path: Option<String> = section.need("path");
     let starts = path.as_ref().is_none_or(|path| path.starts_with('/'));
     section.check(starts, "path", "a path begins with a slash");
@@ -252,13 +217,9 @@ fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<Ruled<'r, 'a>> {
     let does = section.word("as", &words);
     let unkeyed = unkeyed(&mut section);
     let is_write = does.is_none_or(|does| does == Does::Write);
-    for key in ["unkeyed", "outcomes", "probe"] {
-        let is_set = section.has(key) || section.has_taken(key);
-        section.check(
-            is_write || !is_set,
-            key,
-            "this is for rules with as = \"write\"",
-        );
+    if !is_write {
+        let why = "this is for rules with as = \"write\"";
+        section.check_absent(&["unkeyed", "outcomes", "probe"], why);
     }
     let rule = Rule {
         methods,
@@ -266,17 +227,15 @@ fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<Ruled<'r, 'a>> {
         does: does?,
         unkeyed,
     };
-    Some(Ruled { rule, section })
+    Some((rule, section))
 }
 
 /// The tool under a rule; `None`: the same as the proxy's.
 fn of_rule(
     tool: &Tool,
     endpoint: &Endpoint,
-    ruled: Ruled<'_, '_>,
-    warnings: &mut Vec<String>,
+    mut section: Section<'_, '_>,
 ) -> Option<(Tool, Endpoint)> {
-    let mut section = ruled.section;
     let own = outcomes(&mut section);
     let probe = section.section("probe").and_then(unknown::probe);
     if own.is_empty() && probe.is_none() {
@@ -284,14 +243,10 @@ fn of_rule(
     }
     let (mut tool, mut endpoint) = (tool.clone(), endpoint.clone());
     tool.outcomes.extend(own);
-    if probe.is_some() {
-        tool = unknown::with_probe(tool, probe.as_ref());
-        endpoint = with_probe(endpoint, probe.as_ref());
+    if let Some(probe) = probe {
+        endpoint.probe = probe.put_into(&mut tool);
     }
-    let mut of_rule = Vec::new();
-    checks::warn(&tool, &endpoint, &mut of_rule);
-    of_rule.retain(|warning| !warnings.contains(warning));
-    warnings.extend(of_rule);
+    checks::warn(&tool, &endpoint, &section);
     Some((tool, endpoint))
 }
 
@@ -308,22 +263,22 @@ fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
     section.check(window >= tool.deadline, "derived_window", why);
 }
 
-fn warn(tool: &Tool, policy: &Policy, warnings: &mut Vec<String>) {
+fn warn(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
     let name = &tool.name;
     let of_rules = policy.rules.iter().filter_map(|rule| rule.unkeyed);
     let all: Vec<Unkeyed> = of_rules.chain([policy.unkeyed]).collect();
     if all.contains(&Unkeyed::Derive) && tool.key.ignore.is_empty() {
-        warnings.push(format!(
+        section.warn(format!(
             "{name}: keys are derived from all of a request; list in ignore what changes by itself, such as dates, nonces and signatures, or each repetition is a new call"
         ));
     }
     if tool.unknown == OnUnknown::Retry && tool.retry.attempts == 1 {
-        warnings.push(format!(
+        section.warn(format!(
             "{name}: a call that becomes unknown is sent again by a recheck alone, and its client is told outcome-unknown until then; with retry.attempts = 3 it need not wait"
         ));
     }
     if all.contains(&Unkeyed::Pass) {
-        warnings.push(format!(
+        section.warn(format!(
             "{name}: writes without a key pass, and nothing guards them"
         ));
     }

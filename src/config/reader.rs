@@ -12,7 +12,7 @@ use std::ops::Range;
 use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
 
-pub(super) use self::value::{Bytes, Count, FromItem, Share, Switch};
+pub(super) use self::value::{Bytes, FromItem, Share, Switch, meaning};
 
 /// The variables of the environment that the caller hands in.
 pub type Environment = BTreeMap<String, String>;
@@ -75,6 +75,7 @@ pub(super) struct Reader<'a> {
     text: &'a str,
     environment: &'a Environment,
     mistakes: RefCell<Vec<(Origin, String)>>,
+    warnings: RefCell<Vec<String>>,
 }
 
 impl<'a> Reader<'a> {
@@ -83,6 +84,7 @@ impl<'a> Reader<'a> {
             text,
             environment,
             mistakes: RefCell::default(),
+            warnings: RefCell::default(),
         }
     }
 
@@ -152,7 +154,7 @@ impl<'a> Reader<'a> {
 
     /// A value with its place.
     ///
-    /// All that an environment variable holds stands at that variable.
+    /// The place of every value in an environment variable is that variable.
     fn item(&self, value: toml::Spanned<DeValue<'_>>, within: &Origin) -> Item {
         let origin = match within {
             Origin::File(_) => Origin::File(value.span()),
@@ -314,21 +316,12 @@ impl<'r, 'a> Section<'r, 'a> {
 
     /// A number of things, at least one.
     pub(super) fn count_or(&mut self, key: &'static str, default: usize) -> usize {
-        self.get(key).map_or(default, |Count(count)| count as usize)
+        self.get(key).map_or(default, |count: u32| count as usize)
     }
 
     /// One of a few words.
-    pub(super) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
-        let text: String = self.get(key)?;
-        let found = words
-            .iter()
-            .find(|(word, _)| *word == text)
-            .map(|(_, value)| *value);
-        if found.is_none() {
-            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.mistake(key, &format!("{text:?} is none of {}", words.join(", ")));
-        }
-        found
+    pub(super) fn word<T: Clone>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        self.parsed(key, |text| meaning(text, words))
     }
 
     /// A text that a function can read.
@@ -412,6 +405,24 @@ impl<'r, 'a> Section<'r, 'a> {
         if !holds {
             self.mistake(key, otherwise);
         }
+    }
+
+    /// Notes a warning to log at every start.
+    pub(super) fn warn(&self, warning: String) {
+        self.reader.warnings.borrow_mut().push(warning);
+    }
+
+    /// Notes a warning, unless it was noted before.
+    pub(super) fn warn_once(&self, warning: String) {
+        let is_new = !self.reader.warnings.borrow().contains(&warning);
+        if is_new {
+            self.warn(warning);
+        }
+    }
+
+    /// All warnings that were noted.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.reader.warnings.borrow().clone()
     }
 
     /// The place of a key's value, for a later mistake.

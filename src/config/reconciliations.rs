@@ -6,7 +6,6 @@ use std::time::Duration;
 use reqwest::Url;
 use serde_json::Value as Json;
 
-use super::common::is_in_the_open;
 use super::compensations::is_at_or_below;
 use super::reader::Section;
 use crate::core::compensation;
@@ -25,14 +24,12 @@ const MAX_ANOMALIES: usize = 10_000;
 /// The shortest interval between two runs.
 const MIN_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) -> Option<Webhook> {
+pub(super) fn webhook(mut section: Section<'_, '_>) -> Option<Webhook> {
     let url = section.url(&[]);
     let headers = section.headers();
     let timeout = section.get_or("timeout", Duration::from_secs(5));
     let url = url?;
-    if is_in_the_open(&url) {
-        warnings.push("the webhook's URL is plain http:// to another machine".into());
-    }
+    section.warn_in_the_open("the webhook's URL", &url);
     Some(Webhook {
         url,
         headers,
@@ -40,23 +37,18 @@ pub(super) fn webhook(mut section: Section<'_, '_>, warnings: &mut Vec<String>) 
     })
 }
 
-/// The parts of the configuration that a reconciliation refers to.
-pub(super) struct Around<'a> {
-    pub(super) tools: &'a [ToolAt],
-    pub(super) has_webhook: bool,
-}
-
+/// A reconciliation of some of these tools.
 pub(super) fn reconciliation(
     name: &str,
     mut section: Section<'_, '_>,
-    around: &Around<'_>,
-    warnings: &mut Vec<String>,
+    all_tools: &[ToolAt],
+    has_webhook: bool,
 ) -> Option<Reconciliation> {
     section.check_name(name, "a reconciliation's");
     let names: Vec<String> = section.need("tools").unwrap_or_default();
     let mut tools: Vec<&ToolAt> = Vec::new();
     for tool in &names {
-        match around.tools.iter().find(|at| at.tool.name == *tool) {
+        match all_tools.iter().find(|at| at.tool.name == *tool) {
             None => section.mistake("tools", &format!("there is no tool {tool}")),
             Some(at) if at.tool.effect == Effect::Read => {
                 section.mistake("tools", &format!("{tool} only reads: it has no effects"));
@@ -72,7 +64,7 @@ pub(super) fn reconciliation(
     section.check(!sources.is_empty(), "sources", why);
     let mut found: Vec<SourceAt> = Vec::new();
     for source in sources {
-        if let Some(at) = source_at(source, &tools, &found, warnings) {
+        if let Some(at) = source_at(source, &tools, &found) {
             found.push(at);
         }
     }
@@ -89,7 +81,7 @@ pub(super) fn reconciliation(
         tools: names,
         sources: found,
     };
-    check(&read, &tools, around, &section);
+    check(&read, &tools, has_webhook, &section);
     Some(read)
 }
 
@@ -114,7 +106,7 @@ fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Act> {
     actions
 }
 
-fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section: &Section<'_, '_>) {
+fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &Section<'_, '_>) {
     if let Some(every) = read.every {
         let why = "no source is asked more often than once a second";
         section.check(every >= MIN_EVERY, "every", why);
@@ -138,28 +130,24 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], around: &Around<'_>, section:
     }
     let needs_webhook = read.on.values().any(|action| *action == Act::Webhook);
     let why = "there is no [webhook]";
-    section.check(!needs_webhook || around.has_webhook, "on", why);
-    let compensates = |kinds: [Kind; 2]| {
-        let is_one = |kind| read.on.get(kind) == Some(&Act::Compensate);
-        kinds.iter().any(is_one)
-    };
-    let undoes = |at: &ToolAt| matches!(at.tool.compensation, compensation::Policy::By(_));
-    let is_needed = compensates([Kind::Missing, Kind::Mismatch])
-        || compensates([Kind::Orphan, Kind::Duplicate]);
-    for at in tools.iter().filter(|at| is_needed && !undoes(at)) {
-        section.mistake("on", &format!("{} declares no compensation", at.tool.name));
+    section.check(!needs_webhook || has_webhook, "on", why);
+    let compensates = |kind| read.on.get(&kind) == Some(&Act::Compensate);
+    let is_undone = read.on.values().any(|action| *action == Act::Compensate);
+    for at in tools {
+        let name = &at.tool.name;
+        let can_be_undone = matches!(at.tool.compensation, compensation::Policy::By(_));
+        let why = format!("{name} declares no compensation");
+        section.check(can_be_undone || !is_undone, "on", &why);
     }
-    if read.on.get(&Kind::Missing) == Some(&Act::Compensate) {
-        for at in tools.iter().filter(|at| !at.has_probe()) {
-            let why = format!(
-                "what is missing is undone only if its tool says so, too: {} has no probe",
-                at.tool.name
-            );
-            section.mistake("on", &why);
-        }
+    for at in tools {
+        let name = &at.tool.name;
+        let why =
+            format!("what is missing is undone only if its tool says so, too: {name} has no probe");
+        let is_probed = at.has_probe() || !compensates(Kind::Missing);
+        section.check(is_probed, "on", &why);
     }
     check_adoption(read, section);
-    if compensates([Kind::Orphan, Kind::Duplicate]) {
+    if compensates(Kind::Orphan) || compensates(Kind::Duplicate) {
         for source in &read.sources {
             let name = &source.rules.source;
             let why = format!("what is to be undone needs a name: {name} has no id");
@@ -190,7 +178,6 @@ fn source_at(
     mut section: Section<'_, '_>,
     tools: &[&ToolAt],
     others: &[SourceAt],
-    warnings: &mut Vec<String>,
 ) -> Option<SourceAt> {
     let name = section.need::<String>("name").unwrap_or_default();
     if section.has_taken("name")
@@ -204,11 +191,7 @@ fn source_at(
     let next = pointer(&mut section, "next");
     if let Some(url) = &url {
         check_url(url, next.is_some(), &section);
-        if is_in_the_open(url) {
-            warnings.push(format!(
-                "the URL of the source {name} is plain http:// to another machine"
-            ));
-        }
+        section.warn_in_the_open(&format!("the URL of the source {name}"), url);
     }
     section.require("items");
     let items = section.parsed("items", |text| match text {
@@ -240,16 +223,11 @@ fn source_at(
         let why = format!("{tool} is none of the tools of this reconciliation");
         section.mistake("tool", &why);
     }
-    let joined = match &join {
-        Join::At(path) => Some(path),
-        Join::Key => None,
-    };
-    for (what, path) in joined
-        .map(|path| ("join", path))
-        .into_iter()
-        .chain(compare.iter().map(|one| ("compare", &one.call)))
-    {
-        check_secret(what, path, tools, &section);
+    if let Join::At(path) = &join {
+        check_secret("join", path, tools, &section);
+    }
+    for one in &compare {
+        check_secret("compare", &one.call, tools, &section);
     }
     let rules = Rules {
         source: name,
@@ -261,7 +239,7 @@ fn source_at(
         time: pointer(&mut section, "time"),
         status: pointer(&mut section, "status"),
         ignore: section.get("ignore").unwrap_or_default(),
-        ignores_keyless: section.word("without_key", &words).unwrap_or(false),
+        ignores_keyless: section.word_or("without_key", &words, false),
     };
     let is_read = rules.ignore.is_empty() || rules.status.is_some();
     section.check(is_read, "ignore", "this needs a status");

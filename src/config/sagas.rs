@@ -15,9 +15,7 @@ pub(super) fn sagas(mut section: Section<'_, '_>) -> Policy {
     let words = [("abort", OnTimeout::Abort), ("report", OnTimeout::Report)];
     let policy = Policy {
         deadline: section.get_or("deadline", default.deadline),
-        on_timeout: section
-            .word("on_timeout", &words)
-            .unwrap_or(default.on_timeout),
+        on_timeout: section.word_or("on_timeout", &words, default.on_timeout),
         retry: section.retry(default.retry, MAX_TRIES, MAX_WAIT),
         retention: section.get_or("retention", default.retention),
         look_again: default.look_again,

@@ -121,7 +121,9 @@ pub(super) fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Li
         bounds: Bounds {
             max_connections,
             per_address,
-            proxies: proxies(&mut section),
+            proxies: section
+                .all_parsed("proxies", Network::parse)
+                .unwrap_or_default(),
             header_timeout: section.get_or("header_timeout", server.bounds.header_timeout),
             idle_timeout: section.get_or("idle_timeout", server.bounds.idle_timeout),
         },
@@ -148,16 +150,6 @@ pub(super) fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Li
     let why = "no caller waits for a running call for more than a minute";
     section.check(limits.join_wait <= MAX_JOIN_WAIT, "join_wait", why);
     (server, limits)
-}
-
-fn proxies(section: &mut Section<'_, '_>) -> Vec<Network> {
-    let texts: Vec<String> = section.get("proxies").unwrap_or_default();
-    let networks: Result<Vec<Network>, String> =
-        texts.iter().map(|text| Network::parse(text)).collect();
-    networks.unwrap_or_else(|why| {
-        section.mistake("proxies", &why);
-        Vec::new()
-    })
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -34,14 +34,9 @@ const DURABILITIES: [(&str, Durability); 3] = [
     ("relaxed", Durability::Relaxed),
 ];
 
-pub(super) fn store(
-    mut section: Section<'_, '_>,
-    warnings: &mut Vec<String>,
-) -> (Option<StoreAt>, Option<Keys>) {
+pub(super) fn store(mut section: Section<'_, '_>) -> (Option<StoreAt>, Option<Keys>) {
     // SQLite is of the strictest class, so it meets every demand.
-    let durability = section
-        .word("durability", &DURABILITIES)
-        .unwrap_or(Durability::Strict);
+    let durability = section.word_or("durability", &DURABILITIES, Durability::Strict);
     section.require("url");
     let place = section.parsed("url", |url| match url.split_once(':') {
         Some(("sqlite", path)) if !path.is_empty() => Ok(StoreUrl::Sqlite(path.into())),
@@ -56,14 +51,13 @@ pub(super) fn store(
     let stream: Option<bool> = section.get("stream");
     let store = place.map(|place| match place {
         StoreUrl::Sqlite(path) => {
-            for key in ["declared_durability", "ca", "watermarks", "stream"] {
-                section.check(!section.has_taken(key), key, "this is for Redis only");
-            }
+            let of_redis = ["declared_durability", "ca", "watermarks", "stream"];
+            section.check_absent(&of_redis, "this is for Redis only");
             StoreAt::Sqlite(path)
         }
         StoreUrl::Redis(target) => {
             if target.is_plain_and_remote() {
-                warnings.push(format!(
+                section.warn(format!(
                     "the store {target} is on another machine and without TLS"
                 ));
             }
@@ -94,14 +88,8 @@ enum StoreUrl {
 }
 
 fn encryption_keys(section: &mut Section<'_, '_>) -> Option<Keys> {
-    let texts: Vec<String> = section.get("encryption_keys").unwrap_or_default();
-    let mut keys = Vec::new();
-    for text in &texts {
-        let key = hex_32(text.trim());
-        // The text is a secret, so it is not repeated.
-        let why = "each key is 64 hex digits: openssl rand -hex 32";
-        section.check(key.is_some(), "encryption_keys", why);
-        keys.extend(key);
-    }
-    Keys::new(&keys)
+    // The text is a secret, so it is not repeated.
+    let why = "each key is 64 hex digits: openssl rand -hex 32";
+    let read = |text: &str| hex_32(text.trim()).ok_or_else(|| why.to_owned());
+    Keys::new(&section.each_parsed("encryption_keys", read))
 }

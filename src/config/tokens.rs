@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::common::token_digest;
-use super::reader::{Count, Section};
+use super::reader::Section;
 use crate::core::caller::{Caller, Pace, RESERVED_TENANT, Scope, Token};
 use crate::core::rate::Rate;
 
@@ -97,14 +97,8 @@ fn token(section: &mut Section<'_, '_>) -> Option<Token> {
     section.check(tenant.as_deref() != Some(RESERVED_TENANT), "tenant", &why);
     section.require("sha256");
     let sha256 = section.parsed("sha256", token_digest);
-    let words: Vec<String> = section.need("scopes").unwrap_or_default();
-    let mut scopes = Vec::new();
-    for word in &words {
-        match word.parse::<Scope>() {
-            Ok(scope) => scopes.push(scope),
-            Err(message) => section.mistake("scopes", &message),
-        }
-    }
+    section.require("scopes");
+    let scopes = section.each_parsed("scopes", str::parse::<Scope>);
     let expires = section.parsed("expires", time);
     let pace = Pace {
         rate: rate(section, "rate"),
@@ -125,7 +119,7 @@ fn token(section: &mut Section<'_, '_>) -> Option<Token> {
 fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
     let mut section = section.section(key)?;
     let mut count = |key| {
-        let Count(count) = section.need(key)?;
+        let count: u32 = section.need(key)?;
         let why = format!("more than {MAX_RATE} bounds nothing");
         section.check(count <= MAX_RATE, key, &why);
         Some(count)

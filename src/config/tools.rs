@@ -7,10 +7,10 @@ pub(super) mod unknown; // what is done about its unknown calls, and its probe
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use reqwest::Method;
+use reqwest::{Method, Url};
 
 use super::common::args;
-use super::reader::{Count, Section, Spot, Switch};
+use super::reader::{Section, Spot, meaning};
 use super::upstreams::{self, Upstreams};
 use crate::core::compensation::{self, Template};
 use crate::core::key;
@@ -31,12 +31,11 @@ const MAX_BUDGET: u32 = 10_000;
 
 /// A tool, and the place of its `compensation`.
 ///
-/// That is checked when all tools are known.
+/// The compensation is checked later, when all tools are known.
 pub(super) fn tool(
     name: &str,
     mut section: Section<'_, '_>,
     upstreams: &Upstreams,
-    warnings: &mut Vec<String>,
 ) -> Option<(ToolAt, Spot)> {
     let is_upstreams = section.has("upstream");
     if !is_upstreams || !name.contains('.') {
@@ -46,12 +45,7 @@ pub(super) fn tool(
     let mut tool = Tool {
         name: name.to_owned(),
         description: section.get_or("description", default.description),
-        effect: section
-            .word(
-                "effect",
-                &[("read", Effect::Read), ("write", Effect::Write)],
-            )
-            .unwrap_or(default.effect),
+        effect: section.word_or("effect", &EFFECTS, default.effect),
         timeout: section.get_or("timeout", default.timeout),
         deadline: section.get_or("deadline", default.deadline),
         lease_margin: default.lease_margin,
@@ -60,13 +54,7 @@ pub(super) fn tool(
         may_ask: false,
         dedup_window: section.get("dedup_window"),
         retention: section.get_or("retention", default.retention),
-        schema: section.get("input_schema").and_then(|text| {
-            Schema::new(text)
-                .map_err(|why| {
-                    section.mistake("input_schema", &format!("this is no JSON Schema: {why}"))
-                })
-                .ok()
-        }),
+        schema: schema(&mut section),
         key: section.section("key").map(key_policy).unwrap_or_default(),
         retry: section.retry(default.retry, MAX_ATTEMPTS, Duration::MAX),
         breaker: section
@@ -105,54 +93,51 @@ pub(super) fn tool(
     } else {
         probe.and_then(unknown::probe)
     };
+    let has_probe = probe.is_some();
+    let probe_url = probe.and_then(|probe| probe.put_into(&mut tool));
     let endpoint = if is_upstreams {
-        upstreams::check(&tool, &section, warnings);
+        upstreams::check(&tool, &section);
         upstreams::endpoint(&tool, &mut section, upstreams)
     } else {
-        let (endpoint, shape) = endpoint(&mut section, probe.as_ref()).unzip();
+        let (endpoint, shape) = endpoint(&mut section, probe_url).unzip();
         tool.request = shape;
         endpoint
     };
-    let tool = unknown::with_probe(tool, probe.as_ref());
     request::check(&tool, &section);
     request::check_probe(&tool, &section);
-    checks::check(&tool, probe.is_some(), &section);
+    checks::check(&tool, has_probe, &section);
     let undone = section.spot("compensation");
     let endpoint = endpoint?;
-    checks::warn(&tool, &endpoint, warnings);
+    checks::warn(&tool, &endpoint, &section);
     Some((ToolAt::new(tool, endpoint), undone))
 }
 
-fn endpoint(
-    section: &mut Section<'_, '_>,
-    probe: Option<&unknown::Probe>,
-) -> Option<(Endpoint, Shape)> {
+const EFFECTS: [(&str, Effect); 2] = [("read", Effect::Read), ("write", Effect::Write)];
+
+fn schema(section: &mut Section<'_, '_>) -> Option<Schema> {
+    let schema = Schema::new(section.get("input_schema")?);
+    let refused = |why| section.mistake("input_schema", &format!("this is no JSON Schema: {why}"));
+    schema.map_err(refused).ok()
+}
+
+fn endpoint(section: &mut Section<'_, '_>, probe: Option<Url>) -> Option<(Endpoint, Shape)> {
     let methods = [
-        Method::POST,
-        Method::PUT,
-        Method::PATCH,
-        Method::DELETE,
-        Method::GET,
+        ("POST", Method::POST),
+        ("PUT", Method::PUT),
+        ("PATCH", Method::PATCH),
+        ("DELETE", Method::DELETE),
+        ("GET", Method::GET),
     ];
-    let methods: Vec<(&str, &Method)> = methods
-        .iter()
-        .map(|method| (method.as_str(), method))
-        .collect();
-    let method = section
-        .word("method", &methods)
-        .cloned()
-        .unwrap_or(Method::POST);
-    let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
+    let method = section.word_or("method", &methods, Method::POST);
+    let connection_reuse = section.connection_reuse();
     let headers = section.headers();
-    let shape = request::shape(section, method == Method::GET);
-    let probe = probe.and_then(unknown::Probe::url);
-    let (shape, url) = shape?;
+    let (shape, url) = request::shape(section, method == Method::GET)?;
     let endpoint = Endpoint {
         method,
         url,
         headers,
-        probe: probe.map(|(_, url)| url.clone()),
-        connection_reuse: reuse.0,
+        probe,
+        connection_reuse,
         mcp: None,
         asked: None,
         is_proxy: false,
@@ -175,10 +160,8 @@ fn redact_policy(mut section: Section<'_, '_>) -> redact::Policy {
 /// `"none"`, or how the tool's calls are undone.
 fn compensation(section: &mut Section<'_, '_>) -> compensation::Policy {
     if section.is_text("compensation") {
-        let needless = section.word("compensation", &[("none", ())]);
-        return needless.map_or(compensation::Policy::Undeclared, |()| {
-            compensation::Policy::Needless
-        });
+        let words = [("none", compensation::Policy::Needless)];
+        return section.word_or("compensation", &words, compensation::Policy::Undeclared);
     }
     let sends = section.word("compensate_unknown", &[("wait", false), ("send", true)]);
     let Some(mut inner) = section.section("compensation") else {
@@ -200,17 +183,15 @@ fn compensation(section: &mut Section<'_, '_>) -> compensation::Policy {
 
 pub(super) fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
     let default = breaker::Policy::default();
-    let Count(failures) = section.get_or("failures", Count(default.failures));
     breaker::Policy {
-        failures,
+        failures: section.get_or("failures", default.failures),
         cooldown: section.get_or("cooldown", default.cooldown),
     }
 }
 
 fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
-    let required = section
-        .word("source", &[("derived", false), ("required", true)])
-        .unwrap_or(false);
+    let words = [("derived", false), ("required", true)];
+    let required = section.word_or("source", &words, false);
     let (fields, ignore) = (section.pointers("fields"), section.pointers("ignore"));
     let words = [
         ("business", key::Prefer::Business),
@@ -244,7 +225,7 @@ fn session_policy(section: &mut Section<'_, '_>) -> SessionPolicy {
     let why = "a call waits for its session for ten minutes at the most";
     section.check(wait <= MAX_SESSION_WAIT, "session_wait", why);
     SessionPolicy {
-        mode: section.word("session", &modes).unwrap_or(default.mode),
+        mode: section.word_or("session", &modes, default.mode),
         wait,
     }
 }
@@ -252,7 +233,7 @@ fn session_policy(section: &mut Section<'_, '_>) -> SessionPolicy {
 fn budget(mut section: Section<'_, '_>) -> Option<Budget> {
     section.require("per");
     let per = section.word("per", &[("session", Per::Session), ("user", Per::User)]);
-    let max = section.need("max").map(|Count(max)| max);
+    let max: Option<u32> = section.need("max");
     let why = format!("a budget of more than {MAX_BUDGET} bounds nothing");
     section.check(max.is_none_or(|max| max <= MAX_BUDGET), "max", &why);
     let window = window(&mut section);
@@ -273,11 +254,11 @@ fn similar(mut section: Section<'_, '_>) -> Option<Similar> {
         ("refuse", OnSimilar::Refuse),
         ("replay", OnSimilar::Replay),
     ];
-    let action = section.word("action", &words);
+    let action = section.word_or("action", &words, OnSimilar::Flag);
     Some(Similar {
         fields,
         window: window?,
-        action: action.unwrap_or(OnSimilar::Flag),
+        action,
     })
 }
 
@@ -301,12 +282,7 @@ pub(super) fn outcomes(section: &mut Section<'_, '_>) -> BTreeMap<u16, Declared>
         let known = status.parse().ok();
         let known = known.filter(|status| (200..=599).contains(status));
         let status = known.ok_or_else(|| format!("{status} is no status from 200 to 599"))?;
-        let declared = DECLARED.iter().find(|(name, _)| *name == word);
-        let (_, declared) = declared.ok_or_else(|| {
-            let words = DECLARED.map(|(word, _)| word).join(", ");
-            format!("{word:?} is none of {words}")
-        })?;
-        Ok((status, *declared))
+        Ok((status, meaning(word, &DECLARED)?))
     };
     section.entries("outcomes", read).into_iter().collect()
 }
@@ -319,10 +295,10 @@ fn success_test(mut section: Section<'_, '_>) -> Option<SuccessTest> {
         ("rejected", Declared::Rejected),
         ("unknown", Declared::Unknown),
     ];
-    let otherwise = section.word("otherwise", &words);
+    let otherwise = section.word_or("otherwise", &words, Declared::Unknown);
     Some(SuccessTest {
         pointer: pointer?,
         equals: equals?,
-        otherwise: otherwise.unwrap_or(Declared::Unknown),
+        otherwise,
     })
 }

@@ -7,9 +7,8 @@ use std::time::Duration;
 use reqwest::header::{HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 
-use super::common::is_in_the_open;
 use super::compensations;
-use super::reader::{Section, Switch};
+use super::reader::Section;
 use crate::core::mcp::mirrored;
 use crate::core::mcp::revision::Era;
 use crate::core::tool::{Effect, Errors, RequestErrors, Tool, ToolError};
@@ -23,7 +22,7 @@ const DEDUP_WINDOW: Duration = Duration::from_mins(10);
 
 /// The timeout of a call of an unlisted tool.
 ///
-/// Nothing is known of such a tool, and callers are told meanwhile that the call still runs.
+/// The gateway does not know how long such a tool takes. Callers are told meanwhile that the call still runs.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Variables that every program gets, as MCP's own clients hand them on.
@@ -33,20 +32,20 @@ const ENVIRONMENT: [&str; 9] = [
 
 /// All upstreams by name.
 ///
-/// One that cannot be read is `None`, so that its tools are no further mistakes.
+/// `None`: the section has mistakes. Its tools are known nevertheless, so they are no further mistakes.
 pub(super) type Upstreams = BTreeMap<String, Option<UpstreamAt>>;
 
-pub(super) fn upstreams(root: &mut Section<'_, '_>, warnings: &mut Vec<String>) -> Upstreams {
+pub(super) fn upstreams(root: &mut Section<'_, '_>) -> Upstreams {
     let named = root.named_sections("upstreams").into_iter();
     named
         .map(|(name, section)| {
-            let upstream = upstream(&name, section, warnings);
+            let upstream = upstream(&name, section);
             (name, upstream)
         })
         .collect()
 }
 
-/// Headers of the envelope are the gateway's own.
+/// A header of requests to a server; none of those that MCP itself uses.
 fn upstream_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let lower = name.to_ascii_lowercase();
     if lower == "accept" || lower.starts_with("mcp-") {
@@ -55,35 +54,27 @@ fn upstream_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue),
     secret_header(name, value)
 }
 
-fn upstream(
-    name: &str,
-    mut section: Section<'_, '_>,
-    warnings: &mut Vec<String>,
-) -> Option<UpstreamAt> {
+fn upstream(name: &str, mut section: Section<'_, '_>) -> Option<UpstreamAt> {
     section.check_name(name, "an upstream's");
     let words = [
         ("auto", None),
         ("modern", Some(Era::Modern)),
         ("legacy", Some(Era::Legacy)),
     ];
-    let era = section.word("era", &words).flatten();
-    let reuse = section.get_or("connection_reuse", Switch(Some(Duration::from_secs(1))));
-    let headers = section
-        .entries("headers", upstream_header)
-        .into_iter()
-        .collect();
+    let era = section.word_or("era", &words, None);
+    let connection_reuse = section.connection_reuse();
+    let headers = section.entries("headers", upstream_header);
     let words = [
         ("write", Some(Effect::Write)),
         ("read", Some(Effect::Read)),
         ("deny", None),
     ];
-    let unlisted = section.word("unlisted", &words);
+    let unlisted = section.word_or("unlisted", &words, Some(Effect::Write));
     let trusts_annotations = section.get_or("trust_annotations", false);
     let timeout = section.get_or("timeout", TIMEOUT);
     let window = section.get_or("dedup_window", DEDUP_WINDOW);
-    let lasts = timeout <= window;
     let why = "a key would be forgotten before its call's deadline";
-    section.check(lasts, "dedup_window", why);
+    section.check(timeout <= window, "dedup_window", why);
     section.check(!timeout.is_zero(), "timeout", "no call ends in no time");
     let repeatable: Vec<String> = section.get("repeatable").unwrap_or_default();
     let program = section.has("command").then(|| program(&mut section));
@@ -91,19 +82,15 @@ fn upstream(
         Some(_) => of_program(name)?,
         None => section.url(&[])?,
     };
-    if is_in_the_open(&url) {
-        warnings.push(format!(
-            "upstream {name}: its URL is plain http:// to another machine"
-        ));
-    }
+    section.warn_in_the_open(&format!("upstream {name}: its URL"), &url);
     Some(UpstreamAt {
         name: name.to_owned(),
         endpoint: Endpoint {
             method: Method::POST,
             url,
-            headers,
+            headers: headers.into_iter().collect(),
             probe: None,
-            connection_reuse: reuse.0,
+            connection_reuse,
             mcp: Some(McpTool {
                 upstream: name.to_owned(),
                 name: String::new(),
@@ -116,7 +103,7 @@ fn upstream(
             is_proxy: false,
             max_answer: None,
         },
-        unlisted: unlisted.unwrap_or(Some(Effect::Write)),
+        unlisted,
         trusts_annotations,
         timeout,
         dedup_window: window,
@@ -134,10 +121,8 @@ fn of_program(name: &str) -> Option<Url> {
 
 /// A server that is a program on this machine.
 fn program(section: &mut Section<'_, '_>) -> Program {
-    for key in OF_URL {
-        let why = "this is for servers that have a URL; this one is a program";
-        section.check(!section.has(key) && !section.has_taken(key), key, why);
-    }
+    let why = "this is for servers that have a URL; this one is a program";
+    section.check_absent(&OF_URL, why);
     let command: Vec<String> = section.get("command").unwrap_or_default();
     let is_named = command.first().is_some_and(|name| !name.is_empty());
     let why = "this is a list of texts: the program, and its arguments";
@@ -158,7 +143,7 @@ fn program(section: &mut Section<'_, '_>) -> Program {
     Program {
         command,
         environment: environment.into_iter().collect(),
-        shows_errors: section.word("stderr", &words).unwrap_or_default(),
+        shows_errors: section.word_or("stderr", &words, false),
     }
 }
 
@@ -185,10 +170,8 @@ pub(super) fn endpoint(
     section: &mut Section<'_, '_>,
     upstreams: &Upstreams,
 ) -> Option<Endpoint> {
-    for key in OF_HTTP {
-        let why = "this is for tools that have a URL; this one is a tool of an upstream";
-        section.check(!section.has(key) && !section.has_taken(key), key, why);
-    }
+    let why = "this is for tools that have a URL; this one is a tool of an upstream";
+    section.check_absent(&OF_HTTP, why);
     let upstream: String = section.need("upstream")?;
     let of_same_name = tool
         .name
@@ -273,43 +256,41 @@ pub(super) fn errors(section: &mut Section<'_, '_>) -> Errors {
         ("unknown", RequestErrors::Unknown),
     ];
     let request_errors = section.word("request_errors", &words);
-    for (key, is_set) in [
-        ("tool_error", tool_error.is_some()),
-        ("request_errors", request_errors.is_some()),
-    ] {
-        let why = "this is for tools of an upstream";
-        section.check(!is_set || section.has("upstream"), key, why);
-    }
+    let is_of_upstream = section.has("upstream");
+    let why = "this is for tools of an upstream";
+    section.check(is_of_upstream || tool_error.is_none(), "tool_error", why);
+    section.check(
+        is_of_upstream || request_errors.is_none(),
+        "request_errors",
+        why,
+    );
     Errors {
         tool_error: tool_error.unwrap_or_default(),
         request_errors: request_errors.unwrap_or_default(),
     }
 }
 
-pub(super) fn check(tool: &Tool, section: &Section<'_, '_>, warnings: &mut Vec<String>) {
+pub(super) fn check(tool: &Tool, section: &Section<'_, '_>) {
     let is_hidden = |pointer: &crate::core::key::Pointer| pointer.as_str() == "/content";
     let redacted = &tool.redact.result;
+    let holds = redacted.is_empty() || redacted.iter().any(is_hidden);
     let why =
         "result: the texts of an MCP result repeat its structured content; list \"/content\", too";
-    section.check(
-        redacted.is_empty() || redacted.iter().any(is_hidden),
-        "redact",
-        why,
-    );
+    section.check(holds, "redact", why);
     let name = &tool.name;
     let is_write = tool.effect == Effect::Write;
     if is_write && tool.errors.tool_error == ToolError::Rejected {
-        warnings.push(format!(
+        section.warn(format!(
             "{name}: a result with isError is taken as proof that nothing was executed"
         ));
     }
     if is_write && tool.errors.request_errors == RequestErrors::Rejected {
-        warnings.push(format!(
+        section.warn(format!(
             "{name}: JSON-RPC errors about the request are taken as proof that nothing was executed"
         ));
     }
     if tool.errors.tool_error == ToolError::Remember && !tool.key.fields.is_empty() {
-        warnings.push(format!(
+        section.warn(format!(
             "{name}: a result with isError is remembered under key.fields; corrected arguments with the same fields are refused"
         ));
     }

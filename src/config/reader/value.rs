@@ -32,14 +32,11 @@ impl FromItem for bool {
 }
 
 /// A number of things, at least one.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::config) struct Count(pub u32);
-
-impl FromItem for Count {
+impl FromItem for u32 {
     fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
         match &item.node {
             Node::Integer(number) => match u32::try_from(*number) {
-                Ok(number) if number > 0 => Ok(Self(number)),
+                Ok(number) if number > 0 => Ok(number),
                 _ => Err(format!("{number} must be at least 1")),
             },
             _ => Err("this must be a whole number".into()),
@@ -126,6 +123,16 @@ impl FromItem for Json {
     fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
         Ok(item.node.to_json())
     }
+}
+
+/// The value that a word stands for.
+pub(in crate::config) fn meaning<T: Clone>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let found = words.iter().find(|(word, _)| *word == text);
+    let found = found.map(|(_, value)| value.clone());
+    found.ok_or_else(|| {
+        let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        format!("{text:?} is none of {}", words.join(", "))
+    })
 }
 
 impl Node {

@@ -45,8 +45,8 @@ pub(in crate::config) fn check_unknown(tool: &Tool, has_probe: bool, section: &S
 pub(in crate::config) fn check_times(tool: &Tool, section: &Section<'_, '_>) {
     let why = "a timeout must be longer than zero";
     section.check(!tool.timeout.is_zero(), "timeout", why);
-    // With full jitter the waits between attempts may be as short as nothing, so the attempts
-    // themselves are what the deadline must have room for; the last is cut off at the deadline.
+    // With full jitter the waits between attempts may be zero, so only the attempts themselves
+    // must fit into the deadline. The deadline cuts off the last one.
     let attempts = tool.timeout.saturating_mul(tool.retry.attempts);
     let why = format!(
         "the deadline of {:?} is shorter than {} attempts of {:?}",
@@ -93,27 +93,28 @@ fn check_session(tool: &Tool, section: &Section<'_, '_>) {
     section.check(is_kept, "similar", why);
 }
 
-pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut Vec<String>) {
+/// Warns of settings that are trusted, or not safe. A rule of a proxy repeats no warning of its proxy.
+pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) {
     let name = &tool.name;
     for (status, declared) in &tool.outcomes {
         if matches!(
             declared,
             Declared::NotExecuted | Declared::Rejected | Declared::Fenced
         ) {
-            warnings.push(format!(
+            section.warn_once(format!(
                 "{name}: status {status} is taken as proof that nothing was executed"
             ));
         }
     }
     let success = tool.success.as_ref();
     if success.is_some_and(|test| test.otherwise == Declared::Rejected) {
-        warnings.push(format!(
+        section.warn_once(format!(
             "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
         ));
     }
     let probe = tool.probe.as_ref();
     if probe.is_some_and(|target| !target.has_key()) {
-        warnings.push(format!(
+        section.warn_once(format!(
             "{name}: its probe has no {{key}}, so it finds the effect of another call with the same arguments, too"
         ));
     }
@@ -122,7 +123,7 @@ pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, warnings: &mut V
         ("the URL of its probe", endpoint.probe.as_ref()),
     ] {
         if url.is_some_and(is_in_the_open) {
-            warnings.push(format!(
+            section.warn_once(format!(
                 "{name}: {what} is plain http:// to another machine"
             ));
         }

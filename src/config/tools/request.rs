@@ -3,11 +3,10 @@
 use reqwest::Url;
 use serde_json::Value;
 
-use crate::config::common::is_http;
 use crate::config::reader::Section;
 use crate::core::key::Pointer;
 use crate::core::proxy::is_override;
-use crate::core::request::{BodyForm, KEY_HEADER, Lists, Shape, Target};
+use crate::core::request::{BodyForm, Lists, Shape, Target};
 use crate::core::schema::Schema;
 use crate::core::tool::Tool;
 use crate::downstream::check_header;
@@ -31,7 +30,7 @@ pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shap
     } else {
         BodyForm::Json
     };
-    let body = section.word("body", &words).unwrap_or(usual);
+    let body = section.word_or("body", &words, usual);
     let set = constants(section);
     let headers = section.entries("headers_from", |name, text| {
         let name = check_header(name, OF_CALLERS)?;
@@ -42,11 +41,7 @@ pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shap
         }
         Ok((name.as_str().to_owned(), text.parse::<Pointer>()?))
     });
-    let key_header = section.parsed("key_header", |name| match name.to_ascii_lowercase() {
-        usual if usual == KEY_HEADER => Ok(usual),
-        other => check_header(&other, OF_CALLERS).map(|name| name.as_str().to_owned()),
-    });
-    let key_header = key_header.unwrap_or_else(|| KEY_HEADER.to_owned());
+    let key_header = section.key_header(OF_CALLERS);
     let why = "an argument gives this header already";
     let is_free = headers.iter().all(|(name, _)| *name != key_header);
     section.check(is_free, "key_header", why);
@@ -81,21 +76,12 @@ fn target_with(section: &mut Section<'_, '_>, lists: Option<Lists>) -> Option<(T
         Ok((name.to_owned(), text.parse::<Pointer>()?))
     });
     let text: String = section.need("url")?;
-    let target = match Target::read(&text) {
-        Ok(target) => target.with_query(query, lists.unwrap_or(Lists::Repeat)),
-        Err(why) => {
-            section.mistake("url", &why);
-            return None;
-        }
-    };
-    // The text may hold a secret, so it is not repeated.
-    match target.example().parse::<Url>() {
-        Ok(url) if is_http(&url) => Some((target, url)),
-        _ => {
-            section.mistake("url", "this is no http:// or https:// URL");
-            None
-        }
-    }
+    let target = Target::read(&text).map_err(|why| section.mistake("url", &why));
+    let target = target
+        .ok()?
+        .with_query(query, lists.unwrap_or(Lists::Repeat));
+    let url = section.http_url(&target.example())?;
+    Some((target, url))
 }
 
 fn constants(section: &mut Section<'_, '_>) -> Vec<(Pointer, Value)> {

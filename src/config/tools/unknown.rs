@@ -17,11 +17,11 @@ const MIN_RECHECK: Duration = Duration::from_millis(100);
 
 /// How a tool is asked whether it knows a key.
 pub(in crate::config) struct Probe {
-    pub(in crate::config) way: Way,
+    way: Way,
     negative_final_after: Option<Duration>,
 }
 
-pub(in crate::config) enum Way {
+enum Way {
     /// A URL, an example of it, and the pointer to the effect in the answer.
     Url(Target, Url, Option<Pointer>),
     /// A call of another tool.
@@ -29,24 +29,24 @@ pub(in crate::config) enum Way {
 }
 
 impl Probe {
-    pub(in crate::config) fn url(&self) -> Option<(&Target, &Url)> {
-        match &self.way {
-            Way::Url(target, url, _) => Some((target, url)),
-            Way::Tool(_) => None,
+    /// Puts the settings into the tool's policy. Returns an example of the URL, if the probe has one.
+    pub(in crate::config) fn put_into(self, tool: &mut Tool) -> Option<Url> {
+        if let OnUnknown::Probe {
+            negative_final_after,
+        } = &mut tool.unknown
+        {
+            *negative_final_after = self.negative_final_after;
         }
-    }
-
-    fn found(&self) -> Option<Pointer> {
-        match &self.way {
-            Way::Url(_, _, found) => found.clone(),
-            Way::Tool(_) => None,
-        }
-    }
-
-    pub(in crate::config) fn asks(&self) -> Option<Asks> {
-        match &self.way {
-            Way::Url(..) => None,
-            Way::Tool(asks) => Some(asks.clone()),
+        match self.way {
+            Way::Url(target, url, found) => {
+                tool.probe = Some(target);
+                tool.probe_found = found;
+                Some(url)
+            }
+            Way::Tool(asks) => {
+                tool.asks = Some(asks);
+                None
+            }
         }
     }
 }
@@ -76,8 +76,9 @@ pub(in crate::config) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
     section.check(target.as_ref().is_none_or(is_one), "url", why);
     let found = section.parsed("found", str::parse);
     let after = section.get_or("negative_final_after", Switch(None));
+    let (target, url) = target?;
     Some(Probe {
-        way: target.map(|(target, url)| Way::Url(target, url, found))?,
+        way: Way::Url(target, url, found),
         negative_final_after: after.0,
     })
 }
@@ -91,7 +92,7 @@ pub(in crate::config) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
         ("probe", probe),
         ("retry", OnUnknown::Retry),
     ];
-    section.word("unknown", &words).unwrap_or(OnUnknown::Hold)
+    section.word_or("unknown", &words, OnUnknown::Hold)
 }
 
 pub(in crate::config) fn schedule(mut section: Section<'_, '_>) -> Recheck {
@@ -109,21 +110,4 @@ pub(in crate::config) fn schedule(mut section: Section<'_, '_>) -> Recheck {
     let why = "it would be given up before it was worked on";
     section.check(is_tried, "give_up_after", why);
     schedule
-}
-
-/// Puts the settings of the probe into the tool's policy.
-pub(in crate::config) fn with_probe(tool: Tool, probe: Option<&Probe>) -> Tool {
-    let unknown = match (tool.unknown, probe) {
-        (OnUnknown::Probe { .. }, Some(probe)) => OnUnknown::Probe {
-            negative_final_after: probe.negative_final_after,
-        },
-        (policy, _) => policy,
-    };
-    Tool {
-        unknown,
-        probe: probe.and_then(Probe::url).map(|(target, _)| target.clone()),
-        probe_found: probe.and_then(Probe::found),
-        asks: probe.and_then(Probe::asks),
-        ..tool
-    }
 }
