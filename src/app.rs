@@ -168,10 +168,8 @@ impl App {
             version = env!("CARGO_PKG_VERSION"),
             "oncegate starts",
         );
-        gateway
-            .base
-            .metrics
-            .configured(gateway.base.wall_time().as_second());
+        let base = &gateway.base;
+        base.metrics.configured(base.wall_time().as_second());
         let reloader = Reloader {
             gateway: gateway.clone(),
             tokens: tokens.clone(),
@@ -179,14 +177,13 @@ impl App {
             written: config.written,
         };
         let (ops, own_ops) = Ops::of(server.ops_token, ops_listener.is_some());
-        let max_body = MaxBody {
-            bytes: server.max_body,
-            time: server.body_timeout,
-        };
         let http = Http {
             gateway: gateway.clone(),
             tokens,
-            max_body,
+            max_body: MaxBody {
+                bytes: server.max_body,
+                time: server.body_timeout,
+            },
             mcp: Arc::new(config.mcp),
             ops,
             is_tls: server.tls.is_some(),

@@ -102,10 +102,6 @@ macro_rules! metrics {
             /// # Panics
             /// Never: the names are valid and different, which every test that starts a gateway shows.
             #[expect(clippy::new_without_default, reason = "a registry is made on purpose")]
-            #[expect(
-                clippy::expect_used,
-                reason = "a wrong or repeated name is a bug, found by the first test"
-            )]
             pub fn new() -> Self {
                 let registry = Registry::new();
                 #[cfg(target_os = "linux")]

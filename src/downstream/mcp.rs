@@ -126,29 +126,25 @@ impl McpCall {
     /// # Errors
     /// There is no answer.
     pub(super) async fn forward(self, question: Question<'_>) -> Result<McpAnswer, String> {
-        let Question {
-            method,
-            name,
-            params,
-        } = question;
         let id = format!("{OWN_ID}{}", SENT.fetch_add(1, Ordering::Relaxed));
         let http = match &self.way {
             Way::Http(http) => http,
             Way::Program(server) => {
                 let running = server.ready().await?;
                 let is_modern = running.agreement.is_modern();
-                let message = request::forward(&id, method, params, is_modern);
+                let message = request::forward(&id, question.method, question.params, is_modern);
                 return ask(&running, &id, &message, None, self.waiting).await;
             }
         };
         let mut is_again = false;
         loop {
             let agreement = http.agreement().await?;
-            let mut headers = agreement.headers(method);
-            if let Some(name) = name.filter(|_| agreement.is_modern()) {
+            let is_modern = agreement.is_modern();
+            let mut headers = agreement.headers(question.method);
+            if let Some(name) = question.name.filter(|_| is_modern) {
                 headers.insert("mcp-name", header(&encode(name))?);
             }
-            let body = request::forward(&id, method, params, agreement.is_modern());
+            let body = request::forward(&id, question.method, question.params, is_modern);
             let sent = http.send(
                 &agreement,
                 headers,
