@@ -13,10 +13,10 @@ pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 pub(super) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 
 /// The only line of a header. `Some(Err(()))`: the header has several lines.
-pub(super) fn only_line<'a>(
-    headers: &'a HeaderMap,
+pub(super) fn only_line(
+    headers: &HeaderMap,
     name: impl AsHeaderName,
-) -> Option<Result<&'a HeaderValue, ()>> {
+) -> Option<Result<&HeaderValue, ()>> {
     let mut lines = headers.get_all(name).iter();
     let first = lines.next()?;
     Some(lines.next().map_or(Ok(first), |_| Err(())))

@@ -112,7 +112,7 @@ fn is_concerned(saga: &Saga, at_rest: bool, record: &Record, tool: &Tool) -> boo
         tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
     let is_only = saga.only == Some(record.intent.call_id);
     // A person who asks for just this call wants it undone after all, unless it was skipped after that.
-    let is_skipped = record.is_skipped() && !(is_only && !at_rest);
+    let is_skipped = record.is_skipped() && (at_rest || !is_only);
     // An earlier saga of this name has let the call go.
     let is_released =
         matches!(record.state, CallState::Succeeded(_)) && record.retain_until.is_some();
