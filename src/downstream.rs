@@ -4,7 +4,7 @@
 //! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
 //! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
 
-mod body; // reading what came back
+mod body; // sending once, and reading what came back
 mod client; // who waits for a call of an MCP server
 mod exchange; // what is observed of one request
 mod fresh; // requests without a body
@@ -24,10 +24,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use reqwest::header::HeaderMap;
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::{Method, Url};
 use tokio::time::{Instant, timeout_at};
 
-use self::body::{chain, read_until, retry_after};
+use self::body::{chain, read_until, retry_after, send};
 pub use self::client::Client;
 pub use self::exchange::Exchange;
 use self::exchange::Reply;
@@ -399,14 +399,6 @@ impl Downstream {
             }
         })
     }
-}
-
-/// Sends a request once.
-///
-/// # Errors
-/// There is no answer; why, without the URL.
-async fn send(request: RequestBuilder) -> Result<Response, String> {
-    request.send().await.map_err(|error| chain(&error))
 }
 
 /// Waits for an answer until `by`.

@@ -1,4 +1,4 @@
-//! Reads the bodies of answers.
+//! Sends a request once, and reads the body of its answer.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -9,6 +9,14 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use tokio::time::{Instant, timeout_at};
 
 use crate::core::outcome::Body;
+
+/// Sends a request once.
+///
+/// # Errors
+/// There is no answer; why, without the URL.
+pub(super) async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
+    request.send().await.map_err(|error| chain(&error))
+}
 
 /// Reads a body to its end, but at most so many bytes.
 pub(super) async fn read(mut response: reqwest::Response, max_result: usize) -> Body {

@@ -182,7 +182,7 @@ macro_rules! each_store_verb {
 
                 /// Documents, newest first. Also answers the position of the last one, if there may be more.
                 ///
-                ///  An unreadable one is named by its id, or by its digest if its id is
+                /// An unreadable one is named by its id, or by its digest if its id is
                 /// unreadable, too.
                 async fn documents(query: &DocumentQuery) -> (Found<Document>, Option<Position>);
 

@@ -85,7 +85,7 @@ async fn a_caller_that_accepts_no_stream_gets_no_progress() {
 async fn progress_beyond_the_buffer_is_dropped_without_harm() {
     let upstream = Upstream::modern().await;
     let gateway = Gateway::start(&upstream.config("")).await;
-    upstream.then(Does::Progress(5_000));
+    upstream.then(Does::Progress(1_000));
     let call = || gateway.mcp("tools/call", params(1, json!("t")));
     let (first, second) = tokio::join!(call(), call());
     for answer in [&first, &second] {

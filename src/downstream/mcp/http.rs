@@ -10,9 +10,8 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use super::super::body::{chain, read};
+use super::super::body::{chain, read, send};
 use super::super::client::Client;
-use super::super::send;
 use super::agreement::{Agreement, SESSION, envelope};
 use crate::core::evidence::McpAnswer;
 use crate::core::mcp::evidence::{Match, ends_agreement, matches};
