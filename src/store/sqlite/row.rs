@@ -262,3 +262,7 @@ fn seconds(time: Timestamp) -> i64 {
 pub(super) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+#[path = "row_tests.rs"]
+mod tests;
