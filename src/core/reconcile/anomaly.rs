@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 pub use self::case::{Case, Terms, Undoing};
 pub use self::listed::{Act, Acted, Listed, MAX_SHOWN, Request, Showing, State};
-use self::person::{Verdict, verdict};
+use self::person::act_for;
 use super::Kind;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::time::after;
@@ -153,11 +153,10 @@ pub fn next(
         Event::Found {
             again, by_person, ..
         } => refreshed(case, again, *by_person, now).ok_or(Illegal::Kept)?,
-        Event::Asked { acted, is_lost } => match verdict(case, acted.act, *is_lost) {
-            Verdict::Stands => return Err(Illegal::Kept),
-            Verdict::Refused(why) => return Err(Illegal::Contrary(why)),
-            Verdict::Do(act) => asked(changed, act, acted, retention, now),
-        },
+        Event::Asked { acted, is_lost } => {
+            let act = act_for(case, acted.act, *is_lost)?;
+            asked(changed, act, acted, retention, now)
+        }
         Event::Taken { until, undoing } => {
             let taken = work::Event::Taken { until: *until };
             let work = case.work.next(&taken, &policy, now)?.work;

@@ -1,25 +1,22 @@
 //! Requests of persons about one anomaly, and when they are refused.
 
+use super::Illegal;
 use super::case::Case;
 use super::listed::{Act, Request, State, adoptable};
 use crate::core::reconcile::Kind;
 
-/// The answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The act is to be done; `None`: no act, ever.
-    Do(Option<Act>),
-    /// The same was asked for before.
-    Stands,
-    /// Another act was done or begun, or the request cannot be met; says why.
-    Refused(String),
-}
-
-/// Decides on a request.
+/// The act that a request leads to; `None`: no act, ever.
 ///
 /// An act that was done, or may have been begun, stands. A decision against acts does not: nothing has happened yet. Nor
 /// does an adoption whose call `is_lost`.
-pub(super) fn verdict(case: &Case, request: Request, is_lost: bool) -> Verdict {
+///
+/// # Errors
+/// The same was asked for before, another act was done or begun, or the request cannot be met.
+pub(super) fn act_for(
+    case: &Case,
+    request: Request,
+    is_lost: bool,
+) -> Result<Option<Act>, Illegal> {
     let (state, action) = (case.state, case.listed.action);
     // A notification of a webhook changes nothing.
     let is_bound = matches!(state, State::Open | State::Done) && action != Act::Webhook;
@@ -31,32 +28,32 @@ pub(super) fn verdict(case: &Case, request: Request, is_lost: bool) -> Verdict {
     if is_lost && case.adopted_as().is_some() {
         let why =
             "the call that it became is not in the ledger any more: run the reconciliation again";
-        return Verdict::Refused(why.into());
+        return Err(Illegal::Contrary(why.into()));
     }
     match asks_for {
-        Some(act) if is_bound && act == action => return Verdict::Stands,
-        None if state == State::Ignored => return Verdict::Stands,
+        Some(act) if is_bound && act == action => return Err(Illegal::Kept),
+        None if state == State::Ignored => return Err(Illegal::Kept),
         _ if is_bound => {
             let (state, action) = (state.as_str(), action.as_str());
-            return Verdict::Refused(format!("it is {state}, and its action is {action}"));
+            let why = format!("it is {state}, and its action is {action}");
+            return Err(Illegal::Contrary(why));
         }
         _ => {}
     }
     if case.listed.kind == Kind::Settled && asks_for.is_some() {
-        return Verdict::Refused("a call that was unknown is settled, and nothing else".into());
+        let why = "a call that was unknown is settled, and nothing else";
+        return Err(Illegal::Contrary(why.into()));
     }
-    if asks_for == Some(Act::Adopt)
-        && let Err(why) = may_be_adopted(case)
-    {
-        return Verdict::Refused(why);
+    if asks_for == Some(Act::Adopt) {
+        may_be_adopted(case).map_err(Illegal::Contrary)?;
     }
-    Verdict::Do(asks_for)
+    Ok(asks_for)
 }
 
 impl Case {
     /// The requests that would change the case now.
     pub fn requests(&self) -> Vec<Request> {
-        let is_met = |request: &Request| matches!(verdict(self, *request, false), Verdict::Do(_));
+        let is_met = |request: &Request| act_for(self, *request, false).is_ok();
         Request::ALL.into_iter().filter(is_met).collect()
     }
 }
