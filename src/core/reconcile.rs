@@ -13,50 +13,34 @@ use std::fmt;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::key::{self, Pointer};
 use super::record::CallId;
 use super::redact;
 use super::time::{after, before};
+use super::words::words;
 
-/// The kind of a disagreement between ledger and system.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// The call succeeded, and the system lacks its effect.
-    Missing,
-    /// The system has an effect that no call made.
-    Orphan,
-    /// The system has more than one effect of one call.
-    Duplicate,
-    /// Both have the effect, and its values differ.
-    Mismatch,
-    /// The call was unknown, and the system has its effect: it was executed.
-    Settled,
+words! {
+    /// The kind of a disagreement between ledger and system.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Kind {
+        /// The call succeeded, and the system lacks its effect.
+        Missing = "missing",
+        /// The system has an effect that no call made.
+        Orphan = "orphan",
+        /// The system has more than one effect of one call.
+        Duplicate = "duplicate",
+        /// Both have the effect, and its values differ.
+        Mismatch = "mismatch",
+        /// The call was unknown, and the system has its effect: it was executed.
+        Settled = "settled",
+    }
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [
-        Self::Missing,
-        Self::Orphan,
-        Self::Duplicate,
-        Self::Mismatch,
-        Self::Settled,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Orphan => "orphan",
-            Self::Duplicate => "duplicate",
-            Self::Mismatch => "mismatch",
-            Self::Settled => "settled",
-        }
-    }
-
     /// Whether the system has an effect too many.
     pub fn is_surplus(self) -> bool {
         matches!(self, Self::Orphan | Self::Duplicate)

@@ -6,33 +6,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::lock::lock;
+use crate::core::words::words;
 use crate::metrics::Metrics;
 
 /// How often one reason is logged.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// Why a token was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenRefused {
-    /// The request has no bearer token, or more than one.
-    Missing,
-    Unknown,
-    Expired,
-    /// The token is known, but its scopes do not cover the request.
-    Scope,
-}
-
-impl TokenRefused {
-    pub const ALL: [Self; 4] = [Self::Missing, Self::Unknown, Self::Expired, Self::Scope];
-
-    /// The reason as one word, for metrics and the log.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Unknown => "unknown",
-            Self::Expired => "expired",
-            Self::Scope => "scope",
-        }
+words! {
+    /// Why a token was refused, in one word for metrics and the log.
+    pub enum TokenRefused {
+        /// The request has no bearer token, or more than one.
+        Missing = "missing",
+        Unknown = "unknown",
+        Expired = "expired",
+        /// The token is known, but its scopes do not cover the request.
+        Scope = "scope",
     }
 }
 

@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 use super::headers::{CALL_ID, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, header};
 use crate::core::key;
 use crate::core::record::CallId;
+use crate::core::words::words;
 
 /// The status of `/readyz` while write tools may not be called.
 pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
@@ -36,23 +37,16 @@ const MAX_WHY: usize = 300;
 /// The largest integer that every reader of JSON holds exactly.
 const MOST: u64 = (1 << 53) - 1;
 
-/// Whether the call may have had an effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    None,
-    Done,
-    Unknown,
+words! {
+    /// Whether the call may have had an effect.
+    pub enum Effect {
+        None = "none",
+        Done = "done",
+        Unknown = "unknown",
+    }
 }
 
 impl Effect {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Done => "done",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// The value of `Gateway-Outcome`.
     fn as_outcome(self) -> &'static str {
         match self {
@@ -63,23 +57,13 @@ impl Effect {
     }
 }
 
-/// What the caller should do with its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyAction {
-    Reuse,
-    Rotate,
-    Wait,
-    Stop,
-}
-
-impl KeyAction {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Reuse => "reuse",
-            Self::Rotate => "rotate",
-            Self::Wait => "wait",
-            Self::Stop => "stop",
-        }
+words! {
+    /// What the caller should do with its key.
+    pub enum KeyAction {
+        Reuse = "reuse",
+        Rotate = "rotate",
+        Wait = "wait",
+        Stop = "stop",
     }
 }
 

@@ -99,7 +99,7 @@ pub(super) fn of(
         url: format!("{server}{}", path.collect::<String>()),
         query: pairs(Place::Query),
         body: body.form.word(),
-        arrays: lists.map(Lists::word),
+        arrays: lists.map(Lists::as_str),
         headers_from: pairs(Place::Header),
         key,
         schema,

@@ -32,6 +32,7 @@ use crate::core::document::{Document, Kind};
 use crate::core::position::Position;
 use crate::core::record::Record;
 use crate::core::session::Denied;
+use crate::core::words::words;
 
 /// Why a verb failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -170,26 +171,16 @@ pub struct Census {
     pub calls: u64,
 }
 
-/// How durable acknowledged writes are, the weakest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Durability {
-    /// The last seconds may be lost with power or in a failover. The loss is noticed afterwards.
-    Relaxed,
-    /// An acknowledged write is on a second machine, too.
-    Bounded,
-    /// An acknowledged write survives the loss of the process and of power.
-    Strict,
-}
-
-impl Durability {
-    pub const ALL: [Self; 3] = [Self::Strict, Self::Bounded, Self::Relaxed];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Relaxed => "relaxed",
-            Self::Bounded => "bounded",
-            Self::Strict => "strict",
-        }
+words! {
+    /// How durable acknowledged writes are, the weakest first.
+    #[derive(PartialOrd, Ord)]
+    pub enum Durability {
+        /// The last seconds may be lost with power or in a failover. The loss is noticed afterwards.
+        Relaxed = "relaxed",
+        /// An acknowledged write is on a second machine, too.
+        Bounded = "bounded",
+        /// An acknowledged write survives the loss of the process and of power.
+        Strict = "strict",
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn target(section: &mut Section<'_, '_>) -> Option<(Target, Url)> {
 }
 
 fn lists(section: &mut Section<'_, '_>) -> Option<Lists> {
-    section.word("arrays", &Lists::ALL.map(|lists| (lists.word(), lists)))
+    section.word("arrays", &Lists::ALL.map(|lists| (lists.as_str(), lists)))
 }
 
 fn target_with(section: &mut Section<'_, '_>, lists: Option<Lists>) -> Option<(Target, Url)> {

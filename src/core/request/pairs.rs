@@ -4,6 +4,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
 use super::{Mistakes, mistake, pointer_to};
+use crate::core::words::words;
 
 /// All but the unreserved characters (RFC 3986, section 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
@@ -12,30 +13,17 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// How a list is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lists {
-    /// `a[0]=1&a[1]=2`.
-    Indices,
-    /// `a[]=1&a[]=2`.
-    Brackets,
-    /// `a=1&a=2`.
-    Repeat,
-    /// `a=1,2`.
-    Comma,
-}
-
-impl Lists {
-    pub const ALL: [Self; 4] = [Self::Indices, Self::Brackets, Self::Repeat, Self::Comma];
-
-    /// The value for the setting `arrays`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Indices => "indices",
-            Self::Brackets => "brackets",
-            Self::Repeat => "repeat",
-            Self::Comma => "comma",
-        }
+words! {
+    /// How a list is written, by the words of the setting `arrays`.
+    pub enum Lists {
+        /// `a[0]=1&a[1]=2`.
+        Indices = "indices",
+        /// `a[]=1&a[]=2`.
+        Brackets = "brackets",
+        /// `a=1&a=2`.
+        Repeat = "repeat",
+        /// `a=1,2`.
+        Comma = "comma",
     }
 }
 

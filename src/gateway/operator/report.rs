@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 
 use crate::core::record::CallId;
+use crate::core::words::words;
 
 /// The result of an act at one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,26 +26,16 @@ pub enum LineOf {
     Saga(String),
 }
 
-/// What the act has done to a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Did {
-    Done,
-    /// The target has changed since it was confirmed. It was not touched.
-    Changed,
-    /// The rules do not allow the act in the target's state. It was not touched.
-    Refused,
-    /// The store did not answer: the act may be done or not.
-    Unclear,
-}
-
-impl Did {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Changed => "changed",
-            Self::Refused => "refused",
-            Self::Unclear => "unclear",
-        }
+words! {
+    /// What the act has done to a target.
+    pub enum Did {
+        Done = "done",
+        /// The target has changed since it was confirmed. It was not touched.
+        Changed = "changed",
+        /// The rules do not allow the act in the target's state. It was not touched.
+        Refused = "refused",
+        /// The store did not answer: the act may be done or not.
+        Unclear = "unclear",
     }
 }
 

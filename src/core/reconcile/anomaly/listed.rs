@@ -10,6 +10,7 @@ use crate::core::key::{Lookup, Pointer};
 use crate::core::reconcile::{Anomaly, Kind, beginning, moment};
 use crate::core::record::CallId;
 use crate::core::redact;
+use crate::core::words::words;
 use crate::core::work::{Due, Work};
 
 /// Most values of an item that a report shows.
@@ -17,69 +18,43 @@ pub const MAX_SHOWN: usize = 8;
 /// Most characters of one of them.
 const MAX_TEXT: usize = 200;
 
-/// The act for one anomaly, or the configured one for all of a kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Act {
-    /// Show, count and log it.
-    Report,
-    /// Undo the call, or the surplus effect.
-    Compensate,
-    /// Tell the webhook.
-    Webhook,
-    /// Settle the unknown call. No configuration asks for it.
-    Settle,
-    /// Write the effect back as a call that the ledger has forgotten.
-    Adopt,
-}
-
-impl Act {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Report => "report",
-            Self::Compensate => "compensate",
-            Self::Webhook => "webhook",
-            Self::Settle => "settle",
-            Self::Adopt => "adopt",
-        }
+words! {
+    /// The act for one anomaly, or the configured one for all of a kind.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Act {
+        /// Show, count and log it.
+        Report = "report",
+        /// Undo the call, or the surplus effect.
+        Compensate = "compensate",
+        /// Tell the webhook.
+        Webhook = "webhook",
+        /// Settle the unknown call. No configuration asks for it.
+        Settle = "settle",
+        /// Write the effect back as a call that the ledger has forgotten.
+        Adopt = "adopt",
     }
 }
 
-/// The state of a case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// No act is due.
-    Reported,
-    /// An act is due.
-    Open,
-    Done,
-    GivenUp,
-    /// A person has decided against every act.
-    Ignored,
+words! {
+    /// The state of a case.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum State {
+        /// No act is due.
+        Reported = "reported",
+        /// An act is due.
+        Open = "open",
+        Done = "done",
+        GivenUp = "given_up",
+        /// A person has decided against every act.
+        Ignored = "ignored",
+    }
 }
 
 impl State {
-    pub const ALL: [Self; 5] = [
-        Self::Reported,
-        Self::Open,
-        Self::Done,
-        Self::GivenUp,
-        Self::Ignored,
-    ];
-
     /// The states of an anomaly that is neither done nor ignored.
     pub const UNSETTLED: [Self; 3] = [Self::Reported, Self::Open, Self::GivenUp];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Reported => "reported",
-            Self::Open => "open",
-            Self::Done => "done",
-            Self::GivenUp => "given_up",
-            Self::Ignored => "ignored",
-        }
-    }
 
     fn first(act: Act) -> Self {
         match act {
@@ -99,34 +74,19 @@ impl State {
             ..Work::due_at(now)
         }
     }
-
-    /// The state with this word.
-    pub fn of(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
 }
 
-/// What a person asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Request {
-    /// Undo the call, or the surplus effect.
-    Compensate,
-    /// Do nothing, ever.
-    Ignore,
-    /// Write the effect back as a call that the ledger has forgotten.
-    Adopt,
-}
-
-impl Request {
-    pub const ALL: [Self; 3] = [Self::Compensate, Self::Ignore, Self::Adopt];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Compensate => "compensate",
-            Self::Ignore => "ignore",
-            Self::Adopt => "adopt",
-        }
+words! {
+    /// What a person asks for.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Request {
+        /// Undo the call, or the surplus effect.
+        Compensate = "compensate",
+        /// Do nothing, ever.
+        Ignore = "ignore",
+        /// Write the effect back as a call that the ledger has forgotten.
+        Adopt = "adopt",
     }
 }
 
