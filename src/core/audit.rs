@@ -133,17 +133,12 @@ impl Act {
     }
 
     /// The document of an act that begins now.
-    pub fn begin(&self, id: String, now: Timestamp, retain_until: Timestamp) -> Document {
+    pub fn begin(&self, id: &str, now: Timestamp, retain_until: Timestamp) -> Document {
+        let body = self.body(Outcome::Unknown);
         Document {
-            kind: Kind::Act,
             tenant: self.tenant.clone(),
-            id,
-            version: 1,
-            state: self.deed.as_str().to_owned(),
-            created_at: now,
-            due_at: None,
             retain_until: Some(retain_until),
-            body: self.body(Outcome::Unknown),
+            ..Document::new(Kind::Act, id, self.deed.as_str(), now, body)
         }
     }
 

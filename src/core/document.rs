@@ -52,6 +52,21 @@ pub struct Document {
 }
 
 impl Document {
+    /// The first version of a document of no tenant, which no worker takes and no cleanup deletes.
+    pub fn new(kind: Kind, id: &str, state: &str, created_at: Timestamp, body: Bytes) -> Self {
+        Self {
+            kind,
+            tenant: String::new(),
+            id: id.to_owned(),
+            version: 1,
+            state: state.to_owned(),
+            created_at,
+            due_at: None,
+            retain_until: None,
+            body,
+        }
+    }
+
     /// The digest by which a store finds the document.
     pub fn digest(&self) -> [u8; 16] {
         digest(self.kind, &self.tenant, &self.id)

@@ -22,16 +22,13 @@ pub fn marked(
 ) -> Option<Document> {
     let state = if frozen { FROZEN } else { THAWED };
     let was = before.map_or(THAWED, |mark| mark.state.as_str());
+    let created_at = before.map_or(now, |mark| mark.created_at);
+    let body = Bytes::from_static(b"{}");
     (was != state).then(|| Document {
-        kind: Kind::Session,
         tenant: id.tenant.clone(),
-        id: id.id.clone(),
         version: before.map_or(0, |mark| mark.version) + 1,
-        state: state.to_owned(),
-        created_at: before.map_or(now, |mark| mark.created_at),
-        due_at: None,
         retain_until: (!frozen).then(|| after(now, KEPT)),
-        body: Bytes::from_static(b"{}"),
+        ..Document::new(Kind::Session, &id.id, state, created_at, body)
     })
 }
 

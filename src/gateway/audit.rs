@@ -110,7 +110,7 @@ pub(super) async fn kept_if_changed<T>(
 fn begin(base: &Base, act: &Act) -> Document {
     let now = base.now();
     let until = after(now, signed(base.limits.audit_retention));
-    act.begin(new_run_id(), now, until)
+    act.begin(&new_run_id(), now, until)
 }
 
 /// Writes an entry, even while the store has lost data: no call is sent because of it.

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::base::Base;
 use super::ids::random;
-use crate::core::document::{Document, Kind};
+use crate::core::document::{self, Document, Kind};
 use crate::core::secret::{MAX_SECRETS, Secret, Secrets};
 use crate::core::time::signed;
 use crate::store::{self, LOST_DATA, Put, Reason};
@@ -88,12 +88,11 @@ fn read(document: &Document) -> Result<(Secrets, String), store::Error> {
 }
 
 fn body_of(secrets: &Secrets, sealed_with: String) -> Bytes {
-    let stored = Stored {
+    document::body(&Stored {
         secret: hex::encode(secrets.today.bytes()),
         earlier: (secrets.earlier.iter().map(|one| hex::encode(one.bytes()))).collect(),
         sealed_with,
-    };
-    serde_json::to_vec(&stored).unwrap_or_default().into()
+    })
 }
 
 /// The bytes of the copy beside the watermarks.
@@ -342,17 +341,8 @@ impl KnownSecrets {
     }
 
     fn first_document(&self, secrets: &Secrets) -> Document {
-        Document {
-            kind: Kind::Secret,
-            tenant: String::new(),
-            id: ID.to_owned(),
-            version: 1,
-            state: "kept".to_owned(),
-            created_at: self.base.now(),
-            due_at: None,
-            retain_until: None,
-            body: body_of(secrets, self.base.store.sealing_key()),
-        }
+        let body = body_of(secrets, self.base.store.sealing_key());
+        Document::new(Kind::Secret, ID, "kept", self.base.now(), body)
     }
 
     /// Takes the secrets that were written, or those of a concurrent writer that was faster.

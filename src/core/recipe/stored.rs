@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Recipe, RecipeId};
-use crate::core::document::{Document, Kind};
+use crate::core::document::{self, Document, Kind};
 use crate::core::time::{after, between, signed};
 
 /// How often a gateway that uses a recipe writes that down.
@@ -123,16 +123,11 @@ impl Remembered {
             known_since: self.known_since.as_microsecond(),
             keep_ms: i64::try_from(self.keep.as_millis()).unwrap_or(i64::MAX),
         };
+        let (id, body) = (name_of(&self.recipe.tool, self.id), document::body(&body));
         Document {
-            kind: Kind::Recipe,
-            tenant: String::new(),
-            id: name_of(&self.recipe.tool, self.id),
             version: self.version,
-            state: state.to_owned(),
-            created_at: self.created_at,
-            due_at: None,
             retain_until,
-            body: serde_json::to_vec(&body).unwrap_or_default().into(),
+            ..Document::new(Kind::Recipe, &id, state, self.created_at, body)
         }
     }
 

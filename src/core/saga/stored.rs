@@ -71,16 +71,14 @@ impl Saga {
             updated_at: self.updated_at.as_microsecond(),
             events: self.events.iter().map(line).collect(),
         };
+        let (id, state) = (&self.id.id, self.state().as_str());
+        let body = document::body(&body);
         Document {
-            kind: Kind::Saga,
             tenant: self.id.tenant.clone(),
-            id: self.id.id.clone(),
             version: self.version,
-            state: self.state().as_str().to_owned(),
-            created_at: self.created_at,
             due_at: self.work.due.at(),
             retain_until: self.retain_until,
-            body: document::body(&body),
+            ..Document::new(Kind::Saga, id, state, self.created_at, body)
         }
     }
 

@@ -12,10 +12,11 @@ use super::collect::Collected;
 use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::caller::Caller;
-use crate::core::document::{Document, Kind as DocumentKind};
+use crate::core::document::{self, Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{Act, Case, Listed, Terms};
 use crate::core::reconcile::{Anomaly, Window};
 use crate::core::time::after;
+use crate::core::words::words;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::store::{self, DocumentQuery, Put};
 
@@ -24,25 +25,17 @@ const SOME: usize = 20;
 /// The actor of a scheduled run.
 pub(super) const SCHEDULE: &str = "schedule";
 
-/// The state of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RunState {
-    /// The run is under way, or its gateway has ended in the middle.
-    #[default]
-    Running,
-    Done,
-    /// Sources and ledger could not be compared as a whole, so nothing was done about anomalies.
-    Failed,
-}
-
-impl RunState {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Done => "done",
-            Self::Failed => "failed",
-        }
+words! {
+    /// The state of a run.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum RunState {
+        /// The run is under way, or its gateway has ended in the middle.
+        #[default]
+        Running = "running",
+        Done = "done",
+        /// Sources and ledger could not be compared as a whole, so nothing was done about anomalies.
+        Failed = "failed",
     }
 }
 
@@ -99,11 +92,6 @@ pub(super) struct Progress {
     pub(super) until: Option<i64>,
     /// The newest run.
     pub(super) run: String,
-}
-
-/// A value as JSON. The values of this room can always be written as JSON.
-pub(super) fn json_of<T: Serialize>(value: &T) -> bytes::Bytes {
-    serde_json::to_vec(value).unwrap_or_default().into()
 }
 
 impl Progress {
@@ -216,17 +204,12 @@ impl Reconciler {
     ) -> Result<(), store::Error> {
         let started_at =
             Timestamp::from_microsecond(report.started_at).unwrap_or_else(|_| self.base.now());
+        // Reports are listed by their state, which is the name of the reconciliation.
+        let (id, state, body) = (&report.run, &of.name, document::body(report));
         let mut document = Document {
-            kind: DocumentKind::Report,
-            tenant: String::new(),
-            id: report.run.clone(),
             version,
-            // Reports are listed by this.
-            state: of.name.clone(),
-            created_at: started_at,
-            due_at: None,
             retain_until: Some(after(self.base.now(), of.retention)),
-            body: json_of(report),
+            ..Document::new(DocumentKind::Report, id, state, started_at, body)
         };
         let put = self.base.store.put_document(&document).await?;
         // A run that failed has not written the first version.

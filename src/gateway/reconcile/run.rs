@@ -6,13 +6,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use super::report::{self, Progress, Report, RunState, json_of};
+use super::report::{self, Progress, Report, RunState};
 use super::service::Reconciler;
 use super::settings::Reconciliation;
 use crate::core::actor::Actor;
 use crate::core::audit::{Act, Deed, Outcome, Target};
 use crate::core::caller::Caller;
-use crate::core::document::{Document, Kind as DocumentKind};
+use crate::core::document::{self, Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
 use crate::core::time::{after, before, signed};
 use crate::crash;
@@ -75,16 +75,12 @@ impl Reconciler {
             Some(found) => self.progress_of(found)?,
         };
         progress.run = new_run_id();
+        let created_at = found.as_ref().map_or(now, |found| found.created_at);
+        let (kind, body) = (DocumentKind::Reconciliation, document::body(&progress));
         let mut document = Document {
-            kind: DocumentKind::Reconciliation,
-            tenant: String::new(),
-            id: of.name.clone(),
             version: found.as_ref().map_or(0, |found| found.version) + 1,
-            state: "running".into(),
-            created_at: found.as_ref().map_or(now, |found| found.created_at),
             due_at: now.checked_add(TAKEN).ok(),
-            retain_until: None,
-            body: json_of(&progress),
+            ..Document::new(kind, &of.name, "running", created_at, body)
         };
         // The gateway that writes this makes the run.
         if let Put::Lost(_) = store.put_document(&document).await? {
@@ -108,7 +104,7 @@ impl Reconciler {
         document.version += 1;
         document.state = "waiting".into();
         document.due_at = Some(next);
-        document.body = json_of(&progress);
+        document.body = document::body(&progress);
         // This fails if the run took too long: then another gateway has taken it, and goes on from there.
         drop(store.put_document(&document).await?);
         Ok(true)

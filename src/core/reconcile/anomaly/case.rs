@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::listed::{Act, Listed, Showing, State, adoptable};
-use crate::core::document::{Document, Kind as DocumentKind};
+use crate::core::document::{self, Document, Kind as DocumentKind};
 use crate::core::key::Pointer;
 use crate::core::reconcile::{Anomaly, Doubt, Kind};
 use crate::core::record::CallId;
@@ -204,16 +204,13 @@ impl Case {
             error: self.error.clone(),
             is_taken: self.work.due.is_taken(),
         };
+        let (id, state) = (&self.listed.id, self.state.as_str());
+        let body = document::body(&body);
         Document {
-            kind: DocumentKind::Anomaly,
-            tenant: String::new(),
-            id: self.listed.id.clone(),
             version: self.version,
-            state: self.state.as_str().to_owned(),
-            created_at: self.created_at,
             due_at: self.work.due.at(),
             retain_until: self.retain_until,
-            body: serde_json::to_vec(&body).unwrap_or_default().into(),
+            ..Document::new(DocumentKind::Anomaly, id, state, self.created_at, body)
         }
     }
 
