@@ -3,8 +3,6 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-
 use super::service::Reconciler;
 use crate::core::audit::{Act, Target};
 use crate::core::caller::Caller;
@@ -15,45 +13,15 @@ use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::transition::ROUNDS;
 use crate::store::{DocumentQuery, Put};
 
-/// An anomaly as it is now.
-#[derive(Debug, Clone)]
-pub struct Shown {
-    pub reconciliation: String,
-    /// The newest run that has found it.
-    pub run: String,
-    /// When a run found it for the first time.
-    pub found_at: Timestamp,
-    pub listed: Listed,
-    /// The acts that a person may ask for.
-    pub requests: Vec<Request>,
-}
-
-impl From<Case> for Shown {
-    fn from(case: Case) -> Self {
-        Self {
-            reconciliation: case.reconciliation.clone(),
-            run: case.run.clone(),
-            found_at: case.created_at,
-            requests: case.requests(),
-            listed: case.listed_now(false),
-        }
-    }
-}
-
 impl Reconciler {
     /// An anomaly of a reconciliation.
     ///
     /// # Errors
     /// The caller is no administrator, the anomaly does not exist, or the store does not answer.
-    pub async fn find_anomaly(
-        &self,
-        caller: &Caller,
-        name: &str,
-        id: &str,
-    ) -> Result<Shown, Error> {
+    pub async fn find_anomaly(&self, caller: &Caller, name: &str, id: &str) -> Result<Case, Error> {
         must_be_admin(caller)?;
         self.reconciliation(name)?;
-        Ok(self.anomaly(name, id).await?.into())
+        self.anomaly(name, id).await
     }
 
     /// The newest anomalies of all runs that are neither done nor ignored, and whether more exist.
@@ -64,7 +32,7 @@ impl Reconciler {
         &self,
         caller: &Caller,
         limit: u32,
-    ) -> Result<(Vec<Shown>, bool), Error> {
+    ) -> Result<(Vec<Case>, bool), Error> {
         must_be_admin(caller)?;
         let (mut found, mut has_more) = (Vec::new(), false);
         for state in State::UNSETTLED {
@@ -77,7 +45,7 @@ impl Reconciler {
         found.sort_by_key(|case| Reverse((case.created_at, case.listed.id.clone())));
         has_more |= found.len() > limit as usize;
         found.truncate(limit as usize);
-        Ok((found.into_iter().map(Shown::from).collect(), has_more))
+        Ok((found, has_more))
     }
 
     async fn anomaly(&self, name: &str, id: &str) -> Result<Case, Error> {

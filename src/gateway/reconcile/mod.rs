@@ -16,7 +16,6 @@ mod run; // scheduled runs, and runs that an operator asks for
 mod service; // the service that all of these files extend
 mod settings; // the configured reconciliations
 
-pub use self::anomalies::Shown;
 pub use self::anomaly_worker::AnomalyWorker;
 pub use self::report::{Overview, Report, RunState};
 pub use self::run::Period;

@@ -7,8 +7,7 @@ use super::address;
 use super::context::{Context, Field};
 use super::page::Screen;
 use super::words::{call, fact, moment, state, text, when};
-use crate::core::reconcile::anomaly::Request;
-use crate::gateway::reconcile::Shown;
+use crate::core::reconcile::anomaly::{Case, Request};
 
 /// The address of an anomaly's page.
 pub(super) fn to(reconciliation: &str, id: &str) -> String {
@@ -19,22 +18,22 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     let (name, id) = (context.asked.text("name"), context.asked.text("id"));
     let reconciler = &context.gateway().reconciler;
     let found = reconciler.find_anomaly(context.caller(), name, id).await?;
-    let (kind, state) = (found.listed.kind, found.listed.state);
+    let (kind, state) = (found.listed.kind, found.state);
     let title = format!("Anomaly: {kind}, {}", state.as_str());
     let body = html! { (about(&found, context)) (acts(&found, context)) };
     Ok(Screen::new("reconciliations", title, body))
 }
 
 /// The facts about an anomaly.
-pub(super) fn about(found: &Shown, context: &Context) -> Markup {
+pub(super) fn about(found: &Case, context: &Context) -> Markup {
     let listed = &found.listed;
     let run = [("name", found.reconciliation.as_str()), ("run", &found.run)];
     let made = listed.made_at.map(|at| moment(at, context.now));
     html! {
-        p { (state(listed.state.as_str())) " " b { (listed.kind.as_str()) } " " (text(&listed.detail)) }
-        @if let Some(why) = &listed.error { p.failed { (text(why)) } }
+        p { (state(found.state.as_str())) " " b { (listed.kind.as_str()) } " " (text(&listed.detail)) }
+        @if let Some(why) = &found.error { p.failed { (text(why)) } }
         dl {
-            (fact("Found", when(found.found_at, context.now)))
+            (fact("Found", when(found.created_at, context.now)))
             (fact("Effect made", made.unwrap_or_default()))
             @for (pointer, value) in &listed.shown { (fact_of(pointer, &value.to_string())) }
             (fact("Effect", html! { code { (text(&listed.effect)) } }))
@@ -59,14 +58,14 @@ fn fact_of(pointer: &str, value: &str) -> Markup {
 }
 
 /// The acts that a person may ask for.
-pub(super) fn acts(found: &Shown, context: &Context) -> Markup {
+pub(super) fn acts(found: &Case, context: &Context) -> Markup {
     let of = [
         ("name", found.reconciliation.as_str()),
         ("id", &found.listed.id),
     ];
     context.acts(&html! {
-        @for request in &found.requests {
-            @let (what, about) = words(*request);
+        @for request in found.requests() {
+            @let (what, about) = words(request);
             (context.act(&address::to(&["anomaly", request.as_str()], &of), what, about, &[Field::Reason]))
         }
     })
