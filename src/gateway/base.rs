@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::clock::{self, Clock};
-use super::error::{Error, must_be_admin, unavailable};
+use super::error::{Error, must_be_admin, tenant_to_list, unavailable};
 use super::lock::lock;
 use super::measured::Measured;
 use super::places::{Owner, Place, Places};
@@ -328,11 +328,44 @@ impl Base {
         Ok((self.readable("documents", Ok(found))?, next))
     }
 
+    /// The documents that a caller asks for, and the position of the next page. `word`: the state of a filter's value.
+    ///
+    /// # Errors
+    /// The caller may not read this tenant's calls, or the store does not answer.
+    pub(super) async fn list_documents<F: Copy>(
+        &self,
+        kind: Kind,
+        caller: &Caller,
+        query: &Query<Option<F>>,
+        word: fn(F) -> &'static str,
+    ) -> Result<(Vec<Document>, Option<Position>), Error> {
+        let query = DocumentQuery {
+            kind,
+            tenant: tenant_to_list(caller, query.tenant.as_ref())?,
+            state: query.filter.map(|value| word(value).to_owned()),
+            before: query.before,
+            limit: query.limit,
+        };
+        let found = self.store.documents(&query).await;
+        self.readable_page(found).map_err(unavailable)
+    }
+
     /// Whether this unreadable id was not logged before. Remembers it as logged.
     pub(super) fn is_not_logged_yet(&self, id: &str) -> bool {
         let mut logged = lock(&self.unreadable);
         logged.len() < MAX_UNREADABLE && logged.insert(id.to_owned())
     }
+}
+
+/// A question about a list, newest first, page after page.
+#[derive(Debug, Clone)]
+pub struct Query<F> {
+    /// `None`: the caller's own tenant, or every tenant for an administrator.
+    pub tenant: Option<String>,
+    pub filter: F,
+    /// Only items before this position.
+    pub before: Option<Position>,
+    pub limit: u32,
 }
 
 /// Tells one client that tools or tokens have changed.

@@ -33,25 +33,25 @@ mod webhook; // telling a system outside
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use tokio::sync::Mutex;
 
-pub use self::base::{Base, Heard, Limits, ToolChanges};
+pub use self::base::{Base, Heard, Limits, Query, ToolChanges};
 pub use self::calls::{Answer, Answers, Patience, Preview, Request, Stored, ToolRequest, Would};
-use self::calls::{
-    Claimer, Duplicates, Engine, LargeRequests, Preparer, ResultMemory, Sender, SharedRuns,
-};
+use self::calls::{Claimer, Duplicates, Engine, LargeRequests, ResultMemory, Sender, SharedRuns};
 pub use self::calls::{identify, probe_url};
 pub use self::clock::local_time;
 pub use self::error::{Differs, Error, ErrorKind, Reused};
 pub use self::ids::{jitter, new_instance};
 pub use self::operator::{
-    AuditQuery, CallAct, DryRun, Line, LineOf, Many, Query, Replay, Report, Reports, SessionQuery,
-    Totals,
+    CallAct, DryRun, Line, LineOf, Many, Replay, Report, Reports, SessionFilter, Totals,
 };
 use self::operator::{Ledger, Operator, Sessions};
 use self::pauses::Pauses;
 pub use self::pauses::{ToolNow, ToolState};
 use self::places::{Lines, Places};
+use self::proxies::hosts;
 pub use self::proxies::{Asked, Entry, Proxies, Through};
 pub use self::recipes::Error as RecipesError;
 use self::recipes::Recipes;
@@ -60,7 +60,7 @@ pub use self::recovery::AFTER_LOSS;
 use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
 use self::refusals::Refusals;
 pub use self::refusals::TokenRefused;
-pub use self::sagas::{SagaAct, SagaAt, SagaQuery};
+pub use self::sagas::{SagaAct, SagaAt};
 use self::sagas::{SagaRegistry, SagaWorker, Sagas};
 use self::samples::Samples;
 pub use self::samples::{Rates, SAMPLE_EVERY};
@@ -171,18 +171,14 @@ impl Gateway {
             listening: Places::new(max_running),
         });
         let waiting = Places::new(base.limits.max_waiting);
-        let large = Arc::new(LargeRequests::new());
+
         let memory = Arc::new(ResultMemory {
             budget: base.limits.memory.clone(),
             max_result: downstream.max_result(),
         });
         let engine = Arc::new(Engine {
-            prepare: Preparer {
-                base: base.clone(),
-                recipes: recipes.clone(),
-                secrets: secrets.clone(),
-                large: large.clone(),
-            },
+            recipes: recipes.clone(),
+            secrets: secrets.clone(),
             claims,
             sender: sender.clone(),
             lost: lost.clone(),
@@ -194,7 +190,7 @@ impl Gateway {
             waiting,
             lines: Lines::default(),
             memory: memory.clone(),
-            large,
+            large: LargeRequests::new(),
             base: base.clone(),
         });
         let notifier = Arc::new(Notifier {
@@ -239,20 +235,29 @@ impl Gateway {
         Self {
             rechecks,
             operator,
-            loss: Arc::new(LossAcceptance::new(base.clone(), secrets.clone(), registry)),
+            loss: Arc::new(LossAcceptance {
+                base: base.clone(),
+                secrets: secrets.clone(),
+                sagas: registry,
+                accepting: Mutex::default(),
+            }),
             reconciler: Arc::new(Reconciler::new(anomalies.clone())),
             anomalies,
-            sessions: Arc::new(Sessions::new(base.clone())),
-            sign_ins: SignIns::new(base.clone(), secrets),
+            sessions: Arc::new(Sessions { base: base.clone() }),
+            sign_ins: SignIns {
+                base: base.clone(),
+                secrets,
+            },
             watches: Watches::new(base.clone()),
             samples: Samples::new(base.clone()),
             refusals: Refusals::new(metrics),
-            proxies: Proxies::new(
-                base.clone(),
-                engine.clone(),
-                downstream.clone(),
-                pauses.clone(),
-            ),
+            proxies: Proxies {
+                hosts: ArcSwap::from_pointee(hosts(&base.tools())),
+                base: base.clone(),
+                engine: engine.clone(),
+                downstream: downstream.clone(),
+                pauses: pauses.clone(),
+            },
             upstreams: Upstreams::new(
                 base.clone(),
                 downstream.clone(),

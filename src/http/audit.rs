@@ -12,7 +12,7 @@ use super::read::{On, QueryOf, cursor, limit, named_tenant, one_of};
 use crate::core::audit::{Audited, Deed, Target};
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
-use crate::gateway::AuditQuery;
+use crate::gateway::Query;
 
 /// Which acts.
 #[derive(Deserialize, IntoParams)]
@@ -44,9 +44,9 @@ pub(super) struct PageView<'a> {
 /// `GET /v1/audit`
 pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
-    let query = AuditQuery {
+    let query = Query {
         tenant: named_tenant(asked.tenant)?,
-        deed: one_of("act", &Deed::ALL, Deed::as_str, asked.act)?,
+        filter: one_of("act", &Deed::ALL, Deed::as_str, asked.act)?,
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };

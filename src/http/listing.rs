@@ -80,11 +80,11 @@ pub(super) struct Parameters {
 ///
 /// # Errors
 /// A parameter is unknown, or its value cannot be read.
-pub(super) fn read_query(parameters: &str) -> Result<Query, Problem> {
+pub(super) fn read_query(parameters: &str) -> Result<Query<Filter>, Problem> {
     read(query(parameters)?)
 }
 
-fn read(asked: Parameters) -> Result<Query, Problem> {
+fn read(asked: Parameters) -> Result<Query<Filter>, Problem> {
     let state = one_of("state", &STATES, |word| word, asked.state)?;
     let at_least = |text: &str| text.parse::<u32>().ok();
     Ok(Query {
@@ -136,7 +136,11 @@ pub(super) fn view(listed: &Listed) -> CallView<'_> {
 ///
 /// Each page is read once the page before it is sent, so at most one page is in memory. If the store
 /// fails midway, the response breaks off, and the client sees that it is incomplete.
-async fn stream_lines(http: Http, caller: Caller, query: Query) -> Result<Response, Problem> {
+async fn stream_lines(
+    http: Http,
+    caller: Caller,
+    query: Query<Filter>,
+) -> Result<Response, Problem> {
     let place = http.gateway.ledger.place_to_export(&caller)?;
     let query = Query {
         limit: STREAMED_AT_ONCE,

@@ -16,7 +16,7 @@ use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{Saga, SagaId, State as SagaState, Trouble};
-use crate::gateway::{SagaAct, SagaAt, SagaQuery};
+use crate::gateway::{Query, SagaAct, SagaAt};
 
 /// Which sagas.
 #[derive(Deserialize, IntoParams)]
@@ -47,9 +47,9 @@ pub(super) struct PageView<'a> {
 pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
     let state = one_of("state", &SagaState::ALL, SagaState::as_str, asked.state)?;
-    let query = SagaQuery {
+    let query = Query {
         tenant: named_tenant(asked.tenant)?,
-        state,
+        filter: state,
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };

@@ -14,7 +14,7 @@ use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
 use crate::core::record::CallId;
 use crate::core::session::{Lock, Session, SessionId};
-use crate::gateway::SessionQuery;
+use crate::gateway::{Query, SessionFilter};
 
 /// Which sessions; all that is named must hold.
 #[derive(Deserialize, IntoParams)]
@@ -60,10 +60,9 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
         let why = "name frozen=true or locked=true: there is no list of all sessions";
         return Err(Problem::invalid_request(why));
     }
-    let query = SessionQuery {
+    let query = Query {
         tenant: named_tenant(asked.tenant)?,
-        frozen,
-        locked,
+        filter: SessionFilter { frozen, locked },
         before: cursor(asked.cursor, Position::from_cursor)?,
         limit: limit(asked.limit, LIMITS.0)?,
     };

@@ -6,7 +6,7 @@ use oncegate::core::position::Position;
 use oncegate::core::record::{CallId, Content};
 use oncegate::core::session::SessionId;
 use oncegate::core::unknown::Resolution;
-use oncegate::gateway::{AuditQuery, CallAct, SessionQuery};
+use oncegate::gateway::{CallAct, Query, SessionFilter};
 use serde_json::json;
 
 use crate::contract::ME;
@@ -18,9 +18,9 @@ use crate::support::{Act, Answer, Tool, client, until};
 
 /// The acts of the audit, newest first.
 async fn acts(bare: &Bare) -> Vec<(Deed, String, Outcome)> {
-    let query = AuditQuery {
+    let query = Query {
         tenant: None,
-        deed: None,
+        filter: None,
         before: None,
         limit: 10,
     };
@@ -142,9 +142,8 @@ async fn an_act_that_is_refused_half_way_is_unknown() {
 
 /// The frozen sessions that the list finds.
 async fn listed(bare: &Bare) -> usize {
-    let query = SessionQuery {
-        frozen: true,
-        locked: false,
+    let query = Query {
+        filter: FROZEN,
         ..LOCKED
     };
     found(bare, &query).await.0.len()
@@ -206,17 +205,24 @@ async fn a_freeze_and_a_thaw_that_cross_leave_a_list_that_is_right() {
 }
 
 /// The ids of the sessions that a list finds, and the position of the next page.
-async fn found(bare: &Bare, query: &SessionQuery) -> (Vec<String>, Option<Position>) {
+async fn found(bare: &Bare, query: &Query<SessionFilter>) -> (Vec<String>, Option<Position>) {
     let ops = Caller::operator();
     let found = bare.gateway.sessions.list_sessions(&ops, query).await;
     let (found, next) = found.expect("an answer");
     (found.into_iter().map(|(id, _)| id.id).collect(), next)
 }
 
-const LOCKED: SessionQuery = SessionQuery {
+const FROZEN: SessionFilter = SessionFilter {
+    frozen: true,
+    locked: false,
+};
+
+const LOCKED: Query<SessionFilter> = Query {
     tenant: None,
-    frozen: false,
-    locked: true,
+    filter: SessionFilter {
+        frozen: false,
+        locked: true,
+    },
     before: None,
     limit: 500,
 };
@@ -236,9 +242,8 @@ async fn a_session_that_cannot_be_read_keeps_no_other_out_of_the_list() {
             .await
             .expect("frozen");
     }
-    let query = SessionQuery {
-        frozen: true,
-        locked: false,
+    let query = Query {
+        filter: FROZEN,
         ..LOCKED
     };
     assert_eq!(found(&bare, &query).await.0, ["B", "A"]);

@@ -11,10 +11,9 @@ use crate::core::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Placed};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record};
 use crate::core::redact;
-use crate::gateway::base::Base;
+use crate::gateway::base::{Base, Query};
 use crate::gateway::error::{Error, ErrorKind, tenant_to_list, unavailable};
 use crate::gateway::lock::lock;
-use crate::store::DocumentQuery;
 
 /// Most entries of a call's history in one answer: the newest.
 pub(in crate::gateway) const MAX_ENTRIES: u32 = 500;
@@ -60,27 +59,6 @@ impl Drop for ExportPlace {
             taken.swap_remove(at);
         }
     }
-}
-
-/// A question to the ledger.
-#[derive(Debug, Clone, Default)]
-pub struct Query {
-    /// The tenant of the calls; `None`: the caller's own, or every tenant for an administrator.
-    pub tenant: Option<String>,
-    pub filter: Filter,
-    /// Only calls before this position.
-    pub before: Option<Position>,
-    pub limit: u32,
-}
-
-/// A question about acts of persons.
-#[derive(Debug, Clone)]
-pub struct AuditQuery {
-    /// The tenant of the targets; as in [`Query`].
-    pub tenant: Option<String>,
-    pub deed: Option<Deed>,
-    pub before: Option<Position>,
-    pub limit: u32,
 }
 
 /// Answers questions about calls, and about what persons have done.
@@ -148,7 +126,11 @@ impl Ledger {
     ///
     /// # Errors
     /// The caller may not read these calls, or the store does not answer.
-    pub async fn list_calls(&self, caller: &Caller, query: &Query) -> Result<Page<Listed>, Error> {
+    pub async fn list_calls(
+        &self,
+        caller: &Caller,
+        query: &Query<Filter>,
+    ) -> Result<Page<Listed>, Error> {
         let tenants = match tenant_to_list(caller, query.tenant.as_ref())? {
             Some(tenant) => vec![tenant],
             None => self.base.store.tenants().await.map_err(unavailable)?,
@@ -205,17 +187,12 @@ impl Ledger {
     pub async fn list_acts(
         &self,
         caller: &Caller,
-        query: &AuditQuery,
+        query: &Query<Option<Deed>>,
     ) -> Result<(Vec<Audited>, Option<Position>), Error> {
-        let query = DocumentQuery {
-            kind: Kind::Act,
-            tenant: tenant_to_list(caller, query.tenant.as_ref())?,
-            state: query.deed.map(|deed| deed.as_str().to_owned()),
-            before: query.before,
-            limit: query.limit,
-        };
-        let found = self.base.store.documents(&query).await;
-        let (found, next) = self.base.readable_page(found).map_err(unavailable)?;
+        let found = self
+            .base
+            .list_documents(Kind::Act, caller, query, Deed::as_str);
+        let (found, next) = found.await?;
         let read = |document: &Document| {
             let read = Audited::from_document(document);
             read.inspect_err(|why| tracing::error!(act = document.id, why, "an act cannot be read"))

@@ -11,9 +11,8 @@ mod verify; // replay a stored result, and compare it with a fresh one
 pub use self::calls::CallAct;
 pub(super) use self::calls::Operator;
 pub(super) use self::ledger::Ledger;
-pub use self::ledger::{AuditQuery, Query};
 pub use self::report::{Line, LineOf, Report, Reports, Totals};
-pub use self::sessions::SessionQuery;
+pub use self::sessions::SessionFilter;
 pub(super) use self::sessions::Sessions;
 pub use self::targets::{DryRun, Many};
 pub use self::verify::Replay;

@@ -15,20 +15,16 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
 use crate::gateway::audit;
-use crate::gateway::base::Base;
+use crate::gateway::base::{Base, Query};
 use crate::gateway::error::{Error, ErrorKind, tenant_to_list, unavailable};
 use crate::gateway::transition::{self, Moved, OnConflict, ROUNDS};
 use crate::store::{self, DocumentQuery, Put};
 
-/// A question about sessions that are frozen or locked.
-#[derive(Debug, Clone)]
-pub struct SessionQuery {
-    /// `None`: the caller's own tenant, or every tenant for an administrator.
-    pub tenant: Option<String>,
+/// Which sessions a list has: those that are frozen, or locked, or both.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionFilter {
     pub frozen: bool,
     pub locked: bool,
-    pub before: Option<Position>,
-    pub limit: u32,
 }
 
 /// A session that a list found, and its position in the list.
@@ -41,14 +37,10 @@ struct Place {
 
 /// The acts of persons on sessions.
 pub struct Sessions {
-    base: Arc<Base>,
+    pub(in crate::gateway) base: Arc<Base>,
 }
 
 impl Sessions {
-    pub(in crate::gateway) fn new(base: Arc<Base>) -> Self {
-        Self { base }
-    }
-
     /// The state of a session.
     ///
     /// # Errors
@@ -176,10 +168,10 @@ impl Sessions {
     pub async fn list_sessions(
         &self,
         caller: &Caller,
-        query: &SessionQuery,
+        query: &Query<SessionFilter>,
     ) -> Result<(Vec<(SessionId, Session)>, Option<Position>), Error> {
         let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
-        let (listed, mut next) = if query.frozen {
+        let (listed, mut next) = if query.filter.frozen {
             self.marked_sessions(tenant, query).await
         } else {
             self.sessions_of_calls(tenant, query).await
@@ -199,7 +191,7 @@ impl Sessions {
             // A session is found once for each of its calls, and at most one of them has the lock.
             let is_asked_for = match holder {
                 Some(call_id) => lock.is_some_and(|lock| lock.call_id == call_id),
-                None => !query.locked || lock.is_some(),
+                None => !query.filter.locked || lock.is_some(),
             };
             if is_asked_for {
                 bytes += session.size();
@@ -217,7 +209,7 @@ impl Sessions {
     async fn marked_sessions(
         &self,
         tenant: Option<String>,
-        query: &SessionQuery,
+        query: &Query<SessionFilter>,
     ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
         let query = DocumentQuery {
             tenant,
@@ -241,7 +233,7 @@ impl Sessions {
     async fn sessions_of_calls(
         &self,
         tenant: Option<String>,
-        query: &SessionQuery,
+        query: &Query<SessionFilter>,
     ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
         // An unknown call that is sent again between the first two reads runs by then; the third read finds it.
         const READ: [&str; 3] = ["running", "unknown", "running"];

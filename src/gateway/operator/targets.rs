@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::calls::{CallAct, Operator};
-use super::ledger::Query;
 use crate::core::audit::{Act, Deed, Target};
 use crate::core::call::Event;
 use crate::core::caller::Caller;
@@ -12,8 +11,9 @@ use crate::core::many::{Mark, SAMPLE, Summary, name_of_saga};
 use crate::core::record::{CallId, Content, Record};
 use crate::core::saga::{self, Saga, SagaId};
 use crate::core::unknown::Resolution;
+use crate::gateway::base::Query;
 use crate::gateway::error::{Error, ErrorKind};
-use crate::gateway::sagas::{SagaAct, SagaQuery};
+use crate::gateway::sagas::SagaAct;
 use crate::gateway::transition;
 
 /// An act on all calls or sagas that a filter finds.
@@ -155,9 +155,9 @@ impl Operator {
         caller: Caller,
         many: Arc<Many<SagaAct>>,
     ) -> Result<Targets<SagaId, Saga>, Error> {
-        let mut query = SagaQuery {
+        let mut query = Query {
             tenant: many.tenant.clone(),
-            state: Some(saga::State::Stuck),
+            filter: Some(saga::State::Stuck),
             before: None,
             limit: LIMITS.1,
         };

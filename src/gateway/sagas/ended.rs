@@ -18,20 +18,10 @@ use crate::core::saga::{self, Event, Phase, Saga, SagaId};
 use crate::core::undo;
 use crate::crash;
 use crate::gateway::audit::{self, Steps};
-use crate::gateway::base::Base;
-use crate::gateway::error::{Error, ErrorKind, of_store, tenant_to_list, unavailable};
+use crate::gateway::base::{Base, Query};
+use crate::gateway::error::{Error, ErrorKind, of_store, unavailable};
 use crate::gateway::transition::Moved;
-use crate::store::{self, DocumentQuery};
-
-/// A query for sagas.
-#[derive(Debug, Clone)]
-pub struct SagaQuery {
-    /// `None`: the caller's own tenant, or every tenant for an administrator.
-    pub tenant: Option<String>,
-    pub state: Option<saga::State>,
-    pub before: Option<Position>,
-    pub limit: u32,
-}
+use crate::store;
 
 /// What a person does to a stuck saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,17 +77,10 @@ impl Sagas {
     pub async fn list_sagas(
         &self,
         caller: &Caller,
-        query: &SagaQuery,
+        query: &Query<Option<saga::State>>,
     ) -> Result<(Vec<Saga>, Option<Position>), Error> {
-        let query = DocumentQuery {
-            kind: Kind::Saga,
-            tenant: tenant_to_list(caller, query.tenant.as_ref())?,
-            state: query.state.map(|state| state.as_str().to_owned()),
-            before: query.before,
-            limit: query.limit,
-        };
-        let found = self.base.store.documents(&query).await;
-        let (found, next) = self.base.readable_page(found).map_err(unavailable)?;
+        let (base, word) = (&self.base, saga::State::as_str);
+        let (found, next) = base.list_documents(Kind::Saga, caller, query, word).await?;
         // An unreadable saga is left out, and logged.
         let sagas = found.iter().filter_map(|document| readable(document).ok());
         Ok((sagas.collect(), next))

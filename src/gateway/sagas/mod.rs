@@ -8,8 +8,8 @@ mod registry; // stored sagas, and the one way to change them
 mod undo; // undoes the calls of a saga
 mod worker; // works on due sagas
 
+pub use self::ended::SagaAct;
 pub(super) use self::ended::Sagas;
-pub use self::ended::{SagaAct, SagaQuery};
 pub use self::members::SagaAt;
 pub(super) use self::registry::SagaRegistry;
 pub(super) use self::worker::SagaWorker;

@@ -9,14 +9,14 @@ use super::words::{self, choice, state, text, when};
 use super::{address, anomaly};
 use crate::core::audit::{Audited, Deed, Target};
 use crate::core::record::CallId;
-use crate::gateway::AuditQuery;
+use crate::gateway::Query;
 
 pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     let word = context.asked.text("act");
     let deed = Deed::ALL.into_iter().find(|deed| deed.as_str() == word);
-    let query = AuditQuery {
+    let query = Query {
         tenant: context.named_tenant()?,
-        deed,
+        filter: deed,
         before: context.before()?,
         limit: context.limit()?,
     };

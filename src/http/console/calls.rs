@@ -70,7 +70,10 @@ pub(super) async fn newest(
 }
 
 /// The calls that a query names, newest first, without their texts.
-pub(super) async fn list(context: &Context, mut query: Query) -> Result<Page<Listed>, Problem> {
+pub(super) async fn list(
+    context: &Context,
+    mut query: Query<Filter>,
+) -> Result<Page<Listed>, Problem> {
     query.filter.is_brief = true;
     let ledger = &context.gateway().ledger;
     Ok(ledger.list_calls(context.caller(), &query).await?)

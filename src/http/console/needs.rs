@@ -9,7 +9,7 @@ use super::words::{self, fact, moment, text, when};
 use super::{address, anomaly, call, calls, saga, session, tools};
 use crate::core::ledger::Listed;
 use crate::core::saga::State as SagaState;
-use crate::gateway::{ErrorKind, LOST_DATA, Query, Reason, SagaQuery, SessionQuery, ToolNow};
+use crate::gateway::{ErrorKind, LOST_DATA, Query, Reason, SessionFilter, ToolNow};
 
 /// The newest unknown calls are read in at most `LOOKS` pages of this size.
 const LOOKED_AT: u32 = 200;
@@ -175,9 +175,9 @@ fn held_call(listed: &Listed, context: &Context) -> Markup {
 
 /// Sagas that cannot go on.
 async fn stuck(context: &Context) -> Result<Markup, Problem> {
-    let query = SagaQuery {
+    let query = Query {
         tenant: None,
-        state: Some(SagaState::Stuck),
+        filter: Some(SagaState::Stuck),
         before: None,
         limit: EACH,
     };
@@ -276,10 +276,12 @@ fn stopped(tool: &ToolNow, context: &Context) -> Option<Markup> {
 
 /// Sessions that a person has frozen, and not thawed.
 async fn frozen(context: &Context) -> Result<Markup, Problem> {
-    let query = SessionQuery {
+    let query = Query {
         tenant: None,
-        frozen: true,
-        locked: false,
+        filter: SessionFilter {
+            frozen: true,
+            locked: false,
+        },
         before: None,
         limit: EACH,
     };

@@ -10,13 +10,13 @@ use super::words::{self, choice, fact, history, state, text, when};
 use super::{address, many};
 use crate::core::many::Mark;
 use crate::core::saga::{Phase, Saga, SagaId, State};
-use crate::gateway::{SagaAt, SagaQuery};
+use crate::gateway::{Query, SagaAt};
 
 pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
     let word = context.asked.text("state");
-    let query = SagaQuery {
+    let query = Query {
         tenant: context.named_tenant()?,
-        state: State::ALL.into_iter().find(|state| state.as_str() == word),
+        filter: State::ALL.into_iter().find(|state| state.as_str() == word),
         before: context.before()?,
         limit: context.limit()?,
     };

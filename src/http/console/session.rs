@@ -14,7 +14,7 @@ use crate::core::position::Position;
 use crate::core::session::{Session, SessionId};
 use crate::core::time::{before, signed};
 use crate::core::tool::{Budget, Per};
-use crate::gateway::SessionQuery;
+use crate::gateway::{Query, SessionFilter};
 
 /// Newest calls of a session that its page shows.
 const NEWEST: u32 = 20;
@@ -36,10 +36,12 @@ pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
 
 /// The sessions that are frozen, or those that are locked. Each list has a cursor of its own.
 async fn part(context: &Context, which: &str, title: &str) -> Result<Markup, Problem> {
-    let query = SessionQuery {
+    let query = Query {
         tenant: context.named_tenant()?,
-        frozen: which == "frozen",
-        locked: which == "locked",
+        filter: SessionFilter {
+            frozen: which == "frozen",
+            locked: which == "locked",
+        },
         before: cursor(context.asked.owned(which), Position::from_cursor)?,
         limit: context.limit()?,
     };
