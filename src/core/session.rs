@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::json::canonical;
 use super::key::{self, GroupKey, Pointer, Source};
+use super::mcp::round;
 use super::record::{CallId, Entry, Intent, Record, State};
 use super::secret::Secret;
 use super::time::between;
@@ -258,6 +259,8 @@ pub fn admission(
 }
 
 /// The near-duplicate group of these arguments; `None` if they have none of the fields.
+///
+/// A call that answers a round has none: the call that asked has it.
 pub fn similar_group(
     tool: &Tool,
     tenant: &str,
@@ -267,6 +270,9 @@ pub fn similar_group(
 ) -> Option<GroupKey> {
     let writes = tool.effect == Effect::Write;
     let similar = tool.similar.as_ref().filter(|_| writes)?;
+    if round::answered_by(args).is_some() {
+        return None;
+    }
     let found = |field: &Pointer| {
         let value = args.pointer(field.as_str())?;
         Some((field.as_str().to_owned(), value.clone()))

@@ -22,12 +22,12 @@ use crate::metrics::Door;
 
 /// Passes requests on to APIs, and makes calls of writes.
 pub struct Proxies {
-    base: Arc<Base>,
-    engine: Arc<Engine>,
-    downstream: Arc<Downstream>,
-    pauses: Arc<Pauses>,
+    pub(super) base: Arc<Base>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) downstream: Arc<Downstream>,
+    pub(super) pauses: Arc<Pauses>,
     /// The names of proxies, by the host name of requests.
-    hosts: ArcSwap<HashMap<String, String>>,
+    pub(super) hosts: ArcSwap<HashMap<String, String>>,
 }
 
 /// The answer to a request.
@@ -54,22 +54,6 @@ pub struct Asked {
 }
 
 impl Proxies {
-    pub(super) fn new(
-        base: Arc<Base>,
-        engine: Arc<Engine>,
-        downstream: Arc<Downstream>,
-        pauses: Arc<Pauses>,
-    ) -> Self {
-        let hosts = ArcSwap::from_pointee(hosts(&base.tools()));
-        Self {
-            base,
-            engine,
-            downstream,
-            pauses,
-            hosts,
-        }
-    }
-
     /// Reads the host names of the proxies again, after the tools were set.
     pub(super) fn renew(&self) {
         self.hosts.store(Arc::new(hosts(&self.base.tools())));
@@ -99,7 +83,7 @@ impl Proxies {
     /// # Errors
     /// The request is refused, or has no answer of the API that may be passed back.
     pub async fn serve(&self, caller: &Caller, name: &str, asked: Asked) -> Result<Through, Error> {
-        let at = self.engine.prepare.tool_for(caller, name)?;
+        let at = self.engine.tool_for(caller, name)?;
         let policy = at.tool.proxy.as_ref();
         let policy = policy.ok_or_else(|| ErrorKind::UnknownTool.alone())?;
         let message = &asked.message;
@@ -249,7 +233,7 @@ fn own_credentials(policy: &Policy, mut message: Message) -> (Message, String) {
     (message, lines.join("\n"))
 }
 
-fn hosts(tools: &Tools) -> HashMap<String, String> {
+pub(super) fn hosts(tools: &Tools) -> HashMap<String, String> {
     let host = |at: &Arc<ToolAt>| {
         let host = at.tool.proxy.as_ref()?.host.clone()?;
         Some((host, at.tool.name.clone()))

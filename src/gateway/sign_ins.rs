@@ -13,15 +13,11 @@ use crate::core::sign_in::{NONCE, SignIn};
 
 /// Seals and opens the sessions of persons.
 pub struct SignIns {
-    base: Arc<Base>,
-    secrets: Arc<KnownSecrets>,
+    pub(super) base: Arc<Base>,
+    pub(super) secrets: Arc<KnownSecrets>,
 }
 
 impl SignIns {
-    pub(super) fn new(base: Arc<Base>, secrets: Arc<KnownSecrets>) -> Self {
-        Self { base, secrets }
-    }
-
     /// Begins a session of the token with this SHA-256. Returns it with its cookie; `None`: it could not be sealed.
     ///
     /// Until the store's secret is known, only this gateway accepts the cookie.

@@ -116,11 +116,10 @@ impl Claimer {
             // 2. Which stored call is it?
             let found = holders.as_deref().unwrap_or_default();
             self.compare_with(&mut call, found).await?;
-            let meeting = self.meet(&call, found, knows_names, now)?;
-            let (met, gives_up) = (meeting.met, meeting.gives_up);
+            let (met, gives_up, intent) = self.meet(&call, found, knows_names, now)?;
 
             // 3. What does core decide?
-            let event = self.arrival_as(&call, meeting.intent, attempt);
+            let event = self.arrival_as(&call, intent, attempt);
             // An arrival is never illegal; if it were, nothing must run.
             let Ok(Next { change, action }) =
                 transition::ask(&at.tool, met.or(gives_up.first()), &event, now)
@@ -330,30 +329,26 @@ impl Claimer {
         now: Timestamp,
     ) -> Result<Meeting<'a>, ErrorKind> {
         let record = |place: usize| holders.get(place).map(|holder| &holder.record);
-        let mut meeting = Meeting {
-            met: None,
-            gives_up: Vec::new(),
-            intent: call.intent.clone(),
-        };
-        match call::meet(holders, &call.names, &call.intent, &call.prints, now) {
+        let mut intent = call.intent.clone();
+        let met = call::meet(holders, &call.names, &call.intent, &call.prints, now);
+        Ok(match met {
             Met::Expired(_) | Met::Free { .. } if !knows_names => {
                 return Err(ErrorKind::StoreUnavailable);
             }
             Met::Expired(old) => return Err(expired(call, record(old))),
-            Met::Call(place) => meeting.met = record(place),
+            Met::Call(place) => (record(place), Vec::new(), intent),
             Met::Free { instead_of, left } => {
-                let past = instead_of.into_iter().filter_map(record);
-                meeting.gives_up = past.cloned().collect();
                 if !left.is_empty() {
                     if let Some(retry_after) = self.recipes.names_settle_in(&call.at, now) {
                         return Err(ErrorKind::KeysSettle { retry_after });
                     }
-                    let intent = Arc::make_mut(&mut meeting.intent);
-                    intent.names.retain(|name| !left.contains(name));
+                    let names = &mut Arc::make_mut(&mut intent).names;
+                    names.retain(|name| !left.contains(name));
                 }
+                let past = instead_of.into_iter().filter_map(record);
+                (None, past.cloned().collect(), intent)
             }
-        }
-        Ok(meeting)
+        })
     }
 
     /// Writes down what an adopted call asked for, as its first request says. The rule is in `core::call`.
@@ -443,12 +438,6 @@ impl Claimer {
     }
 }
 
-/// The stored call that a request meets.
-struct Meeting<'a> {
-    /// The call that the request repeats.
-    met: Option<&'a Record>,
-    /// Calls past their window, whose names the request takes.
-    gives_up: Vec<Record>,
-    /// The intent as it would be claimed.
-    intent: Arc<Intent>,
-}
+/// The stored call that a request repeats, calls past their window whose names it takes, and its intent as it would be
+/// claimed.
+type Meeting<'a> = (Option<&'a Record>, Vec<Record>, Arc<Intent>);

@@ -15,7 +15,6 @@ use super::attempt::Sender;
 use super::claim::{ClaimOutcome, Claimer, Turn};
 use super::duplicates::Duplicates;
 use super::large::LargeRequests;
-use super::prepare::Preparer;
 use super::prepared::{Patience, PreparedCall, Request};
 use super::result_memory::{ResultMemory, move_in};
 use super::run::{Begun, Keep};
@@ -35,8 +34,10 @@ use crate::gateway::health::Permit;
 use crate::gateway::measured::work_on;
 use crate::gateway::pauses::Pauses;
 use crate::gateway::places::{Lines, Owner, Places};
+use crate::gateway::recipes::Recipes;
 use crate::gateway::recovery::LostCalls;
 use crate::gateway::sagas::SagaRegistry;
+use crate::gateway::secret::KnownSecrets;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
 use crate::metrics::ArrivalKind;
@@ -44,7 +45,8 @@ use crate::metrics::ArrivalKind;
 /// Runs calls, and answers from stored ones.
 pub struct Engine {
     pub(in crate::gateway) base: Arc<Base>,
-    pub(in crate::gateway) prepare: Preparer,
+    pub(in crate::gateway) recipes: Arc<Recipes>,
+    pub(in crate::gateway) secrets: Arc<KnownSecrets>,
     pub(in crate::gateway) claims: Arc<Claimer>,
     pub(in crate::gateway) sender: Arc<Sender>,
     pub(in crate::gateway) lost: Arc<LostCalls>,
@@ -58,7 +60,7 @@ pub struct Engine {
     pub(in crate::gateway) waiting: Places,
     pub(in crate::gateway) lines: Lines,
     pub memory: Arc<ResultMemory>,
-    pub large: Arc<LargeRequests>,
+    pub large: LargeRequests,
 }
 
 impl Engine {
@@ -79,7 +81,7 @@ impl Engine {
         let can_be_asked = request.client.can_answer.is_some();
         // A gateway that drains waits for the requests that were let in before.
         let let_in = self.base.tasks.token();
-        let at = self.prepare.at_for(caller, &request)?;
+        let at = self.at_for(caller, &request)?;
         span.is_for(&at.tool.name);
         let labels = [&at.tool.name, request.door.as_str()];
         self.base.metrics.requests.with_label_values(&labels).inc();
@@ -87,7 +89,7 @@ impl Engine {
         // The request becomes a call with a key, or is refused.
         let prepared = async {
             let request = self.with_answers(&at, caller, request).await?;
-            let prepared = self.prepare.prepare(at.clone(), caller, request, &span);
+            let prepared = self.prepare(at.clone(), caller, request, &span);
             prepared.await
         };
         let prepared = prepared.await.inspect_err(|_| {

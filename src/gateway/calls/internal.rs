@@ -45,14 +45,14 @@ impl Engine {
         own: InternalCall,
     ) -> Result<Arc<Record>, ErrorKind> {
         let at = self.base.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
-        let may_claim = self.prepare.recipes.know_recipes(&at).await?;
+        let may_claim = self.recipes.know_recipes(&at).await?;
         // The arguments may have been made under an earlier configuration.
         let complaint = mistakes(&at.tool, &own.args).map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();
-        let secrets = self.prepare.secrets.current();
+        let secrets = self.secrets.current();
         let fingerprint = at.recipe.fingerprint(&secrets.today, &own.args);
-        let earlier = self.prepare.recipes.earlier(&at);
+        let earlier = self.recipes.earlier(&at);
         let prints = Prints::of(&at.recipe, &earlier, &secrets, &own.args);
         let intent = Intent {
             call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),

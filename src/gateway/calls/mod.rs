@@ -28,7 +28,6 @@ pub(super) use self::engine::Engine;
 pub(super) use self::internal::InternalCall;
 pub(super) use self::large::LargeRequests;
 pub use self::outgoing::{ToolRequest, probe_url};
-pub(super) use self::prepare::Preparer;
 pub use self::prepare::identify;
 pub use self::prepared::{Answers, Patience, Request};
 pub(super) use self::prepared::{Passed, PreparedCall};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::large::LargeRequests;
-use super::prepared::{Answers, Passed, PreparedCall, ReadBy, Request, similar_group};
+use super::engine::Engine;
+use super::prepared::{Answers, Passed, PreparedCall, ReadBy, Request};
 use crate::core::caller::Caller;
 use crate::core::mcp::round;
 use crate::core::proxy::view;
@@ -16,26 +16,16 @@ use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::Intent;
 use crate::core::request::Mistakes;
 use crate::core::secret::{Secret, Secrets};
+use crate::core::session::similar_group;
 use crate::core::tool::Tool;
 use crate::core::{json, key, redact};
-use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
 use crate::gateway::ids::{new_call_id, new_trace_id};
-use crate::gateway::recipes::Recipes;
-use crate::gateway::secret::KnownSecrets;
 use crate::gateway::throttle::NewKeys;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::trace::RequestSpan;
 
-/// Turns requests into calls with a key.
-pub(in crate::gateway) struct Preparer {
-    pub base: Arc<Base>,
-    pub recipes: Arc<Recipes>,
-    pub secrets: Arc<KnownSecrets>,
-    pub large: Arc<LargeRequests>,
-}
-
-impl Preparer {
+impl Engine {
     /// A tool that the caller may call.
     pub(in crate::gateway) fn tool_for(
         &self,
@@ -91,7 +81,7 @@ impl Preparer {
         span: &RequestSpan,
     ) -> Result<PreparedCall, Error> {
         let (earlier, secrets) = (self.recipes.earlier(&at), self.secrets.current());
-        let (tool, tenant) = (&at.tool, &caller.tenant);
+        let (tool, tenant, today) = (&at.tool, &caller.tenant, &secrets.today);
         let read = read_request(tool, &at.recipe, &earlier, tenant, &request, &secrets)?;
         let (brought, identity) = (read.brought(), read.identity);
         let names = identity.names;
@@ -115,7 +105,7 @@ impl Preparer {
             key: key.key.as_str().to_owned(),
             key_source: key.source,
             fingerprint: identity.fingerprint,
-            similar: similar_group(tool, tenant, &request.user_id, &read.value, &secrets),
+            similar: similar_group(tool, tenant, &request.user_id, &read.value, today),
             user_id: request.user_id,
             session_id: request.session_id,
             saga_id: request.saga_id,

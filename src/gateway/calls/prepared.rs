@@ -4,19 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::core::key::GroupKey;
-use crate::core::mcp::round::{self, Answer};
+use crate::core::mcp::round::Answer;
 use crate::core::proxy::Message;
 use crate::core::recipe::identity::{Asking, Name};
 use crate::core::recipe::prints::Prints;
 use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::{Intent, Record};
 use crate::core::secret::Secrets;
-use crate::core::session::{self, Brought, LINE_LENGTH};
-use crate::core::tool::Tool;
+use crate::core::session::{Brought, LINE_LENGTH, similar_group};
 use crate::core::{json, key};
 use crate::downstream::Client;
 use crate::gateway::error::ErrorKind;
@@ -192,7 +189,7 @@ impl PreparedCall {
         let identity = identity::identify(&self.at.recipe, earlier, &asking);
         let (first, key) = (identity.names.first()?, identity.keys.first()?);
         let value = identity.counted.as_ref().unwrap_or(&args);
-        let similar = similar_group(&self.at.tool, tenant, user_id, value, &secrets);
+        let similar = similar_group(&self.at.tool, tenant, user_id, value, &secrets.today);
         let intent = Intent {
             lookup: first.lookup,
             names: identity.names[1..].iter().map(|name| name.lookup).collect(),
@@ -210,20 +207,4 @@ impl PreparedCall {
             ..self.clone()
         })
     }
-}
-
-/// The near-duplicate group of these arguments.
-///
-/// A call that answers a round has none: the call that asked has it.
-pub(super) fn similar_group(
-    tool: &Tool,
-    tenant: &str,
-    user_id: &str,
-    args: &Value,
-    secrets: &Secrets,
-) -> Option<GroupKey> {
-    if round::answered_by(args).is_some() {
-        return None;
-    }
-    session::similar_group(tool, tenant, user_id, args, &secrets.today)
 }

@@ -45,11 +45,9 @@ impl Engine {
     /// # Errors
     /// Why the request would be refused whatever is stored; or the store does not answer.
     pub async fn preview(&self, caller: &Caller, request: Request) -> Result<Preview, Error> {
-        let (at, span) = (
-            self.prepare.at_for(caller, &request)?,
-            RequestSpan::default(),
-        );
-        let call = self.prepare.prepare(at, caller, request, &span).await?;
+        let at = self.at_for(caller, &request)?;
+        let span = RequestSpan::default();
+        let call = self.prepare(at, caller, request, &span).await?;
         let (intent, key) = (call.intent.clone(), call.told_key.clone());
         let would = self.would(caller, call).await;
         let (would, meets) = would.map_err(|kind| Error {

@@ -68,8 +68,8 @@ impl Engine {
         let args = round::as_asked(&request.args, &asked.intent.args);
         let args = json::parse_bounded(&args)
             .map_err(|error| ErrorKind::InvalidRequest(format!("args: {error}")).alone())?;
-        let secrets = self.prepare.secrets.current();
-        let earlier = self.prepare.recipes.earlier(at);
+        let secrets = self.secrets.current();
+        let earlier = self.recipes.earlier(at);
         let prints = Prints::of(&at.recipe, &earlier, &secrets, &args);
         let intent = Intent {
             fingerprint: at.recipe.fingerprint(&secrets.today, &args),

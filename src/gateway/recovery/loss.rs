@@ -52,26 +52,13 @@ impl Drop for Acceptance<'_> {
 
 /// Opens a store that has lost data, when a person accepts the loss.
 pub struct LossAcceptance {
-    base: Arc<Base>,
-    secrets: Arc<KnownSecrets>,
-    sagas: Arc<SagaRegistry>,
-    accepting: Mutex<()>,
+    pub(in crate::gateway) base: Arc<Base>,
+    pub(in crate::gateway) secrets: Arc<KnownSecrets>,
+    pub(in crate::gateway) sagas: Arc<SagaRegistry>,
+    pub(in crate::gateway) accepting: Mutex<()>,
 }
 
 impl LossAcceptance {
-    pub(in crate::gateway) fn new(
-        base: Arc<Base>,
-        secrets: Arc<KnownSecrets>,
-        sagas: Arc<SagaRegistry>,
-    ) -> Self {
-        Self {
-            base,
-            secrets,
-            sagas,
-            accepting: Mutex::default(),
-        }
-    }
-
     /// Accepts that the store has lost its newest writes.
     ///
     /// First every call becomes unknown for which the old data is dangerous: a running call may have ended, and a

@@ -9,7 +9,7 @@ use super::registry::SagaRegistry;
 use crate::core::caller::Caller;
 use crate::core::compensation::Policy;
 use crate::core::key;
-use crate::core::ledger::{Filter, LIMITS, Page};
+use crate::core::ledger::{self, Filter, LIMITS, Page};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State};
 use crate::core::saga::Saga;
@@ -101,7 +101,7 @@ impl SagaRegistry {
         &self,
         saga: &Saga,
         before: Option<Position>,
-    ) -> Result<Page<Record>, store::Error> {
+    ) -> Result<Page<ledger::Listed>, store::Error> {
         let filter = Filter {
             saga_id: Some(saga.id.id.clone()),
             is_brief: true,
@@ -109,13 +109,7 @@ impl SagaRegistry {
         };
         let store = &self.base.store;
         let page = store.list(&saga.id.tenant, &filter, before, LIMITS.1);
-        let page = page.await?;
-        let found = page.found.into_iter().map(|listed| listed.record);
-        Ok(Page {
-            found: found.collect(),
-            next: page.next,
-            unreadable: page.unreadable,
-        })
+        page.await
     }
 
     /// The calls that name a saga, or the one call that it undoes. Stops soon after there are too many.
@@ -128,7 +122,8 @@ impl SagaRegistry {
         loop {
             let page = self.page_of(saga, before).await?;
             listed.unreadable += page.unreadable;
-            for member in page.found.into_iter().map(Member::of) {
+            for found in page.found {
+                let member = Member::of(found.record);
                 let intent = &member.record().intent;
                 if intent.key_source == key::Source::Compensation {
                     listed.compensations.insert(intent.call_id, member);

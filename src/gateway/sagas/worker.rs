@@ -253,11 +253,8 @@ impl SagaWorker {
             let page = self.registry.page_of(saga, before).await?;
             // Unreadable calls are released later, when they can be read.
             all &= page.unreadable == 0;
-            for record in page
-                .found
-                .iter()
-                .filter(|record| record.retain_until.is_none())
-            {
+            let found = page.found.iter().map(|found| &found.record);
+            for record in found.filter(|record| record.retain_until.is_none()) {
                 let whole = self.base.store.load(record.intent.call_id).await?;
                 all &= match whole {
                     Some(whole) => release(&whole).await,
