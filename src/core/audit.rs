@@ -248,7 +248,7 @@ mod tests {
                 by: "ops".into(),
                 reason: "it hangs".into(),
             };
-            let begun = act.begin("A".into(), at(1), at(9));
+            let begun = act.begin("A", at(1), at(9));
             let read = Audited::from_document(&begun).expect("an act");
             assert_eq!((&read.act, read.outcome), (&act, Outcome::Unknown));
             assert_eq!((read.at, begun.retain_until), (at(1), Some(at(9))));
@@ -268,7 +268,7 @@ mod tests {
                 by: String::new(),
                 reason: String::new(),
             }
-            .begin("A".into(), at(1), at(9))
+            .begin("A", at(1), at(9))
         };
         assert!(Audited::from_document(&other).is_err());
     }
