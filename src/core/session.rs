@@ -67,7 +67,7 @@ pub enum Token {
     /// The session's next token: max(newest + 1, clock in microseconds, every token that this gateway has
     /// seen + 1).
     Next,
-    /// This token: the session's newest, or a newer one from before an accepted loss.
+    /// This token: the newest that the store knows, or a higher one that an accepted loss may have removed.
     ///
     /// Without that bound a caller could invent a token that makes all other tokens of the session
     /// stale.

@@ -215,7 +215,7 @@ pub(super) struct ResultView<'a> {
     #[schema(required)]
     fencing: Option<u64>,
     idempotency_key: &'a str,
-    /// Whether this answer was stored before the request came.
+    /// Whether the answer repeats the result of a call that another request ran.
     replayed: bool,
     /// How long ago the call was first requested; of a replay only.
     #[serde(skip_serializing_if = "Option::is_none")]

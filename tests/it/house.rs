@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use regex::Regex;
+
 /// The rooms, each with those that it may import from.
 const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("core", &[]),
@@ -256,7 +258,7 @@ fn every_deliberate_break_fits_the_code() {
     {
         let source = fs::read_to_string(root.join(file))
             .unwrap_or_else(|error| panic!("{name}: {file}: {error}"));
-        let find = regex::Regex::new(find).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let find = Regex::new(find).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(
             find.find_iter(&source).count(),
             1,
@@ -323,16 +325,46 @@ fn is_run(source: &str, test: &str) -> bool {
     is_listed || attributes.any(|line| line.trim_start().starts_with('#') && line.contains("test"))
 }
 
-/// A walkthrough that names a file which has moved sends its reader nowhere.
-#[test]
-fn every_file_that_a_page_for_developers_names_exists() {
+/// The pages for developers, with their texts.
+fn pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec![root.join("ARCHITECTURE.md"), root.join("CONTRIBUTING.md")];
     let internals = fs::read_dir(root.join("docs/internals")).expect("the walkthroughs");
     pages.extend(internals.map(|entry| entry.expect("an entry").path()));
-    let mut seen = 0;
-    for page in pages {
+    let read = |page: PathBuf| {
         let text = fs::read_to_string(&page).expect("a page");
+        (page, text)
+    };
+    pages.into_iter().map(read).collect()
+}
+
+/// A page that says "`name` in `file`" is wrong once the name has moved to another file.
+#[test]
+fn every_name_that_a_page_for_developers_places_in_a_file_is_defined_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let placed = Regex::new(r"`(?:\w+::)*(\w+)(?:\(\))?` in `(src/[\w/]+\.rs)`").expect("a regex");
+    let mut seen = 0;
+    for (page, text) in pages() {
+        for found in placed.captures_iter(&text) {
+            let (name, file) = (&found[1], &found[2]);
+            let source = fs::read_to_string(root.join(file)).expect("a source");
+            let defined = Regex::new(&format!(
+                r"\b(fn|struct|enum|const|static) {name}\b|impl.* {name}<.*> for "
+            ));
+            let is_defined = defined.expect("a regex").is_match(&source);
+            assert!(is_defined, "{}: {name} is not in {file}", page.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 15, "the test reads nothing");
+}
+
+/// A walkthrough that names a file which has moved sends its reader nowhere.
+#[test]
+fn every_file_that_a_page_for_developers_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut seen = 0;
+    for (page, text) in pages() {
         let roots = ["src/", "tests/", "docs/", "config/", "scripts/"];
         for name in text.split(['`', ' ', '(', ')', '\n']) {
             let is_path = roots.iter().any(|root| name.starts_with(root)) && !name.contains('*');

@@ -87,7 +87,7 @@ fn answer(call: Call<'_>, arrival: &Arrival) -> Option<Action> {
         FailureKind::Rejected => call.tool.remember_rejections,
         // A closed saga stays closed.
         FailureKind::SagaClosed => true,
-        // Without a token of its own the request would get the newest one, and overtake the calls that overtook it.
+        // Without a token of its own the request would get a newer one than the calls that replaced it.
         FailureKind::Fenced => arrival.brought.fencing.is_none(),
         FailureKind::Unreachable | FailureKind::Unavailable | FailureKind::NotExecuted => false,
     };

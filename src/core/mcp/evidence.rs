@@ -184,7 +184,7 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
     let code = error
         .as_ref()
         .map(|error| object::<RpcError>(error).map_or(INTERNAL_ERROR, |error| error.code));
-    // A tool may raise the same codes after its effect, and then the error names the request.
+    // If the error names the request, the tool may have acted already, and raised the same code itself.
     let is_before = !answer.names_request && code != Some(INTERNAL_ERROR);
     if result.is_none() && is_before && is_stale_agreement(answer, code) {
         let why = "the server does not know the session or the revision that was agreed on";

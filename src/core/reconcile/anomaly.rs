@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-pub use self::case::{Case, Terms, Undoing};
+pub use self::case::{Case, Illegal, Terms, Undoing};
 pub use self::listed::{Act, Acted, Listed, MAX_SHOWN, Request, Showing, State};
 use self::person::act_for;
 use super::Kind;
@@ -92,22 +92,6 @@ impl End {
                 _ => Holder::HasRun,
             },
         }
-    }
-}
-
-/// An event that does not fit the state. Changes nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Illegal {
-    /// The case stays as it is.
-    Kept,
-    NotDue,
-    /// Another act was done or begun, or the request cannot be met; says why.
-    Contrary(String),
-}
-
-impl From<work::NotDue> for Illegal {
-    fn from(_: work::NotDue) -> Self {
-        Self::NotDue
     }
 }
 

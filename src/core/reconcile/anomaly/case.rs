@@ -10,7 +10,7 @@ use crate::core::key::Pointer;
 use crate::core::reconcile::{Anomaly, Doubt, Kind};
 use crate::core::record::CallId;
 use crate::core::time::after;
-use crate::core::work::{Blocked, Due, Work};
+use crate::core::work::{Blocked, Due, NotDue, Work};
 
 /// Most bytes of an item that is kept in case a person wants its effect undone.
 const MAX_KEPT: usize = 16 << 10;
@@ -47,6 +47,22 @@ pub struct Case {
     pub version: u64,
     pub created_at: Timestamp,
     pub retain_until: Option<Timestamp>,
+}
+
+/// An event that does not fit the state of a case. Changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Illegal {
+    /// The case stays as it is.
+    Kept,
+    NotDue,
+    /// Another act was done or begun, or the request cannot be met; says why.
+    Contrary(String),
+}
+
+impl From<NotDue> for Illegal {
+    fn from(_: NotDue) -> Self {
+        Self::NotDue
+    }
 }
 
 /// The members of a case that are no columns of its document.

@@ -1,7 +1,6 @@
 //! Requests of persons about one anomaly, and when they are refused.
 
-use super::Illegal;
-use super::case::Case;
+use super::case::{Case, Illegal};
 use super::listed::{Act, Request, State, adoptable};
 use crate::core::reconcile::Kind;
 
