@@ -49,6 +49,7 @@ fn an_effect_is_a_success_that_is_remembered_from_now_on_as_long_as_any() {
         (Some(at(DAY)), Some(at(30 * DAY)))
     );
     assert_eq!((adopted.version, adopted.fencing), (1, None));
+    assert_eq!(adopted.attempt.lease_until, at(0), "nothing runs for it");
 }
 
 #[test]

@@ -186,3 +186,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_caller_brings_no_key_of_the_gateway_itself() {
+    for own in ["compensate:k", "oncegate-round:k"] {
+        let header = from_runtime(Some(own.as_bytes()), None);
+        assert_eq!(header, Err(Refused::Reserved), "{own}");
+        assert_eq!(
+            from_runtime(None, Some(own)),
+            Err(Refused::Reserved),
+            "{own}"
+        );
+    }
+    for own in ["my-compensate:k", "compensate", "round:k"] {
+        assert_eq!(
+            from_runtime(None, Some(own)),
+            Ok(Some(Key::parse(own).expect("a key")))
+        );
+    }
+}

@@ -197,6 +197,20 @@ fn only_schemas_of_writes_ask_a_model_for_a_key() {
     assert!(!asks(&reading, Keys::Model) && !asks(&reading, Keys::Runtime));
 }
 
+#[test]
+fn a_model_is_told_which_fields_make_the_key_if_there_are_any() {
+    let told = |tool: &Tool| {
+        let schema = input_schema(tool, Keys::Model);
+        let told = &schema["properties"][MODEL_MEMBER]["description"];
+        told.as_str().expect("a text").to_owned()
+    };
+    let mut business = tool("t");
+    assert!(!told(&business).contains("also recognised"));
+    business.key.fields = vec!["/order".parse().expect("a pointer")];
+    let words = "Repetitions of a call are also recognised by /order: a new intent needs";
+    assert!(told(&business).contains(words));
+}
+
 /// A schema within so many others.
 fn nested(inner: Value, times: usize, wrap: impl Fn(Value) -> Value) -> Value {
     (0..times).fold(inner, |inner, _| wrap(inner))

@@ -8,7 +8,7 @@ mod whole;
 use serde_json::Value;
 
 use super::*;
-use crate::core::reconcile::{Anomaly, Doubt};
+use crate::core::reconcile::{Anomaly, Doubt, Item};
 
 const CALL: CallId = CallId(uuid::Uuid::from_u128(0xca11));
 const HELD: End = End::Held {
@@ -434,5 +434,27 @@ fn only_adoptable_effects_are_adopted_by_configuration() {
         let found = anomaly(key, doubt, call_id);
         let case = Case::new("orders", "run 1", &found, &terms, at(0));
         assert_eq!(case.listed.action, action, "{key} {doubt:?} {call_id:?}");
+    }
+}
+
+#[test]
+fn an_item_is_kept_for_a_person_up_to_16_kib() {
+    for (length, is_kept) in [(16 << 10, true), ((16 << 10) + 1, false)] {
+        let raw = format!("\"{}\"", "x".repeat(length - 2));
+        let item = Item {
+            key: None,
+            id: None,
+            call_id: None,
+            fields: Vec::new(),
+            counts: true,
+            made_at: None,
+            raw: raw.into(),
+        };
+        let found = Anomaly {
+            item: Some(item),
+            ..orphan()
+        };
+        let case = Case::new("orders", "run 1", &found, &Terms::default(), at(0));
+        assert_eq!(case.effect.is_some(), is_kept, "{length} bytes");
     }
 }
