@@ -19,7 +19,7 @@ test:
 
 # The rules, and everything over SQLite that takes no long series of accidents. At most a minute. Tests are chosen
 # by their names: one that needs a Redis has `redis` in its own, and is refused one here if it has not.
-LONG = redis chaos:: crash:: exclusive:: points:: saga_sizes:: saga_store::
+LONG = redis chaos:: chaos_sagas:: crash:: exclusive:: points:: saga_sizes:: saga_store::
 test-fast:
 	@scripts/setup test-fast
 	NO_REDIS=1 $(TEST) -- --test-threads=8 $(LONG:%=--skip %)
@@ -27,7 +27,7 @@ test-fast:
 # The tests that try something again and again, five times as often as `make test`, and simulated seeds for MINUTES.
 soak:
 	@scripts/setup test
-	SOAK=5 PROPTEST_CASES=1280 $(TEST) -- --test-threads=3 core:: chaos:: crash:: exclusive:: points:: planted kills
+	SOAK=5 PROPTEST_CASES=1280 $(TEST) -- --test-threads=3 core:: chaos:: chaos_sagas:: crash:: exclusive:: points:: planted kills
 	@scripts/simulate
 
 # An incident (unknown calls, stuck sagas, a killed gateway, an older Redis) is worked with the runbook's commands as printed.

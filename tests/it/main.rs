@@ -29,6 +29,7 @@ mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
 mod canary; // no secret of one caller gets into logs, metrics or the answers of others
 mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
+mod chaos_sagas; // whatever goes wrong: sagas come to their end, each thing done and undone once
 #[cfg(target_os = "linux")]
 mod cleanup; // what is kept no longer is deleted, and nothing else
 mod config; // mistakes in a configuration
@@ -117,7 +118,6 @@ mod requests;
 mod rest; // unknown calls come to rest
 mod reused; // the same key with other arguments
 mod rolling; // two gateways are restarted in turn
-mod saga_chaos; // whatever goes wrong: sagas come to their end, each thing done and undone once
 mod saga_losses; // an older copy of the store undoes nothing
 mod saga_persons; // what persons do about sagas
 #[cfg(feature = "crash-points")]
