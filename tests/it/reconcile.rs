@@ -118,7 +118,7 @@ async fn make_calls(gateway: &Gateway, calls: usize) -> HashMap<&'static str, BT
         )
     });
     let mut ids = HashMap::<_, BTreeSet<_>>::new();
-    for (plan, id) in made.buffer_unordered(64).collect::<Vec<_>>().await {
+    for (plan, id) in made.buffer_unordered(32).collect::<Vec<_>>().await {
         ids.entry(plan).or_default().insert(id);
     }
     ids
