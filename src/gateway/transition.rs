@@ -255,8 +255,8 @@ pub(super) async fn complete(
         let event = for_good.as_ref().unwrap_or(event);
         let next = match ask(tool, Some(record), event, base.now()) {
             Ok(next) => next,
-            Err(illegal) => {
-                if owns && illegal != Illegal::StillUnknown {
+            Err(_) => {
+                if owns {
                     completed.stale = Some(record.state.as_str());
                 }
                 break;
@@ -340,3 +340,7 @@ async fn write_until_taken(
         sleep(WRITE_AGAIN).await;
     }
 }
+
+#[cfg(test)]
+#[path = "transition_tests.rs"]
+mod tests;
