@@ -368,6 +368,18 @@ pub struct Query<F> {
     pub limit: u32,
 }
 
+impl<F> Query<F> {
+    /// A question about the newest items.
+    pub fn newest(tenant: Option<String>, filter: F, limit: u32) -> Self {
+        Self {
+            tenant,
+            filter,
+            before: None,
+            limit,
+        }
+    }
+}
+
 /// Tells one client that tools or tokens have changed.
 pub struct ToolChanges {
     changes: watch::Receiver<u64>,

@@ -8,11 +8,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::ledger::{named, time};
 use super::problem::Problem;
-use super::read::{On, QueryOf, cursor, limit, named_tenant, one_of};
+use super::read::{On, QueryOf, named_tenant, one_of, page_query};
 use crate::core::audit::{Audited, Deed, Target};
-use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
-use crate::gateway::Query;
 
 /// Which acts.
 #[derive(Deserialize, IntoParams)]
@@ -44,12 +42,9 @@ pub(super) struct PageView<'a> {
 /// `GET /v1/audit`
 pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
-    let query = Query {
-        tenant: named_tenant(asked.tenant)?,
-        filter: one_of("act", &Deed::ALL, Deed::as_str, asked.act)?,
-        before: cursor(asked.cursor, Position::from_cursor)?,
-        limit: limit(asked.limit, LIMITS.0)?,
-    };
+    let tenant = named_tenant(asked.tenant)?;
+    let deed = one_of("act", &Deed::ALL, Deed::as_str, asked.act)?;
+    let query = page_query(tenant, deed, asked.cursor, asked.limit)?;
     let ledger = &on.http.gateway.ledger;
     let (acts, next) = ledger.list_acts(&on.caller, &query).await?;
     let page = PageView {

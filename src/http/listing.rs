@@ -13,9 +13,9 @@ use super::Http;
 use super::headers::accepts;
 use super::ledger::CallView;
 use super::problem::Problem;
-use super::read::{On, QueryOf, cursor, limit, moment, one_of, parameter, query};
+use super::read::{On, QueryOf, moment, one_of, page_query, parameter, query};
 use crate::core::caller::Caller;
-use crate::core::ledger::{Filter, LIMITS, Listed, Page, STATES};
+use crate::core::ledger::{Filter, Listed, Page, STATES};
 use crate::core::position::Position;
 use crate::gateway::{Error, Query};
 
@@ -87,35 +87,31 @@ pub(super) fn read_query(parameters: &str) -> Result<Query<Filter>, Problem> {
 fn read(asked: Parameters) -> Result<Query<Filter>, Problem> {
     let state = one_of("state", &STATES, |word| word, asked.state)?;
     let at_least = |text: &str| text.parse::<u32>().ok();
-    Ok(Query {
-        tenant: asked.tenant,
-        filter: Filter {
-            trace_id: asked.trace_id,
-            session_id: asked.session_id,
-            user_id: asked.user_id,
-            tool: asked.tool,
-            key: asked.key,
-            saga_id: asked.saga_id,
-            by: asked.by,
-            similar: parameter("similar", "true or false", asked.similar, |text| {
-                text.parse().ok()
-            })?,
-            duplicates_min: parameter(
-                "duplicates_min",
-                "a whole number",
-                asked.duplicates_min,
-                at_least,
-            )?
-            .map(u64::from),
-            state: state.map(str::to_owned),
-            since: moment("since", asked.since)?,
-            until: moment("until", asked.until)?,
-            is_brief: false,
-            looks: None,
-        },
-        before: cursor(asked.cursor, Position::from_cursor)?,
-        limit: limit(asked.limit, LIMITS.0)?,
-    })
+    let filter = Filter {
+        trace_id: asked.trace_id,
+        session_id: asked.session_id,
+        user_id: asked.user_id,
+        tool: asked.tool,
+        key: asked.key,
+        saga_id: asked.saga_id,
+        by: asked.by,
+        similar: parameter("similar", "true or false", asked.similar, |text| {
+            text.parse().ok()
+        })?,
+        duplicates_min: parameter(
+            "duplicates_min",
+            "a whole number",
+            asked.duplicates_min,
+            at_least,
+        )?
+        .map(u64::from),
+        state: state.map(str::to_owned),
+        since: moment("since", asked.since)?,
+        until: moment("until", asked.until)?,
+        is_brief: false,
+        looks: None,
+    };
+    page_query(asked.tenant, filter, asked.cursor, asked.limit)
 }
 
 /// Calls without their histories, newest first.

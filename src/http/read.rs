@@ -21,10 +21,11 @@ use super::{Http, MaxBody, auth};
 use crate::budget::Exhausted;
 use crate::core::caller::Caller;
 use crate::core::ledger::LIMITS;
+use crate::core::position::Position;
 use crate::core::record::CallId;
 use crate::core::saga::SagaId;
 use crate::core::session::SessionId;
-use crate::gateway::ErrorKind;
+use crate::gateway::{self, ErrorKind};
 
 /// The longest reason for a person's act, in bytes.
 const MAX_REASON: usize = 1_000;
@@ -388,6 +389,18 @@ pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
             .filter(|limit| (1..=LIMITS.1).contains(limit))
     });
     Ok(limit?.unwrap_or(or))
+}
+
+/// Reads which page of a list is asked for.
+pub(super) fn page_query<F>(
+    tenant: Option<String>,
+    filter: F,
+    before: Option<String>,
+    most: Option<String>,
+) -> Result<gateway::Query<F>, Problem> {
+    let before = cursor(before, Position::from_cursor)?;
+    let query = gateway::Query::newest(tenant, filter, limit(most, LIMITS.0)?);
+    Ok(gateway::Query { before, ..query })
 }
 
 /// Reads the cursor of a list.

@@ -11,12 +11,11 @@ use uuid::Uuid;
 use super::ledger::{EventView, time};
 use super::problem::Problem;
 use super::read::{Act, On, QueryOf, TenantQuery};
-use super::read::{cursor, limit, named_tenant, one_of, read_optional_reason};
-use crate::core::ledger::LIMITS;
+use super::read::{named_tenant, one_of, page_query, read_optional_reason};
 use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{Saga, SagaId, State as SagaState, Trouble};
-use crate::gateway::{Query, SagaAct, SagaAt};
+use crate::gateway::{SagaAct, SagaAt};
 
 /// Which sagas.
 #[derive(Deserialize, IntoParams)]
@@ -47,12 +46,8 @@ pub(super) struct PageView<'a> {
 pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
     let state = one_of("state", &SagaState::ALL, SagaState::as_str, asked.state)?;
-    let query = Query {
-        tenant: named_tenant(asked.tenant)?,
-        filter: state,
-        before: cursor(asked.cursor, Position::from_cursor)?,
-        limit: limit(asked.limit, LIMITS.0)?,
-    };
+    let tenant = named_tenant(asked.tenant)?;
+    let query = page_query(tenant, state, asked.cursor, asked.limit)?;
     let (sagas, next) = on.http.gateway.sagas.list_sagas(&on.caller, &query).await?;
     let page = PageView {
         sagas: sagas.iter().map(SagaView::of).collect(),

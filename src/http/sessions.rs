@@ -9,12 +9,11 @@ use uuid::Uuid;
 
 use super::ledger::{EventView, time};
 use super::problem::Problem;
-use super::read::{Act, On, QueryOf, cursor, limit, named_tenant};
-use crate::core::ledger::LIMITS;
+use super::read::{Act, On, QueryOf, named_tenant, page_query};
 use crate::core::position::Position;
 use crate::core::record::CallId;
 use crate::core::session::{Lock, Session, SessionId};
-use crate::gateway::{Query, SessionFilter};
+use crate::gateway::SessionFilter;
 
 /// Which sessions; all that is named must hold.
 #[derive(Deserialize, IntoParams)]
@@ -60,12 +59,9 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
         let why = "name frozen=true or locked=true: there is no list of all sessions";
         return Err(Problem::invalid_request(why));
     }
-    let query = Query {
-        tenant: named_tenant(asked.tenant)?,
-        filter: SessionFilter { frozen, locked },
-        before: cursor(asked.cursor, Position::from_cursor)?,
-        limit: limit(asked.limit, LIMITS.0)?,
-    };
+    let tenant = named_tenant(asked.tenant)?;
+    let filter = SessionFilter { frozen, locked };
+    let query = page_query(tenant, filter, asked.cursor, asked.limit)?;
     let sessions = &on.http.gateway.sessions;
     let (found, next) = sessions.list_sessions(&on.caller, &query).await?;
     let page = PageView {

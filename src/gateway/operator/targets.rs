@@ -88,15 +88,11 @@ impl Operator {
         caller: Caller,
         many: Arc<Many<CallAct>>,
     ) -> Result<Targets<CallId, Listed>, Error> {
-        let mut query = Query {
-            tenant: many.tenant.clone(),
-            filter: Filter {
-                is_brief: true,
-                ..many.filter.clone()
-            },
-            before: None,
-            limit: LIMITS.1,
+        let filter = Filter {
+            is_brief: true,
+            ..many.filter.clone()
         };
+        let mut query = Query::newest(many.tenant.clone(), filter, LIMITS.1);
         let event = many.act.event(&caller.name, &many.reason);
         let most = self.base.limits.pace.most_targets;
         let (mut items, mut refused, mut unreadable, mut sample) = (Vec::new(), 0, 0, Vec::new());
@@ -155,12 +151,8 @@ impl Operator {
         caller: Caller,
         many: Arc<Many<SagaAct>>,
     ) -> Result<Targets<SagaId, Saga>, Error> {
-        let mut query = Query {
-            tenant: many.tenant.clone(),
-            filter: Some(saga::State::Stuck),
-            before: None,
-            limit: LIMITS.1,
-        };
+        let stuck = Some(saga::State::Stuck);
+        let mut query = Query::newest(many.tenant.clone(), stuck, LIMITS.1);
         let most = self.base.limits.pace.most_targets;
         let (mut items, mut refused, mut sample) = (Vec::new(), 0, Vec::new());
         loop {

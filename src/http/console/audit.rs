@@ -9,17 +9,11 @@ use super::words::{self, choice, state, text, when};
 use super::{address, anomaly};
 use crate::core::audit::{Audited, Deed, Target};
 use crate::core::record::CallId;
-use crate::gateway::Query;
 
 pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     let word = context.asked.text("act");
     let deed = Deed::ALL.into_iter().find(|deed| deed.as_str() == word);
-    let query = Query {
-        tenant: context.named_tenant()?,
-        filter: deed,
-        before: context.before()?,
-        limit: context.limit()?,
-    };
+    let query = context.page_query("cursor", deed)?;
     let ledger = &context.gateway().ledger;
     let (acts, next) = ledger.list_acts(context.caller(), &query).await?;
     let body = html! {

@@ -60,12 +60,7 @@ pub(super) async fn newest(
     filter: Filter,
     limit: u32,
 ) -> Result<Page<Listed>, Problem> {
-    let query = Query {
-        tenant: tenant.map(str::to_owned),
-        filter,
-        before: None,
-        limit,
-    };
+    let query = Query::newest(tenant.map(str::to_owned), filter, limit);
     list(context, query).await
 }
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use maud::{Markup, html};
 
 use super::super::problem::{Problem, Slug};
-use super::super::read::{cursor, limit, named_tenant};
+use super::super::read::{limit, named_tenant, page_query};
 use super::super::{Http, auth, host};
 use super::address::{self, Asked};
 use super::page;
@@ -19,7 +19,7 @@ use crate::core::caller::Caller;
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
 use crate::core::sign_in::SignIn;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Query};
 
 /// The name of the cookie.
 pub(super) const SESSION: &str = "oncegate_console";
@@ -186,8 +186,10 @@ impl Context {
         Ok(self.named_tenant()?.unwrap_or_else(own))
     }
 
-    pub(super) fn before(&self) -> Result<Option<Position>, Problem> {
-        cursor(self.asked.owned("cursor"), Position::from_cursor)
+    /// Which page of a list is asked for. The parameter `name` holds the position.
+    pub(super) fn page_query<F>(&self, name: &str, filter: F) -> Result<Query<F>, Problem> {
+        let (before, most) = (self.asked.owned(name), self.asked.owned("limit"));
+        page_query(self.named_tenant()?, filter, before, most)
     }
 
     pub(super) fn limit(&self) -> Result<u32, Problem> {

@@ -10,16 +10,12 @@ use super::words::{self, choice, fact, history, state, text, when};
 use super::{address, many};
 use crate::core::many::Mark;
 use crate::core::saga::{Phase, Saga, SagaId, State};
-use crate::gateway::{Query, SagaAt};
+use crate::gateway::SagaAt;
 
 pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
     let word = context.asked.text("state");
-    let query = Query {
-        tenant: context.named_tenant()?,
-        filter: State::ALL.into_iter().find(|state| state.as_str() == word),
-        before: context.before()?,
-        limit: context.limit()?,
-    };
+    let filter = State::ALL.into_iter().find(|state| state.as_str() == word);
+    let query = context.page_query("cursor", filter)?;
     let sagas = &context.gateway().sagas;
     let (found, next) = sagas.list_sagas(context.caller(), &query).await?;
     let body = html! {

@@ -3,18 +3,17 @@
 use maud::{Markup, html};
 
 use super::super::problem::Problem;
-use super::super::read::{cursor, identity};
+use super::super::read::identity;
 use super::address;
 use super::calls;
 use super::context::{Context, Field};
 use super::page::Screen;
 use super::words::{self, call, fact, history, length, state, text, when};
 use crate::core::ledger::Filter;
-use crate::core::position::Position;
 use crate::core::session::{Session, SessionId};
 use crate::core::time::{before, signed};
 use crate::core::tool::{Budget, Per};
-use crate::gateway::{Query, SessionFilter};
+use crate::gateway::SessionFilter;
 
 /// Newest calls of a session that its page shows.
 const NEWEST: u32 = 20;
@@ -36,15 +35,11 @@ pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
 
 /// The sessions that are frozen, or those that are locked. Each list has a cursor of its own.
 async fn part(context: &Context, which: &str, title: &str) -> Result<Markup, Problem> {
-    let query = Query {
-        tenant: context.named_tenant()?,
-        filter: SessionFilter {
-            frozen: which == "frozen",
-            locked: which == "locked",
-        },
-        before: cursor(context.asked.owned(which), Position::from_cursor)?,
-        limit: context.limit()?,
+    let filter = SessionFilter {
+        frozen: which == "frozen",
+        locked: which == "locked",
     };
+    let query = context.page_query(which, filter)?;
     let sessions = &context.gateway().sessions;
     let (found, next) = sessions.list_sessions(context.caller(), &query).await?;
     let columns = ["Session", "State", "Locked by", "Waiting"];
