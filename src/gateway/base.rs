@@ -320,11 +320,11 @@ impl Base {
     /// The readable documents of a page, and where the next page begins.
     ///
     /// Unreadable ones are counted and logged as in [`readable`](Self::readable).
-    pub(super) fn readable_page(
+    pub(super) async fn readable_page(
         &self,
-        found: Result<(Found<Document>, Option<Position>), store::Error>,
+        query: &DocumentQuery,
     ) -> Result<(Vec<Document>, Option<Position>), store::Error> {
-        let (found, next) = found?;
+        let (found, next) = self.store.documents(query).await?;
         Ok((self.readable("documents", Ok(found))?, next))
     }
 
@@ -346,8 +346,17 @@ impl Base {
             before: query.before,
             limit: query.limit,
         };
-        let found = self.store.documents(&query).await;
-        self.readable_page(found).map_err(unavailable)
+        self.readable_page(&query).await.map_err(unavailable)
+    }
+
+    /// Postpones a document that this gateway cannot work on, so that it delays no other.
+    pub(super) async fn put_aside(&self, document: Document, until: Timestamp) {
+        let later = Document {
+            version: document.version + 1,
+            due_at: Some(until),
+            ..document
+        };
+        drop(self.store.put_document(&later).await);
     }
 
     /// Whether this unreadable id was not logged before. Remembers it as logged.
@@ -434,8 +443,7 @@ impl Documents {
         if self.is_over {
             return Ok(None);
         }
-        let found = base.store.documents(&self.query).await;
-        let (found, next) = base.readable_page(found)?;
+        let (found, next) = base.readable_page(&self.query).await?;
         self.is_over = next.is_none();
         self.query.before = next;
         Ok(Some(found))

@@ -216,8 +216,7 @@ impl Sessions {
             before: query.before,
             ..DocumentQuery::in_state(Kind::Session, FROZEN, query.limit)
         };
-        let marks = self.base.store.documents(&query).await;
-        let (marks, next) = self.base.readable_page(marks)?;
+        let (marks, next) = self.base.readable_page(&query).await?;
         let place = |mark: Document| Place {
             at: Position::of_document(&mark),
             id: SessionId {

@@ -37,8 +37,8 @@ impl Reconciler {
         let (mut found, mut has_more) = (Vec::new(), false);
         for state in State::UNSETTLED {
             let query = DocumentQuery::in_state(DocumentKind::Anomaly, state.as_str(), limit);
-            let some = self.base.store.documents(&query).await;
-            let (some, next) = self.base.readable_page(some).map_err(unavailable)?;
+            let some = self.base.readable_page(&query).await;
+            let (some, next) = some.map_err(unavailable)?;
             has_more |= next.is_some();
             found.extend(some.iter().filter_map(Case::from_document));
         }

@@ -156,10 +156,12 @@ impl AnomalyWorker {
         }
         let Some(case) = Case::from_document(&document) else {
             tracing::error!(id = document.id, "an anomaly cannot be read");
-            return self.put_aside(document).await;
+            let later = after(self.base.now(), ELSEWHERE);
+            return self.base.put_aside(document, later).await;
         };
         let Some(of) = self.reconciliation(&case.reconciliation) else {
-            return self.put_aside(document).await;
+            let later = after(self.base.now(), ELSEWHERE);
+            return self.base.put_aside(document, later).await;
         };
         let of = &*of;
         // A blocker of this is reported below, by `act_on`.
@@ -203,16 +205,6 @@ impl AnomalyWorker {
             );
         }
         drop(self.base.store.put_document(&case.to_document()).await);
-    }
-
-    /// Postpones an anomaly that cannot be worked on here.
-    async fn put_aside(&self, document: Document) {
-        let later = Document {
-            version: document.version + 1,
-            due_at: Some(after(self.base.now(), ELSEWHERE)),
-            ..document
-        };
-        drop(self.base.store.put_document(&later).await);
     }
 
     async fn act_on(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {

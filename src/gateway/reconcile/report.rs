@@ -242,7 +242,7 @@ impl Reconciler {
             Some(run) => store.document(DocumentKind::Report, "", run).await?,
             None => {
                 let last = DocumentQuery::in_state(DocumentKind::Report, name, 1);
-                let (found, _) = self.base.readable_page(store.documents(&last).await)?;
+                let (found, _) = self.base.readable_page(&last).await?;
                 found.into_iter().next()
             }
         };

@@ -119,12 +119,8 @@ impl SagaWorker {
             why,
             "a saga cannot be read; it is looked at again in a minute"
         );
-        let put_aside = Document {
-            version: document.version + 1,
-            due_at: Some(after(now, SignedDuration::from_mins(1))),
-            ..document
-        };
-        drop(self.base.store.put_document(&put_aside).await);
+        let later = after(now, SignedDuration::from_mins(1));
+        self.base.put_aside(document, later).await;
     }
 
     /// Works on one saga. Returns whether this gateway did.
