@@ -12,11 +12,11 @@ use crate::core::call::judge;
 use crate::core::outcome::{Evidence, Outcome, is_sign_of_life};
 use crate::core::record::{Content, Record, State};
 use crate::core::session::SessionId;
-use crate::core::tool::{Asks, Tool};
+use crate::core::tool::Tool;
 use crate::core::trace::SpanId;
 use crate::core::unknown::{CheckBlocker, Finding, read_mcp_probe, read_probe};
 use crate::crash;
-use crate::downstream::{Deadline, Downstream, Endpoint, Exchange, Party};
+use crate::downstream::{Deadline, Downstream, Exchange, Party};
 use crate::gateway::base::Base;
 use crate::gateway::health::Permit;
 use crate::gateway::measured::work_on;
@@ -159,51 +159,36 @@ impl Sender {
         at: &ToolAt,
         record: &Record,
     ) -> (Finding, Option<Duration>) {
-        let (intent, by) = (&record.intent, Instant::now() + at.tool.timeout);
-        if let (Some(asks), Some(asked)) = (&at.tool.asks, &at.endpoint.asked) {
-            return (self.probe_by_tool(asks, asked, record, by).await, None);
-        }
-        let party = Party::tool(&intent.tenant, &intent.tool);
-        let url = match probe_url(&at.tool, &intent.args, &intent.lookup.for_tool()) {
-            Ok(url) => url,
-            Err(why) => return (Finding::Unclear(why), None),
-        };
-        tokio::select! {
+        let found = tokio::select! {
             biased;
-            answer = self.downstream.probe(&at.endpoint, party, &url, by) => match answer {
-                Ok((status, body, retry_after)) => {
-                    let finding = read_probe(&at.tool, status, &body);
-                    (marked_as_probed(at, finding), retry_after)
-                }
-                Err(why) => (Finding::Unclear(why), None),
-            },
-            () = self.base.abandoned.cancelled() => {
-                (Finding::Unclear("the gateway is shutting down".into()), None)
-            }
-        }
+            found = self.ask_about_key(at, record) => found,
+            () = self.base.abandoned.cancelled() => Err("the gateway is shutting down".into()),
+        };
+        found.unwrap_or_else(|why| (Finding::Unclear(why), None))
     }
 
-    /// Probes a call by another tool, which only reads.
-    async fn probe_by_tool(
+    /// Asks the door of the tool's probe, or another tool, which only reads.
+    ///
+    /// # Errors
+    /// The question cannot be made, or was not answered; says why.
+    async fn ask_about_key(
         &self,
-        asks: &Asks,
-        asked: &Endpoint,
+        at: &ToolAt,
         record: &Record,
-        by: Instant,
-    ) -> Finding {
-        let args = match asks.by.args(record) {
-            Ok(args) => args.to_string().into(),
-            Err(why) => return Finding::Unclear(why),
-        };
-        let party = Party::tool(&record.intent.tenant, &asks.by.tool);
-        tokio::select! {
-            biased;
-            answer = self.downstream.ask(asked, party, args, by) => match answer {
-                Ok(answer) => read_mcp_probe(&answer, &asks.found),
-                Err(why) => Finding::Unclear(why),
-            },
-            () = self.base.abandoned.cancelled() => Finding::Unclear("the gateway is shutting down".into()),
+    ) -> Result<(Finding, Option<Duration>), String> {
+        let (intent, by) = (&record.intent, Instant::now() + at.tool.timeout);
+        if let (Some(asks), Some(asked)) = (&at.tool.asks, &at.endpoint.asked) {
+            let args = asks.by.args(record)?.to_string().into();
+            let party = Party::tool(&intent.tenant, &asks.by.tool);
+            let answer = self.downstream.ask(asked, party, args, by).await?;
+            return Ok((read_mcp_probe(&answer, &asks.found), None));
         }
+        let party = Party::tool(&intent.tenant, &intent.tool);
+        let url = probe_url(&at.tool, &intent.args, &intent.lookup.for_tool())?;
+        let probing = self.downstream.probe(&at.endpoint, party, &url, by);
+        let (status, body, retry_after) = probing.await?;
+        let finding = read_probe(&at.tool, status, &body);
+        Ok((marked_as_probed(at, finding), retry_after))
     }
 }
 
