@@ -113,10 +113,8 @@ async fn shown(
     from: usize,
     limit: usize,
 ) -> Result<Response, Problem> {
-    let end = report.anomalies.len().min(from.saturating_add(limit));
-    let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
-    http.gateway.reconciler.refresh(&mut anomalies).await?;
-    let next = (end < report.anomalies.len()).then(|| end.to_string());
+    let reconciler = &http.gateway.reconciler;
+    let (anomalies, next) = reconciler.anomalies_of(report, from, limit).await?;
     Ok(Json(ReportView {
         name: &report.name,
         run: &report.run,
@@ -134,7 +132,7 @@ async fn shown(
         counts: &report.counts,
         new: &report.new,
         anomalies: anomalies.iter().map(AnomalyView::of).collect(),
-        next_cursor: next,
+        next_cursor: next.map(|next| next.to_string()),
     })
     .into_response())
 }

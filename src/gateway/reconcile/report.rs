@@ -250,11 +250,18 @@ impl Reconciler {
         Ok(report.filter(|report: &Report| report.name == name))
     }
 
-    /// Updates the listed anomalies of a report to their present states.
+    /// Some anomalies of a report in their present states, and where further ones begin.
     ///
     /// # Errors
     /// The store does not answer.
-    pub async fn refresh(&self, anomalies: &mut [Listed]) -> Result<(), Error> {
+    pub async fn anomalies_of(
+        &self,
+        report: &Report,
+        from: usize,
+        limit: usize,
+    ) -> Result<(Vec<Listed>, Option<usize>), Error> {
+        let end = report.anomalies.len().min(from.saturating_add(limit));
+        let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
         let looks = anomalies.iter();
         let looks = looks.map(|listed| self.anomalies.document(&listed.id));
         let looks: Vec<_> = looks.collect();
@@ -268,7 +275,8 @@ impl Reconciler {
                 None => listed.error = Some("it cannot be read".to_owned()),
             }
         }
-        Ok(())
+        let next = (end < report.anomalies.len()).then_some(end);
+        Ok((anomalies, next))
     }
 
     /// All reconciliations by their names.

@@ -170,12 +170,8 @@ async fn do_on_tool(form: &Form, act: &str) -> Result<(), Problem> {
 pub(super) async fn run(form: Form) -> Response {
     let name = form.context.asked.text("name");
     let (reconciler, caller) = (&form.context.gateway().reconciler, form.context.caller());
-    let period = Period {
-        since: None,
-        until: None,
-    };
-    let running = timeout(WAITS, reconciler.reconcile_now(caller, name, period)).await;
-    let done = match running {
+    let running = reconciler.reconcile_now(caller, name, Period::default());
+    let done = match timeout(WAITS, running).await {
         Ok(Err(error)) => Err(error.into()),
         Ok(Ok(_)) | Err(_) => Ok(()),
     };

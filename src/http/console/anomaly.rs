@@ -35,7 +35,9 @@ pub(super) fn about(found: &Case, context: &Context) -> Markup {
         dl {
             (fact("Found", when(found.created_at, context.now)))
             (fact("Effect made", made.unwrap_or_default()))
-            @for (pointer, value) in &listed.shown { (fact_of(pointer, &value.to_string())) }
+            @for (pointer, value) in &listed.shown {
+                div { dt { code { (text(pointer)) } } dd { (text(&value.to_string())) } }
+            }
             (fact("Effect", html! { code { (text(&listed.effect)) } }))
             (fact("Key at the tool", text(&listed.key)))
             (fact("Call", listed.call().map(call).unwrap_or_default()))
@@ -50,11 +52,6 @@ pub(super) fn about(found: &Case, context: &Context) -> Markup {
             }
         }
     }
-}
-
-/// A value of the item, under its pointer.
-fn fact_of(pointer: &str, value: &str) -> Markup {
-    html! { div { dt { code { (text(pointer)) } } dd { (text(value)) } } }
 }
 
 /// The acts that a person may ask for.

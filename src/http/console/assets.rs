@@ -33,10 +33,6 @@ impl Asset {
             bytes,
         }
     }
-
-    fn address(&self) -> String {
-        format!("/console/assets/{}", self.name)
-    }
 }
 
 static ASSETS: LazyLock<[Asset; 4]> = LazyLock::new(|| {
@@ -49,8 +45,10 @@ static ASSETS: LazyLock<[Asset; 4]> = LazyLock::new(|| {
 });
 
 /// The addresses of all files: stylesheet, htmx, own script, icon.
-pub(super) static ADDRESSES: LazyLock<[String; 4]> =
-    LazyLock::new(|| ASSETS.each_ref().map(Asset::address));
+pub(super) static ADDRESSES: LazyLock<[String; 4]> = LazyLock::new(|| {
+    let address = |asset: &Asset| format!("/console/assets/{}", asset.name);
+    ASSETS.each_ref().map(address)
+});
 
 /// `GET /console/assets/{name}`. Needs no session: the files are the same for all.
 pub(super) async fn show(Path(name): Path<String>) -> Result<Response, Problem> {

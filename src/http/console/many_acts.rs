@@ -24,6 +24,11 @@ const WAITS: Duration = Duration::from_secs(10);
 /// Most targets on which nothing was done that a page names.
 const NAMED: usize = 50;
 
+/// A kind of targets: its word in an address, and its name on a page.
+type Kind = (&'static str, &'static str);
+const CALLS: Kind = ("calls", "calls");
+const SAGAS: Kind = ("sagas", "stuck sagas");
+
 /// `POST /console/many/calls/{act}`
 pub(super) async fn on_calls(Path(act): Path<String>, form: Form) -> Response {
     form.page(act_on_calls(&form, &act).await)
@@ -46,12 +51,12 @@ async fn act_on_calls(form: &Form, act: &str) -> Result<Response, Problem> {
     let (operator, caller) = (&context.gateway().operator, context.caller());
     if let Some(confirmed) = confirmed(form)? {
         let reports = operator.act_on_calls(caller, act, confirmed).await?;
-        return Ok(became(form, words, "calls", reports).await);
+        return Ok(became(form, words, CALLS.0, reports).await);
     }
     let found = operator.try_on_calls(caller, &act).await?;
     let sample = calls::table("The newest of them", &found.sample, context);
     let filter = &act.filter_json;
-    Ok(ask(form, words, "calls", "calls", filter, &found, &sample))
+    Ok(ask(form, words, CALLS, filter, &found, &sample))
 }
 
 /// `POST /console/many/sagas/{act}`
@@ -70,20 +75,12 @@ async fn act_on_sagas(form: &Form, act: &str) -> Result<Response, Problem> {
     let (operator, caller) = (&context.gateway().operator, context.caller());
     if let Some(confirmed) = confirmed(form)? {
         let reports = operator.act_on_sagas(caller, act, confirmed).await?;
-        return Ok(became(form, words, "sagas", reports).await);
+        return Ok(became(form, words, SAGAS.0, reports).await);
     }
     let found = operator.try_on_sagas(caller, &act).await?;
     let sample = saga::table(&found.sample, context);
     let filter = &act.filter_json;
-    Ok(ask(
-        form,
-        words,
-        "sagas",
-        "stuck sagas",
-        filter,
-        &found,
-        &sample,
-    ))
+    Ok(ask(form, words, SAGAS, filter, &found, &sample))
 }
 
 /// The targets that the dry run found and the person confirms.
@@ -98,12 +95,11 @@ fn confirmed(form: &Form) -> Result<Option<Summary>, Problem> {
     Ok(Some(Summary { count, digest }))
 }
 
-/// Shows the targets of an act, and the form that confirms it. `what`: their name on the page.
+/// Shows the targets of an act, and the form that confirms it.
 fn ask<T>(
     form: &Form,
     (word, name, about): Words,
-    list: &str,
-    what: &str,
+    (list, what): Kind,
     filter_json: &str,
     found: &DryRun<T>,
     sample: &Markup,

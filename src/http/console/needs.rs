@@ -54,8 +54,15 @@ fn unread(name: &str, why: &Problem) -> Markup {
     }
 }
 
-/// A list of things; nothing if it is empty.
-fn part(name: &str, count: &str, things: &[Markup], more: &Markup) -> Markup {
+/// A list of things; nothing if it is empty. `has_more`: whether there are more than these.
+fn part(name: &str, things: Vec<Markup>, has_more: bool, more: &Markup) -> Markup {
+    let and_more = if has_more { " and more" } else { "" };
+    let count = format!("{}{and_more}", things.len());
+    counted_part(name, &count, &things, more)
+}
+
+/// The same, with a count in words.
+fn counted_part(name: &str, count: &str, things: &[Markup], more: &Markup) -> Markup {
     html! {
         @if !things.is_empty() {
             section {
@@ -94,7 +101,7 @@ async fn store(context: &Context) -> Markup {
         }
     }
     let more = html! { p { a href=(address::to(&["store"], &[])) { "The store" } } };
-    part("Store", &things.len().to_string(), &things, &more)
+    part("Store", things, false, &more)
 }
 
 /// The sentence of a reason; it may name addresses, so it is for administrators.
@@ -104,30 +111,25 @@ fn sentence(context: &Context, reason: &Reason) -> Markup {
 
 /// Unknown calls that need a person, with their acts, and the number of those that are checked.
 async fn unknown(context: &Context) -> Result<Markup, Problem> {
-    let (mut held, mut checked, mut before) = (Vec::new(), 0, None);
+    let (mut held, mut checked) = (Vec::new(), 0);
+    let mut query = Query::newest(None, calls::only("state", UNKNOWN), LOOKED_AT);
     for _ in 0..LOOKS {
-        let query = Query {
-            tenant: None,
-            filter: calls::only("state", UNKNOWN),
-            before,
-            limit: LOOKED_AT,
-        };
-        let page = calls::list(context, query).await?;
+        let page = calls::list(context, query.clone()).await?;
         for listed in page.found {
             match listed.record.check.and_then(|check| check.at) {
                 None => held.push(listed),
                 Some(_) => checked += 1,
             }
         }
-        before = page.next;
-        if before.is_none() || held.len() > SHOWN {
+        query.before = page.next;
+        if query.before.is_none() || held.len() > SHOWN {
             break;
         }
     }
     let things = held.iter().take(SHOWN);
     let things: Vec<Markup> = things.map(|listed| held_call(listed, context)).collect();
     let looked_at = held.len() + checked;
-    let count = |calls: usize| match before {
+    let count = |calls: usize| match query.before {
         Some(_) => format!("{calls} of the newest {looked_at} unknown ones"),
         None => calls.to_string(),
     };
@@ -137,8 +139,8 @@ async fn unknown(context: &Context) -> Result<Markup, Problem> {
         p { a href=(all) { "All unknown calls" } }
     };
     Ok(html! {
-        (part("Calls that will not settle by themselves", &count(held.len()), &things, &more))
-        @if held.is_empty() && before.is_some() {
+        (counted_part("Calls that will not settle by themselves", &count(held.len()), &things, &more))
+        @if held.is_empty() && query.before.is_some() {
             section {
                 h2 { "Calls that will not settle by themselves" }
                 p { "There is none among the newest " (looked_at) " unknown calls. Older ones were not looked at. "
@@ -175,12 +177,7 @@ fn held_call(listed: &Listed, context: &Context) -> Markup {
 
 /// Sagas that cannot go on.
 async fn stuck(context: &Context) -> Result<Markup, Problem> {
-    let query = Query {
-        tenant: None,
-        filter: Some(SagaState::Stuck),
-        before: None,
-        limit: EACH,
-    };
+    let query = Query::newest(None, Some(SagaState::Stuck), EACH);
     let sagas = &context.gateway().sagas;
     let (found, next) = sagas.list_sagas(context.caller(), &query).await?;
     let things = found.iter().map(|saga| {
@@ -198,16 +195,9 @@ async fn stuck(context: &Context) -> Result<Markup, Problem> {
         let head = html! { "Stuck saga " (words::saga(&saga.id.tenant, &saga.id.id)) };
         thing(head, about, saga::acts(saga, context))
     });
-    let things: Vec<Markup> = things.collect();
-    let count = counted(things.len(), next.is_some());
     let all = address::to(&["sagas"], &[("state", "stuck")]);
     let more = html! { p { a href=(all) { "All stuck sagas" } } };
-    Ok(part("Sagas", &count, &things, &more))
-}
-
-fn counted(count: usize, has_more: bool) -> String {
-    let more = if has_more { " and more" } else { "" };
-    format!("{count}{more}")
+    Ok(part("Sagas", things.collect(), next.is_some(), &more))
 }
 
 /// Reconciliations whose last run failed, and anomalies of any run that are not settled.
@@ -229,7 +219,6 @@ async fn anomalies(context: &Context) -> Result<Markup, Problem> {
         };
         Some(thing(head, about, html! {}))
     });
-    let failed: Vec<Markup> = failed.collect();
     let (open, has_more) = reconciler.unsettled_anomalies(caller, EACH).await?;
     let open = open.iter().map(|found| {
         let to = anomaly::to(&found.reconciliation, &found.listed.id);
@@ -237,14 +226,13 @@ async fn anomalies(context: &Context) -> Result<Markup, Problem> {
         let about = anomaly::about(found, context);
         thing(head, about, anomaly::acts(found, context))
     });
-    let open: Vec<Markup> = open.collect();
     let more = html! {
         @if has_more { p { "The newest " (EACH) " are shown." } }
         p { a href=(address::to(&["reconciliations"], &[])) { "All reconciliations" } }
     };
     Ok(html! {
-        (part("Reconciliations that failed", &failed.len().to_string(), &failed, &html! {}))
-        (part("Anomalies", &counted(open.len(), has_more), &open, &more))
+        (part("Reconciliations that failed", failed.collect(), false, &html! {}))
+        (part("Anomalies", open.collect(), has_more, &more))
     })
 }
 
@@ -255,8 +243,7 @@ fn stopped_tools(context: &Context) -> Result<Markup, Problem> {
         tools => tools?,
     };
     let things = tools.iter().filter_map(|tool| stopped(tool, context));
-    let things: Vec<Markup> = things.collect();
-    Ok(part("Tools", &things.len().to_string(), &things, &html! {}))
+    Ok(part("Tools", things.collect(), false, &html! {}))
 }
 
 fn stopped(tool: &ToolNow, context: &Context) -> Option<Markup> {
@@ -276,15 +263,11 @@ fn stopped(tool: &ToolNow, context: &Context) -> Option<Markup> {
 
 /// Sessions that a person has frozen, and not thawed.
 async fn frozen(context: &Context) -> Result<Markup, Problem> {
-    let query = Query {
-        tenant: None,
-        filter: SessionFilter {
-            frozen: true,
-            locked: false,
-        },
-        before: None,
-        limit: EACH,
+    let filter = SessionFilter {
+        frozen: true,
+        locked: false,
     };
+    let query = Query::newest(None, filter, EACH);
     let sessions = &context.gateway().sessions;
     let (found, next) = sessions.list_sessions(context.caller(), &query).await?;
     let found = found.iter().filter(|(_, session)| session.frozen);
@@ -299,7 +282,6 @@ async fn frozen(context: &Context) -> Result<Markup, Problem> {
         let head = html! { "Frozen session " (words::session(&id.tenant, &id.id)) };
         thing(head, about, session::thaw(id, context))
     });
-    let things: Vec<Markup> = things.collect();
-    let count = counted(things.len(), next.is_some());
-    Ok(part("Sessions", &count, &things, &html! {}))
+    let has_more = next.is_some();
+    Ok(part("Sessions", things.collect(), has_more, &html! {}))
 }

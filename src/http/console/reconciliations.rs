@@ -12,7 +12,7 @@ use super::page::Screen;
 use super::words::{self, call, fact, length, moment, more, state, text, when};
 use super::{address, anomaly};
 use crate::core::reconcile::anomaly::Listed;
-use crate::gateway::reconcile::{Overview, Report, RunState};
+use crate::gateway::reconcile::{Overview, Report};
 
 pub(super) async fn list(context: &Context) -> Result<Screen, Problem> {
     let reconciler = &context.gateway().reconciler;
@@ -32,7 +32,7 @@ fn row(overview: &Overview, context: &Context) -> Markup {
     html! {
         tr {
             td { a href=(to(&overview.name)) { (text(&overview.name)) } }
-            td { @if let Some(report) = last { (state(run_state(report))) " " (moment(report.started_at, context.now)) } @else { "never" } }
+            td { @if let Some(report) = last { (state(report.state.as_str())) " " (moment(report.started_at, context.now)) } @else { "never" } }
             td { @if let Some(report) = last { (counts(&report.counts)) } }
             td { @if let Some(at) = overview.next_run_at { (when(at, context.now)) } @else { "by request" } }
             td { @if let Some(at) = overview.looked_until { (when(at, context.now)) } }
@@ -42,14 +42,6 @@ fn row(overview: &Overview, context: &Context) -> Markup {
 
 fn to(name: &str) -> String {
     address::to(&["reconciliation"], &[("name", name)])
-}
-
-fn run_state(report: &Report) -> &'static str {
-    match report.state {
-        RunState::Running => "running",
-        RunState::Done => "done",
-        RunState::Failed => "failed",
-    }
 }
 
 fn counts(counts: &BTreeMap<String, u64>) -> Markup {
@@ -82,23 +74,23 @@ async fn shown(report: &Report, context: &Context) -> Result<Markup, Problem> {
     let from = cursor(context.asked.owned("cursor"), |text| text.parse().ok())?;
     let from: usize = from.unwrap_or_default();
     let limit = context.limit()? as usize;
-    let end = report.anomalies.len().min(from.saturating_add(limit));
-    let mut anomalies = report.anomalies.get(from..end).unwrap_or_default().to_vec();
     let reconciler = &context.gateway().reconciler;
-    reconciler.refresh(&mut anomalies).await?;
-    let (cursor, run) = (end.to_string(), &report.run);
-    let of = [
-        ("name", report.name.as_str()),
-        ("run", run),
-        ("cursor", &cursor),
-    ];
-    let next = (end < report.anomalies.len()).then(|| address::to(&["reconciliation"], &of));
+    let (anomalies, next) = reconciler.anomalies_of(report, from, limit).await?;
+    let next = next.map(|cursor| {
+        let (name, run) = (report.name.as_str(), report.run.as_str());
+        let of = [
+            ("name", name),
+            ("run", run),
+            ("cursor", &cursor.to_string()),
+        ];
+        address::to(&["reconciliation"], &of)
+    });
     let took = report
         .finished_at
         .and_then(|end| u64::try_from(end - report.started_at).ok());
     let took = took.map(|micros| length(Duration::from_micros(micros)));
     Ok(html! {
-        p { (state(run_state(report))) " " (moment(report.started_at, context.now)) " by " (text(&report.by)) }
+        p { (state(report.state.as_str())) " " (moment(report.started_at, context.now)) " by " (text(&report.by)) }
         @if let Some(why) = &report.error { p.failed { (text(why)) } }
         dl {
             (fact("Looked at", html! { (moment(report.since, context.now)) " to " (moment(report.until, context.now)) }))
