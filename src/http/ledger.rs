@@ -82,10 +82,9 @@ pub(super) fn resolution(r#as: As, result: Option<Box<RawValue>>) -> Result<Reso
 }
 
 /// `POST /v1/calls/{id}/probe`
-pub(super) async fn probe(act: Act<CallId>) -> Result<Response, Problem> {
-    let operator = &act.http.gateway.operator;
-    let (caller, reason) = (&act.caller, &act.reason);
-    let probing = operator.act_on_call(caller, CallAct::Probe, act.target, reason, None);
+pub(super) async fn probe(Act { on, reason }: Act<CallId>) -> Result<Response, Problem> {
+    let operator = &on.http.gateway.operator;
+    let probing = operator.act_on_call(&on.caller, CallAct::Probe, on.target, &reason, None);
     Ok(shown(&probing.await?))
 }
 

@@ -148,13 +148,9 @@ pub(super) struct LossAccepted {
 }
 
 /// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
-pub(super) async fn accept_loss(act: Act<()>) -> Result<Response, Problem> {
-    let marked = act
-        .http
-        .gateway
-        .loss
-        .accept_loss(act.caller, act.reason)
-        .await?;
+pub(super) async fn accept_loss(Act { on, reason }: Act<()>) -> Result<Response, Problem> {
+    let loss = &on.http.gateway.loss;
+    let marked = loss.accept_loss(on.caller, reason).await?;
     Ok(Json(LossAccepted {
         accepted: true,
         calls_now_unknown: marked,

@@ -123,9 +123,7 @@ impl<T: Target> FromRequestParts<Http> for On<T> {
 
 /// A request to act on one thing, with the person's reason as its body.
 pub(super) struct Act<T> {
-    pub(super) http: Http,
-    pub(super) caller: Caller,
-    pub(super) target: T,
+    pub(super) on: On<T>,
     pub(super) reason: String,
 }
 
@@ -134,13 +132,9 @@ impl<T: Target + 'static> FromRequest<Http> for Act<T> {
 
     async fn from_request(mut request: Request, http: &Http) -> Result<Self, Problem> {
         let on: On<T> = request.extract_parts_with_state(http).await?;
-        let reason = read_reason(request.into_body(), http.max_body).await?;
-        Ok(Self {
-            http: on.http,
-            caller: on.caller,
-            target: on.target,
-            reason,
-        })
+        let Reason { reason } = read_object(request.into_body(), http.max_body).await?;
+        let reason = reason.checked()?;
+        Ok(Self { on, reason })
     }
 }
 
@@ -310,12 +304,6 @@ pub(super) async fn read_optional_object<T: DeserializeOwned + Default>(
         return Ok(T::default());
     }
     object(&bytes)
-}
-
-/// Reads `{"reason": "…"}`, the reason of a person's act.
-pub(super) async fn read_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
-    let read: Reason = read_object(body, max_body).await?;
-    read.reason.checked()
 }
 
 /// Reads the reason of an act that needs none. Without one the text is empty.

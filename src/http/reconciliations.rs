@@ -139,23 +139,24 @@ async fn shown(
 
 /// `POST /v1/reconciliations/{name}/anomalies/{id}/compensate`
 pub(super) async fn undo(act: Act<AnomalyName>) -> Result<Response, Problem> {
-    on_anomaly(&act, Request::Compensate).await
+    on_anomaly(act, Request::Compensate).await
 }
 
 /// `POST /v1/reconciliations/{name}/anomalies/{id}/ignore`
 pub(super) async fn ignore(act: Act<AnomalyName>) -> Result<Response, Problem> {
-    on_anomaly(&act, Request::Ignore).await
+    on_anomaly(act, Request::Ignore).await
 }
 
 /// `POST /v1/reconciliations/{name}/anomalies/{id}/adopt`
 pub(super) async fn adopt(act: Act<AnomalyName>) -> Result<Response, Problem> {
-    on_anomaly(&act, Request::Adopt).await
+    on_anomaly(act, Request::Adopt).await
 }
 
-async fn on_anomaly(act: &Act<AnomalyName>, request: Request) -> Result<Response, Problem> {
-    let reconciler = &act.http.gateway.reconciler;
-    let AnomalyName { reconciliation, id } = &act.target;
-    let acting = reconciler.act_on_anomaly(&act.caller, reconciliation, id, request, &act.reason);
+async fn on_anomaly(act: Act<AnomalyName>, request: Request) -> Result<Response, Problem> {
+    let Act { on, reason } = act;
+    let reconciler = &on.http.gateway.reconciler;
+    let AnomalyName { reconciliation, id } = &on.target;
+    let acting = reconciler.act_on_anomaly(&on.caller, reconciliation, id, request, &reason);
     Ok(Json(AnomalyView::of(&acting.await?)).into_response())
 }
 

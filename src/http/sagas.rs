@@ -84,32 +84,33 @@ pub(super) async fn complete(on: On<SagaId>, body: Body) -> Result<Response, Pro
 }
 
 /// `POST /v1/sagas/{id}/abort`
-pub(super) async fn abort(act: Act<SagaId>) -> Result<Response, Problem> {
-    let sagas = &act.http.gateway.sagas;
-    let aborting = sagas.abort_saga(&act.caller, &act.target, &act.reason);
+pub(super) async fn abort(Act { on, reason }: Act<SagaId>) -> Result<Response, Problem> {
+    let sagas = &on.http.gateway.sagas;
+    let aborting = sagas.abort_saga(&on.caller, &on.target, &reason);
     Ok(shown(&aborting.await?))
 }
 
 /// `POST /v1/sagas/{id}/retry`
 pub(super) async fn retry(act: Act<SagaId>) -> Result<Response, Problem> {
-    on_stuck(&act, SagaAct::Retry).await
+    on_stuck(act, SagaAct::Retry).await
 }
 
 /// `POST /v1/sagas/{id}/skip`
 pub(super) async fn skip(act: Act<SagaId>) -> Result<Response, Problem> {
-    on_stuck(&act, SagaAct::Skip).await
+    on_stuck(act, SagaAct::Skip).await
 }
 
-async fn on_stuck(on: &Act<SagaId>, act: SagaAct) -> Result<Response, Problem> {
+async fn on_stuck(request: Act<SagaId>, act: SagaAct) -> Result<Response, Problem> {
+    let Act { on, reason } = request;
     let sagas = &on.http.gateway.sagas;
-    let acting = sagas.act_on_stuck(&on.caller, act, &on.target, &on.reason, None);
+    let acting = sagas.act_on_stuck(&on.caller, act, &on.target, &reason, None);
     Ok(shown(&acting.await?))
 }
 
 /// `POST /v1/calls/{id}/compensate`
-pub(super) async fn compensate(act: Act<CallId>) -> Result<Response, Problem> {
-    let sagas = &act.http.gateway.sagas;
-    let undoing = sagas.compensate(&act.caller, act.target, &act.reason);
+pub(super) async fn compensate(Act { on, reason }: Act<CallId>) -> Result<Response, Problem> {
+    let sagas = &on.http.gateway.sagas;
+    let undoing = sagas.compensate(&on.caller, on.target, &reason);
     Ok(shown(&undoing.await?))
 }
 

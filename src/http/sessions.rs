@@ -82,9 +82,9 @@ pub(super) async fn show(on: On<SessionId>) -> Result<Response, Problem> {
 }
 
 /// `POST /v1/sessions/{id}/unlock`
-pub(super) async fn unlock(act: Act<SessionId>) -> Result<Response, Problem> {
-    let sessions = &act.http.gateway.sessions;
-    let unlocking = sessions.unlock_session(&act.caller, &act.target, &act.reason, None);
+pub(super) async fn unlock(Act { on, reason }: Act<SessionId>) -> Result<Response, Problem> {
+    let sessions = &on.http.gateway.sessions;
+    let unlocking = sessions.unlock_session(&on.caller, &on.target, &reason, None);
     let call_id = unlocking.await?.call_id.0;
     Ok(Json(Unlocked {
         unlocked: true,
@@ -95,18 +95,24 @@ pub(super) async fn unlock(act: Act<SessionId>) -> Result<Response, Problem> {
 
 /// `POST /v1/sessions/{id}/freeze`
 pub(super) async fn freeze(act: Act<SessionId>) -> Result<Response, Problem> {
-    let sessions = &act.http.gateway.sessions;
-    let freezing = sessions.set_frozen(&act.caller, &act.target, true, &act.reason);
-    freezing.await?;
-    Ok(Json(Frozen::of(&act.target, true)).into_response())
+    set_frozen(&act, true).await
 }
 
 /// `POST /v1/sessions/{id}/thaw`
 pub(super) async fn thaw(act: Act<SessionId>) -> Result<Response, Problem> {
-    let sessions = &act.http.gateway.sessions;
-    let thawing = sessions.set_frozen(&act.caller, &act.target, false, &act.reason);
-    thawing.await?;
-    Ok(Json(Frozen::of(&act.target, false)).into_response())
+    set_frozen(&act, false).await
+}
+
+async fn set_frozen(act: &Act<SessionId>, frozen: bool) -> Result<Response, Problem> {
+    let Act { on, reason } = act;
+    let (sessions, id) = (&on.http.gateway.sessions, &on.target);
+    sessions.set_frozen(&on.caller, id, frozen, reason).await?;
+    Ok(Json(Frozen {
+        session_id: &id.id,
+        tenant: &id.tenant,
+        frozen,
+    })
+    .into_response())
 }
 
 /// The lock of a session was taken from this call.
@@ -123,16 +129,6 @@ pub(super) struct Frozen<'a> {
     /// The tenant of the session: the caller's own, unless the request names one.
     tenant: &'a str,
     frozen: bool,
-}
-
-impl<'a> Frozen<'a> {
-    fn of(id: &'a SessionId, frozen: bool) -> Self {
-        Self {
-            session_id: &id.id,
-            tenant: &id.tenant,
-            frozen,
-        }
-    }
 }
 
 /// The state of a session: its fencing token, its lock, and the calls that wait for the lock.

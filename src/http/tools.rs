@@ -287,11 +287,9 @@ pub(super) async fn show(on: On<ToolName>) -> Result<Response, Problem> {
 }
 
 /// `POST /v1/tools/{tool}/pause`
-pub(super) async fn pause(act: Act<ToolName>) -> Result<Response, Problem> {
-    let (pauses, ToolName(tool)) = (&act.http.gateway.pauses, &act.target);
-    let state = pauses
-        .set_paused(&act.caller, tool, true, &act.reason)
-        .await?;
+pub(super) async fn pause(Act { on, reason }: Act<ToolName>) -> Result<Response, Problem> {
+    let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
+    let state = pauses.set_paused(&on.caller, tool, true, &reason).await?;
     Ok(shown_state(tool, &state))
 }
 
