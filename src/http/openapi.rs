@@ -62,22 +62,15 @@ pub(super) async fn show() -> impl IntoResponse {
 
 /// The document, in the order of the router.
 pub fn document() -> OpenApi {
+    let on_one = |door: Door| door.problems(&[Slug::UnknownPath, Slug::StoreUnavailable]);
     let on_tool = |door: Door| {
-        door.path("tool", "The tool's name.")
-            .problems(&[
-                Slug::UnknownTool,
-                Slug::UnknownPath,
-                Slug::WrongState,
-                Slug::StoreUnavailable,
-            ])
+        let door = door.path("tool", "The tool's name.");
+        on_one(door.problems(&[Slug::UnknownTool, Slug::WrongState]))
             .json::<tools::ToolStateView<'_>>("The tool, and what was done to it.")
     };
     let on_call = |door: Door| {
-        door.path("id", "The call's id.").problems(&[
-            Slug::UnknownCall,
-            Slug::UnknownPath,
-            Slug::StoreUnavailable,
-        ])
+        let door = door.path("id", "The call's id.");
+        on_one(door.problems(&[Slug::UnknownCall]))
     };
     let of_saga = |door: Door| {
         door.params::<read::TenantQuery>()
@@ -92,22 +85,13 @@ pub fn document() -> OpenApi {
         |door: Door| of_saga(door.path("id", "The saga's id.")).problems(&[Slug::UnknownPath]);
     let saga_named = |path, id| of_saga(Door::get(path, id, "A saga that has this name"));
     let on_reconciliation = |door: Door| {
-        door.path("name", "The reconciliation's name.").problems(&[
-            Slug::InvalidRequest,
-            Slug::UnknownReconciliation,
-            Slug::UnknownPath,
-            Slug::StoreUnavailable,
-        ])
+        let door = door.path("name", "The reconciliation's name.");
+        on_one(door.problems(&[Slug::InvalidRequest, Slug::UnknownReconciliation]))
     };
     let report = "What a run has found, and what is done about it.";
     let on_session = |door: Door| {
-        door.path("id", "The session's id.")
-            .params::<read::TenantQuery>()
-            .problems(&[
-                Slug::InvalidRequest,
-                Slug::UnknownPath,
-                Slug::StoreUnavailable,
-            ])
+        let door = door.path("id", "The session's id.");
+        on_one(door.params::<read::TenantQuery>()).problems(&[Slug::InvalidRequest])
     };
     let on_anomaly = |door: Door| {
         on_reconciliation(door.path("id", "The anomaly's id."))
@@ -154,14 +138,11 @@ pub fn document() -> OpenApi {
         .problems(&OF_A_REQUEST)
         .json::<tools::PreviewView>("The key, and what would become of the request."),
         Door::post("/mcp", "mcp", "The tools for clients that speak MCP: one JSON-RPC message a request")
-            .body::<mcp::Message<'_>>()
-            .problems(&[Slug::StoreUnavailable, Slug::ShuttingDown])
-            .json_rpc("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
+            .json_rpc::<mcp::Message<'_>>(),
         Door::post("/mcp/{upstream}", "mcp_upstream", "One MCP server, for clients that speak MCP: its calls are claimed")
             .path("upstream", "The name of the server's section.")
-            .body::<mcp::Message<'_>>()
-            .problems(&[Slug::UnknownPath, Slug::StoreUnavailable, Slug::ShuttingDown])
-            .json_rpc("The result of a request, or an error of JSON-RPC; of a long call a stream of events."),
+            .problems(&[Slug::UnknownPath])
+            .json_rpc::<mcp::Message<'_>>(),
         on_tool(
             Door::post("/v1/tools/{tool}/pause", "pause_tool", "Let no call of the tool begin, on any gateway")
                 .body::<read::Reason>(),

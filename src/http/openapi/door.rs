@@ -232,16 +232,20 @@ impl Door {
         self.answer(200, answer)
     }
 
-    /// The answers of a route whose requests are JSON-RPC messages.
-    pub(super) fn json_rpc(mut self, description: &str) -> Self {
+    /// The request and the answers of a route whose requests are JSON-RPC messages.
+    pub(super) fn json_rpc<T: ToSchema>(mut self) -> Self {
         self.speaks_json_rpc = true;
         for status in RPC_ERRORS {
             self.problems.entry(status).or_default();
         }
-        let answer = described(description)
-            .content("application/json", any(Type::Object))
-            .content("text/event-stream", any(Type::String));
-        self.answer(200, answer)
+        let answer = described(
+            "The result of a request, or an error of JSON-RPC; of a long call a stream of events.",
+        )
+        .content("application/json", any(Type::Object))
+        .content("text/event-stream", any(Type::String));
+        self.body::<T>()
+            .problems(&[Slug::StoreUnavailable, Slug::ShuttingDown])
+            .answer(200, answer)
             .answer(202, described("A notification was taken."))
     }
 
