@@ -110,19 +110,13 @@ pub struct Listening {
 /// `open` counts the connections. Returns how many were cut.
 pub async fn serve(listening: Listening, ends: Ends, open: IntGauge) -> usize {
     let connections = TaskTracker::new();
-    let Listening {
-        listener,
-        doors,
-        tls,
-        bounds,
-        memory,
-    } = listening;
+    let listener = listening.listener;
     let host = Arc::new(Host {
         builders: [builder(false), builder(true)],
-        doors,
-        tls,
-        places: Places::new(&bounds, memory),
-        bounds,
+        doors: listening.doors,
+        tls: listening.tls,
+        places: Places::new(&listening.bounds, listening.memory),
+        bounds: listening.bounds,
         ends,
         open,
     });

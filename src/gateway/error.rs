@@ -179,13 +179,6 @@ impl ErrorKind {
         self
     }
 
-    /// The failure for a key whose call belongs to another saga, or to none.
-    pub(super) fn of_another_saga() -> Self {
-        Self::WrongState(
-            "the key stands for a call of another saga, with which it would be undone".into(),
-        )
-    }
-
     /// A failure of the store. If data is unreadable, the error names it.
     pub(super) fn of_store(error: store::Error) -> Self {
         match error {

@@ -18,17 +18,16 @@ pub struct SignIns {
 }
 
 impl SignIns {
-    /// Begins a session of the token with this SHA-256. Returns it with its cookie; `None`: it could not be sealed.
+    /// Begins a session of the token with this SHA-256. Returns its cookie; `None`: it could not be sealed.
     ///
     /// Until the store's secret is known, only this gateway accepts the cookie.
-    pub fn begin(&self, token: [u8; 32]) -> Option<(SignIn, String)> {
+    pub fn begin(&self, token: [u8; 32]) -> Option<String> {
         let id = Uuid::new_v4().into_bytes();
         let sign_in = SignIn::begin(id, token, self.base.wall_time());
         let mut nonce = [0; NONCE];
         nonce[..16].copy_from_slice(Uuid::new_v4().as_bytes());
         nonce[16..].copy_from_slice(&Uuid::new_v4().as_bytes()[..NONCE - 16]);
-        let cookie = sign_in.seal(&self.secrets.current().today, nonce)?;
-        Some((sign_in, cookie))
+        sign_in.seal(&self.secrets.current().today, nonce)
     }
 
     /// The session in a cookie, if this store has sealed it and it has not expired.

@@ -82,24 +82,19 @@ impl RequestSpan {
     pub(super) fn belongs_to(&self, intent: &Intent, share: f64) -> Trace {
         let trace_id = intent.trace_id.as_str();
         self.span.record("key", intent.lookup.short());
+        let mut trace = Trace::of(trace_id, share);
+        trace.parent = self.id;
         match &self.context {
-            Some(context) if context.trace_id == trace_id => Trace {
-                trace_id: trace_id.to_owned(),
-                parent: self.id,
-                sampled: context.sampled,
-                state: context.state.clone(),
-                span: Span::none(),
-            },
+            Some(context) if context.trace_id == trace_id => {
+                trace.sampled = context.sampled;
+                trace.state.clone_from(&context.state);
+            }
             _ => {
-                let trace = Trace {
-                    parent: self.id,
-                    ..Trace::of(trace_id, share)
-                };
                 self.span.record("trace_id", trace_id);
                 self.span.record("sampled", trace.sampled);
-                trace
             }
         }
+        trace
     }
 
     /// Notes how the request was answered, and with which call.

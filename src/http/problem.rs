@@ -219,9 +219,7 @@ struct Mistake {
 
 impl Problem {
     fn new(slug: Slug, detail: impl Into<String>) -> Self {
-        let Row {
-            key_action, effect, ..
-        } = slug.row();
+        let row = slug.row();
         Self {
             slug,
             detail: detail.into(),
@@ -234,32 +232,26 @@ impl Problem {
             similar_to: None,
             differs: Vec::new(),
             replayed: None,
-            key_action,
-            effect,
+            key_action: row.key_action,
+            effect: row.effect,
         }
     }
 
     /// The call has surely not run.
-    fn not_run(self) -> Self {
-        Self {
-            effect: Effect::None,
-            ..self
-        }
+    fn not_run(mut self) -> Self {
+        self.effect = Effect::None;
+        self
     }
 
     /// Neither this key nor a new one helps.
-    fn stop(self) -> Self {
-        Self {
-            key_action: KeyAction::Stop,
-            ..self
-        }
+    fn stop(mut self) -> Self {
+        self.key_action = KeyAction::Stop;
+        self
     }
 
-    fn waiting(self, time: Duration) -> Self {
-        Self {
-            retry_after: Some(time),
-            ..self
-        }
+    fn waiting(mut self, time: Duration) -> Self {
+        self.retry_after = Some(time);
+        self
     }
 
     /// A request that cannot be read. `why` is cut, because it may quote the caller.

@@ -150,12 +150,9 @@ impl<W: AsyncWrite + Unpin> Client<W> {
     /// A cancelled request gets no answer; its call goes on.
     async fn answer(&self, line: Vec<u8>, message: &Value, cancelled: &CancellationToken) {
         let answering = self.router.clone().oneshot(self.request(line, message));
-        let response = tokio::select! {
+        let Ok(response) = tokio::select! {
             () = cancelled.cancelled() => return,
-            response = answering => match response {
-                Ok(response) => response,
-                Err(never) => match never {},
-            },
+            response = answering => response,
         };
         let kind = response.headers().get(CONTENT_TYPE);
         let kind = kind.map_or(&[][..], HeaderValue::as_bytes).to_owned();

@@ -18,7 +18,10 @@ pub(super) fn refusal(action: Action, call: &PreparedCall, held: Option<&Record>
         }
         (Action::RefuseUnclear, Some(held)) => reused(call, held, true),
         (Action::RefuseExpired, held) => expired(call, held),
-        (Action::RefuseOtherSaga, _) => ErrorKind::of_another_saga(),
+        (Action::RefuseOtherSaga, _) => {
+            let why = "the key stands for a call of another saga, with which it would be undone";
+            ErrorKind::WrongState(why.into())
+        }
         (Action::RefuseUnfit(why), _) => ErrorKind::InvalidRequest(why.into()),
         // An arrival leads to nothing else.
         _ => ErrorKind::StoreUnavailable,

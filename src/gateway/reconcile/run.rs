@@ -176,13 +176,8 @@ impl Reconciler {
             margin: self.margin(&of),
         };
         let (reconciler, by) = (self.clone(), Actor::Token(&caller.name).to_string());
-        let act = Act::new(
-            caller,
-            Deed::Reconcile,
-            "",
-            Target::Reconciliation(name.to_owned()),
-            "",
-        );
+        let target = Target::Reconciliation(name.to_owned());
+        let act = Act::new(caller, Deed::Reconcile, "", target, "");
         let run = async move {
             let doing = async {
                 let report = reconciler.reconcile(&of, &new_run_id(), window, &by).await;

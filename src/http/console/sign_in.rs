@@ -60,7 +60,7 @@ pub(super) async fn begin(State(http): State<Http>, request: Request) -> Respons
         let failed = page::plain("Sign in", None, &form(next, Some(&problem)));
         return (problem.slug.row().status, failed).into_response();
     }
-    let Some((_, sealed)) = http.gateway.sign_ins.begin(digest) else {
+    let Some(sealed) = http.gateway.sign_ins.begin(digest) else {
         return page::failure(&Problem::unauthenticated(), None);
     };
     let is_tls = is_over_tls(&http, &parts.headers);

@@ -230,12 +230,8 @@ fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> CallAns
 /// An error of JSON-RPC, with status 200: the request could be read, and nothing was run.
 fn refused(id: &RawValue, error: &RpcError, problem: Option<Slug>) -> CallAnswer {
     CallAnswer {
-        body: Parts::of([plain(error.text(Some(id)))]),
+        body: Parts::new([error.text(Some(id)).into()]),
         shared: 0,
         problem,
     }
-}
-
-fn plain(text: String) -> Part {
-    Part::Plain(text.into())
 }

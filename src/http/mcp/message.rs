@@ -85,8 +85,8 @@ impl RpcError {
     }
 
     pub(super) fn answer(&self, id: Option<&RawValue>, era: Era) -> Response {
-        let text = Part::Plain(self.text(id).into());
-        (self.status(era), json(Parts::of([text]))).into_response()
+        let body = Parts::new([self.text(id).into()]);
+        (self.status(era), json(body)).into_response()
     }
 
     /// The whole response as JSON.
