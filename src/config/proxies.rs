@@ -52,7 +52,7 @@ pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> 
         breaker: section
             .section("breaker")
             .map_or(default.breaker, breaker_policy),
-        dedup: super::tools::dedup(&mut section).unwrap_or(default.dedup),
+        dedup: section.get_or("dedup", default.dedup),
         unknown: unknown::policy(&mut section),
         recheck: section
             .section("recheck")
@@ -111,7 +111,7 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     section.check(host.is_none() || !is_open, "host", why);
     Policy {
         rules: Vec::new(),
-        unkeyed: unkeyed(section).unwrap_or_default(),
+        unkeyed: section.get("unkeyed").unwrap_or_default(),
         key_header,
         counted_headers,
         redact: Vec::new(),
@@ -135,15 +135,6 @@ fn ignored(section: &mut Section<'_, '_>) -> Vec<Pointer> {
     let why = "this begins with /query/ or /body/";
     section.check(pointers.iter().all(is_known), "ignore", why);
     pointers.iter().flat_map(places).collect()
-}
-
-fn unkeyed(section: &mut Section<'_, '_>) -> Option<Unkeyed> {
-    let words = [
-        ("refuse", Unkeyed::Refuse),
-        ("derive", Unkeyed::Derive),
-        ("pass", Unkeyed::Pass),
-    ];
-    section.word("unkeyed", &words)
 }
 
 /// The secret parts of requests and answers.
@@ -208,14 +199,8 @@ fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<(Rule, Section<'r, 'a>)>
     let path: Option<String> = section.need("path");
     let starts = path.as_ref().is_none_or(|path| path.starts_with('/'));
     section.check(starts, "path", "a path begins with a slash");
-    let words = [
-        ("read", Does::Read),
-        ("write", Does::Write),
-        ("deny", Does::Deny),
-    ];
-    section.require("as");
-    let does = section.word("as", &words);
-    let unkeyed = unkeyed(&mut section);
+    let does: Option<Does> = section.need("as");
+    let unkeyed = section.get("unkeyed");
     let is_write = does.is_none_or(|does| does == Does::Write);
     if !is_write {
         let why = "this is for rules with as = \"write\"";

@@ -319,7 +319,7 @@ impl<'r, 'a> Section<'r, 'a> {
         self.get(key).map_or(default, |count: u32| count as usize)
     }
 
-    /// One of a few words.
+    /// One of a few words that are of no enumeration.
     pub(super) fn word<T: Clone>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.parsed(key, |text| meaning(text, words))
     }

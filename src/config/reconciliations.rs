@@ -188,7 +188,7 @@ fn source_at(
     let is_new = others.iter().all(|other| other.rules.source != name);
     section.check(is_new, "name", "another source has this name");
     let url = section.url(&["{since}", "{until}", "{cursor}"]);
-    let next = pointer(&mut section, "next");
+    let next: Option<Pointer> = section.get("next");
     if let Some(url) = &url {
         check_url(url, next.is_some(), &section);
         section.warn_in_the_open(&format!("the URL of the source {name}"), url);
@@ -200,8 +200,7 @@ fn source_at(
     });
     let timeout = section.get_or("timeout", Duration::from_secs(10));
     let headers = section.headers();
-    section.require("key");
-    let key: Option<Pointer> = pointer(&mut section, "key");
+    let key = section.need("key");
     let join = section
         .parsed("join", |text| match text {
             "idempotency_key" => Ok(Join::Key),
@@ -233,19 +232,19 @@ fn source_at(
         source: name,
         key: key.unwrap_or_else(Pointer::nowhere),
         join,
-        id: pointer(&mut section, "id"),
-        call_id: pointer(&mut section, "call_id"),
+        id: section.get("id"),
+        call_id: section.get("call_id"),
         compare,
-        time: pointer(&mut section, "time"),
-        status: pointer(&mut section, "status"),
+        time: section.get("time"),
+        status: section.get("status"),
         ignore: section.get("ignore").unwrap_or_default(),
         ignores_keyless: section.word_or("without_key", &words, false),
     };
     let is_read = rules.ignore.is_empty() || rules.status.is_some();
     section.check(is_read, "ignore", "this needs a status");
-    let result = pointer(&mut section, "result");
+    let result = section.get("result");
     let adopt = section.section("adopt");
-    let adopted_result = adopt.and_then(|mut adopt| pointer(&mut adopt, "result"));
+    let adopted_result = adopt.and_then(|mut adopt| adopt.get("result"));
     let source = Source {
         url: url?,
         headers,
@@ -260,11 +259,6 @@ fn source_at(
         result,
         adopted_result,
     })
-}
-
-/// A text that is a pointer, if it is there.
-fn pointer(section: &mut Section<'_, '_>, key: &'static str) -> Option<Pointer> {
-    section.parsed(key, |text| text.parse())
 }
 
 fn check_url(url: &Url, has_next: bool, section: &Section<'_, '_>) {

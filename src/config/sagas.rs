@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::reader::Section;
-use crate::core::saga::{OnTimeout, Policy};
+use crate::core::saga::Policy;
 
 /// The longest wait between two tries to undo a call.
 const MAX_WAIT: Duration = Duration::from_hours(24);
@@ -12,10 +12,9 @@ const MAX_TRIES: u32 = 1_000;
 
 pub(super) fn sagas(mut section: Section<'_, '_>) -> Policy {
     let default = Policy::default();
-    let words = [("abort", OnTimeout::Abort), ("report", OnTimeout::Report)];
     let policy = Policy {
         deadline: section.get_or("deadline", default.deadline),
-        on_timeout: section.word_or("on_timeout", &words, default.on_timeout),
+        on_timeout: section.get_or("on_timeout", default.on_timeout),
         retry: section.retry(default.retry, MAX_TRIES, MAX_WAIT),
         retention: section.get_or("retention", default.retention),
         look_again: default.look_again,

@@ -16,8 +16,9 @@ use crate::core::compensation::{self, Template};
 use crate::core::key;
 use crate::core::request::Shape;
 use crate::core::schema::Schema;
-use crate::core::tool::{Budget, Declared, Dedup, Effect, Mode, OnSimilar, Per};
+use crate::core::tool::{Budget, Declared, OnSimilar};
 use crate::core::tool::{SessionPolicy, Similar, SuccessTest, Tool};
+use crate::core::words::Words;
 use crate::core::{breaker, redact};
 use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
@@ -45,7 +46,7 @@ pub(super) fn tool(
     let mut tool = Tool {
         name: name.to_owned(),
         description: section.get_or("description", default.description),
-        effect: section.word_or("effect", &EFFECTS, default.effect),
+        effect: section.get_or("effect", default.effect),
         timeout: section.get_or("timeout", default.timeout),
         deadline: section.get_or("deadline", default.deadline),
         lease_margin: default.lease_margin,
@@ -60,7 +61,7 @@ pub(super) fn tool(
         breaker: section
             .section("breaker")
             .map_or(default.breaker, breaker_policy),
-        dedup: dedup(&mut section).unwrap_or(default.dedup),
+        dedup: section.get_or("dedup", default.dedup),
         unknown: unknown::policy(&mut section),
         recheck: section
             .section("recheck")
@@ -112,8 +113,6 @@ pub(super) fn tool(
     Some((ToolAt::new(tool, endpoint), undone))
 }
 
-const EFFECTS: [(&str, Effect); 2] = [("read", Effect::Read), ("write", Effect::Write)];
-
 fn schema(section: &mut Section<'_, '_>) -> Option<Schema> {
     let schema = Schema::new(section.get("input_schema")?);
     let refused = |why| section.mistake("input_schema", &format!("this is no JSON Schema: {why}"));
@@ -144,10 +143,6 @@ fn endpoint(section: &mut Section<'_, '_>, probe: Option<Url>) -> Option<(Endpoi
         max_answer: None,
     };
     Some((endpoint, shape))
-}
-
-pub(super) fn dedup(section: &mut Section<'_, '_>) -> Option<Dedup> {
-    section.word("dedup", &[("none", Dedup::None), ("key", Dedup::Key)])
 }
 
 fn redact_policy(mut section: Section<'_, '_>) -> redact::Policy {
@@ -193,13 +188,8 @@ fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     let words = [("derived", false), ("required", true)];
     let required = section.word_or("source", &words, false);
     let (fields, ignore) = (section.pointers("fields"), section.pointers("ignore"));
-    let words = [
-        ("business", key::Prefer::Business),
-        ("runtime", key::Prefer::Runtime),
-    ];
-    let prefer = section.word("prefer", &words);
-    let words = [("user", key::Per::User), ("tenant", key::Per::Tenant)];
-    let per = section.word("per", &words);
+    let prefer: Option<key::Prefer> = section.get("prefer");
+    let per: Option<key::Per> = section.get("per");
     let has_key = !fields.is_empty();
     let why = "without fields there is nothing to prefer";
     section.check(has_key || prefer.is_none(), "prefer", why);
@@ -216,23 +206,17 @@ fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
 
 fn session_policy(section: &mut Section<'_, '_>) -> SessionPolicy {
     let default = SessionPolicy::default();
-    let modes = [
-        ("exclusive", Mode::Exclusive),
-        ("fenced", Mode::Fenced),
-        ("shared", Mode::Shared),
-    ];
     let wait = section.get_or("session_wait", default.wait);
     let why = "a call waits for its session for ten minutes at the most";
     section.check(wait <= MAX_SESSION_WAIT, "session_wait", why);
     SessionPolicy {
-        mode: section.word_or("session", &modes, default.mode),
+        mode: section.get_or("session", default.mode),
         wait,
     }
 }
 
 fn budget(mut section: Section<'_, '_>) -> Option<Budget> {
-    section.require("per");
-    let per = section.word("per", &[("session", Per::Session), ("user", Per::User)]);
+    let per = section.need("per");
     let max: Option<u32> = section.need("max");
     let why = format!("a budget of more than {MAX_BUDGET} bounds nothing");
     section.check(max.is_none_or(|max| max <= MAX_BUDGET), "max", &why);
@@ -249,12 +233,7 @@ fn similar(mut section: Section<'_, '_>) -> Option<Similar> {
     let why = "without a field that they have in common nothing is similar";
     section.check(!fields.is_empty(), "fields", why);
     let window = window(&mut section);
-    let words = [
-        ("flag", OnSimilar::Flag),
-        ("refuse", OnSimilar::Refuse),
-        ("replay", OnSimilar::Replay),
-    ];
-    let action = section.word_or("action", &words, OnSimilar::Flag);
+    let action = section.get_or("action", OnSimilar::Flag);
     Some(Similar {
         fields,
         window: window?,
@@ -269,27 +248,18 @@ fn window(section: &mut Section<'_, '_>) -> Option<Duration> {
     window
 }
 
-const DECLARED: [(&str, Declared); 5] = [
-    ("executed", Declared::Executed),
-    ("not_executed", Declared::NotExecuted),
-    ("rejected", Declared::Rejected),
-    ("fenced", Declared::Fenced),
-    ("unknown", Declared::Unknown),
-];
-
 pub(super) fn outcomes(section: &mut Section<'_, '_>) -> BTreeMap<u16, Declared> {
     let read = |status: &str, word: &str| {
         let known = status.parse().ok();
         let known = known.filter(|status| (200..=599).contains(status));
         let status = known.ok_or_else(|| format!("{status} is no status from 200 to 599"))?;
-        Ok((status, meaning(word, &DECLARED)?))
+        Ok((status, meaning(word, Declared::WORDS)?))
     };
     section.entries("outcomes", read).into_iter().collect()
 }
 
 fn success_test(mut section: Section<'_, '_>) -> Option<SuccessTest> {
-    section.require("pointer");
-    let pointer = section.parsed("pointer", str::parse);
+    let pointer = section.need("pointer");
     let equals = section.need("equals");
     let words = [
         ("rejected", Declared::Rejected),

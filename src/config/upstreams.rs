@@ -245,17 +245,8 @@ pub(super) fn doubled(tools: &[ToolAt]) -> Vec<String> {
 
 /// The meaning of the server's errors for a tool.
 pub(super) fn errors(section: &mut Section<'_, '_>) -> Errors {
-    let words = [
-        ("remember", ToolError::Remember),
-        ("rejected", ToolError::Rejected),
-        ("unknown", ToolError::Unknown),
-    ];
-    let tool_error = section.word("tool_error", &words);
-    let words = [
-        ("rejected", RequestErrors::Rejected),
-        ("unknown", RequestErrors::Unknown),
-    ];
-    let request_errors = section.word("request_errors", &words);
+    let tool_error: Option<ToolError> = section.get("tool_error");
+    let request_errors: Option<RequestErrors> = section.get("request_errors");
     let is_of_upstream = section.has("upstream");
     let why = "this is for tools of an upstream";
     section.check(is_of_upstream || tool_error.is_none(), "tool_error", why);

@@ -193,24 +193,28 @@ impl TryFrom<String> for Pointer {
     }
 }
 
-/// Whether business fields or the runtime's key name a call.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Prefer {
-    /// The fields, whatever key the runtime brings. The first runtime key becomes a second name.
-    #[default]
-    Business,
-    /// The runtime's key; the fields only for a request without a key.
-    Runtime,
+words! {
+    /// Whether business fields or the runtime's key name a call.
+    #[derive(Default)]
+    pub enum Prefer {
+        /// The fields, whatever key the runtime brings. The first runtime key becomes a second name.
+        #[default]
+        Business = "business",
+        /// The runtime's key; the fields only for a request without a key.
+        Runtime = "runtime",
+    }
 }
 
-/// Whether each user has business keys of its own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Per {
-    /// The same fields of two users are two intents.
-    #[default]
-    User,
-    /// The same fields of two users are one intent.
-    Tenant,
+words! {
+    /// Whether each user has business keys of its own.
+    #[derive(Default)]
+    pub enum Per {
+        /// The same fields of two users are two intents.
+        #[default]
+        User = "user",
+        /// The same fields of two users are one intent.
+        Tenant = "tenant",
+    }
 }
 
 /// A tool's rules about keys.

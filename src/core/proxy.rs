@@ -19,27 +19,31 @@ use percent_encoding::percent_decode_str;
 
 use self::form::is_at;
 use super::key::Pointer;
+use super::words::words;
 
-/// The treatment of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Does {
-    /// The request goes through, and nothing is kept of it.
-    Read,
-    /// The request is a call: claimed, sent at most once, kept.
-    Write,
-    /// The request is refused.
-    Deny,
+words! {
+    /// The treatment of a request.
+    pub enum Does {
+        /// The request goes through, and nothing is kept of it.
+        Read = "read",
+        /// The request is a call: claimed, sent at most once, kept.
+        Write = "write",
+        /// The request is refused.
+        Deny = "deny",
+    }
 }
 
-/// The treatment of a write without a key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Unkeyed {
-    #[default]
-    Refuse,
-    /// The key is derived from the request.
-    Derive,
-    /// The request goes through unguarded.
-    Pass,
+words! {
+    /// The treatment of a write without a key.
+    #[derive(Default)]
+    pub enum Unkeyed {
+        #[default]
+        Refuse = "refuse",
+        /// The key is derived from the request.
+        Derive = "derive",
+        /// The request goes through unguarded.
+        Pass = "pass",
+    }
 }
 
 /// The treatment of some requests.

@@ -72,12 +72,13 @@ pub struct Policy {
     pub look_again: Duration,
 }
 
-/// The action when a saga is open for too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnTimeout {
-    Abort,
-    /// The saga stays open, and a log line reports it.
-    Report,
+words! {
+    /// The action when a saga is open for too long.
+    pub enum OnTimeout {
+        Abort = "abort",
+        /// The saga stays open, and a log line reports it.
+        Report = "report",
+    }
 }
 
 impl Default for Policy {

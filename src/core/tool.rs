@@ -20,17 +20,18 @@ words! {
     }
 }
 
-/// The meaning of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Declared {
-    Executed,
-    /// Surely not executed; the call may be tried again.
-    NotExecuted,
-    /// Surely not executed, because of the request itself.
-    Rejected,
-    /// Surely not executed: the tool has seen a newer fencing token of the session.
-    Fenced,
-    Unknown,
+words! {
+    /// The meaning of an answer.
+    pub enum Declared {
+        Executed = "executed",
+        /// Surely not executed; the call may be tried again.
+        NotExecuted = "not_executed",
+        /// Surely not executed, because of the request itself.
+        Rejected = "rejected",
+        /// Surely not executed: the tool has seen a newer fencing token of the session.
+        Fenced = "fenced",
+        Unknown = "unknown",
+    }
 }
 
 /// A test of 2xx bodies, for tools that answer "failed" with status 200.
@@ -43,26 +44,30 @@ pub struct SuccessTest {
     pub otherwise: Declared,
 }
 
-/// The meaning of a result with `isError`, for a tool that writes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ToolError {
-    /// The error is the call's result, and duplicates get it: frameworks wrap timeouts in such errors, too.
-    #[default]
-    Remember,
-    /// The operator says that the tool did nothing.
-    Rejected,
-    Unknown,
+words! {
+    /// The meaning of a result with `isError`, for a tool that writes.
+    #[derive(Default)]
+    pub enum ToolError {
+        /// The error is the call's result, and duplicates get it: frameworks wrap timeouts in such errors, too.
+        #[default]
+        Remember = "remember",
+        /// The operator says that the tool did nothing.
+        Rejected = "rejected",
+        Unknown = "unknown",
+    }
 }
 
-/// The meaning of JSON-RPC errors about the request, for a tool that writes.
-///
-/// These are -32700, -32600 to -32602, and -32020 to -32022.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RequestErrors {
-    /// The operator says that the server finds all such errors before it executes anything.
-    Rejected,
-    #[default]
-    Unknown,
+words! {
+    /// The meaning of JSON-RPC errors about the request, for a tool that writes.
+    ///
+    /// These are -32700, -32600 to -32602, and -32020 to -32022.
+    #[derive(Default)]
+    pub enum RequestErrors {
+        /// The operator says that the server finds all such errors before it executes anything.
+        Rejected = "rejected",
+        #[default]
+        Unknown = "unknown",
+    }
 }
 
 /// The meaning of an MCP server's errors for a tool.
@@ -110,13 +115,14 @@ impl Default for SessionPolicy {
     }
 }
 
-/// Which calls a budget counts together.
-///
-/// Calls without a session, or without a user, count together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Per {
-    Session,
-    User,
+words! {
+    /// Which calls a budget counts together.
+    ///
+    /// Calls without a session, or without a user, count together.
+    pub enum Per {
+        Session = "session",
+        User = "user",
+    }
 }
 
 /// A budget: how many calls of a tool may begin within a window.
@@ -129,15 +135,16 @@ pub struct Budget {
     pub window: Duration,
 }
 
-/// The action for a call that looks like an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnSimilar {
-    /// The call runs, and its answer names the earlier call.
-    Flag,
-    /// The call is refused until the caller names the earlier call.
-    Refuse,
-    /// The request gets the result of the earlier call if that has succeeded; otherwise it is refused.
-    Replay,
+words! {
+    /// The action for a call that looks like an earlier one.
+    pub enum OnSimilar {
+        /// The call runs, and its answer names the earlier call.
+        Flag = "flag",
+        /// The call is refused until the caller names the earlier call.
+        Refuse = "refuse",
+        /// The request gets the result of the earlier call if that has succeeded; otherwise it is refused.
+        Replay = "replay",
+    }
 }
 
 /// When a call with another key looks like an earlier one of the same user.
@@ -149,11 +156,12 @@ pub struct Similar {
     pub action: OnSimilar,
 }
 
-/// Whether the tool itself executes the same `Idempotency-Key` at most once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dedup {
-    None,
-    Key,
+words! {
+    /// Whether the tool itself executes the same `Idempotency-Key` at most once.
+    pub enum Dedup {
+        None = "none",
+        Key = "key",
+    }
 }
 
 /// The action for a call whose outcome is unknown.

@@ -1,5 +1,11 @@
 //! Enumerations whose values have one word each: on the wire, in stores, in metrics.
 
+/// An enumeration whose values have one word each.
+pub(crate) trait Words: Copy + 'static {
+    /// Each word with its value, in the order in which they are declared.
+    const WORDS: &'static [(&'static str, Self)];
+}
+
 /// Declares an enumeration together with the words of its values.
 ///
 /// Stores keep some of them as indexes of `ALL`: new values go to the end.
@@ -16,6 +22,10 @@ macro_rules! words {
             $($(#[$of_value])* $value,)+
         }
 
+        impl crate::core::words::Words for $name {
+            const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),+];
+        }
+
         impl $name {
             /// All values, in the order in which they are declared.
             pub const ALL: [Self; [$($word),+].len()] = [$(Self::$value),+];
@@ -29,7 +39,8 @@ macro_rules! words {
 
             /// The value that has this word.
             pub fn of(word: &str) -> Option<Self> {
-                Self::ALL.into_iter().find(|value| value.as_str() == word)
+                let words = <Self as crate::core::words::Words>::WORDS.iter();
+                words.copied().find_map(|(known, value)| (known == word).then_some(value))
             }
         }
     };

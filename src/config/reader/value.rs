@@ -7,6 +7,8 @@ use jiff::SpanRelativeTo;
 use serde_json::Value as Json;
 
 use super::{Item, Node, Reader};
+use crate::core::key::Pointer;
+use crate::core::words::Words;
 
 /// A type that a configuration's value can be read as.
 pub(in crate::config) trait FromItem: Sized {
@@ -19,6 +21,19 @@ impl FromItem for String {
             Node::Text(text) => reader.fill_in(text),
             _ => Err("this must be a text in quotes".into()),
         }
+    }
+}
+
+impl FromItem for Pointer {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+        String::from_item(item, reader)?.parse()
+    }
+}
+
+/// One of the words of an enumeration.
+impl<T: Words> FromItem for T {
+    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+        meaning(&String::from_item(item, reader)?, T::WORDS)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::downstream::check_header;
 ///
 /// `is_get`: a GET has no body unless the section says so.
 pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shape, Url)> {
-    let lists = lists(section);
+    let lists = section.get("arrays");
     let target = target_with(section, lists);
     let has_places = target
         .as_ref()
@@ -45,7 +45,7 @@ pub(super) fn shape(section: &mut Section<'_, '_>, is_get: bool) -> Option<(Shap
     let why = "an argument gives this header already";
     let is_free = headers.iter().all(|(name, _)| *name != key_header);
     section.check(is_free, "key_header", why);
-    let key_body = section.parsed("key_body", str::parse);
+    let key_body = section.get("key_body");
     let (target, url) = target?;
     let shape = Shape {
         target,
@@ -63,12 +63,8 @@ const OF_CALLERS: &[&str] = &["authorization", "cookie", "proxy-authorization"];
 
 /// A URL with places, and its query.
 pub(super) fn target(section: &mut Section<'_, '_>) -> Option<(Target, Url)> {
-    let lists = lists(section);
+    let lists = section.get("arrays");
     target_with(section, lists)
-}
-
-fn lists(section: &mut Section<'_, '_>) -> Option<Lists> {
-    section.word("arrays", &Lists::ALL.map(|lists| (lists.as_str(), lists)))
 }
 
 fn target_with(section: &mut Section<'_, '_>, lists: Option<Lists>) -> Option<(Target, Url)> {
