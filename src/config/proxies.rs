@@ -70,7 +70,8 @@ pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> 
     if let Some(redact) = section.section("redact") {
         redaction(redact, &mut tool, &mut policy);
     }
-    let probe = section.section("probe").and_then(unknown::probe);
+    let probe = section.section("probe");
+    let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
     let endpoint = endpoint(&mut section);
     let rules = section.list_of_sections("rules");
     let why = format!("a proxy has {MAX_RULES} rules at the most");
@@ -80,9 +81,9 @@ pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> 
     policy.rules = rules;
     warn(&tool, &policy, &section);
     tool.proxy = Some(policy);
-    check(&tool, probe.is_some(), &section);
+    check(&tool, &section);
     let mut endpoint = endpoint?;
-    endpoint.probe = probe.and_then(|probe| probe.put_into(&mut tool));
+    endpoint.probe = probe;
     checks::warn(&tool, &endpoint, &section);
     let of_rules = of_rules.into_iter();
     let by_rule = of_rules.map(|section| of_rule(&tool, &endpoint, section));
@@ -221,22 +222,21 @@ fn of_rule(
     endpoint: &Endpoint,
     mut section: Section<'_, '_>,
 ) -> Option<(Tool, Endpoint)> {
+    let (mut tool, mut endpoint) = (tool.clone(), endpoint.clone());
     let own = outcomes(&mut section);
-    let probe = section.section("probe").and_then(unknown::probe);
+    let probe = section.section("probe");
+    let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
     if own.is_empty() && probe.is_none() {
         return None;
     }
-    let (mut tool, mut endpoint) = (tool.clone(), endpoint.clone());
     tool.outcomes.extend(own);
-    if let Some(probe) = probe {
-        endpoint.probe = probe.put_into(&mut tool);
-    }
+    endpoint.probe = probe.or(endpoint.probe);
     checks::warn(&tool, &endpoint, &section);
     Some((tool, endpoint))
 }
 
-fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
-    checks::check_unknown(tool, has_probe, section);
+fn check(tool: &Tool, section: &Section<'_, '_>) {
+    checks::check_unknown(tool, section);
     checks::check_times(tool, section);
     let policy = tool.proxy.as_ref();
     let passes = policy.is_some_and(|policy| policy.passes_authorization);

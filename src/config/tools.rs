@@ -89,24 +89,21 @@ pub(super) fn tool(
         compensation: compensation(&mut section),
     };
     let probe = section.section("probe");
-    let probe = if is_upstreams {
-        probe.and_then(unknown::probe_by_tool)
-    } else {
-        probe.and_then(unknown::probe)
-    };
-    let has_probe = probe.is_some();
-    let probe_url = probe.and_then(|probe| probe.put_into(&mut tool));
     let endpoint = if is_upstreams {
+        if let Some(probe) = probe {
+            unknown::probe_by_tool(probe, &mut tool);
+        }
         upstreams::check(&tool, &section);
         upstreams::endpoint(&tool, &mut section, upstreams)
     } else {
-        let (endpoint, shape) = endpoint(&mut section, probe_url).unzip();
+        let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
+        let (endpoint, shape) = endpoint(&mut section, probe).unzip();
         tool.request = shape;
         endpoint
     };
     request::check(&tool, &section);
     request::check_probe(&tool, &section);
-    checks::check(&tool, has_probe, &section);
+    checks::check(&tool, &section);
     let undone = section.spot("compensation");
     let endpoint = endpoint?;
     checks::warn(&tool, &endpoint, &section);

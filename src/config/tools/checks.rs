@@ -6,21 +6,21 @@ use crate::core::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
 use crate::core::{compensation, key};
 use crate::downstream::Endpoint;
 
-pub(in crate::config) fn check(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
-    check_unknown(tool, has_probe, section);
+pub(in crate::config) fn check(tool: &Tool, section: &Section<'_, '_>) {
+    check_unknown(tool, section);
     check_times(tool, section);
     check_key_fields(tool, section);
     check_session(tool, section);
 }
 
-pub(in crate::config) fn check_unknown(tool: &Tool, has_probe: bool, section: &Section<'_, '_>) {
+pub(in crate::config) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
     let (key, why) = match tool.unknown {
         OnUnknown::Hold | OnUnknown::Elsewhere => return,
         _ if tool.effect == Effect::Read => (
             "unknown",
             "this is for tools that write; a read is never unknown",
         ),
-        OnUnknown::Probe { .. } if !has_probe => (
+        OnUnknown::Probe { .. } if tool.probe.is_none() && tool.asks.is_none() => (
             "unknown",
             "\"probe\" needs probe = { url = \"…{key}…\" }, or of an upstream { tool = \"…\", found = \"/…\" }",
         ),

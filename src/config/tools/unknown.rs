@@ -8,79 +8,53 @@ use super::request::target;
 use crate::config::common::args as compensation_args;
 use crate::config::reader::{Section, Switch};
 use crate::core::compensation::Template;
-use crate::core::key::Pointer;
 use crate::core::request::Target;
 use crate::core::tool::{Asks, OnUnknown, Recheck, Tool};
 
 /// The shortest interval between two checks of an unknown call.
 const MIN_RECHECK: Duration = Duration::from_millis(100);
 
-/// How a tool is asked whether it knows a key.
-pub(in crate::config) struct Probe {
-    way: Way,
-    negative_final_after: Option<Duration>,
-}
-
-enum Way {
-    /// A URL, an example of it, and the pointer to the effect in the answer.
-    Url(Target, Url, Option<Pointer>),
-    /// A call of another tool.
-    Tool(Asks),
-}
-
-impl Probe {
-    /// Puts the settings into the tool's policy. Returns an example of the URL, if the probe has one.
-    pub(in crate::config) fn put_into(self, tool: &mut Tool) -> Option<Url> {
-        if let OnUnknown::Probe {
-            negative_final_after,
-        } = &mut tool.unknown
-        {
-            *negative_final_after = self.negative_final_after;
-        }
-        match self.way {
-            Way::Url(target, url, found) => {
-                tool.probe = Some(target);
-                tool.probe_found = found;
-                Some(url)
-            }
-            Way::Tool(asks) => {
-                tool.asks = Some(asks);
-                None
-            }
-        }
-    }
-}
-
-/// The probe of a tool of an MCP server.
-pub(in crate::config) fn probe_by_tool(mut section: Section<'_, '_>) -> Option<Probe> {
-    let tool: Option<String> = section.need("tool");
+/// Reads the probe of a tool of an MCP server into the tool's policy.
+pub(in crate::config) fn probe_by_tool(mut section: Section<'_, '_>, tool: &mut Tool) {
+    let name = section.need("tool");
     let args = compensation_args(&mut section);
-    section.require("found");
-    let found = section.parsed("found", str::parse);
+    let found = section.need("found");
     let after = section.get_or("negative_final_after", Switch(None));
+    let (Some(name), Some(found)) = (name, found) else {
+        return;
+    };
     let by = Template {
-        tool: tool?,
+        tool: name,
         args,
         undoes_unknown: false,
     };
-    Some(Probe {
-        way: Way::Tool(Asks { by, found: found? }),
-        negative_final_after: after.0,
-    })
+    tool.asks = Some(Asks { by, found });
+    tool.unknown = with_final(tool.unknown, after);
 }
 
-pub(in crate::config) fn probe(mut section: Section<'_, '_>) -> Option<Probe> {
+/// Reads a probe by a URL into the tool's policy. Returns an example of the URL.
+pub(in crate::config) fn probe(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<Url> {
     let target = target(&mut section);
     let is_one = |(target, _): &(Target, Url)| target.has_key() || target.used().next().is_some();
     let why = "a probe asks for one call: its URL has {key} or {/pointer} in it";
     section.check(target.as_ref().is_none_or(is_one), "url", why);
-    let found = section.parsed("found", str::parse);
+    let found = section.get("found");
     let after = section.get_or("negative_final_after", Switch(None));
     let (target, url) = target?;
-    Some(Probe {
-        way: Way::Url(target, url, found),
-        negative_final_after: after.0,
-    })
+    tool.probe = Some(target);
+    tool.probe_found = found;
+    tool.unknown = with_final(tool.unknown, after);
+    Some(url)
+}
+
+/// The policy with the time after which "not found" of a probe is final.
+fn with_final(policy: OnUnknown, after: Switch) -> OnUnknown {
+    match policy {
+        OnUnknown::Probe { .. } => OnUnknown::Probe {
+            negative_final_after: after.0,
+        },
+        other => other,
+    }
 }
 
 pub(in crate::config) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
