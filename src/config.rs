@@ -151,32 +151,28 @@ impl Config {
 /// It goes on after a mistake, to find the others.
 fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let written = Written::of(&root);
-    let log = root.section("log").map_or_else(default_log, log);
+    let log = log(root.defaulted("log"));
     let (tracing, sample) = root
         .section("tracing")
         .map_or((None, None), tracing::tracing);
     let (store, store_keys) = root.section("store").map_or((None, None), store::store);
     root.check(root.has_taken("store"), "store", "this section is missing");
     let upstreams = upstreams::upstreams(&mut root);
-    let (mut tools, undone): (Vec<ToolAt>, Vec<Spot>) = root
-        .named_sections("tools")
-        .into_iter()
-        .filter_map(|(name, section)| tools::tool(&name, section, &upstreams))
-        .unzip();
+    let tools = root.named("tools", |name, section| {
+        tools::tool(name, section, &upstreams)
+    });
+    let (mut tools, undone): (Vec<ToolAt>, Vec<Spot>) = tools.into_iter().unzip();
     for why in upstreams::link_probes(&mut tools)
         .into_iter()
         .chain(upstreams::doubled(&tools))
     {
         root.mistake("tools", &why);
     }
-    let tokens = root.section("auth").map_or_else(Vec::new, tokens::tokens);
-    let server = root
-        .section("server")
-        .map(|section| server::server(section, tokens.is_empty()));
-    let named = root.named_sections("proxies").into_iter();
-    let proxies: Vec<ToolAt> = named
-        .filter_map(|(name, section)| proxies::proxy(&name, section, tokens.is_empty()))
-        .collect();
+    let tokens = tokens::tokens(root.defaulted("auth"));
+    let (server, limits) = server::server(&mut root, tokens.is_empty());
+    let proxies = root.named("proxies", |name, section| {
+        proxies::proxy(name, section, tokens.is_empty())
+    });
     for proxy in &proxies {
         let name = &proxy.tool.name;
         let is_tool = tools.iter().any(|at| at.tool.name == *name);
@@ -184,14 +180,10 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             format!("{name} is a tool already, and stands in the ledger and in metrics as one");
         root.check(!is_tool, "proxies", &why);
     }
-    let (server, limits) = server.unwrap_or_else(server::default_server);
-    let sample = sample.unwrap_or(limits.sample);
     let limits = Limits {
-        sample,
-        sagas: root.section("sagas").map(sagas::sagas).unwrap_or_default(),
-        audit_retention: root
-            .section("audit")
-            .map_or(limits.audit_retention, audit::audit),
+        sample: sample.unwrap_or(limits.sample),
+        sagas: sagas::sagas(root.defaulted("sagas")),
+        audit_retention: audit::audit(root.defaulted("audit")),
         ..limits
     };
     for (at, spot) in tools.iter().zip(&undone) {
@@ -224,13 +216,10 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     }
     let webhook = root.section("webhook").and_then(reconciliations::webhook);
     let has_webhook = root.has_taken("webhook");
-    let named = root.named_sections("reconciliations").into_iter();
-    let reconciliations = named
-        .filter_map(|(name, section)| {
-            reconciliations::reconciliation(&name, section, &tools, has_webhook)
-        })
-        .collect();
-    let mcp = root.section("mcp").map(mcp::mcp).unwrap_or_default();
+    let reconciliations = root.named("reconciliations", |name, section| {
+        reconciliations::reconciliation(name, section, &tools, has_webhook)
+    });
+    let mcp = mcp::mcp(root.defaulted("mcp"));
     let store = store?;
     Some(Config {
         server,
@@ -265,18 +254,10 @@ pub fn retention_mistakes(sagas: &saga::Policy, tools: &[ToolAt]) -> Vec<String>
         .collect()
 }
 
-fn default_log() -> Log {
-    Log {
-        format: LogFormat::Json,
-        level: "info".into(),
-    }
-}
-
 fn log(mut section: Section<'_, '_>) -> Log {
-    let default = default_log();
     let words = [("json", LogFormat::Json), ("pretty", LogFormat::Pretty)];
-    let format = section.word_or("format", &words, default.format);
-    let level = section.get_or("level", default.level);
+    let format = section.word_or("format", &words, LogFormat::Json);
+    let level = section.get_or("level", "info".to_owned());
     let is_level = level.parse::<tracing_subscriber::filter::Targets>().is_ok();
     let why = "this is no log level; one looks like \"info\" or \"info,oncegate=debug\"";
     section.check(is_level, "level", why);

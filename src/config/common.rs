@@ -90,9 +90,7 @@ impl Section<'_, '_> {
         most: u32,
         longest: Duration,
     ) -> retry::Policy {
-        let Some(mut section) = self.section("retry") else {
-            return default;
-        };
+        let mut section = self.defaulted("retry");
         let policy = retry::Policy {
             attempts: section.get_or("attempts", default.attempts),
             base: section.get_or("base", default.base),

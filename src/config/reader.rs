@@ -7,7 +7,6 @@ mod value; // what a value can be read as
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::ops::Range;
 
 use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
@@ -49,7 +48,8 @@ impl fmt::Display for Mistake {
 /// Where a value stands.
 #[derive(Debug, Clone)]
 enum Origin {
-    File(Range<usize>),
+    /// The offset of its first byte.
+    File(usize),
     Environment(String),
 }
 
@@ -74,7 +74,7 @@ enum Node {
 pub(super) struct Reader<'a> {
     text: &'a str,
     environment: &'a Environment,
-    mistakes: RefCell<Vec<(Origin, String)>>,
+    mistakes: RefCell<Vec<Mistake>>,
     warnings: RefCell<Vec<String>>,
 }
 
@@ -93,9 +93,9 @@ impl<'a> Reader<'a> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
         for error in errors {
             let span = error.span().unwrap_or_default();
-            self.note(Origin::File(span), error.message().to_owned());
+            self.note(&Origin::File(span.start), error.message().to_owned());
         }
-        let mut root = self.table(table.into_inner(), &Origin::File(0..0));
+        let mut root = self.table(table.into_inner(), &Origin::File(0));
         for (name, value) in self.environment {
             let path = name.strip_prefix(PREFIX);
             let Some(path) = path.filter(|path| path.contains("__")) else {
@@ -112,22 +112,15 @@ impl<'a> Reader<'a> {
                 },
             };
             if !put(&mut root, &path, item) {
-                self.note(origin, "there is a value in the way, not a section".into());
+                self.note(&origin, "there is a value in the way, not a section".into());
             }
         }
-        Section::new(self, String::new(), Origin::File(0..0), root)
+        Section::new(self, String::new(), Origin::File(0), root)
     }
 
     /// Every mistake that was found, in the order of the file.
     pub(super) fn mistakes(&self) -> Vec<Mistake> {
-        let mistake = |(origin, message): &(Origin, String)| Mistake {
-            place: match origin {
-                Origin::Environment(name) => Place::Environment(name.clone()),
-                Origin::File(span) => self.place(span.start),
-            },
-            message: message.clone(),
-        };
-        let mut mistakes: Vec<Mistake> = self.mistakes.borrow().iter().map(mistake).collect();
+        let mut mistakes = self.mistakes.take();
         mistakes.sort_by(|a, b| a.place.cmp(&b.place));
         mistakes
     }
@@ -141,8 +134,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn note(&self, origin: Origin, message: String) {
-        self.mistakes.borrow_mut().push((origin, message));
+    fn note(&self, origin: &Origin, message: String) {
+        let place = match origin {
+            Origin::Environment(name) => Place::Environment(name.clone()),
+            Origin::File(offset) => self.place(*offset),
+        };
+        self.mistakes.borrow_mut().push(Mistake { place, message });
     }
 
     fn table(&self, table: DeTable<'_>, origin: &Origin) -> BTreeMap<String, Item> {
@@ -157,7 +154,7 @@ impl<'a> Reader<'a> {
     /// The place of every value in an environment variable is that variable.
     fn item(&self, value: toml::Spanned<DeValue<'_>>, within: &Origin) -> Item {
         let origin = match within {
-            Origin::File(_) => Origin::File(value.span()),
+            Origin::File(_) => Origin::File(value.span().start),
             Origin::Environment(name) => Origin::Environment(name.clone()),
         };
         let plain = |value: &str| value.replace('_', "");
@@ -167,7 +164,7 @@ impl<'a> Reader<'a> {
             DeValue::Integer(number) => {
                 let read = i64::from_str_radix(&plain(number.as_str()), number.radix());
                 Node::Integer(read.unwrap_or_else(|_| {
-                    self.note(origin.clone(), "this number is too large".into());
+                    self.note(&origin, "this number is too large".into());
                     0
                 }))
             }
@@ -342,17 +339,24 @@ impl<'r, 'a> Section<'r, 'a> {
         self.as_section(item, path)
     }
 
-    /// The tables in a table, by name.
-    pub(super) fn named_sections(&mut self, key: &'static str) -> Vec<(String, Section<'r, 'a>)> {
-        let Some(mut outer) = self.section(key) else {
-            return Vec::new();
-        };
-        let items = std::mem::take(&mut outer.items);
-        let sections = items.into_iter().filter_map(|(name, item)| {
-            let path = format!("{}.{name}", outer.path);
-            Some((name, self.as_section(item, path)?))
-        });
-        sections.collect()
+    /// A section that has a default for each key. One that is not there counts as empty.
+    pub(super) fn defaulted(&mut self, key: &'static str) -> Section<'r, 'a> {
+        let (path, origin) = (self.path_to(key), self.origin.clone());
+        let empty = Section::new(self.reader, path, origin, BTreeMap::new());
+        self.section(key).unwrap_or(empty)
+    }
+
+    /// Reads each table in a table, by its name.
+    pub(super) fn named<T>(
+        &mut self,
+        key: &'static str,
+        mut read: impl FnMut(&str, Section<'r, 'a>) -> Option<T>,
+    ) -> Vec<T> {
+        let mut outer = self.defaulted(key);
+        let items = std::mem::take(&mut outer.items).into_iter();
+        items
+            .filter_map(|(name, item)| read(&name, outer.as_section(item, outer.path_to(&name))?))
+            .collect()
     }
 
     /// An array of tables.
@@ -377,17 +381,15 @@ impl<'r, 'a> Section<'r, 'a> {
         key: &'static str,
         read: impl Fn(&str, &str) -> Result<T, String>,
     ) -> Vec<T> {
-        let Some(mut section) = self.section(key) else {
-            return Vec::new();
-        };
+        let mut section = self.defaulted(key);
         let mut entries = Vec::new();
         for (name, item) in &std::mem::take(&mut section.items) {
             match String::from_item(item, self.reader).and_then(|text| read(name, &text)) {
                 Ok(entry) => entries.push(entry),
-                Err(message) => self.reader.note(
-                    item.origin.clone(),
-                    format!("{}.{name}: {message}", section.path),
-                ),
+                Err(message) => {
+                    let message = format!("{}.{name}: {message}", section.path);
+                    self.reader.note(&item.origin, message);
+                }
             }
         }
         entries
@@ -437,14 +439,14 @@ impl<'r, 'a> Section<'r, 'a> {
     /// Notes a mistake at a place that was seen before.
     pub(super) fn mistake_at(&self, spot: &Spot, message: &str) {
         self.reader
-            .note(spot.origin.clone(), format!("{}: {message}", spot.path));
+            .note(&spot.origin, format!("{}: {message}", spot.path));
     }
 
     /// Notes that the section as a whole is a mistake. Its keys are not read.
     pub(super) fn refuse(mut self, message: &str) {
         self.items.clear();
         self.reader
-            .note(self.origin.clone(), format!("{}: {message}", self.path));
+            .note(&self.origin, format!("{}: {message}", self.path));
     }
 
     fn take(&mut self, key: &'static str) -> Option<Item> {
@@ -458,8 +460,8 @@ impl<'r, 'a> Section<'r, 'a> {
         match item.node {
             Node::Table(items) => Some(Section::new(self.reader, path, item.origin, items)),
             _ => {
-                self.reader
-                    .note(item.origin, format!("{path}: this must be a table"));
+                let message = format!("{path}: this must be a table");
+                self.reader.note(&item.origin, message);
                 None
             }
         }
@@ -483,7 +485,7 @@ impl Drop for Section<'_, '_> {
                 "{}: there is no such key; known here: {known}",
                 self.path_to(key)
             );
-            self.reader.note(item.origin.clone(), message);
+            self.reader.note(&item.origin, message);
         }
     }
 }

@@ -76,7 +76,7 @@ pub(super) fn reconciliation(
         retention: signed(section.get_or("retention", Duration::from_hours(30 * 24))),
         max_items: section.count_or("max_items", 100_000),
         max_anomalies: section.count_or("max_anomalies", 1_000),
-        on: section.section("on").map(actions).unwrap_or_default(),
+        on: actions(section.defaulted("on")),
         show: section.pointers("show"),
         tools: names,
         sources: found,
@@ -216,7 +216,6 @@ fn source_at(
         _ => None,
     });
     if let Some(tool) = &tool
-        && section.has_taken("tool")
         && !tools.iter().any(|at| at.tool.name == *tool)
     {
         let why = format!("{tool} is none of the tools of this reconciliation");
@@ -243,8 +242,7 @@ fn source_at(
     let is_read = rules.ignore.is_empty() || rules.status.is_some();
     section.check(is_read, "ignore", "this needs a status");
     let result = section.get("result");
-    let adopt = section.section("adopt");
-    let adopted_result = adopt.and_then(|mut adopt| adopt.get("result"));
+    let adopted_result = section.defaulted("adopt").get("result");
     let source = Source {
         url: url?,
         headers,

@@ -65,42 +65,11 @@ pub(super) fn memory(server: &Server, limits: &Limits) -> String {
     )
 }
 
-pub(super) fn default_server() -> (Server, Limits) {
-    let server = Server {
-        listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-        ops_listen: None,
-        ops_token: None,
-        max_body: 1 << 20,
-        body_timeout: Duration::from_secs(15),
-        max_result: 1 << 20,
-        bounds: Bounds {
-            max_connections: 10_000,
-            per_address: 5_000,
-            proxies: Vec::new(),
-            header_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(60),
-        },
-        drain_delay: Duration::ZERO,
-        tls: None,
-    };
-    let limits = Limits {
-        join_wait: Duration::from_secs(10),
-        max_running: 1_000,
-        max_waiting: 10_000,
-        shutdown_grace: Duration::from_secs(30),
-        sample: 1.0,
-        sagas: saga::Policy::default(),
-        audit_retention: audit::RETENTION,
-        pace: Pace::default(),
-        memory: Budget::new(memory::default_budget()),
-        max_remembered: memory::default_budget() / REMEMBERED,
-    };
-    (server, limits)
-}
-
-pub(super) fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Limits) {
-    let (server, limits) = default_server();
-    let listen = section.parsed("listen", address).unwrap_or(server.listen);
+pub(super) fn server(root: &mut Section<'_, '_>, is_open: bool) -> (Server, Limits) {
+    let is_written = root.has("server");
+    let mut section = root.defaulted("server");
+    let usual = SocketAddr::from(([127, 0, 0, 1], 8080));
+    let listen = section.parsed("listen", address).unwrap_or(usual);
     let why = "without [[auth.tokens]] everyone is let in, so the address must be a loopback one";
     section.check(!is_open || listen.ip().is_loopback(), "listen", why);
     let ops_listen = section.parsed("ops_listen", address);
@@ -108,43 +77,48 @@ pub(super) fn server(mut section: Section<'_, '_>, is_open: bool) -> (Server, Li
     let why = "this is server.listen; the ops doors need another address or port";
     section.check(!is_taken, "ops_listen", why);
     let ops_token = section.parsed("ops_token", token_digest);
-    let max_connections = section.count_or("max_connections", server.bounds.max_connections);
+    let max_connections = section.count_or("max_connections", 10_000);
     let half = (max_connections / 2).max(FEW_CONNECTIONS);
     let per_address = section.count_or("max_connections_per_address", half);
     let server = Server {
         listen,
         ops_listen,
         ops_token,
-        max_body: section.get_or("max_body", Bytes(server.max_body)).0,
-        body_timeout: section.get_or("body_timeout", server.body_timeout),
-        max_result: section.get_or("max_result", Bytes(server.max_result)).0,
+        max_body: section.get_or("max_body", Bytes(1 << 20)).0,
+        body_timeout: section.get_or("body_timeout", Duration::from_secs(15)),
+        max_result: section.get_or("max_result", Bytes(1 << 20)).0,
         bounds: Bounds {
             max_connections,
             per_address,
             proxies: section
                 .all_parsed("proxies", Network::parse)
                 .unwrap_or_default(),
-            header_timeout: section.get_or("header_timeout", server.bounds.header_timeout),
-            idle_timeout: section.get_or("idle_timeout", server.bounds.idle_timeout),
+            header_timeout: section.get_or("header_timeout", Duration::from_secs(10)),
+            idle_timeout: section.get_or("idle_timeout", Duration::from_secs(60)),
         },
-        drain_delay: section.get_or("drain_delay", server.drain_delay),
+        drain_delay: section.get_or("drain_delay", Duration::ZERO),
         tls: section.section("tls").and_then(tls),
     };
-    let limits = Limits {
-        join_wait: section.get_or("join_wait", limits.join_wait),
-        max_running: section.count_or("max_running", limits.max_running),
-        max_waiting: section.count_or("max_waiting", limits.max_waiting),
-        shutdown_grace: section.get_or("shutdown_grace", limits.shutdown_grace),
-        memory: section
-            .get("max_memory")
-            .map_or(limits.memory, |Bytes(bytes)| Budget::new(bytes)),
-        ..limits
+    let mut limits = Limits {
+        join_wait: section.get_or("join_wait", Duration::from_secs(10)),
+        max_running: section.count_or("max_running", 1_000),
+        max_waiting: section.count_or("max_waiting", 10_000),
+        shutdown_grace: section.get_or("shutdown_grace", Duration::from_secs(30)),
+        sample: 1.0,
+        sagas: saga::Policy::default(),
+        audit_retention: audit::RETENTION,
+        pace: Pace::default(),
+        memory: Budget::new(match section.get("max_memory") {
+            Some(Bytes(bytes)) => bytes,
+            None => memory::default_budget(),
+        }),
+        max_remembered: 0,
     };
-    let limits = Limits {
-        max_remembered: limits.memory.total() / REMEMBERED,
-        ..limits
-    };
-    if let Some(why) = memory::mistake(&limits.memory, server.max_body, server.max_result) {
+    limits.max_remembered = limits.memory.total() / REMEMBERED;
+    // Sizes that nobody has written are not refused.
+    if is_written
+        && let Some(why) = memory::mistake(&limits.memory, server.max_body, server.max_result)
+    {
         section.mistake("max_memory", &why);
     }
     let why = "no caller waits for a running call for more than a minute";

@@ -81,8 +81,7 @@ fn time(text: &str) -> Result<Timestamp, String> {
 pub(super) fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     for mut section in section.list_of_sections("tokens") {
-        let read = token(&mut section);
-        if let Some(token) = read {
+        if let Some(token) = token(&mut section) {
             check_beside(&section, &tokens, &token);
             tokens.push(token);
         }

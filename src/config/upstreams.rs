@@ -36,13 +36,8 @@ const ENVIRONMENT: [&str; 9] = [
 pub(super) type Upstreams = BTreeMap<String, Option<UpstreamAt>>;
 
 pub(super) fn upstreams(root: &mut Section<'_, '_>) -> Upstreams {
-    let named = root.named_sections("upstreams").into_iter();
-    named
-        .map(|(name, section)| {
-            let upstream = upstream(&name, section);
-            (name, upstream)
-        })
-        .collect()
+    let read = |name: &str, section| Some((name.to_owned(), upstream(name, section)));
+    root.named("upstreams", read).into_iter().collect()
 }
 
 /// A header of requests to a server; none of those that MCP itself uses.
