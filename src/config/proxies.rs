@@ -6,12 +6,11 @@ use reqwest::{Method, Url};
 
 use super::common::is_http;
 use super::reader::{Bytes, Section};
-use super::tools::{breaker_policy, checks, outcomes, unknown};
+use super::tools::{checks, outcomes, shared, unknown};
 use crate::core::key::{self, Pointer};
 use crate::core::proxy::view::places;
 use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed};
 use crate::core::redact;
-use crate::core::retry;
 use crate::core::tool::{Mode, OnUnknown, SessionPolicy, Tool};
 use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
@@ -30,46 +29,24 @@ pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> 
     section.check_name(name, "a proxy's");
     let mut policy = policy(&mut section, is_open);
     let ignore = ignored(&mut section);
-    let default = Tool::new(name);
+    let mut default = Tool::new(name);
+    default.timeout = Duration::from_secs(30);
+    default.retry.attempts = ATTEMPTS;
     let mut tool = Tool {
-        timeout: section.get_or("timeout", Duration::from_secs(30)),
-        deadline: section.get_or("deadline", default.deadline),
-        dedup_window: section.get("dedup_window"),
         derived_window: Some(section.get_or("derived_window", DERIVED_WINDOW)),
-        retention: section.get_or("retention", default.retention),
         key: key::Policy {
             ignore,
             ..key::Policy::default()
         },
-        retry: section.retry(
-            retry::Policy {
-                attempts: ATTEMPTS,
-                ..default.retry
-            },
-            super::tools::MAX_ATTEMPTS,
-            Duration::MAX,
-        ),
-        breaker: section
-            .section("breaker")
-            .map_or(default.breaker, breaker_policy),
-        dedup: section.get_or("dedup", default.dedup),
-        unknown: unknown::policy(&mut section),
-        recheck: section
-            .section("recheck")
-            .map_or(default.recheck, unknown::schedule),
         session: SessionPolicy {
             mode: Mode::Shared,
             ..SessionPolicy::default()
         },
-        outcomes: outcomes(&mut section),
-        remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         keeps_key_member: true,
-        ..default
+        replay_ignore: vec![Pointer::to(&["headers"])],
+        ..shared(&mut section, default)
     };
-    tool.replay_ignore = vec![Pointer::to(&["headers"])];
-    if let Some(redact) = section.section("redact") {
-        redaction(redact, &mut tool, &mut policy);
-    }
+    redaction(section.defaulted("redact"), &mut tool, &mut policy);
     let probe = section.section("probe");
     let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
     let endpoint = endpoint(&mut section);

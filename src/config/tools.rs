@@ -24,7 +24,7 @@ use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
 
 /// Most attempts of one call.
-pub(super) const MAX_ATTEMPTS: u32 = 20;
+const MAX_ATTEMPTS: u32 = 20;
 /// The longest wait for a session: a waiting call holds a connection.
 const MAX_SESSION_WAIT: Duration = Duration::from_secs(600);
 /// The largest budget: each call in it is remembered for the window.
@@ -42,51 +42,21 @@ pub(super) fn tool(
     if !is_upstreams || !name.contains('.') {
         section.check_name(name, "a tool's");
     }
-    let default = Tool::new(name);
+    let shared = shared(&mut section, Tool::new(name));
     let mut tool = Tool {
-        name: name.to_owned(),
-        description: section.get_or("description", default.description),
-        effect: section.get_or("effect", default.effect),
-        timeout: section.get_or("timeout", default.timeout),
-        deadline: section.get_or("deadline", default.deadline),
-        lease_margin: default.lease_margin,
-        derived_window: None,
-        keeps_key_member: false,
-        may_ask: false,
-        dedup_window: section.get("dedup_window"),
-        retention: section.get_or("retention", default.retention),
+        description: section.get("description").unwrap_or_default(),
+        effect: section.get_or("effect", shared.effect),
         schema: schema(&mut section),
-        key: section.section("key").map(key_policy).unwrap_or_default(),
-        retry: section.retry(default.retry, MAX_ATTEMPTS, Duration::MAX),
-        breaker: section
-            .section("breaker")
-            .map_or(default.breaker, breaker_policy),
-        dedup: section.get_or("dedup", default.dedup),
-        unknown: unknown::policy(&mut section),
-        recheck: section
-            .section("recheck")
-            .map_or(default.recheck, unknown::schedule),
+        key: key_policy(section.defaulted("key")),
         session: session_policy(&mut section),
         budget: section.section("budget").and_then(budget),
         similar: section.section("similar").and_then(similar),
-        outcomes: outcomes(&mut section),
         success: section.section("success").and_then(success_test),
         errors: upstreams::errors(&mut section),
-        request: None,
-        probe: None,
-        probe_found: None,
-        proxy: None,
-        asks: None,
-        remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
-        replay_ignore: section
-            .section("replay")
-            .map(|mut replay| replay.pointers("ignore"))
-            .unwrap_or_default(),
-        redact: section
-            .section("redact")
-            .map(redact_policy)
-            .unwrap_or_default(),
+        replay_ignore: section.defaulted("replay").pointers("ignore"),
+        redact: redact_policy(section.defaulted("redact")),
         compensation: compensation(&mut section),
+        ..shared
     };
     let probe = section.section("probe");
     let endpoint = if is_upstreams {
@@ -108,6 +78,24 @@ pub(super) fn tool(
     let endpoint = endpoint?;
     checks::warn(&tool, &endpoint, &section);
     Some((ToolAt::new(tool, endpoint), undone))
+}
+
+/// The settings that tools and proxies have in common; all others are as in `default`.
+pub(super) fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
+    Tool {
+        timeout: section.get_or("timeout", default.timeout),
+        deadline: section.get_or("deadline", default.deadline),
+        dedup_window: section.get("dedup_window"),
+        retention: section.get_or("retention", default.retention),
+        retry: section.retry(default.retry, MAX_ATTEMPTS, Duration::MAX),
+        breaker: breaker_policy(section.defaulted("breaker")),
+        dedup: section.get_or("dedup", default.dedup),
+        unknown: unknown::policy(section),
+        recheck: unknown::schedule(section.defaulted("recheck")),
+        outcomes: outcomes(section),
+        remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
+        ..default
+    }
 }
 
 fn schema(section: &mut Section<'_, '_>) -> Option<Schema> {
@@ -173,7 +161,7 @@ fn compensation(section: &mut Section<'_, '_>) -> compensation::Policy {
     })
 }
 
-pub(super) fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
+fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {
     let default = breaker::Policy::default();
     breaker::Policy {
         failures: section.get_or("failures", default.failures),
