@@ -71,6 +71,21 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// An endpoint that gets POST requests.
+    pub fn new(url: Url, headers: HeaderMap, connection_reuse: Option<Duration>) -> Self {
+        Self {
+            method: Method::POST,
+            url,
+            headers,
+            probe: None,
+            connection_reuse,
+            mcp: None,
+            is_proxy: false,
+            max_answer: None,
+            asked: None,
+        }
+    }
+
     fn is_secure(&self) -> bool {
         let probe = self.probe.as_ref();
         self.url.scheme() == SECURE || probe.is_some_and(|url| url.scheme() == SECURE)
@@ -413,6 +428,11 @@ async fn in_time<T>(
 /// Scheme, host and port of a URL. Its user, path and query may be secrets.
 pub fn origin_only(url: &Url) -> String {
     format!("{}/…", url.origin().ascii_serialization())
+}
+
+/// Whether a URL is of http or https, with a host.
+pub fn is_http(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | SECURE) && url.has_host()
 }
 
 /// A URL with the same origin as the example.

@@ -59,16 +59,7 @@ mod tests {
     /// A tool with a credential.
     pub(super) fn tool(url: &str) -> Endpoint {
         let authorization = HeaderValue::from_static("Bearer secret-of-shop");
-        Endpoint {
-            method: reqwest::Method::POST,
-            url: url.parse().expect("a URL"),
-            headers: [(AUTHORIZATION, authorization)].into_iter().collect(),
-            probe: None,
-            connection_reuse: None,
-            mcp: None,
-            asked: None,
-            is_proxy: false,
-            max_answer: None,
-        }
+        let headers = [(AUTHORIZATION, authorization)].into_iter().collect();
+        Endpoint::new(url.parse().expect("a URL"), headers, None)
     }
 }

@@ -13,7 +13,7 @@ use crate::core::compensation::{Part, read_members};
 use crate::core::key::Pointer;
 use crate::core::request::KEY_HEADER;
 use crate::core::retry;
-use crate::downstream::{check_header, secret_header};
+use crate::downstream::{check_header, is_http, secret_header};
 
 impl Section<'_, '_> {
     /// Notes a mistake if a name has other than plain characters.
@@ -153,10 +153,6 @@ pub(super) fn args(section: &mut Section<'_, '_>) -> Vec<(String, Part)> {
     };
     args.map_err(|why| section.mistake("args", &why))
         .unwrap_or_default()
-}
-
-pub(super) fn is_http(url: &Url) -> bool {
-    matches!(url.scheme(), "http" | "https") && url.has_host()
 }
 
 /// A `{name}` in a URL that nothing fills in.

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, Url};
+use reqwest::Url;
 
-use super::common::is_http;
 use super::reader::{Bytes, Section};
 use super::tools::{checks, outcomes, shared, unknown};
 use crate::core::key::{self, Pointer};
@@ -12,7 +11,7 @@ use crate::core::proxy::view::places;
 use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed};
 use crate::core::redact;
 use crate::core::tool::{Mode, OnUnknown, SessionPolicy, Tool};
-use crate::downstream::Endpoint;
+use crate::downstream::{Endpoint, is_http};
 use crate::gateway::ToolAt;
 
 /// How long a request without a key counts as a repetition of an earlier one.
@@ -156,15 +155,9 @@ fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
     let why = "this is no http:// or https:// URL without query and fragment";
     section.check(url.is_some(), "upstream", why);
     Some(Endpoint {
-        method: Method::POST,
-        url: url?,
-        headers,
-        probe: None,
-        connection_reuse,
-        mcp: None,
         is_proxy: true,
         max_answer: Some(max_result),
-        asked: None,
+        ..Endpoint::new(url?, headers, connection_reuse)
     })
 }
 

@@ -118,14 +118,8 @@ fn endpoint(section: &mut Section<'_, '_>, probe: Option<Url>) -> Option<(Endpoi
     let (shape, url) = request::shape(section, method == Method::GET)?;
     let endpoint = Endpoint {
         method,
-        url,
-        headers,
         probe,
-        connection_reuse,
-        mcp: None,
-        asked: None,
-        is_proxy: false,
-        max_answer: None,
+        ..Endpoint::new(url, headers, connection_reuse)
     };
     Some((endpoint, shape))
 }

@@ -1,6 +1,7 @@
 //! The section `[tracing]`.
 
 use super::reader::{Section, Share};
+use crate::downstream::is_http;
 
 /// Where spans go.
 #[derive(Debug, Clone)]
@@ -35,13 +36,7 @@ fn endpoint(text: &str) -> Result<String, String> {
     let is_plain = |url: &reqwest::Url| {
         url.username().is_empty() && url.password().is_none() && url.query().is_none()
     };
-    let is_fit = url.is_some_and(|url| {
-        matches!(url.scheme(), "http" | "https") && url.has_host() && is_plain(&url)
-    });
+    let is_fit = url.is_some_and(|url| is_http(&url) && is_plain(&url));
     let why = "this is no place for spans; one looks like \"http://127.0.0.1:4318/v1/traces\"";
-    if is_fit {
-        Ok(text.to_owned())
-    } else {
-        Err(why.into())
-    }
+    is_fit.then(|| text.to_owned()).ok_or_else(|| why.into())
 }

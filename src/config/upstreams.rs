@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
-use reqwest::{Method, Url};
 
 use super::compensations;
 use super::reader::Section;
@@ -81,11 +81,6 @@ fn upstream(name: &str, mut section: Section<'_, '_>) -> Option<UpstreamAt> {
     Some(UpstreamAt {
         name: name.to_owned(),
         endpoint: Endpoint {
-            method: Method::POST,
-            url,
-            headers: headers.into_iter().collect(),
-            probe: None,
-            connection_reuse,
             mcp: Some(McpTool {
                 upstream: name.to_owned(),
                 name: String::new(),
@@ -94,9 +89,7 @@ fn upstream(name: &str, mut section: Section<'_, '_>) -> Option<UpstreamAt> {
                 mirrored: Vec::new(),
                 is_unlisted: true,
             }),
-            asked: None,
-            is_proxy: false,
-            max_answer: None,
+            ..Endpoint::new(url, headers.into_iter().collect(), connection_reuse)
         },
         unlisted,
         trusts_annotations,

@@ -5,7 +5,6 @@ use std::time::Duration;
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::record::CallId;
 use oncegate::downstream::{Deadline, Downstream, Endpoint, Exchange, Party, Request};
-use reqwest::Method;
 use reqwest::header::HeaderMap;
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;
@@ -20,17 +19,8 @@ use crate::support::binary::{Process, free_port};
 use crate::support::{Act, Answer, Gateway, Tool, client};
 
 fn endpoint(url: &str, reuse_ms: Option<u64>) -> Endpoint {
-    Endpoint {
-        probe: None,
-        method: Method::POST,
-        url: url.parse().expect("a URL"),
-        headers: HeaderMap::new(),
-        mcp: None,
-        asked: None,
-        is_proxy: false,
-        max_answer: None,
-        connection_reuse: reuse_ms.map(Duration::from_millis),
-    }
+    let reuse = reuse_ms.map(Duration::from_millis);
+    Endpoint::new(url.parse().expect("a URL"), HeaderMap::new(), reuse)
 }
 
 fn dispatch(endpoint: &Endpoint, send_before: Instant) -> Exchange {

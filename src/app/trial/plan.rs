@@ -17,7 +17,7 @@ use crate::core::record::CallId;
 use crate::core::tool::{Effect, Tool};
 use crate::core::trial::Naming;
 use crate::core::{json, redact};
-use crate::downstream::{Endpoint, origin_only};
+use crate::downstream::{Endpoint, is_http, origin_only};
 use crate::gateway::ToolAt;
 
 /// Most rounds of two requests at once.
@@ -293,7 +293,7 @@ fn count_endpoint(tool: &Endpoint, url: &str) -> Result<Endpoint, String> {
     let parsed = url.replace("{key}", "0").parse::<Url>();
     let parsed = parsed
         .ok()
-        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        .filter(is_http)
         .ok_or("--count-url: this is no http:// or https:// URL")?;
     let headers = if parsed.origin() == tool.url.origin() {
         tool.headers.clone()
