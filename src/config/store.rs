@@ -37,55 +37,46 @@ const DURABILITIES: [(&str, Durability); 3] = [
 pub(super) fn store(mut section: Section<'_, '_>) -> (Option<StoreAt>, Option<Keys>) {
     // SQLite is of the strictest class, so it meets every demand.
     let durability = section.word_or("durability", &DURABILITIES, Durability::Strict);
-    section.require("url");
-    let place = section.parsed("url", |url| match url.split_once(':') {
-        Some(("sqlite", path)) if !path.is_empty() => Ok(StoreUrl::Sqlite(path.into())),
-        Some((scheme, _)) if scheme.starts_with("redis") => {
-            redis::Target::parse(url).map(StoreUrl::Redis)
-        }
-        _ => Err(NO_STORE.to_owned()),
-    });
+    let url: Option<String> = section.need("url");
     let declared = section.word("declared_durability", &DURABILITIES);
     let ca: Option<String> = section.get("ca");
-    let watermarks: Option<String> = section.get("watermarks");
-    let stream: Option<bool> = section.get("stream");
-    let store = place.map(|place| match place {
-        StoreUrl::Sqlite(path) => {
+    let watermarks = section.get_or("watermarks", "oncegate.watermarks".to_owned());
+    let stream = section.get_or("stream", false);
+    let keys = encryption_keys(&mut section);
+    let refused = |why: String| section.mistake("url", &why);
+    let store = url.and_then(|url| match url.split_once(':') {
+        Some(("sqlite", path)) if !path.is_empty() => {
             let of_redis = ["declared_durability", "ca", "watermarks", "stream"];
             section.check_absent(&of_redis, "this is for Redis only");
-            StoreAt::Sqlite(path)
+            Some(StoreAt::Sqlite(path.into()))
         }
-        StoreUrl::Redis(target) => {
+        Some((scheme, _)) if scheme.starts_with("redis") => {
+            let target = redis::Target::parse(&url).map_err(refused).ok()?;
             if target.is_plain_and_remote() {
                 section.warn(format!(
                     "the store {target} is on another machine and without TLS"
                 ));
             }
-            StoreAt::Redis(Box::new(redis::Settings {
+            Some(StoreAt::Redis(Box::new(redis::Settings {
                 target,
                 durability,
                 declared,
                 ca: ca.map(PathBuf::from),
-                watermarks: watermarks
-                    .unwrap_or_else(|| "oncegate.watermarks".into())
-                    .into(),
-                stream: stream.unwrap_or(false),
+                watermarks: watermarks.into(),
+                stream,
                 pace: Pace::default(),
-            }))
+            })))
+        }
+        _ => {
+            refused(NO_STORE.to_owned());
+            None
         }
     });
-    let keys = encryption_keys(&mut section);
     (store, keys)
 }
 
 const NO_STORE: &str =
     "this names no store; one looks like \"sqlite:oncegate.db\" or \"redis://HOST:6379\"";
-
-/// A store's URL, read.
-enum StoreUrl {
-    Sqlite(PathBuf),
-    Redis(redis::Target),
-}
 
 fn encryption_keys(section: &mut Section<'_, '_>) -> Option<Keys> {
     // The text is a secret, so it is not repeated.
