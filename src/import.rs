@@ -122,13 +122,7 @@ fn check(table: &str) -> Result<(), String> {
 }
 
 fn page(document: &Document, tools: &[String], refused: &[String]) -> String {
-    let info = |word: &str| {
-        let info = document.root.get("info");
-        line(
-            info.and_then(|info| document::text(info, word))
-                .unwrap_or_default(),
-        )
-    };
+    let info = |word: &str| line(document.info(word));
     let mut page = format!(
         "# {} of {} operations of {:?} {}.\n",
         tools.len(),

@@ -50,19 +50,15 @@ pub(super) fn of(document: &Document, operation: &Operation<'_>) -> Credentials 
             ways.push(names);
         }
     }
-    let mut all = ways.iter().map(|way| together(document, way));
-    let mut first = all.next().unwrap_or_default();
-    if first.headers.is_empty()
-        && let Some(better) = all.find(|way| !way.headers.is_empty())
-    {
-        first = better;
-    }
+    let all: Vec<Credentials> = ways.iter().map(|way| together(document, way)).collect();
+    let in_headers = all.iter().find(|way| !way.headers.is_empty());
+    let mut chosen = in_headers.or(all.first()).cloned().unwrap_or_default();
     if ways.len() > 1 {
         let ways: Vec<String> = ways.iter().map(|way| way.join(" with ")).collect();
         let told = format!("one of these is enough: {}", ways.join(", "));
-        first.told.push(told);
+        chosen.told.push(told);
     }
-    first
+    chosen
 }
 
 /// Removes the parameters that are credentials, which no model may choose.
@@ -223,9 +219,7 @@ fn is_header(name: &str) -> bool {
 ///
 /// It always has a second word, so that no name is that of a common variable.
 fn prefix(document: &Document) -> String {
-    let info = document.root.get("info");
-    let title = info.and_then(|info| text(info, "title"));
-    let title = title.unwrap_or_default().to_ascii_uppercase();
+    let title = document.info("title").to_ascii_uppercase();
     let words = title.split(|c: char| !c.is_ascii_alphanumeric());
     let mut out = "API".to_owned();
     for word in words.filter(|word| !word.is_empty() && *word != "API") {

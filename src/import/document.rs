@@ -61,6 +61,12 @@ impl Document {
         Ok(Self { root, is_3_0 })
     }
 
+    /// A text about the API; empty if there is none.
+    pub(super) fn info(&self, word: &str) -> &str {
+        let info = self.root.get("info");
+        info.and_then(|info| text(info, word)).unwrap_or_default()
+    }
+
     /// The value itself, or the target of its reference.
     pub(super) fn resolve<'a>(&'a self, value: &'a Value) -> Result<&'a Value, String> {
         let mut at = value;
