@@ -36,19 +36,23 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
 
 /// Mistakes in the arguments of a probe by another tool.
 pub(super) fn probe_mistakes(tool: &Tool, by: &Tool, template: &Template) -> Vec<String> {
-    const NAMES: [&str; 4] = ["/call/tool_key", "/call/key", "/call/call_id", "/args"];
+    const NAMES: [&[&str]; 4] = [
+        &["call", "tool_key"],
+        &["call", "key"],
+        &["call", "call_id"],
+        &["args"],
+    ];
     let taken = pointers(&template.args);
-    let is_below = |place: &str| {
-        taken
-            .iter()
-            .any(|pointer| is_at_or_below(pointer.as_str(), place))
+    let is_below = |place: &[&str]| {
+        let place = Pointer::to(place);
+        taken.iter().any(|pointer| place.holds(pointer))
     };
     let names_no_call = || {
         let why = "args: nothing in them names the call, such as \"/call/tool_key\" or a place below \"/args\"";
         (!NAMES.into_iter().any(is_below)).then(|| why.to_owned())
     };
     let has_result =
-        || is_below("/result").then(|| "args: an unknown call has no result".to_owned());
+        || is_below(&["result"]).then(|| "args: an unknown call has no result".to_owned());
     let found = [
         names_no_call(),
         has_result(),
@@ -70,10 +74,9 @@ fn lacks_session(tool: &Tool, by: &Tool) -> Option<String> {
 }
 
 fn lacks_result(template: &Template) -> Option<String> {
-    let taken = pointers(&template.args);
-    let from_result = taken
-        .iter()
-        .find(|pointer| is_at_or_below(pointer.as_str(), "/result"))?;
+    let result = Pointer::to(&["result"]);
+    let mut taken = pointers(&template.args).into_iter();
+    let from_result = taken.find(|pointer| result.holds(pointer))?;
     template.undoes_unknown.then(|| {
         format!(
             "there is nothing at {} where it is unknown whether a call was executed, and compensate_unknown = \
@@ -85,16 +88,11 @@ fn lacks_result(template: &Template) -> Option<String> {
 
 /// Arguments of the compensation that are kept only as a mask.
 fn lacks_what_is_not_kept(tool: &Tool, template: &Template) -> Option<String> {
-    let is_masked = |pointer: &Pointer| {
-        let Some(place) = pointer.as_str().strip_prefix("/args") else {
-            return false;
-        };
-        let mut secrets = tool.redact.args.iter().map(Pointer::as_str);
-        secrets.any(|secret| is_at_or_below(secret, place) || is_at_or_below(place, secret))
-    };
-    let taken = pointers(&template.args)
-        .into_iter()
-        .find(|pointer| is_masked(pointer))?;
+    let args = Pointer::to(&["args"]);
+    let secrets = tool.redact.args.iter();
+    let secrets: Vec<Pointer> = secrets.map(|secret| args.followed_by(secret)).collect();
+    let is_masked = |pointer: &&Pointer| secrets.iter().any(|secret| secret.overlaps(pointer));
+    let taken = pointers(&template.args).into_iter().find(is_masked)?;
     Some(format!(
         "what stands at {} is not kept: see redact.args of this tool",
         taken.as_str()
@@ -148,11 +146,4 @@ fn pointers_in(part: &Part) -> Vec<&Pointer> {
         Part::Members(members) => pointers(members),
         Part::Items(items) => items.iter().flat_map(pointers_in).collect(),
     }
-}
-
-/// Whether one JSON Pointer is another, or points into it.
-pub(super) fn is_at_or_below(place: &str, holder: &str) -> bool {
-    place
-        .strip_prefix(holder)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

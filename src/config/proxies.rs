@@ -120,24 +120,19 @@ fn ignored(section: &mut Section<'_, '_>) -> Vec<Pointer> {
 fn redaction(mut section: Section<'_, '_>, tool: &mut Tool, policy: &mut Policy) {
     let (request, response) = (section.pointers("request"), section.pointers("response"));
     policy.secret_headers = header_names(&mut section, "headers");
-    let below = |root: &str, pointer: &Pointer| format!("{root}{}", pointer.as_str()).parse().ok();
-    let json = |pointer: &Pointer| below("/json", pointer);
+    let below = |root: &str, pointer: &Pointer| Pointer::to(&[root]).followed_by(pointer);
+    let json = |pointer: &Pointer| below("json", pointer);
     // What a probe has found, and what a person has said.
-    let others = |pointer: &Pointer| [below("/probed", pointer), Some(pointer.clone())];
+    let others = |pointer: &Pointer| [below("probed", pointer), pointer.clone()];
     // What has no places is masked as a whole.
-    let whole = |pointers: &[Pointer]| {
-        let others = ["/text", "/base64"].iter().filter(|_| !pointers.is_empty());
-        others
-            .filter_map(|place| place.parse().ok())
-            .collect::<Vec<Pointer>>()
-    };
+    let whole = ["text", "base64"].map(|name| Pointer::to(&[name]));
+    let whole = whole.into_iter().filter(|_| !response.is_empty());
+    let in_answers = response.iter().map(json);
     tool.redact = redact::Policy {
-        args: request.iter().filter_map(json).collect(),
-        result: response
-            .iter()
-            .filter_map(json)
-            .chain(response.iter().flat_map(others).flatten())
-            .chain(whole(&response))
+        args: request.iter().map(json).collect(),
+        result: in_answers
+            .chain(response.iter().flat_map(others))
+            .chain(whole)
             .collect(),
     };
     policy.redact = request;

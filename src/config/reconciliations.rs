@@ -6,7 +6,6 @@ use std::time::Duration;
 use reqwest::Url;
 use serde_json::Value as Json;
 
-use super::compensations::is_at_or_below;
 use super::reader::Section;
 use crate::core::compensation;
 use crate::core::key::Pointer;
@@ -321,11 +320,8 @@ fn check_secret(what: &'static str, path: &Path, tools: &[&ToolAt], section: &Se
             Root::Args => &at.tool.redact.args,
             Root::Result => &at.tool.redact.result,
         };
-        let path = path.pointer.as_str();
-        let is_part = |secret: &Pointer| {
-            is_at_or_below(path, secret.as_str()) || is_at_or_below(secret.as_str(), path)
-        };
-        let why = format!("{path} is secret in {}", at.tool.name);
-        section.check(!secret.iter().any(is_part), what, &why);
+        let is_shown = !secret.iter().any(|secret| secret.overlaps(&path.pointer));
+        let why = format!("{} is secret in {}", path.pointer.as_str(), at.tool.name);
+        section.check(is_shown, what, &why);
     }
 }

@@ -142,6 +142,11 @@ impl Pointer {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
+    /// Whether one of the two pointers holds the other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.holds(other) || other.holds(self)
+    }
+
     /// The pointer in place of one that cannot be read: it finds only a member without a name.
     pub fn nowhere() -> Self {
         Self("/".into())

@@ -97,6 +97,8 @@ fn a_pointer_holds_itself_and_what_is_below_it() {
         ("/a", "/b/a", false),
     ] {
         assert_eq!(at(pointer).holds(&at(other)), holds, "{pointer} {other}");
+        let overlaps = holds || at(other).holds(&at(pointer));
+        assert_eq!(at(pointer).overlaps(&at(other)), overlaps);
     }
     let whole = Pointer::to(&[]);
     assert!(whole.holds(&whole) && whole.holds(&at("/a")));

@@ -153,9 +153,9 @@ pub(super) fn check_probe(tool: &Tool, section: &Section<'_, '_>) {
     };
     check_needed(target, tool.schema.as_ref(), "probe", section);
     for pointer in target.used() {
-        let overlaps = |place: &Pointer| place.holds(pointer) || pointer.holds(place);
+        let is_kept = !tool.redact.args.iter().any(|at| at.overlaps(pointer));
         let why = format!("{} is not kept (redact.args)", pointer.as_str());
-        section.check(!tool.redact.args.iter().any(overlaps), "probe", &why);
+        section.check(is_kept, "probe", &why);
         check_named(pointer, tool.schema.as_ref(), section);
     }
 }

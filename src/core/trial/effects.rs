@@ -19,8 +19,7 @@ const LONG_PART: usize = 12;
 impl Naming {
     /// An id as it may be printed.
     pub(super) fn show(&self, at: &Pointer, value: &Value) -> String {
-        let is_hidden = |hidden: &Pointer| hidden.holds(at) || at.holds(hidden);
-        if self.hidden.iter().any(is_hidden) {
+        if self.hidden.iter().any(|hidden| hidden.overlaps(at)) {
             return MASK.to_owned();
         }
         value.to_string().chars().take(MAX_SHOWN).collect()
