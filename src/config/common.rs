@@ -9,7 +9,7 @@ use reqwest::header::HeaderMap;
 use super::reader::{Section, Switch};
 use serde_json::Value;
 
-use crate::core::compensation::{Part, read_members};
+use crate::core::compensation::{Template, read_members};
 use crate::core::key::Pointer;
 use crate::core::request::KEY_HEADER;
 use crate::core::retry;
@@ -144,15 +144,20 @@ impl Section<'_, '_> {
     }
 }
 
-/// The arguments of a call that the gateway makes itself.
-pub(super) fn args(section: &mut Section<'_, '_>) -> Vec<(String, Part)> {
+/// A call of another tool that the gateway makes itself.
+pub(super) fn template(section: &mut Section<'_, '_>, undoes_unknown: bool) -> Option<Template> {
+    let tool = section.need("tool");
     let args = match section.get("args") {
         None => Ok(Vec::new()),
         Some(Value::Object(args)) => read_members(args),
         Some(_) => Err("the arguments of a call are a table".to_owned()),
     };
-    args.map_err(|why| section.mistake("args", &why))
-        .unwrap_or_default()
+    let args = args.map_err(|why| section.mistake("args", &why));
+    Some(Template {
+        tool: tool?,
+        args: args.unwrap_or_default(),
+        undoes_unknown,
+    })
 }
 
 /// A `{name}` in a URL that nothing fills in.

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use reqwest::{Method, Url};
 
-use super::common::args;
+use super::common::template;
 use super::reader::{Section, Spot, meaning};
 use super::upstreams::{self, Upstreams};
-use crate::core::compensation::{self, Template};
+use crate::core::compensation;
 use crate::core::key;
 use crate::core::request::Shape;
 use crate::core::schema::Schema;
@@ -143,16 +143,8 @@ fn compensation(section: &mut Section<'_, '_>) -> compensation::Policy {
         section.check(sends.is_none(), "compensate_unknown", why);
         return compensation::Policy::Undeclared;
     };
-    let tool: Option<String> = inner.need("tool");
-    let args = args(&mut inner);
-    let undoes_unknown = sends.unwrap_or(false);
-    tool.map_or(compensation::Policy::Undeclared, |tool| {
-        compensation::Policy::By(Template {
-            tool,
-            args,
-            undoes_unknown,
-        })
-    })
+    let by = template(&mut inner, sends.unwrap_or(false));
+    by.map_or(compensation::Policy::Undeclared, compensation::Policy::By)
 }
 
 fn breaker_policy(mut section: Section<'_, '_>) -> breaker::Policy {

@@ -5,9 +5,8 @@ use std::time::Duration;
 use reqwest::Url;
 
 use super::request::target;
-use crate::config::common::args as compensation_args;
+use crate::config::common::template;
 use crate::config::reader::{Section, Switch};
-use crate::core::compensation::Template;
 use crate::core::request::Target;
 use crate::core::tool::{Asks, OnUnknown, Recheck, Tool};
 
@@ -16,20 +15,13 @@ const MIN_RECHECK: Duration = Duration::from_millis(100);
 
 /// Reads the probe of a tool of an MCP server into the tool's policy.
 pub(in crate::config) fn probe_by_tool(mut section: Section<'_, '_>, tool: &mut Tool) {
-    let name = section.need("tool");
-    let args = compensation_args(&mut section);
+    let by = template(&mut section, false);
     let found = section.need("found");
     let after = section.get_or("negative_final_after", Switch(None));
-    let (Some(name), Some(found)) = (name, found) else {
-        return;
-    };
-    let by = Template {
-        tool: name,
-        args,
-        undoes_unknown: false,
-    };
-    tool.asks = Some(Asks { by, found });
-    tool.unknown = with_final(tool.unknown, after);
+    if let (Some(by), Some(found)) = (by, found) {
+        tool.asks = Some(Asks { by, found });
+        tool.unknown = with_final(tool.unknown, after);
+    }
 }
 
 /// Reads a probe by a URL into the tool's policy. Returns an example of the URL.
