@@ -57,6 +57,25 @@ pub struct Limits {
     pub max_remembered: usize,
 }
 
+#[cfg(test)]
+impl Limits {
+    /// Room for one call, and no time.
+    pub(super) fn least() -> Self {
+        Self {
+            join_wait: Duration::ZERO,
+            max_running: 1,
+            max_waiting: 1,
+            shutdown_grace: Duration::ZERO,
+            sample: 0.0,
+            sagas: saga::Policy::default(),
+            audit_retention: Duration::ZERO,
+            pace: Pace::default(),
+            memory: Budget::new(1 << 20),
+            max_remembered: 0,
+        }
+    }
+}
+
 /// The parts that every service of a gateway shares.
 pub struct Base {
     pub(super) store: Arc<dyn Store>,

@@ -1,128 +1,29 @@
 //! Changes over a store that refuses, loses answers, or has another writer.
 
-use std::collections::VecDeque;
+#[path = "transition_store_tests.rs"]
+mod scripted;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
 use uuid::Uuid;
 
+use self::scripted::{Fault, Scripted};
 use super::*;
-use crate::budget::Budget;
 use crate::core::actor::By;
 use crate::core::call::tests::intent;
 use crate::core::call::{Arrival, Ended, Retry};
 use crate::core::key::Source;
 use crate::core::outcome::Body;
-use crate::core::pace::Pace;
 use crate::core::record::{AttemptId, InstanceId, Intent};
-use crate::core::saga;
 use crate::core::session::Brought;
 use crate::gateway::base::Limits;
 use crate::metrics::Metrics;
-use crate::sim::memory::Memory;
 use crate::store::Calls as _;
-use crate::store::verbs::layer::*;
+use crate::store::Error;
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xa));
 const OTHER: InstanceId = InstanceId(Uuid::from_u128(0xb));
-
-/// What happens to one write.
-enum Fault {
-    /// The store has not carried it out, and says so.
-    Refused,
-    /// The store has not carried it out, and does not say so.
-    Lost,
-    /// The store has carried it out, and its answer is lost.
-    Unanswered,
-    Denied,
-    /// Another writer applies this event first.
-    Overtaken(Event),
-    /// The store has carried it out, its answer is lost, and another writer applies this event.
-    UnansweredThen(Event),
-    /// The key stands for this call.
-    Replaced(Box<Record>),
-}
-
-/// A store that does with each next write what the plan says, and then works.
-struct Scripted {
-    store: Memory,
-    plan: Mutex<VecDeque<Fault>>,
-    writes: AtomicU32,
-    /// The longest line of the last claim.
-    longest_line: AtomicU32,
-}
-
-impl Scripted {
-    fn next(&self) -> Option<Fault> {
-        self.writes.fetch_add(1, Ordering::SeqCst);
-        self.plan.lock().expect("not poisoned").pop_front()
-    }
-
-    /// Another writer applies an event to the stored call.
-    async fn apply(&self, call_id: CallId, event: &Event) {
-        let stored = self.store.load(call_id).await.expect("it answers");
-        let stored = stored.expect("a call");
-        let next = call::next(&tool(), Some(&stored), event, stored.updated_at);
-        let change = next.expect("it is possible").change.expect("a change");
-        let written = self.store.replace(&change, &stored).await;
-        assert!(matches!(written, Ok(Replaced::Done(_))));
-    }
-}
-
-fn refused<T>() -> Result<T, Error> {
-    Err(Error::Refused("it is down".into()))
-}
-
-fn unanswered<T>() -> Result<T, Error> {
-    Err(Error::Ambiguous("no answer".into()))
-}
-
-macro_rules! scripted {
-    ($self:ident, $label:expr, claim($change:ident, $instead_of:ident)) => {{
-        if let Some(Admission { lock: Some(Line::Waits { longest }), .. }) = $change.admission {
-            $self.longest_line.store(longest, Ordering::SeqCst);
-        }
-        match $self.next() {
-            None => $self.store.claim($change, $instead_of).await,
-            Some(Fault::Refused) => refused(),
-            Some(Fault::Lost) => unanswered(),
-            Some(Fault::Unanswered) => {
-                $self.store.claim($change, $instead_of).await?;
-                unanswered()
-            }
-            Some(Fault::Denied) => Ok(Claimed::Denied(Denied::Frozen)),
-            Some(_) => unreachable!("not of a claim"),
-        }
-    }};
-    ($self:ident, $label:expr, replace($change:ident, $expected:ident)) => {{
-        let call_id = $expected.intent.call_id;
-        match $self.next() {
-            None => {}
-            Some(Fault::Refused) => return refused(),
-            Some(Fault::Lost) => return unanswered(),
-            Some(Fault::Unanswered) => {
-                $self.store.replace($change, $expected).await?;
-                return unanswered();
-            }
-            Some(Fault::Denied) => return Ok(Replaced::Denied(Denied::Frozen)),
-            Some(Fault::Overtaken(event)) => $self.apply(call_id, &event).await,
-            Some(Fault::UnansweredThen(event)) => {
-                $self.store.replace($change, $expected).await?;
-                $self.apply(call_id, &event).await;
-                return unanswered();
-            }
-            Some(Fault::Replaced(other)) => return Ok(Replaced::Lost(Some(*other))),
-        }
-        $self.store.replace($change, $expected).await
-    }};
-    ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
-        let store: &dyn Store = &$self.store;
-        store.$verb($($arg),*).await
-    }};
-}
-each_verb!(implement, Scripted, scripted);
-forward_secrets!(Scripted);
-forward_health!(Scripted);
 
 struct World {
     store: Arc<Scripted>,
@@ -131,26 +32,9 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let store = Arc::new(Scripted {
-            store: Memory::default(),
-            plan: Mutex::default(),
-            writes: AtomicU32::new(0),
-            longest_line: AtomicU32::new(0),
-        });
-        let limits = Limits {
-            join_wait: Duration::ZERO,
-            max_running: 1,
-            max_waiting: 1,
-            shutdown_grace: Duration::ZERO,
-            sample: 0.0,
-            sagas: saga::Policy::default(),
-            audit_retention: Duration::ZERO,
-            pace: Pace::default(),
-            memory: Budget::new(1 << 20),
-            max_remembered: 0,
-        };
+        let store = Arc::<Scripted>::default();
         let metrics = Arc::new(Metrics::new());
-        let base = Base::new(store.clone(), Vec::new(), metrics, ME, limits);
+        let base = Base::new(store.clone(), Vec::new(), metrics, ME, Limits::least());
         Self { store, base }
     }
 

@@ -110,10 +110,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::budget::Budget;
-    use crate::core::pace::Pace;
     use crate::core::record::InstanceId;
-    use crate::core::saga::Policy;
     use crate::gateway::base::Limits;
     use crate::metrics::Metrics;
     use crate::store::sqlite::Sqlite;
@@ -124,20 +121,8 @@ mod tests {
         let (path, fatal) = (folder.path().join("oncegate.db"), CancellationToken::new());
         let instance = InstanceId(Uuid::from_u128(1));
         let store = Arc::new(Sqlite::open(&path, instance, &fatal).expect("a store"));
-        let limits = Limits {
-            join_wait: Duration::ZERO,
-            max_running: 1,
-            max_waiting: 1,
-            shutdown_grace: Duration::ZERO,
-            sample: 0.0,
-            sagas: Policy::default(),
-            audit_retention: Duration::ZERO,
-            pace: Pace::default(),
-            memory: Budget::new(1 << 20),
-            max_remembered: 0,
-        };
         let metrics = Arc::new(Metrics::new());
-        let base = Base::new(store, Vec::new(), metrics, instance, limits);
+        let base = Base::new(store, Vec::new(), metrics, instance, Limits::least());
         let duplicates = Arc::new(Duplicates::new(Arc::new(base)));
         for n in 0..MAX_PENDING as u128 {
             let one = Duplicate {
