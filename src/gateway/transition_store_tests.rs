@@ -1,14 +1,19 @@
 //! A store that fails as a plan says, for the tests of changes.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-use crate::core::call::{self, Event};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::call::Event;
+use crate::core::record::InstanceId;
 use crate::core::session::{Admission, Denied, Line};
-use crate::core::tool::Tool;
-use crate::sim::memory::Memory;
-use crate::store::Calls as _;
+use crate::gateway::base::{Base, Limits};
+use crate::gateway::transition::{Moved, OnConflict, load_and_apply};
+use crate::metrics::Metrics;
+use crate::store::sqlite::Sqlite;
 use crate::store::verbs::layer::*;
 
 /// What happens to one write.
@@ -29,16 +34,33 @@ pub(super) enum Fault {
 }
 
 /// A store that does with each next write what the plan says, and then works.
-#[derive(Default)]
 pub(super) struct Scripted {
-    pub(super) store: Memory,
+    pub(super) store: Arc<dyn Store>,
     pub(super) plan: Mutex<VecDeque<Fault>>,
     pub(super) writes: AtomicU32,
     /// The longest line of the last claim.
     pub(super) longest_line: AtomicU32,
+    /// A gateway whose writes are not in the plan.
+    other: Base,
+    _folder: TempDir,
 }
 
 impl Scripted {
+    pub(super) fn new(owner: InstanceId) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, fatal) = (folder.path().join("oncegate.db"), CancellationToken::new());
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&path, owner, &fatal).expect("a store"));
+        let metrics = Arc::new(Metrics::new());
+        Self {
+            other: Base::new(store.clone(), Vec::new(), metrics, owner, Limits::least()),
+            store,
+            plan: Mutex::default(),
+            writes: AtomicU32::new(0),
+            longest_line: AtomicU32::new(0),
+            _folder: folder,
+        }
+    }
+
     fn next(&self) -> Option<Fault> {
         self.writes.fetch_add(1, Ordering::SeqCst);
         self.plan.lock().expect("not poisoned").pop_front()
@@ -46,12 +68,8 @@ impl Scripted {
 
     /// Another writer applies an event to the stored call.
     pub(super) async fn apply(&self, call_id: CallId, event: &Event) {
-        let stored = self.store.load(call_id).await.expect("it answers");
-        let stored = stored.expect("a call");
-        let next = call::next(&Tool::new("t"), Some(&stored), event, stored.updated_at);
-        let change = next.expect("it is possible").change.expect("a change");
-        let written = self.store.replace(&change, &stored).await;
-        assert!(matches!(written, Ok(Replaced::Done(_))));
+        let moved = load_and_apply(&self.other, call_id, event, OnConflict::GiveUp).await;
+        assert!(matches!(moved, Ok(Some(Moved::Written { .. }))));
     }
 }
 
@@ -102,8 +120,7 @@ macro_rules! scripted {
         $self.store.replace($change, $expected).await
     }};
     ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
-        let store: &dyn Store = &$self.store;
-        store.$verb($($arg),*).await
+        $self.store.$verb($($arg),*).await
     }};
 }
 each_verb!(implement, Scripted, scripted);

@@ -19,7 +19,6 @@ use crate::core::record::{AttemptId, InstanceId, Intent};
 use crate::core::session::Brought;
 use crate::gateway::base::Limits;
 use crate::metrics::Metrics;
-use crate::store::Calls as _;
 use crate::store::Error;
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xa));
@@ -32,7 +31,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let store = Arc::<Scripted>::default();
+        let store = Arc::new(Scripted::new(ME));
         let metrics = Arc::new(Metrics::new());
         let base = Base::new(store.clone(), Vec::new(), metrics, ME, Limits::least());
         Self { store, base }
@@ -277,7 +276,7 @@ async fn a_claim_whose_answer_was_lost_is_asked_about_and_never_reported_as_not_
 }
 
 #[tokio::test]
-async fn an_outcome_is_written_once_and_nobody_hears_that_it_waits() {
+async fn an_outcome_that_is_written_at_once_is_not_reported_as_unwritten() {
     let world = World::new();
     let record = world.running().await;
     world.plan([]);

@@ -21,7 +21,7 @@ mod life; // one life of a gateway
     reason = "the store of `tests/it`, of which a simulation needs a part"
 )]
 #[path = "../../tests/it/support/memory/mod.rs"]
-pub(crate) mod memory;
+mod memory;
 mod net; // the network and the tools behind it
 mod persons; // what persons do
 mod plan; // what a seed decides at the beginning
