@@ -292,3 +292,7 @@ impl Open for (Found<Document>, Option<Position>) {
         Ok((found, next))
     }
 }
+
+#[cfg(test)]
+#[path = "encrypted_tests.rs"]
+mod tests;

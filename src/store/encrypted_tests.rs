@@ -1,0 +1,74 @@
+//! What is found in an encrypted store.
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::*;
+use crate::core::call::{Arrival, Event, next, tests::intent};
+use crate::core::key::{Lookup, Source};
+use crate::core::outcome::Evidence;
+use crate::core::record::{AttemptId, InstanceId, Intent};
+use crate::core::session::Brought;
+use crate::core::tool::{OnUnknown, Tool};
+use crate::store::Calls as _;
+use crate::store::sqlite::Sqlite;
+
+const ME: InstanceId = InstanceId(Uuid::from_u128(1));
+
+/// A call whose outcome is unknown. It is checked as the tool says.
+async fn unknown(store: &impl Store, tool: &Tool, key: &str) -> Record {
+    let lookup = Lookup::new("shop", "t", key);
+    let intent = Intent {
+        call_id: CallId::new(Uuid::new_v4(), &lookup),
+        lookup,
+        key: key.into(),
+        args: "{\"card\":1}".into(),
+        ..(*intent(Source::Runtime, 1)).clone()
+    };
+    let now = intent.created_at;
+    let arrived = Event::Arrived(Arrival {
+        intent: Arc::new(intent),
+        prints: Arc::default(),
+        brought: Brought::default(),
+        attempt: AttemptId(Uuid::new_v4()),
+        owner: ME,
+    });
+    let change = |record: Option<&Record>, event: &Event| {
+        let next = next(tool, record, event, now).expect("a change");
+        next.change.expect("a change")
+    };
+    let running = match store.claim(&change(None, &arrived), &[]).await {
+        Ok(Claimed::Yours(record)) => record,
+        other => panic!("not claimed: {other:?}"),
+    };
+    let why = "timed out".into();
+    let ended = Event::ended(&running, Evidence::NoAnswer { why });
+    let ended = change(Some(&running), &ended);
+    match store.replace(&ended, &running).await {
+        Ok(Replaced::Done(record)) => record,
+        other => panic!("not replaced: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn unknown_calls_are_found_with_readable_arguments_to_be_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, fatal) = (folder.path().join("oncegate.db"), CancellationToken::new());
+    let plain = Arc::new(Sqlite::open(&path, ME, &fatal).expect("a store"));
+    let keys = Keys::new(&[[1; 32]]).expect("a key");
+    let store = Encrypted::new(plain.clone(), keys);
+    let held = unknown(&store, &Tool::new("t"), "held").await;
+    let checked = Tool {
+        unknown: OnUnknown::Retry,
+        ..Tool::new("t")
+    };
+    let due = unknown(&store, &checked, "due").await;
+    assert_eq!(&due.intent.args[..], b"{\"card\":1}");
+    let stored = plain.load(due.intent.call_id).await.expect("an answer");
+    assert_ne!(stored.expect("a call").intent.args, due.intent.args);
+    let tools = ["t".to_owned()];
+    let found = store.due_rechecks(Timestamp::MAX, &tools, 9).await;
+    assert_eq!(found.expect("an answer").calls, [due]);
+    let found = store.unscheduled_unknown(&tools, 9).await;
+    assert_eq!(found.expect("an answer").calls, [held]);
+}
