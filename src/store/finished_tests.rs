@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::core::record::{Content, InstanceId};
+use crate::core::record::{Alias, Content, InstanceId};
 use crate::store::Remembering;
 use crate::store::codec::tests::record;
 use crate::store::sqlite::Sqlite;
@@ -60,6 +60,18 @@ fn a_read_that_began_before_a_write_is_not_remembered() {
 }
 
 #[test]
+fn a_read_that_began_before_its_name_was_touched_is_not_remembered() {
+    let finished = Finished::new(1 << 20);
+    let looked = finished.begin_read(&[name()]);
+    finished.touch([&name()].into_iter());
+    keep(&finished, "old", &looked);
+    assert_eq!(remembered(&finished), None);
+    let looked = finished.begin_read(&[name()]);
+    keep(&finished, "new", &looked);
+    assert_eq!(remembered(&finished), Some("new".into()));
+}
+
+#[test]
 fn of_two_writes_at_once_none_is_remembered() {
     let finished = Finished::new(1 << 20);
     let first = finished.begin_write([&name()].into_iter());
@@ -97,6 +109,21 @@ fn a_write_that_may_have_been_made_keeps_its_name_out_for_ever() {
 }
 
 #[test]
+fn a_write_that_may_have_been_made_keeps_no_name_of_another_stripe_out() {
+    let finished = Finished::new(1 << 20);
+    let of_stripe = |stripe: usize| {
+        let mut name = [0; 16];
+        name[13..15].copy_from_slice(&u16::try_from(stripe).expect("a stripe").to_be_bytes());
+        Lookup(name)
+    };
+    let names: Vec<Lookup> = (0..STRIPES).map(of_stripe).collect();
+    drop(finished.begin_write(names[..1].iter()));
+    let read = finished.begin_read(&names);
+    let kept_out = read.seen.iter().filter(|Seen(_, begun)| *begun == NEVER);
+    assert_eq!(kept_out.count(), 1);
+}
+
+#[test]
 fn only_succeeded_calls_are_remembered_and_only_under_names_that_they_have() {
     let finished = Finished::new(1 << 20);
     let other = Lookup([9; 16]);
@@ -114,6 +141,37 @@ fn only_succeeded_calls_are_remembered_and_only_under_names_that_they_have() {
         finished.remember(&call, call.intent.all_names(), &looked);
         assert_eq!(finished.bytes(), 0);
     }
+}
+
+/// Otherwise large calls would be remembered although there is no room, or no call at all.
+#[test]
+fn the_size_of_a_call_counts_its_result_its_texts_and_each_of_its_names() {
+    let call = succeeded("1");
+    let with = |result: &'static str, text: &str, names: usize, aliases: usize| {
+        let mut call = succeeded(result);
+        let intent = Arc::make_mut(&mut call.intent);
+        intent.client_ids = text.to_owned();
+        intent.names = vec![name(); names];
+        call.aliases = vec![
+            Alias {
+                names: vec![name()],
+                fingerprint: [0; 32],
+                recipe: call.intent.recipe,
+            };
+            aliases
+        ];
+        size(&call)
+    };
+    let least = size(&call);
+    let taken = pack(&call).len() + FIXED;
+    assert!((taken..2 * taken).contains(&least), "{least}");
+    assert_eq!(with("1", "", 0, 0), least);
+    assert_eq!(with("1234567", "", 0, 0), least + 6);
+    assert_eq!(with("1", "1234567", 0, 0), least + 7);
+    assert_eq!(with("1", "", 3, 0), least + 3 * size_of::<Lookup>());
+    assert_eq!(with("1", "", 0, 2), least + 2 * ALIAS);
+    let both = 3 * size_of::<Lookup>() + 2 * ALIAS;
+    assert_eq!(with("1", "", 3, 2), least + both);
 }
 
 #[test]
