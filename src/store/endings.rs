@@ -91,7 +91,10 @@ mod tests {
         endings.say(mine);
         let other_hears = timeout(Duration::from_secs(1), other.heard()).await.is_ok();
         assert!(hears().await && other_hears, "each of two listeners");
-        drop((listener, other));
+        drop(other);
+        endings.say(mine);
+        assert!(hears().await, "also after another has stopped to listen");
+        drop(listener);
         assert!(lock(&endings.0).is_empty());
     }
 }
