@@ -128,3 +128,17 @@ fn answered(text: &str) -> Option<(u16, u64)> {
     // Numbers such as "+1" or "01" would not decode to the same text.
     (sentence(status, bytes) == text).then_some((status, bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_not_in_the_list_is_refused() {
+        for place in 0..=u8::MAX {
+            let stored = postcard::to_allocvec(&Text::Word(place)).expect("encoded");
+            let read = postcard::from_bytes::<Text<'_>>(&stored);
+            assert_eq!(read.is_ok(), usize::from(place) < WORDS.len(), "{place}");
+        }
+    }
+}
