@@ -53,8 +53,8 @@ pub(super) fn make_anew(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Ok(old) if old.is_file() => fs::remove_file(path)?,
         Ok(_) => return Err(refused("it is a symbolic link, or no regular file")),
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+        // It is missing. Or it cannot be looked at: then it cannot be made either, and that error is returned.
+        Err(_) => {}
     }
     opened(path, File::options().write(true).create_new(true))
 }
@@ -110,4 +110,55 @@ pub(super) fn exposed<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Reaso
         names.join(", ")
     );
     Some(Reason::new("files_exposed", text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_with_a_second_name_is_opened_only_where_several_names_are_allowed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, second) = (folder.path().join("file"), folder.path().join("second"));
+        drop(open(&path).expect("made"));
+        drop(open_existing(&path).expect("it has one name"));
+        fs::hard_link(&path, &second).expect("a second name");
+        for name in [&path, &second] {
+            for opened in [open(name), open_existing(name)] {
+                let why = opened.expect_err("refused").to_string();
+                assert!(why.contains("hard link"), "{why}");
+            }
+            open_by_any_name(name).expect("opened");
+        }
+        fs::remove_file(&second).expect("removed");
+        open(&path).expect("it has one name again");
+    }
+
+    #[test]
+    fn a_link_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        drop(open(&file).expect("made"));
+        symlink(&file, &link).expect("a link");
+        for opened in [open(&link), open_existing(&link), open_by_any_name(&link)] {
+            let why = opened.expect_err("refused").to_string();
+            assert_eq!(why, "it is a symbolic link, which is not followed");
+        }
+        make_anew(&link).expect_err("refused");
+        assert!(is_link(&link) && file.exists());
+    }
+
+    #[test]
+    fn a_file_is_made_anew_in_the_place_of_an_old_one_or_of_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        drop(make_anew(&path).expect("made"));
+        fs::write(&path, "old").expect("written");
+        drop(make_anew(&path).expect("made anew"));
+        assert_eq!(fs::read(&path).expect("read"), b"");
+        let beneath = make_anew(&path.join("beneath")).expect_err("a file is no folder");
+        assert_eq!(beneath.kind(), ErrorKind::NotADirectory);
+    }
 }
