@@ -75,6 +75,15 @@ fn nothing_of_a_shared_store_is_believed_before_anything_tells_of_its_changes() 
     assert!(!finished.has(&name) && tracking.is_over());
 }
 
+#[test]
+fn a_change_of_a_call_forgets_no_call_of_another_stripe() {
+    let tracking = Tracking::unanswered();
+    let of_stripe = |stripe: usize| CallId(uuid::Uuid::from_u128((stripe as u128) << 8));
+    tracking.changed(of_stripe(0));
+    let changed = (0..STRIPES).filter(|stripe| tracking.changes(of_stripe(*stripe)) > 0);
+    assert_eq!(changed.count(), 1);
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// The gateway asks for the call.

@@ -1,11 +1,15 @@
 //! Succeeded calls that gateways over one Redis remember: replayed without Redis, and never in an outdated state.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::core::key::Lookup;
 use oncegate::core::pace::Pace;
+use oncegate::store::{Calls as _, Finished, Health as _};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::contract::{ME, arrival, claimed, open_redis};
 use crate::finished::asked;
 use crate::redis::notices;
 use crate::redis_kinds::minimal_user;
@@ -314,4 +318,28 @@ async fn an_unknown_call_that_one_gateway_has_resolved_is_replayed_by_another_ov
     let result: Value = act(&other).await.expect_ok().at("/result");
     assert_eq!(result, json!({ "by": "hand" }));
     assert_eq!(tool.effects(), 1);
+}
+
+/// Otherwise a name that has passed to another call would be answered with the result of the former one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_not_remembered_under_a_name_that_it_does_not_hold_in_redis() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    assert!(store.track(&Arc::new(Finished::of_shared_store(1 << 20))));
+    let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
+    let (name, id) = (call.intent.lookup, call.intent.call_id);
+    until("Redis tells of changes", async || {
+        store.watch(&name, id).await.is_ok()
+    })
+    .await;
+    let watched = async |name: &Lookup| store.watch(name, id).await.expect("an answer");
+    assert!(watched(&name).await.is_some());
+    assert!(
+        watched(&Lookup::new("shop", "t", "another"))
+            .await
+            .is_none()
+    );
 }
