@@ -83,7 +83,7 @@ impl Barrier {
 
     /// Waits until replicas have every earlier write to this partition.
     pub(super) async fn pass(&self, partition: Partition) -> Result<()> {
-        if self.replicas.load(Ordering::Relaxed) == 0 {
+        if !self.is_demanded() {
             return Ok(());
         }
         let ended = || Error::Ambiguous("the store is being closed".into());
@@ -107,6 +107,10 @@ impl Barrier {
         written_at: Timestamp,
         now: Timestamp,
     ) -> Result<()> {
+        if !self.is_demanded() {
+            // Proves nothing for later, when replicas may be demanded.
+            return Ok(());
+        }
         let lane = self.lane(partition);
         let latest = after(written_at, CLOCKS);
         if lock(&self.covered)[lane] > latest {
@@ -116,6 +120,10 @@ impl Barrier {
         let mut covered = lock(&self.covered);
         covered[lane] = covered[lane].max(now);
         Ok(())
+    }
+
+    fn is_demanded(&self) -> bool {
+        self.replicas.load(Ordering::Relaxed) > 0
     }
 
     fn lane(&self, partition: Partition) -> usize {
@@ -195,5 +203,65 @@ impl Lane {
             return Err(Error::Ambiguous(why));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::core::call::tests::at;
+    use crate::store::redis::keys::PARTITIONS;
+    use crate::store::redis::scripts::Scripts;
+    use crate::store::redis::target::Target;
+
+    /// The barriers of a Redis that does not answer: whoever has to wait for one gets an error.
+    fn barriers(lanes: usize) -> (Barrier, tempfile::TempDir) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+        let link = Link::new(
+            Target::parse("redis://127.0.0.1:1").expect("a target"),
+            None,
+        );
+        let script = Scripts::new(&memory.script_name()).barrier;
+        (Barrier::new(&link, &script, lanes, memory.into()), folder)
+    }
+
+    #[tokio::test]
+    async fn what_a_barrier_has_surely_covered_needs_no_other_and_all_else_does() {
+        let (barrier, _folder) = barriers(1);
+        let is_shown = async |written: i64| {
+            let covered = barrier.cover(Partition::FIRST, at(written), at(200));
+            covered.await.is_ok()
+        };
+        assert!(is_shown(0).await, "no replica is demanded");
+        barrier.demand(1);
+        assert!(!is_shown(0).await, "no barrier was raised yet");
+        lock(&barrier.covered)[0] = at(100);
+        // The clock of the gateway that wrote it may be ten seconds ahead.
+        for (written, is_covered) in [(89, true), (90, false), (95, false), (101, false)] {
+            assert_eq!(is_shown(written).await, is_covered, "{written}");
+        }
+    }
+
+    #[tokio::test]
+    async fn each_partition_of_a_cluster_has_barriers_of_its_own() {
+        for (lanes, distinct) in [(1, 1), (usize::from(PARTITIONS), Partition::all().count())] {
+            let (barrier, _folder) = barriers(lanes);
+            let found: BTreeSet<usize> = Partition::all().map(|at| barrier.lane(at)).collect();
+            assert_eq!(found.len(), distinct);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lanes_end_with_their_store() {
+        let (barrier, _folder) = barriers(1);
+        let replicas = barrier.replicas.clone();
+        drop(barrier);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&replicas), 1, "no lane has it");
     }
 }
