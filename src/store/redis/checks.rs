@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use redis::{FromRedisValue, PushInfo, PushKind};
 use tokio::time::{Instant, sleep};
 
@@ -100,7 +101,7 @@ impl Watch {
         found.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
         found.whole_since = *lock(&self.epochs.whole_since);
         self.server.status.publish(found, &self.server.link.target);
-        self.server.looks.send_modify(|looks| *looks += 1);
+        self.server.looks.send_replace(());
         is_reached
     }
 
@@ -183,13 +184,11 @@ impl Watch {
     async fn compare_clocks(&self) -> Result<i64> {
         let asked = Instant::now();
         let answers = self.server.link.ask_masters(redis::cmd("TIME")).await?;
-        let half = i64::try_from(asked.elapsed().as_micros() / 2).unwrap_or(0);
-        let here = local_time().as_microsecond() - half;
+        let (here, took) = (local_time(), asked.elapsed());
         let mut offsets = Vec::new();
         for answer in answers {
             let time = <(i64, i64)>::from_redis_value(answer);
-            let (seconds, microseconds) = time.map_err(unreadable)?;
-            offsets.push(seconds * 1_000_000 + microseconds - here);
+            offsets.push(offset_us(time.map_err(unreadable)?, here, took));
         }
         let smallest = offsets.iter().copied().min().unwrap_or(0);
         let clock_offset_us = &self.server.clock_offset_us;
@@ -232,22 +231,14 @@ impl Watch {
             return Ok(matches!(link.target.kind, Kind::Sentinel { .. }));
         }
         let nodes: String = link.ask("CLUSTER", "NODES").await?;
-        let nodes: Vec<Vec<&str>> = nodes
-            .lines()
-            .map(|line| line.split(' ').collect())
-            .collect();
-        let has_flag =
-            |node: &&Vec<&str>, flag| node.get(2).is_some_and(|flags| flags.contains(flag));
-        // A node's slots stand after its first eight fields.
-        let masters = nodes.iter().filter(|node| has_flag(node, "master"));
-        let masters = masters.filter(|node| node.len() > 8).count();
+        let (masters, has_replicas) = of_cluster(&nodes);
         if masters != answered {
             // After a failover the connection may not know the new master, which was not inspected then.
             link.disconnect();
             let why = format!("of {masters} masters of the cluster {answered} answered");
             return Err(Error::Refused(why));
         }
-        Ok(nodes.iter().any(|node| has_flag(&node, "slave")))
+        Ok(has_replicas)
     }
 
     /// Waits, after a restart or exchange of the server, until other gateways have inspected it.
@@ -273,6 +264,23 @@ impl Watch {
     }
 }
 
+/// How far a server's clock is ahead, in microseconds: its answer to `TIME` came at `here`, and was awaited for so long.
+fn offset_us((seconds, microseconds): (i64, i64), here: Timestamp, took: Duration) -> i64 {
+    let half = i64::try_from(took.as_micros() / 2).unwrap_or(0);
+    seconds * 1_000_000 + microseconds - (here.as_microsecond() - half)
+}
+
+/// How many masters with slots an answer to `CLUSTER NODES` names, and whether it names replicas.
+fn of_cluster(nodes: &str) -> (usize, bool) {
+    let nodes = nodes.lines().map(|line| line.split(' ').collect());
+    let nodes: Vec<Vec<&str>> = nodes.collect();
+    let has_flag = |node: &&Vec<&str>, flag| node.get(2).is_some_and(|flags| flags.contains(flag));
+    // A node's slots stand after its first eight fields.
+    let masters = nodes.iter().filter(|node| has_flag(node, "master"));
+    let masters = masters.filter(|node| node.len() > 8).count();
+    (masters, nodes.iter().any(|node| has_flag(&node, "slave")))
+}
+
 /// The run id of a server in its answer to `INFO`.
 pub(super) fn run_id(info: &str) -> Option<String> {
     fields(info).remove("run_id")
@@ -284,4 +292,29 @@ fn fields(text: &str) -> HashMap<String, String> {
     lines
         .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_clock_is_compared_with_the_middle_of_the_round_trip() {
+        let here = Timestamp::from_microsecond(100_000_300).expect("a time");
+        let took = Duration::from_micros(600);
+        assert_eq!(offset_us((100, 0), here, took), 0);
+        assert_eq!(offset_us((103, 7), here, took), 3_000_007);
+        assert_eq!(offset_us((98, 999_999), here, took), -1_000_001);
+    }
+
+    /// A master without slots has no data, and is not asked.
+    #[test]
+    fn the_masters_of_a_cluster_are_those_with_slots() {
+        let empty = "a 10.0.0.1:6379@16379 master - 0 1700000000000 4 connected\n";
+        let masters = "b 10.0.0.2:6379@16379 myself,master - 0 0 1 connected 0-8191\n\
+                       c 10.0.0.3:6379@16379 master - 0 1700000000000 2 connected 8192-16382 16383\n";
+        let replica = "d 10.0.0.4:6379@16379 slave b 0 1700000000000 1 connected\n";
+        assert_eq!(of_cluster(&[empty, masters].concat()), (2, false));
+        assert_eq!(of_cluster(&[masters, empty, replica].concat()), (2, true));
+    }
 }

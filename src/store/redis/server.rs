@@ -42,8 +42,8 @@ pub(super) struct Server {
     pub(super) tried_on: RwLock<String>,
     /// Held during a trial of the scripts: all trials use the same keys.
     pub(super) trial: tokio::sync::Mutex<()>,
-    /// How many inspections have ended.
-    pub(super) looks: watch::Sender<u64>,
+    /// Told when an inspection has ended.
+    pub(super) looks: watch::Sender<()>,
     pub(super) known: Known,
     /// Whether the streams of changes are written.
     pub(super) has_stream: bool,
@@ -68,7 +68,7 @@ impl Server {
             accepted_token: 0.into(),
             tried_on: RwLock::default(),
             trial: tokio::sync::Mutex::default(),
-            looks: watch::Sender::new(0),
+            looks: watch::Sender::new(()),
             known: Known::default(),
             has_stream,
         }
