@@ -285,3 +285,22 @@ fn read(kind: Kind, fields: Vec<Value>) -> Result<Option<Document>> {
         body: Bytes::from(body),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_that_cannot_be_read_is_named_if_its_id_can_be() {
+        let rest =
+            r#"{"tenant":"shop","id":"saga 7","created_at":0,"due_at":null,"retain_until":null}"#;
+        let fields = |rest: &str| {
+            let fields = ["no number", "open", rest, "{}"];
+            fields.map(|field| Value::BulkString(field.into())).to_vec()
+        };
+        assert!(read(Kind::Saga, fields(rest)).is_err());
+        assert_eq!(id_of(&fields(rest)).as_deref(), Some("saga 7"));
+        assert_eq!(id_of(&fields("spoiled")), None);
+        assert_eq!(id_of(&[]), None);
+    }
+}

@@ -439,4 +439,62 @@ mod tests {
         };
         assert_eq!(codes(&judge(&nodes, less).reasons), ["undeclared"]);
     }
+
+    #[test]
+    fn a_bounded_write_waits_for_as_many_replicas_as_the_master_demands() {
+        for (fails_over, connected, needed, wait_for) in [
+            (false, "0", "0", 0),
+            (false, "1", "0", 1),
+            (false, "0", "1", 1),
+            (false, "2", "2", 2),
+            (true, "0", "0", 1),
+        ] {
+            let mut node = strict();
+            node.fails_over = fails_over;
+            let (info, config) = (&mut node.info, node.config.as_mut().expect("a config"));
+            info.insert("connected_slaves".into(), connected.into());
+            config.insert("min-replicas-to-write".into(), needed.into());
+            let durability = Durability::Bounded;
+            let demand = Demand {
+                durability,
+                ..DEMAND
+            };
+            let verdict = judge(&[strict(), node], demand);
+            assert_eq!(
+                verdict.wait_for, wait_for,
+                "{fails_over} {connected} {needed}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_just_enough_is_no_reason() {
+        let mut unlimited = strict();
+        unlimited.info.insert("maxmemory".into(), "0".into());
+        assert_eq!(judge(&[unlimited], DEMAND).reasons, []);
+        for (good, reasons) in [("0", &["replicas"][..]), ("1", &[]), ("2", &[])] {
+            let mut node = strict();
+            node.info
+                .insert("min_slaves_good_slaves".into(), good.into());
+            let config = node.config.as_mut().expect("a config");
+            config.insert("min-replicas-to-write".into(), "1".into());
+            assert_eq!(codes(&judge(&[node], DEMAND).reasons), reasons, "{good}");
+        }
+        for (clock_offset_us, text) in [
+            (2_000_000, None),
+            (-2_000_000, None),
+            (
+                2_345_678,
+                Some("its clock is 2345 ms away from this machine's"),
+            ),
+        ] {
+            let late = Demand {
+                clock_offset_us,
+                ..DEMAND
+            };
+            let found = judge(&[strict(), strict()], late).reasons;
+            let texts: Vec<&str> = found.iter().map(|reason| &*reason.text).collect();
+            assert_eq!(texts, Vec::from_iter(text), "each once");
+        }
+    }
 }
