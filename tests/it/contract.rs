@@ -14,13 +14,13 @@ use oncegate::core::call::{Arrival, Change, Event, Resembled, next};
 use oncegate::core::key::{Lookup, Source};
 use oncegate::core::outcome::{Body, Evidence};
 use oncegate::core::recipe::RecipeId;
-use oncegate::core::record::{AttemptId, CallId, Entry, InstanceId, Intent, Record};
+use oncegate::core::record::{AttemptId, CallId, Check, Entry, InstanceId, Intent, Record};
 use oncegate::core::session::Brought;
 use oncegate::core::tool::{Effect, Tool as Policy};
 use oncegate::store::Health as _;
 use oncegate::store::redis::{Redis as RedisStore, Settings, Target};
 use oncegate::store::sqlite::Sqlite;
-use oncegate::store::{Claimed, Durability, LOST_DATA, Replaced, Store};
+use oncegate::store::{Claimed, Durability, Found, LOST_DATA, Replaced, Store};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -235,6 +235,7 @@ contract! {
     a_failed_call_runs_again_under_its_own_key_with_a_new_token,
     fencing_tokens_of_a_session_rise_whatever_the_clock_does,
     calls_are_due_when_their_lease_is_over,
+    due_checks_are_found_by_tool_and_each_tool_gets_its_share,
     only_calls_that_came_to_an_end_are_deleted,
     a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept,
 }

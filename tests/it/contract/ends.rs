@@ -105,6 +105,53 @@ pub(super) async fn calls_are_due_when_their_lease_is_over(home: Home) {
     );
 }
 
+/// An unknown call of this tool whose next check is due at this second; `None`: it is never checked.
+async fn unknown(store: &dyn Store, tool: &str, key: &str, due: Option<i64>) -> CallId {
+    let lookup = Lookup::new("shop", tool, key);
+    let intent = Intent {
+        call_id: CallId::new(Uuid::new_v4(), &lookup),
+        tool: tool.into(),
+        lookup,
+        ..intent(key, "S", at(0))
+    };
+    let (tool, by) = (Policy::new(tool), (ME, at(0)));
+    let change = arrives(&tool, None, Arc::new(intent), Brought::default(), by);
+    let running = claimed(store, &change).await;
+    let mut change = ended_by(&tool, &running, 500, 1);
+    change.record.check = due.map(|due| Check {
+        since: at(1),
+        at: Some(at(due)),
+        number: 0,
+    });
+    let unknown = replaced(store, &change, &running).await;
+    unknown.intent.call_id
+}
+
+pub(super) async fn due_checks_are_found_by_tool_and_each_tool_gets_its_share(home: Home) {
+    let store = &*home.store;
+    let mut of_t = Vec::new();
+    for n in 0..4 {
+        of_t.push(unknown(store, "t", &format!("k{n}"), Some(10 + n)).await);
+    }
+    let of_other = unknown(store, "other", "k", Some(20)).await;
+    unknown(store, "third", "k", Some(9)).await;
+    unknown(store, "t", "later", Some(99)).await;
+    let held = unknown(store, "other", "held", None).await;
+    unknown(store, "third", "held", None).await;
+    let ids = |found: Found<Record>| -> HashSet<CallId> {
+        let calls = found.calls.into_iter();
+        calls.map(|record| record.intent.call_id).collect()
+    };
+    let tools = ["t".to_owned(), "other".to_owned()];
+    for (each, of_t) in [(1, &of_t[..1]), (2, &of_t[..2]), (9, &of_t[..])] {
+        let due = store.due_rechecks(at(30), &tools, each).await;
+        let expected = of_t.iter().copied().chain([of_other]).collect();
+        assert_eq!(ids(due.expect("an answer")), expected, "{each} of each");
+    }
+    let found = store.unscheduled_unknown(&tools, 9).await;
+    assert_eq!(ids(found.expect("an answer")), HashSet::from([held]));
+}
+
 pub(super) async fn only_calls_that_came_to_an_end_are_deleted(home: Home) {
     let store = &*home.store;
     // Its call is kept for one second by the clock of the store.
@@ -180,6 +227,10 @@ pub(super) async fn only_calls_that_came_to_an_end_are_deleted(home: Home) {
         .map(|count| (count.state.as_str(), count.calls))
         .collect();
     assert_eq!(counted, HashSet::from([("running", 1), ("unknown", 1)]));
+    replaced(store, &ended(&running, 200, 2), &running).await;
+    let census = store.census().await.expect("an answer");
+    let counted: Vec<_> = census.iter().map(|count| count.state.as_str()).collect();
+    assert_eq!(counted, ["unknown"], "what has no calls is not counted");
 }
 
 pub(super) async fn a_paused_tool_stays_so_and_its_newest_hundred_events_are_kept(home: Home) {
