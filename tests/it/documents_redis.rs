@@ -146,6 +146,8 @@ async fn no_act_of_an_operator_is_recorded_on_a_redis_with_nearly_full_memory() 
     })
     .await;
     assert!(!put_back(&act("B")).await);
+    let begins = store.put_document(&document("shop", "new", 1)).await;
+    assert!(begins.is_err(), "nothing begins: {begins:?}");
     assert!(
         put_back(&next(&act("A"), "open")).await,
         "the outcome of an act is recorded"

@@ -111,6 +111,7 @@ mod redis_kinds; // TLS, clusters, replicas, Sentinels
 mod redis_late; // what comes late from a gateway that has noticed a loss
 mod redis_losses; // a Redis that has lost data
 mod redis_put_back; // what a gateway remembers goes back to a Redis that has lost it
+mod redis_refused; // what is refused where a Redis is unfit or lacks what a gateway knows
 mod redis_tenants; // a tenant is a partition: every kind of tool on every kind of Redis, slots on the move
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable

@@ -260,6 +260,9 @@ async fn each_weakness_of_a_redis_is_named_and_tolerated_only_where_less_is_dema
     }
     let replica_of = Redis::strict().await;
     let strict = gateway(&replica_of, &tool, "").await;
+    let warnings = strict.get("/readyz").await.expect_ok().at("/warnings");
+    let says_who = warnings.to_string().contains("the gateway is the user");
+    assert!(says_who, "it may do more than it needs: {warnings}");
     let _replica = replica_of.replica().await;
     notices(&strict, "min-replicas-to-write is 0").await;
 }
