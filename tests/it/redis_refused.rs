@@ -10,7 +10,7 @@ use oncegate::store::{Calls as _, Error, Health as _, Replaced};
 use serde_json::{Value, json};
 
 use crate::contract::{
-    ME, arrival, at, claimed, ended, open_redis, open_redis_as_it_is, replaced, rerun, settings,
+    ME, arrival, claimed, ended, open_redis, open_redis_as_it_is, replaced, rerun, settings,
 };
 use crate::support::redis::{Redis, short};
 use crate::support::{has_reason, until};
@@ -88,7 +88,7 @@ async fn a_claim_that_is_repeated_at_a_redis_that_became_unfit_is_in_doubt() {
     assert!(matches!(new, Err(Error::Refused(_))), "{new:?}");
 }
 
-/// Another gateway may know of writes that a server has lost which nobody here has seen before.
+/// Another gateway may know of lost writes that this gateway has never seen.
 #[tokio::test]
 async fn nothing_is_claimed_before_other_gateways_had_time_to_look_at_a_server() {
     let (redis, folder) = (

@@ -216,7 +216,7 @@ mod tests {
     use crate::store::redis::scripts::Scripts;
     use crate::store::redis::target::Target;
 
-    /// The barriers of a Redis that does not answer: whoever has to wait for one gets an error.
+    /// The barriers of a Redis that does not answer: each wait for one fails.
     fn barriers(lanes: usize) -> (Barrier, tempfile::TempDir) {
         let folder = tempfile::tempdir().expect("a folder");
         let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
