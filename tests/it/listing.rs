@@ -400,3 +400,29 @@ fn some_mixed_calls_have_the_same_time() {
         .collect();
     assert_eq!(times.len(), 20);
 }
+
+/// One round reads sixty-four calls at least.
+#[tokio::test]
+async fn a_page_of_a_redis_goes_on_until_it_is_full_or_has_looked_at_enough() {
+    let home = Home::redis().await;
+    let store = &*home.store;
+    let mut oldest = mixed(0);
+    Arc::make_mut(&mut oldest.record.intent).made_by = "rare".into();
+    claimed(store, &oldest).await;
+    for n in 1..=130 {
+        claimed(store, &mixed(2 * n)).await;
+    }
+    let rare = Filter {
+        by: Some("rare".into()),
+        ..Filter::default()
+    };
+    let page = store.list("shop", &rare, None, 7).await.expect("a page");
+    assert_eq!(page.found.len(), 1, "it is behind all others");
+    let few = Filter {
+        looks: Some(5),
+        ..rare
+    };
+    let page = store.list("shop", &few, None, 7).await.expect("a page");
+    assert_eq!(page.found, []);
+    assert!(page.next.is_some(), "it has not looked at all of them");
+}

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate::core::ledger::{Filter, PAGE_BYTES};
 use oncegate::core::pace::Pace;
+use oncegate::store::Ledger as _;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::contract::{ME, arrival, claimed, open_redis};
 use crate::support::gateway::one_tool;
 use crate::support::redis::{Redis, short};
 use crate::support::{Act, Gateway, Tool};
@@ -122,4 +125,35 @@ async fn a_call_that_stays_unknown_costs_few_commands_of_a_redis() {
     sleep(Duration::from_secs(5)).await;
     let of_a_second = commands(&redis).await as f64 / began.elapsed().as_secs_f64();
     assert!(of_a_second <= 40.0, "{of_a_second} commands a second");
+}
+
+/// One large read would delay the commands of all others.
+#[tokio::test]
+async fn a_page_of_large_calls_reads_little_more_of_a_redis_than_it_shows() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let calls = (4 * PAGE_BYTES) >> 20;
+    for n in 0..calls {
+        let mut change = arrival(&format!("k{n}"), "", 0, ME);
+        let args = format!("{{\"long\":\"{}\"}}", "x".repeat(1 << 20));
+        Arc::make_mut(&mut change.record.intent).args = args.into();
+        claimed(&store, &change).await;
+    }
+    let sent = async || {
+        let info = redis.info("stats").await;
+        let mut lines = info.lines();
+        let bytes = lines.find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        bytes.expect("a line").parse::<usize>().expect("a number")
+    };
+    let before = sent().await;
+    let page = store.list("shop", &Filter::default(), None, 500).await;
+    let read = sent().await - before;
+    assert!(
+        page.expect("a page").found.len() < calls,
+        "a page has a size"
+    );
+    assert!(read < 2 * PAGE_BYTES, "{read} bytes");
 }

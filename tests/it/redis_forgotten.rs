@@ -13,10 +13,12 @@ use crate::redis::{call, gateway, notices};
 #[cfg(target_os = "linux")]
 use crate::support::clock::Clock;
 use crate::support::gateway::one_tool;
-use crate::support::redis::Redis;
+use crate::support::redis::{Cluster, Redis};
 use crate::support::{Gateway, Tool, until};
 
 const PARTITIONS: usize = 64;
+/// The gateways by the time at which each last announced itself.
+const SEEN: &str = "oncegate:{p000}:seen";
 
 fn marks(folder: &Path) -> Value {
     let text = std::fs::read_to_string(folder.join("watermarks")).expect("watermarks");
@@ -47,6 +49,82 @@ async fn forget(redis: &Redis, name: &str) {
         ::redis::from_redis_value::<Option<f64>>(score).expect("a time") != Some(1.0)
     })
     .await;
+}
+
+/// When a gateway last announced itself, in microseconds.
+async fn seen(redis: &Redis, name: &str) -> Option<f64> {
+    let score = redis.ask(&["ZSCORE", SEEN, name]).await;
+    ::redis::from_redis_value(score).expect("a time")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_is_gone_once_it_has_been_silent_for_an_hour() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    let _live = gateway(&redis, &tool, "").await;
+    let time = redis.ask(&["TIME"]).await;
+    let (now, _): (i64, i64) = ::redis::from_redis_value(time).expect("a time");
+    let ago = |minutes: i64| ((now - minutes * 60) * 1_000_000).to_string();
+    redis
+        .ask(&["ZADD", SEEN, &ago(50), "silent", &ago(70), "gone"])
+        .await;
+    until("the one that is gone is forgotten", async || {
+        seen(&redis, "gone").await.is_none()
+    })
+    .await;
+    assert!(seen(&redis, "silent").await.is_some());
+}
+
+/// The highest token of forgotten gateways is no gateway's: if it were forgotten, too, it would be lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_with_marks_that_was_never_announced_is_announced_by_another() {
+    let (redis, tool) = (Redis::strict().await, Tool::start().await);
+    drop(gateway(&redis, &tool, "").await.stop().await);
+    let mut counts = redis.counts(5).await;
+    counts.insert("older".into(), 7);
+    redis.set_counts(5, &counts).await;
+    redis
+        .ask(&["HSET", "oncegate:{p000}:tokens", "forgotten", "99"])
+        .await;
+    let _other = gateway(&redis, &tool, "").await;
+    until("it is announced", async || {
+        seen(&redis, "older").await.is_some()
+    })
+    .await;
+    assert_eq!(seen(&redis, "forgotten").await, None);
+}
+
+/// Each step must keep to the keys of one partition, for their masters differ.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_gone_is_forgotten_in_all_of_a_redis_cluster() {
+    let (cluster, tool) = (Cluster::start().await, Tool::start().await);
+    let config = one_tool(&tool, "");
+    let one = Gateway::sharing(&cluster.url(), &config).await;
+    one.until_ready().await;
+    call(&one, 1).await.expect_ok();
+    let own = name(one.folder());
+    drop(one.stop().await);
+    let other = Gateway::sharing(&cluster.url(), &config).await;
+    other.until_ready().await;
+    let counted = async || {
+        let mut counted = 0;
+        for node in &cluster.nodes {
+            let keys = node.ask(&["KEYS", "oncegate:*:marks"]).await;
+            let keys: Vec<String> = ::redis::from_redis_value(keys).expect("keys");
+            for key in keys {
+                let marks = node.ask(&["GET", &key]).await;
+                let marks: String = ::redis::from_redis_value(marks).expect("marks");
+                counted += usize::from(marks.contains(&own));
+            }
+        }
+        counted
+    };
+    assert!(counted().await > 0);
+    for node in &cluster.nodes {
+        // Only the master of the first partition takes it.
+        drop(node.try_ask(&["ZADD", SEEN, "1", &own]).await);
+    }
+    until("no partition counts it", async || counted().await == 0).await;
+    call(&other, 2).await.expect_ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,6 +264,9 @@ async fn no_gateway_is_forgotten_when_the_clock_of_redis_is_set() {
     })
     .await;
     assert_eq!(all_counted().await, before);
+    let last_counts = redis.ask(&["KEYS", "oncegate:*:last_counts*"]).await;
+    let last_counts: Vec<String> = ::redis::from_redis_value(last_counts).expect("keys");
+    assert!(last_counts.is_empty(), "forgotten, and came back");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,7 +288,8 @@ async fn a_gateway_that_was_forgotten_comes_back_and_goes_on() {
         assert_eq!(call(&one, n).await.expect_ok().at("/replayed"), true);
         call(&one, 100 + n).await.expect_ok();
     }
-    // Also while the gateway runs, as if it had been cut off for long.
+    // Also while the gateway runs, as if it had been cut off for long. It has another name if its stop was cut short.
+    let own = name(one.folder());
     forget(&redis, &own).await;
     until("the gateway can go on", async || {
         call(&one, 200).await.status == 200

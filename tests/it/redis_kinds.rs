@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
+use oncegate::store::redis::Redis as RedisStore;
+use oncegate::store::{Calls as _, Durability, Error, Health as _};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::contract::{ME, arrival, claimed, ended, settings};
 use crate::redis::{call, gateway, notices};
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
@@ -229,6 +232,35 @@ async fn an_outcome_is_confirmed_by_replicas_also_when_memory_is_full() {
     };
     let (ended, ()) = tokio::join!(running, filling);
     ended.expect_ok();
+}
+
+/// Otherwise a failover could take back an outcome that was shown.
+#[tokio::test]
+async fn an_outcome_is_shown_only_when_a_replica_has_it() {
+    let redis = Redis::with(&[("min-replicas-to-write", "1")]).await;
+    let replica = redis.replica().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut settings = settings(&redis.url(), folder.path());
+    settings.durability = Durability::Bounded;
+    let store = RedisStore::open(settings).await.expect("a store");
+    until("the store is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    let running = claimed(&store, &arrival("k", "S", 0, ME)).await;
+    replica.pause();
+    let change = ended(&running, 200, 1);
+    let written = store.replace(&change, &running).await;
+    assert!(matches!(written, Err(Error::Ambiguous(_))), "{written:?}");
+    let id = running.intent.call_id;
+    let shown = store.load(id).await;
+    assert!(matches!(shown, Err(Error::Ambiguous(_))), "{shown:?}");
+    replica.resume();
+    until("it is shown", async || {
+        let shown = store.load(id).await;
+        shown.is_ok_and(|shown| shown.is_some_and(|shown| shown.state == change.record.state))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

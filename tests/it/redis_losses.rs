@@ -16,7 +16,7 @@ use crate::support::binary::{accept_loss_command, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::line::Line;
 use crate::support::redis::{Redis, connect, short};
-use crate::support::{Act, Answer, Gateway, Tool, until};
+use crate::support::{Act, Answer, Gateway, Tool, has_reason, until};
 
 /// Makes a Redis lose data. The gateway closes without an effect, and opens when an operator accepts the loss; tokens go
 /// on rising.
@@ -467,4 +467,32 @@ async fn the_shipped_redis_conf_keeps_all_data_over_a_kill() {
     gateway.until_ready().await;
     assert_eq!(call(&gateway, 1).await.expect_ok().at("/replayed"), true);
     assert_eq!(tool.effects(), 1);
+}
+
+/// A stored state may be older than the newest one until the lost writes are put back.
+#[tokio::test]
+async fn while_redis_may_have_lost_data_no_call_is_due() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    claimed(&store, &arrival("k", "S", 0, ME)).await;
+    let due = async || {
+        store
+            .due(at(9_999_999), 9)
+            .await
+            .expect("an answer")
+            .calls
+            .len()
+    };
+    assert_eq!(due().await, 1);
+    redis.ask(&["DEL", "oncegate:{p001}:marks"]).await;
+    until("the loss is noticed", async || {
+        has_reason(&store.readiness().await, LOST_DATA)
+    })
+    .await;
+    assert_eq!(due().await, 0);
+    store.accept_loss("a test").await.expect("accepted");
+    until("the call is due again", async || due().await == 1).await;
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::redis::call;
 use crate::sagas::{MADE, SOON, executed, shop};
 use crate::support::gateway::one_tool;
 use crate::support::redis::{Cluster, Redis, Sentinel};
@@ -163,4 +164,17 @@ async fn while_a_slot_of_a_redis_cluster_moves_nothing_is_lost_and_nothing_doubl
             .expect("a text")
             .contains("cluster_state:ok")
     );
+}
+
+/// Some of its keys are there and others are not, which may last: it is not sent again for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_slot_of_a_redis_cluster_stays_on_the_move_a_call_is_refused() {
+    let (cluster, tool) = (Cluster::start().await, Tool::start().await);
+    let gateway = Gateway::sharing(&cluster.url(), &one_tool(&tool, "")).await;
+    gateway.until_ready().await;
+    call(&gateway, 1).await.expect_ok();
+    let tag = tag_of(&cluster, "oncegate:*:call:*").await;
+    cluster.begin_to_move_slot_of(&tag).await;
+    call(&gateway, 2).await.expect_problem("store-unavailable");
+    assert_eq!(tool.effects(), 1);
 }

@@ -260,6 +260,7 @@ mod tests {
         assert_eq!(lengths(&[1; 70]), [32, 32, 6]);
         let third = READ_BYTES / 3;
         assert_eq!(lengths(&[third; 7]), [3, 3, 1]);
+        assert_eq!(lengths(&[READ_BYTES / 2; 3]), [2, 1], "filled exactly");
         assert_eq!(
             lengths(&[2 * READ_BYTES, 1, 1, 2 * READ_BYTES, READ_BYTES]),
             [1, 2, 1, 1]

@@ -301,4 +301,17 @@ mod tests {
             assert_eq!(about(other), None);
         }
     }
+
+    /// The names are part of the stored format, and the prefix is all that a gateway's user of Redis may touch.
+    #[test]
+    fn each_name_begins_with_the_prefix_of_its_partition() {
+        let partition = Partition(7);
+        assert_eq!(partition.marks(), "oncegate:{p007}:marks");
+        assert_eq!(partition.endings(), "oncegate:{p007}:endings");
+        let tools = partition.tools("shop");
+        assert!(tools.starts_with("oncegate:{p007}:tools:"), "{tools}");
+        assert_ne!(tools, partition.tools("bank"));
+        assert_eq!(seen(), "oncegate:{p000}:seen");
+        assert_eq!(tokens(), "oncegate:{p000}:tokens");
+    }
 }

@@ -42,6 +42,11 @@ mod tests {
         assert!(
             !known.has("e", "a", "u") && !known.has("e", "b", "t") && !known.has("f", "a", "t")
         );
+        known.learn("e", "b", "t");
+        assert!(
+            known.has("e", "a", "t") && known.has("e", "b", "t"),
+            "several are known at once"
+        );
         known.learn("f", "b", "t");
         assert!(!known.has("f", "a", "t") && !known.has("e", "a", "t"));
         for n in 0..=MOST {

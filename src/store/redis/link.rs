@@ -454,3 +454,7 @@ fn has_not_run(error: &RedisError) -> bool {
         ) | ErrorKind::ClusterConnectionNotFound
     )
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -155,20 +155,27 @@ impl Cluster {
         }
     }
 
-    /// Moves the slot of this hash tag to another master, a few keys at a time, as `redis-cli --cluster reshard` does.
-    pub async fn move_slot_of(&self, tag: &str) {
+    /// Begins to move the slot of this hash tag to the next master. Returns the slot and the number of its master.
+    pub async fn begin_to_move_slot_of(&self, tag: &str) -> (String, usize) {
         let slot = self.nodes[0].ask(&["CLUSTER", "KEYSLOT", tag]).await;
         let slot: u16 = redis::from_redis_value(slot).expect("a slot");
         // In the order of the nodes.
         let owner = usize::from(slot > 5_460) + usize::from(slot > 10_922);
         let slot = slot.to_string();
         let (from, to) = (&self.nodes[owner], &self.nodes[(owner + 1) % 3]);
-        let id = async |node: &Redis| text(&node.ask(&["CLUSTER", "MYID"]).await);
-        let (from_id, to_id) = (id(from).await, id(to).await);
+        let (from_id, to_id) = (id_of(from).await, id_of(to).await);
         to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id])
             .await;
         from.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id])
             .await;
+        (slot, owner)
+    }
+
+    /// Moves the slot of this hash tag to another master, a few keys at a time, as `redis-cli --cluster reshard` does.
+    pub async fn move_slot_of(&self, tag: &str) {
+        let (slot, owner) = self.begin_to_move_slot_of(tag).await;
+        let (from, to) = (&self.nodes[owner], &self.nodes[(owner + 1) % 3]);
+        let to_id = id_of(to).await;
         let port = to.port.to_string();
         loop {
             let names = from.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "20"]).await;
@@ -196,6 +203,11 @@ impl Cluster {
             .map(|node| format!("127.0.0.1:{}", node.port));
         format!("redis+cluster://{}", places.collect::<Vec<_>>().join(","))
     }
+}
+
+/// The name of a node of a cluster.
+async fn id_of(node: &Redis) -> String {
+    text(&node.ask(&["CLUSTER", "MYID"]).await)
 }
 
 /// A sentinel that alone decides to promote a replica, soon after the master named `main` is gone.
