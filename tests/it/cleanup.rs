@@ -225,6 +225,32 @@ async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
     }
 }
 
+/// The partition of a key.
+fn partition(key: &str) -> Option<&str> {
+    key.split(':').nth(1)
+}
+
+/// Only another partition has lost data, which the script that deletes does not see.
+#[tokio::test]
+async fn nothing_is_deleted_from_a_redis_that_has_forgotten_the_scripts_before_it_is_inspected() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    succeed(&store, 10).await;
+    let calls = names(&redis, "oncegate:*:call:*").await;
+    let has_calls = |marks: &&String| calls.iter().any(|call| partition(call) == partition(marks));
+    let marks = names(&redis, "oncegate:*:marks").await;
+    let other = marks.iter().find(|marks| !has_calls(marks));
+    let other = other.expect("a partition without calls");
+    redis.ask(&["SET", other, "another\n"]).await;
+    redis.ask(&["SCRIPT", "FLUSH"]).await;
+    let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
+    drop(store.prune(years, 50).await);
+    assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), calls.len());
+}
+
 /// After a restart the scripts are gone, and a full Redis runs none that needs memory.
 #[tokio::test]
 async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
@@ -327,12 +353,14 @@ async fn a_redis_whose_clock_is_wrong_deletes_nothing() {
     clock.set_ahead(400 * 24 * 3_600);
     let folder = tempfile::tempdir().expect("a folder");
     let store = open_redis_as_it_is(&redis.url(), folder.path()).await;
+    let seen = store.clone();
     let Bare { gateway, .. } = Bare::over(store, new_instance(), &tool, "").await;
     until("only the clock is wrong", async || {
         let reasons = gateway.status.readiness().await.reasons;
         reasons.len() == 1 && reasons[0].code == "clock"
     })
     .await;
+    assert!(seen.clock_offset() > SignedDuration::from_hours(399 * 24));
     gateway.prune_all().await.expect("an answer");
     assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 1);
 }

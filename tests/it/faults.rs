@@ -54,7 +54,7 @@ impl Shaky {
 
 /// The log lines of this thread, as JSON.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -68,7 +68,7 @@ impl io::Write for Lines {
 
 impl Lines {
     /// Takes the lines of this thread until the guard is dropped.
-    fn take() -> (Self, DefaultGuard) {
+    pub fn take() -> (Self, DefaultGuard) {
         let lines = Self::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt()
@@ -79,7 +79,7 @@ impl Lines {
     }
 
     /// The fields of the lines with this message.
-    fn with_message(&self, message: &str) -> Vec<Value> {
+    pub fn with_message(&self, message: &str) -> Vec<Value> {
         let bytes = self.0.lock().expect("not poisoned");
         let lines = serde_json::Deserializer::from_slice(&bytes).into_iter();
         let fields = lines.map(|line: Result<Value, _>| line.expect("a line")["fields"].clone());

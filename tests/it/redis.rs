@@ -93,15 +93,22 @@ async fn a_replay_is_one_round_trip_at_most_and_a_first_arrival_is_two() {
     assert!((1..=50 + counts).contains(&replays), "{replays}");
 }
 
+/// A gateway that polls too rarely to find the end of another gateway's call by itself.
+async fn listener(redis: &Redis, tool: &Tool) -> Gateway {
+    let pace = Pace {
+        poll: (Duration::from_secs(60), Duration::from_secs(60)),
+        ..brisk()
+    };
+    let gateway = Gateway::at_pace(pace, &redis.url(), &one_tool(tool, "")).await;
+    gateway.until_ready().await;
+    gateway
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_at_one_gateway_is_told_at_once_when_the_call_ends_at_another() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (
-        gateway(&redis, &tool, "").await,
-        gateway(&redis, &tool, "").await,
-    );
-    // The other gateway polls ever more rarely: around this time once a second.
-    tool.then(Act::after_ms(1_900, Act::Numbered));
+    let (one, other) = (listener(&redis, &tool).await, listener(&redis, &tool).await);
+    tool.then(Act::after_ms(600, Act::Numbered));
     let joined = async {
         until("the call runs", async || tool.requests() == 1).await;
         let answer = call(&other, 1).await.expect_ok();
@@ -381,10 +388,7 @@ async fn answers_above_the_buffer_limit_of_subscribers_close_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscriber_that_is_cut_off_subscribes_again_while_calls_go_on() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
-    let (one, other) = (
-        gateway(&redis, &tool, "").await,
-        gateway(&redis, &tool, "").await,
-    );
+    let (one, other) = (listener(&redis, &tool).await, listener(&redis, &tool).await);
     let subscribers = async || {
         let clients = redis.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
         redis::from_redis_value::<String>(clients)
@@ -401,7 +405,7 @@ async fn a_subscriber_that_is_cut_off_subscribes_again_while_calls_go_on() {
         subscribers().await == 2
     })
     .await;
-    tool.then(Act::after_ms(1_900, Act::Numbered));
+    tool.then(Act::after_ms(600, Act::Numbered));
     let joined = async {
         until("the call runs", async || tool.requests() == 21).await;
         call(&other, 99).await.expect_ok();

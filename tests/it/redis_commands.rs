@@ -82,6 +82,9 @@ async fn an_idle_gateway_asks_at_most_twenty_commands_a_second_of_a_redis() {
         of_a_second <= 20.0,
         "{of_a_second} commands a second: {all:?}"
     );
+    assert!(!all.contains_key("subscribe"), "it has subscribed: {all:?}");
+    let pings = all.get("ping").copied().unwrap_or(0);
+    assert!(pings < 10, "nobody asks for what it remembers: {all:?}");
 }
 
 #[tokio::test]

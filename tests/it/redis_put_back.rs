@@ -2,18 +2,24 @@
 
 use std::collections::BTreeSet;
 
+use oncegate::core::ledger::Filter;
 use oncegate::core::position::Position;
 use oncegate::core::record::CallId;
 use oncegate::store::redis::Redis as RedisStore;
-use oncegate::store::{Calls as _, Claimed, LossRecovery as _};
+use oncegate::store::{Calls as _, Claimed, Ledger as _, LossRecovery as _, Sessions as _};
+use serde_json::Value;
 use uuid::Uuid;
 
+use crate::admission::{asks, ends, exclusive, session};
 use crate::contract::{
     ME, accept_noticed_loss, arrival, claimed, ended, name_of, open_redis, replaced, with_names,
 };
+use crate::faults::Lines;
 use crate::support::redis::{Redis, connect, short};
 
 const TWO_DAYS: i64 = 2 * 24 * 3_600;
+const ALARM: &str = "a call that the store had lost was put back, but another call holds one of its names by now: \
+     the same intent may have run twice";
 
 /// The key under which Redis keeps the holder of a name.
 async fn holder_key(redis: &Redis, name: &str) -> String {
@@ -26,6 +32,20 @@ async fn holder_key(redis: &Redis, name: &str) -> String {
 async fn holder_of(store: &RedisStore, name: &str) -> Option<CallId> {
     let holders = store.holders(&[name_of(name)]).await.expect("an answer");
     holders.first().map(|holder| holder.record.intent.call_id)
+}
+
+/// Deletes all keys that fit a pattern; there must be some.
+async fn delete(redis: &Redis, pattern: &str) {
+    let keys: Vec<String> =
+        ::redis::from_redis_value(redis.ask(&["KEYS", pattern]).await).expect("keys");
+    assert!(!keys.is_empty(), "{pattern}");
+    for key in keys {
+        redis.ask(&["DEL", &key]).await;
+    }
+}
+
+fn call_key(call_id: CallId) -> String {
+    format!("oncegate:*:call:{}", short(call_id.0.as_bytes()))
 }
 
 /// Deletes the epochs, so that the gateway puts remembered calls back, and accepts the loss.
@@ -107,18 +127,9 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
             None => redis.ask(&["DEL", &key]).await,
         };
     }
-    let calls = redis
-        .ask(&[
-            "KEYS",
-            &format!(
-                "oncegate:*:call:{}",
-                short(call.intent.call_id.0.as_bytes())
-            ),
-        ])
-        .await;
-    let calls: Vec<String> = ::redis::from_redis_value(calls).expect("keys");
-    redis.ask(&["DEL", &calls[0]]).await;
+    delete(&redis, &call_key(call.intent.call_id)).await;
 
+    let (lines, _guard) = Lines::take();
     lose_and_accept(&redis, &store).await;
     assert_eq!(
         store.load(call.intent.call_id).await.expect("an answer"),
@@ -133,6 +144,72 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
         holders,
         [others[0], id, others[1], id],
         "names of other calls stay with them"
+    );
+    let by_key = Filter {
+        key: Some("a".into()),
+        ..Filter::default()
+    };
+    let page = store.list("shop", &by_key, None, 9).await;
+    let found = page.expect("an answer").found.into_iter();
+    let found: Vec<CallId> = found.map(|listed| listed.record.intent.call_id).collect();
+    assert_eq!(found, [id], "it is found by its key all the same");
+    let said = |line: &Value| ["call_id", "holder"].map(|name| line[name].clone());
+    let said: Vec<[Value; 2]> = lines.with_message(ALARM).iter().map(said).collect();
+    for other in others {
+        assert!(
+            said.contains(&[id.to_string().into(), other.to_string().into()]),
+            "{said:?}"
+        );
+    }
+}
+
+/// Only the newest version of the lost call says that its window was over when the other call began.
+#[tokio::test]
+async fn a_lost_call_that_had_given_its_name_up_is_put_back_without_an_alarm() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = claimed(&store, &arrival("k", "S", 0, ME)).await;
+    let first = replaced(&store, &ended(&first, 200, 1), &first).await;
+    let change = arrival("k", "S", TWO_DAYS, ME);
+    let second = store.claim(&change, std::slice::from_ref(&first)).await;
+    assert!(matches!(second, Ok(Claimed::Yours(_))), "{second:?}");
+    delete(&redis, &call_key(first.intent.call_id)).await;
+
+    let (lines, _guard) = Lines::take();
+    lose_and_accept(&redis, &store).await;
+    assert_eq!(
+        store.load(first.intent.call_id).await.expect("an answer"),
+        Some(first)
+    );
+    let holder = holder_of(&store, "k").await;
+    assert_eq!(holder, Some(change.record.intent.call_id));
+    let said = lines.with_message(ALARM);
+    assert!(said.is_empty(), "{said:?}");
+}
+
+/// Call and session are gone when the outcome is written. The request may be under way until the lease ends.
+#[tokio::test]
+async fn an_unknown_call_that_is_put_back_holds_its_session_until_its_lease_ends() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let tool = exclusive();
+    let running = claimed(&store, &asks(&tool, "k")).await;
+    for pattern in ["oncegate:*:call:*", "oncegate:*:session:*"] {
+        delete(&redis, pattern).await;
+    }
+    let unknown = ends(&store, &tool, &running, 500).await;
+    assert_eq!(unknown.state.as_str(), "unknown");
+    let seen = store.session(&session()).await.expect("an answer");
+    let lock = seen.lock.expect("a lock");
+    assert_eq!(
+        (lock.call_id, lock.free_from),
+        (running.intent.call_id, Some(running.attempt.lease_until))
     );
 }
 

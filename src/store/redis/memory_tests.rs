@@ -3,9 +3,8 @@ use std::sync::Arc;
 use super::*;
 use crate::core::call::tests;
 use crate::core::key;
-use crate::core::record::Content;
 use crate::core::record::State::Succeeded;
-use crate::core::record::{Attempt, Intent};
+use crate::core::record::{self, Attempt, Content, Intent};
 use crate::core::session::Release;
 use crate::core::tool::Tool;
 
@@ -13,47 +12,58 @@ fn partition(number: usize) -> Partition {
     Partition::all().nth(number).expect("a partition")
 }
 
+/// A version of a call, as its newest run, which began at this second, has left it.
+fn version(call: u128, version: u64, second: i64, state: record::State) -> Record {
+    let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
+    let call_id = CallId(Uuid::from_u128(call));
+    let intent = Arc::new(Intent {
+        call_id,
+        ..(*record.intent).clone()
+    });
+    let attempt = Attempt {
+        run_started_at: tests::at(second),
+        ..record.attempt.clone()
+    };
+    Record {
+        intent,
+        version,
+        state,
+        attempt,
+        ..record
+    }
+}
+
+fn over() -> record::State {
+    Succeeded(Content::Kept("{}".into()))
+}
+
+fn remember(memory: &Memory, record: Record) {
+    let entry = Entry {
+        at: record.attempt.run_started_at,
+        event: "claimed".into(),
+        attempt: None,
+        outcome: None,
+        by: String::new(),
+        detail: String::new(),
+    };
+    let change = Change {
+        record: record.clone(),
+        entry,
+        admission: None,
+        release: Release::default(),
+        takes: crate::core::call::Takes::default(),
+    };
+    memory.remember(memory.call_write(&record, &change));
+}
+
 /// The first call's name moves to the second, and back to a later run of the first.
 #[test]
 fn remembered_writes_are_ordered_by_the_newest_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
-    let remember = |call: u128, version: u64, second: i64, state| {
-        let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
-        let call_id = CallId(Uuid::from_u128(call));
-        let intent = Arc::new(Intent {
-            call_id,
-            ..(*record.intent).clone()
-        });
-        let attempt = Attempt {
-            run_started_at: tests::at(second),
-            ..record.attempt.clone()
-        };
-        let record = Record {
-            intent,
-            version,
-            state,
-            attempt,
-            ..record
-        };
-        let entry = Entry {
-            at: tests::at(second),
-            event: "claimed".into(),
-            attempt: None,
-            outcome: None,
-            by: String::new(),
-            detail: String::new(),
-        };
-        let change = Change {
-            record: record.clone(),
-            entry,
-            admission: None,
-            release: Release::default(),
-            takes: crate::core::call::Takes::default(),
-        };
-        memory.remember(memory.call_write(&record, &change));
+    let remember = |call, number, second, state| {
+        remember(&memory, version(call, number, second, state));
     };
-    let over = || Succeeded(Content::Kept("{}".into()));
     remember(2, 1, 5, Running);
     remember(1, 1, 0, Running);
     remember(1, 2, 0, over());
@@ -70,6 +80,74 @@ fn remembered_writes_are_ordered_by_the_newest_runs() {
         order,
         [(2, 1), (2, 2), (3, 1), (3, 2), (1, 1), (1, 2), (1, 3)]
     );
+}
+
+/// The calls that would be put back.
+fn calls(memory: &Memory) -> Vec<u128> {
+    let recent = memory.recent();
+    recent
+        .iter()
+        .map(|write| write.call_id().0.as_u128())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_call_is_remembered_until_it_ends_and_other_writes_until_they_are_old() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+    remember(&memory, version(1, 1, 0, Running));
+    remember(&memory, version(2, 1, 0, over()));
+    memory.saw_all(&Sight::default());
+    assert_eq!(
+        calls(&memory),
+        [1_u128, 2],
+        "an inspection may have begun before them"
+    );
+    tokio::time::advance(REMEMBERED).await;
+    memory.saw_all(&Sight::default());
+    assert_eq!(calls(&memory), [1_u128], "it still runs");
+    remember(&memory, version(1, 2, 0, over()));
+    remember(&memory, version(3, 1, 0, Running));
+    memory.forget(CallId(Uuid::from_u128(3)));
+    tokio::time::advance(REMEMBERED).await;
+    memory.saw_all(&Sight::default());
+    let left = calls(&memory);
+    assert!(
+        left.is_empty(),
+        "one has ended, and another gateway has written the other: {left:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_remembered_of_writes_has_bounds_in_number_and_in_bytes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+    let (most, bytes) = MAX_REMEMBERED;
+    for (state, why) in [
+        (over(), "the oldest is forgotten"),
+        (Running, "also of those that run"),
+    ] {
+        let mut record = version(0, 1, 0, state);
+        for call in 0..=most as u128 {
+            Arc::make_mut(&mut record.intent).call_id = CallId(Uuid::from_u128(call));
+            remember(&memory, record.clone());
+        }
+        if matches!(record.state, Running) {
+            tokio::time::advance(REMEMBERED).await;
+            memory.saw_all(&Sight::default());
+        }
+        assert_eq!(calls(&memory).len(), most, "{why}");
+    }
+
+    let memory = Memory::open(&folder.path().join("other"), false).expect("a memory");
+    // A quarter of the bytes for each call, half of them for its arguments.
+    let text = Bytes::from(vec![b'a'; (bytes / 4 - 1_024) / 2]);
+    for call in 1..=5 {
+        let mut record = version(call, 1, 0, Succeeded(Content::Kept(text.clone())));
+        Arc::make_mut(&mut record.intent).args = text.clone();
+        remember(&memory, record);
+    }
+    assert_eq!(calls(&memory), [2_u128, 3, 4, 5]);
 }
 
 #[test]
@@ -103,6 +181,9 @@ fn after_a_loss_no_token_is_below_those_of_other_gateways() {
         },
     );
     assert_eq!(memory.token(), 70);
+    memory.saw_brought(80);
+    memory.adopt("f", Sight::default());
+    assert_eq!(memory.token(), 80, "a caller has brought it");
 }
 
 #[test]
@@ -230,4 +311,73 @@ fn a_gateway_that_was_killed_counts_under_another_name() {
         0,
         "it wrote after the stop"
     );
+}
+
+#[test]
+fn the_file_is_written_when_it_is_behind_and_not_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("watermarks");
+    let memory = Memory::open(&path, false).expect("a memory");
+    let writes = |need| {
+        fs::remove_file(&path).ok();
+        memory.save(need).expect("saved");
+        path.exists()
+    };
+    assert!(!writes(Need::IfOld), "nothing has changed");
+    memory.saw_writes(Partition::FIRST, 1);
+    assert!(writes(Need::IfOld), "a write was counted");
+    assert_eq!(memory.covered_token(), 0, "no token was drawn");
+    memory.saw_token(1_000);
+    assert!(
+        writes(Need::IfOld),
+        "the token is above the one in the file"
+    );
+    assert!(!writes(Need::IfOld), "nothing has changed");
+    let half = memory.covered_token() - TOKENS_AHEAD_US / 2;
+    memory.saw_token(half);
+    assert!(!writes(Need::IfOld), "half of the reserve is left");
+    memory.saw_token(half + 1);
+    assert!(writes(Need::IfOld), "before a call has to wait for it");
+    let covered = memory.covered_token();
+    assert!(!memory.saw_token(covered));
+    assert!(!writes(Need::Token(covered)));
+    assert!(writes(Need::Token(covered + 1)));
+}
+
+/// Under one name two gateways would take each other's writes for their own, and scripts of the other for tried ones.
+#[test]
+fn every_gateway_has_names_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = |name, is_visitor| {
+        let memory = Memory::open(&folder.path().join(name), is_visitor).expect("a memory");
+        [memory.gateway(), memory.script_name()]
+    };
+    let [one, other, visitor] = [open("one", false), open("other", false), open("one", true)];
+    for of in 0..2 {
+        assert_ne!(one[of], other[of]);
+        assert_ne!(one[of], visitor[of]);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_does_not_count_as_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("watermarks");
+    fs::create_dir(&path).expect("a folder in its place");
+    assert!(matches!(
+        Memory::open(&path, true),
+        Err(WatermarksError::Io(..))
+    ));
+}
+
+#[test]
+fn a_file_that_others_may_read_is_warned_about() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("watermarks");
+    let memory = Memory::open(&path, false).expect("a memory");
+    assert!(memory.exposed().is_none());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
+    assert!(memory.exposed().is_some());
 }

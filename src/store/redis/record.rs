@@ -221,6 +221,9 @@ fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::call::tests as calls;
+    use crate::core::key;
+    use crate::core::tool::Tool;
 
     /// A text with parts of these lengths, as `common.lua` writes it.
     fn packed(lengths: [u32; 5]) -> Bytes {
@@ -234,6 +237,23 @@ mod tests {
             text.extend(vec![part; *length as usize]);
         }
         text.into()
+    }
+
+    #[test]
+    fn unknown_calls_without_a_next_check_come_behind_all_others() {
+        let unknown = |check: Option<Option<Timestamp>>| Record {
+            state: State::Unknown("no answer".into()),
+            check: check.map(|at| Check {
+                since: calls::at(1),
+                at,
+                number: 1,
+            }),
+            ..calls::record(&Tool::new("t"), key::Source::Runtime, &[])
+        };
+        let next = calls::at(7);
+        assert_eq!(score(&unknown(Some(Some(next)))), next.as_microsecond());
+        assert_eq!(score(&unknown(None)), NEVER, "a search finds it once");
+        assert!(score(&unknown(Some(None))) > NEVER, "it was given up");
     }
 
     #[test]

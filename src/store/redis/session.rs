@@ -163,3 +163,62 @@ pub(super) fn condition_keys(change: &Change) -> ConditionKeys {
 fn micros(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::call::{Takes, tests};
+    use crate::core::key;
+    use crate::core::record::Entry;
+    use crate::core::session::{Admission, Release};
+    use crate::core::tool::Tool;
+    use crate::store::redis::link::Link;
+    use crate::store::redis::memory::Memory;
+    use crate::store::redis::target::Target;
+
+    /// A change that draws a token.
+    fn claim() -> Change {
+        let entry = Entry {
+            at: tests::at(0),
+            event: "claimed".into(),
+            attempt: None,
+            outcome: None,
+            by: String::new(),
+            detail: String::new(),
+        };
+        Change {
+            record: tests::record(&Tool::new("t"), key::Source::Runtime, &[]),
+            entry,
+            admission: Some(Admission {
+                token: Token::Next,
+                lock: None,
+                budget: None,
+                similar: None,
+            }),
+            release: Release::default(),
+            takes: Takes::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_above_the_clock_and_every_seen_one_and_not_a_day_ahead() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let memory = Memory::open(&folder.path().join("watermarks"), false).expect("a memory");
+        let target = Target::parse("redis://localhost").expect("a target");
+        let server = Server::new(Link::new(target, None), memory, false);
+        let number = |name: &str| -> u64 {
+            let conditions = server.conditions(&claim()).expect("conditions");
+            let conditions: serde_json::Value = serde_json::from_str(&conditions).expect("JSON");
+            let number = conditions[name].as_str().expect("a text");
+            number.parse().expect("a number")
+        };
+        let clock = server.now().as_microsecond().unsigned_abs();
+        assert!(number("floor") >= clock);
+        assert!(number("latest") >= clock + TOKEN_LIMIT_US);
+        let seen = clock + TOKEN_LIMIT_US / 2;
+        server.memory.saw_token(seen);
+        assert_eq!(number("floor"), seen + 1);
+        server.memory.saw_token(clock + 2 * TOKEN_LIMIT_US);
+        assert!(server.conditions(&claim()).is_err(), "a clock was wrong");
+    }
+}

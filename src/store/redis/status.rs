@@ -125,3 +125,72 @@ impl Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an inspection has found: this reason, or none.
+    fn found(code: Option<&'static str>) -> Readiness {
+        let reasons = code.map(|code| Reason::new(code, "a test"));
+        Readiness {
+            durability: Some(Durability::Strict),
+            reasons: reasons.into_iter().collect(),
+            ..Readiness::default()
+        }
+    }
+
+    fn target() -> Target {
+        Target::parse("redis://localhost").expect("a target")
+    }
+
+    #[test]
+    fn a_store_is_closed_for_any_reason_and_in_doubt_where_data_may_be_missing() {
+        let status = Status::new();
+        assert!(status.is_in_doubt() && !status.is_open() && !status.is_reached());
+        let may_be_missing = [LOST_DATA, "foreign", "unreachable"];
+        let may_be_missing = may_be_missing.into_iter().chain(SETTLING);
+        let all = may_be_missing.map(|code| (code, true));
+        for (code, in_doubt) in all.chain([(MEMORY, false), ("eviction", false)]) {
+            status.publish(found(Some(code)), &target());
+            assert!(
+                !status.is_open() && status.must_be_open().is_err(),
+                "{code}"
+            );
+            assert!(status.is_reached(), "{code}");
+            assert_eq!(status.is_in_doubt(), in_doubt, "{code}");
+            assert_eq!(status.must_have_room().is_err(), code == MEMORY, "{code}");
+        }
+        status.publish(found(None), &target());
+        assert!(status.is_open() && !status.is_in_doubt());
+        let before = status.closings();
+        status.close_for(&Reason::new("suspect", "a test"));
+        assert!(!status.is_open() && status.is_in_doubt());
+        assert_ne!(
+            status.closings(),
+            before,
+            "an inspection that began before may have seen nothing of it"
+        );
+    }
+
+    #[test]
+    fn memory_of_calls_is_in_doubt_whenever_the_store_is_closed() {
+        let status = Status::new();
+        let finished = Arc::new(Finished::of_shared_store(1 << 20));
+        assert!(status.finished.set(finished.clone()).is_ok());
+        let is_in_doubt_after = |closes: &dyn Fn()| {
+            let tracking = finished.begin_tracking();
+            closes();
+            tracking.is_over()
+        };
+        assert!(!is_in_doubt_after(
+            &|| status.publish(found(None), &target())
+        ));
+        assert!(is_in_doubt_after(
+            &|| status.close_for(&Reason::new("suspect", "a test"))
+        ));
+        assert!(is_in_doubt_after(
+            &|| status.publish(found(Some(MEMORY)), &target())
+        ));
+    }
+}

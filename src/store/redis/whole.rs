@@ -171,6 +171,12 @@ mod tests {
         assert_eq!(moments.latest_in(&sight(0), "e"), Some(at(0)), "the oldest");
         let newest = moments.latest_in(&sight(100_000), "e").expect("a moment");
         assert!(newest > at(100_000 - 31));
+        let newest = moments.whole.back().expect("a moment").0;
+        for (before, after) in moments.whole.iter().zip(moments.whole.iter().skip(1)) {
+            let gap = after.0.duration_since(before.0);
+            let most = newest.duration_since(after.0) / PART;
+            assert!(gap <= most.max(APART), "{gap:?} before {}", after.0);
+        }
         for then in [99_000, 90_000, 50_000, 10_000_u64] {
             let older = moments.latest_in(&sight(then), "e").expect("a moment");
             let gap = at(then.cast_signed()).duration_since(older).as_secs();
