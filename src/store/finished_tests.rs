@@ -213,6 +213,9 @@ async fn nothing_is_remembered_without_room() {
     assert_eq!(remember(), None);
     let bytes = asked.load(Ordering::Relaxed);
     assert!(bytes > PACKED + FIXED, "{bytes}");
+    let start = finished.begin_read(&[name(), Lookup([9; 16])]);
+    remembering.remember(&call, [&name()].into_iter(), &start);
+    assert_eq!(asked.load(Ordering::Relaxed), 2 * bytes, "for two names");
     room.store(bytes, Ordering::Relaxed);
     assert_eq!(remember(), Some("1".into()));
     assert!((FIXED..=bytes).contains(&finished.bytes()));

@@ -17,6 +17,7 @@ contract! {
     a_budget_admits_as_many_claims_as_it_has_room_for,
     a_call_costs_its_budget_once_however_often_it_is_asked_for_and_run,
     a_claim_of_a_held_key_costs_nothing,
+    a_call_of_a_budget_is_similar_to_none,
     the_newest_similar_call_must_be_confirmed,
 }
 
@@ -103,6 +104,13 @@ async fn a_claim_of_a_held_key_costs_nothing(home: Home) {
     assert_eq!((seen.token, seen.waiting.len()), (first.fencing, 0));
     ends(store, &tool, &first, 200).await;
     claimed(store, &asks(&tool, "b")).await;
+}
+
+async fn a_call_of_a_budget_is_similar_to_none(home: Home) {
+    let store = &*home.store;
+    claimed(store, &asks(&with_budget(1, Policy::new("t")), "a")).await;
+    let first = claimed(store, &asks(&refuses_similar(), "b")).await;
+    assert_eq!(first.similar_to, None);
 }
 
 async fn the_newest_similar_call_must_be_confirmed(home: Home) {

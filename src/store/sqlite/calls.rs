@@ -323,3 +323,43 @@ pub(super) fn at_risk_after_loss(
         Ok((row::seq(row)?, found))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::outcome::Evidence;
+    use crate::store::Health as _;
+    use crate::store::sqlite::tests::{Damaged, arrival};
+
+    #[tokio::test]
+    async fn who_listens_for_the_end_of_a_call_hears_of_it() {
+        let damaged = Damaged::new();
+        let running = damaged.claimed("k").await;
+        let listener = damaged.store.listen(running.intent.call_id);
+        let listener = listener.expect("a listener");
+        let why = "it is not there".into();
+        damaged.end(&running, Evidence::NotSent { why }, None).await;
+        let heard = tokio::time::timeout(Duration::from_secs(60), listener.heard()).await;
+        heard.expect("it is told");
+    }
+
+    /// Otherwise a full disk would end the leases of calls that run.
+    #[tokio::test]
+    async fn a_full_disk_takes_changes_of_a_running_attempt() {
+        let damaged = Damaged::new();
+        let running = damaged.claimed("k").await;
+        let is_short = &damaged.store.gate.short_of_space;
+        is_short.store(true, Ordering::SeqCst);
+        let mut change = arrival("k");
+        change.record = running.clone();
+        change.record.version += 1;
+        change.admission = None;
+        change.takes.names.clear();
+        let replaced = damaged.store.replace(&change, &running).await;
+        let replaced = replaced.expect("an answer");
+        assert!(matches!(replaced, Replaced::Done(_)), "{replaced:?}");
+    }
+}

@@ -52,11 +52,20 @@ impl Damaged {
     /// A new call that ends with this evidence. `over`: the second of the end of its retention.
     async fn ended(&self, key: &str, evidence: Evidence, over: Option<i64>) -> Record {
         let running = self.claimed(key).await;
-        let event = Event::ended(&running, evidence);
-        let change = next(&Tool::new("t"), Some(&running), &event, at(1));
+        self.end(&running, evidence, over).await
+    }
+
+    pub(super) async fn end(
+        &self,
+        running: &Record,
+        evidence: Evidence,
+        over: Option<i64>,
+    ) -> Record {
+        let event = Event::ended(running, evidence);
+        let change = next(&Tool::new("t"), Some(running), &event, at(1));
         let mut change = change.expect("an end").change.expect("a change");
         change.record.retain_until = over.map(at);
-        match self.store.replace(&change, &running).await {
+        match self.store.replace(&change, running).await {
             Ok(Replaced::Done(record)) => record,
             other => panic!("not replaced: {other:?}"),
         }
@@ -146,7 +155,7 @@ fn id(record: &Record) -> [u8; 16] {
     record.intent.call_id.0.into_bytes()
 }
 
-fn arrival(key: &str) -> Change {
+pub(super) fn arrival(key: &str) -> Change {
     let lookup = Lookup::new("shop", "t", key);
     let intent = Intent {
         call_id: CallId::new(Uuid::new_v4(), &lookup),
@@ -333,7 +342,7 @@ async fn damaged_calls_keep_no_other_from_its_check() {
 
 #[tokio::test]
 async fn no_call_at_risk_is_skipped_because_it_cannot_be_read() {
-    for table in ["intents", "ids", "spoiled"] {
+    for table in ["intents", "ids", "spoiled", "misled"] {
         let damaged = Damaged::new();
         let (bad, good) = (damaged.claimed("bad").await, damaged.claimed("good").await);
         let at_risk = async |from: &str| damaged.store.calls_at_risk_after_loss(from, 1).await;
@@ -341,6 +350,10 @@ async fn no_call_at_risk_is_skipped_because_it_cannot_be_read() {
         assert_eq!(found, [bad.intent.call_id]);
         match table {
             "spoiled" => damaged.spoil(&bad, "intent"),
+            "misled" => {
+                let sql = "UPDATE ids SET seq = seq + 1 WHERE call_id = ?1";
+                damaged.damage(sql, [id(&bad)]);
+            }
             table => damaged.lose(&bad, table),
         }
         let Err(Error::Unreadable(why)) = at_risk("").await else {

@@ -176,3 +176,33 @@ fn read(kind: Kind, row: &Row<'_>) -> rusqlite::Result<Document> {
         retain_until: maybe_time(row, 7)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::tests::{Damaged, at};
+
+    #[tokio::test]
+    async fn a_document_that_cannot_be_read_is_named() {
+        let damaged = Damaged::new();
+        let saga = Document {
+            kind: Kind::Saga,
+            tenant: "shop".into(),
+            id: "G".into(),
+            version: 1,
+            state: "open".into(),
+            created_at: at(0),
+            due_at: Some(at(1)),
+            retain_until: None,
+            body: "{}".into(),
+        };
+        let put = damaged.store.put_document(&saga).await;
+        assert_eq!(put.expect("an answer"), Put::Done);
+        let far = "UPDATE documents SET retain_until = 9223372036854775807";
+        assert_eq!(damaged.file.execute(far, []), Ok(1));
+        let due = damaged.store.due_documents(Kind::Saga, at(2), 9).await;
+        let due = due.expect("an answer");
+        let named: Vec<&str> = due.unreadable.iter().map(|(id, _)| id.as_str()).collect();
+        assert_eq!((due.calls, named), (vec![], vec!["G"]));
+    }
+}

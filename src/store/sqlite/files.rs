@@ -108,3 +108,20 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     name.push(ending);
     name.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_file_is_not_the_one_that_was_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path: &Path = &folder.path().join("oncegate.db");
+        let files = Files::lock(path).expect("locked");
+        assert!(files.are_those_opened());
+        let other = folder.path().join("other");
+        fs::write(&other, "").expect("written");
+        fs::rename(&other, path).expect("replaced");
+        assert!(!files.are_those_opened());
+    }
+}

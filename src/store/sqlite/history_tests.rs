@@ -48,7 +48,11 @@ async fn a_long_history_is_kept_whole_while_its_row_stays_short() {
         let parts = damaged.file.query_row(sql, [], |row| row.get::<_, i64>(0));
         parts.expect("a count")
     };
-    assert!(parts() > 10, "{}", parts());
+    assert!(
+        (11..1_000).contains(&parts()),
+        "many entries move in one step: {}",
+        parts()
+    );
     assert_eq!(store.prune(at(20), 9).await.expect("pruned"), 1);
     assert_eq!(parts(), 0);
     let kept = store.load(other.intent.call_id).await.expect("an answer");

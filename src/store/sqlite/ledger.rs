@@ -354,3 +354,55 @@ fn forget(connection: &Connection, seq: i64, record: &Record) -> rusqlite::Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::call::Change;
+    use crate::core::outcome::Evidence;
+    use crate::store::sqlite::tests::{Damaged, arrival, at};
+    use crate::store::{Calls as _, Claimed};
+
+    /// Makes a call that has failed, and whose retention ends at second 2.
+    async fn over(damaged: &Damaged, change: &Change, instead_of: &[Record]) -> Record {
+        let running = match damaged.store.claim(change, instead_of).await {
+            Ok(Claimed::Yours(record)) => record,
+            other => panic!("not claimed: {other:?}"),
+        };
+        let why = "it is not there".into();
+        damaged
+            .end(&running, Evidence::NotSent { why }, Some(2))
+            .await
+    }
+
+    #[tokio::test]
+    async fn cleanup_leaves_nothing_of_calls_that_their_keys_do_not_find() {
+        let damaged = Damaged::new();
+        // The name of this call has another form.
+        let mut other = arrival("name");
+        Arc::make_mut(&mut other.record.intent).key = "key".into();
+        over(&damaged, &other, &[]).await;
+        // A later call takes the key of this one, but not its further name.
+        let mut first = arrival("taken");
+        let further = Lookup::new("shop", "t", "further");
+        Arc::make_mut(&mut first.record.intent).names = vec![further];
+        let first = over(&damaged, &first, &[]).await;
+        over(&damaged, &arrival("taken"), &[first]).await;
+
+        let count = |table: &str| {
+            let sql = format!("SELECT count(*) FROM {table}");
+            let count = damaged.file.query_row(&sql, [], |row| row.get::<_, i64>(0));
+            count.expect("a count")
+        };
+        for key in ["key", "taken"] {
+            let list = lists::by_key("shop", key);
+            assert_eq!(count(&format!("lists WHERE list = {list}")), 1, "{key}");
+        }
+        assert_eq!(damaged.store.prune(at(2), 9).await.expect("pruned"), 3);
+        for table in ["calls", "intents", "ids", "names", "lists", "tools"] {
+            assert_eq!(count(table), 0, "{table}");
+        }
+    }
+}

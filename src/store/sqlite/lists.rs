@@ -208,3 +208,16 @@ impl Head {
         Ok(self.entries.front().copied())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_of_each_tenant_has_a_list() {
+        let list = by_key("shop", "k");
+        assert_ne!(list, by_key("shop", "other"));
+        assert_ne!(list, by_key("bank", "k"));
+        assert_ne!(list, by_tool("shop", "k"));
+    }
+}

@@ -62,3 +62,31 @@ impl Log {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::tests::Damaged;
+
+    #[tokio::test]
+    async fn a_long_log_is_moved_into_the_file() {
+        let mut damaged = Damaged::new();
+        let mut log = Log::of(&mut damaged.file).expect("a log");
+        let before = log.moved.take();
+        assert!(before.is_some(), "the start moves it");
+        let write = |connection: &Connection, sql| connection.execute_batch(sql).expect("written");
+        write(&damaged.file, "CREATE TABLE more (bytes BLOB)");
+        log.move_if_long(&damaged.file).expect("looked at");
+        assert_eq!(log.moved, None, "it is short");
+        write(&damaged.file, "INSERT INTO more VALUES (zeroblob(5000000))");
+        assert!(log.pages.load(Ordering::Relaxed) > LONG);
+        log.move_if_long(&damaged.file).expect("moved");
+        assert_eq!((log.moved, log.pages.load(Ordering::Relaxed)), (before, 0));
+    }
+
+    #[test]
+    fn a_start_goes_on_over_no_other_error_than_a_full_disk() {
+        let mut connection = Connection::open_in_memory().expect("opened");
+        assert!(Log::of(&mut connection).is_err(), "it has no tables");
+    }
+}

@@ -343,4 +343,75 @@ mod tests {
         let digest = hex::encode(&Sha256::digest(text)[..8]);
         assert_eq!((LAYOUT, digest.as_str()), (15, "070d8040919cc2f6"));
     }
+
+    /// A start reads few pages; only the check reads the others.
+    #[test]
+    fn a_damaged_page_that_nothing_else_reads_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path: &Path = &folder.path().join("oncegate.db");
+        let connection = Connection::open(path).expect("opened");
+        let fill = "CREATE TABLE t (a);
+            WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+            INSERT INTO t SELECT randomblob(1000) FROM n;";
+        connection.execute_batch(fill).expect("filled");
+        check(&connection, path).expect("it is whole");
+        drop(connection);
+        let mut bytes = fs::read(path).expect("read");
+        let page = bytes.len() - 4096;
+        bytes[page..page + 16].fill(0xff);
+        fs::write(path, bytes).expect("damaged");
+        let connection = Connection::open(path).expect("opened");
+        let refused = check(&connection, path);
+        assert!(
+            matches!(refused, Err(OpenError::Damaged(..))),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn tables_without_a_version_are_not_taken_for_a_new_file() {
+        let connection = Connection::open_in_memory().expect("opened");
+        let path = Path::new("oncegate.db");
+        let found = has_layout(&connection, path);
+        assert!(matches!(found, Ok(false)), "{found:?}");
+        connection
+            .execute_batch("CREATE TABLE t (a)")
+            .expect("made");
+        let found = has_layout(&connection, path);
+        assert!(
+            matches!(found, Err(OpenError::OtherLayout(_, 0))),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn only_a_full_disk_makes_do_with_one_connection() {
+        let error = |code| {
+            let why = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            OpenError::Database(PathBuf::new(), why)
+        };
+        for code in [
+            ffi::SQLITE_FULL,
+            ffi::SQLITE_CANTOPEN,
+            ffi::SQLITE_IOERR_SHMSIZE,
+        ] {
+            assert!(lacks_room(&error(code)), "{code}");
+        }
+        for code in [ffi::SQLITE_NOTADB, ffi::SQLITE_BUSY, ffi::SQLITE_IOERR_READ] {
+            assert!(!lacks_room(&error(code)), "{code}");
+        }
+        assert!(!lacks_room(&OpenError::NotOurs(PathBuf::new())));
+    }
+
+    /// The reserve is given up only for lack of room.
+    #[test]
+    fn a_file_that_is_no_database_costs_no_reserve() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path: &Path = &folder.path().join("oncegate.db");
+        let text = "this is no database, but it is long enough to look at twice";
+        fs::write(path, text).expect("written");
+        fs::write(beside(path, ".reserve"), "").expect("written");
+        assert!(connect_somehow(path).is_err());
+        assert!(beside(path, ".reserve").exists());
+    }
 }

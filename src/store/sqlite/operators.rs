@@ -189,3 +189,34 @@ pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::
     }
     Ok(places.max(line).max(idle.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::tests::Damaged;
+
+    #[tokio::test]
+    async fn a_session_without_a_call_has_no_token() {
+        let damaged = Damaged::new();
+        let id = SessionId {
+            tenant: "shop".into(),
+            id: "S".into(),
+        };
+        let session = damaged.store.session(&id).await.expect("an answer");
+        assert_eq!(session.token, None);
+    }
+
+    #[tokio::test]
+    async fn cleanup_deletes_places_when_they_end_and_counts_them() {
+        let damaged = Damaged::new();
+        for sql in [
+            "INSERT INTO places (room, call_id, place_until) VALUES (x'01', x'02', 5)",
+            "INSERT INTO line (session, call_id, came_at, place_until) VALUES (x'01', x'02', 1, 5)",
+        ] {
+            damaged.file.execute(sql, []).expect("inserted");
+            for (now, deleted) in [(4, 0), (5, 1), (6, 0)] {
+                assert_eq!(prune(&damaged.file, now, 9), Ok(deleted), "{sql}: {now}");
+            }
+        }
+    }
+}

@@ -105,3 +105,26 @@ fn fill(path: &Path) -> io::Result<()> {
     }
     written
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also if nothing was written for a long time after the disk was full.
+    #[tokio::test(start_paused = true)]
+    async fn a_released_reserve_is_taken_back_two_seconds_after_the_last_try() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("reserve");
+        let released = Arc::new(AtomicBool::new(false));
+        let mut reserve = Reserve::new(path.clone(), released.clone()).expect("made");
+        assert_eq!(fs::metadata(&path).expect("there").len(), SIZE as u64);
+        assert!(reserve.release() && !path.exists());
+        assert!(!reserve.release(), "it is in use already");
+        reserve.refill();
+        assert!(!path.exists() && released.load(Ordering::SeqCst));
+        tokio::time::advance(RETRY).await;
+        reserve.refill();
+        assert_eq!(fs::metadata(&path).expect("there").len(), SIZE as u64);
+        assert!(!released.load(Ordering::SeqCst));
+    }
+}

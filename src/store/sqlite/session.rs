@@ -275,3 +275,78 @@ pub(super) fn leave_line(
     let sql = "DELETE FROM line WHERE session = ?1 AND call_id = ?2";
     execute(connection, sql, params![session, call_id.0]).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const SESSION: SessionKey = [1; 16];
+
+    fn call(n: u128) -> CallId {
+        CallId(Uuid::from_u128(n))
+    }
+
+    /// A file in which call 1 has the lock until the second 100.
+    fn locked() -> Connection {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection
+            .execute_batch(include_str!("schema.sql"))
+            .expect("tables");
+        let sql = "INSERT INTO sessions (session, token, lock_call, lock_token, lock_lease, lock_free_from)
+             VALUES (?1, 7, ?2, 7, ?3, ?3)";
+        execute(
+            &connection,
+            sql,
+            params![SESSION, call(1).0, 100_000_000_i64],
+        )
+        .expect("a lock");
+        connection
+    }
+
+    /// Call `n` asks for the lock at this second, and waits if no other call does.
+    fn asks(connection: &Connection, n: u128, second: i64) -> Option<Denied> {
+        let entrant = Entrant {
+            connection,
+            session: SESSION,
+            call_id: call(n),
+            now: Timestamp::from_second(second).expect("a time"),
+        };
+        let waits = Line::Waits { longest: 1 };
+        entrant.is_busy(waits).expect("an answer")
+    }
+
+    fn is_behind(denied: Option<Denied>, call: Option<CallId>) -> bool {
+        matches!(denied, Some(Denied::Busy { behind, .. }) if behind == call)
+    }
+
+    #[test]
+    fn a_lock_is_free_for_its_call_and_from_its_time_on_for_all() {
+        let connection = locked();
+        assert_eq!(asks(&connection, 1, 50), None, "its own");
+        assert!(is_behind(asks(&connection, 2, 99), Some(call(1))));
+        assert_eq!(asks(&connection, 2, 100), None);
+    }
+
+    #[test]
+    fn a_call_that_finds_the_line_full_gets_no_place_and_the_others_keep_theirs() {
+        let connection = locked();
+        assert!(is_behind(asks(&connection, 2, 50), Some(call(1))));
+        assert!(is_behind(asks(&connection, 3, 50), None));
+        assert!(is_behind(asks(&connection, 2, 51), Some(call(1))));
+        let waiting = line_of(&connection, SESSION).expect("a line");
+        assert_eq!(waiting.len(), 1, "{waiting:?}");
+    }
+
+    #[test]
+    fn tenants_and_ids_have_sessions_of_their_own() {
+        let keys = [key_of("a", "bc"), key_of("ab", "c"), key_of("a", "")];
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
+    }
+
+    #[test]
+    fn each_group_has_places_of_its_own() {
+        assert_ne!(room(GroupKey([1; 32])), room(GroupKey([2; 32])));
+    }
+}

@@ -91,3 +91,50 @@ fn a_copy_of_the_secret_is_read_as_it_was_written_or_not_at_all() {
     }
     assert_eq!(read(secret_line(b"").as_bytes()), Ok(None));
 }
+
+fn database() -> Connection {
+    let connection = Connection::open_in_memory().expect("a database");
+    connection
+        .execute_batch(include_str!("schema.sql"))
+        .expect("tables");
+    connection
+}
+
+#[test]
+fn the_file_has_the_newest_marks_after_each_start_and_each_end() {
+    let (folder, connection) = (tempfile::tempdir().expect("a folder"), database());
+    let path = folder.path().join("oncegate.db");
+    let is_newest = || {
+        let text = std::fs::read(beside(&path, ".watermarks")).expect("a file");
+        parse_file(&text) == Found::Marks(Marks::of(&connection).expect("marks"))
+    };
+    drop(Watermarks::open(&path, &connection).expect("opened"));
+    assert!(is_newest(), "it is new");
+    Marks::count(&connection, None).expect("counted");
+    assert!(!is_newest());
+    let watermarks = Watermarks::open(&path, &connection).expect("opened");
+    assert!(is_newest(), "it was behind");
+    Marks::count(&connection, None).expect("counted");
+    watermarks.end(&connection);
+    assert!(is_newest(), "it has ended");
+}
+
+#[test]
+fn a_copy_of_the_secret_is_kept_in_the_file() {
+    let (folder, connection) = (tempfile::tempdir().expect("a folder"), database());
+    let path = folder.path().join("oncegate.db");
+    let open = || Watermarks::open(&path, &connection).expect("opened");
+    let secret = Bytes::from_static(b"sealed");
+    assert_eq!(open().secret().map_err(drop), Ok(None));
+    open().remember_secret(&secret);
+    assert_eq!(open().secret().map_err(drop), Ok(Some(secret)));
+}
+
+#[test]
+fn a_link_in_its_place_is_not_taken_for_a_missing_file() {
+    let (folder, connection) = (tempfile::tempdir().expect("a folder"), database());
+    let path = folder.path().join("oncegate.db");
+    let nothing = folder.path().join("nothing");
+    std::os::unix::fs::symlink(nothing, beside(&path, ".watermarks")).expect("a link");
+    assert!(Watermarks::open(&path, &connection).is_err());
+}

@@ -81,6 +81,39 @@ async fn a_long_question_to_the_ledger_holds_up_no_call() {
     }
 }
 
+/// Each kind of read has connections of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_write_holds_up_no_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let (begun, mut is_begun) = mpsc::channel(1);
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let writer = store.writer.clone();
+    let write = tokio::spawn(async move {
+        let wait = move |_: &Connection| {
+            begun.blocking_send(()).expect("a test that listens");
+            // Until the test drops `end`.
+            assert!(ended.recv().is_err(), "nothing is sent");
+            Ok(())
+        };
+        writer.run(Need::Plain, wait).await
+    });
+    is_begun.recv().await.expect("a write");
+    let looks = async {
+        for reader in [
+            &store.readers.calls,
+            &store.readers.due,
+            &store.readers.ledger,
+        ] {
+            reader.read(|_| Ok(())).await.expect("an answer");
+        }
+    };
+    let looked = tokio::time::timeout(Duration::from_secs(60), looks).await;
+    looked.expect("nothing waits for the write");
+    drop(end);
+    write.await.expect("no panic").expect("an answer");
+}
+
 #[tokio::test]
 async fn a_full_disk_takes_marks_and_ends_of_acts_but_no_new_act() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -141,4 +174,60 @@ async fn due_rechecks_are_found_by_an_index() {
             "SEARCH i USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"
         ]
     );
+}
+
+/// A failed fsync must not be tried again, and a full disk must not stop the gateway.
+#[test]
+fn a_failed_disk_or_a_damaged_file_is_fatal_and_a_full_disk_is_not() {
+    let is_fatal = |code| {
+        let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+        Failed::from(error).is_fatal()
+    };
+    for code in [
+        ffi::SQLITE_IOERR_FSYNC,
+        ffi::SQLITE_CORRUPT,
+        ffi::SQLITE_NOTADB,
+    ] {
+        assert!(is_fatal(code), "{code}");
+    }
+    for code in [
+        ffi::SQLITE_FULL,
+        ffi::SQLITE_IOERR_SHMSIZE,
+        ffi::SQLITE_BUSY,
+    ] {
+        assert!(!is_fatal(code), "{code}");
+    }
+}
+
+/// Otherwise one damaged call would fail the reads of all others in its batch.
+#[tokio::test]
+async fn a_question_that_fails_fails_no_other_of_its_batch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let (worker, waiting) = Worker::new();
+    let reader = Thread {
+        name: "reader",
+        connection: Connection::open_in_memory().expect("a database"),
+        batch: BATCH,
+        writing: None,
+        files: store.files.upgrade().expect("open"),
+        fatal: CancellationToken::new(),
+    };
+    let fails = worker.read(|connection| connection.execute_batch("nonsense"));
+    let works = worker.read(|_| Ok(7));
+    // Both questions wait when it begins.
+    let begins = async { reader.start(waiting).expect("a thread") };
+    let (failed, worked, _) = tokio::join!(fails, works, begins);
+    assert!(matches!(failed, Err(Error::Refused(_))), "{failed:?}");
+    assert_eq!(worked.expect("an answer"), 7);
+}
+
+#[tokio::test]
+async fn a_store_that_is_closed_writes_its_watermarks_a_last_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let watermarks = folder.path().join("oncegate.db.watermarks");
+    std::fs::write(&watermarks, "").expect("emptied");
+    store.close().await;
+    assert_ne!(std::fs::read(&watermarks).expect("a file"), b"");
 }
