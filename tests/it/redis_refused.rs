@@ -6,12 +6,15 @@ use std::time::Duration;
 use oncegate::core::pace::Pace;
 use oncegate::core::record::CallId;
 use oncegate::store::redis::{Redis as RedisStore, Settings};
-use oncegate::store::{Calls as _, Error, Health as _, Replaced};
+use oncegate::store::{
+    Calls as _, Documents as _, Error, Health as _, LossRecovery as _, Put, Replaced,
+};
 use serde_json::{Value, json};
 
 use crate::contract::{
     ME, arrival, claimed, ended, open_redis, open_redis_as_it_is, replaced, rerun, settings,
 };
+use crate::documents::{document, next};
 use crate::support::redis::{Redis, short};
 use crate::support::{has_reason, until};
 
@@ -190,4 +193,29 @@ async fn when_the_connection_ends_the_server_is_looked_at_at_once() {
     let before = looks().await;
     redis.ask(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     until("it is looked at again", async || looks().await > before).await;
+}
+
+/// A loss may have taken a newer version, so a person looks first.
+#[tokio::test]
+async fn documents_are_changed_after_a_loss_only_while_a_person_accepts_it() {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    let first = document("shop", "s", 0);
+    assert_eq!(store.put_document(&first).await.ok(), Some(Put::Done));
+    redis.ask(&["FLUSHALL"]).await;
+    until("the loss is noticed", async || {
+        has_reason(&store.readiness().await, "lost_data")
+    })
+    .await;
+    let second = next(&first, "completed");
+    let is_refused = async || matches!(store.put_document(&second).await, Err(Error::Refused(_)));
+    assert!(is_refused().await);
+    let prepared = store.prepare_acceptance("a test").await;
+    prepared.expect("an acceptance that begins");
+    assert!(!is_refused().await);
+    store.cancel_acceptance();
+    assert!(is_refused().await);
 }

@@ -231,3 +231,26 @@ async fn a_store_that_is_closed_writes_its_watermarks_a_last_time() {
     store.close().await;
     assert_ne!(std::fs::read(&watermarks).expect("a file"), b"");
 }
+
+/// Nothing shows what a file keeps that is not at its place any more.
+#[tokio::test]
+async fn a_gateway_whose_file_is_gone_stops_and_leaves_the_outcome_open() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let (worker, waiting) = Worker::new();
+    let fatal = CancellationToken::new();
+    let reader = Thread {
+        name: "reader",
+        connection: Connection::open_in_memory().expect("a database"),
+        batch: BATCH,
+        writing: None,
+        files: store.files.upgrade().expect("open"),
+        fatal: fatal.clone(),
+    };
+    std::fs::remove_file(folder.path().join("oncegate.db")).expect("a file");
+    let read = worker.read(|_| Ok(7));
+    let begins = async { reader.start(waiting).expect("a thread") };
+    let (read, _) = tokio::join!(read, begins);
+    assert!(matches!(read, Err(Error::Ambiguous(_))), "{read:?}");
+    assert!(fatal.is_cancelled());
+}
