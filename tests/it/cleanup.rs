@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::contract::{
     ME, accept_noticed_loss, arrival, at, claimed, ended, open_redis, open_redis_as_it_is,
-    replaced, with_names,
+    redis_and_store, replaced, with_names,
 };
 use crate::support::clock::Clock;
 use crate::support::faulty::{Fault, FaultStore, Verb};
@@ -131,11 +131,7 @@ async fn calls_that_expire_while_no_gateway_runs_leave_nothing_in_a_redis() {
 
 #[tokio::test]
 async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let done = succeed(&store, 300).await;
     let failed = claimed(&store, &arrival("again", "S", 0, ME)).await;
     let failed = replaced(&store, &ended(&failed, 429, 1), &failed).await;
@@ -197,11 +193,7 @@ async fn one_step_of_redis_deletes_many_calls_and_leaves_one_that_runs_again() {
 /// The server was put back to older data, and no gateway has looked at it since.
 #[tokio::test]
 async fn nothing_is_deleted_from_a_redis_that_the_gateway_does_not_know() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let done = succeed(&store, 10).await;
     for what in ["writes", "epoch"] {
         for key in names(&redis, "oncegate:*:marks").await {
@@ -233,11 +225,7 @@ fn partition(key: &str) -> Option<&str> {
 /// Only another partition has lost data, which the script that deletes does not see.
 #[tokio::test]
 async fn nothing_is_deleted_from_a_redis_that_has_forgotten_the_scripts_before_it_is_inspected() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     succeed(&store, 10).await;
     let calls = names(&redis, "oncegate:*:call:*").await;
     let has_calls = |marks: &&String| calls.iter().any(|call| partition(call) == partition(marks));
@@ -254,11 +242,7 @@ async fn nothing_is_deleted_from_a_redis_that_has_forgotten_the_scripts_before_i
 /// After a restart the scripts are gone, and a full Redis runs none that needs memory.
 #[tokio::test]
 async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let done = succeed(&store, 10).await;
     // A call that cannot be read must not keep cleanup from the others.
     let broken = short(done[7].intent.call_id.0.as_bytes());

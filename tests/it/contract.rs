@@ -199,6 +199,16 @@ pub(crate) async fn open_redis(url: &str, folder: &Path) -> RedisStore {
     store
 }
 
+/// A strict Redis, the folder of a store over it, and the store.
+pub(crate) async fn redis_and_store() -> (Redis, tempfile::TempDir, RedisStore) {
+    let (redis, folder) = (
+        Redis::strict().await,
+        tempfile::tempdir().expect("a folder"),
+    );
+    let store = open_redis(&redis.url(), folder.path()).await;
+    (redis, folder, store)
+}
+
 macro_rules! contract {
     ($($claim:ident),* $(,)?) => {
         $crate::contract::contract!(memory: $($claim),*);

@@ -4,7 +4,7 @@ use ::redis::FromRedisValue as _;
 use oncegate::core::document::{Document, Kind};
 use oncegate::store::{DocumentQuery, Documents as _, Health as _, LossRecovery as _, Put};
 
-use crate::contract::{Home, at, open_redis};
+use crate::contract::{Home, at, open_redis, redis_and_store};
 use crate::documents::{document, load, next, put};
 use crate::support::redis::Redis;
 use crate::support::{has_reason, until};
@@ -97,11 +97,7 @@ async fn a_lost_document_is_noticed_before_another_is_written_on_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let first = put(&store, &document("shop", "s", 1)).await;
     redis.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert!(
@@ -122,11 +118,7 @@ async fn when_memory_is_full_documents_change_and_none_is_made_on_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_act_of_an_operator_is_recorded_on_a_redis_with_nearly_full_memory() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let act = |id| Document {
         kind: Kind::Act,
         ..document("shop", id, 1)

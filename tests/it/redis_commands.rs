@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::contract::{ME, arrival, claimed, open_redis};
+use crate::contract::{ME, arrival, claimed, redis_and_store};
 use crate::support::gateway::one_tool;
 use crate::support::redis::{Redis, short};
 use crate::support::{Act, Gateway, Tool};
@@ -133,11 +133,7 @@ async fn a_call_that_stays_unknown_costs_few_commands_of_a_redis() {
 /// One large read would delay the commands of all others.
 #[tokio::test]
 async fn a_page_of_large_calls_reads_little_more_of_a_redis_than_it_shows() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let calls = (4 * PAGE_BYTES) >> 20;
     for n in 0..calls {
         let mut change = arrival(&format!("k{n}"), "", 0, ME);

@@ -7,7 +7,7 @@ use oncegate::core::record::Record;
 use oncegate::store::{Calls as _, Claimed, Ledger as _};
 use uuid::Uuid;
 
-use crate::contract::{ME, arrival, at, claimed, open_redis};
+use crate::contract::{ME, arrival, at, claimed, redis_and_store};
 use crate::support::redis::{Redis, connect, short};
 
 /// Overwrites the text of a call.
@@ -56,11 +56,7 @@ async fn add_unreadable(
 
 #[tokio::test]
 async fn a_list_says_that_one_of_its_calls_cannot_be_read() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     damage(&redis, &call).await;
     let of_key = Filter {
@@ -83,11 +79,7 @@ async fn a_list_says_that_one_of_its_calls_cannot_be_read() {
 /// Only its tenant's lists say whose call it is.
 #[tokio::test]
 async fn an_unreadable_call_is_told_to_its_own_tenant_only() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     damage(&redis, &call).await;
     let running = Filter {
@@ -107,11 +99,7 @@ async fn an_unreadable_call_is_told_to_its_own_tenant_only() {
 
 #[tokio::test]
 async fn a_list_by_key_says_that_the_holder_of_the_key_cannot_be_read_in_a_redis() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let holders = redis.ask(&["KEYS", "oncegate:*:key:*"]).await;
     let holders: Vec<String> = ::redis::from_redis_value(holders).expect("keys");
@@ -129,11 +117,7 @@ async fn a_list_by_key_says_that_the_holder_of_the_key_cannot_be_read_in_a_redis
 /// Entries that lead to no call are removed when a list comes upon them.
 #[tokio::test]
 async fn a_list_of_a_redis_forgets_a_call_that_is_gone() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let keys = async |pattern: &str| {
         let found = redis.ask(&["KEYS", pattern]).await;
@@ -159,11 +143,7 @@ async fn a_list_of_a_redis_forgets_a_call_that_is_gone() {
 /// The index has more unreadable calls than one round of a search reads.
 #[tokio::test]
 async fn unreadable_calls_hide_no_call_behind_them() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     add_unreadable(&redis, &call, "running", |_| 1).await;
     let due = store.due(at(9_999_999), 1).await.expect("an answer");
@@ -178,11 +158,7 @@ async fn unreadable_calls_hide_no_call_behind_them() {
 /// A round of checks reads a part of the index; the next goes on behind it.
 #[tokio::test]
 async fn unreadable_calls_hide_no_check_behind_them() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let index = add_unreadable(&redis, &call, "unknown", |n| n).await;
     let mut add = ::redis::cmd("ZADD");
@@ -201,11 +177,7 @@ async fn unreadable_calls_hide_no_check_behind_them() {
 
 #[tokio::test]
 async fn a_damaged_time_in_a_redis_frees_no_key() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let running = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let keys = redis.ask(&["KEYS", "oncegate:*:running"]).await;
     let keys: Vec<String> = ::redis::from_redis_value(keys).expect("keys");

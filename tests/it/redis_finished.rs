@@ -9,7 +9,7 @@ use oncegate::store::{Calls as _, Finished, Health as _};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::contract::{ME, arrival, claimed, open_redis};
+use crate::contract::{ME, arrival, claimed, redis_and_store};
 use crate::finished::asked;
 use crate::redis::notices;
 use crate::redis_kinds::minimal_user;
@@ -323,11 +323,7 @@ async fn an_unknown_call_that_one_gateway_has_resolved_is_replayed_by_another_ov
 /// Otherwise a name that has passed to another call would be answered with the result of the former one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_not_remembered_under_a_name_that_it_does_not_hold_in_redis() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (_redis, _folder, store) = redis_and_store().await;
     assert!(store.track(&Arc::new(Finished::of_shared_store(1 << 20))));
     let call = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let (name, id) = (call.intent.lookup, call.intent.call_id);

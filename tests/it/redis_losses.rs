@@ -9,7 +9,9 @@ use oncegate::store::{self, Calls as _, Health as _, LOST_DATA, LossRecovery as 
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::contract::{ME, arrival, at, claimed, ended, open_redis, replaced, rerun};
+use crate::contract::{
+    ME, arrival, at, claimed, ended, open_redis, redis_and_store, replaced, rerun,
+};
 use crate::redis::{call, gateway, notices};
 use crate::redis_accepted::opens_for_both;
 use crate::support::binary::{accept_loss_command, free_port};
@@ -320,11 +322,7 @@ async fn after_a_loss_the_last_whole_inspection_tells_until_when_redis_has_every
 /// There may be millions: neither the store nor the gateway holds all of them at once.
 #[tokio::test]
 async fn calls_at_risk_are_read_in_pages_and_none_is_left_out() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let running = claimed(&store, &arrival("running", "S", 0, ME)).await;
     let mut all = vec![running.intent.call_id];
     for some in 0..30_u128 {
@@ -472,11 +470,7 @@ async fn the_shipped_redis_conf_keeps_all_data_over_a_kill() {
 /// A stored state may be older than the newest one until the lost writes are put back.
 #[tokio::test]
 async fn while_redis_may_have_lost_data_no_call_is_due() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     claimed(&store, &arrival("k", "S", 0, ME)).await;
     let due = async || {
         store

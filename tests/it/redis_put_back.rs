@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use crate::admission::{asks, ends, exclusive, session};
 use crate::contract::{
-    ME, accept_noticed_loss, arrival, claimed, ended, name_of, open_redis, replaced, with_names,
+    ME, accept_noticed_loss, arrival, claimed, ended, name_of, open_redis, redis_and_store,
+    replaced, with_names,
 };
 use crate::faults::Lines;
 use crate::support::redis::{Redis, connect, short};
@@ -63,11 +64,7 @@ async fn lose_and_accept(redis: &Redis, store: &RedisStore) {
 /// The first attempt has written the call, and broke off before it took the name.
 #[tokio::test]
 async fn a_name_goes_to_the_call_that_held_it_last_also_after_an_attempt_that_broke_off() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let first = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let first = replaced(&store, &ended(&first, 200, 1), &first).await;
     let change = arrival("k", "S", TWO_DAYS, ME);
@@ -102,11 +99,7 @@ async fn a_name_goes_to_the_call_that_held_it_last_also_after_an_attempt_that_br
 /// Another call holds some of the names by now. The others are set.
 #[tokio::test]
 async fn a_call_that_is_put_back_has_all_names_that_are_free() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let change = with_names(arrival("a", "S", 0, ME), &["b", "c", "d"]);
     let call = claimed(&store, &change).await;
     let [first, second] = ["x", "y"].map(|key| arrival(key, "S", 0, ME));
@@ -166,11 +159,7 @@ async fn a_call_that_is_put_back_has_all_names_that_are_free() {
 /// Only the newest version of the lost call says that its window was over when the other call began.
 #[tokio::test]
 async fn a_lost_call_that_had_given_its_name_up_is_put_back_without_an_alarm() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let first = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let first = replaced(&store, &ended(&first, 200, 1), &first).await;
     let change = arrival("k", "S", TWO_DAYS, ME);
@@ -193,11 +182,7 @@ async fn a_lost_call_that_had_given_its_name_up_is_put_back_without_an_alarm() {
 /// Call and session are gone when the outcome is written. The request may be under way until the lease ends.
 #[tokio::test]
 async fn an_unknown_call_that_is_put_back_holds_its_session_until_its_lease_ends() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let tool = exclusive();
     let running = claimed(&store, &asks(&tool, "k")).await;
     for pattern in ["oncegate:*:call:*", "oncegate:*:session:*"] {
@@ -267,11 +252,7 @@ async fn each_call_at_risk_is_read_although_redis_restarts_between_pages() {
 /// The last entry of a page leaves the index before the next page is read, as a call does that becomes unknown.
 #[tokio::test]
 async fn a_page_of_calls_at_risk_in_redis_begins_behind_an_entry_that_is_gone() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let created_at = arrival("k", "S", 0, ME).record.intent.created_at;
     let place = |n: u128| Position {
         created_at,

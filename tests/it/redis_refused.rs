@@ -12,7 +12,8 @@ use oncegate::store::{
 use serde_json::{Value, json};
 
 use crate::contract::{
-    ME, arrival, claimed, ended, open_redis, open_redis_as_it_is, replaced, rerun, settings,
+    ME, arrival, claimed, ended, open_redis, open_redis_as_it_is, redis_and_store, replaced, rerun,
+    settings,
 };
 use crate::documents::{document, next};
 use crate::support::redis::{Redis, short};
@@ -28,11 +29,7 @@ async fn lose(redis: &Redis, call_id: CallId) {
 
 #[tokio::test]
 async fn a_call_that_is_gone_from_redis_does_not_run_again() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let first = claimed(&store, &arrival("k", "S", 0, ME)).await;
     let failed = replaced(&store, &ended(&first, 429, 1), &first).await;
     lose(&redis, failed.intent.call_id).await;
@@ -71,11 +68,7 @@ async fn of_two_ends_of_a_call_that_is_gone_from_redis_one_is_stored_and_the_oth
 /// Otherwise a gateway would take its own claim, of which it had no answer, for that of another.
 #[tokio::test]
 async fn a_claim_that_is_repeated_at_a_redis_that_became_unfit_is_in_doubt() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let mine = arrival("k", "S", 0, ME);
     claimed(&store, &mine).await;
     redis
@@ -115,11 +108,7 @@ async fn nothing_is_claimed_before_other_gateways_had_time_to_look_at_a_server()
 
 #[tokio::test]
 async fn a_gateway_whose_tokens_are_days_ahead_of_the_clock_of_redis_claims_nothing() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, folder, store) = redis_and_store().await;
     let token = claimed(&store, &arrival("k", "S", 0, ME)).await.fencing;
     store.close().await;
     drop(store);
@@ -141,11 +130,7 @@ async fn a_gateway_whose_tokens_are_days_ahead_of_the_clock_of_redis_claims_noth
 /// Other gateways remember it, for the case that Redis and this gateway are lost together.
 #[tokio::test]
 async fn an_older_published_token_of_a_gateway_is_replaced_in_redis() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     claimed(&store, &arrival("k", "S", 0, ME)).await;
     let tokens = "oncegate:{p000}:tokens";
     let published = async || -> Vec<(String, u64)> {
@@ -198,11 +183,7 @@ async fn when_the_connection_ends_the_server_is_looked_at_at_once() {
 /// A loss may have taken a newer version, so a person looks first.
 #[tokio::test]
 async fn documents_are_changed_after_a_loss_only_while_a_person_accepts_it() {
-    let (redis, folder) = (
-        Redis::strict().await,
-        tempfile::tempdir().expect("a folder"),
-    );
-    let store = open_redis(&redis.url(), folder.path()).await;
+    let (redis, _folder, store) = redis_and_store().await;
     let first = document("shop", "s", 0);
     assert_eq!(store.put_document(&first).await.ok(), Some(Put::Done));
     redis.ask(&["FLUSHALL"]).await;

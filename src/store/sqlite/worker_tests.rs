@@ -17,6 +17,18 @@ fn open(folder: &std::path::Path) -> Sqlite {
     Sqlite::open(&path, me, &CancellationToken::new()).expect("a store")
 }
 
+/// A thread that reads, beside those of the store.
+fn reader(store: &Sqlite, fatal: &CancellationToken) -> Thread {
+    Thread {
+        name: "reader",
+        connection: Connection::open_in_memory().expect("a database"),
+        batch: BATCH,
+        writing: None,
+        files: store.files.upgrade().expect("open"),
+        fatal: fatal.clone(),
+    }
+}
+
 /// Two questions take as long as they like, and a third one waits behind them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_question_to_the_ledger_holds_up_no_call() {
@@ -205,14 +217,7 @@ async fn a_question_that_fails_fails_no_other_of_its_batch() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(folder.path());
     let (worker, waiting) = Worker::new();
-    let reader = Thread {
-        name: "reader",
-        connection: Connection::open_in_memory().expect("a database"),
-        batch: BATCH,
-        writing: None,
-        files: store.files.upgrade().expect("open"),
-        fatal: CancellationToken::new(),
-    };
+    let reader = reader(&store, &CancellationToken::new());
     let fails = worker.read(|connection| connection.execute_batch("nonsense"));
     let works = worker.read(|_| Ok(7));
     // Both questions wait when it begins.
@@ -239,14 +244,7 @@ async fn a_gateway_whose_file_is_gone_stops_and_leaves_the_outcome_open() {
     let store = open(folder.path());
     let (worker, waiting) = Worker::new();
     let fatal = CancellationToken::new();
-    let reader = Thread {
-        name: "reader",
-        connection: Connection::open_in_memory().expect("a database"),
-        batch: BATCH,
-        writing: None,
-        files: store.files.upgrade().expect("open"),
-        fatal: fatal.clone(),
-    };
+    let reader = reader(&store, &fatal);
     std::fs::remove_file(folder.path().join("oncegate.db")).expect("a file");
     let read = worker.read(|_| Ok(7));
     let begins = async { reader.start(waiting).expect("a thread") };
