@@ -115,7 +115,7 @@ pub(super) fn server(root: &mut Section<'_, '_>, is_open: bool) -> (Server, Limi
         max_remembered: 0,
     };
     limits.max_remembered = limits.memory.total() / REMEMBERED;
-    // Sizes that nobody has written are not refused.
+    // Default sizes are not refused: the configuration did not choose them.
     if is_written
         && let Some(why) = memory::mistake(&limits.memory, server.max_body, server.max_result)
     {
