@@ -1,7 +1,7 @@
 //! A store that fails on request, behind the real gateway and the real router.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use oncegate::core::record::CallId;
@@ -10,7 +10,8 @@ use oncegate::store::Ledger as _;
 use oncegate::store::sqlite::Sqlite;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tracing::subscriber::DefaultGuard;
+use tracing::Dispatch;
+use tracing::subscriber::{DefaultGuard, NoSubscriber};
 
 use crate::support::faulty::{Fault, FaultStore, Verb};
 use crate::support::gateway::Bare;
@@ -52,6 +53,10 @@ impl Shaky {
     }
 }
 
+/// A second subscriber, beside the one of [`Lines::take`]. While there is only one, `tracing` decides whether a log line
+/// is wanted by the thread that reaches it first. If that thread belongs to another test, the line is never logged again.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
+
 /// The log lines of this thread, as JSON.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -69,6 +74,7 @@ impl io::Write for Lines {
 impl Lines {
     /// Takes the lines of this thread until the guard is dropped.
     pub fn take() -> (Self, DefaultGuard) {
+        LazyLock::force(&SECOND);
         let lines = Self::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt()

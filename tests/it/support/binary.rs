@@ -200,7 +200,7 @@ impl Process {
             let said = || fs::read_to_string(log(folder)).unwrap_or_default();
             assert!(!self.has_ended(), "it ended: {}", said());
             assert!(Instant::now() < patience, "it does not serve: {}", said());
-            sleep(Duration::from_millis(2)).await;
+            sleep(Duration::from_millis(10)).await;
         }
     }
 

@@ -218,7 +218,7 @@ impl FaultStore {
 
     async fn is_healed(&self) {
         while !self.ordered().is_empty() {
-            sleep(Duration::from_millis(1)).await;
+            sleep(Duration::from_millis(5)).await;
         }
     }
 

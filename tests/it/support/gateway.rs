@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::pace::brisk;
-use super::{Answer, PATIENCE, Tool, client, until};
+use super::{Answer, PATIENCE, PAUSE, Tool, client, until};
 
 pub struct Gateway {
     pub address: SocketAddr,
@@ -141,7 +141,7 @@ impl Gateway {
                 return;
             }
             assert!(Instant::now() < patience, "it is not ready: {}", said.text);
-            sleep(Duration::from_millis(10)).await;
+            sleep(PAUSE).await;
         }
     }
 

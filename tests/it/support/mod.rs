@@ -170,12 +170,15 @@ pub fn times(few: usize) -> usize {
 /// How long anything may take that must happen, on however busy a machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a test that waits for something waits between two looks. Each look is often a request, and many tests wait at once.
+pub const PAUSE: Duration = Duration::from_millis(30);
+
 /// Waits for a condition instead of sleeping for as long as it may take.
 pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
     let patience = Instant::now() + PATIENCE;
     while !holds().await {
         assert!(Instant::now() < patience, "still not so: {what}");
-        sleep(Duration::from_millis(10)).await;
+        sleep(PAUSE).await;
     }
 }
 

@@ -257,7 +257,7 @@ impl Redis {
                 "it does not serve: {}",
                 self.log()
             );
-            sleep(Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(10)).await;
         }
     }
 
