@@ -106,7 +106,7 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     until(point, async || {
         let report = run(&again.url("")).await.expect_ok();
         // Each run reads all of the books, so the loop pauses.
-        sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(250)).await;
         // The saga worker undoes calls in the background.
         report.at("/counts") == json!({}) && books.undone().len() >= 5
     })
