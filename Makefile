@@ -15,7 +15,7 @@ TEST = cargo test --quiet --features crash-points
 # All tests. At most 4 minutes on two processors, after the build.
 test:
 	@scripts/setup test
-	$(TEST) -- --test-threads=12
+	TMPDIR=$$(scripts/test-folder) $(TEST) -- --test-threads=12
 
 # The rules, and everything over SQLite that takes no long series of accidents. At most a minute. Tests are chosen
 # by their names: one that needs a Redis has `redis` in its own, and is refused one here if it has not.
