@@ -206,3 +206,7 @@ forward_health!(Remembering);
 forward_health!(Tracked);
 forward_secrets!(Remembering);
 forward_secrets!(Tracked);
+
+#[cfg(test)]
+#[path = "remembering_tests.rs"]
+mod tests;

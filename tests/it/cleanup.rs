@@ -239,6 +239,19 @@ async fn nothing_is_deleted_from_a_redis_that_has_forgotten_the_scripts_before_i
     assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), calls.len());
 }
 
+/// Whether it has lost data since is not known.
+#[tokio::test]
+async fn nothing_is_deleted_from_a_redis_that_has_forgotten_the_scripts_and_cannot_be_inspected() {
+    let (redis, _folder, store) = redis_and_store().await;
+    succeed(&store, 10).await;
+    redis.ask(&["ACL", "SETUSER", "default", "-info"]).await;
+    redis.ask(&["SCRIPT", "FLUSH"]).await;
+    let years = at(0) + SignedDuration::from_hours(24 * 365 * 10);
+    let refused = store.prune(years, 50).await;
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(names(&redis, "oncegate:*:call:*").await.len(), 10);
+}
+
 /// After a restart the scripts are gone, and a full Redis runs none that needs memory.
 #[tokio::test]
 async fn cleanup_makes_room_in_a_full_redis_that_was_started_anew() {

@@ -151,6 +151,25 @@ async fn a_full_disk_takes_marks_and_ends_of_acts_but_no_new_act() {
 }
 
 #[tokio::test]
+async fn only_an_outcome_that_finds_the_disk_full_uses_the_space_that_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    for (need, code, is_used) in [
+        (Need::Plain, ffi::SQLITE_FULL, false),
+        (Need::Reserve, ffi::SQLITE_BUSY, false),
+        (Need::Reserve, ffi::SQLITE_FULL, true),
+    ] {
+        let fails = move |_: &Connection| -> rusqlite::Result<()> {
+            Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None))
+        };
+        let answer = store.writer.run(need, fails).await;
+        assert!(matches!(answer, Err(Error::Refused(_))), "{answer:?}");
+        let released = &store.gate.short_of_space;
+        assert_eq!(released.load(Ordering::SeqCst), is_used, "{code}");
+    }
+}
+
+#[tokio::test]
 async fn a_job_whose_commit_fails_is_not_acknowledged() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(folder.path());
