@@ -40,7 +40,7 @@ check:
 	@scripts/setup check
 	cargo fmt --check
 	cargo clippy --quiet --all-targets --all-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features
 
 # Licences, advisories and sources of dependencies (deny.toml), and dependencies that nothing uses. Takes a network.
 audit:
