@@ -32,10 +32,10 @@ use crate::core::key::Lookup;
 use crate::core::outcome::{self, Evidence};
 use crate::core::position::Position;
 use crate::core::record::{
-    AttemptId, CallId, Compensation, Content, Failure, FailureKind, InstanceId, Intent,
+    AttemptId, CallId, Compensation, Content, Entry, Failure, FailureKind, InstanceId, Intent,
 };
 use crate::core::replay::Fresh;
-use crate::core::session::Brought;
+use crate::core::session::{Brought, Release};
 use crate::core::tool::tests::tool;
 use crate::core::tool::{Dedup, Effect, Mode, OnUnknown, SessionPolicy};
 use crate::core::unknown::{CheckBlocker, Finding, Resolution};
@@ -287,6 +287,25 @@ fn skipped(compensation: Option<&Record>) -> Event {
     Event::Skipped {
         by: By::token("ops", "it stays"),
         compensation,
+    }
+}
+
+/// A change that claims nothing but the call itself.
+pub(crate) fn claim_of(record: Record) -> Change {
+    let entry = Entry {
+        at: record.attempt.run_started_at,
+        event: "claimed".into(),
+        attempt: None,
+        outcome: None,
+        by: String::new(),
+        detail: String::new(),
+    };
+    Change {
+        record,
+        entry,
+        admission: None,
+        release: Release::default(),
+        takes: Takes::default(),
     }
 }
 

@@ -14,10 +14,7 @@ use super::{breaker, compensation, proxy, redact, retry};
 
 words! {
     /// Whether a tool changes anything. A tool that declares nothing is taken to write.
-    pub enum Effect {
-        Read = "read",
-        Write = "write",
-    }
+    pub enum Effect { Read = "read", Write = "write" }
 }
 
 words! {
@@ -119,10 +116,7 @@ words! {
     /// Which calls a budget counts together.
     ///
     /// Calls without a session, or without a user, count together.
-    pub enum Per {
-        Session = "session",
-        User = "user",
-    }
+    pub enum Per { Session = "session", User = "user" }
 }
 
 /// A budget: how many calls of a tool may begin within a window.
@@ -158,10 +152,7 @@ pub struct Similar {
 
 words! {
     /// Whether the tool itself executes the same `Idempotency-Key` at most once.
-    pub enum Dedup {
-        None = "none",
-        Key = "key",
-    }
+    pub enum Dedup { None = "none", Key = "key" }
 }
 
 /// The action for a call whose outcome is unknown.

@@ -13,7 +13,7 @@ macro_rules! words {
     (
         $(#[$of_enum:meta])*
         pub enum $name:ident {
-            $($(#[$of_value:meta])* $value:ident = $word:literal,)+
+            $($(#[$of_value:meta])* $value:ident = $word:literal),+ $(,)?
         }
     ) => {
         $(#[$of_enum])*

@@ -120,6 +120,21 @@ pub(super) enum Job {
     Saga(Box<SagaJob>),
 }
 
+/// Matches the jobs that have read one call and nothing else. Its argument must be `record`.
+macro_rules! about_one_call {
+    ($record:ident) => {
+        Job::Disown { $record }
+            | Job::Join { $record, .. }
+            | Job::Send { $record, .. }
+            | Job::Wait { $record, .. }
+            | Job::Listen { $record, .. }
+            | Job::Lost { $record }
+            | Job::Check { $record, .. }
+            | Job::Ask { $record, .. }
+            | Job::Note { $record, .. }
+    };
+}
+
 /// The end of an attempt that is to be written.
 #[derive(Clone)]
 pub(super) struct Write {
@@ -232,15 +247,7 @@ impl Task {
     pub(super) fn records(&self) -> Vec<&Arc<Record>> {
         match &self.job {
             Job::Arrived { seen, .. } => seen.iter().collect(),
-            Job::Disown { record }
-            | Job::Join { record, .. }
-            | Job::Send { record, .. }
-            | Job::Wait { record, .. }
-            | Job::Listen { record, .. }
-            | Job::Lost { record }
-            | Job::Check { record, .. }
-            | Job::Ask { record, .. }
-            | Job::Note { record, .. } => vec![record],
+            about_one_call!(record) => vec![record],
             Job::Write(write) => vec![&write.record],
             Job::Saga(job) => match &job.step {
                 SagaStep::Look | SagaStep::Put { .. } => Vec::new(),
@@ -257,15 +264,7 @@ impl Task {
     fn each_record(&mut self, change: &mut impl FnMut(&mut Arc<Record>)) {
         match &mut self.job {
             Job::Arrived { seen, .. } => seen.iter_mut().for_each(change),
-            Job::Disown { record }
-            | Job::Join { record, .. }
-            | Job::Send { record, .. }
-            | Job::Wait { record, .. }
-            | Job::Listen { record, .. }
-            | Job::Lost { record }
-            | Job::Check { record, .. }
-            | Job::Ask { record, .. }
-            | Job::Note { record, .. } => change(record),
+            about_one_call!(record) => change(record),
             Job::Write(write) => {
                 change(&mut write.record);
                 if let Some(pending) = &mut write.pending {

@@ -169,52 +169,46 @@ struct Confirm {
     digest: String,
 }
 
-/// A person's decision about many unknown calls.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ResolveMany)]
-pub(super) struct ResolveBody {
-    #[schema(value_type = CallFilter)]
-    filter: Members<CallFilter>,
-    #[serde(deserialize_with = "word")]
-    r#as: As,
-    /// The result that duplicates of each call get. `succeeded` needs it; `null` if the tool answers nothing.
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<serde_json::Value>)]
-    result: Option<Box<RawValue>>,
-    #[schema(inline)]
-    reason: Sentence,
-    /// Without `confirm` nothing is changed.
-    #[schema(value_type = Option<Confirm>)]
-    confirm: Option<Members<Confirm>>,
+/// Declares the body of an act on many: the filter, what else the act needs, a reason, and perhaps a confirmation.
+macro_rules! body_of_act {
+    ($(#[$about:meta])* $name:ident as $schema:ident: $filter:ident, { $($needs:tt)* }) => {
+        $(#[$about])*
+        #[derive(Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        #[schema(as = $schema)]
+        pub(super) struct $name {
+            #[schema(value_type = $filter)]
+            filter: Members<$filter>,
+            $($needs)*
+            #[schema(inline)]
+            reason: Sentence,
+            /// Without `confirm` nothing is changed.
+            #[schema(value_type = Option<Confirm>)]
+            confirm: Option<Members<Confirm>>,
+        }
+    };
 }
 
-/// An act on many calls.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ActOnCalls)]
-pub(super) struct CallsBody {
-    #[schema(value_type = CallFilter)]
-    filter: Members<CallFilter>,
-    #[schema(inline)]
-    reason: Sentence,
-    /// Without `confirm` nothing is changed.
-    #[schema(value_type = Option<Confirm>)]
-    confirm: Option<Members<Confirm>>,
+body_of_act! {
+    /// A person's decision about many unknown calls.
+    ResolveBody as ResolveMany: CallFilter, {
+        #[serde(deserialize_with = "word")]
+        r#as: As,
+        /// The result that duplicates of each call get. `succeeded` needs it; `null` if the tool answers nothing.
+        #[serde(default, deserialize_with = "given")]
+        #[schema(value_type = Option<serde_json::Value>)]
+        result: Option<Box<RawValue>>,
+    }
 }
 
-/// An act on many sagas.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ActOnSagas)]
-pub(super) struct SagasBody {
-    #[schema(value_type = SagaFilter)]
-    filter: Members<SagaFilter>,
-    #[schema(inline)]
-    reason: Sentence,
-    /// Without `confirm` nothing is changed.
-    #[schema(value_type = Option<Confirm>)]
-    confirm: Option<Members<Confirm>>,
+body_of_act! {
+    /// An act on many calls.
+    CallsBody as ActOnCalls: CallFilter, {}
+}
+
+body_of_act! {
+    /// An act on many sagas.
+    SagasBody as ActOnSagas: SagaFilter, {}
 }
 
 /// `POST /v1/calls/resolve`

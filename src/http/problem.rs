@@ -39,11 +39,7 @@ const MOST: u64 = (1 << 53) - 1;
 
 words! {
     /// Whether the call may have had an effect.
-    pub enum Effect {
-        None = "none",
-        Done = "done",
-        Unknown = "unknown",
-    }
+    pub enum Effect { None = "none", Done = "done", Unknown = "unknown" }
 }
 
 impl Effect {
@@ -59,12 +55,7 @@ impl Effect {
 
 words! {
     /// What the caller should do with its key.
-    pub enum KeyAction {
-        Reuse = "reuse",
-        Rotate = "rotate",
-        Wait = "wait",
-        Stop = "stop",
-    }
+    pub enum KeyAction { Reuse = "reuse", Rotate = "rotate", Wait = "wait", Stop = "stop" }
 }
 
 /// One row of the table.

@@ -9,7 +9,6 @@ use super::*;
 use crate::core::call::tests as calls;
 use crate::core::key::Source;
 use crate::core::record::{Content, InstanceId};
-use crate::core::session::Release;
 use crate::core::tool::Tool;
 use crate::store::Calls as _;
 use crate::store::codec::tests::record;
@@ -76,22 +75,7 @@ fn claim() -> (Change, Arc<Finished>) {
         ..succeeded()
     };
     finished.remember(&old, [&record.intent.lookup].into_iter(), &start);
-    let entry = Entry {
-        at: record.intent.created_at,
-        event: "claimed".into(),
-        attempt: None,
-        outcome: None,
-        by: String::new(),
-        detail: String::new(),
-    };
-    let change = Change {
-        record,
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes: Default::default(),
-    };
-    (change, finished)
+    (calls::claim_of(record), finished)
 }
 
 /// Whether the call is remembered while the store has not answered the claim.

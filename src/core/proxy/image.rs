@@ -24,20 +24,6 @@ pub(super) enum Body {
     Base64(String),
 }
 
-/// The members `json`, `text` and `base64` that hold a body.
-pub(super) type Members = (Option<Box<RawValue>>, Option<String>, Option<String>);
-
-impl From<Members> for Body {
-    fn from(members: Members) -> Self {
-        match members {
-            (Some(json), _, _) => Self::Json(json),
-            (None, Some(text), _) => Self::Text(text),
-            (None, None, Some(base64)) => Self::Base64(base64),
-            (None, None, None) => Self::Empty,
-        }
-    }
-}
-
 impl Body {
     pub(super) fn of(bytes: &[u8]) -> Self {
         if bytes.is_empty() {
@@ -52,17 +38,8 @@ impl Body {
         }
     }
 
-    pub(super) fn into_members(self) -> Members {
-        match self {
-            Self::Empty => (None, None, None),
-            Self::Json(json) => (Some(json), None, None),
-            Self::Text(text) => (None, Some(text), None),
-            Self::Base64(base64) => (None, None, Some(base64)),
-        }
-    }
-
     /// `None`: its base64 cannot be read.
-    pub(super) fn bytes(self) -> Option<Bytes> {
+    fn bytes(self) -> Option<Bytes> {
         Some(match self {
             Self::Empty => Bytes::new(),
             Self::Json(json) => json.get().to_owned().into(),
@@ -136,21 +113,64 @@ fn has_secret(form: &str, is_secret: impl Fn(&str) -> bool) -> bool {
     pairs(form).is_none_or(|pairs| pairs.iter().any(|(name, _)| is_secret(name)))
 }
 
-/// The image of a request.
+/// Names and values. Each byte of a value is one character.
+type Headers = Vec<(String, String)>;
+
+/// A request or an answer as one JSON object: its head, its headers and its body.
 #[derive(Serialize, Deserialize)]
-struct Image {
-    method: String,
-    path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    query: Option<String>,
-    headers: Vec<(String, String)>,
-    // Not flattened: serde reads a `RawValue` only as a member of the struct itself.
+pub(super) struct Stored<H> {
+    #[serde(flatten)]
+    pub(super) head: H,
+    pub(super) headers: Headers,
+    // The body is not flattened: serde reads a `RawValue` only as a member of the struct itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     json: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     base64: Option<String>,
+}
+
+impl<H: Serialize> Stored<H> {
+    pub(super) fn new(head: H, headers: Headers, body: Body) -> Self {
+        let (json, text, base64) = match body {
+            Body::Empty => (None, None, None),
+            Body::Json(json) => (Some(json), None, None),
+            Body::Text(text) => (None, Some(text), None),
+            Body::Base64(base64) => (None, None, Some(base64)),
+        };
+        Self {
+            head,
+            headers,
+            json,
+            text,
+            base64,
+        }
+    }
+
+    pub(super) fn write(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    /// The head, the headers and the bytes of the body. `None`: its base64 cannot be read.
+    pub(super) fn into_parts(self) -> Option<(H, Headers, Bytes)> {
+        let body = match (self.json, self.text, self.base64) {
+            (Some(json), _, _) => Body::Json(json),
+            (None, Some(text), _) => Body::Text(text),
+            (None, None, Some(base64)) => Body::Base64(base64),
+            (None, None, None) => Body::Empty,
+        };
+        Some((self.head, self.headers, body.bytes()?))
+    }
+}
+
+/// The head of a request.
+#[derive(Serialize, Deserialize)]
+struct RequestHead {
+    method: String,
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    query: Option<String>,
 }
 
 impl Policy {
@@ -177,17 +197,13 @@ impl Policy {
             true => body,
             false => body.masked(self, &kind),
         };
-        let (json, text, base64) = body.into_members();
-        let image = Image {
+        let head = RequestHead {
             method: message.method.clone(),
             path: message.path.clone(),
             query: message.query.as_ref().map(shown),
-            headers: message.headers.iter().map(masked).collect(),
-            json,
-            text,
-            base64,
         };
-        serde_json::to_vec(&image).unwrap_or_default().into()
+        let headers = message.headers.iter().map(masked).collect();
+        Stored::new(head, headers, body).write()
     }
 }
 
@@ -196,13 +212,14 @@ pub fn message(image: &[u8]) -> Option<Message> {
     if !redact::is_whole(image) {
         return None;
     }
-    let image: Image = serde_json::from_slice(image).ok()?;
+    let image: Stored<RequestHead> = serde_json::from_slice(image).ok()?;
+    let (head, headers, body) = image.into_parts()?;
     Some(Message {
-        method: image.method,
-        path: image.path,
-        query: image.query,
-        headers: image.headers,
-        body: Body::from((image.json, image.text, image.base64)).bytes()?,
+        method: head.method,
+        path: head.path,
+        query: head.query,
+        headers,
+        body,
     })
 }
 

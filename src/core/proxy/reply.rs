@@ -4,9 +4,8 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
-use super::image::Body;
+use super::image::{Body, Stored};
 use super::{Policy, is_of_connection, is_secret};
 use crate::core::redact::MASK;
 
@@ -22,48 +21,36 @@ pub struct Reply {
     pub body: Bytes,
 }
 
+/// The head of an answer.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct ReplyHead {
     status: u16,
-    headers: Vec<(String, String)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    json: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    base64: Option<String>,
 }
 
 impl Reply {
     /// Keeps the answer as one JSON text.
     pub fn keep(&self) -> Bytes {
         let is_kept = |(name, _): &&(String, String)| !OF_ONE_CLIENT.contains(&name.as_str());
-        let (json, text, base64) = Body::of(&self.body).into_members();
-        let stored = Stored {
+        let head = ReplyHead {
             status: self.status,
-            headers: self.headers.iter().filter(is_kept).cloned().collect(),
-            json,
-            text,
-            base64,
         };
-        serde_json::to_vec(&stored).unwrap_or_default().into()
+        let headers = self.headers.iter().filter(is_kept).cloned().collect();
+        Stored::new(head, headers, Body::of(&self.body)).write()
     }
 
     /// Reads a kept answer; `None`: it is none, as a result that a person has given.
     pub fn read(json: &[u8]) -> Option<Self> {
-        let mut stored: Stored = serde_json::from_slice(json).ok()?;
-        let is_told = |name: &str| !is_of_connection(name, &[]) && !OF_ONE_CLIENT.contains(&name);
-        stored
-            .headers
-            .retain(|(name, _)| is_told(&name.to_ascii_lowercase()));
-        if !(200..=599).contains(&stored.status) {
+        let stored: Stored<ReplyHead> = serde_json::from_slice(json).ok()?;
+        let (ReplyHead { status }, mut headers, body) = stored.into_parts()?;
+        if !(200..=599).contains(&status) {
             return None;
         }
-        let body = Body::from((stored.json, stored.text, stored.base64));
+        let is_told = |name: &str| !is_of_connection(name, &[]) && !OF_ONE_CLIENT.contains(&name);
+        headers.retain(|(name, _)| is_told(&name.to_ascii_lowercase()));
         Some(Self {
-            status: stored.status,
-            headers: stored.headers,
-            body: body.bytes()?,
+            status,
+            headers,
+            body,
         })
     }
 }
@@ -71,7 +58,7 @@ impl Reply {
 impl Policy {
     /// A kept answer without the values of headers that may be secrets. Any other text stays as it is.
     pub fn shown(&self, json: &[u8]) -> Bytes {
-        let Ok(mut stored) = serde_json::from_slice::<Stored>(json) else {
+        let Ok(mut stored) = serde_json::from_slice::<Stored<ReplyHead>>(json) else {
             return Bytes::copy_from_slice(json);
         };
         for (name, value) in &mut stored.headers {
@@ -79,6 +66,6 @@ impl Policy {
                 *value = MASK.to_owned();
             }
         }
-        serde_json::to_vec(&stored).unwrap_or_default().into()
+        stored.write()
     }
 }

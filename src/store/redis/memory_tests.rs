@@ -5,7 +5,6 @@ use crate::core::call::tests;
 use crate::core::key;
 use crate::core::record::State::Succeeded;
 use crate::core::record::{self, Attempt, Content, Intent};
-use crate::core::session::Release;
 use crate::core::tool::Tool;
 
 fn partition(number: usize) -> Partition {
@@ -38,21 +37,7 @@ fn over() -> record::State {
 }
 
 fn remember(memory: &Memory, record: Record) {
-    let entry = Entry {
-        at: record.attempt.run_started_at,
-        event: "claimed".into(),
-        attempt: None,
-        outcome: None,
-        by: String::new(),
-        detail: String::new(),
-    };
-    let change = Change {
-        record: record.clone(),
-        entry,
-        admission: None,
-        release: Release::default(),
-        takes: crate::core::call::Takes::default(),
-    };
+    let change = tests::claim_of(record.clone());
     memory.remember(memory.call_write(&record, &change));
 }
 

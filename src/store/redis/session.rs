@@ -167,10 +167,9 @@ fn micros(time: std::time::Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::call::{Takes, tests};
+    use crate::core::call::tests;
     use crate::core::key;
-    use crate::core::record::Entry;
-    use crate::core::session::{Admission, Release};
+    use crate::core::session::Admission;
     use crate::core::tool::Tool;
     use crate::store::redis::link::Link;
     use crate::store::redis::memory::Memory;
@@ -178,25 +177,15 @@ mod tests {
 
     /// A change that draws a token.
     fn claim() -> Change {
-        let entry = Entry {
-            at: tests::at(0),
-            event: "claimed".into(),
-            attempt: None,
-            outcome: None,
-            by: String::new(),
-            detail: String::new(),
-        };
+        let call = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
         Change {
-            record: tests::record(&Tool::new("t"), key::Source::Runtime, &[]),
-            entry,
             admission: Some(Admission {
                 token: Token::Next,
                 lock: None,
                 budget: None,
                 similar: None,
             }),
-            release: Release::default(),
-            takes: Takes::default(),
+            ..tests::claim_of(call)
         }
     }
 

@@ -134,11 +134,8 @@ impl Damaged {
 
     /// The keys on a page of the ledger, and how many calls on it are unreadable.
     async fn listed(&self, filter: Filter) -> (Vec<String>, u64) {
-        let page = self
-            .store
-            .list("shop", &filter, None, 10)
-            .await
-            .expect("a page");
+        let page = self.store.list("shop", &filter, None, 10).await;
+        let page = page.expect("a page");
         let keys = page
             .found
             .into_iter()
@@ -149,6 +146,21 @@ impl Damaged {
 
 pub(super) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("a time")
+}
+
+/// A document that is due at once.
+pub(super) fn saga() -> Document {
+    Document {
+        kind: Kind::Saga,
+        tenant: "shop".into(),
+        id: "G".into(),
+        version: 1,
+        state: "open".into(),
+        created_at: at(0),
+        due_at: Some(at(1)),
+        retain_until: None,
+        body: "{}".into(),
+    }
 }
 
 fn id(record: &Record) -> [u8; 16] {
@@ -387,11 +399,8 @@ async fn a_page_of_unreadable_calls_comes_to_an_end() {
         .expect("filled");
     let (filter, mut before, mut pages) = (Filter::default(), None, Vec::new());
     loop {
-        let page = damaged
-            .store
-            .list("shop", &filter, before, 10)
-            .await
-            .expect("a page");
+        let page = damaged.store.list("shop", &filter, before, 10).await;
+        let page = page.expect("a page");
         pages.push((page.found.len(), page.unreadable));
         before = page.next;
         if before.is_none() {
@@ -459,17 +468,7 @@ async fn cleanup_frees_no_key_because_of_a_damaged_time() {
 #[tokio::test]
 async fn cleanup_deletes_no_document_because_of_a_damaged_index() {
     let damaged = Damaged::new();
-    let saga = Document {
-        kind: Kind::Saga,
-        tenant: "shop".into(),
-        id: "G".into(),
-        version: 1,
-        state: "open".into(),
-        created_at: at(0),
-        due_at: None,
-        retain_until: None,
-        body: "{}".into(),
-    };
+    let saga = saga();
     let put = damaged.store.put_document(&saga).await;
     assert_eq!(put.expect("an answer"), Put::Done);
     damaged.mislead("documents");

@@ -180,22 +180,12 @@ fn read(kind: Kind, row: &Row<'_>) -> rusqlite::Result<Document> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::sqlite::tests::{Damaged, at};
+    use crate::store::sqlite::tests::{Damaged, at, saga};
 
     #[tokio::test]
     async fn a_document_that_cannot_be_read_is_named() {
         let damaged = Damaged::new();
-        let saga = Document {
-            kind: Kind::Saga,
-            tenant: "shop".into(),
-            id: "G".into(),
-            version: 1,
-            state: "open".into(),
-            created_at: at(0),
-            due_at: Some(at(1)),
-            retain_until: None,
-            body: "{}".into(),
-        };
+        let saga = saga();
         let put = damaged.store.put_document(&saga).await;
         assert_eq!(put.expect("an answer"), Put::Done);
         let far = "UPDATE documents SET retain_until = 9223372036854775807";
