@@ -109,6 +109,7 @@ fn a_read_without_a_clear_answer_has_failed_with_the_status_of_its_tool() {
         kind: FailureKind::Unavailable,
         status: Some(503),
         body: None,
+        sealed: None,
         retry_after: Some(read.deadline),
         why: why.into(),
     };

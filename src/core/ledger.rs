@@ -159,7 +159,7 @@ pub struct Listed {
 impl Listed {
     /// About how many bytes the call holds of texts from callers and tools.
     pub fn size(&self) -> usize {
-        let answer = self.record.state.kept().map_or(0, bytes::Bytes::len);
+        let answer = self.record.state.answer_bytes();
         self.record.intent.args.len() + answer + 1_024
     }
 }

@@ -151,6 +151,7 @@ fn outcome_of(
             kind,
             status: Some(status),
             body,
+            sealed: None,
             retry_after,
             why: format!("the tool answered {status}"),
         })
@@ -186,7 +187,7 @@ pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
 /// A body as one JSON text: JSON byte for byte, text as `{"text": …}`, anything else as `{"base64": …}`.
 pub(super) fn keep(body: &Body) -> Content {
     match body {
-        Body::Broken(why) => Content::Unavailable(why.clone()),
+        Body::Broken(why) => Content::Unavailable(why.clone().into()),
         Body::Whole(bytes) => {
             let is_json = serde_json::from_slice::<&serde_json::value::RawValue>(bytes).is_ok();
             if is_json {

@@ -44,6 +44,7 @@ fn a_tool_is_healthy_that_has_said_something_definite() {
             kind,
             status: None,
             body: None,
+            sealed: None,
             retry_after: None,
             why: String::new(),
         })

@@ -250,7 +250,7 @@ fn a_2xx_that_fails_the_success_test_is_what_the_tool_declares() {
 fn results_are_kept_byte_for_byte_and_what_is_no_json_is_wrapped() {
     let kept = |bytes: &'static [u8]| match keep(&Body::Whole(bytes.into())) {
         Content::Kept(json) => json,
-        Content::Unavailable(why) => panic!("{why}"),
+        Content::Unavailable(unread) => panic!("{unread:?}"),
     };
     assert_eq!(
         kept(b" {\"b\":1.0, \"a\":2,\"a\":3}\n"),
@@ -393,6 +393,7 @@ fn only_a_proxy_keeps_the_body_of_an_answer_that_asks_to_come_again() {
             kind: FailureKind::Unavailable,
             status: Some(429),
             body: kept.map(Into::into),
+            sealed: None,
             retry_after: None,
             why: "the tool answered 429".into(),
         };

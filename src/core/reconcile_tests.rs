@@ -71,6 +71,7 @@ fn failed() -> State {
         kind,
         status: None,
         body: None,
+        sealed: None,
         retry_after: None,
         why: "no".into(),
     })

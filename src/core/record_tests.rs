@@ -61,7 +61,7 @@ fn without_texts_a_record_says_nothing_of_caller_or_tool_and_everything_else() {
         Arc::make_mut(&mut record.intent).args = "{\"card\":1}".into();
         let mut expected = record.clone();
         Arc::make_mut(&mut expected.intent).args = Bytes::new();
-        let none = Content::Unavailable(String::new());
+        let none = Content::Unavailable("".into());
         expected.state = match (state, content) {
             (State::Failed(_), _) => failure(None),
             (State::Succeeded(_), _) => State::Succeeded(none),

@@ -17,7 +17,7 @@ use self::effects::Effects;
 use self::seen::{Judgement, not_shown, proved, refuted};
 pub use self::seen::{Naming, Seen, Step, Verdict};
 use super::compensation::Template;
-use super::record::{CallId, Content};
+use super::record::{CallId, Content, Unread};
 use super::unknown;
 
 /// A claim about a tool.
@@ -245,7 +245,7 @@ impl Trial {
     fn of_used(&self, effects: &Effects<'_>, found: &unknown::Finding) -> Judgement {
         let found = match found {
             unknown::Finding::Found(Content::Kept(json)) => json,
-            unknown::Finding::Found(Content::Unavailable(why)) => {
+            unknown::Finding::Found(Content::Unavailable(Unread { why, .. })) => {
                 return not_shown(format!("it says found, and its body cannot be read: {why}"));
             }
             unknown::Finding::NotFound => {

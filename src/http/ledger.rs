@@ -284,7 +284,7 @@ impl<'a> ErrorView<'a> {
             CallState::Failed(failure) => (failure.kind.as_str(), &failure.why),
             CallState::Unknown(why) => ("unknown", why),
             _ => match state.content()? {
-                Content::Unavailable(why) => ("result_unavailable", why),
+                Content::Unavailable(unread) => ("result_unavailable", &unread.why),
                 Content::Kept(_) => return None,
             },
         };

@@ -85,7 +85,7 @@ prop_compose! {
 fn content() -> impl Strategy<Value = Content> {
     prop_oneof![
         body().prop_map(Content::Kept),
-        text().prop_map(Content::Unavailable)
+        text().prop_map(|why| Content::Unavailable(why.into()))
     ]
 }
 
@@ -101,6 +101,7 @@ prop_compose! {
             kind: FailureKind::ALL[kind],
             status,
             body,
+            sealed: None,
             retry_after: retry_after.map(Duration::from_millis),
             why,
         }
@@ -369,13 +370,14 @@ fn the_bytes_of_each_value_are_pinned() {
         kind: FailureKind::ALL[0],
         status: Some(429),
         body: Some(Bytes::from("{}")),
+        sealed: None,
         retry_after: Some(Duration::from_secs(2)),
         why: "later".to_owned(),
     };
     let states = [
         State::Running,
         State::Succeeded(Content::Kept(Bytes::from("{}"))),
-        State::Succeeded(Content::Unavailable("too large".to_owned())),
+        State::Succeeded(Content::Unavailable("too large".into())),
         State::Failed(failure),
         State::Unknown("timed out".to_owned()),
         State::Compensating(kept()),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::Secrets;
 use super::cipher::{Binding, Keys};
 use super::verbs::layer::*;
-use crate::core::record::{Content, State};
+use crate::core::record::{Content, State, Unread};
 
 /// A layer that encrypts on the way to the store and decrypts on the way back.
 pub struct Encrypted {
@@ -74,6 +74,7 @@ impl<'a> Seal<'a> for &'a Change {
         let call_id = change.record.intent.call_id;
         let args = keys.seal(Binding::args(call_id), &change.record.intent.args)?;
         Arc::make_mut(&mut change.record.intent).args = args;
+        put_back(&mut change.record.state);
         if let Some(json) = change.record.state.kept_mut() {
             *json = keys.seal(Binding::result(call_id), json)?;
         }
@@ -82,6 +83,18 @@ impl<'a> Seal<'a> for &'a Change {
 
     fn lent(sealed: &'a Change) -> Self {
         sealed
+    }
+}
+
+/// Puts an answer that no key has decrypted where the store keeps answers.
+fn put_back(state: &mut State) {
+    if let State::Failed(failure) = state {
+        failure.body = failure.body.take().or(failure.sealed.take());
+    } else if let Some(content) = state.content_mut()
+        && let Content::Unavailable(unread) = content
+        && let Some(sealed) = unread.sealed.take()
+    {
+        *content = Content::Kept(sealed);
     }
 }
 
@@ -171,7 +184,8 @@ open_the_record_of!(Holder, Due, Listed, History);
 impl Open for Record {
     /// Decrypts a record. Never fails: a text that no key decrypts must not hide the call.
     ///
-    /// Such arguments stay encrypted, so that they are not sent. Such a result becomes `Content::Unavailable`.
+    /// Such arguments stay encrypted, so that they are not sent. Such an answer of the tool counts as unavailable, and the
+    /// next write puts it back as it is.
     fn opened(mut self, keys: &Keys) -> Result<Self> {
         let call_id = self.intent.call_id;
         if let Ok(args) = keys.open(Binding::args(call_id), &self.intent.args) {
@@ -183,12 +197,19 @@ impl Open for Record {
         {
             *content = match keys.open(place, json) {
                 Ok(json) => Content::Kept(json),
-                Err(error) => Content::Unavailable(error.to_string()),
+                Err(error) => Content::Unavailable(Unread {
+                    why: error.to_string(),
+                    sealed: Some(json.clone()),
+                }),
             };
         }
-        if let State::Failed(failure) = &mut self.state {
-            let body = failure.body.take();
-            failure.body = body.and_then(|json| keys.open(place, &json).ok());
+        if let State::Failed(failure) = &mut self.state
+            && let Some(json) = failure.body.take()
+        {
+            match keys.open(place, &json) {
+                Ok(json) => failure.body = Some(json),
+                Err(_) => failure.sealed = Some(json),
+            }
         }
         Ok(self)
     }

@@ -4,10 +4,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::*;
-use crate::core::call::{Arrival, Event, next, tests::intent};
+use crate::core::call::tests::{self as calls, intent};
+use crate::core::call::{Arrival, Event, next};
 use crate::core::key::{Lookup, Source};
 use crate::core::outcome::Evidence;
-use crate::core::record::{AttemptId, InstanceId, Intent};
+use crate::core::record::{AttemptId, Failure, FailureKind, InstanceId, Intent};
 use crate::core::session::Brought;
 use crate::core::tool::{OnUnknown, Tool};
 use crate::store::Calls as _;
@@ -45,6 +46,49 @@ async fn unknown(store: &impl Store, tool: &Tool, key: &str) -> Record {
     let ended = Event::ended(&running, Evidence::NoAnswer { why });
     let ended = change(Some(&running), &ended);
     match store.replace(&ended, &running).await {
+        Ok(Replaced::Done(record)) => record,
+        other => panic!("not replaced: {other:?}"),
+    }
+}
+
+/// A gateway that lacks the key still writes about the call. What it cannot read is there when the key is back.
+#[tokio::test]
+async fn an_answer_that_no_key_decrypts_outlives_the_next_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, fatal) = (folder.path().join("oncegate.db"), CancellationToken::new());
+    let plain = Arc::new(Sqlite::open(&path, ME, &fatal).expect("a store"));
+    let store_with = |key| Encrypted::new(plain.clone(), Keys::new(&[[key; 32]]).expect("a key"));
+    let (with_key, without) = (store_with(1), store_with(2));
+    let failure = Failure {
+        body: Some("{\"why\":\"sold out\"}".into()),
+        ..Failure::new(FailureKind::Rejected, "the tool answered 422")
+    };
+    for state in [
+        State::Succeeded(Content::Kept("{\"id\":7}".into())),
+        State::Failed(failure),
+    ] {
+        let unknown = unknown(&with_key, &Tool::new("t"), state.as_str()).await;
+        let wrote = write(&with_key, &unknown, state.clone()).await;
+        let call_id = unknown.intent.call_id;
+        let read = without.load(call_id).await.expect("an answer");
+        let unread = read.expect("a call");
+        assert_eq!(unread.state.kept(), None);
+        let length = wrote.state.answer_bytes();
+        assert!(unread.state.answer_bytes() > length, "it takes memory");
+        write(&without, &unread, unread.state.clone()).await;
+        let read = with_key.load(call_id).await.expect("an answer");
+        assert_eq!(read.expect("a call").state, state);
+    }
+}
+
+/// Writes a further version of a call, with this state.
+async fn write(store: &Encrypted, record: &Record, state: State) -> Record {
+    let change = calls::claim_of(Record {
+        state,
+        version: record.version + 1,
+        ..record.clone()
+    });
+    match store.replace(&change, record).await {
         Ok(Replaced::Done(record)) => record,
         other => panic!("not replaced: {other:?}"),
     }

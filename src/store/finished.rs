@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -101,7 +100,7 @@ pub(super) fn size(record: &Record) -> usize {
         &intent.client_ids,
     ];
     let texts: usize = texts.iter().map(|text| text.len()).sum();
-    let result = record.state.kept().map_or(0, Bytes::len);
+    let result = record.state.answer_bytes();
     let names = intent.names.len() * size_of::<Lookup>() + record.aliases.len() * ALIAS;
     result + texts + names + PACKED + FIXED
 }

@@ -1,5 +1,6 @@
 //! Memory never shows an older state of a call than the store has.
 
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::*;

@@ -12,7 +12,7 @@ use super::prepared::Patience;
 use super::shared_run::Progress;
 use crate::core::mcp::round;
 use crate::core::recipe::identity::Name;
-use crate::core::record::{Content, FailureKind, Record, State};
+use crate::core::record::{Content, FailureKind, Record, State, Unread};
 use crate::core::time::elapsed_ms;
 use crate::core::unknown;
 use crate::gateway::error::ErrorKind;
@@ -164,10 +164,14 @@ pub(super) fn answer_from(
             replayed_age_ms: replayed.then(|| elapsed_ms(record.intent.created_at, now)),
             is_similar: false,
         })),
-        (State::Compensated(_), Some(Content::Unavailable(why))) => Err(ErrorKind::WrongState(
-            format!("what the call did has been undone, and its result is not kept: {why}"),
-        )),
-        (_, Some(Content::Unavailable(why))) => Err(ErrorKind::ResultUnavailable(why.clone())),
+        (State::Compensated(_), Some(Content::Unavailable(Unread { why, .. }))) => {
+            Err(ErrorKind::WrongState(format!(
+                "what the call did has been undone, and its result is not kept: {why}"
+            )))
+        }
+        (_, Some(Content::Unavailable(unread))) => {
+            Err(ErrorKind::ResultUnavailable(unread.why.clone()))
+        }
         (State::Failed(failure), _) => Err(match failure.kind {
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
             FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),

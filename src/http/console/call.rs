@@ -18,7 +18,7 @@ use super::words::{
 use crate::core::key::Source;
 use crate::core::ledger::{Duplicates, History};
 use crate::core::many::Mark;
-use crate::core::record::{CallId, Content, Entry, Failure, Record, State};
+use crate::core::record::{CallId, Content, Entry, Failure, Record, State, Unread};
 use crate::gateway::{ErrorKind, Replay};
 
 /// The most calls that a page shows of one session, trace or saga.
@@ -60,7 +60,7 @@ pub(super) fn known(record: &Record) -> String {
         State::Succeeded(Content::Kept(_)) => {
             "It was executed. Every duplicate gets its result.".into()
         }
-        State::Succeeded(Content::Unavailable(why)) => {
+        State::Succeeded(Content::Unavailable(Unread { why, .. })) => {
             format!("It was executed, but its result is not there: {why}")
         }
         State::Failed(failure) => format!(

@@ -15,6 +15,7 @@ fn failure(kind: FailureKind) -> Failure {
         kind,
         status: Some(422),
         body: None,
+        sealed: None,
         retry_after: None,
         why: "it says no".into(),
     }

@@ -76,6 +76,7 @@ impl<'a> StoredState<'a> {
                 kind: decoded(&FailureKind::ALL, kind)?,
                 status,
                 body: if has_body { Some(result?) } else { None },
+                sealed: None,
                 retry_after: retry_after_ms.map(Duration::from_millis),
                 why: why.read(),
             }),
@@ -91,14 +92,14 @@ impl<'a> StoredContent<'a> {
     pub(super) fn of(content: &'a Content) -> Self {
         match content {
             Content::Kept(_) => Self::Kept,
-            Content::Unavailable(why) => Self::Unavailable(Text::of(why)),
+            Content::Unavailable(unread) => Self::Unavailable(Text::of(&unread.why)),
         }
     }
 
     pub(super) fn read(self, result: Option<Bytes>) -> Option<Content> {
         match self {
             Self::Kept => result.map(Content::Kept),
-            Self::Unavailable(why) => Some(Content::Unavailable(why.read())),
+            Self::Unavailable(why) => Some(Content::Unavailable(why.read().into())),
         }
     }
 }
