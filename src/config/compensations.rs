@@ -42,7 +42,7 @@ pub(super) fn probe_mistakes(tool: &Tool, by: &Tool, template: &Template) -> Vec
         &["call", "call_id"],
         &["args"],
     ];
-    let taken = pointers(&template.args);
+    let taken = template.pointers();
     let is_below = |place: &[&str]| {
         let place = Pointer::to(place);
         taken.iter().any(|pointer| place.holds(pointer))
@@ -75,7 +75,7 @@ fn lacks_session(tool: &Tool, by: &Tool) -> Option<String> {
 
 fn lacks_result(template: &Template) -> Option<String> {
     let result = Pointer::to(&["result"]);
-    let mut taken = pointers(&template.args).into_iter();
+    let mut taken = template.pointers().into_iter();
     let from_result = taken.find(|pointer| result.holds(pointer))?;
     template.undoes_unknown.then(|| {
         format!(
@@ -92,7 +92,7 @@ fn lacks_what_is_not_kept(tool: &Tool, template: &Template) -> Option<String> {
     let secrets = tool.redact.args.iter();
     let secrets: Vec<Pointer> = secrets.map(|secret| args.followed_by(secret)).collect();
     let is_masked = |pointer: &&Pointer| secrets.iter().any(|secret| secret.overlaps(pointer));
-    let taken = pointers(&template.args).into_iter().find(is_masked)?;
+    let taken = template.pointers().into_iter().find(is_masked)?;
     Some(format!(
         "what stands at {} is not kept: see redact.args of this tool",
         taken.as_str()
@@ -129,21 +129,4 @@ fn missing_in(schema: &Value, members: &[(String, Part)], path: &str) -> Option<
             Part::Taken(_) | Part::Given(_) | Part::Items(_) => None,
         })
     })
-}
-
-/// All pointers of a template into the stored call.
-fn pointers(members: &[(String, Part)]) -> Vec<&Pointer> {
-    members
-        .iter()
-        .flat_map(|(_, part)| pointers_in(part))
-        .collect()
-}
-
-fn pointers_in(part: &Part) -> Vec<&Pointer> {
-    match part {
-        Part::Taken(pointer) => vec![pointer],
-        Part::Given(_) => Vec::new(),
-        Part::Members(members) => pointers(members),
-        Part::Items(items) => items.iter().flat_map(pointers_in).collect(),
-    }
 }

@@ -67,12 +67,16 @@ pub(super) fn reconciliation(
             found.push(at);
         }
     }
+    let retention = signed(section.get_or("retention", Duration::from_hours(30 * 24)));
+    // No run looks further back than any tool keeps calls.
+    let calls_kept = tools.iter().map(|at| signed(at.tool.retention)).min();
     let read = Reconciliation {
         name: name.to_owned(),
         every: section.get("every"),
         lag: signed(section.get_or("lag", Duration::from_mins(1))),
         window: signed(section.get_or("window", Duration::from_hours(1))),
-        retention: signed(section.get_or("retention", Duration::from_hours(30 * 24))),
+        retention,
+        anomaly_retention: retention.max(calls_kept.unwrap_or_default()),
         max_items: section.count_or("max_items", 100_000),
         max_anomalies: section.count_or("max_anomalies", 1_000),
         on: actions(section.defaulted("on")),
@@ -153,6 +157,16 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &
             section.check(source.rules.id.is_some(), "on", &why);
             let why = format!("it is not said of which tool the effects of {name} are: add tool");
             section.check(source.tool.is_some(), "on", &why);
+        }
+        for at in tools {
+            let name = &at.tool.name;
+            let why = format!(
+                "the compensation of {name} takes nothing below /result, so it would undo the call instead of the surplus effect"
+            );
+            let compensation::Policy::By(template) = &at.tool.compensation else {
+                continue;
+            };
+            section.check(template.takes_result(), "on", &why);
         }
     }
 }

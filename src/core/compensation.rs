@@ -67,6 +67,15 @@ impl Part {
         })
     }
 
+    fn pointers(&self) -> Vec<&Pointer> {
+        match self {
+            Self::Taken(pointer) => vec![pointer],
+            Self::Given(_) => Vec::new(),
+            Self::Members(members) => pointers(members),
+            Self::Items(items) => items.iter().flat_map(Self::pointers).collect(),
+        }
+    }
+
     fn make(&self, from: &Value) -> Result<Value, String> {
         Ok(match self {
             Self::Given(value) => value.clone(),
@@ -107,7 +116,25 @@ fn make_members(members: &[(String, Part)], from: &Value) -> Result<Map<String, 
         .collect()
 }
 
+fn pointers(members: &[(String, Part)]) -> Vec<&Pointer> {
+    members
+        .iter()
+        .flat_map(|(_, part)| part.pointers())
+        .collect()
+}
+
 impl Template {
+    /// The pointers in the arguments.
+    pub fn pointers(&self) -> Vec<&Pointer> {
+        pointers(&self.args)
+    }
+
+    /// Whether an argument comes from the result of the call that is undone.
+    pub fn takes_result(&self) -> bool {
+        let result = Pointer::to(&["result"]);
+        self.pointers().iter().any(|pointer| result.holds(pointer))
+    }
+
     /// The arguments of the compensation, as one JSON object.
     ///
     /// # Errors

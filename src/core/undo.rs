@@ -25,11 +25,21 @@ impl Template {
         self.args_from(record, result.as_ref())
     }
 
-    /// The arguments of a call's compensation, from this result instead of the stored one.
+    /// The arguments that undo a surplus effect of a call: from the source's item instead of the call's result.
     ///
     /// # Errors
-    /// As [`args`](Self::args).
-    pub fn args_from(&self, record: &Record, result: Option<&Value>) -> Result<Value, String> {
+    /// As [`args`](Self::args); or these arguments undo the call itself, whose effect has to stay.
+    pub fn args_of_surplus(&self, record: &Record, effect: &Value) -> Result<Value, String> {
+        let args = self.args_from(record, Some(effect))?;
+        if self.args(record).as_ref() == Ok(&args) {
+            let why =
+                "its compensation takes nothing from this effect, and would undo the call itself";
+            return Err(why.to_owned());
+        }
+        Ok(args)
+    }
+
+    fn args_from(&self, record: &Record, result: Option<&Value>) -> Result<Value, String> {
         let mut from = Map::new();
         from.insert("call".into(), about(record));
         if let Some(args) = read(&record.intent.args) {
@@ -215,6 +225,23 @@ mod tests {
         let effect = json!({ "id": 9 });
         assert_eq!(template.args_of_effect(&effect), Ok(json!({ "order": 9 })));
         assert!(template.args_of_effect(&json!({})).is_err());
+    }
+
+    #[test]
+    fn a_surplus_effect_is_undone_by_arguments_that_do_not_undo_the_call() {
+        let call = succeeded("{\"id\":7}");
+        let undo = |args: Value, effect: Value| {
+            let template = template(args).expect("a template");
+            template.args_of_surplus(&call, &effect)
+        };
+        let by_effect = || json!({ "order": "/result/id" });
+        assert_eq!(
+            undo(by_effect(), json!({ "id": 9 })),
+            Ok(json!({ "order": 9 }))
+        );
+        assert!(undo(by_effect(), json!({ "id": 7 })).is_err());
+        let by_call = json!({ "order": "/call/tool_key" });
+        assert!(undo(by_call, json!({ "id": 9 })).is_err());
     }
 
     #[test]

@@ -98,6 +98,38 @@ async fn an_ignored_anomaly_stays_ignored_and_may_still_be_undone(stores: &Store
     assert_eq!(books.undone()[&effect], 1);
 }
 
+/// While a run can find the effect again, the gateway knows that a person has ignored it.
+#[tokio::test]
+async fn an_ignored_anomaly_is_kept_as_long_as_the_calls() {
+    let books = Books::open().await;
+    let config = config(&books, "retention = \"1h\"", "");
+    let gateway = Stores::Sqlite.gateway_of_old(&config).await;
+    books.make_beside(Some("beside"));
+    let found = only(&report(&gateway).await);
+    let ignored = ask(&gateway, &found["id"], "ignore", "sold by hand").await;
+    assert_eq!(ignored.expect_ok().at("/state"), "ignored");
+    let file = rusqlite::Connection::open(gateway.database()).expect("a store");
+    let sql = "SELECT (retain_until - created_at) / 3600000000 FROM documents WHERE kind = ?1";
+    let kept = |kind: &str| file.query_row(sql, [kind], |row| row.get::<_, i64>(0));
+    assert_eq!(kept("anomaly"), Ok(30 * 24));
+    assert_eq!(kept("report"), Ok(1));
+}
+
+/// The arguments that undo a call do not undo its second effect: the customer's order stays.
+#[tokio::test]
+async fn a_second_effect_is_not_undone_by_what_undoes_the_call() {
+    let books = Books::open().await;
+    let by_call = config(&books, "", "").replace("\"/result/id\"", "\"/call/tool_key\"");
+    let gateway = Stores::Sqlite.gateway_of_old(&by_call).await;
+    gateway.plan(1, "duplicate").await.expect_ok();
+    let found = only(&report(&gateway).await);
+    assert_eq!(found["kind"], "duplicate");
+    let asked = ask(&gateway, &found["id"], "compensate", "ticket 4711").await;
+    let error = asked.expect_ok().at("/error").to_string();
+    assert!(error.contains("would undo the call itself"), "{error}");
+    assert!(books.undone().is_empty());
+}
+
 async fn a_contrary_act_is_refused_with_the_state_and_the_same_act_is_answered_as_before(
     stores: &Stores,
 ) {

@@ -99,7 +99,7 @@ impl Reconciler {
             let is_lost = self.anomalies.is_lost(&case).await.map_err(unavailable)?;
             let acted = acted.clone();
             let event = Event::Asked { acted, is_lost };
-            let document = match anomaly::next(&case, &event, of.retention, now) {
+            let document = match anomaly::next(&case, &event, of.anomaly_retention, now) {
                 Ok(case) => case.to_document(),
                 Err(Illegal::Kept | Illegal::NotDue) => return Ok(case.listed_now(false)),
                 Err(Illegal::Contrary(why)) => return Err(ErrorKind::WrongState(why).alone()),

@@ -72,7 +72,7 @@ impl AnomalyWorker {
             by_person,
             is_lost: self.is_lost(&before).await?,
         };
-        if let Ok(again) = anomaly::next(&before, &event, of.retention, self.base.now()) {
+        if let Ok(again) = anomaly::next(&before, &event, of.anomaly_retention, self.base.now()) {
             // This fails if another gateway was faster, which then works on it.
             drop(self.base.store.put_document(&again.to_document()).await?);
         }
@@ -175,7 +175,7 @@ impl AnomalyWorker {
             until: self.base.busy_until(now, self.time_for(of, &case)),
             undoing,
         };
-        let Ok(case) = anomaly::next(&case, &taken, of.retention, now) else {
+        let Ok(case) = anomaly::next(&case, &taken, of.anomaly_retention, now) else {
             return;
         };
         // The gateway that writes this does the work.
@@ -191,7 +191,7 @@ impl AnomalyWorker {
             end,
             jitter: jitter(),
         };
-        let Ok(case) = anomaly::next(&case, &ended, of.retention, self.base.now()) else {
+        let Ok(case) = anomaly::next(&case, &ended, of.anomaly_retention, self.base.now()) else {
             return;
         };
         if let Some(why) = why {

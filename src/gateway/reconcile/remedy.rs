@@ -122,7 +122,7 @@ impl AnomalyWorker {
         let effect = case.effect.as_ref();
         let effect = effect.ok_or_else(|| Blocked::for_good("what to undo is not kept"))?;
         let args = match &call {
-            Some(record) => template.args_from(record, Some(effect)),
+            Some(record) => template.args_of_surplus(record, effect),
             None => template.args_of_effect(effect),
         };
         let tool = of.source(&listed.source).and_then(|at| at.tool.as_deref());

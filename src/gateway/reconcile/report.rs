@@ -25,20 +25,6 @@ const SOME: usize = 20;
 /// The actor of a scheduled run.
 pub(super) const SCHEDULE: &str = "schedule";
 
-words! {
-    /// The state of a run.
-    #[derive(Default, Serialize, Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    pub enum RunState {
-        /// The run is under way, or its gateway has ended in the middle.
-        #[default]
-        Running = "running",
-        Done = "done",
-        /// Sources and ledger could not be compared as a whole, so nothing was done about anomalies.
-        Failed = "failed",
-    }
-}
-
 /// The findings of one run. Times are microseconds since 1970 in UTC.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
@@ -64,6 +50,20 @@ pub struct Report {
     pub new: BTreeMap<String, u64>,
     #[serde(deserialize_with = "readable")]
     pub anomalies: Vec<Listed>,
+}
+
+words! {
+    /// The state of a run.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum RunState {
+        /// The run is under way, or its gateway has ended in the middle.
+        #[default]
+        Running = "running",
+        Done = "done",
+        /// Sources and ledger could not be compared as a whole, so nothing was done about anomalies.
+        Failed = "failed",
+    }
 }
 
 /// The anomalies of a report that this version can read.
@@ -163,7 +163,7 @@ impl Reconciler {
                 wanted: of.on.get(&anomaly.kind).copied(),
                 result: at.and_then(|at| at.result.clone()),
                 showing: of.showing(at, tools.iter().map(|at| &at.tool)),
-                retention: of.retention,
+                retention: of.anomaly_retention,
             };
             Case::new(&of.name, &report.run, anomaly, &terms, now)
         };

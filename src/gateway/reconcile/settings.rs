@@ -26,6 +26,10 @@ pub struct Reconciliation {
     pub window: SignedDuration,
     /// How long reports are kept.
     pub retention: SignedDuration,
+    /// How long an anomaly is worked on, and then kept.
+    ///
+    /// At least as long as the calls: while a run can find the anomaly again, what was decided about it is known.
+    pub anomaly_retention: SignedDuration,
     /// Most items of one source in one run.
     pub max_items: usize,
     /// Most anomalies of one run.
