@@ -93,8 +93,8 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
 
 /// The finding in the answer to a search.
 ///
-/// An object, a list or a text is the effect. Only a list without it, or null in an answer that names no
-/// error, shows that no effect exists.
+/// An object, a list or a text is the effect. Only a list without it, or null, shows that no effect exists; in an
+/// answer that names an error it shows nothing.
 fn found_in(body: &Body, found: &Pointer) -> Finding {
     let unclear = |why: &str| Finding::Unclear(format!("it answered with {why}"));
     let answer = match body {
@@ -104,16 +104,14 @@ fn found_in(body: &Body, found: &Pointer) -> Finding {
     let Some(answer) = answer else {
         return unclear("no whole JSON");
     };
-    let names_error = ["error", "errors"]
-        .iter()
-        .any(|name| !matches!(answer.get(name), None | Some(Value::Null)));
     let (around, _) = found.as_str().rsplit_once('/').unwrap_or_default();
     match (answer.pointer(found.as_str()), answer.pointer(around)) {
-        (Some(Value::Array(items)), _) if items.is_empty() => Finding::NotFound,
-        (Some(Value::Null), _) if !names_error => Finding::NotFound,
-        (None, Some(Value::Array(_))) => Finding::NotFound,
         (Some(item), _) if is_something(item) => {
             Finding::Found(Content::Kept(item.to_string().into()))
+        }
+        _ if evidence::names_error(&answer) => unclear("an error beside no effect"),
+        (Some(Value::Array(_) | Value::Null), _) | (None, Some(Value::Array(_))) => {
+            Finding::NotFound
         }
         _ => unclear("neither an effect nor an empty list at the place to look at"),
     }
@@ -142,7 +140,7 @@ pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
         Outcome::Executed(Content::Kept(json)) => match evidence::has(&json, found.as_str()) {
             Some(true) => Finding::Found(Content::Kept(json)),
             Some(false) => Finding::NotFound,
-            None => Finding::Unclear("it answered with no JSON to look into".into()),
+            None => Finding::Unclear("it answered with an error, or no JSON to look into".into()),
         },
         _ => Finding::Unclear(why),
     }
@@ -246,10 +244,16 @@ pub fn may_be_asked(tool: &Tool) -> bool {
     tool.unknown != OnUnknown::Elsewhere && (tool.probe.is_some() || tool.asks.is_some())
 }
 
+/// Whether the answer to a probe is a list or a result in which the effect is looked for.
+fn is_searched(tool: &Tool) -> bool {
+    tool.probe_found.is_some() || tool.asks.is_some()
+}
+
 /// Whether "not found" at this time proves that the call was not executed.
 ///
 /// It does once the request cannot arrive any more: when its lease is over at a tool that deduplicates,
-/// or after the time that the operator has declared.
+/// or after the time that the operator has declared. A search may show an effect only after a while, so it
+/// needs that time.
 pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
     // A tool that is asked too late may have forgotten the key.
     let check = record.check.unwrap_or_else(|| unchecked(record));
@@ -258,7 +262,7 @@ pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> b
     }
     let over = |wait| after(record.attempt.lease_until, wait) <= asked_at;
     match tool.unknown {
-        _ if tool.dedup == Dedup::Key => over(Duration::ZERO),
+        _ if tool.dedup == Dedup::Key && !is_searched(tool) => over(Duration::ZERO),
         OnUnknown::Probe {
             negative_final_after,
         } => negative_final_after.is_some_and(over),

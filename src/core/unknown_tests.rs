@@ -70,6 +70,13 @@ fn a_probe_is_believed_only_if_it_tells_of_the_call() {
         ("[]", "not found"),
         (r#"{"charge":null}"#, "not found"),
         (r#"{"charge":null,"errors":[{}]}"#, "unclear"),
+        (
+            r#"{"charge":[],"errors":[{"message":"a shard timed out"}]}"#,
+            "unclear",
+        ),
+        (r#"{"charge":[],"error":"a shard timed out"}"#, "unclear"),
+        (r#"{"charge":[],"errors":[],"error":null}"#, "not found"),
+        (r#"{"charge":["ch_1"],"errors":[{}]}"#, "found"),
         (r#"{"charge":0}"#, "unclear"),
         (r#"{"charge":false}"#, "unclear"),
         (r#"{"charge":""}"#, "unclear"),
@@ -188,6 +195,39 @@ fn a_list_that_is_not_empty_is_the_effect() {
     ] {
         let read = read_probe(&search, 200, &Body::Whole(body.into()));
         assert_eq!(read, finding, "{body}");
+    }
+}
+
+#[test]
+fn a_search_that_finds_nothing_proves_nothing_without_a_declared_time() {
+    use crate::core::call::tests::{at, succeeded};
+    let mut record = succeeded("{}");
+    record.attempt.lease_until = at(40);
+    let asked_by_key = Tool {
+        dedup: Dedup::Key,
+        unknown: OnUnknown::Probe {
+            negative_final_after: None,
+        },
+        ..tool("t")
+    };
+    let search = Tool {
+        probe_found: Some("/data".parse().expect("a pointer")),
+        ..asked_by_key.clone()
+    };
+    let declared = Tool {
+        unknown: OnUnknown::Probe {
+            negative_final_after: Some(Duration::from_secs(60)),
+        },
+        ..search.clone()
+    };
+    for (tool, from) in [
+        (&asked_by_key, Some(40)),
+        (&search, None),
+        (&declared, Some(100)),
+    ] {
+        let mut seconds = 0..200;
+        let first = seconds.find(|second| is_negative_final(tool, &record, at(*second)));
+        assert_eq!(first, from);
     }
 }
 

@@ -91,7 +91,7 @@ pub fn is_tool_result(result: &[u8]) -> bool {
     })
 }
 
-/// Whether a result has a value at a pointer; `None`: a part of the result cannot be read.
+/// Whether a result has a value at a pointer; `None`: it cannot be read, or names an error instead.
 ///
 /// It looks in the structured content or, without that, in the texts that are JSON. Null, false
 /// and empty values count as no value.
@@ -102,28 +102,45 @@ pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
         return None;
     }
     let has = |content: &Value| match content.pointer(pointer) {
-        None | Some(Value::Null | Value::Bool(false)) => false,
-        Some(Value::String(text)) => !text.is_empty(),
-        Some(Value::Array(items)) => !items.is_empty(),
-        Some(Value::Object(members)) => !members.is_empty(),
-        Some(Value::Bool(true) | Value::Number(_)) => true,
+        Some(value) if !is_empty(value) => Some(true),
+        _ if names_error(content) => None,
+        _ => Some(false),
     };
     let structured = &result["structuredContent"];
     if !structured.is_null() {
-        return Some(has(structured));
+        return has(structured);
     }
     let blocks = result.get("content")?.as_array()?;
     let content = |block: &Value| {
         let text = block["text"].as_str().filter(|_| block["type"] == "text")?;
         let content: Value = serde_json::from_str(text).ok()?;
-        (content.is_object() || content.is_array()).then_some(content)
+        let is_searchable = content.is_object() || content.is_array();
+        is_searchable.then(|| has(&content))?
     };
-    let all: Vec<Option<Value>> = blocks.iter().map(content).collect();
-    if all.iter().flatten().any(has) {
+    let all: Vec<Option<bool>> = blocks.iter().map(content).collect();
+    if all.contains(&Some(true)) {
         return Some(true);
     }
     // A block that cannot be read may hold the value.
-    (!all.is_empty() && all.iter().all(Option::is_some)).then_some(false)
+    (!all.is_empty() && !all.contains(&None)).then_some(false)
+}
+
+/// Whether an answer that came as a success says all the same that something failed.
+pub fn names_error(answer: &Value) -> bool {
+    let named = ["error", "errors"].map(|name| answer.get(name));
+    named.into_iter().flatten().any(|error| !is_empty(error))
+}
+
+/// Null, false, and empty texts, lists and objects.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is_true) => !is_true,
+        Value::Number(_) => false,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+    }
 }
 
 /// The answer to a question that executes nothing.

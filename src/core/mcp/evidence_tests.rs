@@ -367,6 +367,9 @@ fn a_value_is_found_in_structured_content_or_in_a_json_text() {
     ] {
         assert_eq!(has(found.clone()), Some(true), "{found}");
     }
+    let beside = json!({ "order": { "id": 7 }, "errors": ["a part is missing"] });
+    let beside = json!({ "content": [], "structuredContent": beside });
+    assert_eq!(has(beside), Some(true));
     for id in [json!(null), json!(false), json!(""), json!([]), json!({})] {
         let said = json!({ "content": [], "structuredContent": { "order": { "id": id } } });
         assert_eq!(has(said.clone()), Some(false), "{said}");
@@ -383,6 +386,9 @@ fn a_value_is_found_in_structured_content_or_in_a_json_text() {
         json!({ "content": [text("{}"), { "type": "image", "data": "", "mimeType": "image/png" }] }),
         json!({ "content": [] }),
         json!({ "content": [], "structuredContent": null }),
+        json!({ "content": [], "structuredContent": { "error": "a shard timed out" } }),
+        json!({ "content": [], "structuredContent": { "order": {}, "errors": [1] } }),
+        json!({ "content": [text("{}"), text("{\"error\":true}")] }),
         json!({ "content": [], "structuredContent": order, "resultType": "task" }),
         json!({}),
     ] {
