@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::sagas::{MADE, SOON, executed, shop, words};
 use crate::support::stores::{Stores, on_both_stores};
-use crate::support::{Act, Answer, Tool, client, until};
+use crate::support::{Act, Answer, Gateway, Tool, client, until};
 
 on_both_stores! {
     a_saga_that_cannot_be_undone_is_stuck_and_visible_until_a_person_retries_it,
@@ -115,6 +115,23 @@ async fn a_person_may_skip_a_stuck_call_or_say_that_it_is_undone_by_hand(stores:
         ["order", "pay", "order", "pay", "cancel", "cancel"],
         "no refund was sent"
     );
+}
+
+/// A damaged file lists a call that is not found by its id.
+#[tokio::test]
+async fn a_saga_with_a_call_that_is_listed_and_not_found_needs_a_person() {
+    let tool = Tool::start().await;
+    tool.always(MADE);
+    let gateway = Gateway::start(&shop(&tool, SOON)).await;
+    let made = gateway.in_saga("order", "G", "a").await.expect_ok();
+    let id: uuid::Uuid = made.id().parse().expect("an id");
+    let file = rusqlite::Connection::open(gateway.database()).expect("a store");
+    let sql = "DELETE FROM ids WHERE call_id = ?1";
+    assert_eq!(file.execute(sql, [id.into_bytes()]), Ok(1));
+    gateway.end_saga("G", "abort").await.expect_ok();
+    let saga = gateway.saga_that_is("G", "stuck").await;
+    assert_eq!(saga.at("/trouble/call_id"), made.at("/call_id"));
+    assert_eq!(executed(&tool), ["order"], "nothing is undone");
 }
 
 async fn an_unknown_call_is_waited_for_or_undone_as_its_tool_allows(stores: &Stores) {

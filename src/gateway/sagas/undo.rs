@@ -71,7 +71,11 @@ impl SagaWorker {
             let record = match self.base.store.load(record.intent.call_id).await {
                 Ok(Some(whole)) if whole.version == record.version => whole,
                 // Another writer was faster: list the calls again.
-                Ok(_) => return Some(saga),
+                Ok(Some(_)) => return Some(saga),
+                Ok(None) => {
+                    let why = Blocked::for_good("it is listed, and cannot be found by its id");
+                    return self.block(&saga, Some(record), why).await;
+                }
                 Err(_) => return None,
             };
             let done = if matches!(record.state, State::Compensating(_)) {
