@@ -193,6 +193,26 @@ async fn tools_are_asked_about_one_call_and_about_all_of_a_list(stores: &Stores)
     assert!(dry.contains("0 calls") && kept(&dry).is_empty(), "{dry}");
 }
 
+#[tokio::test]
+async fn a_form_takes_away_only_the_lock_that_it_shows() {
+    let tool = Tool::start().await;
+    tool.always(Act::ExecuteThenDrop);
+    let rules = format!("{SHORT}session = \"exclusive\"\n");
+    let gateway = Gateway::start(&with_tokens(&one_tool(&tool, &rules))).await;
+    let body = json!({ "args": {}, "idempotency_key": "k", "session_id": "S" });
+    let made = call(&gateway, "agents", &body).await;
+    made.expect_problem("outcome-unknown");
+    let ops = Browser::sign_in(&gateway, "ops").await;
+    let seen = ops.seen("/console/session?id=S&tenant=shop").await;
+    let unlock = "/console/session/unlock?id=S&tenant=shop";
+    let earlier = (seen.parse::<u64>().expect("a token") - 1).to_string();
+    for (shown, status) in [("", 409), (&earlier, 409), (&seen, 303)] {
+        let fields = [("reason", "it hangs"), ("seen", shown)];
+        let answer = ops.submit(unlock, &fields).await;
+        assert_eq!(answer.status, status, "{}", answer.text);
+    }
+}
+
 async fn all_stuck_sagas_of_a_list_are_tried_again_or_skipped(stores: &Stores) {
     let tool = Tool::start().await;
     tool.always(MADE);

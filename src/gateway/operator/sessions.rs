@@ -55,16 +55,16 @@ impl Sessions {
 
     /// Breaks a session's lock: the next call runs, whatever the holder still does.
     ///
-    /// Both the session and the holder get an event. `seen`: the call that had the lock when the person looked.
+    /// Both the session and the holder get an event. `seen`: the token of the lock that the person looked at.
     ///
     /// # Errors
-    /// The caller is no administrator, the lock is free, or another call has it.
+    /// The caller is no administrator, the lock is free, or another run has it.
     pub async fn unlock_session(
         self: &Arc<Self>,
         caller: &Caller,
         id: &SessionId,
         reason: &str,
-        seen: Option<CallId>,
+        seen: Option<u64>,
     ) -> Result<Lock, Error> {
         self.base.admit_person(caller).await?;
         let act = Act::on_session(caller, Deed::Unlock, id, reason);
@@ -73,12 +73,12 @@ impl Sessions {
         audit::kept_to_its_end(&self.base, act, unlocking).await
     }
 
-    async fn unlock(&self, act: &Act, id: &SessionId, seen: Option<CallId>) -> Result<Lock, Error> {
+    async fn unlock(&self, act: &Act, id: &SessionId, seen: Option<u64>) -> Result<Lock, Error> {
         let session = self.base.store.session(id).await.map_err(unavailable)?;
         let Some(lock) = session.lock else {
             return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
         };
-        if seen.is_some_and(|seen| seen != lock.call_id) {
+        if seen.is_some_and(|seen| seen != lock.token) {
             return Err(ErrorKind::JustChanged.alone());
         }
         let (call_id, reason) = (lock.call_id, &act.reason);

@@ -104,8 +104,9 @@ async fn do_on_session(form: &Form, act: &str) -> Result<(), Problem> {
         "freeze" => sessions.set_frozen(caller, &id, true, &reason).await?,
         "thaw" => sessions.set_frozen(caller, &id, false, &reason).await?,
         "unlock" => {
-            let seen = form.fields.get("seen").map(call::id_of).transpose()?;
-            let unlocking = sessions.unlock_session(caller, &id, &reason, seen);
+            // No lock has the token 0.
+            let seen = form.fields.text("seen").parse().unwrap_or(0);
+            let unlocking = sessions.unlock_session(caller, &id, &reason, Some(seen));
             unlocking.await?;
         }
         _ => return Err(problem::unknown_path().await),

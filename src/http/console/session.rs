@@ -131,7 +131,7 @@ fn acts(id: &SessionId, session: &Session, context: &Context) -> Markup {
             (context.act(
                 &to("unlock"), "Take the lock away",
                 "The next call in the line runs, whatever the one with the lock still does.",
-                &[Field::Reason, Field::Seen(&lock.call_id.to_string())],
+                &[Field::Reason, Field::Seen(&lock.token.to_string())],
             ))
         }
     }
