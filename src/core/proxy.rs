@@ -135,6 +135,14 @@ pub fn is_override(name: &str) -> bool {
     OVERRIDES.contains(&name.replace('_', "-").as_str())
 }
 
+/// Headers that name another path. Some servers obey them, so they are not passed on: no rule could hold.
+const OTHER_PATHS: [&str; 3] = ["x-original-uri", "x-original-url", "x-rewrite-url"];
+
+/// Whether a header names another path. `name` is in lower case.
+pub fn names_path(name: &str) -> bool {
+    OTHER_PATHS.contains(&name.replace('_', "-").as_str())
+}
+
 impl Policy {
     /// The treatment of a request with a key, and without.
     ///

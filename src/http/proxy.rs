@@ -14,8 +14,8 @@ use super::problem::Problem;
 use super::read::read_body;
 use super::{Http, MaxBody, auth, host};
 use crate::budget::Elsewhere;
-use crate::core::proxy::Message;
 use crate::core::proxy::reply::Reply;
+use crate::core::proxy::{Message, names_path};
 use crate::core::record::CallId;
 use crate::gateway::{Asked, Error, ErrorKind, RequestSpan, Stored, Through, as_header, passed};
 
@@ -81,7 +81,7 @@ async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<
 
 fn message(parts: &Parts, path: &str, body: Bytes) -> Message {
     let mut headers = passed(&parts.headers);
-    headers.retain(|(name, _)| name != OWN_TOKEN.as_str());
+    headers.retain(|(name, _)| name != OWN_TOKEN.as_str() && !names_path(name));
     Message {
         method: parts.method.as_str().to_owned(),
         path: path.to_owned(),

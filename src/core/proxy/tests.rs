@@ -50,6 +50,14 @@ fn reads_pass_and_what_may_write_is_a_call() {
 }
 
 #[test]
+fn headers_that_name_another_path_are_known() {
+    for name in ["x-original-url", "x_rewrite_url", "x-original-uri"] {
+        assert!(names_path(name), "{name}");
+    }
+    assert!(!names_path("x-original"));
+}
+
+#[test]
 fn a_request_that_names_another_method_is_no_read() {
     let named = |name: &str, method: &str| Message {
         method: "GET".into(),
