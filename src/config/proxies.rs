@@ -10,7 +10,7 @@ use crate::core::key::{self, Pointer};
 use crate::core::proxy::view::places;
 use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed};
 use crate::core::redact;
-use crate::core::tool::{Mode, OnUnknown, SessionPolicy, Tool};
+use crate::core::tool::{Dedup, Mode, OnUnknown, SessionPolicy, Tool};
 use crate::downstream::{Endpoint, is_http};
 use crate::gateway::ToolAt;
 
@@ -220,6 +220,11 @@ fn warn(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
     if all.contains(&Unkeyed::Derive) && tool.key.ignore.is_empty() {
         section.warn(format!(
             "{name}: keys are derived from all of a request; list in ignore what changes by itself, such as dates, nonces and signatures, or each repetition is a new call"
+        ));
+    }
+    if all.contains(&Unkeyed::Derive) && tool.dedup == Dedup::Key {
+        section.warn(format!(
+            "{name}: a derived key is new again after derived_window; if the API remembers it for longer, it answers the new request with the old result"
         ));
     }
     if tool.unknown == OnUnknown::Retry && tool.retry.attempts == 1 {

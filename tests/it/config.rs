@@ -409,6 +409,43 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
 }
 
 #[test]
+fn what_undoes_surplus_effects_takes_something_of_the_effect() {
+    let on = "tools = [\"t\"]\non = { duplicate = \"compensate\" }\n";
+    let rules = RECONCILED.replace("tools = [\"t\"]\n", on);
+    let with = |args: &str| {
+        let undone = format!("compensation = {{ tool = \"u\", args = {{ {args} }} }}\n");
+        let by = "[tools.u]\nurl = \"http://127.0.0.1:9/u\"\n";
+        let text = format!("{GOOD}{undone}{by}{rules}id = \"/id\"\ntool = \"t\"\n");
+        read(&text, &[])
+    };
+    assert!(with("id = \"/args/id\", of = [{ at = \"/result/id\" }]").is_ok());
+    for args in [
+        "id = \"/args/id\"",
+        "key = \"/call/tool_key\", why = \"result\"",
+        "",
+    ] {
+        let mistakes = with(args).expect_err(args);
+        check_said(&mistakes, "takes nothing below /result");
+    }
+}
+
+#[test]
+fn a_tool_that_remembers_keys_is_told_of_for_how_long_they_count() {
+    let told = |lines: &str| {
+        let read = read(&format!("{GOOD}dedup = \"key\"\n{lines}\n"), &[]);
+        let warnings = read.expect("good").warnings;
+        warnings
+            .iter()
+            .any(|warning| warning.contains("dedup_window"))
+    };
+    assert!(told(""));
+    assert!(!told("dedup_window = \"30d\""));
+    let schema = "{ type = \"object\", required = [\"order\"], properties = { order = { type = \"string\" } } }";
+    let by_order = format!("key = {{ fields = [\"/order\"] }}\ninput_schema = {schema}");
+    assert!(!told(&by_order));
+}
+
+#[test]
 fn the_ops_doors_need_a_place_and_a_digest() {
     let with = |lines: &str| read(&format!("[server]\n{lines}\n{GOOD}"), &[]);
     let digest = "ab".repeat(32);

@@ -112,6 +112,12 @@ pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Sectio
             "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
         ));
     }
+    let may_be_derived = tool.proxy.is_none() && tool.key.fields.is_empty();
+    if tool.dedup == Dedup::Key && may_be_derived && tool.dedup_window.is_none() {
+        section.warn_once(format!(
+            "{name}: a derived key is new again after its window, and a tool that remembers it for longer answers the new call with the old result; set dedup_window as long as the tool remembers keys"
+        ));
+    }
     let probe = tool.probe.as_ref();
     if probe.is_some_and(|target| !target.has_key()) {
         section.warn_once(format!(
