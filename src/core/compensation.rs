@@ -150,6 +150,35 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn arguments_are_searched_for_what_comes_from_the_result() {
+        let takes_result = |args: Value| {
+            let Value::Object(args) = args else {
+                panic!("no object: {args}");
+            };
+            let args = read_members(args).expect("arguments");
+            let template = Template {
+                tool: "undo".into(),
+                args,
+                undoes_unknown: false,
+            };
+            template.takes_result()
+        };
+        for args in [
+            json!({ "id": "/args/id", "of": "/result/id" }),
+            json!({ "of": { "all": [{ "of": "/result" }] } }),
+        ] {
+            assert!(takes_result(args.clone()), "{args}");
+        }
+        for args in [
+            json!({}),
+            json!({ "id": "/args/result", "of": "result" }),
+            json!({ "of": [{ "key": "/call/key" }] }),
+        ] {
+            assert!(!takes_result(args.clone()), "{args}");
+        }
+    }
+
+    #[test]
     fn a_pointer_begins_with_a_known_root() {
         for text in ["/resultx", "/", "/arg/x", "/result/~2"] {
             assert!(Part::read(json!(text)).is_err(), "{text:?}");

@@ -35,6 +35,29 @@ fn states() -> Vec<(State, Option<Content>, Option<&'static str>)> {
 }
 
 #[test]
+fn an_encrypted_answer_takes_as_many_bytes_as_it_has() {
+    for (state, _, kept) in states() {
+        assert_eq!(state.answer_bytes(), kept.map_or(0, str::len), "{state:?}");
+    }
+    let sealed = || Some("sealed".into());
+    let unread = Unread {
+        why: "no key decrypts it".into(),
+        sealed: sealed(),
+    };
+    let failure = Failure {
+        sealed: sealed(),
+        ..Failure::new(FailureKind::Rejected, "it is full")
+    };
+    for state in [
+        State::Stuck(Some(Content::Unavailable(unread))),
+        State::Failed(failure),
+    ] {
+        assert_eq!(state.answer_bytes(), 6);
+        assert_eq!(state.kept(), None);
+    }
+}
+
+#[test]
 fn the_result_and_the_kept_text_of_every_state_can_be_read_and_replaced() {
     for (mut state, content, kept) in states() {
         let before = state.clone();
