@@ -8,7 +8,7 @@ use super::reader::{Bytes, Section};
 use super::tools::{checks, outcomes, shared, unknown};
 use crate::core::key::{self, Pointer};
 use crate::core::proxy::view::places;
-use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed};
+use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed, names_path};
 use crate::core::redact;
 use crate::core::tool::{Dedup, Mode, OnUnknown, SessionPolicy, Tool};
 use crate::downstream::{Endpoint, is_http};
@@ -74,6 +74,9 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     let is_fit = !counted_headers.iter().any(is_credential);
     let why = "a credential is no part of what a request asks for";
     section.check(is_fit, "counted_headers", why);
+    let is_passed = !counted_headers.iter().any(|name| names_path(name));
+    let why = "a header that names another path is not passed on";
+    section.check(is_passed, "counted_headers", why);
     let passes = section.get_or("pass_authorization", false);
     let why = "without [[auth.tokens]] it would not be known who calls";
     section.check(!(passes && is_open), "pass_authorization", why);

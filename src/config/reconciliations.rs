@@ -149,6 +149,17 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &
         let is_probed = at.has_probe() || !compensates(Kind::Missing);
         section.check(is_probed, "on", &why);
     }
+    for at in tools {
+        let name = &at.tool.name;
+        let why = format!(
+            "the compensation of {name} takes nothing below /result, so it would undo the call instead of the surplus effect"
+        );
+        let names_effect = match &at.tool.compensation {
+            compensation::Policy::By(template) => template.takes_result(),
+            compensation::Policy::Undeclared | compensation::Policy::Needless => true,
+        };
+        section.check(names_effect || !compensates(Kind::Duplicate), "on", &why);
+    }
     check_adoption(read, section);
     if compensates(Kind::Orphan) || compensates(Kind::Duplicate) {
         for source in &read.sources {
@@ -157,16 +168,6 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &
             section.check(source.rules.id.is_some(), "on", &why);
             let why = format!("it is not said of which tool the effects of {name} are: add tool");
             section.check(source.tool.is_some(), "on", &why);
-        }
-        for at in tools {
-            let name = &at.tool.name;
-            let why = format!(
-                "the compensation of {name} takes nothing below /result, so it would undo the call instead of the surplus effect"
-            );
-            let compensation::Policy::By(template) = &at.tool.compensation else {
-                continue;
-            };
-            section.check(template.takes_result(), "on", &why);
         }
     }
 }

@@ -14,11 +14,9 @@ fn the_whole_grid() {
         remember_rejections: true,
         ..tool("t")
     };
-    let probe = OnUnknown::Probe {
-        negative_final_after: Some(Duration::from_secs(5)),
-    };
     let probes = Tool {
-        unknown: probe,
+        unknown: OnUnknown::Probe,
+        negative_final_after: Some(Duration::from_secs(5)),
         ..tool("t")
     };
     let retries = Tool {

@@ -48,9 +48,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
 
 /// The policies that a configuration allows.
 fn any_policy() -> impl Strategy<Value = (OnUnknown, Dedup)> {
-    let probe = OnUnknown::Probe {
-        negative_final_after: None,
-    };
+    let probe = OnUnknown::Probe;
     prop_oneof![
         Just((OnUnknown::Hold, Dedup::None)),
         Just((probe, Dedup::None)),

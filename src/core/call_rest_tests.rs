@@ -9,9 +9,8 @@ use crate::core::tool::{Dedup, OnUnknown, Recheck};
 pub(super) fn probing(negative_final_after: Option<u64>) -> Tool {
     let negative_final_after = negative_final_after.map(Duration::from_secs);
     Tool {
-        unknown: OnUnknown::Probe {
-            negative_final_after,
-        },
+        unknown: OnUnknown::Probe,
+        negative_final_after,
         ..tool("t")
     }
 }

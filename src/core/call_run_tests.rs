@@ -119,15 +119,11 @@ fn a_lock_is_free_once_the_outcome_is_known_or_else_at_the_end_of_the_lease() {
 #[test]
 fn not_found_proves_nothing_before_the_lease_and_the_operators_time_are_over() {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
-    let tool = |negative_final_after, dedup| {
-        let unknown = OnUnknown::Probe {
-            negative_final_after,
-        };
-        Tool {
-            unknown,
-            dedup,
-            ..tool("t")
-        }
+    let tool = |negative_final_after, dedup| Tool {
+        unknown: OnUnknown::Probe,
+        negative_final_after,
+        dedup,
+        ..tool("t")
     };
     for (tool, final_after) in [
         (tool(seconds(5), Dedup::None), Some(5)),

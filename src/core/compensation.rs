@@ -135,6 +135,12 @@ impl Template {
         self.pointers().iter().any(|pointer| result.holds(pointer))
     }
 
+    /// Whether an argument comes from the call itself, not from its result.
+    pub fn takes_of_call(&self) -> bool {
+        let result = Pointer::to(&["result"]);
+        !self.pointers().iter().all(|pointer| result.holds(pointer))
+    }
+
     /// The arguments of the compensation, as one JSON object.
     ///
     /// # Errors
@@ -150,31 +156,28 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn arguments_are_searched_for_what_comes_from_the_result() {
-        let takes_result = |args: Value| {
-            let Value::Object(args) = args else {
+    fn arguments_come_from_the_call_or_from_its_result() {
+        for (args, takes_result, takes_of_call) in [
+            (json!({}), false, false),
+            (json!({ "id": "/args/id", "of": "/result/id" }), true, true),
+            (
+                json!({ "of": { "all": [{ "of": "/result" }] } }),
+                true,
+                false,
+            ),
+            (json!({ "id": "/args/result", "of": "result" }), false, true),
+            (json!({ "of": [{ "key": "/call/key" }] }), false, true),
+        ] {
+            let Value::Object(members) = &args else {
                 panic!("no object: {args}");
             };
-            let args = read_members(args).expect("arguments");
             let template = Template {
                 tool: "undo".into(),
-                args,
+                args: read_members(members.clone()).expect("arguments"),
                 undoes_unknown: false,
             };
-            template.takes_result()
-        };
-        for args in [
-            json!({ "id": "/args/id", "of": "/result/id" }),
-            json!({ "of": { "all": [{ "of": "/result" }] } }),
-        ] {
-            assert!(takes_result(args.clone()), "{args}");
-        }
-        for args in [
-            json!({}),
-            json!({ "id": "/args/result", "of": "result" }),
-            json!({ "of": [{ "key": "/call/key" }] }),
-        ] {
-            assert!(!takes_result(args.clone()), "{args}");
+            assert_eq!(template.takes_result(), takes_result, "{args}");
+            assert_eq!(template.takes_of_call(), takes_of_call, "{args}");
         }
     }
 

@@ -6,6 +6,7 @@
 use super::key;
 use super::record::Record;
 use super::saga::{Saga, SagaId};
+use super::session::Lock;
 
 /// Targets that a dry run shows.
 pub const SAMPLE: usize = 10;
@@ -40,6 +41,13 @@ impl Mark {
         let undo = record.compensation().map(|by| by.call_id.to_string());
         let undo = undo.unwrap_or_default();
         Self::new([record.state.as_str(), &attempt, &undo])
+    }
+
+    /// The mark of a session's lock: the run that holds it.
+    pub fn of_lock(lock: &Lock) -> Self {
+        let (call_id, token) = (lock.call_id.to_string(), lock.token.to_string());
+        let until = lock.lease_until.to_string();
+        Self::new(["lock", &call_id, &token, &until])
     }
 
     /// The mark of a saga: its state and its trouble.
@@ -137,6 +145,34 @@ mod tests {
         let targets = marks.iter();
         let targets = targets.map(|(id, mark)| ((*id).to_owned(), Mark::new([mark])));
         Summary::of(act, targets.collect())
+    }
+
+    #[test]
+    fn a_lock_has_another_mark_for_each_run() {
+        let lock = Lock {
+            call_id: CallId(Uuid::from_u128(1)),
+            token: 7,
+            lease_until: at(40),
+            free_from: None,
+        };
+        let unknown = Lock {
+            free_from: Some(at(40)),
+            ..lock
+        };
+        assert_eq!(Mark::of_lock(&unknown), Mark::of_lock(&lock));
+        for other in [
+            Lock {
+                call_id: CallId(Uuid::from_u128(2)),
+                ..lock
+            },
+            Lock { token: 8, ..lock },
+            Lock {
+                lease_until: at(41),
+                ..lock
+            },
+        ] {
+            assert_ne!(Mark::of_lock(&other), Mark::of_lock(&lock), "{other:?}");
+        }
     }
 
     #[test]

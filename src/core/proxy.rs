@@ -136,7 +136,12 @@ pub fn is_override(name: &str) -> bool {
 }
 
 /// Headers that name another path. Some servers obey them, so they are not passed on: no rule could hold.
-const OTHER_PATHS: [&str; 3] = ["x-original-uri", "x-original-url", "x-rewrite-url"];
+const OTHER_PATHS: [&str; 4] = [
+    "x-original-uri",
+    "x-original-url",
+    "x-override-url",
+    "x-rewrite-url",
+];
 
 /// Whether a header names another path. `name` is in lower case.
 pub fn names_path(name: &str) -> bool {

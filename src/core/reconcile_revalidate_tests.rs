@@ -5,9 +5,30 @@ use crate::core::work::{Blocked, Blocker};
 
 #[test]
 fn a_missing_effect_is_probed_for_before_its_call_is_undone() {
+    use crate::core::tool::Tool;
     use crate::core::unknown::Finding;
-    use revalidate::missing;
+    let done = call(1, 1_500, succeeded(1));
+    let over = done.attempt.lease_until;
+    let missing = |finding: &Finding| revalidate::missing(&Tool::new("t"), &done, finding, over);
     assert_eq!(missing(&Finding::NotFound), Ok(()));
+    // A search may show an effect only after a while.
+    let search = Tool {
+        probe_found: Some("/data".parse().expect("a pointer")),
+        ..Tool::new("t")
+    };
+    let waits = Tool {
+        negative_final_after: Some(std::time::Duration::from_secs(60)),
+        ..search.clone()
+    };
+    for (tool, seconds, is_missing) in [
+        (&search, 999, false),
+        (&waits, 59, false),
+        (&waits, 60, true),
+    ] {
+        let at = over + SignedDuration::from_secs(seconds);
+        let found = revalidate::missing(tool, &done, &Finding::NotFound, at);
+        assert_eq!(found.is_ok(), is_missing, "{seconds}");
+    }
     let its = Finding::Found(Content::Kept("{}".into()));
     assert_eq!(
         missing(&its),

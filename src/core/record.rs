@@ -228,6 +228,7 @@ impl Record {
         Arc::make_mut(&mut self.intent).args = Bytes::new();
         if let State::Failed(failure) = &mut self.state {
             failure.body = None;
+            failure.sealed = None;
         }
         if let Some(content) = self.state.content_mut() {
             *content = Content::Unavailable(Unread::default());

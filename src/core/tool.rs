@@ -161,10 +161,7 @@ pub enum OnUnknown {
     /// The call is held until a late answer or a person settles it.
     Hold,
     /// The tool is asked whether it knows the key.
-    Probe {
-        /// How long after the lease "not found" proves that the call was not executed; `None`: it never does.
-        negative_final_after: Option<Duration>,
-    },
+    Probe,
     /// The same key and the same bytes are sent again. Only for [`Dedup::Key`].
     Retry,
     /// The tool is not in the configuration of this gateway. A gateway that has the tool decides.
@@ -231,6 +228,8 @@ pub struct Tool {
     pub probe: Option<Target>,
     /// The place of the effect, for a probe that answers 2xx even if it finds none.
     pub probe_found: Option<Pointer>,
+    /// How long after the lease "not found" proves that the call was not executed; `None`: it never does.
+    pub negative_final_after: Option<Duration>,
     /// The policy of a proxied API, which callers use as it is; `None`: calls have arguments.
     pub proxy: Option<proxy::Policy>,
     /// The tool that is asked whether a call was executed.
@@ -277,6 +276,7 @@ impl Tool {
             request: None,
             probe: None,
             probe_found: None,
+            negative_final_after: None,
             proxy: None,
             asks: None,
             remember_rejections: false,

@@ -27,13 +27,22 @@ impl Template {
 
     /// The arguments that undo a surplus effect of a call: from the source's item instead of the call's result.
     ///
+    /// `id`: the effect's name at the source.
+    ///
     /// # Errors
-    /// As [`args`](Self::args); or these arguments undo the call itself, whose effect has to stay.
-    pub fn args_of_surplus(&self, record: &Record, effect: &Value) -> Result<Value, String> {
+    /// As [`args`](Self::args). Or they may undo the call's own effect, which has to stay: they are the call's, or take
+    /// something of the call and do not name the effect.
+    pub fn args_of_surplus(
+        &self,
+        record: &Record,
+        effect: &Value,
+        id: &str,
+    ) -> Result<Value, String> {
         let args = self.args_from(record, Some(effect))?;
-        if self.args(record).as_ref() == Ok(&args) {
-            let why =
-                "its compensation takes nothing from this effect, and would undo the call itself";
+        let stays = !matches!(record.state, State::Failed(_) | State::Compensated(_));
+        let is_own = self.args(record).as_ref() == Ok(&args);
+        if stays && (is_own || (self.takes_of_call() && !names(&args, id))) {
+            let why = "the arguments of its compensation do not name this effect, and may undo the call itself";
             return Err(why.to_owned());
         }
         Ok(args)
@@ -58,6 +67,17 @@ impl Template {
     /// As [`args`](Self::args).
     pub fn args_of_effect(&self, effect: &Value) -> Result<Value, String> {
         self.make(&json!({ "result": effect }))
+    }
+}
+
+/// Whether a value is this name, or holds it.
+fn names(value: &Value, id: &str) -> bool {
+    match value {
+        Value::String(text) => text == id,
+        Value::Number(number) => number.to_string() == id,
+        Value::Array(items) => items.iter().any(|item| names(item, id)),
+        Value::Object(members) => members.values().any(|member| names(member, id)),
+        Value::Null | Value::Bool(_) => false,
     }
 }
 
@@ -229,19 +249,32 @@ mod tests {
 
     #[test]
     fn a_surplus_effect_is_undone_by_arguments_that_do_not_undo_the_call() {
-        let call = succeeded("{\"id\":7}");
-        let undo = |args: Value, effect: Value| {
+        let mut call = succeeded("{\"id\":7,\"paid\":10}");
+        let undo = |call: &Record, args: Value| {
             let template = template(args).expect("a template");
-            template.args_of_surplus(&call, &effect)
+            template.args_of_surplus(call, &json!({ "id": 9, "paid": 12 }), "9")
         };
-        let by_effect = || json!({ "order": "/result/id" });
-        assert_eq!(
-            undo(by_effect(), json!({ "id": 9 })),
-            Ok(json!({ "order": 9 }))
-        );
-        assert!(undo(by_effect(), json!({ "id": 7 })).is_err());
+        let by_effect = json!({ "order": "/result/id" });
+        assert_eq!(undo(&call, by_effect), Ok(json!({ "order": 9 })));
+        let by_both = json!({ "of": [{ "order": "/result/id" }], "key": "/call/key" });
+        assert!(undo(&call, by_both).is_ok());
+        let by_other_name = json!({ "paid": "/result/paid" });
+        assert!(undo(&call, by_other_name).is_ok());
         let by_call = json!({ "order": "/call/tool_key" });
-        assert!(undo(by_call, json!({ "id": 9 })).is_err());
+        let by_call_and_more = json!({ "order": "/call/tool_key", "paid": "/result/paid" });
+        for args in [by_call, by_call_and_more, json!({})] {
+            assert!(undo(&call, args.clone()).is_err(), "{args}");
+            // A failed call has no effect of its own.
+            let failed = Record {
+                state: crate::core::call::tests::failed(),
+                ..call.clone()
+            };
+            assert!(undo(&failed, args).is_ok());
+        }
+        assert!(names(&json!([{ "of": "i9" }]), "i9"));
+        assert!(!names(&json!([null, true, 9, "i"]), "i9"));
+        call.state = State::Succeeded(Content::Kept("{\"id\":9}".into()));
+        assert!(undo(&call, json!({ "order": "/result/id" })).is_err());
     }
 
     #[test]

@@ -153,7 +153,7 @@ pub fn first_check(tool: &Tool, record: &Record, now: Timestamp) -> Option<Check
     match tool.unknown {
         OnUnknown::Hold => None,
         // A gateway that has the tool replaces the plan soon.
-        OnUnknown::Probe { .. } | OnUnknown::Retry | OnUnknown::Elsewhere => {
+        OnUnknown::Probe | OnUnknown::Retry | OnUnknown::Elsewhere => {
             Some(next_check(tool, record.attempt.id, unchecked(record), now))
         }
     }
@@ -260,14 +260,17 @@ pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> b
     if is_late(tool, &check, asked_at) {
         return false;
     }
-    let over = |wait| after(record.attempt.lease_until, wait) <= asked_at;
-    match tool.unknown {
-        _ if tool.dedup == Dedup::Key && !is_searched(tool) => over(Duration::ZERO),
-        OnUnknown::Probe {
-            negative_final_after,
-        } => negative_final_after.is_some_and(over),
-        OnUnknown::Hold | OnUnknown::Retry | OnUnknown::Elsewhere => false,
-    }
+    let at_once = (tool.dedup == Dedup::Key && !is_searched(tool)).then_some(Duration::ZERO);
+    let wait = at_once.or(tool.negative_final_after);
+    wait.is_some_and(|wait| after(record.attempt.lease_until, wait) <= asked_at)
+}
+
+/// Whether "not found" at this time shows that the effect of an executed call is gone.
+///
+/// A search may show an effect only after a while.
+pub fn shows_absence(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
+    let is_over = |wait| after(record.attempt.lease_until, wait) <= asked_at;
+    !is_searched(tool) || tool.negative_final_after.is_some_and(is_over)
 }
 
 #[cfg(test)]

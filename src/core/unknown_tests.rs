@@ -75,6 +75,7 @@ fn a_probe_is_believed_only_if_it_tells_of_the_call() {
             "unclear",
         ),
         (r#"{"charge":[],"error":"a shard timed out"}"#, "unclear"),
+        (r#"{"charge":[],"error":{}}"#, "unclear"),
         (r#"{"charge":[],"errors":[],"error":null}"#, "not found"),
         (r#"{"charge":["ch_1"],"errors":[{}]}"#, "found"),
         (r#"{"charge":0}"#, "unclear"),
@@ -205,9 +206,7 @@ fn a_search_that_finds_nothing_proves_nothing_without_a_declared_time() {
     record.attempt.lease_until = at(40);
     let asked_by_key = Tool {
         dedup: Dedup::Key,
-        unknown: OnUnknown::Probe {
-            negative_final_after: None,
-        },
+        unknown: OnUnknown::Probe,
         ..tool("t")
     };
     let search = Tool {
@@ -215,9 +214,7 @@ fn a_search_that_finds_nothing_proves_nothing_without_a_declared_time() {
         ..asked_by_key.clone()
     };
     let declared = Tool {
-        unknown: OnUnknown::Probe {
-            negative_final_after: Some(Duration::from_secs(60)),
-        },
+        negative_final_after: Some(Duration::from_secs(60)),
         ..search.clone()
     };
     for (tool, from) in [

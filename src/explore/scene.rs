@@ -194,11 +194,9 @@ impl Scene {
 
     /// A tool with a probe. A request may arrive for a tick after its lease, as its operator has declared.
     pub(super) fn probed(left: Left) -> Self {
-        let unknown = OnUnknown::Probe {
-            negative_final_after: Some(TICK),
-        };
         let tool = Tool {
-            unknown,
+            unknown: OnUnknown::Probe,
+            negative_final_after: Some(TICK),
             ..plain("act")
         };
         Self {

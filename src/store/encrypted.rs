@@ -74,7 +74,7 @@ impl<'a> Seal<'a> for &'a Change {
         let call_id = change.record.intent.call_id;
         let args = keys.seal(Binding::args(call_id), &change.record.intent.args)?;
         Arc::make_mut(&mut change.record.intent).args = args;
-        put_back(&mut change.record.state);
+        keep_sealed(&mut change.record.state);
         if let Some(json) = change.record.state.kept_mut() {
             *json = keys.seal(Binding::result(call_id), json)?;
         }
@@ -87,7 +87,7 @@ impl<'a> Seal<'a> for &'a Change {
 }
 
 /// Puts an answer that no key has decrypted where the store keeps answers.
-fn put_back(state: &mut State) {
+fn keep_sealed(state: &mut State) {
     if let State::Failed(failure) = state {
         failure.body = failure.body.take().or(failure.sealed.take());
     } else if let Some(content) = state.content_mut()

@@ -117,21 +117,34 @@ async fn a_person_may_skip_a_stuck_call_or_say_that_it_is_undone_by_hand(stores:
     );
 }
 
-/// A damaged file lists a call that is not found by its id.
+/// A damaged file lists a call that is not found by its id, before it is marked as one to be undone or after.
 #[tokio::test]
 async fn a_saga_with_a_call_that_is_listed_and_not_found_needs_a_person() {
-    let tool = Tool::start().await;
-    tool.always(MADE);
-    let gateway = Gateway::start(&shop(&tool, SOON)).await;
-    let made = gateway.in_saga("order", "G", "a").await.expect_ok();
-    let id: uuid::Uuid = made.id().parse().expect("an id");
-    let file = rusqlite::Connection::open(gateway.database()).expect("a store");
-    let sql = "DELETE FROM ids WHERE call_id = ?1";
-    assert_eq!(file.execute(sql, [id.into_bytes()]), Ok(1));
-    gateway.end_saga("G", "abort").await.expect_ok();
-    let saga = gateway.saga_that_is("G", "stuck").await;
-    assert_eq!(saga.at("/trouble/call_id"), made.at("/call_id"));
-    assert_eq!(executed(&tool), ["order"], "nothing is undone");
+    let patient = "[sagas]\nretry = { attempts = 1000, base = \"100ms\", max = \"100ms\" }\n";
+    for is_marked in [false, true] {
+        let tool = Tool::start().await;
+        tool.always(MADE);
+        let gateway = Gateway::start(&shop(&tool, patient)).await;
+        let made = gateway.in_saga("order", "G", "a").await.expect_ok();
+        tool.always(Act::Answer(422, "", b"{}"));
+        if is_marked {
+            gateway.end_saga("G", "abort").await.expect_ok();
+            until("the call is marked", async || {
+                gateway.saga("G").await.at("/calls/0/state") == "compensating"
+            })
+            .await;
+        }
+        let id: uuid::Uuid = made.id().parse().expect("an id");
+        let file = rusqlite::Connection::open(gateway.database()).expect("a store");
+        let sql = "DELETE FROM ids WHERE call_id = ?1";
+        assert_eq!(file.execute(sql, [id.into_bytes()]), Ok(1));
+        if !is_marked {
+            gateway.end_saga("G", "abort").await.expect_ok();
+        }
+        let saga = gateway.saga_that_is("G", "stuck").await;
+        let why = format!("its call {id} is listed, and cannot be found by its id");
+        assert_eq!(saga.at("/trouble/why"), why);
+    }
 }
 
 async fn an_unknown_call_is_waited_for_or_undone_as_its_tool_allows(stores: &Stores) {

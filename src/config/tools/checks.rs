@@ -20,7 +20,7 @@ pub(in crate::config) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
             "unknown",
             "this is for tools that write; a read is never unknown",
         ),
-        OnUnknown::Probe { .. } if tool.probe.is_none() && tool.asks.is_none() => (
+        OnUnknown::Probe if tool.probe.is_none() && tool.asks.is_none() => (
             "unknown",
             "\"probe\" needs probe = { url = \"…{key}…\" }, or of an upstream { tool = \"…\", found = \"/…\" }",
         ),
@@ -36,7 +36,7 @@ pub(in crate::config) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
             "redact",
             "unknown = \"retry\" cannot send arguments again that are not kept",
         ),
-        OnUnknown::Probe { .. } | OnUnknown::Retry => return,
+        OnUnknown::Probe | OnUnknown::Retry => return,
     };
     section.mistake(key, why);
 }
@@ -112,7 +112,9 @@ pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Sectio
             "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
         ));
     }
-    let may_be_derived = tool.proxy.is_none() && tool.key.fields.is_empty();
+    let may_be_derived = tool.proxy.is_none()
+        && tool.effect == Effect::Write
+        && tool.key.sources().contains(&key::Source::Derived);
     if tool.dedup == Dedup::Key && may_be_derived && tool.dedup_window.is_none() {
         section.warn_once(format!(
             "{name}: a derived key is new again after its window, and a tool that remembers it for longer answers the new call with the old result; set dedup_window as long as the tool remembers keys"

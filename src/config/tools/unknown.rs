@@ -20,7 +20,7 @@ pub(in crate::config) fn probe_by_tool(mut section: Section<'_, '_>, tool: &mut 
     let after = section.get_or("negative_final_after", Switch(None));
     if let (Some(by), Some(found)) = (by, found) {
         tool.asks = Some(Asks { by, found });
-        tool.unknown = with_final(tool.unknown, after);
+        tool.negative_final_after = after.0;
     }
 }
 
@@ -35,27 +35,14 @@ pub(in crate::config) fn probe(mut section: Section<'_, '_>, tool: &mut Tool) ->
     let (target, url) = target?;
     tool.probe = Some(target);
     tool.probe_found = found;
-    tool.unknown = with_final(tool.unknown, after);
+    tool.negative_final_after = after.0;
     Some(url)
 }
 
-/// The policy with the time after which "not found" of a probe is final.
-fn with_final(policy: OnUnknown, after: Switch) -> OnUnknown {
-    match policy {
-        OnUnknown::Probe { .. } => OnUnknown::Probe {
-            negative_final_after: after.0,
-        },
-        other => other,
-    }
-}
-
 pub(in crate::config) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
-    let probe = OnUnknown::Probe {
-        negative_final_after: None,
-    };
     let words = [
         ("hold", OnUnknown::Hold),
-        ("probe", probe),
+        ("probe", OnUnknown::Probe),
         ("retry", OnUnknown::Retry),
     ];
     section.word_or("unknown", &words, OnUnknown::Hold)

@@ -40,7 +40,7 @@ pub(super) fn work_on(
             Next::finish(change("held", None, detail))
         }
         // A probe has no effect, so a paused tool is asked, too.
-        (OnUnknown::Probe { .. }, _) => {
+        (OnUnknown::Probe, _) => {
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
             Next::write(change("probing", Some(later), &detail), Action::Probe)
         }

@@ -125,10 +125,13 @@ pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
     (!all.is_empty() && !all.contains(&None)).then_some(false)
 }
 
-/// Whether an answer that came as a success says all the same that something failed.
+/// Whether a successful answer has an `error` or `errors`.
+///
+/// Null, false, an empty text and an empty list are none. `{}` is one: an exception in JavaScript is written so.
 pub fn names_error(answer: &Value) -> bool {
     let named = ["error", "errors"].map(|name| answer.get(name));
-    named.into_iter().flatten().any(|error| !is_empty(error))
+    let is_error = |value: &Value| value.is_object() || !is_empty(value);
+    named.into_iter().flatten().any(is_error)
 }
 
 /// Null, false, and empty texts, lists and objects.

@@ -1,12 +1,14 @@
 //! Whether an anomaly still holds when a worker acts on it.
 
+use jiff::Timestamp;
+
 use super::anomaly::Listed;
 use super::pairing::names;
 use super::{Join, Kind};
 use crate::core::key::Lookup;
 use crate::core::record::{Content, Record, State};
 use crate::core::tool::{Dedup, Tool};
-use crate::core::unknown::Finding;
+use crate::core::unknown::{Finding, shows_absence};
 use crate::core::work::Blocked;
 
 /// Checks that an effect is still one too many. `call`: `None` if no call of it is known.
@@ -113,9 +115,17 @@ pub fn unsettled(call: Option<&Record>) -> Result<(), Blocked> {
 ///
 /// # Errors
 /// It is not, or the tool gives no clear answer.
-pub fn missing(finding: &Finding) -> Result<(), Blocked> {
+pub fn missing(
+    tool: &Tool,
+    call: &Record,
+    finding: &Finding,
+    asked_at: Timestamp,
+) -> Result<(), Blocked> {
     match finding {
-        Finding::NotFound => Ok(()),
+        Finding::NotFound if shows_absence(tool, call, asked_at) => Ok(()),
+        Finding::NotFound => Err(Blocked::failed(
+            "the probe is a search, which may show an effect only after a while: see negative_final_after",
+        )),
         Finding::Found(_) => Err(Blocked::for_good(
             "the tool has it: the source is not whole",
         )),

@@ -103,7 +103,7 @@ pub enum Content {
 pub struct Unread {
     /// A sentence for an engineer; nothing secret.
     pub why: String,
-    /// The encrypted result, if only its key is missing. Writes keep it until the key is back.
+    /// The encrypted result, if no key decrypts it. Writes keep it: the key may come back.
     pub sealed: Option<Bytes>,
 }
 
@@ -131,7 +131,7 @@ pub struct Failure {
     pub status: Option<u16>,
     /// The tool's body as one JSON text, if it answered with a rejection.
     pub body: Option<Bytes>,
-    /// The encrypted body, if only its key is missing. Writes keep it until the key is back.
+    /// The encrypted body, if no key decrypts it. Writes keep it: the key may come back.
     pub sealed: Option<Bytes>,
     /// How long the tool asked to wait.
     pub retry_after: Option<Duration>,

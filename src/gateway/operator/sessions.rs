@@ -11,6 +11,7 @@ use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind};
 use crate::core::frozen::{self, FROZEN};
 use crate::core::ledger::{Filter, PAGE_BYTES, Page};
+use crate::core::many::Mark;
 use crate::core::position::Position;
 use crate::core::record::{CallId, Entry, Record, State};
 use crate::core::session::{Lock, Session, SessionId};
@@ -55,7 +56,7 @@ impl Sessions {
 
     /// Breaks a session's lock: the next call runs, whatever the holder still does.
     ///
-    /// Both the session and the holder get an event. `seen`: the token of the lock that the person looked at.
+    /// Both the session and the holder get an event. `seen`: the mark of the lock that the person looked at.
     ///
     /// # Errors
     /// The caller is no administrator, the lock is free, or another run has it.
@@ -64,7 +65,7 @@ impl Sessions {
         caller: &Caller,
         id: &SessionId,
         reason: &str,
-        seen: Option<u64>,
+        seen: Option<Mark>,
     ) -> Result<Lock, Error> {
         self.base.admit_person(caller).await?;
         let act = Act::on_session(caller, Deed::Unlock, id, reason);
@@ -73,12 +74,12 @@ impl Sessions {
         audit::kept_to_its_end(&self.base, act, unlocking).await
     }
 
-    async fn unlock(&self, act: &Act, id: &SessionId, seen: Option<u64>) -> Result<Lock, Error> {
+    async fn unlock(&self, act: &Act, id: &SessionId, seen: Option<Mark>) -> Result<Lock, Error> {
         let session = self.base.store.session(id).await.map_err(unavailable)?;
         let Some(lock) = session.lock else {
             return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
         };
-        if seen.is_some_and(|seen| seen != lock.token) {
+        if seen.is_some_and(|seen| seen != Mark::of_lock(&lock)) {
             return Err(ErrorKind::JustChanged.alone());
         }
         let (call_id, reason) = (lock.call_id, &act.reason);

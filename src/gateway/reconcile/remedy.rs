@@ -88,7 +88,7 @@ impl AnomalyWorker {
                 let at = self.base.tool_of(&record);
                 let at = at.ok_or_else(|| Blocked::busy("its tool is not configured here"))?;
                 let (found, _) = self.sender.probe(&at, &record).await;
-                revalidate::missing(&found)?;
+                revalidate::missing(&at.tool, &record, &found, self.base.now())?;
             }
         }
         let by = By::new(Actor::Reconciliation(&of.name), &listed.detail);
@@ -122,7 +122,7 @@ impl AnomalyWorker {
         let effect = case.effect.as_ref();
         let effect = effect.ok_or_else(|| Blocked::for_good("what to undo is not kept"))?;
         let args = match &call {
-            Some(record) => template.args_of_surplus(record, effect),
+            Some(record) => template.args_of_surplus(record, effect, &listed.effect),
             None => template.args_of_effect(effect),
         };
         let tool = of.source(&listed.source).and_then(|at| at.tool.as_deref());

@@ -28,7 +28,7 @@ pub struct Reconciliation {
     pub retention: SignedDuration,
     /// How long an anomaly is worked on, and then kept.
     ///
-    /// At least as long as the calls: while a run can find the anomaly again, what was decided about it is known.
+    /// At least the shortest retention of its tools: no run looks further back, so none takes up again what is decided.
     pub anomaly_retention: SignedDuration,
     /// Most items of one source in one run.
     pub max_items: usize,

@@ -72,9 +72,13 @@ impl SagaWorker {
                 Ok(Some(whole)) if whole.version == record.version => whole,
                 // Another writer was faster: list the calls again.
                 Ok(Some(_)) => return Some(saga),
+                // Cleanup may have deleted it since.
+                Ok(None) if !is_fresh => return Some(saga),
                 Ok(None) => {
-                    let why = Blocked::for_good("it is listed, and cannot be found by its id");
-                    return self.block(&saga, Some(record), why).await;
+                    let call_id = record.intent.call_id;
+                    let why =
+                        format!("its call {call_id} is listed, and cannot be found by its id");
+                    return self.block(&saga, None, Blocked::for_good(why)).await;
                 }
                 Err(_) => return None,
             };

@@ -104,8 +104,7 @@ async fn do_on_session(form: &Form, act: &str) -> Result<(), Problem> {
         "freeze" => sessions.set_frozen(caller, &id, true, &reason).await?,
         "thaw" => sessions.set_frozen(caller, &id, false, &reason).await?,
         "unlock" => {
-            // No lock has the token 0.
-            let seen = form.fields.text("seen").parse().unwrap_or(0);
+            let seen = Mark::from_hex(form.fields.text("seen"));
             let unlocking = sessions.unlock_session(caller, &id, &reason, Some(seen));
             unlocking.await?;
         }

@@ -10,6 +10,7 @@ use super::context::{Context, Field};
 use super::page::Screen;
 use super::words::{self, call, fact, history, length, state, text, when};
 use crate::core::ledger::Filter;
+use crate::core::many::Mark;
 use crate::core::session::{Session, SessionId};
 use crate::core::time::{before, signed};
 use crate::core::tool::{Budget, Per};
@@ -131,7 +132,7 @@ fn acts(id: &SessionId, session: &Session, context: &Context) -> Markup {
             (context.act(
                 &to("unlock"), "Take the lock away",
                 "The next call in the line runs, whatever the one with the lock still does.",
-                &[Field::Reason, Field::Seen(&lock.token.to_string())],
+                &[Field::Reason, Field::Seen(&Mark::of_lock(lock).to_hex())],
             ))
         }
     }

@@ -65,7 +65,7 @@ fn word(now: &ToolNow) -> &'static str {
 fn unknown(tool: &Tool) -> &'static str {
     match tool.unknown {
         OnUnknown::Hold => "held for a person",
-        OnUnknown::Probe { .. } => "the tool is asked",
+        OnUnknown::Probe => "the tool is asked",
         OnUnknown::Retry => "sent again with the same key",
         OnUnknown::Elsewhere => "another gateway decides",
     }
