@@ -150,7 +150,7 @@ impl Base {
         let (store, finished) = remembering(store, &limits);
         Self {
             finished,
-            clock: Clock::start(store.clock_offset()),
+            clock: Clock::start(store.clock_offset(), !store.is_shared()),
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
             tenants: ArcSwap::default(),
             tool_changes: watch::Sender::default(),

@@ -1,13 +1,21 @@
 //! The clock of the rules: the store's time, but never ahead of the time that has passed.
 //!
 //! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a late repetition run
-//! again. The monotonic clock measures the time since the start.
+//! again. Monotonic clocks measure the time since the start.
+//!
+//! While a machine is suspended, time passes. A gateway that is alone with its store counts that: if its time lagged, what
+//! it writes afterwards would look too old to the next process. A gateway that shares its store does not count it, so that
+//! it notices its sleep: what it knows of the others is out of date.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use crate::core::time::{after, signed};
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
+
+use crate::core::time::{after, signed};
+use crate::uptime::since_boot;
 
 /// How far the wall clock may be ahead of the passed time.
 ///
@@ -19,6 +27,8 @@ const DRIFT: i32 = 1_000;
 pub(super) struct Clock {
     wall_at_start: Timestamp,
     start: Instant,
+    /// The start by [`since_boot`]; `None`: suspension does not count.
+    start_since_boot: Option<Duration>,
     has_jumped: AtomicBool,
     /// The smallest offset so far, in microseconds.
     least_offset_us: AtomicI64,
@@ -26,10 +36,11 @@ pub(super) struct Clock {
 
 impl Clock {
     /// Starts at the present wall clock. `offset`: how far the store's clock is ahead of it.
-    pub(super) fn start(offset: SignedDuration) -> Self {
+    pub(super) fn start(offset: SignedDuration, is_alone: bool) -> Self {
         Self {
             wall_at_start: wall(offset),
             start: Instant::now(),
+            start_since_boot: is_alone.then(since_boot),
             has_jumped: AtomicBool::new(false),
             least_offset_us: AtomicI64::new(i64::MAX),
         }
@@ -54,7 +65,9 @@ impl Clock {
 
     /// The latest time that counts now.
     fn latest(&self) -> Timestamp {
-        let passed = signed(self.start.elapsed());
+        let since_start = |start| since_boot().saturating_sub(start);
+        let with_sleep = self.start_since_boot.map_or(Duration::ZERO, since_start);
+        let passed = signed(self.start.elapsed().max(with_sleep));
         let allowed = passed.saturating_add(passed / DRIFT).saturating_add(SLACK);
         after(self.wall_at_start, allowed)
     }
@@ -97,21 +110,32 @@ fn in_microseconds(time: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn of_all_offsets_the_smallest_is_remembered() {
-        let clock = Clock::start(SignedDuration::ZERO);
+        let clock = Clock::start(SignedDuration::ZERO, true);
         let told =
             [9, 5, 7, -2, 3].map(|s| clock.least_offset(SignedDuration::from_secs(s)).as_secs());
         assert_eq!(told, [9, 5, 5, -2, -2]);
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_gateway_alone_with_its_store_counts_the_time_for_which_it_slept() {
+        let slept = Duration::from_secs(20);
+        for is_alone in [true, false] {
+            let mut clock = Clock::start(SignedDuration::ZERO, is_alone);
+            // As if the machine had been suspended since the start.
+            clock.start_since_boot = is_alone.then(|| since_boot() - slept);
+            let woken = clock.wall_at_start + slept;
+            let believed = clock.checked(woken) == woken;
+            assert_eq!(believed, is_alone);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn time_passes_no_faster_than_it_does() {
-        let clock = Clock::start(SignedDuration::ZERO);
+        let clock = Clock::start(SignedDuration::ZERO, false);
         let begin = clock.wall_at_start;
         let hour = SignedDuration::from_hours(1);
         assert_eq!(clock.checked(begin + hour), begin + SLACK, "set forward");

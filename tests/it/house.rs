@@ -41,6 +41,7 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
             "downstream",
             "metrics",
             "seed",
+            "uptime",
         ],
     ),
     ("http", &["budget", "core", "gateway"]),
