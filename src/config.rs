@@ -190,6 +190,9 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         for why in compensations::mistakes(at, &tools) {
             root.mistake_at(spot, &why);
         }
+        for warning in compensations::shown_secrets(at, &tools) {
+            root.warn(warning);
+        }
     }
     tools.extend(proxies);
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();

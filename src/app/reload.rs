@@ -1,6 +1,6 @@
 //! Reloading the configuration of a running gateway.
 //!
-//! Tools and tokens are swapped as a whole, and so is what reconciliations do about anomalies. Other changes are logged: they
+//! Tools, proxies and tokens are swapped as a whole, and so is what reconciliations do about anomalies. Other changes are logged: they
 //! need a restart.
 
 use std::sync::Arc;
@@ -14,7 +14,14 @@ use crate::http::Tokens;
 use crate::serve::Tls;
 
 /// Settings that a reload may change, with everything below them.
-const RELOADED: [&str; 5] = ["auth", "log.level", "server.tls", "tools", "upstreams"];
+const RELOADED: [&str; 6] = [
+    "auth",
+    "log.level",
+    "proxies",
+    "server.tls",
+    "tools",
+    "upstreams",
+];
 /// Settings of a reconciliation that a reload may change, if nothing else of it has changed.
 const RELOADED_OF_RECONCILIATION: [&str; 2] = ["on", "show"];
 

@@ -34,6 +34,38 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
+/// Arguments of the compensation that would keep in the ledger what `redact.result` hides there.
+pub(super) fn shown_secrets(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
+    let Policy::By(template) = &at.tool.compensation else {
+        return Vec::new();
+    };
+    let mut by = tools.iter().map(|other| &other.tool);
+    let Some(by) = by.find(|by| by.name == template.tool) else {
+        return Vec::new();
+    };
+    let result = Pointer::to(&["result"]);
+    let secrets = at.tool.redact.result.iter();
+    let secrets: Vec<Pointer> = secrets.map(|secret| result.followed_by(secret)).collect();
+    let is_hidden = |name: &str| {
+        let place = Pointer::to(&[name]);
+        by.redact.args.iter().any(|hidden| hidden.holds(&place))
+    };
+    let shows = |part: &Part| {
+        let mut taken = part.pointers().into_iter();
+        taken.any(|taken| secrets.iter().any(|secret| secret.overlaps(taken)))
+    };
+    let shown = template.args.iter();
+    let shown = shown.filter(|(name, part)| shows(part) && !is_hidden(name));
+    shown
+        .map(|(name, _)| {
+            format!(
+                "{}: redact.result hides what {} gets as its argument {name}, and the ledger shows that; list it in redact.args there",
+                at.tool.name, by.name
+            )
+        })
+        .collect()
+}
+
 /// Mistakes in the arguments of a probe by another tool.
 pub(super) fn probe_mistakes(tool: &Tool, by: &Tool, template: &Template) -> Vec<String> {
     const NAMES: [&[&str]; 4] = [

@@ -67,7 +67,8 @@ impl Part {
         })
     }
 
-    fn pointers(&self) -> Vec<&Pointer> {
+    /// The pointers in this part.
+    pub fn pointers(&self) -> Vec<&Pointer> {
         match self {
             Self::Taken(pointer) => vec![pointer],
             Self::Given(_) => Vec::new(),

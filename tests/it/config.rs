@@ -446,6 +446,32 @@ fn a_tool_that_remembers_keys_is_told_of_for_how_long_they_count() {
 }
 
 #[test]
+fn what_a_result_hides_is_not_shown_as_an_argument_of_its_compensation() {
+    let told = |args: &str, hidden: &str| {
+        let undone = format!(
+            "redact = {{ result = [\"/secret\"] }}\ncompensation = {{ tool = \"u\", args = {{ {args} }} }}\n"
+        );
+        let by = format!("[tools.u]\nurl = \"http://127.0.0.1:9/u\"\n{hidden}\n");
+        let warnings = read(&format!("{GOOD}{undone}{by}"), &[])
+            .expect("good")
+            .warnings;
+        warnings
+            .iter()
+            .any(|warning| warning.contains("list it in redact.args there"))
+    };
+    let hidden = "redact = { args = [\"/s\"] }";
+    for args in [
+        "s = \"/result/secret\"",
+        "s = [\"/result\"]",
+        "s = { of = \"/result/secret/x\" }",
+    ] {
+        assert!(told(args, ""), "{args}");
+        assert!(!told(args, hidden), "{args}");
+    }
+    assert!(!told("s = \"/result/id\"", ""));
+}
+
+#[test]
 fn the_ops_doors_need_a_place_and_a_digest() {
     let with = |lines: &str| read(&format!("[server]\n{lines}\n{GOOD}"), &[]);
     let digest = "ab".repeat(32);

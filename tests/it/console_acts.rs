@@ -1,6 +1,7 @@
 //! The console: acts on many, on anomalies, and a tool that is asked at once. As forms, without any script.
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::anomalies::only;
 use crate::console::{call, with_tokens};
@@ -191,6 +192,23 @@ async fn tools_are_asked_about_one_call_and_about_all_of_a_list(stores: &Stores)
     assert_eq!(tool.effects(), 4, "nothing was sent again");
     let dry = ops.submit(all, &[("reason", "R")]).await.expect_ok().text;
     assert!(dry.contains("0 calls") && kept(&dry).is_empty(), "{dry}");
+}
+
+#[tokio::test]
+async fn the_filters_name_only_tools_that_the_token_may_call() {
+    let tool = Tool::start().await;
+    let looks = format!(
+        "[[auth.tokens]]\nname = \"looks\"\ntenant = \"shop\"\nsha256 = \"{}\"\nscopes = [\"read\"]\n",
+        hex::encode(Sha256::digest("looks"))
+    );
+    let config = format!("{}{looks}", with_tokens(&one_tool(&tool, "")));
+    let gateway = Gateway::start(&config).await;
+    for (token, is_named) in [("reads", true), ("ops", true), ("looks", false)] {
+        let page = Browser::sign_in(&gateway, token).await;
+        let page = page.see("/console/calls").await.expect_ok().text;
+        assert!(page.contains("datalist"), "{page}");
+        assert_eq!(page.contains("<option value=\"act\">"), is_named, "{token}");
+    }
 }
 
 #[tokio::test]

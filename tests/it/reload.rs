@@ -223,9 +223,9 @@ async fn a_file_with_mistakes_changes_nothing_and_each_is_said_with_its_line() {
 async fn what_takes_a_restart_is_said_and_stays_as_it_was() {
     let tool = Tool::start().await;
     let gateway = Running::start(&one_tool(&tool, "")).await;
-    gateway
-        .reload(&one_tool(&tool, "description = \"another\""))
-        .await;
+    let proxy = "[proxies.p]\nupstream = \"https://h\"\n";
+    let with_proxy = format!("description = \"another\"\n{proxy}");
+    gateway.reload(&one_tool(&tool, &with_proxy)).await;
     assert_eq!(
         gateway.said("take a restart"),
         Vec::<String>::new(),

@@ -75,6 +75,12 @@ async fn a_token_ends_a_saga_only_if_it_began_it_or_may_call_all_of_its_tools(st
             .post_as("elsewhere", &format!("/v1/sagas/G/{what}"), &reason())
             .await
             .expect_problem("unknown-saga");
+        // Another tenant's saga and no saga are refused in the same way.
+        for saga in ["G", "none"] {
+            let path = format!("/v1/sagas/{saga}/{what}?tenant=t");
+            let refused = gateway.post_as("elsewhere", &path, &reason()).await;
+            refused.expect_problem("forbidden");
+        }
     }
     assert_eq!(
         look(&gateway, "reader", "G").await.expect_ok().at("/state"),

@@ -212,6 +212,10 @@ impl AnomalyWorker {
             saga_id: String::new(),
             trace_id,
         };
+        // The next gateway sends it.
+        if self.base.draining.is_cancelled() {
+            return Err(Blocked::busy("this gateway stops"));
+        }
         match self.engine.run_internal(own).await {
             Ok(record) => undo::outcome_of(&record),
             Err(ErrorKind::InvalidArguments(mistakes)) => {

@@ -128,6 +128,10 @@ impl Sagas {
         act: Act,
     ) -> Result<SagaAt, Error> {
         if !caller.is_admin() {
+            // Whether another tenant has such a saga is not told.
+            if caller.tenant != id.tenant {
+                return Err(ErrorKind::Forbidden.alone());
+            }
             let saga = self.registry.known_saga(id).await?;
             if !self.may_end(caller, &self.registry.with_calls(saga).await?) {
                 return Err(ErrorKind::Forbidden.alone());

@@ -92,6 +92,7 @@ pub(super) fn only(parameter: &str, value: &str) -> Filter {
 fn filters(context: &Context) -> Markup {
     let asked = &context.asked;
     let tools = context.gateway().base.tools();
+    let may_see = |name: &&String| context.is_admin() || context.caller().may_call(name);
     html! {
         form.filters action=(address::to(&["calls"], &[])) {
             @for name in KEPT {
@@ -101,7 +102,7 @@ fn filters(context: &Context) -> Markup {
             }
             (choice("State", "state", STATES, asked.text("state")))
             label { "Tool" input type="text" name="tool" value=(asked.text("tool")) list="tools"; }
-            datalist #tools { @for name in tools.keys().take(200) { option value=(name) {} } }
+            datalist #tools { @for name in tools.keys().filter(may_see).take(200) { option value=(name) {} } }
             label { "Session" input type="text" name="session_id" value=(asked.text("session_id")); }
             @if context.is_admin() {
                 label { "Tenant" input type="text" name="tenant" value=(asked.text("tenant")); }

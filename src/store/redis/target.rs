@@ -100,7 +100,7 @@ impl Target {
             let port = if has_port { "" } else { default_port };
             let info =
                 format!("{transport}://{credentials}{host}{port}/{db}").into_connection_info();
-            let info = info.map_err(|_| format!("{host:?} is no HOST:PORT"))?;
+            let info = info.map_err(|_| "one of its hosts is no HOST:PORT".to_owned())?;
             let settings = info
                 .redis_settings()
                 .clone()
@@ -145,7 +145,7 @@ fn number(db: &str) -> Result<i64, String> {
         "" => Ok(0),
         db => db
             .parse()
-            .map_err(|_| format!("{db:?} is no number of a database")),
+            .map_err(|_| "what stands after the host is no number of a database; a / in a password is written %2F".into()),
     }
 }
 
@@ -214,8 +214,12 @@ mod tests {
             "redis://h/x",
             "redis://h/0?x=y",
             "redis+cluster://a/3",
+            "redis://:ab/s3cret@h:1",
+            "redis://:/s3cret@h",
+            "redis+sentinel://:a/s3cret/s3cret@h/main",
         ] {
-            assert!(Target::parse(url).is_err(), "{url}");
+            let why = Target::parse(url).err();
+            assert!(why.is_some_and(|why| !why.contains("s3cret")), "{url}");
         }
         assert!(
             !Target::parse("redis://u:s3cret@h/x")
