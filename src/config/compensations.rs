@@ -48,7 +48,7 @@ pub(super) fn shown_secrets(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     let secrets: Vec<Pointer> = secrets.map(|secret| result.followed_by(secret)).collect();
     let is_hidden = |name: &str| {
         let place = Pointer::to(&[name]);
-        by.redact.args.iter().any(|hidden| hidden.holds(&place))
+        by.redact.args.iter().any(|hidden| hidden.overlaps(&place))
     };
     let shows = |part: &Part| {
         let mut taken = part.pointers().into_iter();

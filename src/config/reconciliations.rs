@@ -13,6 +13,7 @@ use crate::core::reconcile::anomaly::{Act, MAX_SHOWN};
 use crate::core::reconcile::{Compare, Join, Kind, Path, Root, Rules};
 use crate::core::time::signed;
 use crate::core::tool::Effect;
+use crate::core::unknown::is_searched;
 use crate::downstream::outside::{Source, Webhook};
 use crate::gateway::ToolAt;
 use crate::gateway::reconcile::{Reconciliation, SourceAt};
@@ -158,7 +159,13 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &
             compensation::Policy::By(template) => template.takes_result(),
             compensation::Policy::Undeclared | compensation::Policy::Needless => true,
         };
-        section.check(names_effect || !compensates(Kind::Duplicate), "on", &why);
+        let is_surplus_undone = compensates(Kind::Orphan) || compensates(Kind::Duplicate);
+        section.check(names_effect || !is_surplus_undone, "on", &why);
+        let why = format!(
+            "the probe of {name} is a search, and without negative_final_after none of its \"not found\" is believed"
+        );
+        let is_believed = !is_searched(&at.tool) || at.tool.negative_final_after.is_some();
+        section.check(is_believed || !compensates(Kind::Missing), "on", &why);
     }
     check_adoption(read, section);
     if compensates(Kind::Orphan) || compensates(Kind::Duplicate) {

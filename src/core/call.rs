@@ -32,11 +32,9 @@ mod similar; // a request with another key looks like a call
 mod undo; // a call is undone
 mod verify; // a verified replay
 
-use jiff::Timestamp;
-
 pub use self::adopt::tenant_of;
 use self::change::Call;
-pub use self::change::{Action, Change, Illegal, Next, Takes};
+pub use self::change::{Action, Change, Illegal, Next, Now, Takes};
 pub use self::end::{judge, may_be_retried};
 pub use self::event::{Adoption, Arrival, Ended, Event, Probed, Resembled, Retry, UndoEnd};
 pub use self::meet::{Met, meet};
@@ -53,16 +51,26 @@ pub fn next(
     tool: &Tool,
     record: Option<&Record>,
     event: &Event,
-    now: Timestamp,
+    now: impl Into<Now>,
 ) -> Result<Next, Illegal> {
+    decide(tool, record, event, now.into())
+}
+
+fn decide(tool: &Tool, record: Option<&Record>, event: &Event, time: Now) -> Result<Next, Illegal> {
+    let (now, aged) = (time.at, time.aged());
     let Some(record) = record else {
         return match event {
             Event::Arrived(arrival) => Ok(arrive::claim(tool, arrival, None, now)),
-            Event::Adopted(adoption) => Ok(adopt::claim(tool, adoption, now)),
+            Event::Adopted(adoption) => Ok(adopt::claim(tool, adoption, now, aged)),
             _ => Err(Illegal::NoCall),
         };
     };
-    let call = Call { tool, record, now };
+    let call = Call {
+        tool,
+        record,
+        now,
+        aged,
+    };
     let change = match (event, &record.state) {
         // These events write nothing in some states, or lead to more than the end of a run.
         (Event::Arrived(arrival), _) => return Ok(arrive::arrive_again(call, arrival)),

@@ -1,5 +1,7 @@
 //! Calls that are found unknown, or taken up, long after they ran: the tool may have forgotten their keys.
 
+use jiff::SignedDuration;
+
 use super::rest::{change, check_at, check_due, probing, retrying, unknown};
 use super::*;
 use crate::core::tool::Recheck;
@@ -133,4 +135,39 @@ fn a_failed_call_may_have_run_again_unless_the_store_is_whole_until_its_key_was_
         at(0),
         "its own run is in doubt"
     );
+}
+
+/// A closed laptop: the gateway's time is eight hours behind from then on, and the next process has the right time.
+#[test]
+fn the_windows_of_keys_count_the_time_for_which_a_machine_slept_and_leases_do_not() {
+    let tool = tool("t");
+    let slept = SignedDuration::from_hours(8);
+    let time = |seconds| Now {
+        at: at(seconds),
+        slept,
+    };
+    let running = record(&tool, key::Source::Derived, &[]);
+    let ended = ended_with(1, answer(200), None);
+    let done = next(&tool, Some(&running), &ended, time(1)).expect("an end");
+    let done = done.change.expect("a change").record;
+    assert_eq!(done.expires_at, Some(at(3_601) + slept), "an hour later");
+    let again = arrived(key::Source::Derived, 1, 2);
+    let action = |now: Now| {
+        let next = next(&tool, Some(&done), &again, now);
+        next.expect("an answer").action
+    };
+    let in_the_next_process = Now::from(at(3_600) + slept);
+    for now in [time(3_600), in_the_next_process] {
+        assert_eq!(action(now), Action::Answer);
+    }
+    let in_the_next_process = Now::from(at(3_601) + slept);
+    for now in [time(3_601), in_the_next_process] {
+        assert_eq!(action(now), Action::Claim);
+    }
+    // Whatever was on its way when the machine fell asleep is still on its way.
+    let lost = Event::LeaseOver { by: ME };
+    let lease = running.attempt.lease_until.duration_since(at(0)).as_secs();
+    let early = next(&tool, Some(&running), &lost, time(lease - 1));
+    assert_eq!(early.err(), Some(Illegal::LeaseHeld));
+    assert!(next(&tool, Some(&running), &lost, time(lease)).is_ok());
 }

@@ -24,6 +24,7 @@ mod whole;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::*;

@@ -245,7 +245,7 @@ pub fn may_be_asked(tool: &Tool) -> bool {
 }
 
 /// Whether the answer to a probe is a list or a result in which the effect is looked for.
-fn is_searched(tool: &Tool) -> bool {
+pub fn is_searched(tool: &Tool) -> bool {
     tool.probe_found.is_some() || tool.asks.is_some()
 }
 

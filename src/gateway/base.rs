@@ -18,6 +18,7 @@ use super::measured::Measured;
 use super::places::{Owner, Place, Places};
 use super::tools::{ToolAt, Tools, tools_after};
 use crate::budget::{Budget, Lent};
+use crate::core::call::Now;
 use crate::core::caller::Caller;
 use crate::core::document::{Document, Kind};
 use crate::core::ledger::LIMITS;
@@ -150,7 +151,7 @@ impl Base {
         let (store, finished) = remembering(store, &limits);
         Self {
             finished,
-            clock: Clock::start(store.clock_offset(), !store.is_shared()),
+            clock: Clock::start(store.clock_offset()),
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
             tenants: ArcSwap::default(),
             tool_changes: watch::Sender::default(),
@@ -167,9 +168,20 @@ impl Base {
         }
     }
 
-    /// The time of the rules.
+    /// The time of the rules. It stands still while the machine is suspended.
     pub fn now(&self) -> Timestamp {
         self.clock.now(self.store.clock_offset())
+    }
+
+    /// The time of an event that happens now.
+    pub(super) fn time(&self) -> Now {
+        self.with_sleep(self.now())
+    }
+
+    /// The time of an event that happened at [`now`](Self::now).
+    pub(super) fn with_sleep(&self, at: Timestamp) -> Now {
+        let slept = self.clock.behind(self.store.clock_offset());
+        Now { at, slept }
     }
 
     /// The wall clock. Unlike [`now`](Self::now) it counts even if it was set forward.

@@ -3,9 +3,8 @@
 //! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a late repetition run
 //! again. Monotonic clocks measure the time since the start.
 //!
-//! While a machine is suspended, time passes. A gateway that is alone with its store counts that: if its time lagged, what
-//! it writes afterwards would look too old to the next process. A gateway that shares its store does not count it, so that
-//! it notices its sleep: what it knows of the others is out of date.
+//! While a machine is suspended its monotonic clock stands still, and so does this one. By that a gateway that
+//! shares its store notices its sleep. `behind` says how far the clock lags, so that the rules know how old keys are.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -27,8 +26,8 @@ const DRIFT: i32 = 1_000;
 pub(super) struct Clock {
     wall_at_start: Timestamp,
     start: Instant,
-    /// The start by [`since_boot`]; `None`: suspension does not count.
-    start_since_boot: Option<Duration>,
+    /// The start by [`since_boot`].
+    start_since_boot: Duration,
     has_jumped: AtomicBool,
     /// The smallest offset so far, in microseconds.
     least_offset_us: AtomicI64,
@@ -36,11 +35,11 @@ pub(super) struct Clock {
 
 impl Clock {
     /// Starts at the present wall clock. `offset`: how far the store's clock is ahead of it.
-    pub(super) fn start(offset: SignedDuration, is_alone: bool) -> Self {
+    pub(super) fn start(offset: SignedDuration) -> Self {
         Self {
             wall_at_start: wall(offset),
             start: Instant::now(),
-            start_since_boot: is_alone.then(since_boot),
+            start_since_boot: since_boot(),
             has_jumped: AtomicBool::new(false),
             least_offset_us: AtomicI64::new(i64::MAX),
         }
@@ -63,11 +62,21 @@ impl Clock {
         wall(offset) > self.latest()
     }
 
+    /// How far [`now`](Self::now) is behind the wall clock because the machine was suspended.
+    pub(super) fn behind(&self, offset: SignedDuration) -> SignedDuration {
+        self.behind_at(wall(offset))
+    }
+
+    fn behind_at(&self, wall: Timestamp) -> SignedDuration {
+        let with_sleep = since_boot().saturating_sub(self.start_since_boot);
+        let slept = signed(with_sleep.saturating_sub(self.start.elapsed()));
+        let lag = wall.duration_since(self.latest());
+        lag.min(slept).max(SignedDuration::ZERO)
+    }
+
     /// The latest time that counts now.
     fn latest(&self) -> Timestamp {
-        let since_start = |start| since_boot().saturating_sub(start);
-        let with_sleep = self.start_since_boot.map_or(Duration::ZERO, since_start);
-        let passed = signed(self.start.elapsed().max(with_sleep));
+        let passed = signed(self.start.elapsed());
         let allowed = passed.saturating_add(passed / DRIFT).saturating_add(SLACK);
         after(self.wall_at_start, allowed)
     }
@@ -114,28 +123,46 @@ mod tests {
 
     #[test]
     fn of_all_offsets_the_smallest_is_remembered() {
-        let clock = Clock::start(SignedDuration::ZERO, true);
+        let clock = Clock::start(SignedDuration::ZERO);
         let told =
             [9, 5, 7, -2, 3].map(|s| clock.least_offset(SignedDuration::from_secs(s)).as_secs());
         assert_eq!(told, [9, 5, 5, -2, -2]);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_gateway_alone_with_its_store_counts_the_time_for_which_it_slept() {
-        let slept = Duration::from_secs(20);
-        for is_alone in [true, false] {
-            let mut clock = Clock::start(SignedDuration::ZERO, is_alone);
-            // As if the machine had been suspended since the start.
-            clock.start_since_boot = is_alone.then(|| since_boot() - slept);
-            let woken = clock.wall_at_start + slept;
-            let believed = clock.checked(woken) == woken;
-            assert_eq!(believed, is_alone);
-        }
+    #[test]
+    fn the_clock_is_behind_by_the_time_for_which_the_machine_slept() {
+        let mut clock = Clock::start(SignedDuration::ZERO);
+        let (begin, hour) = (clock.wall_at_start, SignedDuration::from_hours(1));
+        assert_eq!(clock.behind_at(begin), SignedDuration::ZERO);
+        assert_eq!(
+            clock.behind_at(begin + hour),
+            SignedDuration::ZERO,
+            "set forward"
+        );
+        // As if the machine had been suspended since the start.
+        clock.start_since_boot = clock
+            .start_since_boot
+            .saturating_sub(Duration::from_secs(60));
+        let slept = clock.behind_at(begin + hour).as_secs();
+        assert!(
+            (1..=61).contains(&slept),
+            "{slept}: not longer than it slept"
+        );
+        let lag = clock.behind_at(begin + SLACK + SignedDuration::from_secs(1));
+        assert!(
+            lag <= SignedDuration::from_secs(1),
+            "the wall clock is right"
+        );
+        assert_eq!(
+            clock.behind_at(begin - hour),
+            SignedDuration::ZERO,
+            "set back"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_passes_no_faster_than_it_does() {
-        let clock = Clock::start(SignedDuration::ZERO, false);
+        let clock = Clock::start(SignedDuration::ZERO);
         let begin = clock.wall_at_start;
         let hour = SignedDuration::from_hours(1);
         assert_eq!(clock.checked(begin + hour), begin + SLACK, "set forward");

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::base::Base;
-use crate::core::call::{self, Action, Change, Event, Illegal, Next};
+use crate::core::call::{self, Action, Change, Event, Illegal, Next, Now};
 use crate::core::outcome::Evidence;
 use crate::core::record::{CallId, Record, State};
 use crate::core::session::{Admission, Denied, Line};
@@ -77,7 +77,7 @@ pub(super) fn ask(
     tool: &Tool,
     record: Option<&Record>,
     event: &Event,
-    now: Timestamp,
+    now: Now,
 ) -> Result<Next, Illegal> {
     call::next(tool, record, event, now)
 }
@@ -95,7 +95,7 @@ pub(super) async fn apply(
     on_conflict: OnConflict,
 ) -> Result<Moved, store::Error> {
     for _ in 0..ROUNDS {
-        let Next { change, action } = match ask(tool, Some(&record), event, now) {
+        let Next { change, action } = match ask(tool, Some(&record), event, base.with_sleep(now)) {
             Ok(next) => next,
             Err(illegal) => return Ok(Moved::Refused(record, illegal)),
         };
@@ -253,7 +253,7 @@ pub(super) async fn complete(
     for _ in 0..ROUNDS {
         let record = &completed.record;
         let event = for_good.as_ref().unwrap_or(event);
-        let next = match ask(tool, Some(record), event, base.now()) {
+        let next = match ask(tool, Some(record), event, base.time()) {
             Ok(next) => next,
             Err(_) => {
                 if owns {

@@ -60,7 +60,7 @@ impl World {
             attempt: attempt(1),
             owner: ME,
         });
-        let next = ask(&tool(), None, &arrived, self.base.now());
+        let next = ask(&tool(), None, &arrived, self.base.time());
         next.expect("it is possible").change.expect("a claim")
     }
 

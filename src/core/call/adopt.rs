@@ -19,7 +19,7 @@ use crate::core::tool::Tool;
 ///
 /// Its window begins now and not at the time of the effect: the longer the key is remembered, the later a repetition
 /// could be executed. The window is the longest of all sources of keys, because only the first request tells the source.
-pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp) -> Next {
+pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp, aged: Timestamp) -> Next {
     let window = tool.window(Source::Adopted);
     let attempt = Attempt {
         lease_until: now,
@@ -27,8 +27,8 @@ pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp) -> Next {
     };
     let state = State::Succeeded(adoption.content.clone());
     let record = Record {
-        expires_at: Some(after(now, window)),
-        retain_until: Some(after(now, tool.retention.max(window))),
+        expires_at: Some(after(aged, window)),
+        retain_until: Some(after(aged, tool.retention.max(window))),
         ..Record::first(adoption.intent.clone(), state, attempt, now)
     };
     let by = Actor::Reconciliation(&adoption.by);

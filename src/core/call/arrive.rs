@@ -18,12 +18,12 @@ pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
     time.is_some_and(|time| time <= now)
 }
 
-/// Whether a call is past its window for this request.
+/// Whether a call is past its window for this request. `aged`: see [`Now::aged`](super::Now::aged).
 ///
 /// For a compensation an adopted call is never past it: a compensation's key is kept as long as its call.
-pub(super) fn is_over(record: &Record, intent: &Intent, now: Timestamp) -> bool {
+pub(super) fn is_over(record: &Record, intent: &Intent, aged: Timestamp) -> bool {
     let is_compensation = intent.key_source == key::Source::Compensation;
-    is_past(record.expires_at, now) && !(record.is_adopted() && is_compensation)
+    is_past(record.expires_at, aged) && !(record.is_adopted() && is_compensation)
 }
 
 /// Whether the request's key still names a call that is past its window.
@@ -41,9 +41,11 @@ pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {
 }
 
 pub(super) fn arrive_again(call: Call<'_>, arrival: &Arrival) -> Next {
-    let Call { tool, record, now } = call;
-    if is_over(record, &arrival.intent, now) {
-        if keeps_key(record, &arrival.intent) && !record.may_be_forgotten(now) {
+    let Call {
+        tool, record, now, ..
+    } = call;
+    if is_over(record, &arrival.intent, call.aged) {
+        if keeps_key(record, &arrival.intent) && !record.may_be_forgotten(call.aged) {
             return Next::unchanged(Action::RefuseExpired);
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);
@@ -112,7 +114,9 @@ pub(super) fn claim(tool: &Tool, arrival: &Arrival, past: Option<CallId>, now: T
 ///
 /// A compensation takes the arguments that the request brings.
 fn run_again(call: Call<'_>, arrival: &Arrival) -> Next {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     let mut intent = record.intent.clone();
     if intent.key_source == key::Source::Compensation {
         intent = Arc::new(Intent {

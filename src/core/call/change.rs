@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::core::key::Lookup;
 use crate::core::outcome::Outcome;
@@ -19,6 +19,36 @@ pub(super) struct Call<'a> {
     pub(super) tool: &'a Tool,
     pub(super) record: &'a Record,
     pub(super) now: Timestamp,
+    /// The time by which the windows of keys are measured: see [`Now::aged`].
+    pub(super) aged: Timestamp,
+}
+
+/// The time of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Leases, deadlines and waits go by this time. It stands still while the gateway's machine is suspended: a request
+    /// that was on its way then is still on its way.
+    pub at: Timestamp,
+    /// How far it is behind because the machine was suspended since the gateway's start.
+    pub slept: SignedDuration,
+}
+
+impl Now {
+    /// The time by which the windows of keys are measured.
+    ///
+    /// It goes on while the machine is suspended. Otherwise the next process, whose time does not lag, would take a key
+    /// for older than it is, and forget it early.
+    pub fn aged(self) -> Timestamp {
+        self.at.checked_add(self.slept).unwrap_or(self.at)
+    }
+}
+
+/// The time in a gateway whose machine never slept.
+impl From<Timestamp> for Now {
+    fn from(at: Timestamp) -> Self {
+        let slept = SignedDuration::ZERO;
+        Self { at, slept }
+    }
 }
 
 impl Call<'_> {

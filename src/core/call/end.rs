@@ -16,7 +16,9 @@ use crate::core::{key, outcome, retry, unknown};
 
 /// The running attempt ended.
 pub(super) fn end(call: Call<'_>, ended: &Ended) -> Next {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     let (outcome, why) = judge(tool, record, &ended.evidence);
     let by = Actor::Gateway(record.attempt.owner);
     let retry_after = ended.evidence.retry_after();
@@ -82,7 +84,9 @@ fn wait_before_retry(
     retry_after: Option<Duration>,
     jitter: f64,
 ) -> Option<Duration> {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     if !may_be_retried(tool, record, outcome) {
         return None;
     }
@@ -94,13 +98,13 @@ fn wait_before_retry(
 /// Until when the key of a call that finishes now is remembered; `None`: for ever, as for a compensation.
 pub(super) fn remembered_until(call: Call<'_>) -> Option<Timestamp> {
     let source = call.record.intent.key_source;
-    (source != key::Source::Compensation).then(|| after(call.now, call.tool.window(source)))
+    (source != key::Source::Compensation).then(|| after(call.aged, call.tool.window(source)))
 }
 
 /// Until when a call that finishes now is kept.
 pub(super) fn kept_until(call: Call<'_>) -> Timestamp {
     let window = call.tool.window(call.record.intent.key_source);
-    after(call.now, call.tool.retention.max(window))
+    after(call.aged, call.tool.retention.max(window))
 }
 
 /// Until when a call that finishes now is kept; `None`: until its saga lets it go.
@@ -117,10 +121,13 @@ pub(super) fn finish(
     outcome: &Outcome,
     why: &str,
 ) -> Change {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     // The clock may have been set back during the call. Once it is right again, the key must not look older than its call.
     let now = now.max(record.updated_at);
-    let call = Call { now, ..call };
+    let aged = call.aged.max(now);
+    let call = Call { now, aged, ..call };
     let (state, is_known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content.clone()), true),
         Outcome::NotExecuted(failure) => (State::Failed(failure.clone()), true),

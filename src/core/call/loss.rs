@@ -30,7 +30,9 @@ pub(super) fn store_lost(
     by: &By,
     whole_until: Option<Timestamp>,
 ) -> Result<Change, Illegal> {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     // A later run of the call may have begun just now, with all of its writes lost. The stored attempt proves nothing for it.
     let lease_until = record.attempt.lease_until.max(after(now, tool.lease()));
     let mut prolonged = record.clone();

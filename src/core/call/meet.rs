@@ -26,13 +26,13 @@ pub enum Met {
     Expired(usize),
 }
 
-/// Decides among the calls that hold the names of an arrival.
+/// Decides among the calls that hold the names of an arrival. `aged`: see [`Now::aged`](super::Now::aged).
 pub fn meet(
     holders: &[Holder],
     names: &[Name],
     intent: &Intent,
     prints: &Prints,
-    now: Timestamp,
+    aged: Timestamp,
 ) -> Met {
     let held = |holder: &Holder| {
         let held = names.iter();
@@ -41,7 +41,7 @@ pub fn meet(
     };
     let part = |holder: &Holder| held(holder).iter().map(|name| name.part).min();
     let is_runtime = |holder: &Holder| held(holder).iter().any(|name| name.is_runtime);
-    let lives = |holder: &Holder| !is_over(&holder.record, intent, now);
+    let lives = |holder: &Holder| !is_over(&holder.record, intent, aged);
     let first = |is_it: &dyn Fn(&Holder) -> bool| holders.iter().position(is_it);
     let compares = |sameness| {
         first(&|holder| lives(holder) && prints.compare(intent, &holder.record) == sameness)
@@ -57,7 +57,7 @@ pub fn meet(
     }
     let expired = first(&|holder| {
         let is_kept = keeps_key(&holder.record, intent) || is_runtime(holder);
-        !lives(holder) && is_kept && !holder.record.may_be_forgotten(now)
+        !lives(holder) && is_kept && !holder.record.may_be_forgotten(aged)
     });
     if let Some(call) = expired {
         return Met::Expired(call);

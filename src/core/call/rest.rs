@@ -25,7 +25,9 @@ pub(super) fn work_on(
     by: InstanceId,
     attempt: Option<AttemptId>,
 ) -> Result<Next, Illegal> {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     let check = due(record, now)?;
     let number = check.number.saturating_add(1);
     // The due check is made even if it is the last one. The checks are given up only after it.
@@ -123,7 +125,9 @@ pub(super) fn postpone(
 
 /// Plans a check for an unknown call whose tool has a policy by now.
 pub(super) fn take_up(call: Call<'_>, by: InstanceId) -> Result<Change, Illegal> {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     // Checks that were given up stay given up.
     if record.check.is_some() || tool.unknown == OnUnknown::Elsewhere {
         return Err(Illegal::NotDue);
@@ -155,7 +159,9 @@ fn reschedule(
 
 /// The tool has answered a probe.
 pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     let settle =
         |outcome, why: &str| finish(call, "probed", Actor::Gateway(probed.by), &outcome, why);
     // The probe cannot have been sent later than now.

@@ -14,7 +14,7 @@ use crate::core::time::after;
 /// The request and every repetition of it get the call's result. While the outcome of the call is
 /// not known the request waits: it must neither run nor be told that nothing has happened.
 pub(super) fn resembled(call: Call<'_>, request: &Resembled) -> Next {
-    let Call { tool, record, now } = call;
+    let Call { tool, record, .. } = call;
     match &record.state {
         State::Running | State::Unknown(_) => return Next::unchanged(Action::Wait),
         State::Succeeded(_) => {}
@@ -40,7 +40,7 @@ pub(super) fn resembled(call: Call<'_>, request: &Resembled) -> Next {
         || is_of_another_token
         || call.is_of_other_saga(&intent.saga_id)
         || is_full
-        || is_past(record.expires_at, now)
+        || is_past(record.expires_at, call.aged)
     {
         return Next::unchanged(Action::RefuseSimilar);
     }
@@ -52,7 +52,7 @@ pub(super) fn resembled(call: Call<'_>, request: &Resembled) -> Next {
         recipe: intent.recipe,
     });
     // The request's key is remembered for as long as if the request had run.
-    let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(now, span)));
+    let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(call.aged, span)));
     named.expires_at = later(record.expires_at, tool.window(intent.key_source));
     named.retain_until = later(record.retain_until, tool.retention);
     let detail = "a request with another key looked like it and gets its result; that key is a name of it now";

@@ -15,7 +15,9 @@ const NAMED: usize = 10;
 ///
 /// The change is written before the request is sent, so that the ledger explains its effects.
 pub(super) fn begin_to_verify(call: Call<'_>, by: &str, by_person: bool) -> Result<Next, Illegal> {
-    let Call { tool, record, now } = call;
+    let Call {
+        tool, record, now, ..
+    } = call;
     let State::Succeeded(Content::Kept(_)) = record.state else {
         return Err(Illegal::NoResult);
     };

@@ -123,8 +123,11 @@ pub fn missing(
 ) -> Result<(), Blocked> {
     match finding {
         Finding::NotFound if shows_absence(tool, call, asked_at) => Ok(()),
-        Finding::NotFound => Err(Blocked::failed(
-            "the probe is a search, which may show an effect only after a while: see negative_final_after",
+        Finding::NotFound if tool.negative_final_after.is_some() => Err(Blocked::busy(
+            "the probe is a search, and the time after which it shows every effect is not over",
+        )),
+        Finding::NotFound => Err(Blocked::for_good(
+            "the probe is a search, and without negative_final_after it proves nothing",
         )),
         Finding::Found(_) => Err(Blocked::for_good(
             "the tool has it: the source is not whole",

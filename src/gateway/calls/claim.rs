@@ -121,9 +121,12 @@ impl Claimer {
             // 3. What does core decide?
             let event = self.arrival_as(&call, intent, attempt);
             // An arrival is never illegal; if it were, nothing must run.
-            let Ok(Next { change, action }) =
-                transition::ask(&at.tool, met.or(gives_up.first()), &event, now)
-            else {
+            let Ok(Next { change, action }) = transition::ask(
+                &at.tool,
+                met.or(gives_up.first()),
+                &event,
+                self.base.with_sleep(now),
+            ) else {
                 break;
             };
             let is_new = matches!(action, Action::Claim);
@@ -272,7 +275,7 @@ impl Claimer {
             let has_no_other_name = call.names.len() == 1 && !names.is_empty();
             let is_over = record
                 .expires_at
-                .is_some_and(|until| until <= self.base.now());
+                .is_some_and(|until| until <= self.base.time().aged());
             let is_same = call.prints.compare(&call.intent, &record) == Sameness::Same;
             if has_no_other_name || is_same && !is_over {
                 return Ok(vec![Holder { record, names }]);
@@ -330,7 +333,8 @@ impl Claimer {
     ) -> Result<Meeting<'a>, ErrorKind> {
         let record = |place: usize| holders.get(place).map(|holder| &holder.record);
         let mut intent = call.intent.clone();
-        let met = call::meet(holders, &call.names, &call.intent, &call.prints, now);
+        let aged = self.base.with_sleep(now).aged();
+        let met = call::meet(holders, &call.names, &call.intent, &call.prints, aged);
         Ok(match met {
             Met::Expired(_) | Met::Free { .. } if !knows_names => {
                 return Err(ErrorKind::StoreUnavailable);

@@ -441,7 +441,7 @@ impl Engine {
         deadline: Deadline,
     ) {
         let tool = &call.at.tool;
-        let next = transition::ask(tool, None, &self.claims.arrival(call), self.base.now());
+        let next = transition::ask(tool, None, &self.claims.arrival(call), self.base.time());
         let Some(change) = next.ok().and_then(|next| next.change) else {
             return run.end(Err(ErrorKind::StoreUnavailable), false);
         };

@@ -69,8 +69,14 @@ impl Engine {
         let holders = self.claims.look_up(&call).await?;
         let mut call = Cow::Owned(call);
         self.claims.compare_with(&mut call, &holders).await?;
-        let (tool, now) = (&call.at.tool, self.base.now());
-        let met = call::meet(&holders, &call.names, &call.intent, &call.prints, now);
+        let (tool, now) = (&call.at.tool, self.base.time());
+        let met = call::meet(
+            &holders,
+            &call.names,
+            &call.intent,
+            &call.prints,
+            now.aged(),
+        );
         let place = match &met {
             Met::Call(place) | Met::Expired(place) => Some(place),
             Met::Free { instead_of, .. } => instead_of.first(),
@@ -93,7 +99,7 @@ impl Engine {
             _ if runs => Would::Run,
             (Action::Wait, _) => Would::Wait,
             (Action::Answer | Action::TakeFingerprint, Some(held)) => {
-                match answer_from(&Arc::new(held.clone()), true, Duration::ZERO, now) {
+                match answer_from(&Arc::new(held.clone()), true, Duration::ZERO, now.at) {
                     Ok(_) => Would::Replay,
                     Err(kind) => Would::Refuse(kind),
                 }

@@ -27,9 +27,9 @@ impl Engine {
         if self.base.is_out_of_time() {
             return None;
         }
-        let now = self.base.now();
+        let now = self.base.time();
         // After its retention the store may have deleted the call, and its name may be free.
-        if !record.is_kept_at(after(now, signed(finished.slack()))) {
+        if !record.is_kept_at(after(now.aged(), signed(finished.slack()))) {
             return None;
         }
         let event = self.claims.repetition(call);

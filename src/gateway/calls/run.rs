@@ -125,7 +125,7 @@ impl Sender {
         let (record, wait) = match keep {
             Keep::Stored => self.write_outcome(call, record, event, run).await,
             Keep::Nothing => {
-                let next = transition::ask(&call.at.tool, Some(&record), event, self.base.now());
+                let next = transition::ask(&call.at.tool, Some(&record), event, self.base.time());
                 match next.map(|next| (next.change, next.action)) {
                     Ok((Some(change), Action::Retry { after })) => (change.record, Some(after)),
                     Ok((Some(change), _)) => (change.record, None),

@@ -143,7 +143,7 @@ impl Operator {
             return false;
         }
         let tool = self.base.policy_of(record);
-        transition::ask(&tool, Some(record), event, self.base.now()).is_err()
+        transition::ask(&tool, Some(record), event, self.base.time()).is_err()
     }
 
     pub(super) async fn find_sagas(

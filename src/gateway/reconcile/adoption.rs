@@ -62,7 +62,7 @@ impl AnomalyWorker {
                 listed.source, listed.effect
             ),
         });
-        let next = transition::ask(&tool.tool, None, &event, now);
+        let next = transition::ask(&tool.tool, None, &event, self.base.with_sleep(now));
         let change = next.ok().and_then(|next| next.change);
         let change = change.ok_or_else(|| Blocked::for_good("it cannot be adopted"))?;
         let claim = Begin::Claim { instead_of: &[] };
@@ -74,7 +74,7 @@ impl AnomalyWorker {
             }
             Begun::Not(Some(holder)) => {
                 let call_id = holder.intent.call_id;
-                match transition::ask(&tool.tool, Some(&holder), &event, now) {
+                match transition::ask(&tool.tool, Some(&holder), &event, self.base.time()) {
                     Ok(_) => Ok(End::Adopted(call_id)),
                     Err(_) => Ok(End::held_by(&tool.tool, &holder)),
                 }

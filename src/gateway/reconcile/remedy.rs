@@ -87,8 +87,9 @@ impl AnomalyWorker {
             if listed.kind == Kind::Missing {
                 let at = self.base.tool_of(&record);
                 let at = at.ok_or_else(|| Blocked::busy("its tool is not configured here"))?;
+                let asked_at = self.base.now();
                 let (found, _) = self.sender.probe(&at, &record).await;
-                revalidate::missing(&at.tool, &record, &found, self.base.now())?;
+                revalidate::missing(&at.tool, &record, &found, asked_at)?;
             }
         }
         let by = By::new(Actor::Reconciliation(&of.name), &listed.detail);

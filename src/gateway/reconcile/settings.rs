@@ -28,7 +28,8 @@ pub struct Reconciliation {
     pub retention: SignedDuration,
     /// How long an anomaly is worked on, and then kept.
     ///
-    /// At least the shortest retention of its tools: no run looks further back, so none takes up again what is decided.
+    /// At least the shortest retention of its tools: no run looks further back, so none takes up again what is
+    /// decided. A reload of the tools does not change it.
     pub anomaly_retention: SignedDuration,
     /// Most items of one source in one run.
     pub max_items: usize,
