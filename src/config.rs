@@ -190,7 +190,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         for why in compensations::mistakes(at, &tools) {
             root.mistake_at(spot, &why);
         }
-        for warning in compensations::shown_secrets(at, &tools) {
+        if let Some(warning) = compensations::shown_secret(at, &tools) {
             root.warn(warning);
         }
     }
@@ -250,11 +250,9 @@ pub fn retention_mistakes(sagas: &saga::Policy, tools: &[ToolAt]) -> Vec<String>
             "retention: it is shorter than that of {name}: a saga of the same name would take up its old calls"
         )
     };
-    tools
-        .iter()
-        .filter(|at| sagas.retention < at.tool.retention)
-        .map(why)
-        .collect()
+    let outlived = tools.iter();
+    let outlived = outlived.filter(|at| sagas.retention < at.tool.retention);
+    outlived.map(why).collect()
 }
 
 fn log(mut section: Section<'_, '_>) -> Log {

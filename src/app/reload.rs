@@ -84,11 +84,8 @@ impl Reloader {
             );
         }
         // Before anything is claimed by them; what is refused here has changed nothing.
-        self.gateway
-            .recipes
-            .adopt_recipes(&config.tools)
-            .await
-            .map_err(|error| vec![error.to_string()])?;
+        let adopted = self.gateway.recipes.adopt_recipes(&config.tools).await;
+        adopted.map_err(|error| vec![error.to_string()])?;
         let (tools, tokens) = (config.tools.len(), config.tokens.len());
         // The tools first: they may still be refused, and then nothing has changed.
         self.gateway
@@ -128,10 +125,9 @@ impl Reloader {
     fn misfits(&self, config: &Config) -> Vec<String> {
         // `sagas.retention` stays as it was until a restart.
         let shorter = retention_mistakes(self.gateway.base.saga_policy(), &config.tools);
-        let mut mistakes: Vec<String> = shorter
-            .iter()
-            .map(|why| format!("{why}; sagas.retention takes a restart"))
-            .collect();
+        let shorter = shorter.iter();
+        let shorter = shorter.map(|why| format!("{why}; sagas.retention takes a restart"));
+        let mut mistakes: Vec<String> = shorter.collect();
         // A file that is half written looks like this, too.
         if config.tokens.is_empty() && !self.tokens.now().is_empty() {
             mistakes

@@ -34,36 +34,30 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
-/// Arguments of the compensation that would keep in the ledger what `redact.result` hides there.
-pub(super) fn shown_secrets(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
+/// An argument of the compensation that would show in the ledger what `redact.result` hides there.
+pub(super) fn shown_secret(at: &ToolAt, tools: &[ToolAt]) -> Option<String> {
     let Policy::By(template) = &at.tool.compensation else {
-        return Vec::new();
+        return None;
     };
     let mut by = tools.iter().map(|other| &other.tool);
-    let Some(by) = by.find(|by| by.name == template.tool) else {
-        return Vec::new();
-    };
+    let by = by.find(|by| by.name == template.tool)?;
     let result = Pointer::to(&["result"]);
     let secrets = at.tool.redact.result.iter();
     let secrets: Vec<Pointer> = secrets.map(|secret| result.followed_by(secret)).collect();
-    let is_hidden = |name: &str| {
+    let is_secret = |taken: &Pointer| secrets.iter().any(|secret| secret.overlaps(taken));
+    let is_hidden = |name: &String| {
         let place = Pointer::to(&[name]);
         by.redact.args.iter().any(|hidden| hidden.overlaps(&place))
     };
-    let shows = |part: &Part| {
-        let mut taken = part.pointers().into_iter();
-        taken.any(|taken| secrets.iter().any(|secret| secret.overlaps(taken)))
-    };
-    let shown = template.args.iter();
-    let shown = shown.filter(|(name, part)| shows(part) && !is_hidden(name));
-    shown
-        .map(|(name, _)| {
-            format!(
-                "{}: redact.result hides what {} gets as its argument {name}, and the ledger shows that; list it in redact.args there",
-                at.tool.name, by.name
-            )
-        })
-        .collect()
+    let shows = |part: &Part| part.pointers().iter().any(|taken| is_secret(taken));
+    let (name, _) = template
+        .args
+        .iter()
+        .find(|(name, part)| shows(part) && !is_hidden(name))?;
+    Some(format!(
+        "{}: redact.result hides what {} gets as its argument {name}, and the ledger shows that; list it in redact.args there",
+        at.tool.name, by.name
+    ))
 }
 
 /// Mistakes in the arguments of a probe by another tool.
@@ -141,17 +135,11 @@ fn lacks_what_is_required(by: &Tool, template: &Template) -> Option<String> {
 
 /// The first required member of a schema that the template does not give.
 fn missing_in(schema: &Value, members: &[(String, Part)], path: &str) -> Option<String> {
-    let required = schema["required"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
+    let required = schema["required"].as_array().into_iter().flatten();
     let is_said = |name: &&str| members.iter().any(|(said, _)| said == name);
-    let missing = required
-        .filter(|name| !is_said(name))
-        .map(|name| format!("{path}/{name}"))
-        .next();
-    missing.or_else(|| {
+    let mut required = required.filter_map(Value::as_str);
+    let missing = required.find(|name| !is_said(name));
+    missing.map(|name| format!("{path}/{name}")).or_else(|| {
         members.iter().find_map(|(name, part)| match part {
             Part::Members(inner) => missing_in(
                 &schema["properties"][name],

@@ -137,38 +137,45 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &
     section.check(!needs_webhook || has_webhook, "on", why);
     let compensates = |kind| read.on.get(&kind) == Some(&Act::Compensate);
     let is_undone = read.on.values().any(|action| *action == Act::Compensate);
+    let undoes_missing = compensates(Kind::Missing);
+    let undoes_surplus = compensates(Kind::Orphan) || compensates(Kind::Duplicate);
     for at in tools {
-        let name = &at.tool.name;
-        let can_be_undone = matches!(at.tool.compensation, compensation::Policy::By(_));
-        let why = format!("{name} declares no compensation");
-        section.check(can_be_undone || !is_undone, "on", &why);
-    }
-    for at in tools {
-        let name = &at.tool.name;
-        let why =
-            format!("what is missing is undone only if its tool says so, too: {name} has no probe");
-        let is_probed = at.has_probe() || !compensates(Kind::Missing);
-        section.check(is_probed, "on", &why);
-    }
-    for at in tools {
-        let name = &at.tool.name;
-        let why = format!(
-            "the compensation of {name} takes nothing below /result, so it would undo the call instead of the surplus effect"
-        );
-        let names_effect = match &at.tool.compensation {
-            compensation::Policy::By(template) => template.takes_result(),
-            compensation::Policy::Undeclared | compensation::Policy::Needless => true,
+        let (name, tool) = (&at.tool.name, &at.tool);
+        let by = match &tool.compensation {
+            compensation::Policy::By(template) => Some(template),
+            compensation::Policy::Undeclared | compensation::Policy::Needless => None,
         };
-        let is_surplus_undone = compensates(Kind::Orphan) || compensates(Kind::Duplicate);
-        section.check(names_effect || !is_surplus_undone, "on", &why);
-        let why = format!(
-            "the probe of {name} is a search, and without negative_final_after none of its \"not found\" is believed"
-        );
-        let is_believed = !is_searched(&at.tool) || at.tool.negative_final_after.is_some();
-        section.check(is_believed || !compensates(Kind::Missing), "on", &why);
+        let lacks_time = is_searched(tool) && tool.negative_final_after.is_none();
+        let mistakes = [
+            (
+                is_undone && by.is_none(),
+                format!("{name} declares no compensation"),
+            ),
+            (
+                undoes_missing && !at.has_probe(),
+                format!(
+                    "what is missing is undone only if its tool says so, too: {name} has no probe"
+                ),
+            ),
+            (
+                undoes_missing && lacks_time,
+                format!(
+                    "the probe of {name} is a search, and without negative_final_after none of its \"not found\" is believed"
+                ),
+            ),
+            (
+                undoes_surplus && by.is_some_and(|by| !by.takes_result()),
+                format!(
+                    "the compensation of {name} takes nothing below /result, so it would undo the call instead of the surplus effect"
+                ),
+            ),
+        ];
+        for (is_mistake, why) in &mistakes {
+            section.check(!is_mistake, "on", why);
+        }
     }
     check_adoption(read, section);
-    if compensates(Kind::Orphan) || compensates(Kind::Duplicate) {
+    if undoes_surplus {
         for source in &read.sources {
             let name = &source.rules.source;
             let why = format!("what is to be undone needs a name: {name} has no id");

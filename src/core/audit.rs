@@ -16,23 +16,10 @@ use super::words::words;
 words! {
     /// The kinds of acts, by their words on the wire.
     pub enum Deed {
-        Pause = "pause",
-        Resume = "resume",
-        Freeze = "freeze",
-        Thaw = "thaw",
-        Unlock = "unlock",
-        Resolve = "resolve",
-        Probe = "probe",
-        Verify = "verify",
-        Compensate = "compensate",
-        Complete = "complete",
-        Abort = "abort",
-        Retry = "retry",
-        Skip = "skip",
-        Reconcile = "reconcile",
-        Ignore = "ignore",
-        Adopt = "adopt",
-        AcceptLoss = "accept-loss",
+        Pause = "pause", Resume = "resume", Freeze = "freeze", Thaw = "thaw", Unlock = "unlock",
+        Resolve = "resolve", Probe = "probe", Verify = "verify", Compensate = "compensate",
+        Complete = "complete", Abort = "abort", Retry = "retry", Skip = "skip",
+        Reconcile = "reconcile", Ignore = "ignore", Adopt = "adopt", AcceptLoss = "accept-loss",
     }
 }
 

@@ -171,3 +171,35 @@ fn the_windows_of_keys_count_the_time_for_which_a_machine_slept_and_leases_do_no
     assert_eq!(early.err(), Some(Illegal::LeaseHeld));
     assert!(next(&tool, Some(&running), &lost, time(lease)).is_ok());
 }
+
+#[test]
+fn a_tool_may_forget_a_key_while_the_gateway_sleeps() {
+    let recheck = Recheck {
+        give_up_after: Duration::from_secs(3_600),
+        ..Recheck::default()
+    };
+    let (retrying, probing) = (
+        Tool {
+            recheck,
+            ..retrying()
+        },
+        Tool {
+            recheck,
+            ..probing(Some(1))
+        },
+    );
+    let after_sleep = |hours| Now {
+        at: at(200),
+        slept: SignedDuration::from_hours(hours),
+    };
+    for (hours, sent, settled) in [(0, "running", "failed"), (1, "unknown", "unknown")] {
+        let state = |tool: &Tool, event: &Event| {
+            let unknown = unknown(tool);
+            let next = next(tool, Some(&unknown), event, after_sleep(hours)).expect("a change");
+            next.change.expect("a change").record.state.as_str()
+        };
+        assert_eq!(state(&retrying, &check_due(2)), sent, "{hours} h");
+        let not_found = probed_at(Finding::NotFound, 200);
+        assert_eq!(state(&probing, &not_found), settled, "{hours} h");
+    }
+}

@@ -67,6 +67,16 @@ impl Document {
         }
     }
 
+    /// The next version, with this body.
+    #[must_use]
+    pub fn next(self, body: Bytes) -> Self {
+        Self {
+            version: self.version + 1,
+            body,
+            ..self
+        }
+    }
+
     /// The digest by which a store finds the document.
     pub fn digest(&self) -> [u8; 16] {
         digest(self.kind, &self.tenant, &self.id)

@@ -161,11 +161,8 @@ pub enum Phase {
 words! {
     /// The state of a saga, in one word.
     pub enum State {
-        Open = "open",
-        Completed = "completed",
-        Compensating = "compensating",
-        Compensated = "compensated",
-        Stuck = "stuck",
+        Open = "open", Completed = "completed",
+        Compensating = "compensating", Compensated = "compensated", Stuck = "stuck",
     }
 }
 

@@ -40,11 +40,19 @@ impl Template {
     ) -> Result<Value, String> {
         let args = self.args_from(record, Some(effect))?;
         let is_own = self.args(record).as_ref() == Ok(&args);
-        if is_own || (self.takes_of_call() && !names(&args, id)) {
-            let why = "the arguments of its compensation do not name this effect, and may undo the call itself";
+        if is_own || (self.takes_of_call() && !self.names(effect, id)) {
+            let why = "the arguments of its compensation do not name this effect, and may undo another one of the call";
             return Err(why.to_owned());
         }
         Ok(args)
+    }
+
+    /// Whether the arguments take this name from the source's item.
+    fn names(&self, effect: &Value, id: &str) -> bool {
+        let from = json!({ "result": effect });
+        let pointers = self.pointers().into_iter();
+        let mut taken = pointers.filter_map(|pointer| from.pointer(pointer.as_str()));
+        taken.any(|taken| holds(taken, id))
     }
 
     fn args_from(&self, record: &Record, result: Option<&Value>) -> Result<Value, String> {
@@ -69,13 +77,13 @@ impl Template {
     }
 }
 
-/// Whether a value is this name, or holds it.
-fn names(value: &Value, id: &str) -> bool {
+/// Whether a value is this text, or holds it.
+fn holds(value: &Value, id: &str) -> bool {
     match value {
         Value::String(text) => text == id,
         Value::Number(number) => number.to_string() == id,
-        Value::Array(items) => items.iter().any(|item| names(item, id)),
-        Value::Object(members) => members.values().any(|member| names(member, id)),
+        Value::Array(items) => items.iter().any(|item| holds(item, id)),
+        Value::Object(members) => members.values().any(|member| holds(member, id)),
         Value::Null | Value::Bool(_) => false,
     }
 }
@@ -261,7 +269,8 @@ mod tests {
         assert!(undo(&call, by_other_name).is_ok());
         let by_call = json!({ "order": "/call/tool_key" });
         let by_call_and_more = json!({ "order": "/call/tool_key", "paid": "/result/paid" });
-        for args in [by_call, by_call_and_more, json!({})] {
+        let by_constant = json!({ "order": "/call/tool_key", "paid": "/result/paid", "lines": 9 });
+        for args in [by_call, by_call_and_more, by_constant, json!({})] {
             assert!(undo(&call, args.clone()).is_err(), "{args}");
             // A failed call may run again, and have an effect then.
             let failed = Record {
@@ -270,8 +279,8 @@ mod tests {
             };
             assert!(undo(&failed, args.clone()).is_err(), "{args}");
         }
-        assert!(names(&json!([{ "of": "i9" }]), "i9"));
-        assert!(!names(&json!([null, true, 9, "i"]), "i9"));
+        assert!(holds(&json!([{ "of": "i9" }]), "i9"));
+        assert!(!holds(&json!([null, true, 9, "i"]), "i9"));
         call.state = State::Succeeded(Content::Kept("{\"id\":9}".into()));
         assert!(undo(&call, json!({ "order": "/result/id" })).is_err());
     }

@@ -253,11 +253,16 @@ pub fn is_searched(tool: &Tool) -> bool {
 ///
 /// It does once the request cannot arrive any more: when its lease is over at a tool that deduplicates,
 /// or after the time that the operator has declared. A search may show an effect only after a while, so it
-/// needs that time.
-pub fn is_negative_final(tool: &Tool, record: &Record, asked_at: Timestamp) -> bool {
-    // A tool that is asked too late may have forgotten the key.
+/// needs that time. `aged`: see [`Now::aged`](super::call::Now::aged).
+pub fn is_negative_final(
+    tool: &Tool,
+    record: &Record,
+    asked_at: Timestamp,
+    aged: Timestamp,
+) -> bool {
+    // A tool that is asked too late may have forgotten the key, also while the gateway's machine slept.
     let check = record.check.unwrap_or_else(|| unchecked(record));
-    if is_late(tool, &check, asked_at) {
+    if is_late(tool, &check, aged) {
         return false;
     }
     let at_once = (tool.dedup == Dedup::Key && !is_searched(tool)).then_some(Duration::ZERO);

@@ -223,7 +223,8 @@ fn a_search_that_finds_nothing_proves_nothing_without_a_declared_time() {
         (&declared, Some(100)),
     ] {
         let mut seconds = 0..200;
-        let first = seconds.find(|second| is_negative_final(tool, &record, at(*second)));
+        let first =
+            seconds.find(|second| is_negative_final(tool, &record, at(*second), at(*second)));
         assert_eq!(first, from);
     }
 }

@@ -242,9 +242,12 @@ impl Canon<'_> {
     /// The time of a probe. Only whether "not found" is believed counts.
     fn asked(&mut self, record: &Record, asked_at: i64) {
         match self.versions {
-            Versions::Newest => {
-                self.add(u8::from(is_negative_final(self.tool, record, at(asked_at))))
-            }
+            Versions::Newest => self.add(u8::from(is_negative_final(
+                self.tool,
+                record,
+                at(asked_at),
+                at(asked_at),
+            ))),
             Versions::Counted(_) => self.tick(asked_at, 4),
         }
     }

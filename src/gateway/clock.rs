@@ -71,7 +71,8 @@ impl Clock {
         let with_sleep = since_boot().saturating_sub(self.start_since_boot);
         let slept = signed(with_sleep.saturating_sub(self.start.elapsed()));
         let lag = wall.duration_since(self.latest());
-        lag.min(slept).max(SignedDuration::ZERO)
+        let behind = lag.min(slept).max(SignedDuration::ZERO);
+        SignedDuration::from_micros(i64::try_from(behind.as_micros()).unwrap_or(i64::MAX))
     }
 
     /// The latest time that counts now.
@@ -86,7 +87,7 @@ impl Clock {
         let jumped = wall > latest;
         if jumped != self.has_jumped.swap(jumped, Ordering::Relaxed) && jumped {
             tracing::warn!(
-                "the wall clock was set forward: until the next start it is not believed, so that no key is forgotten early"
+                "the wall clock was set forward, or the machine slept: until the next start this gateway's time is behind, so that no key is forgotten early"
             );
         }
         if jumped {

@@ -210,12 +210,7 @@ impl KnownSecrets {
         let sealing = self.base.store.sealing_key();
         // Only once: a gateway with other keys would encrypt it with its own again, and so on without end.
         if sealed_with != sealing && !self.is_sealed_anew.load(Ordering::SeqCst) {
-            let body = body_of(&secrets, sealing);
-            let next = Document {
-                version: document.version + 1,
-                body,
-                ..document
-            };
+            let next = document.next(body_of(&secrets, sealing));
             // A store that takes no writes keeps the document as it is; the next look tries again.
             let put = self.base.store.put_document(&next).await;
             let is_done = matches!(put, Ok(Put::Done));
@@ -275,12 +270,7 @@ impl KnownSecrets {
                 self.known.store(Some(Arc::new(joined.clone())));
             }
             if !stored.has_all_of(&joined) {
-                let body = body_of(&joined, self.base.store.sealing_key());
-                let next = Document {
-                    version: document.version + 1,
-                    body,
-                    ..document
-                };
+                let next = document.next(body_of(&joined, self.base.store.sealing_key()));
                 let put = self.base.store.put_back_document(&next).await;
                 if let Put::Lost(_) = put? {
                     continue;

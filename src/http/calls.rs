@@ -70,10 +70,8 @@ pub(super) async fn call(
     let span = RequestSpan::begin(trace_context(&headers));
     let bytes = read_body(body, on.http.max_body).await?;
     let engine = &on.http.gateway.engine;
-    let read = engine
-        .large
-        .read_off_workers(bytes.len(), || parse(on.target.0, &headers, &bytes))
-        .await?;
+    let parse = || parse(on.target.0, &headers, &bytes);
+    let read = engine.large.read_off_workers(bytes.len(), parse).await?;
     let request = Request { span, ..read };
     // The wait for the call may be long, and needs no bytes of the request.
     drop(bytes);

@@ -43,10 +43,9 @@ pub(super) fn trace_context(headers: &HeaderMap) -> Option<Context> {
 /// Whether the `Accept` header names this media type.
 pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let lines = headers.get_all(ACCEPT).iter();
-    lines
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
-        .any(|accepted| accepted.trim().starts_with(kind))
+    let lines = lines.filter_map(|line| line.to_str().ok());
+    let mut accepted = lines.flat_map(|line| line.split(','));
+    accepted.any(|accepted| accepted.trim().starts_with(kind))
 }
 
 /// A header for a response, unless its value is absent or cannot be written.

@@ -360,10 +360,8 @@ pub(super) async fn key(
 ) -> Result<Json<PreviewView>, Problem> {
     let bytes = read_body(body, on.http.max_body).await?;
     let engine = &on.http.gateway.engine;
-    let request = engine
-        .large
-        .read_off_workers(bytes.len(), || parse(on.target.0, &headers, &bytes))
-        .await?;
+    let parse = || parse(on.target.0, &headers, &bytes);
+    let request = engine.large.read_off_workers(bytes.len(), parse).await?;
     let preview = engine.preview(&on.caller, request).await?;
     let (intent, meets) = (preview.intent, preview.meets.as_ref());
     let (would, problem) = match preview.would {

@@ -163,9 +163,8 @@ fn misfit(document: &Document, schema: &Value, name: &str) -> Option<String> {
     if !asked.contains_key("format") && Schema::new(asked.clone().into()).is_ok_and(is_free) {
         return None;
     }
+    let asked = asked.iter().filter(|(_, value)| *value != "string");
     let asked: Vec<String> = asked
-        .iter()
-        .filter(|(_, value)| *value != "string")
         .map(|(word, value)| format!("{word} = {value}"))
         .collect();
     Some(format!(

@@ -47,11 +47,8 @@ fn secrets<'a>(tool: &Endpoint, constants: impl Iterator<Item = &'a Value>) -> V
         all.extend(of_url(url));
     }
     all.extend(constants.flat_map(texts));
-    let mut all: Vec<String> = all
-        .into_iter()
-        .filter(|text| text.len() >= SECRET)
-        .flat_map(|text| forms(&text))
-        .collect();
+    let all = all.iter().filter(|text| text.len() >= SECRET);
+    let mut all: Vec<String> = all.flat_map(|text| forms(text)).collect();
     all.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
     all.dedup();
     all

@@ -113,11 +113,8 @@ impl FromItem for Bytes {
         let wrong = || "this must be a size like \"1MiB\"".to_owned();
         let text = String::from_item(item, reader).map_err(|_| wrong())?;
         let size: bytesize::ByteSize = text.parse().map_err(|_| wrong())?;
-        usize::try_from(size.as_u64())
-            .ok()
-            .filter(|size| *size > 0)
-            .map(Self)
-            .ok_or_else(wrong)
+        let size = usize::try_from(size.as_u64()).ok();
+        size.filter(|size| *size > 0).map(Self).ok_or_else(wrong)
     }
 }
 

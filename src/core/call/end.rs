@@ -126,7 +126,8 @@ pub(super) fn finish(
     } = call;
     // The clock may have been set back during the call. Once it is right again, the key must not look older than its call.
     let now = now.max(record.updated_at);
-    let aged = call.aged.max(now);
+    let slept = call.aged.duration_since(call.now);
+    let aged = now.checked_add(slept).unwrap_or(now);
     let call = Call { now, aged, ..call };
     let (state, is_known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content.clone()), true),

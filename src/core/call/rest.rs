@@ -46,7 +46,7 @@ pub(super) fn work_on(
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
             Next::write(change("probing", Some(later), &detail), Action::Probe)
         }
-        (OnUnknown::Retry, _) if unknown::is_late(tool, &check, now) => given_up(
+        (OnUnknown::Retry, _) if unknown::is_late(tool, &check, call.aged) => given_up(
             "it is too late to send it again: the tool may have forgotten its key; a late answer or a person may \
              still settle it",
         ),
@@ -171,7 +171,7 @@ pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
             let outcome = Outcome::Executed(content.clone());
             return settle(outcome, &probed.finding.told());
         }
-        Finding::NotFound if unknown::is_negative_final(tool, record, asked_at) => {
+        Finding::NotFound if unknown::is_negative_final(tool, record, asked_at, call.aged) => {
             let why = "the tool does not know the key, and nothing of it can be under way any more";
             return settle(not_executed(why), why);
         }

@@ -15,9 +15,7 @@ const NAMED: usize = 10;
 ///
 /// The change is written before the request is sent, so that the ledger explains its effects.
 pub(super) fn begin_to_verify(call: Call<'_>, by: &str, by_person: bool) -> Result<Next, Illegal> {
-    let Call {
-        tool, record, now, ..
-    } = call;
+    let Call { tool, record, .. } = call;
     let State::Succeeded(Content::Kept(_)) = record.state else {
         return Err(Illegal::NoResult);
     };
@@ -35,7 +33,7 @@ pub(super) fn begin_to_verify(call: Call<'_>, by: &str, by_person: bool) -> Resu
             );
         }
         // The tool would execute a call whose key it has forgotten.
-        if now >= after(record.intent.created_at, tool.recheck.give_up_after) {
+        if call.aged >= after(record.intent.created_at, tool.recheck.give_up_after) {
             return refused(
                 "the call is older than recheck.give_up_after, so the tool may have forgotten its key",
             );

@@ -103,6 +103,7 @@ impl Saga {
             },
         };
         let entry = |line: Line| Ok(Entry::new(time(line.at)?, line.event, line.by, line.detail));
+        let events: Result<_, String> = body.events.into_iter().map(entry).collect();
         Ok(Self {
             id: SagaId::new(&document.tenant, &document.id),
             version: document.version,
@@ -122,11 +123,7 @@ impl Saga {
             deadline: body.deadline.map(time).transpose()?,
             updated_at: time(body.updated_at)?,
             retain_until: document.retain_until,
-            events: body
-                .events
-                .into_iter()
-                .map(entry)
-                .collect::<Result<_, String>>()?,
+            events: events?,
         })
     }
 }

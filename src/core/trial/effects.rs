@@ -257,11 +257,9 @@ fn join(by_id: Judgement, counted: Judgement) -> Judgement {
 
 /// A few places in a sentence.
 pub(super) fn listed(places: &[String]) -> String {
-    let named: Vec<&str> = places
-        .iter()
-        .take(MAX_PLACES)
-        .map(|place| if place.is_empty() { "the top" } else { place })
-        .collect();
+    let named = places.iter().take(MAX_PLACES);
+    let named = named.map(|place| if place.is_empty() { "the top" } else { place });
+    let named: Vec<&str> = named.collect();
     match places.len().saturating_sub(MAX_PLACES) {
         0 => named.join(", "),
         more => format!("{} and {more} more places", named.join(", ")),

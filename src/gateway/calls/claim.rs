@@ -14,7 +14,7 @@ use super::prepared::PreparedCall;
 use super::refusal::{expired, refusal};
 use super::similar::{self, answer_similar};
 use crate::budget::Charge;
-use crate::core::call::{self, Action, Arrival, Change, Event, Met, Next};
+use crate::core::call::{self, Action, Arrival, Change, Event, Met, Next, Now};
 use crate::core::json;
 use crate::core::key::Lookup;
 use crate::core::outcome::Evidence;
@@ -101,7 +101,8 @@ impl Claimer {
         let mut permit = None;
         for _ in 0..ROUNDS {
             // 1. Under which names may the call be stored?
-            let now = self.base.now();
+            let time = self.base.time();
+            let now = time.at;
             // Asked after `now`: no gateway claims by older names what counts as free at `now`.
             let knows_names = self.knows_names(&call).await;
             if let Some(newer) = self.with_newer_names(&call) {
@@ -116,17 +117,14 @@ impl Claimer {
             // 2. Which stored call is it?
             let found = holders.as_deref().unwrap_or_default();
             self.compare_with(&mut call, found).await?;
-            let (met, gives_up, intent) = self.meet(&call, found, knows_names, now)?;
+            let (met, gives_up, intent) = self.meet(&call, found, knows_names, time)?;
 
             // 3. What does core decide?
             let event = self.arrival_as(&call, intent, attempt);
             // An arrival is never illegal; if it were, nothing must run.
-            let Ok(Next { change, action }) = transition::ask(
-                &at.tool,
-                met.or(gives_up.first()),
-                &event,
-                self.base.with_sleep(now),
-            ) else {
+            let Ok(Next { change, action }) =
+                transition::ask(&at.tool, met.or(gives_up.first()), &event, time)
+            else {
                 break;
             };
             let is_new = matches!(action, Action::Claim);
@@ -329,11 +327,11 @@ impl Claimer {
         call: &PreparedCall,
         holders: &'a [Holder],
         knows_names: bool,
-        now: Timestamp,
+        now: Now,
     ) -> Result<Meeting<'a>, ErrorKind> {
         let record = |place: usize| holders.get(place).map(|holder| &holder.record);
         let mut intent = call.intent.clone();
-        let aged = self.base.with_sleep(now).aged();
+        let aged = now.aged();
         let met = call::meet(holders, &call.names, &call.intent, &call.prints, aged);
         Ok(match met {
             Met::Expired(_) | Met::Free { .. } if !knows_names => {
@@ -343,7 +341,7 @@ impl Claimer {
             Met::Call(place) => (record(place), Vec::new(), intent),
             Met::Free { instead_of, left } => {
                 if !left.is_empty() {
-                    if let Some(retry_after) = self.recipes.names_settle_in(&call.at, now) {
+                    if let Some(retry_after) = self.recipes.names_settle_in(&call.at, now.at) {
                         return Err(ErrorKind::KeysSettle { retry_after });
                     }
                     let names = &mut Arc::make_mut(&mut intent).names;

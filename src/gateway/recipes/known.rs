@@ -84,10 +84,8 @@ impl Recipes {
     pub(in crate::gateway) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
         let known = self.known.load();
         let of_tool = known.all.get(&at.tool.name).into_iter().flatten();
-        of_tool
-            .filter(|one| one.id != at.recipe_id)
-            .map(|one| (one.id, one.recipe.clone()))
-            .collect()
+        let earlier = of_tool.filter(|one| one.id != at.recipe_id);
+        earlier.map(|one| (one.id, one.recipe.clone())).collect()
     }
 
     /// Whether these are a tool's recipes except today's.

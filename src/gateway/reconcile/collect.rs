@@ -112,11 +112,9 @@ impl Reconciler {
         window: Window,
         all: &mut [Waiting<'_>],
     ) -> Result<Vec<Doubt>, String> {
-        let named: BTreeSet<_> = all
-            .iter()
-            .flat_map(|waiting| waiting.pairing.names_to_look_for())
-            .collect();
-        for call_id in named {
+        let named = all.iter();
+        let named = named.flat_map(|waiting| waiting.pairing.names_to_look_for());
+        for call_id in named.collect::<BTreeSet<_>>() {
             let found = self.base.store.load(call_id).await;
             if let Some(record) = found.map_err(|error| error.to_string())? {
                 add_one(all, &record);
@@ -232,11 +230,8 @@ impl<'a> Calls<'a> {
         let Some((tenant, filter)) = self.left.last() else {
             return Ok(None);
         };
-        let page = self
-            .base
-            .store
-            .list(tenant, filter, self.before, PAGE)
-            .await;
+        let store = &self.base.store;
+        let page = store.list(tenant, filter, self.before, PAGE).await;
         let page = page.map_err(|error| error.to_string())?;
         self.read += page.found.len();
         self.before = page.next;

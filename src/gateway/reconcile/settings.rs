@@ -28,8 +28,8 @@ pub struct Reconciliation {
     pub retention: SignedDuration,
     /// How long an anomaly is worked on, and then kept.
     ///
-    /// At least the shortest retention of its tools: no run looks further back, so none takes up again what is
-    /// decided. A reload of the tools does not change it.
+    /// At least the shortest retention of its tools at the start: no run takes up again what was decided, unless a reload
+    /// raises that retention.
     pub anomaly_retention: SignedDuration,
     /// Most items of one source in one run.
     pub max_items: usize,

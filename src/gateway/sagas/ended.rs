@@ -171,12 +171,10 @@ impl Sagas {
 
     /// Applies an event. Returns the saga after it, and whether the event has changed it.
     async fn act_or_find(&self, id: &SagaId, event: &Event) -> Result<(Saga, bool), Error> {
-        let changed = self
-            .registry
-            .change_saga(id, event)
-            .await
-            .map_err(of_store)?;
-        let changed = changed.ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
+        let changed = self.registry.change_saga(id, event).await;
+        let changed = changed
+            .map_err(of_store)?
+            .ok_or_else(|| ErrorKind::UnknownSaga.alone())?;
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
     }
 

@@ -58,11 +58,9 @@ pub(super) struct Writes(BTreeMap<String, Vec<u64>>);
 
 impl Writes {
     pub(super) fn of(&self, gateway: &str, partition: Partition) -> u64 {
-        self.0
-            .get(gateway)
-            .and_then(|counts| counts.get(partition.index()))
-            .copied()
-            .unwrap_or(0)
+        let counts = self.0.get(gateway);
+        let count = counts.and_then(|counts| counts.get(partition.index()));
+        count.copied().unwrap_or(0)
     }
 
     /// Notes a count, unless a higher one is known.

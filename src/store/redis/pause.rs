@@ -25,10 +25,9 @@ impl Pauses for Redis {
         const PARTITION: Partition = Partition::FIRST;
         let what = if paused { "pause" } else { "resume" };
         let keys = [keys::paused(), keys::tool_events(tool)];
-        let run = self
-            .server
-            .writing_two(&self.server.scripts.pause, PARTITION, keys)
-            .arg((what, tool, record::entry(entry)));
+        let script = &self.server.scripts.pause;
+        let run = self.server.writing_two(script, PARTITION, keys);
+        let run = run.arg((what, tool, record::entry(entry)));
         let answer = self.server.run(run).await?;
         self.server.counted(PARTITION, &answer, 0).await?;
         Ok(answer.word == "done")

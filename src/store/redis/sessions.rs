@@ -74,11 +74,10 @@ impl Redis {
         let (partition, [session, _, _, events]) = (keys::partition_of(id), keys::session(id));
         let script = &self.server.scripts.act;
         let lock = lock.map(|lock| [keys::id(lock.call_id), lock.token.to_string()]);
-        let run = self
-            .server
-            .writing_two(script, partition, [session, events])
-            .arg((what, record::entry(entry)))
-            .arg(&lock.unwrap_or_default());
+        let keys = [session, events];
+        let run = self.server.writing_two(script, partition, keys);
+        let run = run.arg((what, record::entry(entry)));
+        let run = run.arg(&lock.unwrap_or_default());
         let answer = self.server.run_guarded(run).await?;
         self.server.counted(partition, &answer, 0).await?;
         Ok(answer.word == "done")

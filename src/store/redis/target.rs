@@ -101,11 +101,9 @@ impl Target {
             let info =
                 format!("{transport}://{credentials}{host}{port}/{db}").into_connection_info();
             let info = info.map_err(|_| "one of its hosts is no HOST:PORT".to_owned())?;
-            let settings = info
-                .redis_settings()
-                .clone()
-                .set_protocol(ProtocolVersion::RESP3)
-                .set_skip_set_lib_name();
+            let settings = info.redis_settings().clone();
+            let settings = settings.set_protocol(ProtocolVersion::RESP3);
+            let settings = settings.set_skip_set_lib_name();
             Ok(info
                 .set_redis_settings(settings)
                 .set_tcp_settings(no_delay()))

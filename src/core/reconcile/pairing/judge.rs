@@ -249,22 +249,15 @@ impl<'a> Judge<'a> {
 
     /// Says how item and call differ. A value that the call lacks is not compared.
     fn differences(&self, call: &Call, item: &Item) -> String {
-        let compared = self
-            .all
-            .rules
-            .compare
-            .iter()
-            .zip(&call.fields)
-            .zip(&item.fields);
+        let compare = self.all.rules.compare.iter();
+        let compared = compare.zip(&call.fields).zip(&item.fields);
         let differing = compared.filter_map(|((compare, of_call), of_item)| {
             let of_call = of_call.as_ref()?;
-            if of_item
-                .as_ref()
-                .is_some_and(|of_item| is_same(of_call, of_item))
-            {
+            let of_item = of_item.as_ref();
+            if of_item.is_some_and(|of_item| is_same(of_call, of_item)) {
                 return None;
             }
-            let of_item = of_item.as_ref().map_or("nothing".to_owned(), shown);
+            let of_item = of_item.map_or("nothing".to_owned(), shown);
             let (at, of_call) = (compare.item.as_str(), shown(of_call));
             Some(format!(
                 "{at} is {of_item} at the source and {of_call} in the call"
