@@ -190,7 +190,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         for why in compensations::mistakes(at, &tools) {
             root.mistake_at(spot, &why);
         }
-        if let Some(warning) = compensations::shown_secret(at, &tools) {
+        if let Some(warning) = compensations::shown_secrets(at, &tools) {
             root.warn(warning);
         }
     }

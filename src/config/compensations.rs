@@ -34,8 +34,8 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
-/// An argument of the compensation that would show in the ledger what `redact.result` hides there.
-pub(super) fn shown_secret(at: &ToolAt, tools: &[ToolAt]) -> Option<String> {
+/// Arguments of the compensation that would show in the ledger what `redact.result` hides there.
+pub(super) fn shown_secrets(at: &ToolAt, tools: &[ToolAt]) -> Option<String> {
     let Policy::By(template) = &at.tool.compensation else {
         return None;
     };
@@ -50,14 +50,15 @@ pub(super) fn shown_secret(at: &ToolAt, tools: &[ToolAt]) -> Option<String> {
         by.redact.args.iter().any(|hidden| hidden.overlaps(&place))
     };
     let shows = |part: &Part| part.pointers().iter().any(|taken| is_secret(taken));
-    let (name, _) = template
-        .args
-        .iter()
-        .find(|(name, part)| shows(part) && !is_hidden(name))?;
-    Some(format!(
-        "{}: redact.result hides what {} gets as its argument {name}, and the ledger shows that; list it in redact.args there",
-        at.tool.name, by.name
-    ))
+    let shown = template.args.iter();
+    let shown = shown.filter(|(name, part)| shows(part) && !is_hidden(name));
+    let shown: Vec<&str> = shown.map(|(name, _)| name.as_str()).collect();
+    (!shown.is_empty()).then(|| {
+        format!(
+            "{}: redact.result hides what {} gets as {}, and the ledger shows that; list it in redact.args there",
+            at.tool.name, by.name, shown.join(", ")
+        )
+    })
 }
 
 /// Mistakes in the arguments of a probe by another tool.

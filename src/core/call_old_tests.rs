@@ -15,23 +15,22 @@ fn found_late(tool: &Tool, lost: &Event, seconds: i64) -> Record {
     lost
 }
 
-#[test]
-fn the_time_for_checks_counts_from_the_run_and_not_from_when_its_owner_is_missed() {
+/// A tool whose unknown calls are given up after an hour.
+fn for_an_hour(tool: Tool) -> Tool {
     let recheck = Recheck {
         give_up_after: Duration::from_secs(3_600),
         ..Recheck::default()
     };
-    let (retrying, probing) = (
-        Tool {
-            recheck,
-            ..retrying()
-        },
-        Tool {
-            recheck,
-            dedup: Dedup::Key,
-            ..probing(None)
-        },
-    );
+    Tool { recheck, ..tool }
+}
+
+#[test]
+fn the_time_for_checks_counts_from_the_run_and_not_from_when_its_owner_is_missed() {
+    let retrying = for_an_hour(retrying());
+    let probing = for_an_hour(Tool {
+        dedup: Dedup::Key,
+        ..probing(None)
+    });
     for lost in [
         Event::OwnerLost { by: ME },
         Event::LeaseOver { by: ME },
@@ -174,20 +173,7 @@ fn the_windows_of_keys_count_the_time_for_which_a_machine_slept_and_leases_do_no
 
 #[test]
 fn a_tool_may_forget_a_key_while_the_gateway_sleeps() {
-    let recheck = Recheck {
-        give_up_after: Duration::from_secs(3_600),
-        ..Recheck::default()
-    };
-    let (retrying, probing) = (
-        Tool {
-            recheck,
-            ..retrying()
-        },
-        Tool {
-            recheck,
-            ..probing(Some(1))
-        },
-    );
+    let (retrying, probing) = (for_an_hour(retrying()), for_an_hour(probing(Some(1))));
     let after_sleep = |hours| Now {
         at: at(200),
         slept: SignedDuration::from_hours(hours),
@@ -199,6 +185,24 @@ fn a_tool_may_forget_a_key_while_the_gateway_sleeps() {
             next.change.expect("a change").record.state.as_str()
         };
         assert_eq!(state(&retrying, &check_due(2)), sent, "{hours} h");
+        let unclear = probed_at(Finding::Unclear("busy".into()), 200);
+        let next = next(
+            &probing,
+            Some(&unknown(&probing)),
+            &unclear,
+            after_sleep(hours),
+        );
+        let check = next
+            .expect("a change")
+            .change
+            .expect("a change")
+            .record
+            .check;
+        assert_eq!(
+            check.expect("a check").at.is_some(),
+            hours == 0,
+            "{hours} h"
+        );
         let not_found = probed_at(Finding::NotFound, 200);
         assert_eq!(state(&probing, &not_found), settled, "{hours} h");
     }

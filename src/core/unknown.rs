@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::evidence::McpAnswer;
@@ -187,8 +187,9 @@ pub fn next_check(tool: &Tool, attempt: AttemptId, check: Check, now: Timestamp)
 }
 
 /// The check, without its time if that is too late.
-pub fn unless_too_late(tool: &Tool, check: Check) -> Check {
-    let at = check.at.filter(|at| !is_late(tool, &check, *at));
+pub fn unless_too_late(tool: &Tool, check: Check, slept: SignedDuration) -> Check {
+    let is_late = |at: &Timestamp| is_late(tool, &check, at.checked_add(slept).unwrap_or(*at));
+    let at = check.at.filter(|at| !is_late(at));
     Check { at, ..check }
 }
 

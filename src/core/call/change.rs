@@ -52,6 +52,11 @@ impl From<Timestamp> for Now {
 }
 
 impl Call<'_> {
+    /// How far its time is behind, because the machine was suspended.
+    pub(super) fn slept(&self) -> SignedDuration {
+        self.aged.duration_since(self.now)
+    }
+
     /// The next version of the record, changed now.
     pub(super) fn changed(&self) -> Record {
         self.record.changed(self.now)

@@ -126,8 +126,7 @@ pub(super) fn finish(
     } = call;
     // The clock may have been set back during the call. Once it is right again, the key must not look older than its call.
     let now = now.max(record.updated_at);
-    let slept = call.aged.duration_since(call.now);
-    let aged = now.checked_add(slept).unwrap_or(now);
+    let aged = call.aged.max(now);
     let call = Call { now, aged, ..call };
     let (state, is_known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content.clone()), true),
@@ -138,7 +137,7 @@ pub(super) fn finish(
         _ if is_known => None,
         Some(check) => {
             let next = unknown::next_check(tool, record.attempt.id, check, now);
-            Some(unknown::unless_too_late(tool, next))
+            Some(unknown::unless_too_late(tool, next, call.slept()))
         }
         None => unknown::first_check(tool, record, now),
     };

@@ -182,7 +182,7 @@ pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
         let at = check
             .at
             .map(|at| not_before.map_or(at, |least| at.max(least)));
-        unknown::unless_too_late(tool, Check { at, ..check })
+        unknown::unless_too_late(tool, Check { at, ..check }, call.slept())
     });
     let goes_on = |check: Option<Check>| check.is_some_and(|check| check.at.is_some());
     let (event, why) = if goes_on(record.check) && !goes_on(check) {
