@@ -1,7 +1,7 @@
 //! Reloading the configuration of a running gateway.
 //!
-//! Tools, proxies and tokens are swapped as a whole, and so is what reconciliations do about anomalies. Other changes are logged: they
-//! need a restart.
+//! Tools, proxies and tokens are swapped as a whole, and so is what reconciliations do about anomalies. Other changes are
+//! logged: they need a restart.
 
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 //! Keys are forgotten by time, so a wall clock that is set forward would free them early and let a late repetition run
 //! again. Monotonic clocks measure the time since the start.
 //!
-//! While a machine is suspended its monotonic clock stands still, and so does this one. By that a gateway that
-//! shares its store notices its sleep. `behind` says how far the clock lags, so that the rules know how old keys are.
+//! While a machine is suspended its monotonic clock stands still, and so does this one. A gateway that shares its store
+//! notices its sleep by the lag. `behind` says how far the clock lags, so that the rules know how old keys are.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 

@@ -127,7 +127,7 @@ pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
 
 /// Whether a successful answer has an `error` or `errors`.
 ///
-/// Null, false, an empty text and an empty list are none. `{}` is one: an exception in JavaScript is written so.
+/// Null, false, an empty text and an empty list are none. `{}` is one: JavaScript writes an exception in this way.
 pub fn names_error(answer: &Value) -> bool {
     let named = ["error", "errors"].map(|name| answer.get(name));
     let is_error = |value: &Value| value.is_object() || !is_empty(value);
