@@ -24,6 +24,10 @@ const STRANGER: usize = 256 * 1024;
 #[error("the memory budget is used up")]
 pub struct Exhausted;
 
+/// Marks a request whose connection comes from a load balancer or proxy of the operator (`server.proxies`).
+#[derive(Debug, Clone, Copy)]
+pub struct OfBalancer;
+
 /// A total of bytes, and the accounts that hold some of them. Clones share one budget.
 #[derive(Clone)]
 pub struct Budget(Arc<Pool>);

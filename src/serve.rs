@@ -36,7 +36,7 @@ use self::metered::Metered;
 use self::places::{Listing, Place, Places, SPARE};
 pub use self::tls::{Tls, Unfit};
 use self::watch::{UnderWay, Watch, Watched};
-use crate::budget::{Budget, Connection, Elsewhere, MAX_HEAD};
+use crate::budget::{Budget, Connection, Elsewhere, MAX_HEAD, OfBalancer};
 
 /// Connections that the operating system queues until they are accepted.
 const BACKLOG: u32 = 1_024;
@@ -236,16 +236,20 @@ impl Host {
         let Some((place, listing)) = self.places.settle(place, address).await else {
             return;
         };
+        let mut proxies = self.bounds.proxies.iter();
+        let balancer = proxies
+            .any(|proxy| proxy.holds(address))
+            .then_some(OfBalancer);
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
         let Some(tls) = &self.tls else {
-            return self.converse(stream, place, listing).await;
+            return self.converse(stream, place, listing, balancer).await;
         };
         let gives_way = listing.gives_way.clone();
         let hello = timeout(self.bounds.header_timeout, tls.greet(stream));
         tokio::select! {
             hello = hello => match hello {
-                Ok(Ok(stream)) => self.converse(stream, place, listing).await,
+                Ok(Ok(stream)) => self.converse(stream, place, listing, balancer).await,
                 Ok(Err(error)) => tracing::debug!(%error, "no TLS with a client"),
                 Err(_) => tracing::debug!("a client was too slow with TLS"),
             },
@@ -255,8 +259,13 @@ impl Host {
     }
 
     /// Answers one connection's requests until it ends.
-    async fn converse<S>(&self, stream: S, place: Place, listing: Listing)
-    where
+    async fn converse<S>(
+        &self,
+        stream: S,
+        place: Place,
+        listing: Listing,
+        balancer: Option<OfBalancer>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let watch = Arc::new(Watch::new(&self.bounds));
@@ -270,6 +279,7 @@ impl Host {
             spare: self.doors.spare.clone(),
             connection: listing.connection.clone(),
             leaving: self.ends.leaving.clone(),
+            balancer,
         };
         let seen = watch.clone();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -336,6 +346,7 @@ struct Served {
     spare: Router,
     connection: Arc<Connection>,
     leaving: CancellationToken,
+    balancer: Option<OfBalancer>,
 }
 
 impl Served {
@@ -360,6 +371,9 @@ impl Served {
                     })
                 });
                 request.extensions_mut().insert(guest.clone());
+                if let Some(balancer) = self.balancer {
+                    request.extensions_mut().insert(balancer);
+                }
                 let Ok(response) = TowerToHyperService::new(self.doors.clone())
                     .call(request)
                     .await;

@@ -49,12 +49,26 @@ pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> 
     let probe = section.section("probe");
     let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
     let endpoint = endpoint(&mut section);
+    // A header that the gateway replaces is no credential of the caller.
+    let configured = endpoint.iter().flat_map(|endpoint| endpoint.headers.keys());
+    let configured = configured.map(|name| name.as_str().to_owned());
+    policy.uncounted_headers.extend(configured);
     let rules = section.list_of_sections("rules");
     let why = format!("a proxy has {MAX_RULES} rules at the most");
     section.check(rules.len() <= MAX_RULES, "rules", &why);
     let rules = rules.into_iter().filter_map(rule);
     let (rules, of_rules): (Vec<Rule>, Vec<Section<'_, '_>>) = rules.unzip();
     policy.rules = rules;
+    // What the section says holds for all rules; otherwise a rule's probe is asked for its calls.
+    let holds = section.has("unknown") && tool.unknown == OnUnknown::Hold;
+    if tool.unknown == OnUnknown::Probe && tool.probe.is_none() {
+        let has_probe = of_rules.iter().any(|section| section.has("probe"));
+        tool.unknown = if has_probe {
+            OnUnknown::Hold
+        } else {
+            tool.unknown
+        };
+    }
     warn(&tool, &policy, &section);
     tool.proxy = Some(policy);
     check(&tool, &section);
@@ -62,7 +76,7 @@ pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> 
     endpoint.probe = probe;
     checks::warn(&tool, &endpoint, &section);
     let of_rules = of_rules.into_iter();
-    let by_rule = of_rules.map(|section| of_rule(&tool, &endpoint, section));
+    let by_rule = of_rules.map(|section| of_rule(&tool, &endpoint, section, holds));
     let by_rule = by_rule.collect();
     Some(ToolAt::new(tool, endpoint).with_rules(by_rule))
 }
@@ -77,6 +91,10 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     let is_passed = !counted_headers.iter().any(|name| names_path(name));
     let why = "a header that names another path is not passed on";
     section.check(is_passed, "counted_headers", why);
+    let uncounted_headers = header_names(section, "uncounted_headers");
+    let is_fit = !uncounted_headers.iter().any(is_credential);
+    let why = "a credential that goes through always counts";
+    section.check(is_fit, "uncounted_headers", why);
     let passes = section.get_or("pass_authorization", false);
     let why = "without [[auth.tokens]] it would not be known who calls";
     section.check(!(passes && is_open), "pass_authorization", why);
@@ -94,6 +112,7 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
         unkeyed: section.get("unkeyed").unwrap_or_default(),
         key_header,
         counted_headers,
+        uncounted_headers,
         redact: Vec::new(),
         secret_headers: Vec::new(),
         max_body: section.get_or("max_body", Bytes(LONGEST)).0,
@@ -184,11 +203,12 @@ fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<(Rule, Section<'r, 'a>)>
     Some((rule, section))
 }
 
-/// The tool under a rule; `None`: the same as the proxy's.
+/// The tool under a rule; `None`: the same as the proxy's. `holds`: the proxy says `unknown = "hold"`.
 fn of_rule(
     tool: &Tool,
     endpoint: &Endpoint,
     mut section: Section<'_, '_>,
+    holds: bool,
 ) -> Option<(Tool, Endpoint)> {
     let (mut tool, mut endpoint) = (tool.clone(), endpoint.clone());
     let own = outcomes(&mut section);
@@ -196,6 +216,9 @@ fn of_rule(
     let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
     if own.is_empty() && probe.is_none() {
         return None;
+    }
+    if probe.is_some() && tool.unknown == OnUnknown::Hold && !holds {
+        tool.unknown = OnUnknown::Probe;
     }
     tool.outcomes.extend(own);
     endpoint.probe = probe.or(endpoint.probe);

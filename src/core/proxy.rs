@@ -2,9 +2,14 @@
 //!
 //! Promises: a request that may write is a call unless the operator says otherwise; credentials are kept nowhere.
 
+pub mod credentials; // headers that count as the caller's own credentials
 mod form; // the names and values of a form
 pub mod image; // a request as the ledger keeps it
+mod methods; // methods that a query or a body names
+pub mod names; // headers that no caller may set, in any spelling
+mod paths; // paths as servers may read them
 pub mod reply; // an answer as it is kept
+mod secrets; // names and values that sound like secrets
 pub mod view; // the value from which key and fingerprint are made
 
 #[cfg(test)]
@@ -14,10 +19,15 @@ mod fuzz_tests;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
-use percent_encoding::percent_decode_str;
 
 use self::form::is_at;
+use self::names::folded;
+use self::paths::Path;
+pub use self::secrets::SECRETS;
+use self::secrets::{is_of_scheme, is_secret};
 use super::key::Pointer;
 use super::words::words;
 
@@ -68,6 +78,8 @@ pub struct Policy {
     pub key_header: String,
     /// Headers that are part of the intent, in lower case.
     pub counted_headers: Vec<String>,
+    /// Headers that sound like a credential and do not count as one, in lower case.
+    pub uncounted_headers: Vec<String>,
     /// Parts of a body or a query that are not kept.
     pub redact: Vec<Pointer>,
     /// Further headers whose values are not kept, in lower case.
@@ -104,7 +116,7 @@ impl Message {
         }
     }
 
-    /// The methods in override headers, in upper case. Some servers obey them.
+    /// The methods in override headers, in upper case. Some servers obey them. See also [`methods::named_in`].
     fn overrides(&self) -> impl Iterator<Item = String> {
         let headers = self.headers.iter();
         let named = headers.filter(|(name, _)| is_override(name));
@@ -121,6 +133,9 @@ impl Message {
     }
 }
 
+/// Most methods that one request may name.
+const MAX_METHODS: usize = 8;
+
 /// Headers that name another method.
 pub const OVERRIDES: [&str; 3] = [
     "x-http-method",
@@ -132,7 +147,7 @@ pub const OVERRIDES: [&str; 3] = [
 ///
 /// Some servers read `_` in a name as `-`. `name` is in lower case.
 pub fn is_override(name: &str) -> bool {
-    OVERRIDES.contains(&name.replace('_', "-").as_str())
+    OVERRIDES.contains(&&*folded(name))
 }
 
 /// Headers that name another path. Some servers obey them, so they are not passed on: no rule could hold.
@@ -145,18 +160,23 @@ const OTHER_PATHS: [&str; 4] = [
 
 /// Whether a header names another path. `name` is in lower case.
 pub fn names_path(name: &str) -> bool {
-    OTHER_PATHS.contains(&name.replace('_', "-").as_str())
+    OTHER_PATHS.contains(&&*folded(name))
 }
 
 impl Policy {
     /// The treatment of a request with a key, and without.
     ///
-    /// Where headers name another method, the stricter treatment counts, and no request passes
+    /// Where headers, query or body name another method, the stricter treatment counts, and no request passes
     /// unguarded.
     pub fn decide_on(&self, message: &Message) -> (Does, Unkeyed) {
         let (rule, does) = self.decide(&message.method, &message.path);
         let mut decided = (does, self.unkeyed(rule));
-        for method in message.overrides() {
+        let in_content = methods::named_in(message).unwrap_or_default();
+        let named: BTreeSet<String> = message.overrides().chain(in_content).collect();
+        if named.len() > MAX_METHODS {
+            return (Does::Deny, Unkeyed::Refuse);
+        }
+        for method in named {
             let (rule, named) = self.decide(&method, &message.path);
             decided.0 = match (decided.0, named) {
                 (Does::Deny, _) | (_, Does::Deny) => Does::Deny,
@@ -174,7 +194,8 @@ impl Policy {
         if matches!(method, "CONNECT" | "TRACE") {
             return (None, Does::Deny);
         }
-        let fits = |rule: &Rule| rule.fits(method, path);
+        let path = Path::of(path);
+        let fits = |rule: &Rule| rule.fits(method, &path);
         match self.rules.iter().position(fits) {
             Some(at) => (Some(at), self.rules[at].does),
             None if matches!(method, "GET" | "HEAD" | "OPTIONS") => (None, Does::Read),
@@ -191,7 +212,15 @@ impl Policy {
         if self.passes_authorization {
             counted.push(view::CREDENTIAL.to_owned());
         }
+        counted.extend(credentials::in_list(&self.uncounted_headers));
         counted
+    }
+
+    /// Whether a header's value is not kept or shown.
+    fn hides_header(&self, name: &str, value: &str) -> bool {
+        is_secret(name)
+            || self.secret_headers.iter().any(|one| one == name)
+            || secrets::is_secret_value(value)
     }
 
     /// The treatment of a write without a key.
@@ -207,21 +236,19 @@ impl Policy {
 }
 
 impl Rule {
-    /// Whether the rule is for a request. `path`: as it was written.
+    /// Whether the rule is for a request.
     ///
     /// A `read` rule fits only paths that every server reads in the same way. A `write` or `deny` rule also fits a path
-    /// that only some servers read as the rule's: in another case, with `;` parameters, percent-encoded twice.
-    fn fits(&self, method: &str, path: &str) -> bool {
+    /// that only some servers read as the rule's: in another case, with `;` parameters, with an extension, percent-encoded
+    /// several times.
+    fn fits(&self, method: &str, path: &Path) -> bool {
         let is_named = |name: &str| self.methods.iter().any(|one| one == name);
         // Servers answer HEAD by what they do for GET.
         let is_method =
             self.methods.is_empty() || is_named(method) || (method == "HEAD" && is_named("GET"));
-        let is_path = if self.does == Does::Read {
-            // Servers differ in how many segments they see in `//` and `%2f`.
-            let is_clear = !path.contains("//") && !path.to_ascii_lowercase().contains("%2f");
-            is_clear && is_below(&plain(path), &plain(&self.path))
-        } else {
-            is_below(&blurred(path), &blurred(&self.path))
+        let is_path = match self.does {
+            Does::Read => path.is_surely_below(&self.path),
+            Does::Write | Does::Deny => path.may_be_below(&self.path),
         };
         is_method && is_path
     }
@@ -234,42 +261,15 @@ pub fn mistake(message: &Message) -> Option<&'static str> {
     if message.method.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Some("methods are in upper case");
     }
-    path_mistake(&message.path)
-}
-
-fn path_mistake(path: &str) -> Option<&'static str> {
-    let once = percent_decode_str(path).decode_utf8_lossy();
-    let twice = percent_decode_str(&once).decode_utf8_lossy();
-    if twice.contains('\\') || twice.contains(char::is_control) {
-        return Some("the path has a backslash or a control character");
+    if methods::named_in(message).is_none() {
+        return Some("its body names another method in a way that cannot be read");
     }
-    let is_step = |segment: &str| matches!(without_parameters(segment), "." | "..");
-    let has_step = twice.split('/').any(is_step);
-    has_step.then_some("the path has a segment \".\" or \"..\"")
+    paths::mistake(&message.path)
 }
 
-/// A segment of a path without the text after a semicolon.
-fn without_parameters(segment: &str) -> &str {
-    segment.split(';').next().unwrap_or_default()
-}
-
-/// A path for a server that decodes it and joins slashes.
-fn plain(path: &str) -> String {
-    let decoded = percent_decode_str(path).decode_utf8_lossy();
-    let segments = decoded.split('/').filter(|segment| !segment.is_empty());
-    segments.fold(String::new(), |path, segment| path + "/" + segment)
-}
-
-/// A path without what servers read in different ways: case, parameters, repeated encoding.
-fn blurred(path: &str) -> String {
-    let path = plain(&plain(path)).to_lowercase();
-    let segments = path.split('/').map(without_parameters);
-    segments.collect::<Vec<_>>().join("/")
-}
-
-fn is_below(path: &str, prefix: &str) -> bool {
-    let rest = path.strip_prefix(prefix);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Whether a header of the gateway's own is a credential.
+pub fn is_credential(name: &str, value: &str) -> bool {
+    is_secret(name) || is_of_scheme(value)
 }
 
 /// Headers about one connection (RFC 9110, section 7.6.1), and those that the gateway writes itself.
@@ -295,26 +295,3 @@ pub fn is_of_connection(name: &str, named: &[String]) -> bool {
 
 /// Headers that hold credentials. They are kept nowhere.
 pub const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
-
-/// Words in names of secrets, as they stand in names with dashes.
-pub const SECRETS: [&str; 13] = [
-    "access-key",
-    "api-key",
-    "apikey",
-    "auth",
-    "cookie",
-    "credential",
-    "jwt",
-    "password",
-    "secret",
-    "session",
-    "signature",
-    "subscription-key",
-    "token",
-];
-
-/// Whether a header or a name in a query may be a secret. `name` is in lower case.
-fn is_secret(name: &str) -> bool {
-    let name = name.replace('_', "-");
-    SECRETS.iter().any(|word| name.contains(word))
-}

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::json::canonical;
 use super::key::{Fingerprint, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
-use super::proxy::{Policy, view};
+use super::proxy::{Policy, credentials, view};
 use super::secret::Secret;
 use super::tool::Tool;
 
@@ -86,6 +86,19 @@ impl Recipe {
     /// Whether the business fields name a call, whichever key comes with them.
     fn is_business(&self) -> bool {
         !self.fields.is_empty() && !self.prefers_runtime
+    }
+
+    /// Whether it counts every credential of a request that another recipe counts.
+    fn counts_credentials_of(&self, other: &Self) -> bool {
+        let list = |recipe: &Self| recipe.headers.clone().unwrap_or_default();
+        credentials::are_all_in(&list(self), &list(other))
+    }
+
+    /// Whether a request has a credential that counts by another recipe, and not by this one.
+    fn misses_credential(&self, other: &Self, args: &Value) -> bool {
+        let list = |recipe: &Self| recipe.headers.clone().unwrap_or_default();
+        !self.counts_credentials_of(other)
+            && credentials::are_missed(args, &list(other), &list(self))
     }
 
     /// The arguments that count.

@@ -8,9 +8,25 @@ use reqwest::{Method, Response};
 
 use super::headers::as_header;
 use super::{Downstream, Endpoint, Party, joined, send};
-use crate::core::proxy::Message;
+use crate::core::proxy::names::folded;
+use crate::core::proxy::{Message, is_credential};
 
 impl Endpoint {
+    /// The names of its own headers, as servers may read them.
+    pub fn header_names(&self) -> Vec<String> {
+        let names = self.headers.keys();
+        names.map(|name| folded(name.as_str())).collect()
+    }
+
+    /// Whether its own headers or its URL hold a credential.
+    pub fn has_credential(&self) -> bool {
+        let has_user = !self.url.username().is_empty() || self.url.password().is_some();
+        has_user
+            || self.headers.iter().any(|(name, value)| {
+                is_credential(name.as_str(), &String::from_utf8_lossy(value.as_bytes()))
+            })
+    }
+
     /// The endpoint and the headers for one request to an API.
     ///
     /// The endpoint's own headers replace the caller's.

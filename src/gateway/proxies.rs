@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, SET_COOKIE};
 
 use super::base::Base;
 use super::calls::{Answer, Engine, Passed, Request, Stored};
@@ -14,6 +15,7 @@ use super::tools::{ToolAt, Tools};
 use super::trace::RequestSpan;
 use crate::core::caller::Caller;
 use crate::core::key;
+use crate::core::proxy::names::take_out_owned;
 use crate::core::proxy::reply::Reply;
 use crate::core::proxy::view::view;
 use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
@@ -49,6 +51,8 @@ pub struct Entry {
 /// A request to a proxy.
 pub struct Asked {
     pub message: Message,
+    /// Whether the request came over a proxy of the operator.
+    pub is_forwarded: bool,
     pub trace_id: Option<String>,
     pub span: RequestSpan,
 }
@@ -88,7 +92,10 @@ impl Proxies {
         let policy = policy.ok_or_else(|| ErrorKind::UnknownTool.alone())?;
         let message = &asked.message;
         let refuse = |why: &str| ErrorKind::InvalidRequest(why.to_owned()).alone();
-        if let Some(why) = mistake(message) {
+        let judge = || (mistake(message), policy.decide_on(message));
+        let large = &self.engine.large;
+        let (why, (does, unkeyed)) = large.read_off_workers(message.body.len(), judge).await;
+        if let Some(why) = why {
             return Err(refuse(why));
         }
         if policy.passes_authorization && is_of_a_connection(message) {
@@ -99,7 +106,6 @@ impl Proxies {
         at.endpoint
             .for_message(message)
             .map_err(|why| refuse(&why))?;
-        let (does, unkeyed) = policy.decide_on(message);
         let has_key = message
             .headers
             .iter()
@@ -113,7 +119,7 @@ impl Proxies {
             (Does::Write, Unkeyed::Pass) if !has_key => {
                 self.pass(caller, &at, policy, asked, "unkeyed").await
             }
-            (Does::Write, _) => self.call(caller, name, policy, asked).await,
+            (Does::Write, _) => self.call(caller, &at, policy, asked).await,
         }
     }
 
@@ -130,6 +136,12 @@ impl Proxies {
             return Err(ErrorKind::ToolPaused.alone());
         }
         let (mut message, _) = own_credentials(policy, asked.message);
+        take_out_owned(
+            &mut message,
+            &policy.key_header,
+            &at.endpoint.header_names(),
+            asked.is_forwarded,
+        );
         // Only a call sends an idempotency key to the API: its own.
         message
             .headers
@@ -140,7 +152,11 @@ impl Proxies {
         let within = at.tool.deadline;
         let answered = self.downstream.pass(&at.endpoint, party, &message, within);
         match answered.await {
-            Ok(response) => Ok(Through::Passing(response)),
+            Ok(mut response) => {
+                let is_own = at.endpoint.has_credential();
+                take_out_cookies(response.headers_mut(), is_own);
+                Ok(Through::Passing(response))
+            }
             Err(why) => {
                 let tool = name;
                 tracing::warn!(
@@ -158,7 +174,7 @@ impl Proxies {
     async fn call(
         &self,
         caller: &Caller,
-        name: &str,
+        at: &ToolAt,
         policy: &Policy,
         asked: Asked,
     ) -> Result<Through, Error> {
@@ -169,22 +185,31 @@ impl Proxies {
             let why = format!("there is more than one {} header line", policy.key_header);
             return Err(ErrorKind::InvalidRequest(why).alone());
         }
+        // What the caller has sent counts; what no caller may set is neither sent nor kept.
+        let mut sent = message.clone();
+        let configured = at.endpoint.header_names();
+        take_out_owned(
+            &mut sent,
+            &policy.key_header,
+            &configured,
+            asked.is_forwarded,
+        );
         let read = || {
             let args = view(&message, &credential).to_string();
-            (args, policy.image(&message))
+            (args, policy.image(&sent))
         };
         let large = &self.engine.large;
         let (args, image) = large.read_off_workers(message.body.len(), read).await;
         let key = keys.pop();
         let request = Request {
-            tool: name.to_owned(),
+            tool: at.tool.name.clone(),
             args,
             trace_id: asked.trace_id,
             span: asked.span,
             key_header: key.map(|(_, key)| Bytes::from(key)),
             door: Door::Proxy,
             passed: Some(Passed {
-                message: Arc::new(message),
+                message: Arc::new(sent),
                 image,
             }),
             ..Request::default()
@@ -231,6 +256,28 @@ fn own_credentials(policy: &Policy, mut message: Message) -> (Message, String) {
     let lines: Vec<String> = lines.collect();
     message.headers.extend(own);
     (message, lines.join("\n"))
+}
+
+/// The beginning of the names of the gateway's own cookies.
+const OWN_COOKIES: &[u8] = b"oncegate";
+
+/// Takes out cookies that an API sets for everybody, or that are named like the gateway's own.
+///
+/// `is_own`: the request had the gateway's credential, so its session is no caller's.
+fn take_out_cookies(headers: &mut HeaderMap, is_own: bool) {
+    for name in [SET_COOKIE, HeaderName::from_static("set-cookie2")] {
+        let lines: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();
+        headers.remove(&name);
+        let of_callers = lines.into_iter().filter(|line| {
+            let line = line.as_bytes().trim_ascii_start();
+            let start = line.get(..OWN_COOKIES.len());
+            let is_named_so = start.is_some_and(|start| start.eq_ignore_ascii_case(OWN_COOKIES));
+            !is_own && !is_named_so
+        });
+        for line in of_callers {
+            headers.append(name.clone(), line);
+        }
+    }
 }
 
 pub(super) fn hosts(tools: &Tools) -> HashMap<String, String> {

@@ -13,7 +13,7 @@ use super::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
 use super::problem::Problem;
 use super::read::read_body;
 use super::{Http, MaxBody, auth, host};
-use crate::budget::Elsewhere;
+use crate::budget::{Elsewhere, OfBalancer};
 use crate::core::proxy::reply::Reply;
 use crate::core::proxy::{Message, names_path};
 use crate::core::record::CallId;
@@ -69,6 +69,7 @@ async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<
     let body = read_body(body, max_body).await?;
     let asked = Asked {
         message: message(&parts, path, body),
+        is_forwarded: parts.extensions.get::<OfBalancer>().is_some(),
         trace_id,
         span,
     };

@@ -201,6 +201,10 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
             "counted_headers = [\"Authorization\"]",
             "a credential is no part",
         ),
+        (
+            "uncounted_headers = [\"cookie\"]",
+            "a credential that goes through always counts",
+        ),
         ("key_header = \"Cookie\"", "says who calls"),
         ("unkeyed = \"guess\"", "refuse, derive, pass"),
         (

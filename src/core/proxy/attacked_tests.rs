@@ -335,3 +335,14 @@ fn a_kept_answer_is_shown_without_its_secrets_and_otherwise_whole() {
     assert_eq!(policy.shown(&with("a", "b").keep()), masked.keep());
     assert_eq!(policy.shown(b"by a person"), "by a person");
 }
+
+#[test]
+fn a_request_that_names_many_methods_is_denied_before_each_is_looked_at() {
+    let policy = Policy::default();
+    let naming = |many: usize| Message {
+        query: Some((0..many).map(|n| format!("_method=M{n}&")).collect()),
+        ..post(FORM, "_method=M0&_method=M0")
+    };
+    assert_eq!(policy.decide_on(&naming(8)).0, Does::Write);
+    assert_eq!(policy.decide_on(&naming(9)).0, Does::Deny);
+}

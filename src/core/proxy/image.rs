@@ -10,7 +10,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::form::{FORM, media_type, pairs};
-use super::{Message, Policy, is_secret};
+use super::secrets::is_secret;
+use super::{Message, Policy};
 use crate::core::json;
 use crate::core::key::Pointer;
 use crate::core::redact::{self, MASK};
@@ -181,13 +182,16 @@ impl Policy {
         let kind = media_type(message.header("content-type").unwrap_or_default());
         let body = Body::of(&message.body);
         let masked = |(name, value): &(String, String)| {
-            let is_secret = is_secret(name) || self.secret_headers.contains(name);
-            let value = if is_secret { MASK } else { value };
+            let value = if self.hides_header(name, value) {
+                MASK
+            } else {
+                value
+            };
             (name.clone(), value.to_owned())
         };
         // A query with one secret is masked as a whole: one value may tell about another.
         let shown = |query: &String| {
-            let is_secret = |name: &str| is_secret(&name.to_ascii_lowercase()) || self.hides(name);
+            let is_secret = |name: &str| is_secret(name) || self.hides(name);
             match has_secret(query, is_secret) {
                 true => MASK.to_owned(),
                 false => query.clone(),
@@ -221,6 +225,16 @@ pub fn message(image: &[u8]) -> Option<Message> {
         headers,
         body,
     })
+}
+
+/// The headers of an image's request, some with masked values. None: it is no image.
+pub fn headers(image: &[u8]) -> Vec<(String, String)> {
+    #[derive(Deserialize)]
+    struct Head {
+        headers: Headers,
+    }
+    let head: Option<Head> = serde_json::from_slice(image).ok();
+    head.map_or_else(Vec::new, |head| head.headers)
 }
 
 /// Method and path of an image's request.

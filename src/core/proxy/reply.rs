@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::image::{Body, Stored};
-use super::{Policy, is_of_connection, is_secret};
+use super::{Policy, is_of_connection};
 use crate::core::redact::MASK;
 
 /// Headers of one client's session: they are neither kept nor passed to another client.
@@ -62,7 +62,7 @@ impl Policy {
             return Bytes::copy_from_slice(json);
         };
         for (name, value) in &mut stored.headers {
-            if is_secret(name) || self.secret_headers.contains(name) {
+            if self.hides_header(name, value) {
                 *value = MASK.to_owned();
             }
         }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Message;
+use super::credentials;
 use super::form::{FORM, media_type, pairs, steps};
 use super::image::is_deeper;
 use crate::core::json;
@@ -42,7 +43,10 @@ pub fn view(message: &Message, credential: &str) -> Value {
 }
 
 /// The view with these headers only. A header that the request lacks is null.
+///
+/// With [`credentials::ALL`] in the list, the credentials of the request are a member of their own.
 pub fn with_headers(mut view: Value, counted: &[String]) -> Value {
+    credentials::add_to(&mut view, counted);
     let counted: Map<String, Value> = counted
         .iter()
         .map(|name| (name.clone(), view["headers"][name].take()))

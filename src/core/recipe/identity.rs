@@ -9,7 +9,7 @@ use super::prints::Prints;
 use super::{Recipe, RecipeId};
 use crate::core::key::{self, Chosen, Fingerprint, Key, Lookup, Pointer, Refused, Source};
 use crate::core::mcp::round;
-use crate::core::proxy::view;
+use crate::core::proxy::{credentials, view};
 use crate::core::secret::Secrets;
 
 /// The parts of a request from which its names and fingerprints are made.
@@ -148,6 +148,7 @@ impl Recipe {
             for pointer in self.ignore.iter().chain([&credential]) {
                 pointer.remove_from(counted.to_mut());
             }
+            credentials::leave_lasting(counted.to_mut());
         }
         let key = self.derive(asking, asking.user_id, &counted);
         Ok(chosen(Source::Derived, key))

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::{Recipe, RecipeId};
 use crate::core::key::{Fingerprint, Lookup, SECRET_ID};
-use crate::core::proxy::image;
 use crate::core::proxy::view::view;
+use crate::core::proxy::{credentials, image};
 use crate::core::record::{Alias, Intent, Record};
 use crate::core::secret::{Secret, Secrets};
 use crate::core::{json, redact};
@@ -45,9 +45,23 @@ struct Print {
     fingerprint: Fingerprint,
     /// Whether that recipe makes the same fingerprints as today's.
     is_as_today: bool,
+    /// Whether that recipe counts every credential that counts today.
+    counts_credentials: bool,
+    /// Whether the arrival has a credential that counts today, and not by that recipe.
+    misses_credential: bool,
 }
 
 impl Print {
+    /// Whether equal fingerprints show that a stored call was made with the arrival's credentials.
+    ///
+    /// Calls of earlier versions were compared without most of them.
+    fn proves_credentials(&self, today: Option<&Recipe>, stored: &[u8]) -> bool {
+        let list = today.and_then(|today| today.headers.as_deref());
+        self.counts_credentials
+            || !self.misses_credential
+                && !credentials::are_in(list.unwrap_or_default(), &image::headers(stored))
+    }
+
     fn of(id: RecipeId, recipe: &Recipe, today: &Recipe, secret: &Secret, args: &Value) -> Self {
         Self {
             recipe: id,
@@ -55,6 +69,8 @@ impl Print {
             is_as_today: today.ignore == recipe.ignore
                 && today.headers == recipe.headers
                 && today.keeps_member == recipe.keeps_member,
+            counts_credentials: recipe.counts_credentials_of(today),
+            misses_credential: recipe.misses_credential(today, args),
         }
     }
 }
@@ -143,7 +159,9 @@ impl Prints {
             return Sameness::of(alias.fingerprint == *today);
         }
         match prints.by(alias.recipe) {
-            Some(print) if print.fingerprint == alias.fingerprint => Sameness::Same,
+            Some(print) if print.fingerprint == alias.fingerprint && !print.misses_credential => {
+                Sameness::Same
+            }
             Some(print) if print.is_as_today => Sameness::Other,
             _ => Sameness::Unclear,
         }
@@ -180,8 +198,18 @@ impl Prints {
             return Sameness::of(stored.fingerprint == *today);
         }
         let by_its_recipe = prints.by(stored.recipe);
-        if by_its_recipe.is_some_and(|print| print.fingerprint == stored.fingerprint) {
-            return Sameness::Same;
+        let is_equal = |print: &&Print| print.fingerprint == stored.fingerprint;
+        if let Some(print) = by_its_recipe.filter(is_equal) {
+            let by = prints.today.as_ref().map(|(today, _)| &**today);
+            let is_same = print.proves_credentials(by, &stored.args)
+                || prints
+                    .by_today(&stored.args)
+                    .is_some_and(|own| own == *today);
+            return if is_same {
+                Sameness::Same
+            } else {
+                Sameness::Unclear
+            };
         }
         match (prints.by_today(&stored.args), by_its_recipe) {
             (Some(stored), _) if stored == *today => Sameness::Same,

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::core::call::tests::record;
 use crate::core::key::Source;
+use crate::core::proxy::{Message, Policy};
 use crate::core::tool::Tool;
 use crate::core::tool::tests::tool;
 
@@ -170,5 +171,66 @@ fn a_recipe_that_is_added_later_has_a_fingerprint_under_every_secret() {
         let there = call("k", &ignoring(), &secret, &one);
         assert_eq!(without.compare(&arrives, &there), Sameness::Unclear);
         assert_eq!(with.compare(&arrives, &there), Sameness::Same, "{secret:?}");
+    }
+}
+
+/// Earlier versions compared proxied calls without most credentials, and kept some of them in clear.
+#[test]
+fn a_proxied_call_of_an_earlier_version_is_answered_only_if_its_credentials_are_surely_equal() {
+    let mut of_today = tool("act");
+    of_today.proxy = Some(Policy::default());
+    let today = Arc::new(Recipe::of(&of_today));
+    let mut before = today.to_json();
+    before["headers"] = json!([]);
+    let before: Recipe = serde_json::from_value(before).expect("a recipe");
+    let before = (before.id(), Arc::new(before));
+    let asked = |header: Option<(&str, &str)>| Message {
+        method: "POST".into(),
+        path: "/x".into(),
+        headers: header
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into_iter()
+            .collect(),
+        ..Message::default()
+    };
+    let compare = |stored: Option<(&str, &str)>, came: Option<(&str, &str)>| {
+        // As it was kept: only some names were known as those of secrets.
+        let kept = |(name, value): (&str, &str)| match name {
+            "x-api-key" => json!([name, redact::MASK]),
+            _ => json!([name, value]),
+        };
+        let headers: Vec<Value> = stored.map(kept).into_iter().collect();
+        let image = json!({ "method": "POST", "path": "/x", "headers": headers });
+        let there = call("k", &before, &SECRET, &view(&asked(stored), ""));
+        let there = Record {
+            intent: Arc::new(Intent {
+                args: image.to_string().into(),
+                ..(*there.intent).clone()
+            }),
+            ..there
+        };
+        let args = view(&asked(came), "");
+        let arrives = Intent {
+            recipe: today.id(),
+            fingerprint: today.fingerprint(&SECRET, &args),
+            ..arrival("k", &args)
+        };
+        let secrets = Secrets::one(SECRET);
+        Prints::of(&today, &[before.clone()], &secrets, &args).compare(&arrives, &there)
+    };
+    let (known, other) = (("x-api-key", "a"), ("dd-application-key", "a"));
+    let changed = ("dd-application-key", "b");
+    let plain = ("x-own", "a");
+    for (stored, came, sameness) in [
+        (None, None, Sameness::Same),
+        (Some(plain), Some(("x-own", "b")), Sameness::Same),
+        (Some(known), Some(known), Sameness::Unclear),
+        (Some(known), None, Sameness::Unclear),
+        (None, Some(known), Sameness::Unclear),
+        (Some(other), Some(other), Sameness::Same),
+        (Some(other), Some(changed), Sameness::Unclear),
+        (Some(other), None, Sameness::Unclear),
+    ] {
+        assert_eq!(compare(stored, came), sameness, "{stored:?} {came:?}");
     }
 }

@@ -3,7 +3,7 @@
 use super::prepared::PreparedCall;
 use crate::core::call::Action;
 use crate::core::key::Source;
-use crate::core::proxy::Policy;
+use crate::core::proxy::{Policy, credentials, image};
 use crate::core::recipe::prints::Sameness;
 use crate::core::record::Record;
 use crate::gateway::error::{Differs, ErrorKind, Reused};
@@ -34,8 +34,14 @@ fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
     // Every key with the same business fields meets the same call.
     let is_business = intent.key_source == Source::Business
         && held.all_names().any(|name| *name == intent.lookup);
-    // With another credential it may be the same call: a token was refreshed.
-    let has_credentials = |policy: &Policy| policy.passes_authorization;
+    // With another credential it may be the same call: a token was refreshed, or the request signed anew.
+    let has_credentials = |policy: &Policy| {
+        let list = policy.counted();
+        let own = call.message.as_ref();
+        policy.passes_authorization
+            || own.is_some_and(|own| credentials::are_in(&list, &own.headers))
+            || credentials::are_in(&list, &image::headers(&held.intent.args))
+    };
     let is_unclear = is_unclear || call.at.tool.proxy.as_ref().is_some_and(has_credentials);
     let reused = match (is_unclear, is_business) {
         (false, _) if intent.key_source == Source::Round => Reused::Answered,
