@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use prometheus::IntCounter;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -120,6 +121,8 @@ pub struct App {
     gateway: Arc<Gateway>,
     reloader: Arc<Reloader>,
     listening: Listening,
+    /// The listener of proxies, if `proxy_listen` is set.
+    proxies: Option<Listening>,
     /// The ops listener, if `ops_listen` is set.
     ops: Option<Listening>,
     /// Cancelled by the store when the process must end at once.
@@ -143,6 +146,7 @@ impl App {
         let server = config.server;
         let listener = listen(server.listen)?;
         let ops_listener = server.ops_listen.map(listen).transpose()?;
+        let proxy_listener = server.proxy_listen.map(listen).transpose()?;
         let max_connections = serve::at_most(server.bounds.max_connections);
         if max_connections < server.bounds.max_connections {
             tracing::warn!(
@@ -158,6 +162,7 @@ impl App {
         tracing::info!(
             listen = %listener.local_addr().unwrap_or(server.listen),
             ops_listen = ops_listener.as_ref().and_then(|ops| ops.local_addr().ok()).map(|at| at.to_string()),
+            proxy_listen = proxy_listener.as_ref().and_then(|at| at.local_addr().ok()).map(|at| at.to_string()),
             store = %config.store,
             ready = gateway.status.readiness().await.reasons.is_empty(),
             tls = server.tls.is_some(),
@@ -208,10 +213,24 @@ impl App {
                 memory: Budget::new(OPS_MEMORY),
             }
         });
+        let all = match &proxy_listener {
+            Some(_) => http::router_without_proxies(http.clone()),
+            None => http::router(http.clone()),
+        };
+        let proxies = proxy_listener.map(|listener| Listening {
+            listener,
+            doors: Doors {
+                all: http::proxy_router(http.clone()),
+                spare: http::spare_router(http.clone()),
+            },
+            tls: server.tls.clone(),
+            bounds: bounds.clone(),
+            memory: config.limits.memory.clone(),
+        });
         let listening = Listening {
             listener,
             doors: Doors {
-                all: http::router(http.clone()),
+                all,
                 spare: http::spare_router(http),
             },
             tls: server.tls,
@@ -222,6 +241,7 @@ impl App {
             gateway,
             reloader: Arc::new(reloader),
             listening,
+            proxies,
             ops,
             fatal: opened.fatal,
             drain_delay: server.drain_delay,
@@ -240,6 +260,11 @@ impl App {
     /// The address of the ops listener, if there is one.
     pub fn ops_address(&self) -> Option<SocketAddr> {
         self.ops.as_ref()?.listener.local_addr().ok()
+    }
+
+    /// The address of the listener of proxies, if there is one.
+    pub fn proxy_address(&self) -> Option<SocketAddr> {
+        self.proxies.as_ref()?.listener.local_addr().ok()
     }
 
     /// The counter of dropped log lines.
@@ -268,12 +293,10 @@ impl App {
         let open = self.gateway.base.metrics.connections.clone();
         let serving = {
             let serve = |at| serve::serve(at, ends.clone(), open.clone());
-            let (all, ops) = (serve(self.listening), self.ops.map(serve));
-            async {
-                let ops = async { if let Some(ops) = ops { ops.await } else { 0 } };
-                let (all, ops) = tokio::join!(all, ops);
-                all + ops
-            }
+            let further = self.proxies.into_iter().chain(self.ops);
+            let all = std::iter::once(self.listening).chain(further);
+            let all = join_all(all.map(serve).collect::<Vec<_>>());
+            async { all.await.into_iter().sum::<usize>() }
         };
         let mut loops = loops::begin(&self.gateway, self.limits.pace, &stop);
         let mut serving = tokio::spawn(serving);

@@ -22,6 +22,8 @@ pub struct Server {
     pub listen: SocketAddr,
     /// The address of the ops routes; `None`: `listen`.
     pub ops_listen: Option<SocketAddr>,
+    /// The address of the routes of proxies; `None`: `listen`.
+    pub proxy_listen: Option<SocketAddr>,
     /// The SHA-256 of the token for the ops routes.
     pub ops_token: Option<[u8; 32]>,
     /// The largest request body, in bytes.
@@ -76,6 +78,15 @@ pub(super) fn server(root: &mut Section<'_, '_>, is_open: bool) -> (Server, Limi
     let is_taken = ops_listen == Some(listen) && listen.port() != 0;
     let why = "this is server.listen; the ops doors need another address or port";
     section.check(!is_taken, "ops_listen", why);
+    let proxy_listen = section.parsed("proxy_listen", address);
+    let is_local = proxy_listen.is_none_or(|address| address.ip().is_loopback());
+    let why = "without [[auth.tokens]] everyone is let in, so the address must be a loopback one";
+    section.check(!is_open || is_local, "proxy_listen", why);
+    let is_taken = proxy_listen.is_some_and(|address| {
+        address.port() != 0 && (address == listen || Some(address) == ops_listen)
+    });
+    let why = "another listener has this address; proxies need another address or port";
+    section.check(!is_taken, "proxy_listen", why);
     let ops_token = section.parsed("ops_token", token_digest);
     let max_connections = section.count_or("max_connections", 10_000);
     let half = (max_connections / 2).max(FEW_CONNECTIONS);
@@ -83,6 +94,7 @@ pub(super) fn server(root: &mut Section<'_, '_>, is_open: bool) -> (Server, Limi
     let server = Server {
         listen,
         ops_listen,
+        proxy_listen,
         ops_token,
         max_body: section.get_or("max_body", Bytes(1 << 20)).0,
         body_timeout: section.get_or("body_timeout", Duration::from_secs(15)),

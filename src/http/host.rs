@@ -50,6 +50,12 @@ pub(super) fn asks_this_machine(parts: &Parts) -> Result<(), Problem> {
     asks_for_loopback(parts)
 }
 
+/// Whether a browser is to show the answer as a page, or in a frame of one.
+pub(super) fn is_navigation(headers: &HeaderMap) -> bool {
+    let mut modes = headers.get_all(FETCH_MODE).iter();
+    modes.any(|mode| mode.as_bytes().eq_ignore_ascii_case(b"navigate"))
+}
+
 fn no_web_pages() -> Problem {
     Problem::forbidden("a gateway without tokens takes no requests from web pages")
 }

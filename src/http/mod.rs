@@ -4,6 +4,7 @@ mod audit; // the acts of persons
 mod auth; // the caller, by its token
 mod calls; // the main route: a call of a tool
 mod console; // pages for the person who is woken up
+mod contained; // what every answer of a proxy says to browsers and caches
 mod headers; // headers of requests and responses
 mod host; // the host and the origin of a request
 mod ledger; // one call
@@ -68,8 +69,44 @@ fn upstreams() -> Router<Http> {
     Router::new().route("/mcp/{upstream}", post(mcp::post_to_upstream))
 }
 
+fn proxies() -> Router<Http> {
+    Router::new()
+        .route("/proxy/{name}", any(proxy::by_path))
+        .route("/proxy/{name}/", any(proxy::by_path))
+        .route("/proxy/{name}/{*path}", any(proxy::by_path))
+}
+
 /// Every route of the gateway.
 pub fn router(http: Http) -> Router {
+    served(routes().merge(proxies()), http, true)
+}
+
+/// Every route but those of proxies, which have a listener of their own.
+pub fn router_without_proxies(http: Http) -> Router {
+    served(routes(), http, false)
+}
+
+/// The routes of `server.proxy_listen`.
+pub fn proxy_router(http: Http) -> Router {
+    served(proxies().merge(ops::health()), http, true)
+}
+
+fn served(routes: Router<Http>, http: Http, has_proxies: bool) -> Router {
+    let mut routes = routes
+        .fallback(problem::unknown_path)
+        .method_not_allowed_fallback(problem::method_not_allowed);
+    if has_proxies {
+        let by_host = middleware::from_fn_with_state(http.clone(), proxy::by_host);
+        routes = routes.layer(by_host);
+    }
+    let count = middleware::from_fn_with_state(http.clone(), auth::count_forbidden);
+    routes
+        .layer(count)
+        .with_state(http)
+        .layer(middleware::from_fn(host::one_host))
+}
+
+fn routes() -> Router<Http> {
     Router::new()
         .route("/", get(pages::root))
         .route("/v1/tools", get(tools::list))
@@ -78,9 +115,6 @@ pub fn router(http: Http) -> Router {
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
         .merge(upstreams())
-        .route("/proxy/{name}", any(proxy::by_path))
-        .route("/proxy/{name}/", any(proxy::by_path))
-        .route("/proxy/{name}/{*path}", any(proxy::by_path))
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(tools::pause))
         .route("/v1/tools/{tool}/resume", post(tools::resume))
@@ -129,13 +163,4 @@ pub fn router(http: Http) -> Router {
         .route("/problems", get(pages::index))
         .route("/problems/{slug}", get(pages::page))
         .merge(console::doors())
-        .fallback(problem::unknown_path)
-        .method_not_allowed_fallback(problem::method_not_allowed)
-        .layer(middleware::from_fn_with_state(http.clone(), proxy::by_host))
-        .layer(middleware::from_fn_with_state(
-            http.clone(),
-            auth::count_forbidden,
-        ))
-        .with_state(http)
-        .layer(middleware::from_fn(host::one_host))
 }

@@ -62,10 +62,14 @@ pub fn ops_router(http: Http) -> Router {
 }
 
 fn doors() -> Router<Http> {
-    Router::new()
+    health()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
+}
+
+/// The route that says whether the process lives.
+pub(super) fn health() -> Router<Http> {
+    Router::new().route("/healthz", get(healthz))
 }
 
 /// The routes for connections beyond the limit, so that operators still reach the ops routes.

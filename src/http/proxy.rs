@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::contained::contained;
 use super::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
 use super::problem::Problem;
 use super::read::read_body;
@@ -33,7 +34,7 @@ pub(super) async fn by_path(State(http): State<Http>, request: Request) -> Respo
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
     };
-    serve(&http, name, path, request).await.into_response()
+    contained(serve(&http, name, path, request).await.into_response())
 }
 
 /// Middleware: a request for a proxy's host name goes to that proxy, whatever its path.
@@ -42,7 +43,7 @@ pub(super) async fn by_host(State(http): State<Http>, request: Request, next: Ne
     match named.and_then(|host| http.gateway.proxies.of_host(host)) {
         Some(name) => {
             let path = request.uri().path().to_owned();
-            serve(&http, &name, &path, request).await.into_response()
+            contained(serve(&http, &name, &path, request).await.into_response())
         }
         None => next.run(request).await,
     }
@@ -58,6 +59,10 @@ async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<
     };
     // No bytes for the answer: the gateway reserves memory for it before it claims a call.
     let caller = auth::by_token(&parts, http, digest, 0)?;
+    if http.tokens.now().is_empty() && host::is_navigation(&parts.headers) {
+        let why = "without tokens a browser cannot open answers of a proxy as pages";
+        return Err(Problem::forbidden(why));
+    }
     let entry = entry.ok_or(ErrorKind::UnknownTool)?;
     let context = trace_context(&parts.headers);
     let trace_id = context.as_ref().map(|context| context.trace_id.clone());

@@ -485,6 +485,8 @@ fn the_ops_doors_need_a_place_and_a_digest() {
         r#"
         ops_listen = "9100" => 2:14: server.ops_listen: "9100" is no address
         ops_listen = "127.0.0.1:8080" => 2:14: server.ops_listen: this is server.listen
+        proxy_listen = "9100" => 2:16: server.proxy_listen: "9100" is no address
+        proxy_listen = "127.0.0.1:8080" => 2:16: server.proxy_listen: another listener has this
         ops_token = "secret" => 2:13: server.ops_token: this must be the SHA-256
         "#,
     ) {

@@ -27,6 +27,7 @@ use super::{Answer, PATIENCE, PAUSE, Tool, client, until};
 pub struct Gateway {
     pub address: SocketAddr,
     pub ops_address: Option<SocketAddr>,
+    pub proxy_address: Option<SocketAddr>,
     pub client: reqwest::Client,
     config: String,
     pace: Pace,
@@ -95,12 +96,14 @@ impl Gateway {
             .await
             .expect("a gateway");
         let (address, ops_address) = (app.address().expect("an address"), app.ops_address());
+        let proxy_address = app.proxy_address();
         let (stop, reloader) = (CancellationToken::new(), app.reloader());
         let running = tokio::spawn(app.run(stop.clone(), CancellationToken::new()));
         let config = config.to_owned();
         Self {
             address,
             ops_address,
+            proxy_address,
             client: client(),
             config,
             pace,
