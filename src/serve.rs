@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Response, Version};
 use http_body::Body as _;
@@ -239,13 +240,13 @@ impl Host {
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
         let Some(tls) = &self.tls else {
-            return self.converse(stream, place, listing).await;
+            return self.converse(stream, address, place, listing).await;
         };
         let gives_way = listing.gives_way.clone();
         let hello = timeout(self.bounds.header_timeout, tls.greet(stream));
         tokio::select! {
             hello = hello => match hello {
-                Ok(Ok(stream)) => self.converse(stream, place, listing).await,
+                Ok(Ok(stream)) => self.converse(stream, address, place, listing).await,
                 Ok(Err(error)) => tracing::debug!(%error, "no TLS with a client"),
                 Err(_) => tracing::debug!("a client was too slow with TLS"),
             },
@@ -255,7 +256,7 @@ impl Host {
     }
 
     /// Answers one connection's requests until it ends.
-    async fn converse<S>(&self, stream: S, place: Place, listing: Listing)
+    async fn converse<S>(&self, stream: S, address: IpAddr, place: Place, listing: Listing)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -269,6 +270,7 @@ impl Host {
             doors: doors.clone(),
             spare: self.doors.spare.clone(),
             connection: listing.connection.clone(),
+            address,
             leaving: self.ends.leaving.clone(),
         };
         let seen = watch.clone();
@@ -335,6 +337,8 @@ struct Served {
     /// For a request for which there is no memory.
     spare: Router,
     connection: Arc<Connection>,
+    /// Of the client, or of the proxy before it.
+    address: IpAddr,
     leaving: CancellationToken,
 }
 
@@ -360,6 +364,7 @@ impl Served {
                     })
                 });
                 request.extensions_mut().insert(guest.clone());
+                request.extensions_mut().insert(ConnectInfo(self.address));
                 let Ok(response) = TowerToHyperService::new(self.doors.clone())
                     .call(request)
                     .await;
