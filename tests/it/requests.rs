@@ -127,7 +127,11 @@ async fn a_read_with_a_query_has_no_body_and_stays_a_read() {
 /// A tool that passes `check` can be called: what holds nothing any more is left out.
 #[tokio::test]
 async fn an_object_whose_members_all_went_to_path_query_or_header_leaves_the_body_too() {
-    let nested = "input_schema = { type = \"object\", properties = { page = { type = \"object\" }, customer = { type = \"object\" }, a = { type = \"object\" }, note = {} } }\n";
+    let page = "page = { type = \"object\", properties = { size = {}, at = {} } }";
+    let id = "{ type = \"string\", minLength = 1 }";
+    let nested = format!(
+        "input_schema = {{ type = \"object\", required = [\"customer\"], properties = {{ {page}, customer = {{ type = \"object\", required = [\"id\"], properties = {{ id = {id} }} }}, a = {{ type = \"object\", properties = {{ b = {{ type = \"object\", properties = {{ c = {{}} }} }} }} }}, note = {{}} }} }}\n"
+    );
     let args = json!({ "page": { "size": 5 }, "customer": { "id": "c1" }, "a": { "b": { "c": "x" } }, "note": "n" });
     let more = format!(
         "{nested}query = {{ \"page[size]\" = \"/page/size\" }}\nheaders_from = {{ X-C = \"/a/b/c\" }}\n"
