@@ -11,6 +11,10 @@ use serde_json::{Map, Value};
 const DIGIT: &str = "0-9";
 const WORD: &str = "A-Za-z0-9_";
 const SPACE: &str = r"\t\n\x0B\x0C\r \x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}\x{FEFF}";
+/// All other characters, for use in a class: the validator takes a class in a class for text.
+const NO_DIGIT: &str = r"\x00-\x2F\x3A-\x{10FFFF}";
+const NO_WORD: &str = r"\x00-\x2F\x3A-\x40\x5B-\x5E\x60\x7B-\x{10FFFF}";
+const NO_SPACE: &str = r"\x00-\x08\x0E-\x1F\x21-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{FEFE}\x{FF00}-\x{10FFFF}";
 /// What `.` does not match.
 const LINE_ENDS: &str = r"\n\r\x{2028}\x{2029}";
 
@@ -123,9 +127,9 @@ fn escaped(escape: char, rest: &mut std::str::Chars<'_>, in_class: bool) -> Stri
         'd' => class(DIGIT),
         'w' => class(WORD),
         's' => class(SPACE),
-        'D' => format!("[^{DIGIT}]"),
-        'W' => format!("[^{WORD}]"),
-        'S' => format!("[^{SPACE}]"),
+        'D' => class(NO_DIGIT),
+        'W' => class(NO_WORD),
+        'S' => class(NO_SPACE),
         'b' if in_class => r"\x08".to_owned(),
         'b' => format!("(?:(?<=[{WORD}])(?![{WORD}])|(?<![{WORD}])(?=[{WORD}]))"),
         'B' if !in_class => format!("(?:(?<=[{WORD}])(?=[{WORD}])|(?<![{WORD}])(?![{WORD}]))"),
