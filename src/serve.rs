@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Response, Version};
 use http_body::Body as _;
@@ -236,20 +237,16 @@ impl Host {
         let Some((place, listing)) = self.places.settle(place, address).await else {
             return;
         };
-        let mut proxies = self.bounds.proxies.iter();
-        let balancer = proxies
-            .any(|proxy| proxy.holds(address))
-            .then_some(OfBalancer);
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
         let Some(tls) = &self.tls else {
-            return self.converse(stream, place, listing, balancer).await;
+            return self.converse(stream, address, place, listing).await;
         };
         let gives_way = listing.gives_way.clone();
         let hello = timeout(self.bounds.header_timeout, tls.greet(stream));
         tokio::select! {
             hello = hello => match hello {
-                Ok(Ok(stream)) => self.converse(stream, place, listing, balancer).await,
+                Ok(Ok(stream)) => self.converse(stream, address, place, listing).await,
                 Ok(Err(error)) => tracing::debug!(%error, "no TLS with a client"),
                 Err(_) => tracing::debug!("a client was too slow with TLS"),
             },
@@ -259,15 +256,14 @@ impl Host {
     }
 
     /// Answers one connection's requests until it ends.
-    async fn converse<S>(
-        &self,
-        stream: S,
-        place: Place,
-        listing: Listing,
-        balancer: Option<OfBalancer>,
-    ) where
+    async fn converse<S>(&self, stream: S, address: IpAddr, place: Place, listing: Listing)
+    where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let mut proxies = self.bounds.proxies.iter();
+        let balancer = proxies
+            .any(|proxy| proxy.holds(address))
+            .then_some(OfBalancer);
         let watch = Arc::new(Watch::new(&self.bounds));
         let doors = if place.is_spare {
             &self.doors.spare
@@ -278,6 +274,7 @@ impl Host {
             doors: doors.clone(),
             spare: self.doors.spare.clone(),
             connection: listing.connection.clone(),
+            address,
             leaving: self.ends.leaving.clone(),
             balancer,
         };
@@ -345,6 +342,8 @@ struct Served {
     /// For a request for which there is no memory.
     spare: Router,
     connection: Arc<Connection>,
+    /// Of the client, or of the proxy before it.
+    address: IpAddr,
     leaving: CancellationToken,
     balancer: Option<OfBalancer>,
 }
@@ -374,6 +373,7 @@ impl Served {
                 if let Some(balancer) = self.balancer {
                     request.extensions_mut().insert(balancer);
                 }
+                request.extensions_mut().insert(ConnectInfo(self.address));
                 let Ok(response) = TowerToHyperService::new(self.doors.clone())
                     .call(request)
                     .await;

@@ -2,6 +2,7 @@
 //!
 //! Must not know which keys there are.
 
+mod placeholders; // variables of the environment in texts
 mod value; // what a value can be read as
 
 use std::cell::RefCell;
@@ -139,6 +140,10 @@ impl<'a> Reader<'a> {
             Origin::Environment(name) => Place::Environment(name.clone()),
             Origin::File(offset) => self.place(*offset),
         };
+        let message = match origin {
+            Origin::File(offset) => self.naming_variables(*offset, message),
+            Origin::Environment(_) => message,
+        };
         self.mistakes.borrow_mut().push(Mistake { place, message });
     }
 
@@ -179,23 +184,6 @@ impl<'a> Reader<'a> {
             }
         };
         Item { origin, node }
-    }
-
-    /// `${NAME}` in a text is taken from the environment.
-    fn fill_in(&self, text: &str) -> Result<String, String> {
-        let mut out = String::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once("${") {
-            let (name, after) = after.split_once('}').ok_or("${ without }")?;
-            let value = self.environment.get(name);
-            out.push_str(before);
-            out.push_str(
-                value.ok_or_else(|| format!("the environment variable {name} is not set"))?,
-            );
-            rest = after;
-        }
-        out.push_str(rest);
-        Ok(out)
     }
 }
 

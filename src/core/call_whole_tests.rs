@@ -192,13 +192,15 @@ fn a_skipped_call_keeps_its_result_and_still_names_its_compensation() {
         };
         assert_eq!(skipped_at(before, 50), stands);
     }
-    let resolution = Resolution::Succeeded(Content::Kept("1".into()));
-    let resolved = change(&tool, &stuck, &resolved(resolution), 50).record;
-    assert_eq!(
-        resolved,
-        skipped_at(&stuck, 50),
-        "what the tool has said counts"
-    );
+    for (said, counts) in [("1", Content::Kept("1".into())), ("null", kept())] {
+        let resolution = Resolution::Succeeded(Content::Kept(said.into()));
+        let settled = change(&tool, &stuck, &resolved(resolution), 50).record;
+        let expected = Record {
+            state: State::Succeeded(counts),
+            ..skipped_at(&stuck, 50)
+        };
+        assert_eq!(settled, expected, "null leaves what the tool has said");
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ words! {
         Act = "act",
         /// A session that a person has frozen.
         Session = "session",
+        /// A person's session in the console.
+        SignIn = "sign_in",
     }
 }
 

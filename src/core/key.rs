@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -156,6 +158,31 @@ impl Pointer {
     pub fn steps(&self) -> impl Iterator<Item = String> {
         let steps = self.0.split('/').skip(1);
         steps.map(|step| step.replace("~1", "/").replace("~0", "~"))
+    }
+
+    /// Removes the value at this pointer, and each object around it that is empty then.
+    ///
+    /// An object that was empty before, and one in a list, stays.
+    pub fn take_from(&self, value: &mut Value) {
+        if value.pointer(&self.0).is_none() {
+            return;
+        }
+        self.remove_from(value);
+        let mut emptied = self.holder();
+        while let Some(place) = emptied
+            && let Some(holder) = place.holder()
+            && matches!(value.pointer(&place.0), Some(Value::Object(all)) if all.is_empty())
+            && matches!(value.pointer(&holder.0), Some(Value::Object(_)))
+        {
+            place.remove_from(value);
+            emptied = Some(holder);
+        }
+    }
+
+    /// The place of the object or list around this place; `None`: this is the whole.
+    fn holder(&self) -> Option<Self> {
+        let (holder, _) = self.0.rsplit_once('/')?;
+        Some(Self(holder.to_owned()))
     }
 
     /// Removes the value at this pointer.
@@ -378,18 +405,54 @@ impl Lookup {
         hex::encode(self.0)
     }
 
-    /// Reads a key for the tool; `None`: the text has another form.
+    /// Reads a key for the tool in any spelling of its 16 bytes; `None`: the text has another form.
+    ///
+    /// Systems print a key in their own way: a UUID column with dashes and in capitals, a binary column with a prefix or as
+    /// base64.
     pub fn of_tool_key(text: &str) -> Option<Self> {
-        let mut lookup = [0; Self::LEN];
-        hex::decode_to_slice(text, &mut lookup).ok()?;
-        let lookup = Self(lookup);
-        (lookup.for_tool() == text).then_some(lookup)
+        let text = text.trim();
+        if text.len() > MAX_SPELLING {
+            return None;
+        }
+        bytes_in_hex(text)
+            .or_else(|| bytes_in_base64(text))
+            .map(Self)
     }
 
     /// The first eight hex digits, to tell calls apart in a log.
     pub fn short(&self) -> String {
         hex::encode(&self.0[..4])
     }
+}
+
+/// The longest spelling of a key: `urn:uuid:` before five groups of digits in brackets is shorter.
+const MAX_SPELLING: usize = 64;
+
+/// The bytes of a key in hex digits, with the prefixes, brackets and separators that systems print.
+fn bytes_in_hex(text: &str) -> Option<[u8; Lookup::LEN]> {
+    let lower = text.to_ascii_lowercase();
+    let prefixes = ["urn:uuid:", "0x", "\\x", "x'"];
+    let bare = prefixes
+        .iter()
+        .find_map(|prefix| lower.strip_prefix(prefix));
+    let bare = bare.unwrap_or(&lower);
+    let bare = bare.trim_matches(['{', '}', '(', ')', '\'', '"']);
+    let digits: String = bare
+        .chars()
+        .filter(|one| !matches!(one, '-' | ':' | ' '))
+        .collect();
+    let mut bytes = [0; Lookup::LEN];
+    hex::decode_to_slice(&digits, &mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// The bytes of a key in base64 of either alphabet, with padding or without.
+fn bytes_in_base64(text: &str) -> Option<[u8; Lookup::LEN]> {
+    let plain = text
+        .trim_end_matches('=')
+        .replace('-', "+")
+        .replace('_', "/");
+    STANDARD_NO_PAD.decode(plain).ok()?.try_into().ok()
 }
 
 /// The first half of [`digest`]: enough to name something.

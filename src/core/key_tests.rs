@@ -1,5 +1,6 @@
 //! Keys: their sources, places and short forms.
 
+use base64::Engine;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -23,19 +24,46 @@ fn each_source_has_its_word() {
 }
 
 #[test]
-fn the_key_for_a_tool_leads_back_to_the_name_and_nothing_else_does() {
+fn the_key_for_a_tool_leads_back_to_the_name_in_any_spelling_and_nothing_else_does() {
     let lookup = Lookup::new("shop", "t", "k");
     let key = lookup.for_tool();
     assert_eq!(Lookup::of_tool_key(&key), Some(lookup));
-    let (longer, spaced) = (format!("{key}00"), format!(" {key}"));
-    for other in [
-        "",
-        "beside",
-        &key[1..],
-        &key.to_uppercase(),
-        &longer,
-        &spaced,
+    let groups = [
+        &key[..8],
+        &key[8..12],
+        &key[12..16],
+        &key[16..20],
+        &key[20..],
+    ]
+    .join("-");
+    let bytes = hex::decode(&key).expect("hex digits");
+    let padded = base64::engine::general_purpose::STANDARD.encode(&bytes);
+    for same in [
+        key.to_uppercase(),
+        format!(" {key} "),
+        groups.clone(),
+        groups.to_uppercase(),
+        format!("{{{groups}}}"),
+        format!("({groups})"),
+        format!("urn:uuid:{groups}"),
+        format!("URN:UUID:{groups}"),
+        format!("0x{key}"),
+        format!("\\x{key}"),
+        format!("X'{}'", key.to_uppercase()),
+        padded.trim_end_matches('=').to_owned(),
+        base64::engine::general_purpose::URL_SAFE.encode(&bytes),
+        padded,
     ] {
+        assert_eq!(Lookup::of_tool_key(&same), Some(lookup), "{same:?}");
+    }
+    let (longer, long) = (format!("{key}00"), format!("{key}{}", " ".repeat(64)));
+    let huge = "0".repeat(1_000);
+    assert_eq!(
+        Lookup::of_tool_key(&long),
+        Some(lookup),
+        "a column of fixed width"
+    );
+    for other in ["", "beside", &key[1..], &longer, &huge, "ä", "{}", "===="] {
         assert_eq!(Lookup::of_tool_key(other), None, "{other:?}");
     }
 }
@@ -205,5 +233,39 @@ fn a_caller_brings_no_key_of_the_gateway_itself() {
             from_runtime(None, Some(own)),
             Ok(Some(Key::parse(own).expect("a key")))
         );
+    }
+}
+
+#[test]
+fn objects_that_are_left_empty_go_with_their_last_member() {
+    for (place, value, left) in [
+        ("/a", json!({ "a": 1 }), json!({})),
+        (
+            "/a/b",
+            json!({ "a": { "b": 1 }, "c": 2 }),
+            json!({ "c": 2 }),
+        ),
+        ("/a/b/c", json!({ "a": { "b": { "c": null } } }), json!({})),
+        (
+            "/a/b/c",
+            json!({ "a": { "b": { "c": 1 }, "d": 1 } }),
+            json!({ "a": { "d": 1 } }),
+        ),
+        ("/a/b", json!({ "a": {} }), json!({ "a": {} })),
+        (
+            "/a/b",
+            json!({ "a": { "b": 1, "c": {} } }),
+            json!({ "a": { "c": {} } }),
+        ),
+        (
+            "/a/0/b",
+            json!({ "a": [{ "b": 1 }, 2] }),
+            json!({ "a": [{}, 2] }),
+        ),
+    ] {
+        let pointer: Pointer = place.parse().expect("a pointer");
+        let mut taken = value.clone();
+        pointer.take_from(&mut taken);
+        assert_eq!(taken, left, "{place} of {value}");
     }
 }

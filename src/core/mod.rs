@@ -10,6 +10,7 @@ pub mod call; // the states of a call and the one function that changes it
 pub mod caller; // who is calling and what they may do
 pub mod compensation; // how a tool's calls are undone
 pub mod document; // what is stored beside the calls
+mod ecma; // patterns of schemas that look around
 pub mod evidence; // what was observed of an attempt
 pub mod frozen; // marks by which frozen sessions are listed
 pub mod json; // strict JSON and its canonical form (RFC 8785)

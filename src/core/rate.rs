@@ -20,6 +20,13 @@ pub struct Spent {
     until: Duration,
 }
 
+impl Spent {
+    /// Whether all units have come back.
+    pub fn is_over(&self, now: Duration) -> bool {
+        self.until <= now
+    }
+}
+
 impl Rate {
     /// Takes one unit, or says how long to wait for it.
     ///

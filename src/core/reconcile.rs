@@ -6,6 +6,8 @@
 //! counts as an orphan only if no call of its key is known at all. An undecided case is counted, and never guessed.
 
 pub mod anomaly; // an anomaly as a stored case, and its states
+pub mod brake; // when a whole source is not believed
+mod differ; // how a value of a source differs from that of the call
 pub mod pairing; // each item with its call
 pub mod revalidate; // whether an anomaly still holds when a worker acts on it
 
@@ -16,7 +18,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::key::{self, Pointer};
+use uuid::Uuid;
+
+use super::key::{self, Lookup, Pointer};
 use super::record::CallId;
 use super::redact;
 use super::time::{after, before};
@@ -157,6 +161,19 @@ impl Rules {
             raw: item.to_string().into(),
         }
     }
+
+    /// A value by which items and calls are joined, in the one spelling in which they are compared.
+    ///
+    /// Systems print a key or a UUID in their own way.
+    fn joined(&self, value: String) -> String {
+        let spelled = match self.join {
+            Join::Key => Lookup::of_tool_key(&value).map(|lookup| lookup.for_tool()),
+            Join::At(_) => Uuid::try_parse(value.trim())
+                .ok()
+                .map(|id| id.simple().to_string()),
+        };
+        spelled.unwrap_or(value)
+    }
 }
 
 impl Item {
@@ -290,6 +307,12 @@ pub enum Doubt {
     Silent,
     /// The effect may be that of a forgotten call with the same key.
     Forgotten,
+    /// The effect may be that of a call of its time that the source seems to lack.
+    Explained,
+    /// A value has another type than the call's, or a part of it is absent: it may only be written in another way.
+    Spelled,
+    /// The source differs from too many calls to be believed.
+    Suspect,
 }
 
 impl fmt::Display for Doubt {
@@ -301,6 +324,13 @@ impl fmt::Display for Doubt {
             Self::Stranger => "it names a call that is not known",
             Self::Untold => "the call's result does not name the one that stays",
             Self::Forgotten => "it may be that of another call with the key, which the ledger has forgotten",
+            Self::Explained => {
+                "the source lacks a call of that time, which may have made it under another key"
+            }
+            Self::Spelled => "a value of another type, or an absent one, may be a matter of spelling",
+            Self::Suspect => {
+                "a source of the run is suspect: it differs from too many calls to be believed"
+            }
             Self::Silent => {
                 "the source has none of the calls that it should have: is it the right one, and read rightly?"
             }
@@ -329,6 +359,10 @@ pub struct Comparison {
     pub matched: u64,
     /// Calls that the source may or may not have.
     pub undecided: u64,
+    /// Calls of the window that may have had an effect, and have none at the source.
+    pub lacking: u64,
+    /// Why the source is not believed.
+    pub suspect: Option<String>,
     /// The anomalies, in a fixed order.
     pub anomalies: Vec<Anomaly>,
 }

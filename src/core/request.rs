@@ -74,7 +74,7 @@ impl Shape {
             && self.used().next().is_none()
     }
 
-    /// The arguments for URL and headers. They leave the body.
+    /// The arguments for URL and headers. They leave the body, and so does an object that holds nothing else.
     pub fn used(&self) -> impl Iterator<Item = &Pointer> {
         let headers = self.headers.iter().map(|(_, pointer)| pointer);
         self.target.used().chain(headers)
@@ -109,7 +109,7 @@ impl Shape {
         let url = self.url(&args, key)?;
         let headers = self.headers(&args)?;
         for used in self.used() {
-            used.remove_from(&mut args);
+            used.take_from(&mut args);
         }
         let Value::Object(args) = args else {
             return Err(mistake("", "this is no object"));

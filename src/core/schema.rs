@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
+use super::ecma;
 use super::key::Pointer;
 
 /// The most mistakes that one refusal of arguments names.
@@ -23,14 +24,23 @@ const MAX_PARTS: usize = 6;
 pub struct Schema {
     text: Value,
     validator: jsonschema::Validator,
+    /// Each pattern that the validator has got in another form, with the one that was written.
+    translated: Vec<(String, String)>,
 }
 
 impl Schema {
     /// # Errors
     /// Why this is no JSON Schema. A `$ref` to another document is refused: nothing is fetched.
     pub fn new(text: Value) -> Result<Self, String> {
-        let validator = jsonschema::validator_for(&text).map_err(|error| error.to_string())?;
-        Ok(Self { text, validator })
+        let (schema, translated) = ecma::translated(&text);
+        let validator = jsonschema::validator_for(&schema);
+        let validator = validator.map_err(|error| written(error.to_string(), &translated))?;
+        drop(schema);
+        Ok(Self {
+            validator,
+            translated,
+            text,
+        })
     }
 
     /// The schema as it was written.
@@ -56,7 +66,8 @@ impl Schema {
         let mistakes = self.validator.iter_errors(args).take(MAX_SCHEMA_MISTAKES);
         let told = mistakes.map(|mistake| {
             let place = holder_of(mistake.instance_path().as_str());
-            (place, cut(&mistake.masked().to_string(), MAX_SENTENCE))
+            let why = written(mistake.masked().to_string(), &self.translated);
+            (place, cut(&why, MAX_SENTENCE))
         });
         told.collect()
     }
@@ -98,6 +109,14 @@ impl Schema {
         }
         true
     }
+}
+
+/// A sentence with the patterns as they were written.
+fn written(mut sentence: String, translated: &[(String, String)]) -> String {
+    for (pattern, as_written) in translated {
+        sentence = sentence.replace(pattern, as_written);
+    }
+    sentence
 }
 
 impl fmt::Debug for Schema {

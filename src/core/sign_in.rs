@@ -1,6 +1,7 @@
-//! A person's session in the console, encrypted for a cookie.
+//! A person's session in the console.
 //!
-//! It holds the token's digest and the time of its end. Every gateway that knows the store's secret can read it.
+//! It holds the token's digest and the time of its end. The store keeps it encrypted with the random bytes of the cookie,
+//! and under a digest of them. So nobody makes a session from what lies in the store and in the configuration.
 
 use std::time::Duration;
 
@@ -11,11 +12,65 @@ use chacha20poly1305::{Key, XChaCha20Poly1305, XNonce};
 use jiff::Timestamp;
 
 use super::caller::is_same;
+use super::key;
 use super::secret::Secret;
 use super::time::after;
 
 /// How long a session lasts: a shift. No request prolongs it.
 pub const LASTS: Duration = Duration::from_hours(8);
+
+/// Bytes of a cookie's check: a request with a made-up cookie costs no look into the store.
+const CHECK: usize = 16;
+
+/// The random bytes of a session's cookie. Neither the store nor a gateway keeps them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pass([u8; 32]);
+
+impl Pass {
+    /// `random`: 32 random bytes.
+    pub fn new(random: [u8; 32]) -> Self {
+        Self(random)
+    }
+
+    /// The text of the cookie. `store`: the store's secret.
+    pub fn to_cookie(&self, store: &Secret) -> String {
+        URL_SAFE_NO_PAD.encode([&self.0[..], &self.check(store)].concat())
+    }
+
+    /// Reads a cookie. `None`: no gateway of this store made it.
+    pub fn of_cookie(text: &str, store: &Secret) -> Option<Self> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let (pass, check) = bytes.split_first_chunk::<32>()?;
+        let (pass, mut brought) = (Self(*pass), [0; 32]);
+        brought[..CHECK].copy_from_slice(
+            check
+                .try_into()
+                .ok()
+                .as_ref()
+                .map(|check: &[u8; CHECK]| &check[..])?,
+        );
+        let mut made = [0; 32];
+        made[..CHECK].copy_from_slice(&pass.check(store));
+        is_same(&brought, &made).then_some(pass)
+    }
+
+    fn check(&self, store: &Secret) -> [u8; CHECK] {
+        let mac = store.mac("console cookie", [&hex::encode(self.0)]);
+        let mut check = [0; CHECK];
+        check.copy_from_slice(&mac[..CHECK]);
+        check
+    }
+
+    /// The name under which the session is stored. The bytes do not follow from it.
+    pub fn name(&self) -> String {
+        hex::encode(key::digest(["console session", &hex::encode(self.0)]))
+    }
+
+    /// The secret with which the session is encrypted.
+    pub fn secret(&self) -> Secret {
+        Secret::new(self.0)
+    }
+}
 
 /// Bytes of the nonce.
 pub const NONCE: usize = 24;
@@ -51,7 +106,7 @@ impl SignIn {
         }
     }
 
-    /// The session as the text of a cookie. `nonce`: random, used once.
+    /// The session, encrypted. `nonce`: random, used once.
     ///
     /// `None`: it could not be encrypted.
     pub fn seal(&self, secret: &Secret, nonce: [u8; NONCE]) -> Option<String> {
@@ -67,7 +122,7 @@ impl SignIn {
         Some(URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
     }
 
-    /// The session in a cookie; `None`: no gateway of this store made it, it was changed, or it has ended.
+    /// An encrypted session; `None`: it is of another secret, was changed, has ended, or would last too long.
     pub fn open(text: &str, secret: &Secret, now: Timestamp) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let bytes: [u8; SEALED] = bytes.try_into().ok()?;
@@ -87,7 +142,8 @@ impl SignIn {
             token: *token,
             until: Timestamp::from_second(until).ok()?,
         };
-        (sign_in.until > now).then_some(sign_in)
+        // No session lasts longer than one that begins now.
+        (now < sign_in.until && sign_in.until <= after(now, LASTS)).then_some(sign_in)
     }
 
     /// The text in each form of the session's pages. A page of another site cannot know it.
@@ -132,6 +188,7 @@ mod tests {
         assert_eq!(open(&cookie, &own, 100), Some(sign_in.clone()));
         assert_eq!(open(&cookie, &own, 99 + lasts), Some(sign_in));
         assert_eq!(open(&cookie, &own, 100 + lasts), None, "its time is over");
+        assert_eq!(open(&cookie, &own, 99), None, "it would last too long");
         assert_eq!(open(&cookie, &other, 100), None, "of another store");
         for place in 0..cookie.len() {
             let mut changed = cookie.clone().into_bytes();
@@ -145,7 +202,34 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_token_can_be_read_in_a_cookie() {
+    fn a_cookie_is_of_one_store_and_tells_neither_the_name_nor_the_secret_of_its_session() {
+        let (own, other) = (Secret::new([1; 32]), Secret::new([2; 32]));
+        let pass = Pass::new([9; 32]);
+        let cookie = pass.to_cookie(&own);
+        assert!(Pass::of_cookie(&cookie, &own) == Some(pass.clone()));
+        assert!(Pass::of_cookie(&cookie, &other).is_none());
+        for text in ["", "x", &cookie[1..], &format!("{cookie}A"), &cookie[..43]] {
+            assert!(Pass::of_cookie(text, &own).is_none(), "{text}");
+        }
+        for place in 0..cookie.len() {
+            let mut changed = cookie.clone().into_bytes();
+            changed[place] = if changed[place] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).expect("ASCII");
+            assert!(
+                Pass::of_cookie(&changed, &own).is_none(),
+                "changed at {place}"
+            );
+        }
+        assert!(
+            !pass.name().contains(&hex::encode([9; 4])),
+            "{}",
+            pass.name()
+        );
+        assert_ne!(pass.name(), Pass::new([8; 32]).name());
+    }
+
+    #[test]
+    fn nothing_of_a_token_can_be_read_in_an_encrypted_session() {
         let sign_in = SignIn::begin([3; 16], [4; 32], at(100));
         let secret = Secret::new([1; 32]);
         let cookie = sign_in.seal(&secret, [5; NONCE]).expect("a cookie");

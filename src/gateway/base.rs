@@ -263,6 +263,15 @@ impl Base {
         at.for_record(record)
     }
 
+    /// Whether the tool of a stored call can be asked about it.
+    pub fn can_ask_about(&self, record: &Record) -> bool {
+        // A list has calls without their arguments, by which a proxy's rule is found.
+        let at = self
+            .tool_of(record)
+            .or_else(|| self.tool_at(&record.intent.tool));
+        at.is_some_and(|at| at.has_probe())
+    }
+
     /// The rules of a stored call's tool.
     ///
     /// A tool that is not configured here counts as a write. A gateway that has the tool decides about its unknown

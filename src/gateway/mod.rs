@@ -244,10 +244,7 @@ impl Gateway {
             reconciler: Arc::new(Reconciler::new(anomalies.clone())),
             anomalies,
             sessions: Arc::new(Sessions { base: base.clone() }),
-            sign_ins: SignIns {
-                base: base.clone(),
-                secrets,
-            },
+            sign_ins: SignIns::new(base.clone(), secrets),
             watches: Watches::new(base.clone()),
             samples: Samples::new(base.clone()),
             refusals: Refusals::new(metrics),

@@ -123,6 +123,12 @@ impl ToolAt {
         self.endpoint.probe.is_some() || self.endpoint.asked.is_some()
     }
 
+    /// Whether the tool, or one of its rules, can be asked about a key.
+    pub fn may_have_probe(&self) -> bool {
+        let mut rules = self.by_rule.iter().flatten();
+        self.has_probe() || rules.any(|at| at.has_probe())
+    }
+
     /// How soon to ask again for a call that is running.
     pub(super) fn retry_after_of(&self, record: &Record, now: Timestamp) -> Duration {
         let runs_for = elapsed_ms(record.attempt.run_started_at, now);

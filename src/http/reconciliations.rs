@@ -129,6 +129,7 @@ async fn shown(
         items: report.items,
         matched: report.matched,
         undecided: report.undecided,
+        suspect: &report.suspect,
         counts: &report.counts,
         new: &report.new,
         anomalies: anomalies.iter().map(AnomalyView::of).collect(),
@@ -231,6 +232,8 @@ pub(super) struct ReportView<'a> {
     matched: u64,
     /// How many calls cannot be judged: it is unclear whether the source should have an effect of them.
     undecided: u64,
+    /// The sources that differ from too many calls to be believed, each with the reason. Then the run undoes nothing.
+    suspect: &'a [String],
     /// How many anomalies there are of each kind.
     counts: &'a BTreeMap<String, u64>,
     /// How many of these anomalies no earlier run had found.

@@ -342,9 +342,10 @@ pub(super) struct PreviewView {
     key_source: &'static str,
     /// The `Idempotency-Key` that the tool gets.
     tool_key: String,
-    /// What would happen to the request, as far as its key decides.
-    #[schema(pattern = "^(run|wait|replay|refuse)$")]
-    would: &'static str,
+    /// What would happen to the request, as far as its key decides. Null for a tool that redacts arguments, unless the
+    /// token may read calls: arguments of others could be guessed by it. Each such request counts as a new key.
+    #[schema(required, pattern = "^(run|wait|replay|refuse)$")]
+    would: Option<&'static str>,
     /// The name of the problem that would be answered.
     problem: Option<&'static str>,
     /// The call that holds the key, if the caller may read it. `state` is its state.
@@ -365,10 +366,11 @@ pub(super) async fn key(
     let preview = engine.preview(&on.caller, request).await?;
     let (intent, meets) = (preview.intent, preview.meets.as_ref());
     let (would, problem) = match preview.would {
-        Would::Run => ("run", None),
-        Would::Wait => ("wait", None),
-        Would::Replay => ("replay", None),
-        Would::Refuse(kind) => ("refuse", Some(Problem::from(kind).slug.as_str())),
+        None => (None, None),
+        Some(Would::Run) => (Some("run"), None),
+        Some(Would::Wait) => (Some("wait"), None),
+        Some(Would::Replay) => (Some("replay"), None),
+        Some(Would::Refuse(kind)) => (Some("refuse"), Some(Problem::from(kind).slug.as_str())),
     };
     Ok(Json(PreviewView {
         tool: intent.tool.clone(),

@@ -43,7 +43,7 @@ pub(super) fn server(
     let mut lists = owners.map(|owner| items(owner, "servers"));
     let servers = lists.find(|servers| !servers.is_empty());
     let servers: Vec<_> = servers.unwrap_or_default().iter().map(filled).collect();
-    let is_safe = |(url, _): &&(String, Vec<String>)| url.starts_with("https://");
+    let is_safe = |(url, _): &&(String, Vec<String>)| has_scheme(url, "https://");
     let chosen = servers.iter().find(is_safe).or(servers.first());
     let (chosen, filled_in) = chosen.ok_or(NO_SERVER)?;
     told.extend_from_slice(filled_in);
@@ -56,6 +56,18 @@ pub(super) fn server(
         told.push(format!(
             "the description has other servers, too: {}",
             others.join(" ")
+        ));
+    }
+    let unsafe_ones = servers.iter().filter(|one| !is_safe(one));
+    let unsafe_ones = unsafe_ones.map(|(url, _)| url.as_str());
+    let left_out: Vec<&str> = unsafe_ones
+        .filter(|url| !url.is_empty() && *url != chosen.as_str())
+        .take(MAX_OTHERS)
+        .collect();
+    if !left_out.is_empty() {
+        told.push(format!(
+            "servers of the description without https are left out; --server URL takes one: {}",
+            left_out.join(" ")
         ));
     }
     plain(chosen)
@@ -92,6 +104,12 @@ fn filled(server: &Value) -> (String, Vec<String>) {
     (url, told)
 }
 
+/// Whether an address begins with a scheme, which may be written in capitals.
+fn has_scheme(url: &str, scheme: &str) -> bool {
+    url.get(..scheme.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
 /// An address to which a path can be appended.
 fn plain(url: &str) -> Result<String, Reason> {
     if url.contains(['{', '}']) {
@@ -104,11 +122,7 @@ fn plain(url: &str) -> Result<String, Reason> {
             "its server's address has more than a host and a path; --server URL gives one".into(),
         );
     }
-    let is_web = |scheme: &str| {
-        url.get(..scheme.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    };
-    if !is_web("https://") && !is_web("http://") {
+    if !has_scheme(url, "https://") && !has_scheme(url, "http://") {
         return Err(NO_SERVER.into());
     }
     let (_, behind) = url.split_once("://").unwrap_or_default();

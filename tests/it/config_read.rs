@@ -438,3 +438,37 @@ fn bounds_of_memory_and_of_addresses_fit_together() {
         );
     }
 }
+
+#[test]
+fn an_empty_variable_is_refused_and_each_refusal_names_the_variable() {
+    let tool = |line: &str, value: &str| {
+        let mistakes = read(&format!("{GOOD}{line}\n"), &[("TOKEN", value)]);
+        mistakes.map(drop).map_err(|mistakes| mistakes.join("\n"))
+    };
+    let header = "headers = { Authorization = \"Bearer ${TOKEN}\" }";
+    assert_eq!(tool(header, "secret"), Ok(()));
+    for empty in ["", " ", "\n"] {
+        let said = tool(header, empty).expect_err("empty");
+        assert!(
+            said.contains("the environment variable TOKEN is empty"),
+            "{said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    for (line, value) in [
+        (header, "a\nb"),
+        ("timeout = \"${TOKEN}\"", "soon"),
+        ("timeout = \"${TOKEN}\"", ""),
+        ("timeout = '${TOKEN}s'", "x"),
+        ("session = \"${TOKEN}\"", "mine"),
+        ("probe = { url = \"${TOKEN}\" }", "nonsense"),
+        ("headers = { \"X-A\" = \"\"\"${TOKEN}\"\"\" }", "\u{7f}"),
+        ("success = { pointer = \"${TOKEN}\", equals = 1 }", "ok"),
+    ] {
+        let said = tool(line, value).expect_err(line);
+        assert!(said.contains("TOKEN"), "{line}: {said}");
+    }
+    // A value of another key on the same line is not blamed.
+    let said = tool("timeout = \"soon\" # ${TOKEN}", "x").expect_err("no time");
+    assert!(!said.contains("TOKEN"), "{said}");
+}

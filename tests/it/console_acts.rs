@@ -195,6 +195,29 @@ async fn tools_are_asked_about_one_call_and_about_all_of_a_list(stores: &Stores)
 }
 
 #[tokio::test]
+async fn a_tool_without_a_probe_is_not_offered_to_be_asked() {
+    let tool = Tool::start().await;
+    tool.always(Act::ExecuteThenDrop);
+    let gateway = Gateway::start(&with_tokens(&one_tool(&tool, SHORT))).await;
+    let id = unknown(&gateway, "k").await;
+    let ops = Browser::sign_in(&gateway, "ops").await;
+    for path in [
+        format!("/console/calls/{id}"),
+        "/console".to_owned(),
+        "/console/calls?state=unknown&tool=act".to_owned(),
+    ] {
+        let page = ops.see(&path).await.expect_ok().text;
+        assert!(
+            page.contains("Settle") || page.contains("/succeeded"),
+            "{path}: {page}"
+        );
+        let asks = forms(&page).into_iter().find(|to| to.contains("/probe"));
+        assert_eq!(asks, None, "{path}");
+    }
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn the_filters_name_only_tools_that_the_token_may_call() {
     let tool = Tool::start().await;
     let looks = format!(

@@ -36,7 +36,8 @@ mod config; // mistakes in a configuration
 mod config_read; // what a good configuration reads as
 mod connections; // how many there may be, and how long they may be silent
 mod console; // pages for the person who is woken up
-mod console_acts; // acts on many, on anomalies, and asking a tool, as forms
+mod console_acts;
+mod console_forged; // acts on many, on anomalies, and asking a tool, as forms
 mod console_large; // a large ledger: pages are bounded, and go on
 mod console_live; // pages that stay current
 mod console_shown; // what callers wrote is text on every page
@@ -58,7 +59,8 @@ mod finished; // succeeded calls that a gateway remembers
 mod house; // which room may know which
 mod house_files; // no circles, no long files
 mod hung_up; // persons who hang up in the middle of an act
-mod import; // descriptions of APIs as tools
+mod import;
+mod import_servers; // descriptions of APIs as tools
 mod incident; // an incident is worked with the commands of the runbook
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
@@ -101,6 +103,7 @@ mod recipes; // a stored call is recognised whatever the configuration has becom
 mod recipes_kept; // recipes are written down before they are used, and forgotten after their last call
 mod reconcile; // the ledger, held against the systems behind the tools
 #[cfg(feature = "crash-points")]
+mod reconcile_guesses;
 mod reconcile_points; // the process ends where it hurts a reconciliation
 mod reconcile_rules; // what a reconciliation leaves alone, and how an anomaly ends
 mod redis; // many gateways over one Redis
@@ -133,6 +136,7 @@ mod saga_store; // each operation of the store fails once in the life of a saga
 mod saga_stuck; // sagas that are stuck: who is told, and how they go on
 mod sagas; // what an abandoned plan has done is undone
 mod secret; // what was redacted cannot be guessed, and its secret is not lost
+mod secret_guessed;
 mod secret_learned; // a further secret is learned while requests wait
 mod secrets; // what is secret stays so
 mod session_tokens; // fencing tokens, and the sessions of different tenants

@@ -193,6 +193,21 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         .sum::<usize>();
     assert_eq!(first.at("/matched"), calls);
 
+    // No effect is undone while a call is missing that might have made it.
+    let held = first.at("/anomalies");
+    let held = held.as_array().expect("a list").iter();
+    for anomaly in held.filter(|one| one["kind"] == "orphan" || one["kind"] == "duplicate") {
+        assert_eq!(anomaly["action"], "report", "{anomaly}");
+    }
+    until("missing calls are undone", async || {
+        let mut undone = true;
+        for id in &ids["missing"] {
+            undone &= gateway.state_of(id).await == "compensated";
+        }
+        undone
+    })
+    .await;
+    report(&gateway).await;
     // The saga worker undoes calls in the background.
     until("everything is mended", async || {
         let report = gateway.get("/v1/reconciliations/books").await.expect_ok();

@@ -124,6 +124,44 @@ async fn a_read_with_a_query_has_no_body_and_stays_a_read() {
     gateway.stop().await;
 }
 
+/// A tool that passes `check` can be called: what holds nothing any more is left out.
+#[tokio::test]
+async fn an_object_whose_members_all_went_to_path_query_or_header_leaves_the_body_too() {
+    let page = "page = { type = \"object\", properties = { size = {}, at = {} } }";
+    let id = "{ type = \"string\", minLength = 1 }";
+    let nested = format!(
+        "input_schema = {{ type = \"object\", required = [\"customer\"], properties = {{ {page}, customer = {{ type = \"object\", required = [\"id\"], properties = {{ id = {id} }} }}, a = {{ type = \"object\", properties = {{ b = {{ type = \"object\", properties = {{ c = {{}} }} }} }} }}, note = {{}} }} }}\n"
+    );
+    let args = json!({ "page": { "size": 5 }, "customer": { "id": "c1" }, "a": { "b": { "c": "x" } }, "note": "n" });
+    let more = format!(
+        "{nested}query = {{ \"page[size]\" = \"/page/size\" }}\nheaders_from = {{ X-C = \"/a/b/c\" }}\n"
+    );
+    let json = sent("/v1/{/customer/id}/notes", &more, args.clone()).await;
+    assert_eq!(
+        (json.line.as_str(), json.body.as_str()),
+        (
+            "POST /v1/c1/notes?page%5Bsize%5D=5 HTTP/1.1",
+            "{\"note\":\"n\"}"
+        )
+    );
+    let form = sent(
+        "/v1/{/customer/id}/notes",
+        &format!("{more}body = \"form\"\n"),
+        args,
+    )
+    .await;
+    assert_eq!(form.body, "note=n");
+    // An object that held nothing, and a member beside those that went, stay.
+    let args = json!({ "page": { "size": 5, "at": 2 }, "customer": { "id": "c1" }, "a": {} });
+    let kept = sent("/v1/{/customer/id}/notes", &more, args).await;
+    assert_eq!(kept.body, "{\"page\":{\"at\":2},\"a\":{}}");
+    let none =
+        format!("{nested}method = \"DELETE\"\nquery = {{ \"page[size]\" = \"/page/size\" }}\n");
+    let args = json!({ "page": { "size": 5 } });
+    let none = sent("/v1/x", &format!("{none}body = \"none\"\n"), args).await;
+    assert_eq!(none.line, "DELETE /v1/x?page%5Bsize%5D=5 HTTP/1.1");
+}
+
 #[tokio::test]
 async fn arguments_that_make_no_request_are_refused_before_anything_is_claimed() {
     let tool = Tool::start().await;

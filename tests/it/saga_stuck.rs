@@ -9,6 +9,7 @@ use crate::support::{Act, Answer, Gateway, Tool, client, until};
 on_both_stores! {
     a_saga_that_cannot_be_undone_is_stuck_and_visible_until_a_person_retries_it,
     a_person_may_skip_a_stuck_call_or_say_that_it_is_undone_by_hand,
+    what_a_person_says_of_a_stuck_call_is_what_its_duplicates_get,
     an_unknown_call_is_waited_for_or_undone_as_its_tool_allows,
     a_pointer_that_finds_nothing_sends_nothing,
     a_person_is_told_of_a_stuck_saga_until_the_webhook_has_taken_it,
@@ -114,6 +115,56 @@ async fn a_person_may_skip_a_stuck_call_or_say_that_it_is_undone_by_hand(stores:
         executed(&tool),
         ["order", "pay", "order", "pay", "cancel", "cancel"],
         "no refund was sent"
+    );
+}
+
+async fn what_a_person_says_of_a_stuck_call_is_what_its_duplicates_get(stores: &Stores) {
+    let tool = Tool::start().await;
+    tool.always(MADE);
+    let gateway = stores.gateway(&shop(&tool, SOON)).await;
+    for saga in ["said", "null"] {
+        gateway.in_saga("order", saga, saga).await.expect_ok();
+    }
+    tool.always(Act::Answer(422, "", b"{}"));
+    for saga in ["said", "null"] {
+        gateway.end_saga(saga, "abort").await.expect_ok();
+        gateway.saga_that_is(saga, "stuck").await;
+    }
+    let stored = gateway.saga("said").await.at("/calls/0/call_id");
+    let stored = stored.as_str().expect("an id").to_owned();
+    let stored = gateway
+        .get(&format!("/v1/calls/{stored}"))
+        .await
+        .at("/result");
+    for (saga, result) in [
+        ("said", json!({ "order_id": "by hand" })),
+        ("null", json!(null)),
+    ] {
+        let stuck = gateway.saga(saga).await.at("/trouble/call_id");
+        let path = format!("/v1/calls/{}/resolve", stuck.as_str().expect("an id"));
+        let said = json!({ "as": "succeeded", "result": result, "reason": "it stands" });
+        let told = Answer::to(client().post(gateway.url(&path)).body(said.to_string())).await;
+        // Null: nothing else is known than what the tool has answered.
+        let expected = if result.is_null() {
+            stored.clone()
+        } else {
+            result
+        };
+        let told = told.expect_ok();
+        assert_eq!(
+            (told.at("/state"), told.at("/result")),
+            (json!("succeeded"), expected.clone())
+        );
+        let again = gateway.in_saga("order", saga, saga).await.expect_ok();
+        assert_eq!(
+            (again.at("/replayed"), again.at("/result")),
+            (json!(true), expected)
+        );
+    }
+    assert_eq!(
+        executed(&tool),
+        ["order", "order"],
+        "nothing was sent again"
     );
 }
 

@@ -9,7 +9,7 @@ use crate::core::actor::{Actor, By};
 use crate::core::compensation;
 use crate::core::mcp::round;
 use crate::core::outcome::Outcome;
-use crate::core::record::{Check, Compensation, Failure, InstanceId, Record, State, Undo};
+use crate::core::record::{Check, Compensation, Content, Failure, InstanceId, Record, State, Undo};
 use crate::core::tool::{Effect, Tool};
 use crate::core::unknown::Resolution;
 
@@ -120,8 +120,12 @@ pub(super) fn resolve_stuck(call: Call<'_>, by: &By, resolution: &Resolution) ->
     let (resolved, what) = match resolution {
         Resolution::Failed => (at_rest(call, State::Compensated(known)), "it is undone"),
         Resolution::Succeeded(content) => {
-            // The tool's own result goes before what a person says.
-            let content = known.unwrap_or_else(|| content.clone());
+            // Null says nothing, so the tool's own result stays.
+            let said = match content {
+                Content::Kept(json) if json.trim_ascii() == b"null" => None,
+                content => Some(content.clone()),
+            };
+            let content = said.or(known).unwrap_or_else(|| content.clone());
             let mut stands = at_rest(call, State::Succeeded(content));
             stands.undo.get_or_insert_default().skipped = true;
             (stands, "its effect stands")

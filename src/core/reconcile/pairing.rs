@@ -68,6 +68,8 @@ pub struct Pairing<'a> {
     /// Keys of items for which every call has been read, however old.
     read: HashSet<String>,
     undecided: u64,
+    /// Open calls of the window of whose key the source has nothing.
+    open: u64,
     /// Whether a call with an unreadable key may have made any of the items.
     is_blind: bool,
 }
@@ -81,7 +83,8 @@ impl<'a> Pairing<'a> {
         let (mut items, mut places) = (Vec::<Item>::with_capacity(listed.len()), HashMap::new());
         for item in listed {
             // One id under two keys is two effects.
-            match places.entry((item.name(), item.key.clone())) {
+            let key = item.key.clone().map(|key| rules.joined(key));
+            match places.entry((item.name(), key)) {
                 Entry::Vacant(place) => {
                     place.insert(items.len());
                     items.push(item);
@@ -92,7 +95,8 @@ impl<'a> Pairing<'a> {
         let mut groups = BTreeMap::<String, Group>::new();
         for (n, item) in items.iter().enumerate() {
             if let Some(key) = &item.key {
-                groups.entry(key.clone()).or_default().items.push(n);
+                let key = rules.joined(key.clone());
+                groups.entry(key).or_default().items.push(n);
             }
         }
         Self {
@@ -106,6 +110,7 @@ impl<'a> Pairing<'a> {
             claimed: HashSet::new(),
             read: HashSet::new(),
             undecided: 0,
+            open: 0,
             is_blind: false,
         }
     }
@@ -156,7 +161,9 @@ impl<'a> Pairing<'a> {
         };
         let key = match &self.rules.join {
             Join::Key => Some(record.intent.lookup.for_tool()),
-            Join::At(path) => at(path).and_then(text),
+            Join::At(path) => at(path)
+                .and_then(text)
+                .map(|value| self.rules.joined(value)),
         };
         let is_undecided = is_judged.is_none() || (standing == Standing::Judged && key.is_none());
         if standing < Standing::Unknown && is_undecided {
@@ -164,7 +171,15 @@ impl<'a> Pairing<'a> {
         }
         // The result of a running or unknown call cannot be read yet, nor what it joins by.
         self.is_blind |= key.is_none() && standing < Standing::Failed;
-        let Some(key) = key else { return };
+        // Its outcome is open, and so is which effect it has made.
+        let is_open = matches!(standing, Standing::Unknown | Standing::Running);
+        let Some(key) = key else {
+            self.open += u64::from(is_open && is_judged != Some(false));
+            return;
+        };
+        if is_open && is_judged != Some(false) && !self.groups.contains_key(&key) {
+            self.open += 1;
+        }
         let is_needed = self.groups.contains_key(&key) || standing == Standing::Judged;
         if !is_needed || !self.seen.insert(record.intent.call_id) {
             return;

@@ -1,4 +1,4 @@
-//! Previews: what a request would meet if it were sent now. Nothing is claimed, and nothing is counted.
+//! Previews: what a request would meet if it were sent now. Nothing is claimed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
 use crate::core::record::{Intent, Record};
 use crate::gateway::error::{Error, ErrorKind};
+use crate::gateway::throttle::NewKey;
 use crate::gateway::trace::RequestSpan;
 use crate::gateway::transition;
 
@@ -20,7 +21,8 @@ use crate::gateway::transition;
 pub struct Preview {
     /// The intent as it would be stored; its call id has no meaning.
     pub intent: Arc<Intent>,
-    pub would: Would,
+    /// `None`: the caller may not know, because it could guess redacted arguments of others by it.
+    pub would: Option<Would>,
     /// The call that holds the key now, if the caller may read it.
     pub meets: Option<Record>,
 }
@@ -43,20 +45,39 @@ impl Engine {
     /// Reads a request as a call does, and looks once for a stored call.
     ///
     /// # Errors
-    /// Why the request would be refused whatever is stored; or the store does not answer.
+    /// Why the request would be refused whatever is stored; the store does not answer; or for a tool that redacts arguments
+    /// the caller has used up its new keys.
     pub async fn preview(&self, caller: &Caller, request: Request) -> Result<Preview, Error> {
         let at = self.at_for(caller, &request)?;
         let span = RequestSpan::default();
         let call = self.prepare(at, caller, request, &span).await?;
         let (intent, key) = (call.intent.clone(), call.told_key.clone());
-        let would = self.would(caller, call).await;
-        let (would, meets) = would.map_err(|kind| Error {
+        let told = |kind: ErrorKind| Error {
             key,
             ..kind.alone()
-        })?;
+        };
+        if !call.at.tool.redact.args.is_empty() {
+            // Each preview may be a guess at what others have sent.
+            let mut new_key = match self.claims.throttle.take_new_key(call.new_keys.as_ref()) {
+                Ok(new_key) => new_key,
+                Err(kind) => return Err(told(kind)),
+            };
+            NewKey::used(&mut new_key);
+            if !caller.may_read(&caller.tenant) {
+                return match call.complaint.clone() {
+                    Some(complaint) => Err(told(complaint)),
+                    None => Ok(Preview {
+                        intent,
+                        would: None,
+                        meets: None,
+                    }),
+                };
+            }
+        }
+        let (would, meets) = self.would(caller, call).await.map_err(told)?;
         Ok(Preview {
             intent,
-            would,
+            would: Some(would),
             meets,
         })
     }

@@ -9,7 +9,7 @@ use super::settings::{Reconciliation, SourceAt};
 use crate::core::ledger::{Filter, Listed, Page};
 use crate::core::position::Position;
 use crate::core::reconcile::pairing::{Name, Pairing};
-use crate::core::reconcile::{Comparison, Doubt, Window};
+use crate::core::reconcile::{Comparison, Doubt, Window, brake};
 use crate::core::record::Record;
 use crate::downstream::outside::Room;
 use crate::gateway::base::Base;
@@ -24,6 +24,8 @@ const MAX_OLDER: usize = 200_000;
 /// The findings of a run, by source.
 pub(super) struct Collected {
     pub(super) found: Vec<Comparison>,
+    /// The sources that are not believed, each with the reason.
+    pub(super) suspect: Vec<String>,
     pub(super) items: u64,
     pub(super) calls: u64,
 }
@@ -93,11 +95,20 @@ impl Reconciler {
         // Read last: a loss of data that was accepted during the run counts.
         let whole_since = self.base.store.readiness().await.whole_since;
         doubts.extend((!window.is_known_since(whole_since)).then_some(Doubt::Young));
-        let found = all.into_iter();
+        let found = all.into_iter().map(|Waiting { at, pairing }| {
+            let tool = at.tool.as_deref();
+            (tool, pairing.finish(&doubts))
+        });
+        let mut found: Vec<_> = found.collect();
+        brake::apply(&mut found);
+        let sources = of.sources.iter().map(|at| &at.rules.source);
+        let suspect = sources.zip(&found).filter_map(|(source, (_, compared))| {
+            let why = compared.suspect.as_ref()?;
+            Some(format!("{source}: {why}"))
+        });
         Ok(Collected {
-            found: found
-                .map(|waiting| waiting.pairing.finish(&doubts))
-                .collect(),
+            suspect: suspect.collect(),
+            found: found.into_iter().map(|(_, compared)| compared).collect(),
             items,
             calls: calls.read as u64,
         })

@@ -44,6 +44,9 @@ pub struct Report {
     /// Items of the sources in the run.
     pub items: u64,
     pub calls: u64,
+    /// The sources that differ from too many calls to be believed, each with the reason: nothing is undone.
+    #[serde(default)]
+    pub suspect: Vec<String>,
     /// How many anomalies of each kind the run has found.
     pub counts: BTreeMap<String, u64>,
     /// How many of them no run had found before.
@@ -125,6 +128,7 @@ impl Report {
     /// More anomalies than allowed; says so. The first few are listed without their items: nothing is done about them.
     pub(super) fn take(&mut self, of: Collected, most: usize) -> Result<Vec<Anomaly>, String> {
         (self.items, self.calls) = (of.items, of.calls);
+        self.suspect = of.suspect;
         let mut found = Vec::new();
         for compared in of.found {
             self.matched += compared.matched;

@@ -212,6 +212,15 @@ impl Reconciler {
         let mut report = Report::new(of, run, window, by, started_at);
         match collected.and_then(|collected| report.take(collected, of.max_anomalies)) {
             Ok(found) => {
+                if !report.suspect.is_empty() {
+                    let (name, sources) = (&of.name, report.suspect.join("; "));
+                    tracing::error!(
+                        reconciliation = name,
+                        run,
+                        sources,
+                        "a source is suspect: nothing is undone"
+                    );
+                }
                 self.write_down(of, &mut report, &found).await?;
                 crash::point("reconciliation_reported");
                 self.anomalies.work_on_anomalies_of(&report.anomalies).await;

@@ -140,12 +140,14 @@ pub(super) fn acts(record: &Record, context: &Context) -> Markup {
     context.acts(&html! {
         @match &record.state {
             State::Unknown(_) => {
-                (context.act(
-                    &to("probe"),
-                    "Ask its tool now",
-                    "The tool is asked whether it knows the key. Nothing is sent again.",
-                    &[Field::Reason],
-                ))
+                @if context.gateway().base.can_ask_about(record) {
+                    (context.act(
+                        &to("probe"),
+                        "Ask its tool now",
+                        "The tool is asked whether it knows the key. Nothing is sent again.",
+                        &[Field::Reason],
+                    ))
+                }
                 (context.act(
                     &to("succeeded"),
                     "Settle: it was executed",
@@ -169,8 +171,8 @@ pub(super) fn acts(record: &Record, context: &Context) -> Markup {
                 (context.act(
                     &to("succeeded"),
                     "Settle: its effect stands",
-                    "It is not undone. Its saga goes on.",
-                    &[Field::Json { label: "Result, as JSON", value: "null" }, Field::Reason, seen],
+                    "It is not undone. Its saga goes on, and from now on every duplicate gets the result that you write here.",
+                    &[Field::Json { label: "Result, as JSON; null leaves the tool's own", value: "null" }, Field::Reason, seen],
                 ))
             }
             State::Succeeded(_) => {

@@ -47,7 +47,7 @@ impl FromRequestParts<Http> for Context {
 
     async fn from_request_parts(parts: &mut Parts, http: &Http) -> Result<Self, Response> {
         Ok(Self {
-            person: person(parts, http)?,
+            person: person(parts, http).await?,
             uri: parts.uri.clone(),
             asked: Asked::of(&parts.uri),
             now: http.gateway.base.wall_time(),
@@ -58,7 +58,7 @@ impl FromRequestParts<Http> for Context {
 }
 
 /// The person who asks, or the answer to a request without a session.
-fn person(parts: &Parts, http: &Http) -> Result<Person, Response> {
+async fn person(parts: &Parts, http: &Http) -> Result<Person, Response> {
     let room = match parts.uri.path() {
         LIVE => STREAM,
         _ => room(http),
@@ -67,7 +67,11 @@ fn person(parts: &Parts, http: &Http) -> Result<Person, Response> {
         let caller = host::asks_this_machine(parts).and_then(|()| auth::open(parts, room));
         (caller, SignIn::OPEN)
     } else {
-        let sign_in = session(http, &parts.headers).ok_or_else(|| refused(parts))?;
+        let sign_in = match cookie(&parts.headers) {
+            Some(cookie) => http.gateway.sign_ins.open(cookie).await,
+            None => None,
+        };
+        let sign_in = sign_in.ok_or_else(|| refused(parts))?;
         let caller = auth::by_digest(parts, http, &sign_in.token, room);
         (caller, sign_in)
     };
@@ -108,8 +112,8 @@ pub(super) fn room(http: &Http) -> usize {
     2 * (http.max_body.bytes + http.gateway.engine.memory.max_result)
 }
 
-/// The session in the cookie, if exactly one cookie has its name.
-fn session(http: &Http, headers: &HeaderMap) -> Option<SignIn> {
+/// The cookie of the session, if exactly one has its name.
+pub(super) fn cookie(headers: &HeaderMap) -> Option<&str> {
     let lines = headers.get_all(COOKIE).iter();
     let pairs = lines.filter_map(|line| line.to_str().ok());
     let mut values = pairs
@@ -118,7 +122,7 @@ fn session(http: &Http, headers: &HeaderMap) -> Option<SignIn> {
         .filter(|(name, _)| *name == SESSION)
         .map(|(_, value)| value);
     match (values.next(), values.next()) {
-        (Some(cookie), None) => http.gateway.sign_ins.open(cookie),
+        (Some(cookie), None) => Some(cookie),
         _ => None,
     }
 }

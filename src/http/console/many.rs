@@ -40,11 +40,20 @@ const FIRST: &str = " Before anything is done you see how many these are.";
 /// The acts on the calls of a list, if its filter names a state that has acts.
 pub(super) fn of_calls(context: &Context) -> Markup {
     let all: &[Words] = match context.asked.text("state") {
-        "unknown" => &[ASK, SUCCEEDED, FAILED],
-        "stuck" => &[SUCCEEDED, FAILED],
+        "unknown" if can_ask(context) => &[ASK, SUCCEEDED, FAILED],
+        "unknown" | "stuck" => &[SUCCEEDED, FAILED],
         _ => &[],
     };
     forms(context, "calls", all)
+}
+
+/// Whether a tool of the list can be asked about a key.
+fn can_ask(context: &Context) -> bool {
+    let (tools, named) = (context.gateway().base.tools(), context.asked.text("tool"));
+    let mut listed = tools
+        .iter()
+        .filter(|(name, _)| named.is_empty() || *name == named);
+    listed.any(|(_, at)| at.may_have_probe())
 }
 
 /// The acts on the sagas of a list, if its filter is for stuck ones.

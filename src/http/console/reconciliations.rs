@@ -92,6 +92,7 @@ async fn shown(report: &Report, context: &Context) -> Result<Markup, Problem> {
     Ok(html! {
         p { (state(report.state.as_str())) " " (moment(report.started_at, context.now)) " by " (text(&report.by)) }
         @if let Some(why) = &report.error { p.failed { (text(why)) } }
+        @for source in &report.suspect { p.failed { "Suspect source, so nothing is undone: " (text(source)) } }
         dl {
             (fact("Looked at", html! { (moment(report.since, context.now)) " to " (moment(report.until, context.now)) }))
             (fact("Run", text(&report.run)))

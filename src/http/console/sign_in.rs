@@ -1,7 +1,10 @@
 //! A token becomes a session, which a cookie holds. The token itself is not kept.
 
-use axum::extract::{Request, State};
-use axum::http::header::SET_COOKIE;
+use std::net::IpAddr;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::HeaderMap;
+use axum::http::header::{RETRY_AFTER, SET_COOKIE};
 use axum::response::{AppendHeaders, IntoResponse, IntoResponseParts, Redirect, Response};
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
@@ -9,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::super::problem::Problem;
 use super::super::{Http, auth};
 use super::address::{self, Asked};
-use super::context::{SESSION, is_over_tls, room};
+use super::context::{SESSION, cookie as sealed_in, is_over_tls, room};
 use super::form::{Form, fields};
 use super::page;
 use crate::core::sign_in::LASTS;
@@ -56,11 +59,20 @@ pub(super) async fn begin(State(http): State<Http>, request: Request) -> Respons
     };
     let next = fields.text("next");
     let digest: [u8; 32] = Sha256::digest(fields.text("token").trim()).into();
-    if let Err(problem) = auth::by_digest(&parts, &http, &digest, room(&http)) {
+    let client = parts.extensions.get::<ConnectInfo<IpAddr>>();
+    let admitted = http.gateway.sign_ins.admit(client.map(|client| client.0));
+    let known = admitted.map_err(Problem::from).and_then(|admitted| {
+        auth::by_digest(&parts, &http, &digest, room(&http))?;
+        admitted.was_right();
+        Ok(())
+    });
+    if let Err(problem) = known {
         let failed = page::plain("Sign in", None, &form(next, Some(&problem)));
-        return (problem.slug.row().status, failed).into_response();
+        let wait = problem.retry_after.map(|wait| wait.as_secs().max(1));
+        let wait = wait.map(|seconds| (RETRY_AFTER, seconds.to_string()));
+        return (problem.slug.row().status, AppendHeaders(wait), failed).into_response();
     }
-    let Some(sealed) = http.gateway.sign_ins.begin(digest) else {
+    let Some(sealed) = http.gateway.sign_ins.begin(digest).await else {
         return page::failure(&Problem::unauthenticated(), None);
     };
     let is_tls = is_over_tls(&http, &parts.headers);
@@ -69,7 +81,10 @@ pub(super) async fn begin(State(http): State<Http>, request: Request) -> Respons
 }
 
 /// `POST /console/sign-out`
-pub(super) async fn end(State(http): State<Http>, _: Form) -> Response {
+pub(super) async fn end(State(http): State<Http>, headers: HeaderMap, _: Form) -> Response {
+    if let Some(cookie) = sealed_in(&headers) {
+        http.gateway.sign_ins.end(cookie).await;
+    }
     let form = Redirect::to(&address::to(&["sign-in"], &[]));
     (cookie("", 0, http.is_tls), form).into_response()
 }

@@ -40,7 +40,12 @@ struct Inner {
     told: Vec<(String, Value)>,
     /// What the next pages are instead.
     instead: Vec<Instead>,
+    /// How the list shows an item, if not as it is.
+    shown: Option<Shown>,
 }
+
+/// The items that a list has for an item of the books.
+type Shown = fn(&Value) -> Vec<Value>;
 
 impl Inner {
     fn make(&mut self, headers: &HeaderMap, amount: Value) -> String {
@@ -151,6 +156,11 @@ impl Books {
         self.lock().instead.push(instead);
     }
 
+    /// From now on the list shows each item in this way.
+    pub fn show(&self, shown: Shown) {
+        self.lock().shown = Some(shown);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("unpoisoned")
     }
@@ -239,6 +249,8 @@ async fn items(
         .filter(|(at, _)| since <= *at && *at < until);
     let found: Vec<&Value> = within.map(|(_, item)| item).skip(from).take(PAGE).collect();
     let next = (found.len() == PAGE).then_some(from + PAGE);
+    let shown = inner.shown.unwrap_or(|item| vec![item.clone()]);
+    let found: Vec<Value> = found.into_iter().flat_map(shown).collect();
     Json(json!({ "items": found, "next": next })).into_response()
 }
 

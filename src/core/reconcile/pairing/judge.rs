@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{Call, Group, Pairing, Standing};
+use crate::core::reconcile::differ::{Difference, difference};
 use crate::core::reconcile::{Anomaly, Comparison, Doubt, Item, Join, Kind, beginning};
 use crate::core::record::CallId;
 use crate::core::time::before;
@@ -45,6 +46,9 @@ impl Pairing<'_> {
         // A source that shows no effect of any call may be the wrong one.
         let is_missing = |anomaly: &&Anomaly| anomaly.kind == Kind::Missing;
         let missing = found.anomalies.iter().filter(is_missing).count();
+        // As soon as the source shows the key of one call, it would show that of an open call's effect, too.
+        let open = if found.matched == 0 { self.open } else { 0 };
+        found.lacking = missing as u64 + open;
         if found.matched == 0 && missing > FEW {
             for anomaly in &mut found.anomalies {
                 anomaly.doubt = Some(Doubt::Silent);
@@ -161,9 +165,10 @@ impl<'a> Judge<'a> {
             Standing::Unknown => self.is_proof(call, item),
             Standing::Running | Standing::Undone | Standing::Failed => false,
         };
-        let detail = self.differences(call, item);
-        (is_its_own && !detail.is_empty()).then(|| Anomaly {
-            doubt: self.doubts.first().copied(),
+        let (detail, worst) = self.differences(call, item);
+        let spelled = (worst == Some(Difference::Spelling)).then_some(Doubt::Spelled);
+        (is_its_own && worst.is_some()).then(|| Anomaly {
+            doubt: spelled.or(self.doubts.first().copied()),
             ..self.anomaly(Kind::Mismatch, Some(call.call_id), Some(item), detail)
         })
     }
@@ -247,23 +252,24 @@ impl<'a> Judge<'a> {
         item.made_at.is_some_and(|made_at| made_at < first)
     }
 
-    /// Says how item and call differ. A value that the call lacks is not compared.
-    fn differences(&self, call: &Call, item: &Item) -> String {
+    /// Says how item and call differ, and the worst difference. A value that the call lacks is not compared.
+    fn differences(&self, call: &Call, item: &Item) -> (String, Option<Difference>) {
         let compare = self.all.rules.compare.iter();
         let compared = compare.zip(&call.fields).zip(&item.fields);
-        let differing = compared.filter_map(|((compare, of_call), of_item)| {
-            let of_call = of_call.as_ref()?;
-            let of_item = of_item.as_ref();
-            if of_item.is_some_and(|of_item| is_same(of_call, of_item)) {
-                return None;
-            }
-            let of_item = of_item.map_or("nothing".to_owned(), shown);
+        let (mut told, mut worst) = (Vec::new(), None);
+        for ((compare, of_call), of_item) in compared {
+            let Some(of_call) = of_call else { continue };
+            let Some(found) = difference(of_call, of_item.as_ref()) else {
+                continue;
+            };
+            let of_item = of_item.as_ref().map_or("nothing".to_owned(), shown);
             let (at, of_call) = (compare.item.as_str(), shown(of_call));
-            Some(format!(
+            told.push(format!(
                 "{at} is {of_item} at the source and {of_call} in the call"
-            ))
-        });
-        differing.collect::<Vec<_>>().join("; ")
+            ));
+            worst = worst.max(Some(found));
+        }
+        (told.join("; "), worst)
     }
 
     fn failed_but_there(&self, item: &Item, call: &Call) -> Anomaly {
@@ -294,7 +300,11 @@ impl<'a> Judge<'a> {
         Anomaly {
             kind,
             source: self.all.rules.source.clone(),
-            key: self.key.to_owned(),
+            // As the source spells it: the same anomaly has the same name in every version.
+            key: match item {
+                Some(item) => item.key.clone().unwrap_or_default(),
+                None => self.key.to_owned(),
+            },
             call_id,
             id: match item {
                 Some(item) if kind.is_surplus() => item.name(),
@@ -339,30 +349,4 @@ fn give(calls: &[&Call], free: &mut Vec<usize>, pairs: &mut [Option<usize>], by:
 
 fn shown(value: &Value) -> String {
     beginning(&value.to_string(), MAX_SHOWN)
-}
-
-fn is_same(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
-        _ => one == other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn numbers_are_the_same_however_they_are_written() {
-        for (one, other, same) in [
-            (json!(1), json!(1.0), true),
-            (json!(1), json!(2), false),
-            (json!("1"), json!(1), false),
-            (json!({ "a": 1 }), json!({ "a": 1 }), true),
-        ] {
-            assert_eq!(is_same(&one, &other), same, "{one} {other}");
-        }
-    }
 }
