@@ -65,7 +65,9 @@ pub fn upstream_router(http: Http) -> Router {
 }
 
 fn upstreams() -> Router<Http> {
-    Router::new().route("/mcp/{upstream}", post(mcp::post_to_upstream))
+    Router::new()
+        .route("/mcp/{upstream}", post(mcp::post_to_upstream))
+        .merge(mcp::upstreams_with_slash())
 }
 
 /// Every route of the gateway.
@@ -77,6 +79,7 @@ pub fn router(http: Http) -> Router {
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
+        .merge(mcp::with_slash())
         .merge(upstreams())
         .route("/proxy/{name}", any(proxy::by_path))
         .route("/proxy/{name}/", any(proxy::by_path))
