@@ -2,8 +2,8 @@
 //!
 //! `stdio_server FILE ERA`: each `tools/call` of `act` appends its idempotency key to FILE as a line, and each start a line to
 //! FILE.starts. What it does then is
-//! its argument `does`. ERA is modern, legacy, silent (legacy, and leaves `server/discover` unanswered) or fragile
-//! (legacy, and ends at it).
+//! its argument `does`. ERA is modern, legacy, silent (legacy, and leaves `server/discover` unanswered), fragile
+//! (legacy, and ends at it) or the name of an earlier revision.
 
 #![expect(
     clippy::expect_used,
@@ -81,7 +81,10 @@ fn main() {
             ("server/discover", "fragile") => exit(4),
             ("initialize", era) if era != "modern" => answer(
                 &id,
-                json!({ "protocolVersion": LEGACY, "capabilities": { "tools": {} }, "serverInfo": info }),
+                json!({
+                    "protocolVersion": if era.starts_with("20") { era } else { LEGACY },
+                    "capabilities": { "tools": {} }, "serverInfo": info,
+                }),
             ),
             ("tools/list", _) => answer(&id, json!({ "tools": tools() })),
             ("tools/call", _) => call(&file, &message, id),
@@ -89,6 +92,11 @@ fn main() {
             _ => {}
         }
     }
+}
+
+/// A message as it came: a server that repeats what it reads.
+fn line_of(message: &Value) -> String {
+    message.to_string()
 }
 
 fn tools() -> Value {
@@ -164,6 +172,35 @@ fn call(file: &str, message: &Value, id: Value) {
             say(format!("{}\n", json!({ "jsonrpc": "2.0", "method": "notifications/message", "params": { "data": id } })).as_bytes());
             answer(&id, result("done"));
             answer(&id, result("another"));
+        }
+        // Lines that are no response: a server that logs to its standard output.
+        "noisy" => {
+            for line in [
+                format!("{{\"level\":30,\"id\":{id},\"msg\":\"calling\"}}"),
+                format!("handling request {id}"),
+                format!("{{\"id\":{id},\"result\":{{}}}}"),
+                format!("{{\"jsonrpc\":\"2.0\",\"id\":{id}}}"),
+                format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{"),
+                format!(
+                    "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{}},\"error\":{{\"code\":1}}}}"
+                ),
+                format!(
+                    "{{\"level\":30,\"req\":{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":1}}}}"
+                ),
+                format!("[{id}]"),
+                line_of(message),
+            ] {
+                say(format!("{line}\n").as_bytes());
+            }
+            let long = "x".repeat(200 << 10);
+            say(format!("{{\"level\":30,\"id\":{id},\"msg\":\"{long}\"}}\n").as_bytes());
+            answer(&id, result("done"));
+        }
+        "batch" => {
+            let response = json!({ "jsonrpc": "2.0", "id": id, "result": result("done") });
+            let progress =
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": {} });
+            say(format!("{}\n", json!([progress, response])).as_bytes());
         }
         "ask" => {
             say(b"{\"jsonrpc\":\"2.0\",\"id\":\"s1\",\"method\":\"ping\"}\n");

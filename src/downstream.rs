@@ -134,6 +134,8 @@ pub struct Request {
     pub is_write: bool,
     /// The MCP client that waits for the call, if there is one.
     pub client: Client,
+    /// Whether the call was sent again already, because an MCP server had forgotten a session.
+    pub is_sent_again: bool,
     /// The gate compares this deadline right before the first byte: later nothing is sent.
     pub send_before: Deadline,
 }
@@ -319,6 +321,7 @@ impl Downstream {
             args,
             waiting: Client::default(),
             max_result: self.max_result,
+            is_sent_again: false,
         })
     }
 
@@ -360,6 +363,7 @@ impl Downstream {
             body,
             is_write,
             client: waiting,
+            is_sent_again,
             send_before,
             ..
         } = request;
@@ -384,6 +388,7 @@ impl Downstream {
                 let call = McpCall {
                     headers,
                     waiting,
+                    is_sent_again,
                     ..call?
                 };
                 call.send(gate, send_before).await.map(Reply::Mcp)

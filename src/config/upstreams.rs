@@ -136,7 +136,7 @@ fn program(section: &mut Section<'_, '_>) -> Program {
 }
 
 /// Settings of tools with a URL of their own.
-const OF_HTTP: [&str; 13] = [
+const OF_HTTP: [&str; 12] = [
     "url",
     "query",
     "body",
@@ -148,7 +148,6 @@ const OF_HTTP: [&str; 13] = [
     "method",
     "headers",
     "connection_reuse",
-    "outcomes",
     "success",
 ];
 
@@ -250,6 +249,10 @@ pub(super) fn errors(section: &mut Section<'_, '_>) -> Errors {
 }
 
 pub(super) fn check(tool: &Tool, section: &Section<'_, '_>) {
+    let says_nothing = |status: &u16| (200..300).contains(status);
+    let why = "over MCP the response decides: a server answers 2xx before it executes";
+    let holds = !tool.outcomes.keys().any(says_nothing);
+    section.check(holds, "outcomes", why);
     let is_hidden = |pointer: &crate::core::key::Pointer| pointer.as_str() == "/content";
     let redacted = &tool.redact.result;
     let holds = redacted.is_empty() || redacted.iter().any(is_hidden);

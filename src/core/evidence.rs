@@ -39,6 +39,11 @@ impl Evidence {
         }
     }
 
+    /// Whether an MCP server has surely forgotten the session of the attempt.
+    pub fn is_of_lost_session(&self) -> bool {
+        matches!(self, Self::Mcp(answer) if answer.is_forgotten)
+    }
+
     /// How long the tool asked to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Answer { retry_after, .. } = self else {
@@ -130,4 +135,7 @@ pub struct McpAnswer {
     pub has_session: bool,
     /// Whether the body is the response to the request, by its id.
     pub names_request: bool,
+    /// Whether the server has surely forgotten the session or the revision: it had served a request before, and refused a
+    /// question that executes nothing in the same way.
+    pub is_forgotten: bool,
 }

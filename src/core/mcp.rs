@@ -6,6 +6,7 @@ pub mod evidence; // what the answer of an MCP server proves
 pub mod lines; // messages of one line each
 pub mod members; // objects, and their members as they were written
 pub mod mirrored; // arguments that a request repeats in its headers
+pub mod portable; // JSON that every client can read
 pub mod progress; // progress notifications
 pub mod request; // requests to MCP servers
 pub mod revision; // the revision of a request

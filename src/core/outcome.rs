@@ -22,7 +22,9 @@ pub fn is_sign_of_life(evidence: &Evidence) -> bool {
             request_errors: RequestErrors::Rejected,
             ..Errors::default()
         };
-        return evidence::classify(answer, errors).0.is_healthy();
+        let refuses =
+            (400..500).contains(&answer.status) && !matches!(answer.status, 408 | 425 | 429);
+        return refuses || evidence::classify(answer, errors, None).0.is_healthy();
     }
     let is_sign = |status| status < 500 && !matches!(status, 408 | 425 | 429);
     evidence.status().is_some_and(is_sign)
@@ -66,7 +68,10 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
             let why = format!("the tool answered {status} with {body}{rule}");
             (outcome, why)
         }
-        Evidence::Mcp(answer) => evidence::classify(answer, errors(tool, sent)),
+        Evidence::Mcp(answer) => {
+            let declared = tool.outcomes.get(&answer.status).copied();
+            evidence::classify(answer, errors(tool, sent), declared)
+        }
     };
     match outcome {
         Outcome::NotExecuted(_) if sent.earlier_attempt_may_have_run => (

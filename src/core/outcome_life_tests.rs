@@ -71,6 +71,7 @@ fn an_mcp_server_that_refuses_a_request_is_there_and_one_that_failed_may_not_be(
             body: Body::Whole(body.into()),
             has_session: false,
             names_request: true,
+            is_forgotten: false,
         })
     };
     assert!(is_sign_of_life(&error(-32602)), "invalid params");

@@ -290,6 +290,7 @@ fn an_error_as_the_result_leaves_in_doubt_what_others_rely_on() {
         body: Body::Whole(body.into()),
         has_session: false,
         names_request: true,
+        is_forgotten: false,
     });
     let judged = |tool: &Tool, must_be_sure| {
         let sent = Sent {
@@ -328,6 +329,7 @@ fn questions_prove_nothing_after_an_attempt_that_may_have_run_and_never_undo() {
         body: Body::Whole(body.into()),
         has_session: false,
         names_request: true,
+        is_forgotten: false,
     });
     let tool = Tool {
         may_ask: true,

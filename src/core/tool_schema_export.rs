@@ -47,12 +47,14 @@ const NOT_AT_ROOT: [&str; 5] = ["allOf", "anyOf", "oneOf", "not", "enum"];
 /// The schema of a tool's arguments, always an object's.
 ///
 /// That of a write tool asks for an idempotency key, unless the tool's own schema names such a
-/// member, or refuses an object with one more member than it names.
+/// member, or refuses an object with one more member than it names. A tool without a schema takes any members, and
+/// says so: a model would take a key alone for all that the tool takes.
 pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
     let own = tool.schema.as_ref().map(Schema::text);
     let mut root = own.and_then(Value::as_object).cloned().unwrap_or_default();
     root.insert("type".into(), "object".into());
-    let asks = keys == Keys::Model && tool.effect == Effect::Write;
+    let is_named = tool.schema.is_some() || tool.key.required;
+    let asks = keys == Keys::Model && tool.effect == Effect::Write && is_named;
     if asks && !tool.has_property(MODEL_MEMBER) && takes_a_member(&root) {
         let properties = root.entry("properties").or_insert_with(|| json!({}));
         if let Value::Object(properties) = properties {
@@ -64,6 +66,9 @@ pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
         }
     }
     root.entry("properties").or_insert_with(|| json!({}));
+    if tool.schema.is_none() {
+        root.insert("additionalProperties".into(), true.into());
+    }
     root.into()
 }
 

@@ -50,11 +50,17 @@ fn a_key_is_asked_for_where_one_more_member_fits() {
         assert_eq!(required && !own, asks, "{schema}");
         assert_eq!(shown["type"], "object");
     }
+    let open = json!({ "type": "object", "properties": {}, "additionalProperties": true });
     assert_eq!(
-        input_schema(&tool("t"), Keys::Model)["required"],
-        json!([MODEL_MEMBER]),
-        "without a schema, too"
+        input_schema(&tool("t"), Keys::Model),
+        open,
+        "a key alone would look like all that the tool takes"
     );
+    let mut needs = tool("t");
+    needs.key.required = true;
+    let shown = input_schema(&needs, Keys::Model);
+    assert_eq!(shown["required"], json!([MODEL_MEMBER]));
+    assert_eq!(shown["additionalProperties"], true);
 }
 
 #[test]
@@ -186,14 +192,15 @@ fn keywords_that_are_refused_at_the_root_are_removed_and_told() {
 
 #[test]
 fn only_schemas_of_writes_ask_a_model_for_a_key() {
-    let mut reading = tool("t");
+    let write = with_schema(json!({}));
+    let mut reading = write.clone();
     reading.effect = Effect::Read;
     let asks = |tool: &Tool, keys| {
         let schema = input_schema(tool, keys);
         schema["properties"].get(MODEL_MEMBER).is_some()
     };
-    assert!(asks(&tool("t"), Keys::Model));
-    assert!(!asks(&tool("t"), Keys::Runtime));
+    assert!(asks(&write, Keys::Model));
+    assert!(!asks(&write, Keys::Runtime));
     assert!(!asks(&reading, Keys::Model) && !asks(&reading, Keys::Runtime));
 }
 
@@ -204,7 +211,7 @@ fn a_model_is_told_which_fields_make_the_key_if_there_are_any() {
         let told = &schema["properties"][MODEL_MEMBER]["description"];
         told.as_str().expect("a text").to_owned()
     };
-    let mut business = tool("t");
+    let mut business = with_schema(json!({}));
     assert!(!told(&business).contains("also recognised"));
     business.key.fields = vec!["/order".parse().expect("a pointer")];
     let words = "Repetitions of a call are also recognised by /order: a new intent needs";

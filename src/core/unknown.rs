@@ -135,7 +135,7 @@ pub fn read_mcp_probe(answer: &McpAnswer, found: &Pointer) -> Finding {
         tool_error: ToolError::Unknown,
         ..Errors::default()
     };
-    let (outcome, why) = evidence::classify(answer, errors);
+    let (outcome, why) = evidence::classify(answer, errors, None);
     match outcome {
         Outcome::Executed(Content::Kept(json)) => match evidence::has(&json, found.as_str()) {
             Some(true) => Finding::Found(Content::Kept(json)),

@@ -239,6 +239,7 @@ fn an_mcp_tool_that_is_asked_is_believed_only_with_a_complete_result() {
             body: Body::Whole(body.into()),
             has_session: false,
             names_request: true,
+            is_forgotten: false,
         };
         read_mcp_probe(&answer, &found)
     };

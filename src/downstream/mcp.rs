@@ -17,14 +17,14 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
 pub use self::agreement::About;
-pub(super) use self::http::{ANOTHER, Agreed, Http, Settings};
+pub(super) use self::http::{Agreed, Http, Settings};
 pub use self::program::Program;
 use self::program::{Running, Server, Start};
 pub(super) use self::programs::Programs;
 use super::client::Client;
 use super::gate::{Deadline, Gate, GatedBody};
 use crate::core::evidence::{Body, McpAnswer};
-use crate::core::mcp::evidence::{OWN_ID, ends_agreement};
+use crate::core::mcp::evidence::{OWN_ID, ends_agreement, may_have_forgotten};
 use crate::core::mcp::members::Members;
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::mcp::request::{self, Told};
@@ -89,6 +89,8 @@ pub(super) struct McpCall {
     /// The client that waits for the call.
     pub(super) waiting: Client,
     pub(super) max_result: usize,
+    /// Whether the call was sent again already, because the server had forgotten a session.
+    pub(super) is_sent_again: bool,
 }
 
 impl McpCall {
@@ -116,7 +118,19 @@ impl McpCall {
         let body = reqwest::Body::wrap(GatedBody::new(gate, message, send_before));
         let (request, max) = ((&*id, &self.waiting), self.max_result);
         let sent = http.send(&agreement, headers, body, request, max);
-        sent.await
+        let mut answer = sent.await?;
+        // Whether the server has executed the call, its word about a lost session does not say.
+        let is_alive =
+            if may_have_forgotten(&answer) && !self.is_sent_again && agreement.has_served() {
+                answer.is_forgotten = http.has_forgotten(&agreement, &answer).await;
+                !answer.is_forgotten
+            } else {
+                false
+            };
+        if !is_alive {
+            http.forget_if_refused(&agreement, &answer);
+        }
+        Ok(answer)
     }
 
     /// Sends a request that executes nothing, and reads its response.
@@ -153,6 +167,7 @@ impl McpCall {
                 self.max_result,
             );
             let answer = sent.await?;
+            http.forget_if_refused(&agreement, &answer);
             if is_again || !ends_agreement(&answer) {
                 return Ok(answer);
             }
@@ -233,6 +248,7 @@ async fn ask(
         status: 200,
         has_session: false,
         names_request: matches!(body, Body::Whole(_)),
+        is_forgotten: false,
         body,
     })
 }

@@ -25,6 +25,8 @@ use axum::http::header::ORIGIN;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::routing::post as to_post;
+use axum::{Extension, Router};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -84,6 +86,20 @@ enum Method {
     Forward(Forwarded),
 }
 
+/// The same route with a slash at its end, as some clients write it.
+pub(super) fn with_slash() -> Router<Http> {
+    Router::new().route("/mcp/", to_post(post))
+}
+
+/// The same for one MCP server.
+pub(super) fn upstreams_with_slash() -> Router<Http> {
+    Router::new().route("/mcp/{upstream}/", to_post(post_to_upstream))
+}
+
+/// Marks a message from standard input. It has no headers that repeat its arguments.
+#[derive(Clone, Copy)]
+pub(super) struct FromStdin;
+
 /// `POST /mcp`
 pub(super) async fn post(
     State(http): State<Http>,
@@ -91,7 +107,7 @@ pub(super) async fn post(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    answered(http, caller, headers, body, None).await
+    answered(http, caller, headers, body, None, None).await
 }
 
 /// `POST /mcp/{upstream}`
@@ -99,6 +115,7 @@ pub(super) async fn post_to_upstream(
     State(http): State<Http>,
     FromAllowedOrigin(caller): FromAllowedOrigin,
     upstream: Result<Path<String>, PathRejection>,
+    from_stdin: Option<Extension<FromStdin>>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
@@ -106,7 +123,8 @@ pub(super) async fn post_to_upstream(
     if !http.gateway.upstreams.has(&upstream) {
         return Err(unknown_path().await);
     }
-    answered(http, caller, headers, body, Some(&upstream)).await
+    let from_stdin = from_stdin.map(|Extension(mark)| mark);
+    answered(http, caller, headers, body, Some(&upstream), from_stdin).await
 }
 
 async fn answered(
@@ -115,6 +133,7 @@ async fn answered(
     headers: HeaderMap,
     body: Body,
     upstream: Option<&str>,
+    from_stdin: Option<FromStdin>,
 ) -> Result<Response, Problem> {
     let bytes = read_body(body, http.max_body).await?;
     let read = || read(&http, &caller, &headers, &bytes, upstream);
@@ -154,6 +173,13 @@ async fn answered(
                     answer::answer_to(&id, Err(error), era, http.gateway.now(), true)
                         .into_response(),
                 );
+            }
+            if era == Era::Modern
+                && remote_name.is_some()
+                && from_stdin.is_none()
+                && let Err(error) = call::check_listed(&http, &caller, &call.0, &headers)
+            {
+                return Ok(error.answer(Some(&id), era));
             }
             call::run(&http, caller, *call, id, era, &headers).await
         }

@@ -66,7 +66,9 @@ pub fn upstream_router(http: Http) -> Router {
 }
 
 fn upstreams() -> Router<Http> {
-    Router::new().route("/mcp/{upstream}", post(mcp::post_to_upstream))
+    Router::new()
+        .route("/mcp/{upstream}", post(mcp::post_to_upstream))
+        .merge(mcp::upstreams_with_slash())
 }
 
 fn proxies() -> Router<Http> {
@@ -114,6 +116,7 @@ fn routes() -> Router<Http> {
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/tools/{tool}/key", post(tools::key))
         .route("/mcp", post(mcp::post))
+        .merge(mcp::with_slash())
         .merge(upstreams())
         .route("/v1/calls", get(listing::list))
         .route("/v1/tools/{tool}/pause", post(tools::pause))

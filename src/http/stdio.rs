@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::mcp::{INTERNAL_ERROR, INVALID_REQUEST};
+use super::mcp::{FromStdin, INTERNAL_ERROR, INVALID_REQUEST};
 use crate::core::mcp::lines::{Line, Lines, one_line};
 use crate::core::mcp::revision::headers_of;
 use crate::core::mcp::sse::Decoder;
@@ -175,6 +175,7 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         let mut request = Request::new(Body::from(line));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.path.clone();
+        request.extensions_mut().insert(FromStdin);
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("localhost"));
         let both = HeaderValue::from_static("application/json, text/event-stream");

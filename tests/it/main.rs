@@ -70,10 +70,12 @@ mod many; // acts of persons on many calls or sagas at once
 mod many_between; // what comes between such an act and its end
 mod many_probes; // tools are asked about many unknown calls
 mod mcp; // calls by MCP
+mod mcp_doors; // the paths of MCP, headers that repeat arguments, and results that not every client can read
 mod mcp_listen; // what clients are told of the tools
 mod mcp_progress; // what a server says of the progress of a call
 mod mcp_rounds; // servers that ask before they execute
 mod mcp_server; // one MCP server as its clients see it
+mod mcp_sessions; // what a server that has forgotten a session proves, and statuses that an operator declares
 mod mcp_told; // what a model is told where there is no result
 mod mcp_upstream; // tools of MCP servers
 mod mcp_wire; // messages of MCP, good and bad

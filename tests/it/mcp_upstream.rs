@@ -88,6 +88,11 @@ async fn a_call_that_a_server_may_have_executed_is_never_sent_again(stores: &Sto
         Does::ExecuteThenStatus(500),
         Does::ExecuteThenStatus(502),
         Does::ExecuteThenStatus(307),
+        Does::ExecuteThenStatus(404),
+        Does::ExecuteThenNameless(404, -32_001),
+        Does::ExecuteThenNameless(400, -32_000),
+        Does::ExecuteThenNameless(400, -32_020),
+        Does::ExecuteThenNameless(400, -32_022),
     ]
     .into_iter()
     .enumerate()
@@ -109,7 +114,6 @@ async fn a_call_that_was_not_executed_may_run_again(stores: &Stores) {
     for (n, (does, problem)) in [
         (Does::Nameless(400, -32_600), "tool-rejected"),
         (Does::Nameless(400, -32_602), "tool-rejected"),
-        (Does::Nameless(400, -32_020), "tool-unavailable"),
         (Does::Status(401), "tool-rejected"),
         (Does::Status(403), "tool-rejected"),
         (Does::Status(413), "tool-rejected"),
@@ -220,8 +224,8 @@ async fn an_error_that_is_a_result_means_what_the_tool_declares() {
                 )
                 .await;
             assert!(replay.is_error(), "{}", replay.text);
-            assert_eq!(replay.told(), "no such city");
-            let note = replay.message()["result"]["content"][1]["text"].to_string();
+            assert!(replay.told().ends_with("\n\nno such city"));
+            let note = replay.told();
             assert!(
                 note.contains("This error is the stored result of call"),
                 "{note}"
@@ -289,7 +293,7 @@ fn settings_of_upstreams_that_make_no_sense_are_refused() {
         r#"
         [tools.a];upstream = "other" => tools.a.upstream: there is no such section
         [tools.a];upstream = "up";url = "http://127.0.0.1:1/" => tools.a.url: this is for tools that have a URL
-        [tools.a];upstream = "up";outcomes = { 412 = "rejected" } => tools.a.outcomes: this is for tools that have a URL
+        [tools.a];upstream = "up";outcomes = { 200 = "executed" } => tools.a.outcomes: over MCP the response decides
         [tools.a];upstream = "up";tool = "" => tools.a.tool: this is no name of a tool
         [tools.a];upstream = "up";tool_error = "ignore" => tools.a.tool_error
         [tools.a];upstream = "up";redact = { result = ["/structuredContent/card"] } => the texts of an MCP result repeat
@@ -421,8 +425,11 @@ async fn a_result_is_passed_on_by_mcp_member_for_member() {
     let replay = gateway.mcp("tools/call", args.clone()).await.at("/result");
     assert_eq!(replay["_meta"]["dev.oncegate/replayed"], true);
     let blocks = replay["content"].as_array().expect("blocks");
-    assert_eq!(blocks[..2], *theirs["content"].as_array().expect("blocks"));
-    assert_eq!(blocks.len(), 3, "a derived key's replay says so");
+    assert_eq!(blocks[0], theirs["content"][0]);
+    assert_eq!(blocks.len(), 2);
+    let said = blocks[1]["text"].as_str().expect("a text");
+    let is_said = said.starts_with("Stored result") && said.ends_with("again.\n\nt");
+    assert!(is_said, "a derived key's replay says so: {said}");
     let legacy = gateway.mcp_legacy("tools/call", args).await.at("/result");
     assert_eq!(legacy.get("resultType"), None);
     assert_eq!(legacy["structuredContent"], theirs["structuredContent"]);

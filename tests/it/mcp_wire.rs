@@ -168,8 +168,9 @@ async fn a_client_of_the_older_era_begins_without_a_session() {
     for (wanted, got) in [
         ("2025-06-18", "2025-06-18"),
         (LEGACY, LEGACY),
-        ("2025-03-26", LEGACY),
-        ("2024-11-05", LEGACY),
+        ("2025-03-26", "2025-03-26"),
+        ("2024-11-05", "2024-11-05"),
+        ("2023-01-01", LEGACY),
     ] {
         let params = json!({ "protocolVersion": wanted, "capabilities": {}, "clientInfo": { "name": "a", "version": "1" } });
         let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
@@ -182,10 +183,15 @@ async fn a_client_of_the_older_era_begins_without_a_session() {
         assert!(!said.headers.contains_key("mcp-session-id"));
     }
     let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "ping" }).to_string();
-    let batches = gateway
+    for version in ["2025-03-26", "2024-11-05"] {
+        let request = gateway.mcp_raw(body.clone());
+        let said = Answer::to(request.header("mcp-protocol-version", version)).await;
+        assert_eq!(said.at("/result"), json!({}), "{version}");
+    }
+    let unknown = gateway
         .mcp_raw(body)
-        .header("mcp-protocol-version", "2025-03-26");
-    assert_eq!(Answer::to(batches).await.rpc_code(), -32022);
+        .header("mcp-protocol-version", "2023-01-01");
+    assert_eq!(Answer::to(unknown).await.rpc_code(), -32022);
     let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
     let said = Answer::to(gateway.mcp_raw(ready.to_string())).await;
     assert_eq!((said.status, said.text.as_str()), (202, ""));

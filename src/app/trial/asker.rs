@@ -257,6 +257,7 @@ impl Asker<'_> {
             body: made.body,
             is_write: true,
             client: Client::default(),
+            is_sent_again: false,
             send_before: Deadline::after(at.tool.deadline),
         };
         Ok(self.downstream.dispatch(&made.endpoint, request))

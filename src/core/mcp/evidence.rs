@@ -13,8 +13,9 @@ use serde_json::value::RawValue;
 use super::members::object;
 use super::round;
 use crate::core::evidence::{Body, McpAnswer, Outcome};
+use crate::core::outcome::keep;
 use crate::core::record::{Content, Failure, FailureKind};
-use crate::core::tool::{Errors, RequestErrors, ToolError};
+use crate::core::tool::{Declared, Errors, RequestErrors, ToolError};
 
 /// The members of a JSON-RPC response that are evidence.
 #[derive(Deserialize)]
@@ -176,8 +177,18 @@ pub fn reply(answer: &McpAnswer) -> Result<Reply, String> {
     }
 }
 
+/// Why a body is unreadable: it answers another request of the connection.
+pub const ANOTHER: &str = "the server answered another request";
+
 /// The table: what an answer proves, and why.
-pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
+///
+/// `declared`: what the operator says that the answer's status means. It counts only for an answer without a result, and
+/// not for 2xx: a server says so before it executes.
+pub fn classify(
+    answer: &McpAnswer,
+    means: Errors,
+    declared: Option<Declared>,
+) -> (Outcome, String) {
     let status = answer.status;
     let unknown = |why: String| (Outcome::Unknown, why);
     let not_executed = |kind, body: Option<Bytes>, why: String| {
@@ -189,8 +200,12 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
         (Outcome::NotExecuted(failure), why)
     };
     let rejected = |body, why| not_executed(FailureKind::Rejected, body, why);
+    let declared = declared.filter(|_| !(200..300).contains(&status));
     let bytes = match &answer.body {
         Body::Broken(why) => {
+            if let Some(declared) = declared.filter(|_| why != ANOTHER) {
+                return as_declared(answer, declared, None);
+            }
             return unknown(format!(
                 "the server answered {status} without a whole response: {why}"
             ));
@@ -206,9 +221,13 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
         .map(|error| object::<RpcError>(error).map_or(INTERNAL_ERROR, |error| error.code));
     // If the error names the request, the tool may have acted already, and raised the same code itself.
     let is_before = !answer.names_request && code != Some(INTERNAL_ERROR);
-    if result.is_none() && is_before && is_stale_agreement(answer, code) {
-        let why = "the server does not know the session or the revision that was agreed on";
+    let is_stale = is_before && is_stale_agreement(answer, code);
+    if result.is_none() && is_stale && answer.is_forgotten {
+        let why = "the server does not know the session or the revision that was agreed on, nor does it for a question that executes nothing";
         return not_executed(FailureKind::Unavailable, None, why.into());
+    }
+    if let Some(declared) = declared.filter(|_| result.is_none()) {
+        return as_declared(answer, declared, error);
     }
     match code {
         None => {}
@@ -234,6 +253,12 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
         Some(code) if answer.names_request || !is_refusal(status) => {
             return unknown(format!(
                 "the server answered with the JSON-RPC error {code}; that does not prove that it was not executed"
+            ));
+        }
+        // A server may say so of a session or a revision after it has executed.
+        Some(code) if is_about_agreement(code) => {
+            return unknown(format!(
+                "the server refused its session or revision with {status} and the JSON-RPC error {code}; nothing proves that it does not know them, nor that it did not execute the request"
             ));
         }
         Some(_) => {}
@@ -274,6 +299,31 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
     }
 }
 
+/// What an operator has declared of the answer's status.
+fn as_declared(answer: &McpAnswer, declared: Declared, error: Option<Bytes>) -> (Outcome, String) {
+    let why = format!(
+        "the server answered {}, as declared for this tool",
+        answer.status
+    );
+    let failed = |kind, body| {
+        let failure = Failure {
+            status: Some(answer.status),
+            body,
+            ..Failure::new(kind, &why)
+        };
+        Outcome::NotExecuted(failure)
+    };
+    let said = || error.or_else(|| keep(&answer.body).kept().cloned());
+    let outcome = match declared {
+        Declared::Executed => Outcome::Executed(keep(&answer.body)),
+        Declared::NotExecuted => failed(FailureKind::Unavailable, None),
+        Declared::Rejected => failed(FailureKind::Rejected, said()),
+        Declared::Fenced => failed(FailureKind::Fenced, said()),
+        Declared::Unknown => Outcome::Unknown,
+    };
+    (outcome, why)
+}
+
 /// Internal error.
 const INTERNAL_ERROR: i64 = -32_603;
 
@@ -287,7 +337,12 @@ fn is_about_request(code: i64) -> bool {
 
 /// Whether a server answers with this status before it executes a request.
 fn is_refusal(status: u16) -> bool {
-    matches!(status, 400 | 401 | 403..=406 | 413 | 415)
+    matches!(status, 400 | 401 | 403 | 405 | 406 | 413 | 415)
+}
+
+/// Whether an error code, with status 400 and without naming the request, is about the session or the revision.
+fn is_about_agreement(code: i64) -> bool {
+    matches!(code, -32_000 | -32_020 | -32_022)
 }
 
 /// Whether a refusal asks for another session or revision.
@@ -305,12 +360,31 @@ fn is_stale_agreement(answer: &McpAnswer, code: Option<i64>) -> bool {
 
 /// Whether this answer ends the agreement with a server.
 pub fn ends_agreement(answer: &McpAnswer) -> bool {
+    matches!(answer.status, 401 | 403) || is_stale_agreement(answer, code_of(answer))
+}
+
+/// Whether this answer says that the server does not know the session or the revision.
+///
+/// Alone it proves nothing: another question in the same agreement has to be refused in the same way.
+pub fn may_have_forgotten(answer: &McpAnswer) -> bool {
+    !answer.names_request && is_stale_agreement(answer, code_of(answer))
+}
+
+/// Whether a question that executes nothing was refused in the same way as a call.
+pub fn is_same_refusal(question: &McpAnswer, call: &McpAnswer) -> bool {
+    let is_same = question.status == call.status
+        && (call.status == 404 || code_of(question) == code_of(call));
+    is_same && may_have_forgotten(question) && may_have_forgotten(call)
+}
+
+/// The code of an answer's error, if it has a readable one.
+fn code_of(answer: &McpAnswer) -> Option<i64> {
     let error = match &answer.body {
         Body::Whole(bytes) => object::<Response<'_>>(bytes).and_then(|response| response.error),
         Body::Broken(_) => None,
     };
     let code = error.and_then(|error| object::<RpcError>(error.get().as_bytes()));
-    matches!(answer.status, 401 | 403) || is_stale_agreement(answer, code.map(|error| error.code))
+    code.map(|error| error.code)
 }
 
 /// A value within these bytes, not copied.

@@ -7,9 +7,10 @@ fn a_refusal_is_kept_with_status_and_error() {
     let nameless = |status, code, has_session| McpAnswer {
         has_session,
         names_request: false,
+        is_forgotten: true,
         ..answer(status, &error(code))
     };
-    let kept = |answer: &McpAnswer| match classify(answer, Errors::default()) {
+    let kept = |answer: &McpAnswer| match classify(answer, Errors::default(), None) {
         (Outcome::NotExecuted(failure), why) => {
             assert_eq!(failure.why, why);
             let body = failure
@@ -98,4 +99,70 @@ fn an_answer_to_a_question_is_an_object_or_an_error_or_none() {
         ..answer(200, &Value::Null)
     };
     assert_eq!(reply(&broken).map(|_| ()), Err("cut off".to_owned()));
+}
+
+#[test]
+fn a_declared_status_counts_for_an_answer_without_a_result() {
+    let judged = |answer: &McpAnswer, declared| {
+        let (outcome, _) = classify(answer, Errors::default(), Some(declared));
+        match outcome {
+            Outcome::NotExecuted(failure) => failure.kind.as_str().to_owned(),
+            outcome => outcome.as_str().to_owned(),
+        }
+    };
+    for (declared, expected) in [
+        (Declared::Executed, "executed"),
+        (Declared::NotExecuted, "unavailable"),
+        (Declared::Rejected, "rejected"),
+        (Declared::Fenced, "fenced"),
+        (Declared::Unknown, "unknown"),
+    ] {
+        assert_eq!(judged(&answer(503, &error(-32_603)), declared), expected);
+        assert_eq!(judged(&answer(400, &Value::Null), declared), expected);
+    }
+    let result = result(&json!({ "content": [] }));
+    assert_eq!(
+        judged(&answer(200, &result), Declared::Rejected),
+        "executed"
+    );
+    assert_eq!(judged(&answer(500, &result), Declared::Rejected), "unknown");
+    let empty = answer(200, &Value::Null);
+    assert_eq!(
+        judged(&empty, Declared::Rejected),
+        "unknown",
+        "2xx is said first"
+    );
+    let another = McpAnswer {
+        body: Body::Broken(ANOTHER.into()),
+        ..answer(404, &Value::Null)
+    };
+    assert_eq!(judged(&another, Declared::Rejected), "unknown");
+}
+
+#[test]
+fn only_the_same_refusal_of_a_question_confirms_that_a_session_is_lost() {
+    let nameless = |status, code| McpAnswer {
+        has_session: true,
+        names_request: false,
+        ..answer(status, &error(code))
+    };
+    let lost = nameless(404, -32_001);
+    assert!(is_same_refusal(&nameless(404, -32_601), &lost));
+    let method = McpAnswer {
+        names_request: true,
+        ..nameless(404, -32_601)
+    };
+    assert!(
+        !is_same_refusal(&method, &lost),
+        "it does not know the method"
+    );
+    for other in [(200, -32_601), (400, -32_000), (401, 1), (500, -32_001)] {
+        assert!(
+            !is_same_refusal(&nameless(other.0, other.1), &lost),
+            "{other:?}"
+        );
+    }
+    let bad = nameless(400, -32_000);
+    assert!(is_same_refusal(&bad, &bad));
+    assert!(!is_same_refusal(&nameless(400, -32_020), &bad));
 }

@@ -13,6 +13,7 @@ fn answer(status: u16, message: &Value) -> McpAnswer {
         body: Body::Whole(message.to_string().into()),
         has_session: false,
         names_request: message.get("id").is_some(),
+        is_forgotten: false,
     }
 }
 
@@ -21,7 +22,7 @@ fn word(answer: &McpAnswer, tool_error: ToolError) -> String {
         tool_error,
         ..Errors::default()
     };
-    match classify(answer, errors).0 {
+    match classify(answer, errors, None).0 {
         Outcome::NotExecuted(failure) => failure.kind.as_str().to_owned(),
         outcome => outcome.as_str().to_owned(),
     }
@@ -106,6 +107,7 @@ fn the_table() {
             body: Body::Whole("<html>".into()),
             has_session: false,
             names_request: false,
+            is_forgotten: false,
         };
         row(
             &format!("{status} without a message"),
@@ -126,6 +128,10 @@ fn the_table() {
         (400, -32_602),
         (400, -32_603),
         (400, -32_000),
+        (400, -32_020),
+        (400, -32_021),
+        (400, -32_022),
+        (404, -32_001),
         (200, -32_600),
         (500, -32_600),
     ] {
@@ -165,6 +171,7 @@ fn the_table() {
             body: Body::Broken("cut off".into()),
             has_session: true,
             names_request: false,
+            is_forgotten: false,
         };
         row(&format!("{status} cut off"), word(&answer, remember));
     }
@@ -174,6 +181,31 @@ fn the_table() {
         ..answer(404, &error(-32_001))
     };
     row("404 of a session", word(&forgotten, remember));
+    for (what, said) in [
+        ("404 of a session that a ping confirms", forgotten.clone()),
+        (
+            "400 with -32000 of a session that a ping confirms",
+            McpAnswer {
+                has_session: true,
+                ..nameless(400, -32_000)
+            },
+        ),
+        ("400 with -32000 without a session", nameless(400, -32_000)),
+        (
+            "400 with -32020 that a question confirms",
+            nameless(400, -32_020),
+        ),
+        (
+            "404 of a session that names the request and a ping confirms",
+            in_session(404, &error(-32_001)),
+        ),
+    ] {
+        let said = McpAnswer {
+            is_forgotten: true,
+            ..said
+        };
+        row(what, word(&said, remember));
+    }
     for said in [json!(1), json!([]), json!("text"), Value::Null] {
         row(
             &format!("result {said}"),
@@ -219,7 +251,7 @@ fn the_table() {
     401 without a message: rejected
     402 without a message: unknown
     403 without a message: rejected
-    404 without a message: rejected
+    404 without a message: unknown
     405 without a message: rejected
     406 without a message: rejected
     408 without a message: unknown
@@ -236,10 +268,14 @@ fn the_table() {
     400 with error -32600 that names no request: rejected
     400 with error -32602 that names no request: rejected
     400 with error -32603 that names no request: unknown
-    400 with error -32000 that names no request: rejected
+    400 with error -32000 that names no request: unknown
+    400 with error -32020 that names no request: unknown
+    400 with error -32021 that names no request: rejected
+    400 with error -32022 that names no request: unknown
+    404 with error -32001 that names no request: unknown
     200 with error -32600 that names no request: unknown
     500 with error -32600 that names no request: unknown
-    400 of a session with -32000: unavailable
+    400 of a session with -32000: unknown
     404 of a session with -32001 that names the request: unknown
     404 of a session with -32603: unknown
     404 of a session with a result: unknown
@@ -247,7 +283,12 @@ fn the_table() {
     200 cut off: unknown
     400 cut off: unknown
     404 cut off: unknown
-    404 of a session: unavailable
+    404 of a session: unknown
+    404 of a session that a ping confirms: unavailable
+    400 with -32000 of a session that a ping confirms: unavailable
+    400 with -32000 without a session: unknown
+    400 with -32020 that a question confirms: unavailable
+    404 of a session that names the request and a ping confirms: unknown
     result 1: unknown
     result []: unknown
     result "text": unknown
@@ -264,14 +305,15 @@ fn a_result_is_kept_byte_for_byte_without_its_envelope() {
         body: Body::Whole(message.into()),
         has_session: false,
         names_request: true,
+        is_forgotten: false,
     };
-    let (outcome, _) = classify(&answer, Errors::default());
+    let (outcome, _) = classify(&answer, Errors::default(), None);
     assert_eq!(outcome, Outcome::Executed(Content::Kept(kept.into())));
     let rejected = Errors {
         tool_error: ToolError::Rejected,
         ..Errors::default()
     };
-    let (outcome, _) = classify(&answer, rejected);
+    let (outcome, _) = classify(&answer, rejected, None);
     let Outcome::NotExecuted(failure) = outcome else {
         panic!("{outcome:?}");
     };
@@ -321,10 +363,10 @@ fn errors_about_the_request_prove_only_what_the_operator_declares() {
         ..Errors::default()
     };
     let said = answer(200, &error(-32_602));
-    let is_rejected = |errors| matches!(classify(&said, errors).0, Outcome::NotExecuted(_));
+    let is_rejected = |errors| matches!(classify(&said, errors, None).0, Outcome::NotExecuted(_));
     assert!(is_rejected(declared));
     assert!(
-        !is_rejected(Errors::default()),
+        !is_rejected(Errors::default(), None),
         "a result that is wrong is found after the effect"
     );
     for (status, code, is_rejected) in [
@@ -347,7 +389,7 @@ fn errors_about_the_request_prove_only_what_the_operator_declares() {
         (200, 1, false),
         (500, 1, false),
     ] {
-        let (outcome, _) = classify(&answer(status, &error(code)), declared);
+        let (outcome, _) = classify(&answer(status, &error(code)), declared, None);
         let is = matches!(outcome, Outcome::NotExecuted(_));
         assert_eq!(is, is_rejected, "{status} {code}");
     }

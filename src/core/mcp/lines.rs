@@ -6,6 +6,7 @@ use std::mem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::evidence::{Match, matches};
 use super::members::object;
 
 /// How many bytes of each end of a line that is too long are kept.
@@ -82,8 +83,8 @@ impl Lines {
 /// The kind of a server's message.
 #[derive(Debug)]
 pub enum Said<'a> {
-    /// An answer to the request with this id, if that is a text.
-    Answers(Option<Cow<'a, str>>),
+    /// The response to the request with this id.
+    Answers(Cow<'a, str>),
     /// A question to the client, which waits for an answer with this id.
     Asks {
         id: &'a RawValue,
@@ -91,14 +92,16 @@ pub enum Said<'a> {
     },
     /// A notification: progress, a log line, a changed list.
     Tells,
-    /// The line is no message of JSON-RPC.
-    Nothing,
+    /// Anything else, such as a log line, also if it has the id of a request.
+    Noise,
 }
 
 impl<'a> Said<'a> {
     pub fn read(line: &'a [u8]) -> Self {
         #[derive(Deserialize)]
         struct Message<'a> {
+            #[serde(borrow)]
+            jsonrpc: Option<&'a RawValue>,
             #[serde(borrow)]
             id: Option<&'a RawValue>,
             #[serde(borrow)]
@@ -108,18 +111,56 @@ impl<'a> Said<'a> {
             Some(Message {
                 id: Some(id),
                 method: Some(method),
+                ..
             }) => Self::Asks { id, method },
             Some(Message {
                 id: None,
                 method: Some(_),
+                ..
             }) => Self::Tells,
-            Some(Message { id, method: None }) => {
-                let text = |id: &'a RawValue| serde_json::from_str(id.get()).ok();
-                Self::Answers(id.and_then(text))
-            }
-            None => Self::Nothing,
+            Some(Message {
+                jsonrpc: Some(_),
+                id: Some(id),
+                method: None,
+            }) => match serde_json::from_str::<Cow<'_, str>>(id.get()) {
+                Ok(id) if matches(line, &id) == Match::Ours => Self::Answers(id),
+                _ => Self::Noise,
+            },
+            _ => Self::Noise,
         }
     }
+}
+
+/// The messages of a batch; none if these bytes are no list.
+///
+/// Since 2025-06-18 there are no batches any more.
+pub fn batched(bytes: &[u8]) -> Vec<&[u8]> {
+    let is_list = bytes.trim_ascii_start().starts_with(b"[");
+    let messages = is_list.then(|| serde_json::from_slice::<Vec<&RawValue>>(bytes).ok());
+    let messages = messages.flatten().unwrap_or_default();
+    messages
+        .into_iter()
+        .map(|message| message.get().as_bytes())
+        .collect()
+}
+
+/// Whether a response to the request with this id has these ends: a long one, of which the middle was not kept.
+///
+/// Servers write the id before the result, or after it as the last member but one or the last.
+pub fn is_end_of_response(ends: &[u8], id: &str) -> bool {
+    let id: &str = &format!("\"id\":\"{id}\"");
+    let is_begun = |members: [&str; 3]| {
+        let begin = format!("{{{},{},\"{}\":", members[0], members[1], members[2]);
+        ends.starts_with(begin.as_bytes())
+    };
+    let (version, ends) = ("\"jsonrpc\":\"2.0\"", ends.trim_ascii_end());
+    ["result", "error"].into_iter().any(|answer| {
+        let is_last = ends.starts_with(format!("{{\"{answer}\":").as_bytes())
+            && [[version, id], [id, version]]
+                .into_iter()
+                .any(|[one, other]| ends.ends_with(format!(",{one},{other}}}").as_bytes()));
+        is_last || is_begun([version, id, answer]) || is_begun([id, version, answer])
+    })
 }
 
 /// A message as one line. Line ends become spaces: in JSON they stand only between values.
@@ -186,20 +227,12 @@ mod tests {
     #[test]
     fn a_line_is_a_message_of_one_kind_or_none() {
         let read = |line: &'static str| Said::read(line.as_bytes());
-        let answers =
-            |line, id: &str| matches!(read(line), Said::Answers(Some(said)) if said == id);
+        let answers = |line, id: &str| matches!(read(line), Said::Answers(said) if said == id);
         assert!(answers(
             r#"{"jsonrpc":"2.0","id":"a\u0062","result":{}}"#,
             "ab"
         ));
-        assert!(answers(r#"{"id":"a"}"#, "a"));
-        for unnamed in [
-            r#"{"id":7,"result":{}}"#,
-            r#"{"id":null,"error":{}}"#,
-            r#"{"error":{}}"#,
-        ] {
-            assert!(matches!(read(unnamed), Said::Answers(None)), "{unnamed}");
-        }
+        assert!(answers(r#"{"error":{},"jsonrpc":"2.0","id":"a"}"#, "a"));
         let asks = read(r#"{"id":[1],"method":"roots/list"}"#);
         assert!(
             matches!(asks, Said::Asks { id, method } if id.get() == "[1]" && method == "roots/list")
@@ -208,7 +241,14 @@ mod tests {
             read(r#"{"method":"notifications/message","params":{"id":"a"}}"#),
             Said::Tells
         ));
-        for nothing in [
+        for noise in [
+            r#"{"level":30,"id":"a"}"#,
+            r#"{"id":"a","result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":"a"}"#,
+            r#"{"jsonrpc":"2.0","id":"a","result":{},"error":{}}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":null,"error":{}}"#,
+            r#"{"error":{}}"#,
             "",
             "Listening on stdio",
             "[]",
@@ -216,9 +256,41 @@ mod tests {
             r#"{"id":"a","id":"b","result":{}}"#,
             r#"{"id":"a","result""#,
         ] {
-            assert!(matches!(read(nothing), Said::Nothing), "{nothing}");
+            assert!(matches!(read(noise), Said::Noise), "{noise}");
         }
-        assert!(matches!(Said::read(b"{\"id\":\"\xe4\"}"), Said::Nothing));
+        assert!(matches!(Said::read(b"{\"id\":\"\xe4\"}"), Said::Noise));
+    }
+
+    #[test]
+    fn the_messages_of_a_batch_keep_their_bytes() {
+        let batch = br#" [{"a" :1.50}, 2]"#;
+        assert_eq!(batched(batch), [&br#"{"a" :1.50}"#[..], b"2"]);
+        for none in [&b"{}"[..], b"[", b"[1] 2", b"[]", b""] {
+            assert!(batched(none).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_response_that_is_too_long_is_known_by_its_ends() {
+        let is = |ends: &str| is_end_of_response(ends.as_bytes(), "a");
+        for response in [
+            r#"{"jsonrpc":"2.0","id":"a","result":{"text":"xx xx"}}"#,
+            r#"{"id":"a","jsonrpc":"2.0","error":{"code":1 xx"}}"#,
+            r#"{"result":{"text":"xx xx"},"jsonrpc":"2.0","id":"a"}"#,
+            r#"{"error":{"text":"xx xx"},"id":"a","jsonrpc":"2.0"} "#,
+        ] {
+            assert!(is(response), "{response}");
+        }
+        for other in [
+            r#"{"level":30,"id":"a","msg":"xx xx"}"#,
+            r#"{"req":{"jsonrpc":"2.0","id":"a","result":{}},"msg":"xx xx"}"#,
+            r#"{"jsonrpc":"2.0","id":"b","result":{"text":"xx xx"}}"#,
+            r#"{"jsonrpc":"2.0","id":"a","method":"ping xx xx"}"#,
+            r#"{"result":{"text":"xx xx"},"jsonrpc":"2.0","id":"b"}"#,
+            "handling request \"a\"",
+        ] {
+            assert!(!is(other), "{other}");
+        }
     }
 
     #[test]

@@ -83,6 +83,12 @@ pub fn discover(id: &str) -> Bytes {
     )
 }
 
+/// Asks whether a server is there, in a session of an earlier revision.
+pub fn ping(id: &str) -> Bytes {
+    let message = json!({ "jsonrpc": "2.0", "id": id, "method": "ping" });
+    message.to_string().into()
+}
+
 /// Begins a conversation with a server of an earlier revision.
 pub fn initialize(id: &str) -> Bytes {
     let params = json!({

@@ -10,8 +10,14 @@ use super::HeaderLine;
 pub const MODERN: &str = "2026-07-28";
 /// Revisions that begin with `initialize`, the newest first.
 ///
-/// Not 2025-03-26 and before: their clients may send batches.
-pub const LEGACY: [&str; 2] = ["2025-11-25", "2025-06-18"];
+/// Clients of 2025-03-26 may send batches; those are refused, and nothing is run.
+pub const LEGACY: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+/// Whether a revision has the header `MCP-Protocol-Version`.
+pub fn has_header(version: &str) -> bool {
+    // Their names are dates.
+    version >= "2025-06-18"
+}
 
 /// The member of `_meta` with a request's revision.
 pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -213,7 +219,7 @@ mod tests {
                 Ok(Era::Legacy)
             );
         }
-        for version in ["1999-01-01", "2025-03-26", ""] {
+        for version in ["1999-01-01", "2025-03-27", ""] {
             assert_eq!(
                 asked(Some(version), json!({}), same),
                 Err(Malformed::Version(version.into()))
@@ -318,10 +324,14 @@ mod tests {
     fn initialize_gets_the_revision_that_it_asks_for_or_the_newest() {
         assert_eq!(negotiated("2025-06-18"), "2025-06-18");
         for older in ["2025-03-26", "2024-11-05"] {
-            assert_eq!(negotiated(older), "2025-11-25");
+            assert_eq!(negotiated(older), older);
+            assert!(!has_header(older));
         }
+        assert!(has_header("2025-06-18") && has_header(MODERN));
+        assert_eq!(negotiated("2024-10-07"), "2025-11-25");
         assert_eq!(negotiated(MODERN), "2025-11-25");
-        assert_eq!(supported(), [MODERN, "2025-11-25", "2025-06-18"]);
+        assert_eq!(supported()[..3], [MODERN, "2025-11-25", "2025-06-18"]);
+        assert_eq!(supported()[3..], ["2025-03-26", "2024-11-05"]);
     }
 
     #[test]

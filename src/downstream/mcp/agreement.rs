@@ -1,11 +1,12 @@
 //! The agreement with an MCP server: revision, session and capabilities.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use crate::core::mcp::revision::{LEGACY, MODERN};
+use crate::core::mcp::revision::{LEGACY, MODERN, has_header};
 
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -15,6 +16,8 @@ pub(in crate::downstream) struct Agreement {
     version: &'static str,
     /// Only of a revision before 2026-07-28.
     session: Option<HeaderValue>,
+    /// Whether the server has answered a request in this agreement.
+    has_served: AtomicBool,
     pub(super) about: Arc<About>,
 }
 
@@ -26,6 +29,7 @@ impl Agreement {
         is_modern.then(|| Self {
             version: MODERN,
             session: None,
+            has_served: AtomicBool::new(false),
             about: Arc::new(About::of(&answer["result"])),
         })
     }
@@ -41,6 +45,7 @@ impl Agreement {
         Ok(Self {
             version: known.ok_or("the server speaks no revision that is spoken here")?,
             session,
+            has_served: AtomicBool::new(false),
             about: Arc::new(About::of(&answer["result"])),
         })
     }
@@ -51,6 +56,15 @@ impl Agreement {
 
     pub(super) fn has_session(&self) -> bool {
         self.session.is_some()
+    }
+
+    /// Notes that the server has answered a request.
+    pub(super) fn served(&self) {
+        self.has_served.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
     }
 
     /// The headers of the envelope.
@@ -64,7 +78,9 @@ impl Agreement {
 /// The headers of a request without a session.
 pub(super) fn envelope(version: &'static str, method: &'static str) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(version));
+    if has_header(version) {
+        headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(version));
+    }
     if version == MODERN {
         headers.insert("mcp-method", HeaderValue::from_static(method));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::Url;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -14,21 +14,21 @@ use super::super::body::{chain, read, send};
 use super::super::client::Client;
 use super::agreement::{Agreement, SESSION, envelope};
 use crate::core::evidence::McpAnswer;
-use crate::core::mcp::evidence::{Match, ends_agreement, matches};
+use crate::core::mcp::evidence::{ANOTHER, Match, ends_agreement, is_same_refusal, matches};
+use crate::core::mcp::lines::batched;
 use crate::core::mcp::request;
 use crate::core::mcp::revision::{Era, MODERN};
 use crate::core::mcp::sse::Decoder;
 use crate::core::outcome::Body;
 
+/// How long a server may take to say whether it knows a session.
+const KNOWN_BY: Duration = Duration::from_secs(5);
 /// How long the end of a session may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The longest answer to a request that executes nothing, in bytes.
 const MAX_SMALL: usize = 1 << 20;
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-
-/// Why a body is unreadable: it answers another request of the connection.
-pub(in crate::downstream) const ANOTHER: &str = "the server answered another request";
 
 /// The agreement on the connections of one pool. Its lock is held while it is made.
 pub(in crate::downstream) type Agreed = Mutex<Option<Arc<Agreement>>>;
@@ -83,10 +83,28 @@ impl Http {
             status,
             has_session: agreement.has_session(),
             names_request: matches!(&body, Body::Whole(bytes) if matches(bytes, id) == Match::Ours),
+            is_forgotten: false,
             body,
         };
-        self.forget_if_refused(agreement, &answer);
+        if answer.names_request && (200..300).contains(&status) {
+            agreement.served();
+        }
         Ok(answer)
+    }
+
+    /// Whether the server refuses a question that executes nothing in the same way as a call.
+    pub(super) async fn has_forgotten(&self, agreement: &Arc<Agreement>, call: &McpAnswer) -> bool {
+        let id = "oncegate-known";
+        let (method, message) = if agreement.is_modern() {
+            ("server/discover", request::discover(id))
+        } else {
+            ("ping", request::ping(id))
+        };
+        let headers = agreement.headers(method);
+        let client = Client::default();
+        let asked = self.send(agreement, headers, message.into(), (id, &client), MAX_SMALL);
+        let answer = timeout(KNOWN_BY, asked).await;
+        matches!(answer, Ok(Ok(answer)) if is_same_refusal(&answer, call))
     }
 
     /// Ends the session, if there is one. A server that does not answer ends it at some time.
@@ -104,7 +122,7 @@ impl Http {
     /// Drops an agreement that the server refuses, unless another request has renewed it.
     ///
     /// Another server may stand there by now, or one that has lost its sessions.
-    fn forget_if_refused(&self, with: &Arc<Agreement>, answer: &McpAnswer) {
+    pub(super) fn forget_if_refused(&self, with: &Arc<Agreement>, answer: &McpAnswer) {
         if !ends_agreement(answer) {
             return;
         }
@@ -172,6 +190,9 @@ impl Http {
                 "the server answered {status} when a revision was to be agreed on"
             ));
         }
+        if let Some(why) = referred(status, &response) {
+            return Err(why);
+        }
         let Some(id) = id else {
             return Ok((head, Value::Null));
         };
@@ -213,10 +234,16 @@ async fn response_body(
     if kind.starts_with(stream) {
         return event(response, (id, waiting), max).await;
     }
+    if let Some(why) = referred(response.status().as_u16(), &response) {
+        return Body::Broken(why);
+    }
     let body = read(response, max).await;
     let Body::Whole(bytes) = &body else {
         return body;
     };
+    if let Some(ours) = ours_of(bytes, id) {
+        return Body::Whole(bytes.slice_ref(ours));
+    }
     match matches(bytes, id) {
         Match::Ours => body,
         Match::Another => Body::Broken(ANOTHER.into()),
@@ -224,6 +251,30 @@ async fn response_body(
         Match::Nameless | Match::None if is_refusal => body,
         Match::Nameless | Match::None => Body::Broken("this is no response to the request".into()),
     }
+}
+
+/// The response to the request with this id in a batch, as servers of 2025-03-26 may send one.
+fn ours_of<'a>(bytes: &'a [u8], id: &str) -> Option<&'a [u8]> {
+    let mut messages = batched(bytes).into_iter();
+    messages.find(|message| matches(message, id) == Match::Ours)
+}
+
+/// Where a server refers to, in words. Redirects are never followed.
+///
+/// The user, the password and the query of the address may be secrets.
+fn referred(status: u16, response: &reqwest::Response) -> Option<String> {
+    if !(300..400).contains(&status) {
+        return None;
+    }
+    let location = response.headers().get(LOCATION)?.to_str().ok()?;
+    let mut url = response.url().join(location).ok()?;
+    url.set_query(None);
+    url.set_fragment(None);
+    url.set_username("").ok()?;
+    url.set_password(None).ok()?;
+    Some(format!(
+        "the server answered {status} with the Location {url}; redirects are not followed: if that is the server, set it as the url of the upstream"
+    ))
 }
 
 /// Handles another message: only progress is passed on.
@@ -245,6 +296,9 @@ async fn event(
             return Body::Broken(format!("an event is longer than {max} bytes"));
         }
         for data in events {
+            if let Some(ours) = ours_of(&data, id) {
+                return Body::Whole(Bytes::copy_from_slice(ours));
+            }
             match matches(&data, id) {
                 Match::Ours => return Body::Whole(data.into()),
                 Match::Another => return Body::Broken(ANOTHER.into()),

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::super::client::Client;
 use super::super::gate::{Deadline, Gate};
 use crate::core::evidence::Body;
-use crate::core::mcp::evidence::{Match, matches};
-use crate::core::mcp::lines::{Line, Lines, Said, one_line};
+use crate::core::mcp::evidence::OWN_ID;
+use crate::core::mcp::lines::{Line, Lines, Said, batched, is_end_of_response, one_line};
 use crate::core::mcp::progress;
 use crate::uptime::since_boot;
 
@@ -105,14 +105,11 @@ impl Waiting {
         }
     }
 
-    /// The requests whose ids stand in unreadable text: it may be their answer.
-    fn named_in(&self, line: &[u8]) -> Vec<String> {
-        let text = String::from_utf8_lossy(line);
+    /// The request whose response has these ends.
+    fn answered_by(&self, ends: &[u8]) -> Option<String> {
         let waiters = self.lock();
-        let ids = waiters.by_id.keys();
-        ids.filter(|id| text.contains(&format!("\"{id}\"")))
-            .cloned()
-            .collect()
+        let mut ids = waiters.by_id.keys();
+        ids.find(|id| is_end_of_response(ends, id)).cloned()
     }
 }
 
@@ -244,32 +241,45 @@ async fn read(
             take(&name, line, &waiting, &messages);
         }
         if read == 0 {
-            // What has no end is not whole.
-            if let Some(Line::Whole(line) | Line::TooLong(line)) = lines.end() {
-                broken(&name, &line, "its last line does not end", &waiting);
+            // What has no end is not whole. The end of the process ends the requests under way.
+            if lines.end().is_some() {
+                tracing::debug!(upstream = name, "the server's last line does not end");
             }
             return;
         }
     }
 }
 
-fn take(name: &str, line: Line, waiting: &Waiting, messages: &mpsc::WeakSender<Message>) {
+fn take(name: &str, line: Line, waiting: &Waiting, messages_to: &mpsc::WeakSender<Message>) {
     let line = match line {
         Line::Whole(line) => line,
-        Line::TooLong(ends) => return broken(name, &ends, "a line is too long", waiting),
+        Line::TooLong(ends) => {
+            if let Some(id) = waiting.answered_by(&ends) {
+                let why = "its response is too long";
+                waiting.answer(&id, Ok(Body::Broken(why.into())));
+            }
+            return;
+        }
     };
+    let line = Bytes::from(line);
+    let messages = batched(&line);
+    if messages.is_empty() {
+        hear(name, line.clone(), waiting, messages_to);
+    }
+    for message in messages {
+        hear(name, line.slice_ref(message), waiting, messages_to);
+    }
+}
+
+/// Handles one message. A line that is none ends no request: servers also log to their standard output.
+fn hear(name: &str, line: Bytes, waiting: &Waiting, messages: &mpsc::WeakSender<Message>) {
     match Said::read(&line) {
-        Said::Answers(Some(id)) => {
+        Said::Answers(id) => {
             let id = id.into_owned();
-            let answer = match matches(&line, &id) {
-                Match::Ours => Body::Whole(line.into()),
-                _ => Body::Broken("this is no response to the request".into()),
-            };
-            waiting.answer(&id, Ok(answer));
+            waiting.answer(&id, Ok(Body::Whole(line)));
         }
-        Said::Answers(None) => {
-            tracing::debug!(upstream = name, "the server answered no request of ours");
-        }
+        // A server that repeats what it reads asks nothing.
+        Said::Asks { id, .. } if id.get().starts_with(&format!("\"{OWN_ID}")) => {}
         Said::Asks { id, method } => {
             let line = answer_to(id, &method);
             // One that reads nothing gets no answer.
@@ -282,15 +292,12 @@ fn take(name: &str, line: Line, waiting: &Waiting, messages: &mpsc::WeakSender<M
             }
         }
         Said::Tells => waiting.tell(&line),
-        Said::Nothing => broken(name, &line, "a line cannot be read", waiting),
-    }
-}
-
-/// Ends the requests whose ids stand in unreadable text. They may have been executed.
-fn broken(name: &str, line: &[u8], why: &str, waiting: &Waiting) {
-    tracing::debug!(upstream = name, why, "the server's output");
-    for id in waiting.named_in(line) {
-        waiting.answer(&id, Ok(Body::Broken(why.to_owned())));
+        Said::Noise => {
+            tracing::debug!(
+                upstream = name,
+                "the server wrote a line that is no message"
+            );
+        }
     }
 }
 

@@ -57,12 +57,15 @@ pub(in crate::gateway) struct Sender {
 
 impl Sender {
     /// Makes one request to the tool, and judges what it proves.
+    ///
+    /// `is_sent_again`: an MCP server had forgotten the session of an earlier attempt of this run.
     pub(in crate::gateway) async fn attempt(
         &self,
         call: &PreparedCall,
         record: &Record,
         permit: &Permit,
         deadline: Deadline,
+        is_sent_again: bool,
     ) -> Attempted {
         let tool = &call.at.tool;
         if self.base.abandoned.is_cancelled() {
@@ -80,7 +83,8 @@ impl Sender {
             _ => new_span_id(),
         };
         let span = trace.attempt(record, span_id);
-        let (endpoint, request) = match outgoing(call, record, trace.headers(span_id), deadline) {
+        let headers = trace.headers(span_id);
+        let (endpoint, request) = match outgoing(call, record, headers, deadline, is_sent_again) {
             Ok(made) => made,
             Err(why) => return Attempted::not_sent(tool, record, why),
         };

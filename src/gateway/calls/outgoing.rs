@@ -64,6 +64,8 @@ impl<'a> ToolRequest<'a> {
 
 /// The endpoint and the request of an attempt. `trace` are headers.
 ///
+/// `is_sent_again`: an MCP server had forgotten the session of an earlier attempt of this run.
+///
 /// # Errors
 /// By today's configuration the arguments make no request.
 pub(super) fn outgoing<'a>(
@@ -71,6 +73,7 @@ pub(super) fn outgoing<'a>(
     record: &Record,
     trace: Vec<(&'static str, String)>,
     send_before: Deadline,
+    is_sent_again: bool,
 ) -> Result<(Cow<'a, Endpoint>, Request), String> {
     let (tool, intent) = (&call.at.tool, &record.intent);
     // Masked arguments are known only from the request itself.
@@ -104,6 +107,7 @@ pub(super) fn outgoing<'a>(
         body: made.body,
         is_write: tool.effect == Effect::Write,
         client: call.client.clone(),
+        is_sent_again,
         send_before,
     };
     Ok((made.endpoint, request))

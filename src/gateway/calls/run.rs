@@ -55,9 +55,13 @@ impl Sender {
     ) -> (Record, Option<Exchange>) {
         let (tool, health) = (&call.at.tool, &call.at.health);
         let mut record = begun.record;
+        // A write is sent again for a lost session once: then another refusal proves nothing.
+        let mut is_sent_again = false;
         loop {
-            let attempt = self.attempt(call, &record, &begun.permit, begun.deadline);
+            let deadline = begun.deadline;
+            let attempt = self.attempt(call, &record, &begun.permit, deadline, is_sent_again);
             let attempted = attempt.await;
+            is_sent_again |= attempted.evidence.is_of_lost_session();
             if let (Some(run), Outcome::NotExecuted(_)) = (run, &attempted.outcome) {
                 run.close();
             }

@@ -134,7 +134,10 @@ impl Operator {
         };
         steps.made();
         let deadline = Deadline::after(tool.timeout);
-        let attempted = self.sender.attempt(&call, &record, &permit, deadline).await;
+        let attempted = self
+            .sender
+            .attempt(&call, &record, &permit, deadline, false)
+            .await;
         let State::Succeeded(Content::Kept(stored)) = &record.state else {
             return Err(without_result(&record));
         };

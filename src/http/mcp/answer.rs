@@ -16,7 +16,8 @@ use super::passed::{self, Written};
 use super::text::text;
 use crate::budget::Elsewhere;
 use crate::core::key::Source;
-use crate::core::mcp::evidence::is_error;
+use crate::core::mcp::evidence::{is_error, is_tool_result};
+use crate::core::mcp::portable::is_portable;
 use crate::core::mcp::{self, revision::Era};
 use crate::core::record::{Record, State};
 use crate::gateway::{Answer, Error, ErrorKind, Stored};
@@ -78,7 +79,7 @@ pub(super) fn answer_to(
     if problem.slug == Slug::UnknownTool {
         return refused(id, &RpcError::params("there is no such tool"), None);
     }
-    failed(id, &problem, era, now)
+    failed(id, problem, era, now)
 }
 
 /// The result of an MCP server. `None`: when the result was stored, the tool was no server's.
@@ -92,6 +93,10 @@ fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<CallAnswer> {
         notes.push(format!(
             "This error is the stored result of call {call_id}, {seconds} s old. It does not say that nothing was executed."
         ));
+    }
+    if !is_portable(&stored.json) {
+        let is_error = is_error(&stored.json);
+        return is_tool_result(&stored.json).then(|| as_text(id, stored, &notes, era, is_error));
     }
     Some(CallAnswer {
         body: passed::response(id, &stored.json, &notes, about(stored), &call_id, era)?,
@@ -107,24 +112,53 @@ fn result(id: &RawValue, stored: &Stored, era: Era) -> CallAnswer {
     let json = &stored.json;
     let is_object = json.trim_ascii_start().starts_with(b"{");
     // Before 2026-07-28 structured content must be an object.
-    let is_structured = era == Era::Modern || is_object;
-    let escaped = Part::Escaped(json.clone());
-    let mut shared = escaped.shared();
-    let mut result = Written::result(json, era);
-    result.name("content");
-    result.plain(r#"[{"type":"text","text":""#.into());
-    result.part(escaped);
-    result.plain(r#""}"#.into());
-    for note in notes(stored) {
-        result.plain(format!(",{}", json!({ "type": "text", "text": note })));
-    }
-    result.plain("]".into());
+    let is_structured = (era == Era::Modern || is_object) && is_portable(json);
+    let (mut result, mut shared) = begun(stored, &notes(stored), era);
     if is_structured {
         result.name("structuredContent");
         result.part(Part::Plain(json.clone()));
         shared += json.len() as u64;
     }
-    result.text("isError", "false".into());
+    ended(id, stored, result, shared, false)
+}
+
+/// A stored result as a text only, because not every client could read it as a part of the message.
+fn as_text(
+    id: &RawValue,
+    stored: &Stored,
+    notes: &[String],
+    era: Era,
+    is_error: bool,
+) -> CallAnswer {
+    let (result, shared) = begun(stored, notes, era);
+    ended(id, stored, result, shared, is_error)
+}
+
+/// The beginning of a result: one text, of the notes and the stored JSON. Also how much of it is shared, in bytes.
+fn begun<'a>(stored: &'a Stored, notes: &[String], era: Era) -> (Written<'a>, u64) {
+    let escaped = Part::Escaped(stored.json.clone());
+    let shared = escaped.shared();
+    let mut result = Written::result(&stored.json, era);
+    result.name("content");
+    result.plain(r#"[{"type":"text","text":""#.into());
+    // Some clients show a model only the first text, so all is in one.
+    if !notes.is_empty() {
+        let note = json!(format!("{}\n\n", notes.join("\n"))).to_string();
+        result.plain(note.trim_matches('"').to_owned());
+    }
+    result.part(escaped);
+    result.plain(r#""}]"#.into());
+    (result, shared)
+}
+
+fn ended(
+    id: &RawValue,
+    stored: &Stored,
+    mut result: Written<'_>,
+    shared: u64,
+    is_error: bool,
+) -> CallAnswer {
+    result.text("isError", is_error.to_string());
     result.text("_meta", Value::Object(about(stored)).to_string());
     CallAnswer {
         body: message::response(id, result.end()),
@@ -200,11 +234,18 @@ pub(super) fn server_info() -> Map<String, Value> {
 }
 
 /// A result with `isError` that says why the call has no result.
-fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> CallAnswer {
-    let mut content = vec![json!({ "type": "text", "text": text(problem, now) })];
-    // The tool's own answer says why it rejected the call.
-    if let Some(body) = &problem.tool_body {
-        content.push(json!({ "type": "text", "text": body.get() }));
+fn failed(id: &RawValue, mut problem: Problem, era: Era, now: Timestamp) -> CallAnswer {
+    // Programs that read `_meta` are told the same as the model.
+    problem.detail = text(&problem, now);
+    let told = match &problem.tool_body {
+        // The tool's own answer says why it rejected the call.
+        Some(body) => format!("{}\n\n{}", problem.detail, body.get()),
+        None => problem.detail.clone(),
+    };
+    let content = json!([{ "type": "text", "text": told }]);
+    let is_unreadable = |body: &Box<RawValue>| !is_portable(body.get().as_bytes());
+    if problem.tool_body.as_ref().is_some_and(is_unreadable) {
+        problem.tool_body = None;
     }
     let nothing = Bytes::new();
     let mut meta = Written::new(&nothing);
@@ -217,7 +258,7 @@ fn failed(id: &RawValue, problem: &Problem, era: Era, now: Timestamp) -> CallAns
     let body = serde_json::to_string(&problem.body());
     meta.text("dev.oncegate/problem", body.unwrap_or_default());
     let mut result = Written::result(&nothing, era);
-    result.text("content", Value::Array(content).to_string());
+    result.text("content", content.to_string());
     result.text("isError", "true".into());
     result.object("_meta", meta);
     CallAnswer {

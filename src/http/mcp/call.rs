@@ -174,11 +174,35 @@ fn check_mirrored(
     let schema = tools.get(tool).and_then(|at| at.tool.schema.as_ref());
     let mirrored: Vec<Mirrored> =
         schema.map_or_else(Vec::new, |schema| mirrored::mirrored(schema.text()));
+    agree(&mirrored, args, headers)
+}
+
+/// Checks the same for a tool of an MCP server, by the schema that the server lists.
+///
+/// A tool with an `input_schema` of its own was checked by that.
+pub(super) fn check_listed(
+    http: &Http,
+    caller: &Caller,
+    request: &Request,
+    headers: &HeaderMap,
+) -> Result<(), RpcError> {
+    if !caller.may_call(&request.tool) {
+        return Ok(());
+    }
+    let tools = http.gateway.base.tools();
+    let at = tools.get(&request.tool);
+    let mirrored = at.and_then(|at| at.endpoint.mcp.as_ref());
+    let mirrored = mirrored.map_or(&[][..], |mcp| &mcp.mirrored[..]);
+    agree(mirrored, &request.args, headers)
+}
+
+/// Whether headers and arguments agree.
+fn agree(mirrored: &[Mirrored], args: &str, headers: &HeaderMap) -> Result<(), RpcError> {
     if mirrored.is_empty() {
         return Ok(());
     }
     let args = serde_json::from_str(args).map_err(|error| RpcError::params(&error.to_string()))?;
-    mirrored::check(&mirrored, &args, |name| super::header(headers, name))
+    mirrored::check(mirrored, &args, |name| super::header(headers, name))
         .map_err(|why| Malformed::Header(why).into())
 }
 

@@ -16,8 +16,8 @@ const OWN: &str = "dev.oncegate/";
 
 /// A response with an MCP server's result. `None`: the stored result is no MCP server's.
 ///
-/// Changed are `resultType` (by the caller's era), the gateway's members of `_meta`, the notes at the end of `content`, and
-/// the `requestState` of questions, which names the call that asked.
+/// Changed are `resultType` (by the caller's era), the gateway's members of `_meta`, the first text, which begins with the
+/// notes, and the `requestState` of questions, which names the call that asked.
 pub(super) fn response(
     id: &RawValue,
     kept: &Bytes,
@@ -50,7 +50,7 @@ pub(super) fn response(
                     .filter(|(name, _)| !name.starts_with(OWN) && !own.contains_key(name));
                 of_server.for_each(|(name, value)| meta.value(&name, value));
             }
-            "content" if !notes.is_empty() => result.content(value, notes),
+            "content" if !notes.is_empty() => result.content(value, &notes.join("\n")),
             _ => result.value(&name, value),
         }
     }
@@ -107,20 +107,43 @@ impl<'a> Written<'a> {
         self.parts.extend(object.end());
     }
 
-    /// The content blocks, and after them one for each note.
-    fn content(&mut self, blocks: &RawValue, notes: &[String]) {
+    /// The content blocks. The first text begins with a note: some clients show a model only that text.
+    fn content(&mut self, blocks: &RawValue, note: &str) {
+        let blocks: Vec<&RawValue> = serde_json::from_str(blocks.get()).unwrap_or_default();
+        let first = blocks.iter().position(|block| text_of(block).is_some());
         self.name("content");
-        let blocks = blocks.get().trim_end();
-        let blocks = blocks.strip_suffix(']').unwrap_or(blocks);
-        self.kept(blocks);
-        let is_empty = blocks.trim_end().ends_with('[');
-        let mut before = if is_empty { "" } else { "," };
-        for note in notes {
+        let mut before = "[";
+        if first.is_none() {
             let block = json!({ "type": "text", "text": note });
             self.plain(format!("{before}{block}"));
             before = ",";
         }
-        self.plain("]".into());
+        for (at, block) in blocks.iter().enumerate() {
+            self.plain(before.into());
+            before = ",";
+            match text_of(block).filter(|_| first == Some(at)) {
+                Some(members) => self.noted(members, note),
+                None => self.kept(block.get()),
+            }
+        }
+        self.plain(if before == "[" { "[]" } else { "]" }.into());
+    }
+
+    /// A text block that begins with a note.
+    fn noted(&mut self, members: Members<'_>, note: &str) {
+        let mut block = Written::new(self.kept);
+        for (name, value) in members.0 {
+            if name == "text" {
+                block.name(&name);
+                let begin = json!(format!("{note}\n\n")).to_string();
+                block.plain(begin.trim_end_matches('"').to_owned());
+                block.kept(&value.get()[1..]);
+            } else {
+                block.value(&name, value);
+            }
+        }
+        let block = block.end();
+        self.parts.extend(block);
     }
 
     /// A list of stored values.
@@ -152,4 +175,18 @@ impl<'a> Written<'a> {
         self.plain(if self.parts.is_empty() { "{}" } else { "}" }.into());
         self.parts
     }
+}
+
+/// The members of a text block; `None`: the block is of another type.
+fn text_of<'v>(block: &&'v RawValue) -> Option<Members<'v>> {
+    #[derive(serde::Deserialize)]
+    struct Text<'a> {
+        #[serde(rename = "type")]
+        kind: std::borrow::Cow<'a, str>,
+        #[serde(borrow)]
+        text: &'a RawValue,
+    }
+    let Text { kind, text } = serde_json::from_str(block.get()).ok()?;
+    let is_text = kind == "text" && text.get().starts_with('"');
+    is_text.then(|| serde_json::from_str(block.get()).ok())?
 }

@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::mcp::{LEGACY, MODERN};
@@ -57,6 +58,17 @@ pub enum Does {
     Progress(usize),
     /// Executes nothing, and answers with this result, which asks.
     Ask(Value),
+    /// Executes, and answers with this status and an error that names no request.
+    ExecuteThenNameless(u16, i64),
+    /// The same, and forgets all sessions.
+    ExecuteThenForget(u16, i64),
+    /// The same after it was notified.
+    HeldThenForget(Arc<Notify>),
+    /// Answers with this text as the result.
+    Text(&'static str),
+    /// Answers with a batch: progress, and the result. As JSON, or in a stream.
+    Batch(Value),
+    BatchInStream(Value),
 }
 
 /// A result that asks, with this state.
@@ -80,6 +92,8 @@ struct Inner {
     unknown_session: Option<(u16, i64)>,
     /// Its list of tools.
     tools: Vec<Value>,
+    /// The revision that it answers to `initialize`, if it is another one.
+    revision: Option<&'static str>,
 }
 
 #[derive(Clone)]
@@ -103,6 +117,13 @@ impl Upstream {
     /// One of 2025-11-25, with sessions.
     pub async fn legacy() -> Self {
         Self::start(false).await
+    }
+
+    /// One that speaks only this earlier revision.
+    pub async fn of_revision(revision: &'static str) -> Self {
+        let upstream = Self::start(false).await;
+        upstream.lock().revision = Some(revision);
+        upstream
     }
 
     async fn start(is_modern: bool) -> Self {
@@ -225,7 +246,8 @@ impl Upstream {
             inner.opened += 1;
             let session = format!("session-{}", inner.opened);
             inner.sessions.insert(session.clone());
-            let result = json!({ "protocolVersion": LEGACY, "capabilities": { "prompts": {} }, "serverInfo": { "name": "s", "version": "1" } });
+            let revision = inner.revision.unwrap_or(LEGACY);
+            let result = json!({ "protocolVersion": revision, "capabilities": { "prompts": {} }, "serverInfo": { "name": "s", "version": "1" } });
             let mut response = json_of(message, &result);
             let session = session.parse().expect("a header");
             response.headers_mut().insert("mcp-session-id", session);
@@ -250,7 +272,9 @@ impl Upstream {
 
 async fn end(State(upstream): State<Upstream>, headers: HeaderMap) -> StatusCode {
     let session = headers["mcp-session-id"].to_str().expect("text");
-    assert_eq!(headers["mcp-protocol-version"], LEGACY);
+    if upstream.lock().revision.is_none() {
+        assert_eq!(headers["mcp-protocol-version"], LEGACY);
+    }
     let is_there = upstream.lock().sessions.remove(session);
     assert!(is_there, "it was opened");
     StatusCode::NO_CONTENT
@@ -332,6 +356,30 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
         }
         Does::ExecuteThenError(code) => error(200, &message, code),
         Does::ExecuteThenRefuse(code) => error(400, &message, code),
+        Does::ExecuteThenNameless(status, code) => error(status, &Value::Null, code),
+        Does::ExecuteThenForget(status, code) => {
+            upstream.forget_sessions(status, code);
+            error(status, &Value::Null, code)
+        }
+        Does::HeldThenForget(held) => {
+            held.notified().await;
+            upstream.forget_sessions(404, -32_001);
+            error(404, &Value::Null, -32_001)
+        }
+        Does::Text(result) => {
+            let text = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}");
+            ([("content-type", "application/json")], text).into_response()
+        }
+        Does::Batch(result) => {
+            let progress =
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": {} });
+            axum::Json(json!([progress, whole(id, &result)])).into_response()
+        }
+        Does::BatchInStream(result) => {
+            let progress =
+                json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": {} });
+            events(&[json!([progress, whole(id, &result)])])
+        }
         Does::Error(status, code) => error(status, &message, code),
         Does::Nameless(status, code) => error(status, &Value::Null, code),
         Does::ExecuteThenNothing => StatusCode::OK.into_response(),
