@@ -4,6 +4,7 @@ mod audit; // the acts of persons
 mod auth; // the caller, by its token
 mod calls; // the main route: a call of a tool
 mod console; // pages for the person who is woken up
+mod encrypted; // what is said of later connections, where TLS ends here
 mod headers; // headers of requests and responses
 mod host; // the host and the origin of a request
 mod ledger; // one call
@@ -135,6 +136,10 @@ pub fn router(http: Http) -> Router {
         .layer(middleware::from_fn_with_state(
             http.clone(),
             auth::count_forbidden,
+        ))
+        .layer(middleware::map_response_with_state(
+            http.clone(),
+            encrypted::stay_encrypted,
         ))
         .with_state(http)
         .layer(middleware::from_fn(host::one_host))
