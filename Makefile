@@ -6,7 +6,6 @@
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
 	@scripts/setup run
-	cargo build --quiet --bin oncegate --example shop
 	@scripts/demo
 
 # Most tests wait most of the time, so there are more of them at once than processors.

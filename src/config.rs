@@ -4,6 +4,7 @@
 //! it.
 
 mod audit;
+mod clear; // secrets in the file
 mod common; // settings and checks that several sections have
 mod compensations; // whether compensating calls can be made
 mod mcp; // the door for clients that speak MCP
@@ -61,6 +62,8 @@ pub struct Config {
     pub limits: Limits,
     /// Warnings to log at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
+    /// The settings of the file that are secrets in clear.
+    pub secrets: Vec<String>,
     pub written: Written,
 }
 
@@ -115,7 +118,10 @@ impl Config {
         let config = read_all(reader.root());
         let mistakes = reader.mistakes();
         match config {
-            Some(config) if mistakes.is_empty() => Ok(config),
+            Some(config) if mistakes.is_empty() => Ok(Self {
+                secrets: secrets_in(text),
+                ..config
+            }),
             _ => Err(mistakes),
         }
     }
@@ -144,6 +150,13 @@ impl Config {
         let tokens = self.tokens.iter().filter_map(|token| token.warning(now));
         self.warnings.iter().cloned().chain(tokens).collect()
     }
+}
+
+/// The settings of a file that are secrets in clear.
+fn secrets_in(text: &str) -> Vec<String> {
+    let nothing = Environment::new();
+    let file = Reader::new(text, &nothing);
+    clear::secrets(&file.root().leaves())
 }
 
 /// Reads all settings; `None` only if there is a mistake.
@@ -238,6 +251,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         mcp,
         limits,
         warnings: root.warnings(),
+        secrets: Vec::new(),
         written,
     })
 }

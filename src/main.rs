@@ -8,6 +8,7 @@ mod verify_tool; // ask a tool what it does with a key
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -171,16 +172,32 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| vec![format!("{}: {error}", path.display())])?;
     let environment = environment();
-    let config = Config::read(&text, &environment).map_err(|mistakes| {
+    let mut config = Config::read(&text, &environment).map_err(|mistakes| {
         let mistake = |mistake: &Mistake| format!("{}:{mistake}", path.display());
         mistakes.iter().map(mistake).collect::<Vec<_>>()
     })?;
+    config.warnings.extend(exposed(path, &config.secrets));
     #[cfg(feature = "crash-points")]
     if let Some(pace) = environment.get("TEST_PACE") {
         let pace = serde_json::from_str(pace);
         return Ok(config.at_pace(pace.unwrap_or_else(|error| panic!("TEST_PACE: {error}"))));
     }
     Ok(config)
+}
+
+/// The warning that other users may read a file with these secrets.
+///
+/// The group may: the service's own group often has to.
+fn exposed(path: &Path, secrets: &[String]) -> Option<String> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode();
+    (mode & 0o007 != 0 && !secrets.is_empty()).then(|| {
+        format!(
+            "{}: other users may read or write it, and it holds secrets ({}); chmod o-rwx, or take them from variables, as in \
+             \"${{NAME}}\"",
+            path.display(),
+            secrets.join(", ")
+        )
+    })
 }
 
 /// A variable that is no text is meant for another program.

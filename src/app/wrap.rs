@@ -18,7 +18,7 @@ use super::{Error, LOOP_ENDED, Opened, loops, open};
 use crate::config::{Config, Environment, StoreAt};
 use crate::downstream::Program;
 use crate::http::{self, Http, MaxBody, Ops, Tokens, stdio};
-use crate::store::sqlite;
+use crate::store::{self, redis, sqlite};
 
 /// Files for clients that run the same command at once.
 const MAX_FILES: usize = 16;
@@ -164,7 +164,7 @@ impl Wrapped {
     ) -> Result<(Opened, Option<Draining>), Error> {
         if let Some(store) = &self.options.store {
             if is_redis(store) {
-                let opened = open(self.config(store)?).await?;
+                let opened = self.open_redis(store).await?;
                 tell(format!("calls are kept in {}", opened.config.store));
                 return Ok((opened, None));
             }
@@ -177,11 +177,7 @@ impl Wrapped {
                 (None, _) => Err(Error::Sqlite(sqlite::OpenError::InUse(path))),
             };
         }
-        let wrong = |error: io::Error| Error::Other(format!("{}: {error}", self.data.display()));
-        // Only its user may see what is kept of calls.
-        let mut folder = DirBuilder::new();
-        let made = folder.recursive(true).mode(0o700).create(&self.data);
-        made.map_err(wrong)?;
+        self.make_folder()?;
         let (mut chosen, mut others): (Option<(Opened, PathBuf)>, _) = (None, 0);
         for number in 1..=MAX_FILES {
             let path = self.data.join(format!("{}-{number}.db", self.name()));
@@ -217,6 +213,55 @@ impl Wrapped {
         Ok((opened, Some(Draining::of(&path))))
     }
 
+    /// Makes the folder of the files. Only its user may see what is kept of calls.
+    ///
+    /// # Errors
+    /// It cannot be made, or others may write there.
+    fn make_folder(&self) -> Result<(), Error> {
+        let wrong = |error: io::Error| Error::Other(format!("{}: {error}", self.data.display()));
+        let mut folder = DirBuilder::new();
+        let made = folder.recursive(true).mode(0o700).create(&self.data);
+        made.map_err(wrong)?;
+        must_be_ours(std::iter::once(&*self.data))
+    }
+
+    /// Opens a Redis, with a file of watermarks that no other process has.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    async fn open_redis(&self, store: &str) -> Result<Opened, Error> {
+        self.make_folder()?;
+        // What an earlier release has left in the working folder knows what it has written.
+        let left = self.folder.join("oncegate.watermarks");
+        let left = left.exists().then_some(left);
+        let numbered = (1..=MAX_FILES).map(|number| self.watermarks(store, number));
+        for path in left.into_iter().chain(numbered) {
+            let mut config = self.config(store)?;
+            let StoreAt::Redis(settings) = &mut config.store else {
+                return Err(Error::Other("--store names no Redis".into()));
+            };
+            must_be_ours([&*path, &path.with_added_extension("lock")].into_iter())?;
+            settings.watermarks = path;
+            match open(config).await {
+                Err(Error::Redis(redis::OpenError::Watermarks(redis::WatermarksError::InUse(
+                    _,
+                )))) => {}
+                opened => return opened,
+            }
+        }
+        Err(Error::Other(format!(
+            "{MAX_FILES} clients use this Redis already under this name"
+        )))
+    }
+
+    /// A file of watermarks. They belong to one Redis, which counts without its credentials.
+    fn watermarks(&self, store: &str, number: usize) -> PathBuf {
+        let address = store.rsplit_once('@').map_or(store, |(_, address)| address);
+        let address = hex::encode(&Sha256::digest(address)[..6]);
+        let name = format!("{}-{address}-{number}.watermarks", self.name());
+        self.data.join(name)
+    }
+
     /// Opens a file; `None`: another process has it and takes calls.
     ///
     /// Also says whether it waited for a draining process.
@@ -225,6 +270,12 @@ impl Wrapped {
         path: &Path,
         gone: &CancellationToken,
     ) -> Result<(Option<Opened>, bool), Error> {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let files = sqlite::files_of(path);
+        must_be_ours(std::iter::once(folder).chain(files.iter().map(PathBuf::as_path)))?;
         let (draining, patience) = (Draining::of(path), Instant::now() + PATIENCE);
         let mut has_waited = false;
         loop {
@@ -262,8 +313,22 @@ async fn has_unknown(opened: &Opened) -> bool {
     })
 }
 
+/// Whether a store's name is the address of a Redis of any kind, with or without TLS.
 fn is_redis(store: &str) -> bool {
-    store.starts_with("redis://") || store.starts_with("rediss://")
+    store
+        .split_once("://")
+        .is_some_and(|(scheme, _)| scheme.starts_with("redis"))
+}
+
+/// # Errors
+/// One of these is another user's, or others may write there: they would decide which calls count as executed.
+fn must_be_ours<'a>(paths: impl Iterator<Item = &'a Path>) -> Result<(), Error> {
+    for path in paths {
+        if let Some(why) = store::distrust(path) {
+            return Err(Error::Other(why));
+        }
+    }
+    Ok(())
 }
 
 /// A file which says that the holder of the store's file is draining.

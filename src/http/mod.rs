@@ -5,6 +5,7 @@ mod auth; // the caller, by its token
 mod calls; // the main route: a call of a tool
 mod console; // pages for the person who is woken up
 mod contained; // what every answer of a proxy says to browsers and caches
+mod encrypted; // what is said of later connections, where TLS ends here
 mod headers; // headers of requests and responses
 mod host; // the host and the origin of a request
 mod ledger; // one call
@@ -102,8 +103,10 @@ fn served(routes: Router<Http>, http: Http, has_proxies: bool) -> Router {
         routes = routes.layer(by_host);
     }
     let count = middleware::from_fn_with_state(http.clone(), auth::count_forbidden);
+    let encrypted = middleware::map_response_with_state(http.clone(), encrypted::stay_encrypted);
     routes
         .layer(count)
+        .layer(encrypted)
         .with_state(http)
         .layer(middleware::from_fn(host::one_host))
 }

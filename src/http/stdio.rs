@@ -111,6 +111,9 @@ impl<W: AsyncWrite + Unpin> Client<W> {
         };
         // The router refuses what is no JSON.
         let message: Value = serde_json::from_slice(&line).unwrap_or_default();
+        if is_response(&message) {
+            return;
+        }
         let id = message.get("id").map(Value::to_string);
         let cancelled = self.closed.child_token();
         if let Some(id) = &id {
@@ -234,4 +237,12 @@ impl<W: AsyncWrite + Unpin> Client<W> {
             self.closed.cancel();
         }
     }
+}
+
+/// Whether a message is a response. The gateway asks a client nothing, so it has no use for one.
+///
+/// Its id is one of the server's: a request of the client with an equal id is another one.
+fn is_response(message: &Value) -> bool {
+    let has = |member| message.get(member).is_some();
+    (has("result") || has("error")) && !has("method")
 }

@@ -21,6 +21,7 @@ pub use self::cipher::Keys;
 pub use self::encrypted::Encrypted;
 pub use self::endings::{Endings, Listener};
 pub use self::finished::Finished;
+pub use self::private::distrust;
 pub use self::remembering::{Remembering, Tracked};
 pub use self::verbs::{
     Calls, Documents, Health, Ledger, LossRecovery, Pauses, Secrets, Sessions, Store,

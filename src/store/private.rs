@@ -11,6 +11,9 @@ use rustix::io::Errno;
 use super::Reason;
 
 const MODE: u32 = 0o600;
+/// The permissions of other users to write.
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
 /// The permissions of other users.
 const OTHERS: u32 = 0o077;
 
@@ -112,6 +115,29 @@ pub(super) fn exposed<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<Reaso
     Some(Reason::new("files_exposed", text))
 }
 
+/// Why a file or a folder of this user alone is not to be trusted; `None`: it is in order, or missing.
+///
+/// A link to it is followed.
+pub fn distrust(path: &Path) -> Option<String> {
+    let found = fs::metadata(path).ok()?;
+    let who = rustix::process::geteuid().as_raw();
+    let why = distrusted(found.is_dir(), found.uid(), found.mode(), who)?;
+    Some(format!("{}: {why}", path.display()))
+}
+
+fn distrusted(is_folder: bool, owner: u32, mode: u32, who: u32) -> Option<&'static str> {
+    let is_roots_folder = is_folder && owner == 0;
+    // In a folder like /tmp each user may change the own files only.
+    let is_sticky = is_folder && mode & STICKY != 0;
+    if owner != who && !is_roots_folder {
+        Some("it belongs to another user")
+    } else if mode & OTHERS_WRITE != 0 && !is_sticky {
+        Some("other users may write there; chmod go-w")
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -134,6 +160,25 @@ mod tests {
         }
         fs::remove_file(&second).expect("removed");
         open(&path).expect("it has one name again");
+    }
+
+    #[test]
+    fn what_belongs_to_others_or_may_be_written_by_them_is_not_trusted() {
+        let (me, root, other) = (1_000, 0, 1_001);
+        for mode in [0o600, 0o700, 0o755, 0o644] {
+            assert_eq!(distrusted(false, me, mode, me), None, "{mode:o}");
+            assert_eq!(distrusted(true, me, mode, me), None, "{mode:o}");
+            assert!(distrusted(false, other, mode, me).is_some(), "{mode:o}");
+            assert!(distrusted(true, other, mode, me).is_some(), "{mode:o}");
+            assert!(distrusted(false, root, mode, me).is_some(), "{mode:o}");
+            assert!(distrusted(true, other, mode, root).is_some(), "{mode:o}");
+        }
+        for mode in [0o720, 0o702, 0o777, 0o1666] {
+            assert!(distrusted(false, me, mode, me).is_some(), "{mode:o}");
+        }
+        assert!(distrusted(true, me, 0o770, me).is_some());
+        assert_eq!(distrusted(true, root, 0o1777, me), None, "as /tmp");
+        assert!(distrusted(true, root, 0o777, me).is_some());
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod history; // the history of a call, in its row and beside it
 mod ledger; // listing and deleting calls
 mod lists; // calls with a common property
 mod log; // the write-ahead log, and when its pages are moved into the file
+mod mounts; // whether files can be kept beside the database
 mod open; // start-up checks: file system, lock, schema, integrity
 mod operators; // sessions and pauses as operators see them, and the acts of operators
 mod query; // statements, prepared once
@@ -33,6 +34,7 @@ use rusqlite::{Connection, InterruptHandle};
 
 pub use self::error::OpenError;
 use self::files::Files;
+pub use self::files::files_of;
 use self::gate::Gate;
 use self::worker::{Need, Worker};
 use super::{

@@ -2,6 +2,7 @@
 //!
 //! A pipe that is not read must not stop a call. When the queue is full, lines are dropped and counted.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -71,6 +72,7 @@ impl Lines {
     }
 
     fn push(&self, line: &[u8]) {
+        let line = escaped(line);
         let mut state = self.0.state();
         if state.bytes + line.len() > MAX_BYTES {
             state.dropped += 1;
@@ -80,7 +82,7 @@ impl Lines {
             return;
         }
         state.bytes += line.len();
-        state.lines.push_back(line.to_vec());
+        state.lines.push_back(line.into_owned());
         drop(state);
         self.0.changed.notify_all();
     }
@@ -126,6 +128,36 @@ impl Queue {
     }
 }
 
+/// Escapes what changes the order or the lines of a text on a screen, so that it cannot show another text than the line has.
+///
+/// Callers and persons give texts that are logged, such as reasons.
+fn escaped(line: &[u8]) -> Cow<'_, [u8]> {
+    let Ok(text) = std::str::from_utf8(line) else {
+        return line.into();
+    };
+    if !text.contains(is_deceptive) {
+        return line.into();
+    }
+    let mut plain = String::with_capacity(text.len() + 16);
+    for char in text.chars() {
+        if is_deceptive(char) {
+            // In a line of JSON it stands for the same character.
+            plain.push_str(&format!("\\u{:04x}", u32::from(char)));
+        } else {
+            plain.push(char);
+        }
+    }
+    plain.into_bytes().into()
+}
+
+/// Marks of direction, and separators of lines and paragraphs.
+fn is_deceptive(char: char) -> bool {
+    matches!(
+        char,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
+}
+
 /// Each write is one line.
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
@@ -155,6 +187,24 @@ mod tests {
 
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    #[test]
+    fn marks_that_change_the_order_of_a_text_are_escaped_and_the_text_stays_the_same() {
+        let marks = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+        let line = serde_json::json!({ "reason": format!("a{marks}b ü 日") }).to_string();
+        let escaped = escaped(line.as_bytes()).into_owned();
+        let text = String::from_utf8(escaped).expect("text");
+        assert!(!text.chars().any(|char| marks.contains(char)), "{text}");
+        assert!(
+            text.contains("\\u202e") && text.contains("b ü 日"),
+            "{text}"
+        );
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(read(&text), read(&line));
+        for plain in [&b"plain"[..], b"\xff\xe2\x80\xae", b""] {
+            assert_eq!(&*super::escaped(plain), plain);
         }
     }
 

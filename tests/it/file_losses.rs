@@ -21,9 +21,12 @@ pub struct Serving {
 }
 
 impl Serving {
-    async fn start(tool: &Tool) -> Self {
+    pub async fn start(tool: &Tool) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a folder"), tool).await
+    }
+
+    pub async fn start_in(folder: tempfile::TempDir, tool: &Tool) -> Self {
         let config = one_tool(tool, "retry = { attempts = 1 }\n");
-        let folder = tempfile::tempdir().expect("a folder");
         let mut serving = Self {
             folder,
             port: free_port(),

@@ -33,6 +33,7 @@ mod chaos_sagas; // whatever goes wrong: sagas come to their end, each thing don
 #[cfg(target_os = "linux")]
 mod cleanup; // what is kept no longer is deleted, and nothing else
 mod config; // mistakes in a configuration
+mod config_exposed; // a file that others may read
 mod config_read; // what a good configuration reads as
 mod connections; // how many there may be, and how long they may be silent
 mod console; // pages for the person who is woken up
@@ -44,6 +45,7 @@ mod console_shown; // what callers wrote is text on every page
 mod contract; // the promises of every store
 mod crash; // kill -9
 mod crowds; // thousands of clients that want nothing, or all the same
+mod demo; // `make run`
 mod desk; // the doors that a person needs at 3 a.m.
 mod desk_acts; // acts of persons and agents that cross each other, or come in a loop
 mod desk_doubles; // calls that look like an earlier one, and the page of the runbook about them
@@ -53,6 +55,7 @@ mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails
 mod file_accepted; // a loss of a SQLite file is accepted by a person
+mod file_alone; // a SQLite file without the files beside it
 mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
 mod finished; // succeeded calls that a gateway remembers
@@ -159,3 +162,4 @@ mod turns; // one's turn in a session, when something goes wrong
 mod unknown; // ambiguous outcomes
 mod verify_tool; // what a tool does with a key is asked of the tool
 mod wrap; // one MCP server for one client, made safe to repeat
+mod wrap_kept; // where a wrapped server keeps its calls

@@ -86,6 +86,10 @@ async fn calls_are_taken_over_tls_and_a_new_certificate_is_used_after_a_reload()
         protocol == "http/1.1" && answer.starts_with("HTTP/1.1 200 OK"),
         "{protocol}: {answer}"
     );
+    assert!(
+        answer.contains("strict-transport-security: max-age=31536000\r\n"),
+        "{answer}"
+    );
     let (protocol, _) = ask(folder.path(), port, "one.example", &["h2", "http/1.1"])
         .await
         .expect("TLS");

@@ -15,21 +15,21 @@ use crate::support::program::Program;
 use crate::support::{PATIENCE, until};
 
 /// A client's end of a wrapped server.
-struct Wrapped {
+pub struct Wrapped {
     child: Child,
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
     errors: Lines<BufReader<ChildStderr>>,
     /// Where its calls are kept.
-    store: String,
+    pub store: String,
 }
 
 impl Wrapped {
-    async fn start(home: &Path, program: &Program) -> Self {
+    pub async fn start(home: &Path, program: &Program) -> Self {
         Self::start_with(home, program, &[]).await
     }
 
-    async fn start_with(home: &Path, program: &Program, options: &[&str]) -> Self {
+    pub async fn start_with(home: &Path, program: &Program, options: &[&str]) -> Self {
         let mut command = wrap(home, program, options);
         let mut child = command.spawn().expect("it starts");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -56,35 +56,35 @@ impl Wrapped {
         line.expect("in time").expect("text").expect("a line")
     }
 
-    async fn write(&mut self, bytes: &[u8]) {
+    pub async fn write(&mut self, bytes: &[u8]) {
         let input = self.input.as_mut().expect("it is open");
         input.write_all(bytes).await.expect("it is read");
         input.flush().await.expect("it is read");
     }
 
-    async fn send(&mut self, id: impl Into<Value>, method: &str, params: Value) {
+    pub async fn send(&mut self, id: impl Into<Value>, method: &str, params: Value) {
         let id: Value = id.into();
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         self.write(format!("{message}\n").as_bytes()).await;
     }
 
-    async fn read(&mut self) -> Value {
+    pub async fn read(&mut self) -> Value {
         let line = timeout(PATIENCE, self.output.next_line()).await;
         let line = line.expect("in time").expect("text").expect("a line");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    async fn ask(&mut self, id: impl Into<Value>, method: &str, params: Value) -> Value {
+    pub async fn ask(&mut self, id: impl Into<Value>, method: &str, params: Value) -> Value {
         self.send(id, method, params).await;
         self.read().await
     }
 
-    async fn act(&mut self, does: &str) -> Value {
+    pub async fn act(&mut self, does: &str) -> Value {
         self.ask(1, "tools/call", call(does)).await
     }
 
     /// Its input ends; waits for its end.
-    async fn end(mut self) {
+    pub async fn end(mut self) {
         drop(self.input.take());
         let status = timeout(PATIENCE, self.child.wait()).await.expect("in time");
         let mut said = String::new();
@@ -95,7 +95,7 @@ impl Wrapped {
 }
 
 /// Runs the fixture behind `oncegate wrap`.
-fn wrap(home: &Path, program: &Program, options: &[&str]) -> Command {
+pub fn wrap(home: &Path, program: &Program, options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncegate"));
     command
         .arg("wrap")
@@ -112,16 +112,16 @@ fn wrap(home: &Path, program: &Program, options: &[&str]) -> Command {
     command
 }
 
-fn call(does: &str) -> Value {
+pub fn call(does: &str) -> Value {
     json!({ "name": "act", "arguments": { "does": does } })
 }
 
-fn said(answer: &Value) -> &str {
+pub fn said(answer: &Value) -> &str {
     let said = &answer["result"]["structuredContent"]["said"];
     said.as_str().unwrap_or_else(|| panic!("{answer}"))
 }
 
-fn is_replay(answer: &Value) -> bool {
+pub fn is_replay(answer: &Value) -> bool {
     answer["result"]["_meta"]["dev.oncegate/replayed"] == true
 }
 
@@ -130,7 +130,7 @@ fn is_unknown(answer: &Value) -> bool {
     problem["type"] == "/problems/outcome-unknown"
 }
 
-fn home() -> tempfile::TempDir {
+pub fn home() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 

@@ -23,6 +23,15 @@ pub enum OpenError {
     Linked(PathBuf),
     #[error("{0} is a symbolic link, which is not followed; remove it")]
     Link(PathBuf),
+    #[error(
+        "{0} is a mount point of its own: its newest commits and its watermarks lie beside it and would be lost; mount the \
+         folder instead"
+    )]
+    Mounted(PathBuf),
+    #[error(
+        "the folder {0} cannot be written ({1}): the newest commits and the watermarks are kept there, beside the database"
+    )]
+    Folder(PathBuf, io::Error),
     #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]
     NotLocal(PathBuf),
     #[error("{0}: {1}")]

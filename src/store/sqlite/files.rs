@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::error::{At as _, OpenError};
+use super::mounts;
 use crate::store::{Reason, private};
 
 /// The lock and the opened files, for as long as the database is open.
@@ -26,6 +27,11 @@ pub(super) struct Files {
 /// The endings of the names of a database's files.
 const ENDINGS: [&str; 6] = ["", "-wal", "-shm", ".lock", ".reserve", ".watermarks"];
 
+/// The files of the database at this path, which may be missing.
+pub fn files_of(path: &Path) -> Vec<PathBuf> {
+    ENDINGS.map(|ending| beside(path, ending)).into()
+}
+
 /// Device and inode.
 type Identity = (u64, u64);
 
@@ -33,8 +39,9 @@ impl Files {
     /// Locks the database. Makes an empty one if it is missing.
     ///
     /// # Errors
-    /// Another process uses it, or it has another name.
+    /// Another process uses it, it has another name, or other files cannot be kept beside it.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
+        mounts::check(path)?;
         let lock_path = beside(path, ".lock");
         let lock = private::open(&lock_path).at(&lock_path)?;
         try_lock(&lock, path)?;
@@ -65,7 +72,7 @@ impl Files {
 
     /// The warning that other users may read some of the files.
     pub(super) fn exposed(&self) -> Option<Reason> {
-        let all = ENDINGS.map(|ending| beside(&self.database, ending));
+        let all = files_of(&self.database);
         private::exposed(all.iter().map(PathBuf::as_path))
     }
 

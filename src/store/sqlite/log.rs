@@ -2,12 +2,16 @@
 //!
 //! SQLite could do that by itself. This room does it, so that each transaction can store how many commits the file has. A
 //! log begins anew only with a commit after all its pages were moved.
+//!
+//! The tables of a new file are moved before anything is served: by them the file is known later as one that was served,
+//! also without its log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, ffi};
 
+use super::together::Alone;
 use super::watermarks::Marks;
 
 /// How many pages a long log has.
@@ -23,9 +27,11 @@ pub(super) struct Log {
 impl Log {
     /// Replaces SQLite's checkpoint hook, and moves the pages of the log.
     ///
+    /// `alone`: the file before its log was read.
+    ///
     /// # Errors
-    /// The file cannot be written.
-    pub(super) fn of(connection: &mut Connection) -> rusqlite::Result<Self> {
+    /// The file cannot be written; or it has no tables, and there is no room for them.
+    pub(super) fn of(connection: &mut Connection, alone: Alone) -> rusqlite::Result<Self> {
         let pages = Arc::new(AtomicI32::new(0));
         let after_commit = pages.clone();
         connection.wal_hook(Some(move |_: &mut _, pages| {
@@ -34,8 +40,19 @@ impl Log {
         }))?;
         let mut log = Self { pages, moved: None };
         match log.move_all(connection) {
+            // Without its log it would pass for a new file.
+            Ok(()) if alone == Alone::Nothing && log.moved.is_none() => {
+                let why = "another process reads the file, which has no tables yet".to_owned();
+                let busy = ffi::Error::new(ffi::SQLITE_BUSY);
+                Err(rusqlite::Error::SqliteFailure(busy, Some(why)))
+            }
             // The log stays as it is until the disk has room.
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => Ok(log),
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+                    && alone != Alone::Nothing =>
+            {
+                Ok(log)
+            }
             moved => moved.map(|()| log),
         }
     }
@@ -71,7 +88,7 @@ mod tests {
     #[tokio::test]
     async fn a_long_log_is_moved_into_the_file() {
         let mut damaged = Damaged::new();
-        let mut log = Log::of(&mut damaged.file).expect("a log");
+        let mut log = Log::of(&mut damaged.file, Alone::Unreadable).expect("a log");
         let before = log.moved.take();
         assert!(before.is_some(), "the start moves it");
         let write = |connection: &Connection, sql| connection.execute_batch(sql).expect("written");
@@ -87,6 +104,7 @@ mod tests {
     #[test]
     fn a_start_goes_on_over_no_other_error_than_a_full_disk() {
         let mut connection = Connection::open_in_memory().expect("opened");
-        assert!(Log::of(&mut connection).is_err(), "it has no tables");
+        let log = Log::of(&mut connection, Alone::Unreadable);
+        assert!(log.is_err(), "it has no tables");
     }
 }

@@ -73,13 +73,14 @@ impl Sqlite {
         let alone = together::read_alone(path);
         let (mut writer, readers) = connect_somehow(path)?;
         verify(&mut writer, path, alone)?;
+        files.remember_log();
+        // The order counts: a file that has its tables in itself always has had watermarks beside it.
+        let watermarks = Arc::new(Watermarks::open(path, &writer, alone)?);
         // From here on the log may be moved into the file.
         writer
             .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
             .at(path)?;
-        files.remember_log();
-        let watermarks = Arc::new(Watermarks::open(path, &writer)?);
-        let log = Log::of(&mut writer).at(path)?;
+        let log = Log::of(&mut writer, alone).at(path)?;
         let short_of_space = Arc::new(AtomicBool::new(false));
         let reserve = Reserve::new(beside(path, ".reserve"), short_of_space.clone())?;
         if let Some(exposed) = files.exposed() {

@@ -4,6 +4,9 @@
 //! written to a small file beside the database, without an fsync of its own. After a loss of power that file may be behind
 //! the database. If it is ahead, or of another epoch, the database was deleted, exchanged or put back. Then the store is
 //! closed until an operator accepts the loss, which begins another epoch.
+//!
+//! A new database gets its watermarks before its tables are moved from the log into the file itself. So a file with tables
+//! and without watermarks was served, even if it counts no commits: all of them were in a log that is gone.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -20,6 +23,7 @@ use super::error::{At as _, OpenError};
 use super::files::beside;
 use super::query::execute;
 use super::row::integer;
+use super::together::Alone;
 use crate::core::key::digest;
 use crate::store::lock::lock;
 use crate::store::private;
@@ -114,12 +118,18 @@ pub(super) struct Lost {
     is_accepting: bool,
 }
 
-/// What the database has lost, by the watermarks in the file.
-fn compare(found: Found, data: Marks) -> Option<Lost> {
+/// What the database has lost, by the watermarks in the file. `alone`: the database before its log was read.
+fn compare(found: Found, data: Marks, alone: Alone) -> Option<Lost> {
+    let is_new = data.commits == 0 && alone == Alone::Nothing;
     let (what, commits, remembered) = match found {
         // Nothing was ever acknowledged. A damaged file says that something may have been.
-        Found::Nothing if data.commits == 0 => return None,
-        Found::Marks(marks) if data.commits == 0 && marks.commits == 0 => return None,
+        Found::Nothing if is_new => return None,
+        Found::Marks(marks) if is_new && marks.commits == 0 => return None,
+        Found::Nothing if data.commits == 0 => {
+            let what = "the database was served before, and neither its newest commits nor its file of watermarks are \
+                        beside it";
+            (what.to_owned(), 0, None)
+        }
         Found::Nothing => {
             let what = "there are calls, but no file of watermarks beside them";
             (what.to_owned(), 0, None)
@@ -163,9 +173,15 @@ pub(super) struct Watermarks {
 impl Watermarks {
     /// Compares the file with its database, and updates it if nothing is lost.
     ///
+    /// `alone`: the database before its log was read.
+    ///
     /// # Errors
-    /// The database cannot be read, or the file.
-    pub(super) fn open(database: &Path, connection: &Connection) -> Result<Self, OpenError> {
+    /// The database cannot be read, or the file; or the first watermarks cannot be written.
+    pub(super) fn open(
+        database: &Path,
+        connection: &Connection,
+        alone: Alone,
+    ) -> Result<Self, OpenError> {
         let data = Marks::of(connection).at(database)?;
         let path = beside(database, ".watermarks");
         let file = match private::open_existing(&path) {
@@ -178,7 +194,7 @@ impl Watermarks {
         }
         let (marks, secret) = text.split_at(text.len().min(LINE));
         let found = parse_file(marks);
-        let lost = compare(found, data);
+        let lost = compare(found, data, alone);
         let watermarks = Self {
             path,
             file: Mutex::new(file),
@@ -194,6 +210,11 @@ impl Watermarks {
                 );
             }
             None if found == Found::Marks(data) => {}
+            // Without them the next start would take the database for one whose watermarks were lost.
+            None if alone == Alone::Nothing => {
+                let written = watermarks.try_write(&data, true);
+                written.at(&watermarks.path)?;
+            }
             None => watermarks.write(&data, true),
         }
         Ok(watermarks)

@@ -10,8 +10,14 @@ fn marks(epoch: u128, commits: u64) -> Marks {
     }
 }
 
+const SERVED: Alone = Alone::Commits {
+    epoch: Uuid::nil(),
+    commits: 0,
+};
+
+/// What is missing from a database that had nothing in its file before its log was read.
 fn missing(found: Found, data: Marks) -> Option<u64> {
-    compare(found, data).map(|lost| lost.commits)
+    compare(found, data, Alone::Nothing).map(|lost| lost.commits)
 }
 
 #[test]
@@ -51,6 +57,17 @@ fn another_database_or_one_without_watermarks_has_lost_data_unless_nothing_was_e
             Some(0),
             "{commits}"
         );
+    }
+}
+
+#[test]
+fn a_database_with_tables_in_its_file_has_lost_data_without_watermarks_of_its_epoch() {
+    for alone in [SERVED, Alone::Unreadable] {
+        let missing = |found, data| compare(found, data, alone).map(|lost| lost.commits);
+        assert_eq!(missing(parse_file(b""), marks(1, 0)), Some(0));
+        assert_eq!(missing(Found::Marks(marks(1, 0)), marks(1, 0)), None);
+        assert_eq!(missing(Found::Marks(marks(1, 0)), marks(2, 0)), Some(0));
+        assert_eq!(missing(Found::Marks(marks(1, 3)), marks(1, 0)), Some(3));
     }
 }
 
@@ -108,11 +125,11 @@ fn the_file_has_the_newest_marks_after_each_start_and_each_end() {
         let text = std::fs::read(beside(&path, ".watermarks")).expect("a file");
         parse_file(&text) == Found::Marks(Marks::of(&connection).expect("marks"))
     };
-    drop(Watermarks::open(&path, &connection).expect("opened"));
+    drop(Watermarks::open(&path, &connection, Alone::Nothing).expect("opened"));
     assert!(is_newest(), "it is new");
     Marks::count(&connection, None).expect("counted");
     assert!(!is_newest());
-    let watermarks = Watermarks::open(&path, &connection).expect("opened");
+    let watermarks = Watermarks::open(&path, &connection, SERVED).expect("opened");
     assert!(is_newest(), "it was behind");
     Marks::count(&connection, None).expect("counted");
     watermarks.end(&connection);
@@ -123,7 +140,7 @@ fn the_file_has_the_newest_marks_after_each_start_and_each_end() {
 fn a_copy_of_the_secret_is_kept_in_the_file() {
     let (folder, connection) = (tempfile::tempdir().expect("a folder"), database());
     let path = folder.path().join("oncegate.db");
-    let open = || Watermarks::open(&path, &connection).expect("opened");
+    let open = || Watermarks::open(&path, &connection, Alone::Nothing).expect("opened");
     let secret = Bytes::from_static(b"sealed");
     assert_eq!(open().secret().map_err(drop), Ok(None));
     open().remember_secret(&secret);
@@ -136,5 +153,5 @@ fn a_link_in_its_place_is_not_taken_for_a_missing_file() {
     let path = folder.path().join("oncegate.db");
     let nothing = folder.path().join("nothing");
     std::os::unix::fs::symlink(nothing, beside(&path, ".watermarks")).expect("a link");
-    assert!(Watermarks::open(&path, &connection).is_err());
+    assert!(Watermarks::open(&path, &connection, Alone::Nothing).is_err());
 }

@@ -1,0 +1,78 @@
+//! `make run`: the demo, when its ports are taken.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::support::{Answer, PATIENCE, client};
+
+#[tokio::test]
+async fn a_demo_whose_port_is_taken_looks_before_it_builds_and_answers_at_the_next_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().expect("a folder");
+    // The binaries as they are built, and files of its own beside them.
+    let built = Path::new(env!("CARGO_BIN_EXE_oncegate")).parent();
+    let built = built.expect("a folder");
+    std::os::unix::fs::symlink(built, folder.path().join("debug")).expect("a link");
+    // Builds nothing, and says when it was asked to.
+    let cargo = folder.path().join("cargo");
+    fs::write(&cargo, "#!/bin/sh\necho building >&2\n").expect("written");
+    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o700)).expect("set");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let path = std::env::var("PATH").expect("a path");
+    let mut demo = Command::new(root.join("scripts/demo"))
+        .env("PATH", format!("{}:{path}", folder.path().display()))
+        .env("CARGO_TARGET_DIR", folder.path())
+        .env("DEMO_PORT", port.to_string())
+        .env("DEMO_SHOP_PORT", port.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut errors = BufReader::new(demo.stderr.take().expect("a pipe")).lines();
+    let mut output = BufReader::new(demo.stdout.take().expect("a pipe")).lines();
+    let mut said = Vec::new();
+    while said.last().is_none_or(|line: &String| line != "building") {
+        let line = timeout(PATIENCE, errors.next_line())
+            .await
+            .expect("in time");
+        said.push(line.expect("text").unwrap_or_else(|| panic!("{said:?}")));
+    }
+    let is_told = |line: &String| line.starts_with(&format!("Port {port} is taken"));
+    assert_eq!(
+        said.iter().filter(|line| is_told(line)).count(),
+        2,
+        "{said:?}"
+    );
+    let told = loop {
+        let line = timeout(PATIENCE, output.next_line())
+            .await
+            .expect("in time");
+        let line = line.expect("text").expect("it goes on");
+        if let Some((_, told)) = line.split_once("The gateway listens on ") {
+            break told.to_owned();
+        }
+    };
+    let at = told.split(',').next().expect("an address");
+    assert_ne!(at, format!("127.0.0.1:{port}"));
+    let ready = Answer::to(client().get(format!("http://{at}/readyz"))).await;
+    assert_eq!(ready.status, 200, "it answers as soon as it is told");
+    let id = demo.id().expect("it runs").to_string();
+    let ended = std::process::Command::new("kill")
+        .args(["-TERM", &id])
+        .status();
+    assert!(ended.expect("kill runs").success());
+    timeout(PATIENCE, demo.wait())
+        .await
+        .expect("in time")
+        .expect("it ended");
+    let gone = client().get(format!("http://{at}/readyz")).send().await;
+    assert!(gone.is_err(), "both have ended");
+}
