@@ -396,6 +396,15 @@ async fn open(mut config: Config) -> Result<Opened, Error> {
         StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
     };
     let records = encrypt(store, config.store_keys.take());
+    let max_connections = serve::at_most(config.server.bounds.max_connections);
+    let max_running = serve::running_at_most(config.limits.max_running, max_connections);
+    if max_running < config.limits.max_running {
+        tracing::warn!(
+            max_running,
+            "this process may open too few files for server.max_running; raise the limit (ulimit -n)"
+        );
+        config.limits.max_running = max_running;
+    }
     let gateway = gateway_over(records.clone(), instance, &mut config)?;
     let gateway = Arc::new(gateway);
     gateway.base.set_tenants(Caller::tenants(&config.tokens));

@@ -1,6 +1,7 @@
 //! Memory as a budget: how many bytes are held, and on which account.
 //!
-//! Accounts: each tenant, all strangers together (connections on which no valid token was seen), and each connection.
+//! Accounts: each tenant, each stranger (an address whose connections have shown no valid token), all strangers together,
+//! and each connection.
 //! `core::share` has the rule for how much each may hold. Free bytes may be *lent* to one borrower, which gives them
 //! back as soon as a charge fits only without them.
 
@@ -8,13 +9,14 @@ mod connection; // what is held for one connection
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
-pub use self::connection::{BASE, Connection, Elsewhere, Guest, MAX_HEAD, REQUEST, Trust};
-use crate::core::share::{self, CONNECTION, STRANGERS, TENANT};
+pub use self::connection::{Connection, Elsewhere, Guest, MAX_HEAD, OPENING, Trust};
+use crate::core::share::{self, CONNECTION, SMALL_CLIENT, Strange, TENANT};
 
 /// Most bytes that one connection without a valid token may hold beside its base.
 const STRANGER: usize = 256 * 1024;
@@ -51,14 +53,24 @@ struct Pool {
 #[derive(Default)]
 struct Held {
     all: usize,
+    strangers: usize,
     by_party: HashMap<Party, usize>,
 }
+
+/// A client without a valid token, by its address; `None`: a balancer's connection.
+pub type Client = Option<IpAddr>;
 
 /// The account of a charge.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Party {
-    Strangers,
+    Stranger(Client),
     Tenant(Arc<str>),
+}
+
+impl Party {
+    fn is_strange(&self) -> bool {
+        matches!(self, Self::Stranger(_))
+    }
 }
 
 impl Held {
@@ -68,11 +80,17 @@ impl Held {
 
     fn add(&mut self, party: &Party, bytes: usize) {
         self.all += bytes;
+        if party.is_strange() {
+            self.strangers += bytes;
+        }
         *self.by_party.entry(party.clone()).or_default() += bytes;
     }
 
     fn take(&mut self, party: &Party, bytes: usize) {
         self.all -= bytes;
+        if party.is_strange() {
+            self.strangers -= bytes;
+        }
         let left = self.of(party) - bytes;
         if left == 0 {
             self.by_party.remove(party);
@@ -133,6 +151,25 @@ impl Budget {
         let mut charge = self.empty(Party::Tenant(tenant.into()), None);
         charge.grow(bytes)?;
         Ok(charge)
+    }
+
+    /// The client whose connections should give way for one more of this client.
+    ///
+    /// Itself if it holds much, otherwise the one that holds most.
+    pub fn greediest(&self, newcomer: Client) -> Client {
+        let held = self.0.held();
+        if newcomer.is_some() && held.of(&Party::Stranger(newcomer)) >= SMALL_CLIENT {
+            return newcomer;
+        }
+        let strangers = held
+            .by_party
+            .iter()
+            .filter_map(|(party, bytes)| match party {
+                Party::Stranger(client) => Some((*client, *bytes)),
+                Party::Tenant(_) => None,
+            });
+        let most = strangers.max_by_key(|(_, bytes)| *bytes);
+        most.map_or(newcomer, |(client, _)| client)
     }
 
     fn empty(&self, party: Party, connection: Option<Arc<AtomicUsize>>) -> Charge {
@@ -203,7 +240,14 @@ impl Charge {
             .map_or(0, |own| own.load(Ordering::Relaxed));
         let of_party = held.of(&self.party);
         let fits = match self.party {
-            Party::Strangers => fits(of_party, STRANGERS) && of_connection + more <= STRANGER,
+            Party::Stranger(client) => {
+                let strange = Strange {
+                    by_all: held.strangers,
+                    by_client: client.map(|_| of_party),
+                };
+                of_connection + more <= STRANGER
+                    && share::fits_stranger(pool.total, used, strange, more)
+            }
             Party::Tenant(_) => {
                 fits(of_party, TENANT)
                     && (self.connection.is_none() || fits(of_connection, CONNECTION))
@@ -220,7 +264,7 @@ impl Charge {
     /// # Errors
     /// There is no room for all of a stranger's; nothing is changed.
     fn grow_bounding_strangers(&mut self, more: usize) -> Result<(), Exhausted> {
-        if self.party == Party::Strangers {
+        if self.party.is_strange() {
             return self.grow(more);
         }
         self.grow_anyway(more);

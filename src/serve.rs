@@ -43,6 +43,8 @@ use crate::budget::{Budget, Connection, Elsewhere, MAX_HEAD, OfBalancer};
 const BACKLOG: u32 = 1_024;
 /// The least number of connections, however few files this process may open.
 const LEAST: usize = 16;
+/// Files that the process needs for itself: store, log, listeners, and connections to tools that wait for their next use.
+const OWN_FILES: usize = 96;
 /// Most lines of a head; more are answered with 431.
 const MAX_HEADERS: usize = 100;
 /// Most requests of one HTTP/2 connection at once.
@@ -358,7 +360,7 @@ impl Served {
         under_way: UnderWay,
     ) -> Result<Response<Watched>, h2::Error> {
         let version = request.version();
-        let (mut response, charge) = match self.connection.begin().await {
+        let (mut response, charge) = match self.connection.begin(head_of(&request)).await {
             // The request was not read, so the client may send it again.
             Err(_) if version == Version::HTTP_2 => return Err(h2::Reason::REFUSED_STREAM.into()),
             Err(_) => (self.refuse(request.map(|_| Body::empty())).await, None),
@@ -408,6 +410,23 @@ impl Served {
             .await;
         refused
     }
+}
+
+/// The length of a request's head, about.
+fn head_of<B>(request: &Request<B>) -> usize {
+    let path = request.uri().path_and_query();
+    let lines = request.headers().iter();
+    let lines = lines.map(|(name, value)| name.as_str().len() + value.len() + 32);
+    path.map_or(0, |path| path.as_str().len()) + lines.sum::<usize>()
+}
+
+/// How many calls may be at tools at once, beside so many connections: each takes a file, too.
+pub fn running_at_most(max_running: usize, max_connections: usize) -> usize {
+    use rustix::process::{Resource, getrlimit};
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    let left = files.saturating_sub(max_connections + SPARE + OWN_FILES);
+    max_running.min(left.max(LEAST))
 }
 
 /// How many connections fit into the open files of this process.

@@ -7,16 +7,20 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Budget, Charge, Exhausted, Party};
+use super::{Budget, Charge, Client, Exhausted, Party};
 
 /// Bytes that an open connection takes: its task and buffers.
-pub const BASE: usize = 16 * 1024;
+const BASE: usize = 16 * 1024;
 /// Bytes that a request takes: its head, its task and a small answer.
-pub const REQUEST: usize = 8 * 1024;
+const REQUEST: usize = 8 * 1024;
+/// Bytes that a new connection takes. Its first request is among them, so that it can always show a valid token.
+pub const OPENING: usize = BASE + REQUEST;
 /// The longest head of a request, with all its lines; HTTP/2 counts them decompressed.
 pub const MAX_HEAD: usize = 16 * 1024;
 /// Requests under way at once on a connection without a valid token.
 const FEW: usize = 8;
+/// Bytes of a request that waits for a place, beside its head.
+const WAITING: usize = 1024;
 /// How long one more request waits for a place.
 ///
 /// A valid token, or the end of another request, gives it one.
@@ -37,6 +41,8 @@ struct State {
     /// Its base, and the head that is being read; on the account of strangers until a valid token is shown.
     base: Charge,
     head: usize,
+    /// Whether the first request is still to come, for which the base has room.
+    is_new: bool,
     opened_at: Instant,
     /// When a request with a valid token last began or ended.
     known_at: Option<Instant>,
@@ -48,23 +54,24 @@ struct State {
 impl Connection {
     /// # Errors
     /// There is no room for one more stranger.
-    pub fn open(budget: &Budget) -> Result<Arc<Self>, Exhausted> {
-        let connection = Self::new(budget);
-        connection.state().base.grow(BASE)?;
+    pub fn open(budget: &Budget, client: Client) -> Result<Arc<Self>, Exhausted> {
+        let connection = Self::new(budget, client);
+        connection.state().base.grow(OPENING)?;
         Ok(Arc::new(connection))
     }
 
     /// Opens one of the few connections that need no room.
-    pub fn open_anyway(budget: &Budget) -> Arc<Self> {
-        let connection = Self::new(budget);
-        connection.state().base.grow_anyway(BASE);
+    pub fn open_anyway(budget: &Budget, client: Client) -> Arc<Self> {
+        let connection = Self::new(budget, client);
+        connection.state().base.grow_anyway(OPENING);
         Arc::new(connection)
     }
 
-    fn new(budget: &Budget) -> Self {
+    fn new(budget: &Budget, client: Client) -> Self {
         let state = State {
-            base: budget.empty(Party::Strangers, None),
+            base: budget.empty(Party::Stranger(client), None),
             head: 0,
+            is_new: true,
             opened_at: Instant::now(),
             known_at: None,
             requests: 0,
@@ -89,7 +96,10 @@ impl Connection {
         }
         // The buffer is twice as large as what is in it, at most. Frames between requests stay in no buffer.
         let bytes = bytes.saturating_mul(2).min(2 * MAX_HEAD - state.head);
-        state.base.grow_bounding_strangers(bytes)?;
+        let first = if state.is_new { REQUEST } else { 0 };
+        let needed = BASE + first.max(state.head + bytes);
+        let more = needed.saturating_sub(state.base.bytes());
+        state.base.grow_bounding_strangers(more)?;
         state.head += bytes;
         Ok(())
     }
@@ -108,19 +118,19 @@ impl Connection {
 
     /// Whether the connection has shown no valid token yet.
     pub fn is_strange(&self) -> bool {
-        self.state().base.party == Party::Strangers
+        self.state().base.party.is_strange()
     }
 
     /// Begins a request.
     ///
-    /// On a connection without a valid token few run at once; a further one waits.
+    /// On a connection without a valid token few run at once; a further one waits. `head`: the length of its head.
     ///
     /// # Errors
     /// There is no room for it.
-    pub async fn begin(self: &Arc<Self>) -> Result<Guest, Exhausted> {
+    pub async fn begin(self: &Arc<Self>, head: usize) -> Result<Guest, Exhausted> {
         let until = Instant::now() + TOKEN_WAIT;
-        // While it waits its head is held. Not on the connection's account: a caller may begin many at once.
-        let mut head = self.nothing();
+        // While it waits its head is held, on the connection's account: it may have only few more.
+        let mut waiting = self.nothing(Some(self.own.clone()));
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Registered before the state is read, so that no later change is missed.
@@ -128,8 +138,8 @@ impl Connection {
             if let Some(begun) = self.begin_now() {
                 return begun;
             }
-            if head.bytes() == 0 {
-                head.grow(2 * MAX_HEAD)?;
+            if waiting.bytes() == 0 {
+                waiting.grow(WAITING + 2 * head)?;
             }
             timeout_at(until, changed).await.map_err(|_| Exhausted)?;
         }
@@ -137,16 +147,21 @@ impl Connection {
 
     fn begin_now(self: &Arc<Self>) -> Option<Result<Guest, Exhausted>> {
         let mut state = self.state();
-        if state.base.party == Party::Strangers && state.requests >= FEW {
+        if state.base.party.is_strange() && state.requests >= FEW {
             return None;
         }
         let party = state.base.party.clone();
         let mut charge = self.budget.empty(party, Some(self.own.clone()));
         // Other tenants may share a known connection. Whose request it is, and whether there is room for it, is known
         // when its token was read.
-        if let Err(exhausted) = charge.grow_bounding_strangers(REQUEST) {
+        if state.is_new {
+            // The room that was kept for it.
+            state.base.shrink_to(BASE);
+            charge.grow_anyway(REQUEST);
+        } else if let Err(exhausted) = charge.grow_bounding_strangers(REQUEST) {
             return Some(Err(exhausted));
         }
+        state.is_new = false;
         state.requests += 1;
         state.head = 0;
         state.base.shrink_to(BASE);
@@ -160,8 +175,9 @@ impl Connection {
         }))))
     }
 
-    fn nothing(&self) -> Charge {
-        self.budget.empty(Party::Strangers, None)
+    fn nothing(&self, of: Option<Arc<AtomicUsize>>) -> Charge {
+        let party = self.state().base.party.clone();
+        self.budget.empty(party, of)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -211,7 +227,7 @@ impl Guest {
             state.known += 1;
         }
         state.known_at = Some(Instant::now());
-        if state.base.party == Party::Strangers {
+        if state.base.party.is_strange() {
             state.base.move_to(party.clone());
             self.0.connection.changed.notify_waiters();
         }
@@ -237,7 +253,7 @@ impl Guest {
     /// without a token may have none.
     pub fn is_answered(&self, bytes: Option<usize>) -> (Arc<Charge>, bool) {
         let mut request = self.request();
-        let mut charge = std::mem::replace(&mut request.charge, self.0.connection.nothing());
+        let mut charge = std::mem::replace(&mut request.charge, self.0.connection.nothing(None));
         let mut fits = true;
         if let Some(bytes) = bytes {
             let needed = REQUEST.saturating_add(bytes);
@@ -283,6 +299,7 @@ impl Drop for Inner {
 mod tests {
     use futures_util::future::join_all;
 
+    use super::super::STRANGER;
     use super::*;
 
     fn trust(connection: &Connection) -> Trust {
@@ -292,21 +309,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stranger_has_few_requests_at_once_until_it_shows_a_token() {
         let budget = Budget::new(64 << 20);
-        let connection = Connection::open(&budget).expect("room");
+        let connection = Connection::open(&budget, None).expect("room");
         let mut guests = Vec::new();
         for _ in 0..FEW {
-            guests.push(connection.begin().await.expect("room"));
+            guests.push(connection.begin(300).await.expect("room"));
         }
         assert!(
-            connection.begin().await.is_err(),
+            connection.begin(300).await.is_err(),
             "it has waited, and nothing has changed"
         );
-        let (further, ()) = tokio::join!(connection.begin(), async {
+        let (further, ()) = tokio::join!(connection.begin(300), async {
             guests[0].is_known("shop", 1_000).expect("room");
         });
         guests.push(further.expect("it has shown a token"));
         for _ in 0..50 {
-            guests.push(connection.begin().await.expect("room"));
+            guests.push(connection.begin(300).await.expect("room"));
         }
         assert_eq!(budget.held(), BASE + REQUEST * (FEW + 51) + 1_000);
         assert_eq!(
@@ -321,19 +338,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_that_wait_for_a_token_hold_their_heads_on_the_account_of_strangers() {
-        let budget = Budget::new(2 << 20);
-        let connection = Connection::open(&budget).expect("room");
-        let guests: Vec<_> = join_all((0..FEW).map(|_| connection.begin())).await;
+    async fn requests_that_wait_for_a_token_hold_their_heads_on_their_connections_account() {
+        let budget = Budget::new(64 << 20);
+        let connection = Connection::open(&budget, None).expect("room");
+        let guests: Vec<_> = join_all((0..FEW).map(|_| connection.begin(300))).await;
         let held = budget.held();
-        let all = (0..100).map(|_| connection.begin());
+        let all = (0..100).map(|_| connection.begin(MAX_HEAD));
         let (refused, most) = tokio::join!(join_all(all), async {
             tokio::task::yield_now().await;
             budget.held()
         });
         assert!(refused.iter().all(Result::is_err), "no token has come");
         assert!(
-            most >= held + 2 * MAX_HEAD && most <= (2 << 20) / 2,
+            most >= held + 2 * MAX_HEAD && most <= BASE + STRANGER,
             "{held} {most}"
         );
         assert_eq!((guests.len(), budget.held()), (FEW, held));
@@ -342,9 +359,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_tenant_without_room_blocks_no_other_on_the_same_connection() {
         let budget = Budget::new(1 << 20);
-        let connection = Connection::open(&budget).expect("room");
+        let connection = Connection::open(&budget, None).expect("room");
         connection
-            .begin()
+            .begin(300)
             .await
             .expect("room")
             .is_known("one", 0)
@@ -354,12 +371,12 @@ mod tests {
             of_one.push(charge);
         }
         let one = connection
-            .begin()
+            .begin(300)
             .await
             .expect("it is not known yet whose it is");
         assert!(one.is_known("one", REQUEST).is_err());
         let other = connection
-            .begin()
+            .begin(300)
             .await
             .expect("it is not known yet whose it is");
         other.is_known("other", REQUEST).expect("room");
@@ -368,10 +385,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_never_had_a_token_is_trusted_least_and_then_who_had_one_long_ago() {
         let budget = Budget::new(64 << 20);
-        let open = || Connection::open(&budget).expect("room");
+        let open = || Connection::open(&budget, None).expect("room");
         let (known, later) = (open(), open());
         for connection in [&known, &later] {
-            let guest = connection.begin().await.expect("room");
+            let guest = connection.begin(300).await.expect("room");
             guest.is_known("shop", 0).expect("room");
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -380,17 +397,70 @@ mod tests {
         assert!(trust(&stranger) < trust(&known) && trust(&known) < trust(&later));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn many_small_requests_at_once_wait_for_the_first_token() {
+        let budget = Budget::new(64 << 20);
+        let connection = Connection::open(&budget, None).expect("room");
+        let mut first = Vec::new();
+        for _ in 0..FEW {
+            first.push(connection.begin(500).await.expect("room"));
+        }
+        let others = join_all((FEW..100).map(|_| connection.begin(500)));
+        let (others, ()) = tokio::join!(others, async {
+            tokio::task::yield_now().await;
+            first[0].is_known("shop", 0).expect("room");
+        });
+        assert!(others.iter().all(Result::is_ok));
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_has_room_for_its_first_request_whatever_others_hold() {
+        let budget = Budget::new(8 << 20);
+        let client = |n: u8| Some(std::net::Ipv4Addr::new(10, 0, 0, n).into());
+        let newcomer = Connection::open(&budget, client(1)).expect("room");
+        let mut others = Vec::new();
+        for n in 2..200 {
+            while let Ok(connection) = Connection::open(&budget, client(n)) {
+                connection.head_grows(MAX_HEAD).ok();
+                others.push(connection);
+            }
+        }
+        assert!(
+            Connection::open(&budget, client(201)).is_err(),
+            "nothing is left"
+        );
+        newcomer.head_grows(REQUEST / 2).expect("a small head");
+        let guest = newcomer.begin(REQUEST / 2).await.expect("room was kept");
+        guest.is_known("shop", 1 << 20).expect("room");
+    }
+
+    #[test]
+    fn who_holds_much_gives_way_itself_and_otherwise_who_holds_most() {
+        let budget = Budget::new(64 << 20);
+        let client = |n: u8| Some(std::net::Ipv4Addr::new(10, 0, 0, n).into());
+        let open = |n, all| -> Vec<_> {
+            (0..all)
+                .map(|_| Connection::open(&budget, client(n)).expect("room"))
+                .collect()
+        };
+        let _open = (open(1, 100), open(2, 20), open(3, 1));
+        for (newcomer, greediest) in [(1, 1), (2, 2), (3, 1), (4, 1)] {
+            assert_eq!(budget.greediest(client(newcomer)), client(greediest));
+        }
+        assert_eq!(budget.greediest(None), client(1));
+    }
+
     #[test]
     fn strangers_together_and_each_of_them_are_bounded() {
         let budget = Budget::new(1 << 20);
-        let open: Vec<_> = std::iter::from_fn(|| Connection::open(&budget).ok()).collect();
-        assert_eq!(open.len(), (1 << 20) / 3 / BASE);
+        let open: Vec<_> = std::iter::from_fn(|| Connection::open(&budget, None).ok()).collect();
+        assert_eq!(open.len(), (1 << 20) / 3 / OPENING);
         assert!(
             budget.charge("shop", 300 << 10).is_ok(),
             "the rest is for others"
         );
         let budget = Budget::new(1 << 30);
-        let connection = Connection::open(&budget).expect("room");
+        let connection = Connection::open(&budget, None).expect("room");
         connection.head_grows(100_000).expect("room");
         assert_eq!(budget.held(), BASE + 2 * MAX_HEAD);
         let guest = connection.begin_now().expect("the first").expect("room");
@@ -405,7 +475,7 @@ mod tests {
     #[test]
     fn an_answer_holds_what_it_is_long_as_long_as_a_part_of_it_is_there() {
         let budget = Budget::new(1 << 30);
-        let connection = Connection::open(&budget).expect("room");
+        let connection = Connection::open(&budget, None).expect("room");
         let guest = connection.begin_now().expect("the first").expect("room");
         guest.is_known("shop", 4 << 20).expect("room");
         let (charge, fits) = guest.is_answered(Some(1_000));

@@ -10,7 +10,7 @@ use super::audit;
 use super::common::token_digest;
 use super::memory;
 use super::reader::{Bytes, Section};
-use crate::budget::{BASE, Budget};
+use crate::budget::{Budget, OPENING};
 use crate::core::pace::Pace;
 use crate::core::saga;
 use crate::core::share::{STRANGERS, TENANT};
@@ -55,7 +55,7 @@ pub(super) fn memory(server: &Server, limits: &Limits) -> String {
     let total = limits.memory.total();
     let (tenant, strangers) = (TENANT.alone(total), STRANGERS.alone(total));
     let calls = (tenant / server.max_result.max(1)).min(limits.max_running);
-    let connections = (strangers / BASE).min(server.bounds.max_connections);
+    let connections = (strangers / OPENING).min(server.bounds.max_connections);
     format!(
         "memory: at most {} for connections, requests and answers; of it one tenant has at most {}, \
          enough for {calls} calls at once with results of {}; \

@@ -2,19 +2,28 @@
 //!
 //! Must not know what the JSON is for.
 
+mod look; // into a text, without building what is in it
+mod weight; // how many values a text has, and what they take
+
 use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+pub use self::look::{at, depth, each};
+pub use self::weight::weigh;
+
 /// 2^53, the first integer that a double cannot tell from its neighbour (RFC 8785).
 const FIRST_UNSAFE: f64 = 9_007_199_254_740_992.0;
 
-/// Most values in a request's JSON. Each member and each item counts.
+/// Most values in a request's JSON, and in an answer that is read. Each member and each item counts.
 ///
-/// More values would keep a processor busy for long.
+/// More values would keep a processor busy for long, and take many times the memory of their text.
 pub const MAX_VALUES: usize = 100_000;
+
+/// Values that a message may have around those of its request.
+const AROUND: usize = 1_000;
 
 /// The text is not JSON, or two readers could understand it differently.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -38,7 +47,46 @@ pub fn parse(text: &str) -> Result<Value, Error> {
 /// # Errors
 /// Those of [`parse`], or the text has more values.
 pub fn parse_bounded(text: &str) -> Result<Value, Error> {
+    bound(text.as_bytes())?;
     parse_at_most(text, MAX_VALUES)
+}
+
+/// Reads an answer, as every reader does: at most [`MAX_VALUES`] values, and the last of members with the same name.
+///
+/// # Errors
+/// It is no JSON, or has more values.
+pub fn read(bytes: &[u8]) -> Result<Value, Error> {
+    bound(bytes)?;
+    serde_json::from_slice(bytes).map_err(|error| Error(error.to_string()))
+}
+
+/// Checks how many values a message has, before any of them is built. Some stand around the request itself.
+///
+/// # Errors
+/// It has more than [`MAX_VALUES`], and those around them.
+pub fn bound_message(text: &[u8]) -> Result<(), Error> {
+    at_most(text, MAX_VALUES + AROUND)
+}
+
+/// Checks how many values a text has, before any of them is built.
+fn bound(text: &[u8]) -> Result<(), Error> {
+    at_most(text, MAX_VALUES)
+}
+
+fn at_most(text: &[u8], values: usize) -> Result<(), Error> {
+    match weigh(text).values > values {
+        true => Err(Error(format!("it holds more than {MAX_VALUES} values"))),
+        false => Ok(()),
+    }
+}
+
+/// Bytes that the values of a text take once it is read; none if it has too many to be read.
+pub fn bytes_to_read(text: &[u8]) -> usize {
+    let weight = weigh(text);
+    match weight.values > MAX_VALUES {
+        true => 0,
+        false => weight.bytes,
+    }
 }
 
 fn parse_at_most(text: &str, values: usize) -> Result<Value, Error> {

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 
 pub use super::evidence::{Body, Evidence, Outcome, Sent};
+use super::json;
 use super::mcp::{evidence, round};
 use super::record::{Content, Failure, FailureKind};
 use super::tool::{Declared, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
@@ -181,8 +182,8 @@ pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
     let Body::Whole(bytes) = body else {
         return None;
     };
-    let value: Value = serde_json::from_slice(bytes).ok()?;
-    let found = value.pointer(test.pointer.as_str())?;
+    let found = json::at(str::from_utf8(bytes).ok()?, test.pointer.steps()).ok()??;
+    let found = &json::read(found.as_bytes()).ok()?;
     Some(match (found, &test.equals) {
         (Value::Number(found), Value::Number(asked)) => found.as_f64() == asked.as_f64(),
         (found, asked) => found == asked,

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::json;
 use super::key::Pointer;
 
 /// The text in place of a redacted value.
@@ -22,7 +23,7 @@ pub fn mask(json: &Bytes, places: &[Pointer]) -> Bytes {
     if places.is_empty() {
         return json.clone();
     }
-    let Ok(mut value) = serde_json::from_slice::<Value>(json) else {
+    let Ok(mut value) = json::read(json) else {
         return format!("\"{MASK}\"").into();
     };
     mask_in(&mut value, places);

@@ -11,6 +11,33 @@ pub const STRANGERS: Part = Part(2);
 /// The part of one connection that showed a valid token: half of what is left free.
 pub const CONNECTION: Part = Part(2);
 
+/// The part of one client among them: as much as is left of what all of them may hold.
+const CLIENT: Part = Part(1);
+/// A client without a valid token that holds less than this is not bounded by what other clients hold.
+///
+/// It is enough for some connections, each with one small head.
+pub const SMALL_CLIENT: usize = 256 * 1024;
+
+/// How much connections without a valid token hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Strange {
+    pub by_all: usize,
+    /// By those of the same client; `None`: it is a balancer, behind which are many clients.
+    pub by_client: Option<usize>,
+}
+
+/// Whether a client without a valid token may take `more`.
+///
+/// All of them together have their part of the whole. Of that, one client leaves as much as it holds for the others,
+/// so a client always finds some of it, however much other clients hold.
+pub fn fits_stranger(total: usize, used: usize, held: Strange, more: usize) -> bool {
+    let is_fair = held.by_client.is_none_or(|own| {
+        own.saturating_add(more) <= SMALL_CLIENT
+            || fits(STRANGERS.alone(total), held.by_all, own, more, CLIENT)
+    });
+    is_fair && fits(total, used, held.by_all, more, STRANGERS)
+}
+
 impl Part {
     /// The most that a party holds while no other holds anything.
     pub fn alone(self, total: usize) -> usize {
@@ -50,6 +77,46 @@ mod tests {
         for part in [TENANT, STRANGERS, CONNECTION] {
             assert_eq!(greedy(900, 0, part), part.alone(900));
         }
+    }
+
+    #[test]
+    fn many_greedy_strangers_leave_room_for_a_small_one() {
+        const TOTAL: usize = 64 << 20;
+        let step = 24 * 1024;
+        for clients in [1, 2, 8, 20] {
+            let mut held = vec![0; clients];
+            let fits = |held: &[usize], own| {
+                let by_all = held.iter().sum();
+                let strange = Strange {
+                    by_all,
+                    by_client: Some(own),
+                };
+                fits_stranger(TOTAL, by_all, strange, step)
+            };
+            // In turns, until none of them may take more.
+            while let Some(greedy) = (0..clients)
+                .filter(|n| fits(&held, held[*n]))
+                .min_by_key(|n| held[*n])
+            {
+                held[greedy] += step;
+            }
+            assert!(held[0] > SMALL_CLIENT, "{clients}");
+            // A newcomer has some connections all the same.
+            held.push(0);
+            for _ in 0..SMALL_CLIENT / step {
+                assert!(fits(&held, held[clients]), "{clients}: {held:?}");
+                held[clients] += step;
+            }
+        }
+        let strange = Strange {
+            by_all: 0,
+            by_client: None,
+        };
+        assert!(
+            fits_stranger(TOTAL, 0, strange, TOTAL / 3),
+            "a balancer has no bound of its own"
+        );
+        assert!(!fits_stranger(TOTAL, 0, strange, TOTAL / 2));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::evidence::McpAnswer;
+use super::json;
 use super::key::Pointer;
 use super::mcp::evidence;
 use super::outcome::{self, Body, Outcome};
@@ -98,7 +99,7 @@ pub fn read_probe(tool: &Tool, status: u16, body: &Body) -> Finding {
 fn found_in(body: &Body, found: &Pointer) -> Finding {
     let unclear = |why: &str| Finding::Unclear(format!("it answered with {why}"));
     let answer = match body {
-        Body::Whole(bytes) => serde_json::from_slice::<Value>(bytes).ok(),
+        Body::Whole(bytes) => json::read(bytes).ok(),
         Body::Broken(_) => None,
     };
     let Some(answer) = answer else {

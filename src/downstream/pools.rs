@@ -21,6 +21,8 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const AGENT: &str = concat!("oncegate/", env!("CARGO_PKG_VERSION"));
 /// Most clients that are kept; the longest unused goes first. Requests under way keep theirs.
 const MAX_CLIENTS: usize = 1_000;
+/// Most connections of one pool that wait for their next use: each keeps a file open.
+const MAX_IDLE: usize = 64;
 /// Most sent calls that are remembered for one pool.
 const MAX_SENT: usize = 64;
 
@@ -225,7 +227,9 @@ fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest:
         None => builder.tls_certs_only([]),
     };
     let builder = match pool.reuse {
-        Some(idle) => builder.pool_idle_timeout(idle),
+        Some(idle) => builder
+            .pool_idle_timeout(idle)
+            .pool_max_idle_per_host(MAX_IDLE),
         None => builder.pool_max_idle_per_host(0),
     };
     builder.build().map_err(|error| error.to_string())

@@ -258,7 +258,7 @@ impl Gateway {
             upstreams: Upstreams::new(
                 base.clone(),
                 downstream.clone(),
-                memory,
+                (memory, engine.running.clone()),
                 recipes.clone(),
                 parts.upstreams,
             ),

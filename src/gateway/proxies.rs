@@ -11,13 +11,15 @@ use super::base::Base;
 use super::calls::{Answer, Engine, Passed, Request, Stored};
 use super::error::{Error, ErrorKind};
 use super::pauses::Pauses;
+use super::places::{Owner, Place};
 use super::tools::{ToolAt, Tools};
 use super::trace::RequestSpan;
+use crate::budget::Charge;
 use crate::core::caller::Caller;
 use crate::core::key;
 use crate::core::proxy::names::take_out_owned;
 use crate::core::proxy::reply::Reply;
-use crate::core::proxy::view::view;
+use crate::core::proxy::view::{bytes_to_view, view};
 use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
 use crate::downstream::{Downstream, Party};
 use crate::metrics::Door;
@@ -36,8 +38,19 @@ pub struct Proxies {
 pub enum Through {
     /// A stored answer.
     Kept(Box<Stored>, Reply),
-    /// An answer that is passed on as it comes.
-    Passing(reqwest::Response),
+    /// An answer that is passed on as it comes, with what it takes until it is over.
+    Passing(reqwest::Response, Admitted),
+}
+
+/// Bytes that an answer takes while it is passed on: what is read of it ahead, and what its caller has not read.
+///
+/// The HTTP client reads up to 400 KiB ahead, and HTTP/2 keeps 64 KiB for its caller.
+const PASSING: usize = 512 * 1024;
+
+/// The place and the memory of a request that is passed on. A place stands for a connection to the API, too.
+pub struct Admitted {
+    _place: Place,
+    _room: Charge,
 }
 
 /// How requests to a proxy are read.
@@ -123,6 +136,22 @@ impl Proxies {
         }
     }
 
+    /// A place and memory for one more request that is passed on, as a call has them.
+    ///
+    /// # Errors
+    /// There is none for this caller. Nothing was sent.
+    fn admit(&self, caller: &Caller) -> Result<Admitted, Error> {
+        let place = self.engine.running.take(Owner::of_caller(caller));
+        let room = self.engine.memory.budget.charge(&caller.tenant, PASSING);
+        match (place, room) {
+            (Some(place), Ok(room)) => Ok(Admitted {
+                _place: place,
+                _room: room,
+            }),
+            _ => Err(ErrorKind::RateLimited.alone()),
+        }
+    }
+
     async fn pass(
         &self,
         caller: &Caller,
@@ -135,6 +164,7 @@ impl Proxies {
         if self.pauses.is_paused(name) {
             return Err(ErrorKind::ToolPaused.alone());
         }
+        let admitted = self.admit(caller)?;
         let (mut message, _) = own_credentials(policy, asked.message);
         take_out_owned(
             &mut message,
@@ -155,7 +185,7 @@ impl Proxies {
             Ok(mut response) => {
                 let is_own = at.endpoint.has_credential();
                 take_out_cookies(response.headers_mut(), is_own);
-                Ok(Through::Passing(response))
+                Ok(Through::Passing(response, admitted))
             }
             Err(why) => {
                 let tool = name;
@@ -194,12 +224,14 @@ impl Proxies {
             &configured,
             asked.is_forwarded,
         );
-        let read = || {
+        let read = || -> Result<_, Error> {
+            let weight = bytes_to_view(&message);
+            let _room = self.engine.memory.to_read(&caller.tenant, weight)?;
             let args = view(&message, &credential).to_string();
-            (args, policy.image(&sent))
+            Ok((args, policy.image(&sent)))
         };
         let large = &self.engine.large;
-        let (args, image) = large.read_off_workers(message.body.len(), read).await;
+        let (args, image) = large.read_off_workers(message.body.len(), read).await?;
         let key = keys.pop();
         let request = Request {
             tool: at.tool.name.clone(),

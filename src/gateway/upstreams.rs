@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -15,10 +15,12 @@ use super::base::Base;
 use super::calls::ResultMemory;
 use super::error::{Error, ErrorKind, unavailable};
 use super::lock::lock;
+use super::places::{Owner, Places};
 use super::recipes::Recipes;
 use super::tools::{ToolAt, Tools};
 use crate::budget::attach;
 use crate::core::caller::Caller;
+use crate::core::json;
 use crate::core::mcp::evidence::{Reply, reply};
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::record::{Failure, FailureKind};
@@ -136,6 +138,8 @@ pub struct Upstreams {
     base: Arc<Base>,
     downstream: Arc<Downstream>,
     memory: Arc<ResultMemory>,
+    /// Places to run, which questions take as calls do.
+    running: Places,
     recipes: Arc<Recipes>,
     /// Tools that have stored calls, and whose server's list was not read since.
     remembered: Guard<BTreeSet<String>>,
@@ -148,7 +152,7 @@ impl Upstreams {
     pub(super) fn new(
         base: Arc<Base>,
         downstream: Arc<Downstream>,
-        memory: Arc<ResultMemory>,
+        (memory, running): (Arc<ResultMemory>, Places),
         recipes: Arc<Recipes>,
         upstreams: Vec<UpstreamAt>,
     ) -> Self {
@@ -156,6 +160,7 @@ impl Upstreams {
             base,
             downstream,
             memory,
+            running,
             recipes,
             remembered: Guard::default(),
             all: ArcSwap::from_pointee(known(upstreams)),
@@ -324,7 +329,7 @@ impl Upstreams {
             let page = page.map_err(|error| error.to_string())?;
             for tool in page.tools {
                 let schema = tool.schema.map_or("{}", RawValue::get);
-                let schema: Value = serde_json::from_str(schema).unwrap_or_default();
+                let schema = json::read(schema.as_bytes()).unwrap_or_default();
                 let mirrored = mirrored::mirrored(&schema);
                 if let Some(why) = mirrored::mistake(&mirrored) {
                     tracing::warn!(
@@ -378,6 +383,8 @@ impl Upstreams {
         at: &UpstreamAt,
         question: Question<'_>,
     ) -> Result<Reply, ErrorKind> {
+        let place = self.running.take(Owner::of_caller(caller));
+        let _place = place.ok_or(ErrorKind::RateLimited)?;
         let room = self.memory.reserve(&caller.tenant, None, 0);
         let mut room = room.ok_or(ErrorKind::NoRoom)?;
         let party = at.party(caller);

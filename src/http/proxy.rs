@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
 
 use super::contained::contained;
 use super::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
@@ -80,7 +81,7 @@ async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<
     };
     match http.gateway.proxies.serve(&caller, name, asked).await {
         Ok(Through::Kept(stored, reply)) => kept(&stored, reply),
-        Ok(Through::Passing(response)) => Ok(passing(response.into())),
+        Ok(Through::Passing(response, admitted)) => Ok(passing(response.into(), admitted)),
         Err(error) => refused(error),
     }
 }
@@ -175,8 +176,8 @@ fn response_of(reply: Reply) -> Result<Response, ErrorKind> {
     Ok((status, headers, Body::from(reply.body)).into_response())
 }
 
-/// The answer to a request without a key, passed on as it arrives.
-fn passing<B>(response: axum::http::Response<B>) -> Response
+/// The answer to a request without a key, passed on as it arrives. `admitted` lasts as long as its body.
+fn passing<B>(response: axum::http::Response<B>, admitted: impl Send + 'static) -> Response
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<axum::BoxError>,
@@ -192,5 +193,9 @@ where
     if let Some(length) = parts.headers.get(CONTENT_LENGTH) {
         headers.insert(CONTENT_LENGTH, length.clone());
     }
+    let body = body.map_frame(move |frame| {
+        let _lasts = &admitted;
+        frame
+    });
     (parts.status, headers, Body::new(body)).into_response()
 }

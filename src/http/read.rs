@@ -20,6 +20,7 @@ use super::problem::Problem;
 use super::{Http, MaxBody, auth};
 use crate::budget::Exhausted;
 use crate::core::caller::Caller;
+use crate::core::json;
 use crate::core::ledger::LIMITS;
 use crate::core::position::Position;
 use crate::core::record::CallId;
@@ -241,6 +242,8 @@ fn is_caused_by<E: std::error::Error + 'static>(error: &axum::Error) -> bool {
 
 /// Reads a JSON object with these members.
 pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+    let bounded = json::bound_message(bytes);
+    bounded.map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
     let read: Result<Members<T>, _> = serde_json::from_slice(bytes);
     let read = read.map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
     Ok(read.0)

@@ -19,6 +19,8 @@ pub(super) const SPARE: usize = 64;
 const WITHOUT_TOKEN: Duration = Duration::from_secs(1);
 /// How long to wait for a place before closing a connection.
 const NO_PLACE: Duration = Duration::from_millis(20);
+/// How many connections are closed at once if there is no place at all.
+const AT_ONCE: usize = 16;
 /// How long a connection waits for a closed one's place.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 
@@ -159,17 +161,21 @@ impl Places {
         }
     }
 
-    /// A place, an ordinary one if there is one. If there is none at all, another connection is
-    /// closed.
+    /// A place, an ordinary one if there is one. If there is none at all, some other connections are
+    /// closed: one by one would let in only as many as there are pauses.
     pub(super) async fn some(&self) -> Place {
-        let mut asked = None;
+        let mut asked = [None; AT_ONCE];
         loop {
             tokio::select! {
                 biased;
                 held = self.ordinary.clone().acquire_owned() => return Place { is_spare: false, _held: held.ok() },
                 held = self.spare.clone().acquire_owned() => return Place { is_spare: true, _held: held.ok() },
                 () = sleep(NO_PLACE) => {
-                    self.close_one(&mut asked, |_| true);
+                    let [first, others @ ..] = &mut asked;
+                    self.close_one(first, |_| true);
+                    for asked in others {
+                        self.close_one(asked, |listed| listed.connection.is_strange());
+                    }
                 }
             }
         }
@@ -219,14 +225,15 @@ impl Places {
         while !place.is_spare {
             let open = client.and_then(|client| lock(&self.open).clients.get(&client).copied());
             let is_one_too_many = client.is_some() && open.unwrap_or_default() >= self.per_address;
-            if !is_one_too_many && let Ok(connection) = Connection::open(&self.budget) {
+            if !is_one_too_many && let Ok(connection) = Connection::open(&self.budget, client) {
                 return Some((place, self.list(client, false, connection)));
             }
+            let greediest = self.budget.greediest(client);
             let gave_way = self.close_one(&mut asked, |listed| {
                 // For want of memory a connection with a valid token is kept.
                 let may_go = match is_one_too_many {
                     true => listed.client == client,
-                    false => listed.connection.is_strange(),
+                    false => listed.connection.is_strange() && listed.client == greediest,
                 };
                 !listed.is_spare && may_go
             });
@@ -239,7 +246,7 @@ impl Places {
                 sleep(NO_PLACE).await;
             }
         }
-        let connection = Connection::open_anyway(&self.budget);
+        let connection = Connection::open_anyway(&self.budget, client);
         Some((place, self.list(client, true, connection)))
     }
 

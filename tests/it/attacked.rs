@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::proxies::api;
 use crate::support::binary::{Process, free_port};
 use crate::support::gateway::one_tool;
 use crate::support::{Act, Answer, Tool, client};
@@ -25,7 +26,12 @@ pub fn token(tenant: &str) -> String {
 
 /// An answer of so many letters.
 pub fn large(letters: usize) -> Act {
-    Act::Ok(format!("\"{}\"", "a".repeat(letters)).leak())
+    large_text(format!("\"{}\"", "a".repeat(letters)))
+}
+
+/// An answer that is this text.
+pub fn large_text(text: String) -> Act {
+    Act::Ok(text.leak())
 }
 
 /// A process with a small budget and two tenants, of which one is greedy.
@@ -41,10 +47,11 @@ impl Attacked {
     pub async fn start() -> Self {
         let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
         let config = format!(
-            "{}{}{}",
+            "{}{}{}{}",
             token("greedy"),
             token("quiet"),
-            one_tool(&tool, "")
+            one_tool(&tool, ""),
+            api(&tool, "max_body = \"2MiB\"")
         );
         let budget = format!("{BUDGET_MIB}MiB");
         let environment = [

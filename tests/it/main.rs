@@ -14,6 +14,7 @@ mod acceptance; // a person accepts that the store has lost data
 mod access; // who may do what
 mod admission; // what every store promises about the conditions of a claim
 mod admission_groups; // what every store promises about budgets and calls that look alike
+mod admitted; // reads, forms and strangers are admitted before they are read
 mod adopted; // who adopts, and what the runbook says after a loss
 mod adopted_again; // adopted calls that are lost, several effects of a key, and tools that deduplicate
 mod adopting; // forgotten effects are calls again

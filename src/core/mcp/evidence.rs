@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use super::members::object;
 use super::round;
 use crate::core::evidence::{Body, McpAnswer, Outcome};
+use crate::core::json;
 use crate::core::outcome::keep;
 use crate::core::record::{Content, Failure, FailureKind};
 use crate::core::tool::{Declared, Errors, RequestErrors, ToolError};
@@ -97,7 +98,7 @@ pub fn is_tool_result(result: &[u8]) -> bool {
 /// It looks in the structured content or, without that, in the texts that are JSON. Null, false
 /// and empty values count as no value.
 pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
-    let result: Value = serde_json::from_slice(result).ok()?;
+    let result = json::read(result).ok()?;
     let kind = result.get("resultType").and_then(Value::as_str);
     if !matches!(kind, None | Some("complete")) {
         return None;
@@ -114,7 +115,7 @@ pub fn has(result: &[u8], pointer: &str) -> Option<bool> {
     let blocks = result.get("content")?.as_array()?;
     let content = |block: &Value| {
         let text = block["text"].as_str().filter(|_| block["type"] == "text")?;
-        let content: Value = serde_json::from_str(text).ok()?;
+        let content = json::read(text.as_bytes()).ok()?;
         let is_searchable = content.is_object() || content.is_array();
         is_searchable.then(|| has(&content))?
     };

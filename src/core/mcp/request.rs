@@ -7,6 +7,7 @@ use super::members::Members;
 use super::revision::{self, MODERN};
 use super::{CALL_ID, FENCING_TOKEN, KEY};
 use super::{progress, round};
+use crate::core::json;
 
 /// The members of `_meta` for the server.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +64,7 @@ pub fn forward(id: &str, method: &str, params: &Members<'_>, is_modern: bool) ->
     let mut can_answer = Map::new();
     for (name, value) in &params.0 {
         if name == "_meta" {
-            let said: Value = serde_json::from_str(value.get()).unwrap_or_default();
+            let said = json::read(value.get().as_bytes()).unwrap_or_default();
             can_answer = round::can_answer(said.get(revision::CAPABILITIES));
         } else {
             written.push_str(&format!("{}:{},", json!(name), value.get()));

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use super::image::{message, place};
 use super::reply::Reply;
 use super::tests::{FORM, at, post, rule};
-use super::view::{places, view, with_headers};
+use super::view::{bytes_to_view, places, view, with_headers};
 use super::*;
+use crate::core::json::MAX_VALUES;
 
 #[test]
 fn the_stricter_treatment_counts_where_servers_differ() {
@@ -345,4 +346,34 @@ fn a_request_that_names_many_methods_is_denied_before_each_is_looked_at() {
     };
     assert_eq!(policy.decide_on(&naming(8)).0, Does::Write);
     assert_eq!(policy.decide_on(&naming(9)).0, Does::Deny);
+}
+
+#[test]
+fn a_form_of_too_many_values_is_compared_as_it_is_written() {
+    let form = |names: usize| {
+        let names = (0..names).map(|n| format!("a{n}[b][c][d][e]=1"));
+        Message {
+            headers: vec![(
+                "content-type".into(),
+                "application/x-www-form-urlencoded".into(),
+            )],
+            body: names.collect::<Vec<_>>().join("&").into(),
+            ..Message::default()
+        }
+    };
+    let small = view(&form(5_000), "");
+    assert!(small["body"]["form"][1]["a0"].is_array());
+    let large = view(&form(7_000), "");
+    assert!(
+        large["body"]["bytes"].is_string(),
+        "three values for each step"
+    );
+    let one = Message {
+        body: vec![b'&'; MAX_VALUES].into(),
+        ..form(0)
+    };
+    assert!(view(&one, "")["body"]["bytes"].is_string());
+    for message in [form(5_000), form(7_000)] {
+        assert!(bytes_to_view(&message) > 20 * message.body.len());
+    }
 }

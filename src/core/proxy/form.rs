@@ -2,6 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
+use crate::core::json::MAX_VALUES;
 use crate::core::key::Pointer;
 
 /// The media type of forms.
@@ -13,8 +14,28 @@ pub(super) fn media_type(written: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-/// Names and values in their order; `None`: a decoded name or value is no UTF-8.
+/// Bytes of a step of a name, as the tree of a form holds it.
+const STEP: usize = 1_024;
+/// Bytes of a name and its value beside their texts.
+const PAIR: usize = 256;
+
+/// Bytes of memory that a form takes once it is read, at most.
+pub(super) fn bytes_to_read(text: &[u8]) -> usize {
+    let count = |sign| text.iter().filter(|byte| **byte == sign).count();
+    let pairs = count(b'&') + 1;
+    if pairs > MAX_VALUES {
+        return 0;
+    }
+    // A tree ends before it has more values than may be read, and each step is three of them.
+    let steps = (pairs + count(b'[')).min(MAX_VALUES / 3);
+    pairs * PAIR + steps * STEP + text.len()
+}
+
+/// Names and values in their order; `None`: a decoded name or value is no UTF-8, or there are too many.
 pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
+    if text.bytes().filter(|byte| *byte == b'&').count() >= MAX_VALUES {
+        return None;
+    }
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts
         .map(|part| {

@@ -56,7 +56,7 @@ impl Body {
         let is_clear = match &self {
             Self::Empty => true,
             // Of a member that the text has twice only one would be masked, so such a text is masked as a whole.
-            Self::Json(json) => match json::parse(json.get()) {
+            Self::Json(json) => match json::parse_bounded(json.get()) {
                 Ok(value) => {
                     let has = |place: &Pointer| value.pointer(place.as_str()).is_some();
                     if policy.redact.iter().any(has) {
@@ -87,8 +87,7 @@ fn bare_json(bytes: &[u8]) -> Option<Box<RawValue>> {
     if bytes.trim_ascii().len() != bytes.len() {
         return None;
     }
-    let value: Value = serde_json::from_slice(bytes).ok()?;
-    let is_plain = !value.is_null() && !is_deeper(&value, MAX_DEPTH);
+    let is_plain = bytes != b"null" && json::depth(bytes)? <= MAX_DEPTH;
     is_plain.then(|| serde_json::from_slice(bytes).ok())?
 }
 

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::Message;
 use super::credentials;
-use super::form::{FORM, media_type, pairs, steps};
+use super::form::{self, FORM, media_type, pairs, steps};
 use super::image::is_deeper;
 use crate::core::json;
 use crate::core::key::Pointer;
@@ -27,7 +27,8 @@ pub fn view(message: &Message, credential: &str) -> Value {
         headers.entry(name).or_default().push(value);
     }
     let query = message.query.as_deref().unwrap_or_default();
-    let query = pairs(query).map_or_else(|| json!({ "text": query }), form);
+    let form = pairs(query).and_then(form_of);
+    let query = form.unwrap_or_else(|| json!({ "text": query }));
     let method = std::iter::once(message.method.clone()).chain(message.overrides());
     let mut view = json!({
         "method": method.collect::<Vec<_>>().join(" "),
@@ -40,6 +41,20 @@ pub fn view(message: &Message, credential: &str) -> Value {
         view[CREDENTIAL] = credential.into();
     }
     view
+}
+
+/// Bytes of memory that the view of a request takes while it is made.
+pub fn bytes_to_view(message: &Message) -> usize {
+    let kind = media_type(message.header("content-type").unwrap_or_default());
+    let of_query = message
+        .query
+        .as_ref()
+        .map_or(0, |query| form::bytes_to_read(query.as_bytes()));
+    let of_body = match kind == FORM {
+        true => form::bytes_to_read(&message.body),
+        false => json::bytes_to_read(&message.body),
+    };
+    of_query + of_body
 }
 
 /// The view with these headers only. A header that the request lacks is null.
@@ -83,9 +98,9 @@ fn body(message: &Message) -> Value {
     let text = str::from_utf8(&message.body).ok();
     if let Some(text) = text
         && kind == FORM
-        && let Some(pairs) = pairs(text)
+        && let Some(form) = pairs(text).and_then(form_of)
     {
-        return form(pairs);
+        return form;
     }
     // JSON that two readers could understand differently is compared as it is written.
     if let Some(text) = text
@@ -113,17 +128,22 @@ fn digest(bytes: &[u8]) -> String {
 /// A form or a query.
 ///
 /// Names such as `a[][b]` stand in their order, which tells the values of one item from those of the next.
-fn form(pairs: Vec<(String, String)>) -> Value {
+///
+/// `None`: it has more values than are read of a request.
+fn form_of(pairs: Vec<(String, String)>) -> Option<Value> {
     let is_in_order = |(name, _): &(String, String)| {
         let places = name.matches("[]").count();
         places > usize::from(name.ends_with("[]"))
     };
     let (in_order, pairs): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_in_order);
-    json!({ "form": tree(pairs), "pairs": in_order })
+    let left = json::MAX_VALUES.checked_sub(3 * in_order.len())?;
+    Some(json!({ "form": tree(pairs, left)?, "pairs": in_order }))
 }
 
 /// The values of a form by the steps of their names: at each step `[values, steps below]`.
-fn tree(pairs: Vec<(String, String)>) -> Value {
+///
+/// `left`: how many values it may have; `None`: it has more.
+fn tree(pairs: Vec<(String, String)>, mut left: usize) -> Option<Value> {
     let mut root = json!([[], {}]);
     for (name, value) in pairs {
         let mut at = &mut root;
@@ -134,15 +154,17 @@ fn tree(pairs: Vec<(String, String)>) -> Value {
         for step in all {
             let below = &mut at[1];
             if below.get(step).is_none() {
+                left = left.checked_sub(3)?;
                 below[step] = json!([[], {}]);
             }
             at = &mut below[step];
         }
+        left = left.checked_sub(1)?;
         if let Some(values) = at[0].as_array_mut() {
             values.push(value.into());
         }
     }
-    root
+    Some(root)
 }
 
 /// The boundary of a multipart body.

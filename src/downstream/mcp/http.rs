@@ -14,6 +14,7 @@ use super::super::body::{chain, read, send};
 use super::super::client::Client;
 use super::agreement::{Agreement, SESSION, envelope};
 use crate::core::evidence::McpAnswer;
+use crate::core::json;
 use crate::core::mcp::evidence::{ANOTHER, Match, ends_agreement, is_same_refusal, matches};
 use crate::core::mcp::lines::batched;
 use crate::core::mcp::request;
@@ -197,7 +198,7 @@ impl Http {
             return Ok((head, Value::Null));
         };
         match response_body(response, (id, &Client::default()), MAX_SMALL).await {
-            Body::Whole(bytes) => Ok((head, serde_json::from_slice(&bytes).unwrap_or_default())),
+            Body::Whole(bytes) => Ok((head, json::read(&bytes).unwrap_or_default())),
             Body::Broken(why) if (200..300).contains(&status) => Err(why),
             Body::Broken(_) => Ok((head, Value::Null)),
         }

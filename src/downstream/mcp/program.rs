@@ -23,6 +23,7 @@ use super::super::client::Client;
 use super::agreement::Agreement;
 use super::pipe::{Pipe, Waiting};
 use crate::core::evidence::Body;
+use crate::core::json;
 use crate::core::mcp::request;
 use crate::core::mcp::revision::Era;
 
@@ -364,7 +365,7 @@ async fn initialize(pipe: &Pipe) -> Result<Agreement, String> {
 
 async fn ask(pipe: &Pipe, id: &str, message: &Bytes) -> Result<Value, String> {
     match pipe.ask(id, message, None, Client::default()).await? {
-        Body::Whole(bytes) => serde_json::from_slice(&bytes).map_err(|error| error.to_string()),
+        Body::Whole(bytes) => json::read(&bytes).map_err(|error| error.to_string()),
         Body::Broken(why) => Err(why),
     }
 }

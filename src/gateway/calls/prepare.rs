@@ -68,7 +68,11 @@ impl Engine {
         let known = self.recipes.know_recipes(&at).await;
         let may_claim = known.map_err(ErrorKind::alone)?;
         let bytes = request.args.len();
-        let read = || self.read(may_claim, at, caller, request, span);
+        let read = || {
+            let weight = json::bytes_to_read(request.args.as_bytes());
+            let _room = self.memory.to_read(&caller.tenant, weight)?;
+            self.read(may_claim, at, caller, request, span)
+        };
         self.large.read_off_workers(bytes, read).await
     }
 

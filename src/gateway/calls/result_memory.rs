@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use crate::budget::{Budget, Charge, attach};
 use crate::core::record::Record;
-use crate::gateway::error::ErrorKind;
+use crate::gateway::error::{Error, ErrorKind};
+
+/// Bytes of values that are part of what every request is charged.
+const FEW: usize = 16 * 1024;
 
 /// The memory that results are charged to.
 pub struct ResultMemory {
@@ -25,6 +28,22 @@ impl ResultMemory {
     ) -> Option<Charge> {
         let longest = longest.unwrap_or(self.max_result);
         self.budget.charge(tenant, longest + 2 * args).ok()
+    }
+
+    /// Memory for the values of a request while it is read. `None`: they are few.
+    ///
+    /// # Errors
+    /// There is not enough.
+    pub(in crate::gateway) fn to_read(
+        &self,
+        tenant: &str,
+        bytes: usize,
+    ) -> Result<Option<Charge>, Error> {
+        if bytes < FEW {
+            return Ok(None);
+        }
+        let room = self.budget.charge(tenant, bytes);
+        room.map(Some).map_err(|_| ErrorKind::NoRoom.alone())
     }
 
     /// A loaded record, with memory for its result.

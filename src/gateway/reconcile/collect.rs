@@ -6,20 +6,37 @@ use std::collections::BTreeSet;
 
 use super::service::Reconciler;
 use super::settings::{Reconciliation, SourceAt};
+use crate::budget::Charge;
 use crate::core::ledger::{Filter, Listed, Page};
 use crate::core::position::Position;
 use crate::core::reconcile::pairing::{Name, Pairing};
 use crate::core::reconcile::{Comparison, Doubt, Window, brake};
 use crate::core::record::Record;
-use crate::downstream::outside::Room;
+use crate::downstream::outside::{Memory, Room};
 use crate::gateway::base::Base;
 
+/// The account for the pages of sources: it has a share as a tenant has.
+const RECONCILIATIONS: &str = "oncegate:reconciliations";
 /// Calls that one page has.
 const PAGE: u32 = 500;
 /// Most calls of the window per item.
 const CALLS_PER_ITEM: usize = 10;
 /// Most calls that one search reads for the call that made an item.
 const MAX_OLDER: usize = 200_000;
+
+impl Memory for Charge {
+    fn bytes(&self) -> usize {
+        self.bytes()
+    }
+
+    fn grow(&mut self, more: usize) -> bool {
+        self.grow(more).is_ok()
+    }
+
+    fn shrink_to(&mut self, bytes: usize) {
+        self.shrink_to(bytes);
+    }
+}
 
 /// The findings of a run, by source.
 pub(super) struct Collected {
@@ -28,6 +45,8 @@ pub(super) struct Collected {
     pub(super) suspect: Vec<String>,
     pub(super) items: u64,
     pub(super) calls: u64,
+    /// The memory of the items.
+    _room: Room,
 }
 
 /// Items of one source, and the calls that were found for them so far.
@@ -65,7 +84,9 @@ impl Reconciler {
             return Err(format!("the tool {gone} is not configured any more"));
         }
         let downstream = &self.anomalies.downstream;
-        let (mut all, mut items, mut room) = (Vec::new(), 0, Room::default());
+        let held = self.base.limits.memory.charge(RECONCILIATIONS, 0);
+        let mut room = Room::new(held.map_err(|error| error.to_string())?);
+        let (mut all, mut items) = (Vec::new(), 0);
         for at in &of.sources {
             let times = window.of_source(self.base.now());
             let found = downstream.collect(&at.source, times, of.max_items, &at.rules, &mut room);
@@ -111,6 +132,7 @@ impl Reconciler {
             found: found.into_iter().map(|(_, compared)| compared).collect(),
             items,
             calls: calls.read as u64,
+            _room: room,
         })
     }
 

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::super::parts::{Part, Parts};
 use super::super::problem::{MALFORMED, NO_SUCH_METHOD};
 use super::super::read::{Members, given};
+use crate::core::json;
 use crate::core::mcp::revision::{Era, Malformed, supported};
 
 pub(super) const PARSE_ERROR: i32 = -32_700;
@@ -143,6 +144,7 @@ impl<'a> Message<'a> {
     /// The bytes are no JSON, or neither a request nor a notification of JSON-RPC 2.0.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, RpcError> {
         let invalid = |why: &str| RpcError::new(INVALID_REQUEST, format!("Invalid request: {why}"));
+        json::bound_message(bytes).map_err(|error| invalid(&error.to_string()))?;
         let whole: &RawValue = serde_json::from_slice(bytes)
             .map_err(|error| RpcError::new(PARSE_ERROR, format!("Parse error: {error}")))?;
         match whole.get().as_bytes().first() {
