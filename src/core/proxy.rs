@@ -2,8 +2,11 @@
 //!
 //! Promises: a request that may write is a call unless the operator says otherwise; credentials are kept nowhere.
 
+pub mod cookies; // cookies on several lines
+pub mod encoded; // bodies with Content-Encoding
 mod form; // the names and values of a form
 pub mod image; // a request as the ledger keeps it
+mod multipart; // the boundary of a multipart body
 pub mod reply; // an answer as it is kept
 pub mod view; // the value from which key and fingerprint are made
 
@@ -46,6 +49,17 @@ words! {
     }
 }
 
+words! {
+    /// What becomes of a `Location` of the API.
+    #[derive(Default)]
+    pub enum Locations {
+        /// It leads back through the proxy.
+        #[default]
+        Rewrite = "rewrite",
+        Keep = "keep",
+    }
+}
+
 /// The treatment of some requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -78,6 +92,8 @@ pub struct Policy {
     pub host: Option<String>,
     /// Whether the caller's own credentials go through. They are kept nowhere.
     pub passes_authorization: bool,
+    /// Whether a `Location` of the API is told as it is. Otherwise it leads back through the proxy.
+    pub keeps_locations: bool,
 }
 
 /// An HTTP request of a caller.
@@ -188,6 +204,8 @@ impl Policy {
     /// covers them can be compared only while they do, so it needs a recipe of its own.
     pub fn counted(&self) -> Vec<String> {
         let mut counted = self.counted_headers.clone();
+        // Not a header: a release that does not know the word can read the recipe, and finds an absent header.
+        counted.push(view::DECODED.to_owned());
         if self.passes_authorization {
             counted.push(view::CREDENTIAL.to_owned());
         }

@@ -14,10 +14,11 @@ use super::tools::{ToolAt, Tools};
 use super::trace::RequestSpan;
 use crate::core::caller::Caller;
 use crate::core::key;
+use crate::core::proxy::encoded::is_encoded;
 use crate::core::proxy::reply::Reply;
 use crate::core::proxy::view::view;
 use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
-use crate::downstream::{Downstream, Party};
+use crate::downstream::{Downstream, Endpoint, Party};
 use crate::metrics::Door;
 
 /// Passes requests on to APIs, and makes calls of writes.
@@ -44,6 +45,18 @@ pub struct Entry {
     pub passes_authorization: bool,
     /// The longest body, in bytes.
     pub max_body: usize,
+    /// The API, if its locations lead back through the proxy.
+    upstream: Option<Endpoint>,
+}
+
+impl Entry {
+    /// A `Location` as the proxy's caller can follow it; `None`: as it is.
+    ///
+    /// `target`: path and query of the request. `prefix`: the path of the proxy at this gateway.
+    pub fn lead_back(&self, target: &str, location: &str, prefix: &str) -> Option<String> {
+        let upstream = self.upstream.as_ref()?;
+        upstream.lead_back(target, location, prefix)
+    }
 }
 
 /// A request to a proxy.
@@ -75,6 +88,7 @@ impl Proxies {
         Some(Entry {
             passes_authorization: policy.passes_authorization,
             max_body: policy.max_body,
+            upstream: (!policy.keeps_locations).then(|| at.endpoint.clone()),
         })
     }
 
@@ -174,7 +188,12 @@ impl Proxies {
             (args, policy.image(&message))
         };
         let large = &self.engine.large;
-        let (args, image) = large.read_off_workers(message.body.len(), read).await;
+        // A few encoded bytes may be many.
+        let size = match is_encoded(&message.headers) {
+            true => usize::MAX,
+            false => message.body.len(),
+        };
+        let (args, image) = large.read_off_workers(size, read).await;
         let key = keys.pop();
         let request = Request {
             tool: name.to_owned(),

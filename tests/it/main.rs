@@ -92,6 +92,7 @@ mod proxies;
 mod proxies_access;
 mod proxies_attacked;
 mod proxies_rules;
+mod proxies_wire;
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recheck_shared; // rechecks by several gateways, and stored calls that cannot be read
 mod recipes; // a stored call is recognised whatever the configuration has become
