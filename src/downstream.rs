@@ -394,9 +394,13 @@ impl Downstream {
                 call.send(gate, send_before).await.map(Reply::Mcp)
             });
         }
+        let mut headers = joined(&endpoint.headers, headers);
+        if body.is_empty() {
+            fresh::say_empty(&endpoint.method, &mut headers);
+        }
         let request = client
             .request(endpoint.method.clone(), endpoint.url.clone())
-            .headers(joined(&endpoint.headers, headers));
+            .headers(headers);
         if !body.is_empty() {
             let body = reqwest::Body::wrap(GatedBody::new(gate, body, send_before));
             return Box::pin(async { send(request.body(body)).await.map(Reply::Http) });

@@ -8,7 +8,7 @@ use super::reader::{Bytes, Section};
 use super::tools::{checks, outcomes, shared, unknown};
 use crate::core::key::{self, Pointer};
 use crate::core::proxy::view::places;
-use crate::core::proxy::{CREDENTIALS, Does, Policy, Rule, Unkeyed, names_path};
+use crate::core::proxy::{CREDENTIALS, Does, Locations, Policy, Rule, Unkeyed, names_path};
 use crate::core::redact;
 use crate::core::tool::{Dedup, Mode, OnUnknown, SessionPolicy, Tool};
 use crate::downstream::{Endpoint, is_http};
@@ -107,6 +107,10 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     section.check(host.as_ref().is_none_or(is_name), "host", why);
     let why = "without [[auth.tokens]] a gateway is asked by loopback names only";
     section.check(host.is_none() || !is_open, "host", why);
+    let is_signed = passes && is_signed(&key_header);
+    let why = "callers sign this header, and the API would get another value in it; choose one that their signature does not cover";
+    section.check(!is_signed, "key_header", why);
+    let locations: Locations = section.get("locations").unwrap_or_default();
     Policy {
         rules: Vec::new(),
         unkeyed: section.get("unkeyed").unwrap_or_default(),
@@ -118,7 +122,15 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
         max_body: section.get_or("max_body", Bytes(LONGEST)).0,
         host,
         passes_authorization: passes,
+        keeps_locations: locations == Locations::Keep,
     }
+}
+
+/// Whether signatures of requests cover a header, as those of AWS, Google Cloud, Azure and Alibaba Cloud do.
+fn is_signed(name: &str) -> bool {
+    let of_services = ["x-amz-", "amz-sdk-", "x-goog-", "x-ms-", "x-acs-", "x-oss-"];
+    let others = ["content-digest", "content-md5", "date", "digest"];
+    others.contains(&name) || of_services.iter().any(|of| name.starts_with(of))
 }
 
 /// Names of headers, in lower case.

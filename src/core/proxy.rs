@@ -2,10 +2,13 @@
 //!
 //! Promises: a request that may write is a call unless the operator says otherwise; credentials are kept nowhere.
 
+pub mod cookies; // cookies on several lines
 pub mod credentials; // headers that count as the caller's own credentials
+pub mod encoded; // bodies with Content-Encoding
 mod form; // the names and values of a form
 pub mod image; // a request as the ledger keeps it
 mod methods; // methods that a query or a body names
+mod multipart; // the boundary of a multipart body
 pub mod names; // headers that no caller may set, in any spelling
 mod paths; // paths as servers may read them
 pub mod reply; // an answer as it is kept
@@ -56,6 +59,17 @@ words! {
     }
 }
 
+words! {
+    /// What becomes of a `Location` of the API.
+    #[derive(Default)]
+    pub enum Locations {
+        /// It leads back through the proxy.
+        #[default]
+        Rewrite = "rewrite",
+        Keep = "keep",
+    }
+}
+
 /// The treatment of some requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
@@ -90,6 +104,8 @@ pub struct Policy {
     pub host: Option<String>,
     /// Whether the caller's own credentials go through. They are kept nowhere.
     pub passes_authorization: bool,
+    /// Whether a `Location` of the API is told as it is. Otherwise it leads back through the proxy.
+    pub keeps_locations: bool,
 }
 
 /// An HTTP request of a caller.
@@ -209,6 +225,8 @@ impl Policy {
     /// covers them can be compared only while they do, so it needs a recipe of its own.
     pub fn counted(&self) -> Vec<String> {
         let mut counted = self.counted_headers.clone();
+        // Not a header: a release that does not know the word can read the recipe, and finds an absent header.
+        counted.push(view::DECODED.to_owned());
         if self.passes_authorization {
             counted.push(view::CREDENTIAL.to_owned());
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Empty;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{ACCEPT, CONTENT_LENGTH, HOST, HeaderValue, USER_AGENT};
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::header::{ACCEPT, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use reqwest::{Method, Url};
 use rustls::pki_types::ServerName;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::gate::{Deadline, Gate};
-use super::pools::{AGENT, CONNECT_TIMEOUT};
+use super::pools::{AGENT, CONNECT_TIMEOUT, MAX_HEADERS};
 use crate::uptime::since_boot;
 
 type Sender = SendRequest<Empty<Bytes>>;
@@ -83,11 +83,15 @@ fn message(request: &reqwest::Request) -> Result<hyper::Request<Empty<Bytes>>, S
     let mut message = message.map_err(|error| error.to_string())?;
     let headers = message.headers_mut();
     headers.extend(request.headers().clone());
-    // Of these methods servers expect a length (RFC 9110, section 8.6).
-    if [Method::POST, Method::PUT, Method::PATCH].contains(request.method()) {
+    say_empty(request.method(), headers);
+    Ok(message)
+}
+
+/// Adds the length of no body, which servers expect of some methods (RFC 9110, section 8.6).
+pub(super) fn say_empty(method: &Method, headers: &mut HeaderMap) {
+    if [Method::POST, Method::PUT, Method::PATCH].contains(method) {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
-    Ok(message)
 }
 
 /// Opens the connection and a task that drives it.
@@ -96,7 +100,9 @@ fn message(request: &reqwest::Request) -> Result<hyper::Request<Empty<Bytes>>, S
 async fn shake_hands(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> Result<Sender, String> {
-    let (sender, connection) = handshake(TokioIo::new(stream))
+    let (sender, connection) = Builder::new()
+        .max_headers(MAX_HEADERS)
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
     drop(tokio::spawn(connection));

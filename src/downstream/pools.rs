@@ -19,6 +19,8 @@ use crate::core::record::CallId;
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The `User-Agent` of requests.
 pub(super) const AGENT: &str = concat!("oncegate/", env!("CARGO_PKG_VERSION"));
+/// Most headers of one answer.
+pub(super) const MAX_HEADERS: usize = 1_000;
 /// Most clients that are kept; the longest unused goes first. Requests under way keep theirs.
 const MAX_CLIENTS: usize = 1_000;
 /// Most connections of one pool that wait for their next use: each keeps a file open.
@@ -219,6 +221,7 @@ fn new_client(pool: &Pool, tls: Option<rustls::ClientConfig>) -> Result<reqwest:
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .http1_only()
+        .http1_max_headers(MAX_HEADERS)
         .user_agent(AGENT)
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true);

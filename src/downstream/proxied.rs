@@ -6,6 +6,7 @@ use percent_encoding::percent_decode_str;
 use reqwest::header::{HeaderMap, HeaderName};
 use reqwest::{Method, Response};
 
+use super::fresh::say_empty;
 use super::headers::as_header;
 use super::{Downstream, Endpoint, Party, joined, send};
 use crate::core::proxy::names::folded;
@@ -58,6 +59,48 @@ impl Endpoint {
         }
         Ok((endpoint, headers))
     }
+
+    /// A `Location` of the API as its caller can follow it through the proxy; `None`: as it is.
+    ///
+    /// `target`: path and query of the request. `prefix`: the path of the proxy at this gateway. A place of the API that
+    /// the proxy does not lead to gets its whole URL, so that nobody takes it for a path of the gateway.
+    pub fn lead_back(&self, target: &str, location: &str, prefix: &str) -> Option<String> {
+        let base = self.url.path().trim_end_matches('/');
+        let mut asked = self.url.clone();
+        // A relative URL would inherit them.
+        asked.set_username("").ok()?;
+        asked.set_password(None).ok()?;
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        asked.set_path(&format!("{base}{path}"));
+        asked.set_query(query);
+        let url = asked.join(&utf8(location)?).ok()?;
+        let is_its = url.origin() == self.url.origin();
+        if !is_its || !url.username().is_empty() || url.password().is_some() {
+            return None;
+        }
+        let below = url.path().strip_prefix(base);
+        let Some(rest) = below.filter(|rest| rest.is_empty() || rest.starts_with('/')) else {
+            return Some(url.into());
+        };
+        // Two slashes at the beginning would name another host.
+        if prefix.is_empty() && rest.starts_with("//") {
+            return None;
+        }
+        let rest = if rest.is_empty() { "/" } else { rest };
+        let query = url.query().map(|query| format!("?{query}"));
+        let fragment = url.fragment().map(|fragment| format!("#{fragment}"));
+        let (query, fragment) = (query.unwrap_or_default(), fragment.unwrap_or_default());
+        Some(format!("{prefix}{rest}{query}{fragment}"))
+    }
+}
+
+/// The text of a header value whose characters are single bytes.
+fn utf8(value: &str) -> Option<String> {
+    let bytes: Result<Vec<u8>, _> = value.chars().map(u8::try_from).collect();
+    String::from_utf8(bytes.ok()?).ok()
 }
 
 impl Downstream {
@@ -76,14 +119,23 @@ impl Downstream {
     ) -> Result<Response, String> {
         let (endpoint, headers) = endpoint.for_message(message)?;
         let client = self.pools.client(&endpoint.pool(party))?;
+        let mut headers = joined(&endpoint.headers, headers);
+        if message.body.is_empty() {
+            say_empty(&endpoint.method, &mut headers);
+        }
         let request = client
             .request(endpoint.method.clone(), endpoint.url.clone())
-            .headers(joined(&endpoint.headers, headers))
+            .headers(headers)
             .timeout(within);
-        send(match message.body.clone() {
+        let response = send(match message.body.clone() {
             body if body.is_empty() => request,
             body => request.body(body),
         })
-        .await
+        .await?;
+        // Nobody has asked to speak another protocol on the connection.
+        if response.status().is_informational() {
+            return Err("the answer switches to another protocol".into());
+        }
+        Ok(response)
     }
 }

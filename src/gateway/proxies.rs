@@ -17,11 +17,12 @@ use super::trace::RequestSpan;
 use crate::budget::Charge;
 use crate::core::caller::Caller;
 use crate::core::key;
+use crate::core::proxy::encoded::is_encoded;
 use crate::core::proxy::names::take_out_owned;
 use crate::core::proxy::reply::Reply;
 use crate::core::proxy::view::{bytes_to_view, view};
 use crate::core::proxy::{CREDENTIALS, Does, Message, Policy, Unkeyed, mistake};
-use crate::downstream::{Downstream, Party};
+use crate::downstream::{Downstream, Endpoint, Party};
 use crate::metrics::Door;
 
 /// Passes requests on to APIs, and makes calls of writes.
@@ -59,6 +60,18 @@ pub struct Entry {
     pub passes_authorization: bool,
     /// The longest body, in bytes.
     pub max_body: usize,
+    /// The API, if its locations lead back through the proxy.
+    upstream: Option<Endpoint>,
+}
+
+impl Entry {
+    /// A `Location` as the proxy's caller can follow it; `None`: as it is.
+    ///
+    /// `target`: path and query of the request. `prefix`: the path of the proxy at this gateway.
+    pub fn lead_back(&self, target: &str, location: &str, prefix: &str) -> Option<String> {
+        let upstream = self.upstream.as_ref()?;
+        upstream.lead_back(target, location, prefix)
+    }
 }
 
 /// A request to a proxy.
@@ -92,6 +105,7 @@ impl Proxies {
         Some(Entry {
             passes_authorization: policy.passes_authorization,
             max_body: policy.max_body,
+            upstream: (!policy.keeps_locations).then(|| at.endpoint.clone()),
         })
     }
 
@@ -107,7 +121,7 @@ impl Proxies {
         let refuse = |why: &str| ErrorKind::InvalidRequest(why.to_owned()).alone();
         let judge = || (mistake(message), policy.decide_on(message));
         let large = &self.engine.large;
-        let (why, (does, unkeyed)) = large.read_off_workers(message.body.len(), judge).await;
+        let (why, (does, unkeyed)) = large.read_off_workers(size_of(message), judge).await;
         if let Some(why) = why {
             return Err(refuse(why));
         }
@@ -231,7 +245,7 @@ impl Proxies {
             Ok((args, policy.image(&sent)))
         };
         let large = &self.engine.large;
-        let (args, image) = large.read_off_workers(message.body.len(), read).await?;
+        let (args, image) = large.read_off_workers(size_of(&message), read).await?;
         let key = keys.pop();
         let request = Request {
             tool: at.tool.name.clone(),
@@ -292,6 +306,14 @@ fn own_credentials(policy: &Policy, mut message: Message) -> (Message, String) {
 
 /// The beginning of the names of the gateway's own cookies.
 const OWN_COOKIES: &[u8] = b"oncegate";
+
+/// The bytes of a body that are read. A few encoded bytes may be many.
+fn size_of(message: &Message) -> usize {
+    match is_encoded(&message.headers) {
+        true => usize::MAX,
+        false => message.body.len(),
+    }
+}
 
 /// Takes out cookies that an API sets for everybody, or that are named like the gateway's own.
 ///

@@ -1,11 +1,13 @@
 //! Proxied APIs: `/proxy/{name}/{path}`, or any path under a proxy's host name.
 
+use std::convert::Infallible;
+
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, LOCATION};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
@@ -17,9 +19,11 @@ use super::read::read_body;
 use super::{Http, MaxBody, auth, host};
 use crate::budget::{Elsewhere, OfBalancer};
 use crate::core::proxy::reply::Reply;
-use crate::core::proxy::{Message, names_path};
+use crate::core::proxy::{Message, cookies, names_path};
 use crate::core::record::CallId;
-use crate::gateway::{Asked, Error, ErrorKind, RequestSpan, Stored, Through, as_header, passed};
+use crate::gateway::{
+    Asked, Entry, Error, ErrorKind, RequestSpan, Stored, Through, as_header, passed,
+};
 
 /// The header with the gateway's token, if `Authorization` holds the API's.
 const OWN_TOKEN: HeaderName = HeaderName::from_static("oncegate-token");
@@ -35,7 +39,9 @@ pub(super) async fn by_path(State(http): State<Http>, request: Request) -> Respo
         Some(at) => rest.split_at(at),
         None => (rest, "/"),
     };
-    contained(serve(&http, name, path, request).await.into_response())
+    let prefix = format!("{PREFIX}{name}");
+    let answered = serve(&http, (name, &prefix), path, request).await;
+    contained(answered.into_response())
 }
 
 /// Middleware: a request for a proxy's host name goes to that proxy, whatever its path.
@@ -44,13 +50,20 @@ pub(super) async fn by_host(State(http): State<Http>, request: Request, next: Ne
     match named.and_then(|host| http.gateway.proxies.of_host(host)) {
         Some(name) => {
             let path = request.uri().path().to_owned();
-            contained(serve(&http, &name, &path, request).await.into_response())
+            let answered = serve(&http, (&name, ""), &path, request).await;
+            contained(answered.into_response())
         }
         None => next.run(request).await,
     }
 }
 
-async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<Response, Problem> {
+/// Serves one request. `proxy`: its name, and its path at this gateway.
+async fn serve(
+    http: &Http,
+    (name, prefix): (&str, &str),
+    path: &str,
+    request: Request,
+) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let entry = http.gateway.proxies.entry(name);
     let own = auth::digest_in(&parts.headers, &OWN_TOKEN);
@@ -73,22 +86,52 @@ async fn serve(http: &Http, name: &str, path: &str, request: Request) -> Result<
         ..http.max_body
     };
     let body = read_body(body, max_body).await?;
+    let message = message(&parts, path, body);
+    let waiting = Waiting {
+        entry,
+        prefix,
+        target: message.target(),
+        accepts: accepted_encodings(&parts.headers),
+        is_head: parts.method == Method::HEAD,
+    };
     let asked = Asked {
-        message: message(&parts, path, body),
+        message,
         is_forwarded: parts.extensions.get::<OfBalancer>().is_some(),
         trace_id,
         span,
     };
     match http.gateway.proxies.serve(&caller, name, asked).await {
-        Ok(Through::Kept(stored, reply)) => kept(&stored, reply),
-        Ok(Through::Passing(response, admitted)) => Ok(passing(response.into(), admitted)),
-        Err(error) => refused(error),
+        Ok(Through::Kept(stored, reply)) => waiting.kept(&stored, reply),
+        Ok(Through::Passing(response, admitted)) => {
+            Ok(waiting.passing(response.into(), admitted))
+        }
+        Err(error) => waiting.refused(error),
     }
+}
+
+/// What an answer must fit to: the request that waits for it.
+struct Waiting<'a> {
+    entry: Entry,
+    /// The path of the proxy at this gateway.
+    prefix: &'a str,
+    /// Path and query of the request at the API.
+    target: String,
+    /// The value of `Accept-Encoding`.
+    accepts: Option<String>,
+    is_head: bool,
+}
+
+/// The encodings that a client accepts. `None`: it does not say.
+fn accepted_encodings(headers: &HeaderMap) -> Option<String> {
+    let lines = headers.get_all(ACCEPT_ENCODING).iter();
+    let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();
+    (!lines.is_empty()).then(|| lines.join(","))
 }
 
 fn message(parts: &Parts, path: &str, body: Bytes) -> Message {
     let mut headers = passed(&parts.headers);
     headers.retain(|(name, _)| name != OWN_TOKEN.as_str() && !names_path(name));
+    cookies::join(&mut headers);
     Message {
         method: parts.method.as_str().to_owned(),
         path: path.to_owned(),
@@ -98,23 +141,115 @@ fn message(parts: &Parts, path: &str, body: Bytes) -> Message {
     }
 }
 
-/// The API's answer, as it is stored.
-fn kept(stored: &Stored, reply: Reply) -> Result<Response, Problem> {
-    let is_replayed = stored.replayed_age_ms.is_some();
-    // The stored bytes hold their reserved memory, and must live until the answer is sent.
-    let body = Bytes::from_owner(Held {
-        body: reply.body,
-        _kept: stored.json.clone(),
-    });
-    let call_id = stored.record.intent.call_id;
-    let reply = Reply { body, ..reply };
-    let answer = response_of(reply).map_err(|kind| Error {
-        call_id: Some(call_id),
-        ..kind.alone()
-    })?;
-    let shared = Extension(Elsewhere(stored.json.len()));
-    let answer = with_call_headers(answer, is_replayed, "executed", Some(call_id));
-    Ok((shared, answer).into_response())
+impl Waiting<'_> {
+    /// The API's answer, as it is stored.
+    fn kept(&self, stored: &Stored, mut reply: Reply) -> Result<Response, Problem> {
+        let is_replayed = stored.replayed_age_ms.is_some();
+        let is_decoded = reply.decode_for(self.accepts.as_deref());
+        // The stored bytes hold their reserved memory, and must live until the answer is sent.
+        let body = Bytes::from_owner(Held {
+            body: reply.body,
+            _kept: stored.json.clone(),
+        });
+        let call_id = stored.record.intent.call_id;
+        let reply = Reply { body, ..reply };
+        let answer = self.response_of(reply).map_err(|kind| Error {
+            call_id: Some(call_id),
+            ..kind.alone()
+        })?;
+        let answer = with_call_headers(answer, is_replayed, "executed", Some(call_id));
+        // Memory for decoded bytes was not reserved.
+        if is_decoded {
+            return Ok(answer);
+        }
+        let shared = Extension(Elsewhere(stored.json.len()));
+        Ok((shared, answer).into_response())
+    }
+
+    /// The API's own refusal, unchanged, or the problem that says why the API gave none.
+    fn refused(&self, error: Error) -> Result<Response, Problem> {
+        let body = match &error.kind {
+            ErrorKind::ToolRejected(failure)
+            | ErrorKind::ToolUnavailable(failure)
+            | ErrorKind::Fenced(failure) => failure.body.as_deref(),
+            _ => None,
+        };
+        let Some(mut reply) = body.and_then(Reply::read) else {
+            return Err(error.into());
+        };
+        reply.decode_for(self.accepts.as_deref());
+        let is_replayed = error.replayed == Some(true);
+        Ok(with_call_headers(
+            self.response_of(reply)?,
+            is_replayed,
+            "not-executed",
+            error.call_id,
+        ))
+    }
+
+    /// Adds a header of the API. A `Location` leads back through the proxy.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn add(&self, headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
+        let name: HeaderName = name.parse().map_err(|_| "this is no header name")?;
+        let back = (name == LOCATION)
+            .then(|| self.entry.lead_back(&self.target, value, self.prefix))
+            .flatten();
+        headers.append(name, as_header(back.as_deref().unwrap_or(value))?);
+        Ok(())
+    }
+
+    fn response_of(&self, reply: Reply) -> Result<Response, ErrorKind> {
+        let unreadable = || ErrorKind::ResultUnavailable("its head cannot be written".into());
+        let status = StatusCode::from_u16(reply.status).map_err(|_| unreadable())?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &reply.headers {
+            let added = self.add(&mut headers, name, value);
+            added.map_err(|_| unreadable())?;
+        }
+        let body = match self.is_head {
+            true => unsized_body(),
+            false => Body::from(reply.body),
+        };
+        Ok((status, headers, body).into_response())
+    }
+
+    /// The answer to a request without a key, passed on as it arrives. `admitted` lasts as long as its body.
+    fn passing<B>(
+        &self,
+        response: axum::http::Response<B>,
+        admitted: impl Send + 'static,
+    ) -> Response
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let (parts, body) = response.into_parts();
+        let mut headers = HeaderMap::new();
+        for (name, value) in passed(&parts.headers) {
+            // One that cannot be written is left out.
+            self.add(&mut headers, &name, &value).ok();
+        }
+        // An answer without a body may tell the length that GET would have.
+        if let Some(length) = parts.headers.get(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, length.clone());
+        }
+        let has_no_body = self.is_head || parts.status == StatusCode::NOT_MODIFIED;
+        let body = match has_no_body {
+            true => unsized_body(),
+            false => Body::new(body.map_frame(move |frame| {
+                let _lasts = &admitted;
+                frame
+            })),
+        };
+        (parts.status, headers, body).into_response()
+    }
+}
+
+/// No body, whose length is not told: the API's answer may not say it either.
+fn unsized_body() -> Body {
+    Body::from_stream(futures_util::stream::empty::<Result<Bytes, Infallible>>())
 }
 
 struct Held {
@@ -126,26 +261,6 @@ impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
-}
-
-/// The API's own refusal, unchanged, or the problem that says why the API gave none.
-fn refused(error: Error) -> Result<Response, Problem> {
-    let body = match &error.kind {
-        ErrorKind::ToolRejected(failure)
-        | ErrorKind::ToolUnavailable(failure)
-        | ErrorKind::Fenced(failure) => failure.body.as_deref(),
-        _ => None,
-    };
-    let Some(reply) = body.and_then(Reply::read) else {
-        return Err(error.into());
-    };
-    let is_replayed = error.replayed == Some(true);
-    Ok(with_call_headers(
-        response_of(reply)?,
-        is_replayed,
-        "not-executed",
-        error.call_id,
-    ))
 }
 
 /// Adds the gateway's headers about the call to an answer of the API.
@@ -163,39 +278,4 @@ fn with_call_headers(
         answer,
     )
         .into_response()
-}
-
-fn response_of(reply: Reply) -> Result<Response, ErrorKind> {
-    let unreadable = || ErrorKind::ResultUnavailable("its head cannot be written".into());
-    let status = StatusCode::from_u16(reply.status).map_err(|_| unreadable())?;
-    let mut headers = HeaderMap::new();
-    for (name, value) in &reply.headers {
-        let name: HeaderName = name.parse().map_err(|_| unreadable())?;
-        headers.append(name, as_header(value).map_err(|_| unreadable())?);
-    }
-    Ok((status, headers, Body::from(reply.body)).into_response())
-}
-
-/// The answer to a request without a key, passed on as it arrives. `admitted` lasts as long as its body.
-fn passing<B>(response: axum::http::Response<B>, admitted: impl Send + 'static) -> Response
-where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<axum::BoxError>,
-{
-    let (parts, body) = response.into_parts();
-    let mut headers = HeaderMap::new();
-    for (name, value) in passed(&parts.headers) {
-        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), as_header(&value)) {
-            headers.append(name, value);
-        }
-    }
-    // The answer to HEAD has no body, but the length that GET would have.
-    if let Some(length) = parts.headers.get(CONTENT_LENGTH) {
-        headers.insert(CONTENT_LENGTH, length.clone());
-    }
-    let body = body.map_frame(move |frame| {
-        let _lasts = &admitted;
-        frame
-    });
-    (parts.status, headers, Body::new(body)).into_response()
 }

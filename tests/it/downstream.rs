@@ -46,6 +46,7 @@ fn request_with(tenant: &str, body: &'static str, send_before: Instant) -> Reque
         headers: HeaderMap::new(),
         body: body.into(),
         is_write: true,
+        is_sent_again: false,
         client: Default::default(),
         send_before,
     }

@@ -103,6 +103,7 @@ mod proxies_credentials; // whose call it is, and what is shown of it
 mod proxies_guard; // other spellings of paths, methods and names
 mod proxies_origin; // answers of others are never active on the gateway's origin
 mod proxies_rules;
+mod proxies_wire;
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recheck_shared; // rechecks by several gateways, and stored calls that cannot be read
 mod recipes; // a stored call is recognised whatever the configuration has become

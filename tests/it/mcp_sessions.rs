@@ -70,11 +70,12 @@ async fn a_write_is_sent_again_once_for_a_session_that_is_surely_lost(stores: &S
         act(&gateway, &named("again")).await.expect_ok();
         assert_eq!(upstream.effects(), 3);
         // Twice in one call: the second refusal proves nothing.
-        let held = Arc::<Notify>::default();
+        let held: Arc<Notify> = Arc::default();
         upstream.then(Does::ExecuteThenForget(404, -32_001));
         upstream.then(Does::HeldThenForget(held.clone()));
         let sent = upstream.seen("tools/call").len();
-        let twice = act(&gateway, &named("twice"));
+        let name = named("twice");
+        let twice = act(&gateway, &name);
         let meanwhile = async {
             until("it is sent again", async || {
                 upstream.seen("tools/call").len() == sent + 2

@@ -366,7 +366,7 @@ fn errors_about_the_request_prove_only_what_the_operator_declares() {
     let is_rejected = |errors| matches!(classify(&said, errors, None).0, Outcome::NotExecuted(_));
     assert!(is_rejected(declared));
     assert!(
-        !is_rejected(Errors::default(), None),
+        !is_rejected(Errors::default()),
         "a result that is wrong is found after the effect"
     );
     for (status, code, is_rejected) in [

@@ -9,7 +9,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::form::{FORM, media_type};
-use super::{Message, is_override};
+use super::{Message, encoded, is_override};
 
 /// The name by which frameworks know a method in a query or a body.
 const METHOD: &str = "_method";
@@ -21,7 +21,9 @@ pub(super) fn named_in(message: &Message) -> Option<BTreeSet<String>> {
         in_form(query.as_bytes(), &mut named);
     }
     let kind = media_type(message.header("content-type").unwrap_or_default());
-    let body: &[u8] = &message.body;
+    // A server that decodes a body obeys what is in it.
+    let decoded = encoded::decoded(&message.headers, &message.body);
+    let body: &[u8] = decoded.as_deref().unwrap_or(&message.body);
     let is_read = if !may_name_one(body) {
         true
     } else if kind.starts_with("multipart/") {

@@ -2,11 +2,13 @@
 //!
 //! The same bytes are sent again from it.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::image::{Body, Stored};
-use super::{Policy, is_of_connection};
+use super::{Policy, encoded, is_of_connection};
 use crate::core::redact::MASK;
 
 /// Headers of one client's session: they are neither kept nor passed to another client.
@@ -20,6 +22,17 @@ pub struct Reply {
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
 }
+
+/// Headers about the encoded bytes of a body.
+const OF_ENCODED: [&str; 5] = [
+    encoded::CONTENT_ENCODING,
+    "content-digest",
+    "content-md5",
+    "digest",
+    "repr-digest",
+];
+/// A part of a body: it cannot be decoded alone.
+const PARTIAL: u16 = 206;
 
 /// The head of an answer.
 #[derive(Serialize, Deserialize)]
@@ -36,6 +49,30 @@ impl Reply {
         };
         let headers = self.headers.iter().filter(is_kept).cloned().collect();
         Stored::new(head, headers, Body::of(&self.body)).write()
+    }
+
+    /// Decodes the body for a client that refuses its encoding, and says whether it did.
+    ///
+    /// `accept`: the client's `Accept-Encoding`.
+    pub fn decode_for(&mut self, accept: Option<&str>) -> bool {
+        if self.status == PARTIAL || !encoded::is_refused(&self.headers, accept) {
+            return false;
+        }
+        let Some(Cow::Owned(body)) = encoded::decoded(&self.headers, &self.body) else {
+            return false;
+        };
+        self.body = body.into();
+        let is_about = |name: &str| OF_ENCODED.contains(&name);
+        self.headers.retain(|(name, _)| !is_about(name));
+        for (name, value) in &mut self.headers {
+            // The bytes are others, and say the same.
+            if name == "etag" && !value.starts_with("W/") {
+                value.insert_str(0, "W/");
+            }
+        }
+        let vary = ("vary".to_owned(), "accept-encoding".to_owned());
+        self.headers.push(vary);
+        true
     }
 
     /// Reads a kept answer; `None`: it is none, as a result that a person has given.

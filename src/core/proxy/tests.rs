@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::image::{message, place};
 use super::reply::Reply;
-use super::view::{CREDENTIAL, places, view, with_headers};
+use super::view::{CREDENTIAL, DECODED, places, view, with_headers};
 use super::*;
 
 pub(super) fn at(text: &str) -> Pointer {
@@ -418,11 +418,14 @@ fn a_credential_that_goes_through_is_part_of_the_intent() {
         counted_headers: vec!["stripe-account".into()],
         ..Policy::default()
     };
-    assert_eq!(policy.counted(), ["stripe-account", credentials::ALL]);
+    assert_eq!(
+        policy.counted(),
+        ["stripe-account", DECODED, credentials::ALL]
+    );
     policy.passes_authorization = true;
     assert_eq!(
         policy.counted(),
-        ["stripe-account", CREDENTIAL, credentials::ALL]
+        ["stripe-account", DECODED, CREDENTIAL, credentials::ALL]
     );
 }
 

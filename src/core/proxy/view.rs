@@ -1,5 +1,6 @@
 //! The view of a request: the value from which its key and fingerprint are made.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -9,6 +10,7 @@ use super::Message;
 use super::credentials;
 use super::form::{self, FORM, media_type, pairs, steps};
 use super::image::is_deeper;
+use super::{encoded, multipart};
 use crate::core::json;
 use crate::core::key::Pointer;
 
@@ -17,6 +19,11 @@ use crate::core::key::Pointer;
 /// The fingerprint covers it, but no key does: a repetition with another credential finds the call,
 /// and does not count as the same request.
 pub const CREDENTIAL: &str = "oncegate:credential";
+
+/// The member with the decoded body, where that differs from the body as it was sent.
+///
+/// A recipe that names it among its headers compares decoded bodies.
+pub const DECODED: &str = "oncegate:decoded";
 
 /// Makes the view: method, path, query, headers and body.
 ///
@@ -37,6 +44,9 @@ pub fn view(message: &Message, credential: &str) -> Value {
         "headers": headers,
         "body": body(message),
     });
+    if let Some(decoded) = decoded_body(message) {
+        view[DECODED] = decoded;
+    }
     if !credential.is_empty() {
         view[CREDENTIAL] = credential.into();
     }
@@ -50,11 +60,32 @@ pub fn bytes_to_view(message: &Message) -> usize {
         .query
         .as_ref()
         .map_or(0, |query| form::bytes_to_read(query.as_bytes()));
-    let of_body = match kind == FORM {
-        true => form::bytes_to_read(&message.body),
-        false => json::bytes_to_read(&message.body),
+    let of_body = bytes_to_read(&message.body, kind);
+    // A few encoded bytes may be many.
+    let of_decoded = match encoded::is_encoded(&message.headers) {
+        true => encoded::MAX_DECODED + MAX_VIEW,
+        false => 0,
     };
-    of_query + of_body
+    of_query + of_body + of_decoded
+}
+
+fn bytes_to_read(body: &[u8], kind: &str) -> usize {
+    match kind == FORM {
+        true => form::bytes_to_read(body),
+        false => json::bytes_to_read(body),
+    }
+}
+
+/// The view with one body: the decoded one, or that which was sent.
+///
+/// A fingerprint can be compared only with one that was made of the same.
+pub fn with_one_body(mut view: Value, is_decoded: bool) -> Value {
+    let members = view.as_object_mut();
+    let decoded = members.and_then(|members| members.remove(DECODED));
+    if let Some(decoded) = decoded.filter(|_| is_decoded) {
+        view["body"] = decoded;
+    }
+    view
 }
 
 /// The view with these headers only. A header that the request lacks is null.
@@ -94,8 +125,37 @@ pub fn places(pointer: &Pointer) -> Vec<Pointer> {
 
 fn body(message: &Message) -> Value {
     let written = message.header("content-type").unwrap_or_default();
+    read(&message.body, written, boundary(written))
+}
+
+/// The body without its encodings, and without its boundary in any spelling. `None`: as it was sent, it is the same.
+fn decoded_body(message: &Message) -> Option<Value> {
+    let written = message.header("content-type").unwrap_or_default();
+    let usual = boundary(written);
+    let boundary = multipart::boundary(written);
+    let boundary = boundary.as_deref().or(usual);
+    let decoded = match encoded::is_encoded(&message.headers) {
+        true => encoded::decoded(&message.headers, &message.body),
+        false => None,
+    };
+    let decoded = decoded.filter(|body| matches!(body, Cow::Owned(_)));
+    if decoded.is_none() && boundary == usual {
+        return None;
+    }
+    // A few encoded bytes can be very many values, so a long body is not looked into.
+    if let Some(body) = &decoded
+        && (body.len() > MAX_LOOKED_INTO || bytes_to_read(body, media_type(written)) > MAX_VIEW)
+        && boundary.is_none()
+    {
+        return Some(json!({ "bytes": digest(body) }));
+    }
+    let body = decoded.as_deref().unwrap_or(&message.body);
+    Some(read(body, written, boundary))
+}
+
+fn read(body: &[u8], written: &str, boundary: Option<&str>) -> Value {
     let kind = media_type(written);
-    let text = str::from_utf8(&message.body).ok();
+    let text = str::from_utf8(body).ok();
     if let Some(text) = text
         && kind == FORM
         && let Some(form) = pairs(text).and_then(form_of)
@@ -110,12 +170,16 @@ fn body(message: &Message) -> Value {
     {
         return json!({ "json": value });
     }
-    match boundary(written) {
-        Some(boundary) => json!({ "parts": digest(&without(&message.body, boundary)) }),
-        None => json!({ "bytes": digest(&message.body) }),
+    match boundary {
+        Some(boundary) => json!({ "parts": digest(&without(body, boundary)) }),
+        None => json!({ "bytes": digest(body) }),
     }
 }
 
+/// The longest decoded body that is read as JSON or as a form, in bytes.
+const MAX_LOOKED_INTO: usize = 1 << 20;
+/// Bytes of memory that the view of a decoded body takes, at most.
+const MAX_VIEW: usize = 16 << 20;
 /// How deep JSON is looked into.
 const MAX_DEPTH: usize = 100;
 /// The most steps of a form's name. A name with more steps is one step.
