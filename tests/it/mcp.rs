@@ -314,7 +314,7 @@ async fn user_session_saga_and_fencing_token_are_read_where_the_configuration_sa
         assert_eq!(record.at(pointer), value, "{pointer}");
     }
     assert_eq!(said.meta("saga"), "s-1");
-    // Without any of these the user and the session are the token's name.
+    // Without any of these, and without tokens, the session has the caller's name, and the user none, as over HTTP.
     let said = gateway.mcp_call(json!({ "n": 2 })).await;
     let id = said.meta("call-id");
     let record = gateway
@@ -323,7 +323,7 @@ async fn user_session_saga_and_fencing_token_are_read_where_the_configuration_sa
         .expect_ok();
     assert_eq!(
         (record.at("/user_id"), record.at("/session_id")),
-        ("open".into(), "open".into())
+        (Value::Null, "open".into())
     );
     gateway.stop().await;
 }

@@ -81,22 +81,25 @@ async fn check_cell(
     effects: &dyn Fn() -> usize,
 ) {
     let (here, there) = (&gateways[0], &gateways[gateways.len() - 1]);
+    // A key of its own in each cell.
+    let of_cell = |key: Option<&str>| key.map(|key| format!("{key}-{n}"));
+    let (first, second) = (of_cell(first), of_cell(second));
     let about = format!("{door}, {first:?} and then {second:?}, cell {n}");
     let before = effects();
-    let asked = |key, more| Asked {
+    let asked = |key: &Option<String>, more| Asked {
         door,
-        args: args(n, key),
+        args: args(n, key.as_deref()),
         more,
     };
-    let one = ask(here, asked(first, json!({}))).await;
+    let one = ask(here, asked(&first, json!({}))).await;
     assert_eq!(effects(), before + 1, "{about}: {}", one.text);
     for gateway in [there, here] {
-        let again = ask(gateway, asked(second, json!({}))).await;
+        let again = ask(gateway, asked(&second, json!({}))).await;
         assert_eq!(effects(), before + 1, "{about}: {}", again.text);
         assert_eq!(call_id(&again), call_id(&one), "{about}: {}", again.text);
     }
     let is_known = one.status == 200 && one.meta("problem") == Value::Null;
-    let again = ask(there, asked(second, json!({}))).await;
+    let again = ask(there, asked(&second, json!({}))).await;
     assert_eq!(is_replayed(&again), is_known, "{about}: {}", again.text);
     let confirms = match door {
         "/v1" => json!({ "confirm_duplicate_of": call_id(&one) }),
@@ -105,7 +108,7 @@ async fn check_cell(
     let wanted = if is_known { before + 2 } else { before + 1 };
     let mut confirmed = Vec::new();
     for gateway in [there, here, there] {
-        let answer = ask(gateway, asked(second, confirms.clone())).await;
+        let answer = ask(gateway, asked(&second, confirms.clone())).await;
         assert_eq!(effects(), wanted, "{about}: {}", answer.text);
         confirmed.push(call_id(&answer));
     }
