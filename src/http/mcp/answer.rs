@@ -142,15 +142,17 @@ fn notes(stored: &Stored) -> Vec<String> {
             || matches!(record.intent.key_source, Source::Derived | Source::Round))
     {
         let seconds = age_ms.div_ceil(1_000);
+        let meant = if stored.is_by_arguments {
+            format!(
+                " Only if the user wants the same once more, as well as that call: send it again with {CONFIRM_MEMBER} = \"{}\" among its arguments, or have your runtime send _meta[{:?}].",
+                record.intent.call_id,
+                mcp::CONFIRM
+            )
+        } else {
+            String::new()
+        };
         notes.push(format!(
-            "Stored result of an identical call {seconds} s ago; nothing was executed again."
-        ));
-    }
-    if stored.is_by_arguments {
-        let call_id = record.intent.call_id;
-        notes.push(format!(
-            "Only if the user wants the same once more, as well as that call: send it again with {CONFIRM_MEMBER} = \"{call_id}\" among its arguments, or have your runtime send _meta[{:?}].",
-            mcp::CONFIRM
+            "Stored result of an identical call {seconds} s ago; nothing was executed again.{meant}"
         ));
     }
     if stored.is_similar {
