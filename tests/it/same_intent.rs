@@ -120,6 +120,8 @@ async fn check_cell(
 async fn a_models_key_makes_no_second_effect_at_a_server(stores: &Stores) {
     let of_act =
         "[tools.act]\nupstream = \"up\"\nretry = { attempts = 1 }\nbreaker = { failures = 1000 }\n";
+    // All gateways on Redis share a store, so no cell has the arguments of another.
+    let mut n = 0;
     for (door, more) in [
         ("/mcp/up", String::new()),
         ("/mcp/up", of_act.to_owned()),
@@ -138,7 +140,6 @@ async fn a_models_key_makes_no_second_effect_at_a_server(stores: &Stores) {
         let gateways = stores.gateways(&config).await;
         let failed =
             json!({ "content": [{ "type": "text", "text": "timed out" }], "isError": true });
-        let mut n = 0;
         for keys in KEYS {
             for does in [
                 Does::Json(result("done")),
@@ -158,6 +159,7 @@ async fn a_models_key_makes_no_second_effect_at_a_server(stores: &Stores) {
 }
 
 async fn a_models_key_makes_no_second_effect_at_a_tool(stores: &Stores) {
+    let mut n = 0;
     for more in [
         "",
         SCHEMA,
@@ -168,7 +170,6 @@ async fn a_models_key_makes_no_second_effect_at_a_tool(stores: &Stores) {
         tool.always(Act::Numbered);
         let more = format!("{more}\nretry = {{ attempts = 1 }}\nbreaker = {{ failures = 1000 }}");
         let gateways = stores.gateways(&one_tool(&tool, &more)).await;
-        let mut n = 0;
         for door in ["/v1", "/mcp"] {
             for keys in KEYS {
                 for act in [Act::Numbered, Act::ExecuteThenDrop] {
@@ -180,18 +181,22 @@ async fn a_models_key_makes_no_second_effect_at_a_tool(stores: &Stores) {
             }
         }
         // The same key with other arguments is no repetition.
+        let twice = format!("twice-{n}");
         let asked = |n| Asked {
             door: "/v1",
-            args: args(n, Some("twice")),
+            args: args(n, Some(&twice)),
             more: json!({}),
         };
-        ask(&gateways[0], asked(100)).await.expect_ok();
-        let reused = ask(&gateways[0], asked(101)).await;
+        ask(&gateways[0], asked(n + 1000)).await.expect_ok();
+        let reused = ask(&gateways[0], asked(n + 2000)).await;
         reused.expect_problem("key-reused");
         // A key of the runtime's still tells two intents apart.
         let before = tool.effects();
         for key in ["r1", "r2"] {
-            let answer = gateways[0].call_with_key(key, json!({ "n": 200 })).await;
+            let key = format!("{key}-{n}");
+            let answer = gateways[0]
+                .call_with_key(&key, json!({ "n": n + 3000 }))
+                .await;
             assert_eq!(answer.expect_ok().at("/replayed"), false);
         }
         assert_eq!(tool.effects(), before + 2);
