@@ -10,6 +10,8 @@ mod secrets; // texts of the configuration that are hidden
 use self::asker::Asker;
 pub use self::plan::{TrialOptions, TrialPlan};
 pub use self::report::Report;
+use crate::core::key::MODEL_MEMBER;
+use crate::core::tool::Tool;
 use crate::core::trial::lines::lines;
 use crate::downstream::{Downstream, Endpoint};
 use crate::gateway::local_time;
@@ -42,12 +44,24 @@ pub async fn verify_tool(plan: &TrialPlan, tell: &mut dyn FnMut(&str)) -> Result
         day: local_time().strftime("%Y-%m-%d").to_string(),
         remembers: at.tool.recheck.give_up_after,
         exchanges: asker.exchanges,
+        notes: notes(&at.tool),
         effects: trial.known_effects(),
         is_undone,
         is_another_undone,
         lines: lines(&at.tool, at.has_probe(), &trial, &findings),
         findings,
     })
+}
+
+/// What an operator should know of a tool beside the findings.
+fn notes(tool: &Tool) -> Vec<String> {
+    let has_own_key = tool.takes_models_keys() && tool.has_property(MODEL_MEMBER);
+    let own_key = || {
+        format!(
+            "the tool's own argument {MODEL_MEMBER} is filled in by a model, which makes up another value when it tries again: the tool's own deduplication does not see that, and the gateway takes calls with equal other arguments for one"
+        )
+    };
+    has_own_key.then(own_key).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::common::template;
 use super::reader::{Section, Spot, meaning};
 use super::upstreams::{self, Upstreams};
 use crate::core::compensation;
-use crate::core::key;
+use crate::core::key::{self, Pointer};
 use crate::core::request::Shape;
 use crate::core::schema::Schema;
 use crate::core::tool::{Budget, Declared, OnSimilar};
@@ -161,6 +161,7 @@ fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     let (fields, ignore) = (section.pointers("fields"), section.pointers("ignore"));
     let prefer: Option<key::Prefer> = section.get("prefer");
     let per: Option<key::Per> = section.get("per");
+    let fold = fold(&mut section, &fields);
     let has_key = !fields.is_empty();
     let why = "without fields there is nothing to prefer";
     section.check(has_key || prefer.is_none(), "prefer", why);
@@ -168,11 +169,34 @@ fn key_policy(mut section: Section<'_, '_>) -> key::Policy {
     section.check(has_key || per.is_none(), "per", why);
     key::Policy {
         required,
+        fold,
         fields,
         prefer: prefer.unwrap_or_default(),
         per: per.unwrap_or_default(),
         ignore,
     }
+}
+
+/// The fields of which not every character counts: `fold = [{ field = "/id", ignore = ["case"] }]`.
+fn fold(section: &mut Section<'_, '_>, fields: &[Pointer]) -> Vec<key::Folded> {
+    let mut folded: Vec<key::Folded> = Vec::new();
+    for mut one in section.list_of_sections("fold") {
+        let field: Option<Pointer> = one.need("field");
+        let ignored = one.each_parsed("ignore", |word| meaning(word, key::Fold::WORDS));
+        let Some(field) = field else { continue };
+        one.check(
+            fields.contains(&field),
+            "field",
+            "this is none of the fields",
+        );
+        let is_new = folded.iter().all(|other| other.field != field);
+        one.check(is_new, "field", "this field is there twice");
+        one.check(!ignored.is_empty(), "ignore", "then every character counts");
+        let fold = key::Fold::ALL.into_iter();
+        let fold = fold.filter(|fold| ignored.contains(fold)).collect();
+        folded.push(key::Folded { field, fold });
+    }
+    folded
 }
 
 fn session_policy(section: &mut Section<'_, '_>) -> SessionPolicy {

@@ -37,7 +37,7 @@ use self::change::Call;
 pub use self::change::{Action, Change, Illegal, Next, Now, Takes};
 pub use self::end::{judge, may_be_retried};
 pub use self::event::{Adoption, Arrival, Ended, Event, Probed, Resembled, Retry, UndoEnd};
-pub use self::meet::{Met, meet};
+pub use self::meet::{Met, Seeking, meet};
 pub use self::undo::undoes_unknown;
 use super::actor::Actor;
 use super::record::{Record, State};

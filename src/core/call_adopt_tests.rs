@@ -151,7 +151,13 @@ fn an_adopted_call_under_an_earlier_name_blocks() {
         is_runtime: false,
     };
     let names = [name(intent.lookup, Part::Today), name(own, Part::Earlier)];
-    let met = meet(&[holder], &names, &intent, &Prints::default(), at(1));
+    let seeking = Seeking {
+        names: &names,
+        intent: &intent,
+        prints: &Prints::default(),
+        confirmed: None,
+    };
+    let met = meet(&tool("t"), &[holder], seeking, at(1));
     assert_eq!(met, Met::Call(0));
 }
 

@@ -4,6 +4,8 @@
 mod adopt;
 #[path = "call_again_tests.rs"]
 mod again;
+#[path = "call_equal_tests.rs"]
+mod equal;
 #[path = "call_grid_tests.rs"]
 mod grid;
 #[path = "call_old_tests.rs"]

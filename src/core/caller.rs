@@ -22,6 +22,9 @@ const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
 /// No token has this tenant, so only administrators read its calls.
 pub const RESERVED_TENANT: &str = "oncegate";
 
+/// The name of the caller of a gateway without tokens.
+pub const OPEN: &str = "open";
+
 /// One scope of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
@@ -89,7 +92,7 @@ impl Caller {
     /// Such a gateway listens on loopback only.
     pub fn open() -> Self {
         Self {
-            name: "open".into(),
+            name: OPEN.into(),
             tenant: "default".into(),
             scopes: vec![Scope::Call, Scope::Read, Scope::Admin],
             pace: Pace::default(),

@@ -2,6 +2,8 @@
 //!
 //! Must not know where a key is stored.
 
+mod fold; // fields that people type
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+pub use self::fold::{Fold, Folded};
 use super::json::canonical;
 use super::secret::Secret;
 use super::words::words;
@@ -21,6 +24,9 @@ pub const MAX_LEN: usize = 255;
 
 /// The member of `args` in which a model may bring a key.
 pub const MODEL_MEMBER: &str = "idempotency_key";
+
+/// The member of `args` in which a model may say that a call with equal arguments is meant as well.
+pub const CONFIRM_MEMBER: &str = "confirm_duplicate_of";
 
 /// An idempotency key: 1–255 characters of ASCII 0x21–0x7E, case-sensitive.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -110,6 +116,8 @@ words! {
 pub const COMPENSATION: &str = "compensate:";
 /// The prefix of the keys of calls that answer a round.
 pub const ROUND: &str = "oncegate-round:";
+/// The prefix of the names of calls by the client's own id of the call.
+const CLIENT_CALL: &str = "oncegate-client-call:";
 
 /// A JSON Pointer (RFC 6901) into `args`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,6 +264,8 @@ pub struct Policy {
     pub required: bool,
     /// The business fields, which make the key. Empty: no business key.
     pub fields: Vec<Pointer>,
+    /// The fields of which not every character counts.
+    pub fold: Vec<Folded>,
     pub prefer: Prefer,
     pub per: Per,
     /// Arguments that the fingerprint ignores, as free text that a model words anew each time.
@@ -266,6 +276,23 @@ impl Policy {
     /// Whether the business fields name a call, whatever key comes with them.
     pub fn is_business(&self) -> bool {
         !self.fields.is_empty() && self.prefer == Prefer::Business
+    }
+
+    /// The fields that are empty in these arguments, each with a sentence: they would make one key for different intents.
+    pub fn empty_fields(&self, args: &Value) -> Vec<(String, String)> {
+        let is_empty = |value: &Value| match value {
+            Value::Null => true,
+            Value::String(text) => text.trim().is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(members) => members.is_empty(),
+            Value::Bool(_) | Value::Number(_) => false,
+        };
+        let fields = self.fields.iter();
+        let empty = fields.filter(|field| args.pointer(field.as_str()).is_some_and(is_empty));
+        let why = "it is empty, and makes the key of this tool's calls";
+        empty
+            .map(|field| (field.as_str().to_owned(), why.to_owned()))
+            .collect()
     }
 
     /// The sources of a key, in the order in which they are asked.
@@ -289,7 +316,7 @@ pub enum Refused {
     Invalid(&'static str),
     #[error("the Idempotency-Key header and the body member idempotency_key differ")]
     Conflict,
-    #[error("keys that begin with {COMPENSATION} or {ROUND} are the gateway's own")]
+    #[error("keys that begin with {COMPENSATION}, {ROUND} or {CLIENT_CALL} are the gateway's own")]
     Reserved,
     #[error("this tool takes no call without an idempotency key of its own")]
     Missing,
@@ -318,14 +345,15 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
     not_ours(key)
 }
 
+/// The prefixes of the gateway's own keys.
+const OWN: [&str; 3] = [COMPENSATION, ROUND, CLIENT_CALL];
+
 /// Refuses the gateway's own keys.
 ///
 /// A caller that claims a compensation's key could keep the compensation from running.
 fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
     match &key {
-        Some(Key(text)) if text.starts_with(COMPENSATION) || text.starts_with(ROUND) => {
-            Err(Refused::Reserved)
-        }
+        Some(Key(text)) if OWN.iter().any(|own| text.starts_with(own)) => Err(Refused::Reserved),
         _ => Ok(key),
     }
 }
@@ -335,14 +363,19 @@ pub(super) fn of_round(asked_by: Uuid) -> Key {
     Key(format!("{ROUND}{asked_by}"))
 }
 
+/// The name of a call by the client's own id of it. Each user has ids of their own.
+pub(super) fn of_client_call(user_id: &str, id: &str) -> Key {
+    let name = short_digest(["client call", user_id, id]);
+    Key(format!("{CLIENT_CALL}{}", hex::encode(name)))
+}
+
 /// The key that the model has put into `args`.
-pub fn from_model(args: &Value) -> Result<Option<Key>, Refused> {
-    let invalid = Refused::Invalid("member args.idempotency_key");
-    match args.get(MODEL_MEMBER) {
-        None => Ok(None),
-        Some(Value::String(text)) => not_ours(Some(Key::parse(text).map_err(|_| invalid)?)),
-        Some(_) => Err(invalid),
-    }
+///
+/// It proves sameness, never difference: models make up a new one when they try again. A member that is no valid key is
+/// none.
+pub fn from_model(args: &Value) -> Option<Key> {
+    let text = args.get(MODEL_MEMBER)?.as_str()?;
+    not_ours(Key::parse(text).ok()).ok().flatten()
 }
 
 /// The key that follows from all arguments.

@@ -24,6 +24,8 @@ pub const SESSION: &str = "dev.oncegate/session";
 pub const SAGA: &str = "dev.oncegate/saga";
 pub const FENCING_TOKEN: &str = "dev.oncegate/fencing-token";
 pub const CONFIRM: &str = "dev.oncegate/confirm-duplicate-of";
+/// The client's own id of a call: a further name of it, and never a key.
+pub const CLIENT_CALL: &str = "dev.oncegate/client-call-id";
 pub const CALL_ID: &str = "dev.oncegate/call-id";
 pub const REPLAYED: &str = "dev.oncegate/replayed";
 /// In a replay: how long ago the call was first asked for, in milliseconds.
@@ -107,14 +109,18 @@ const MAX_CLIENT_ID: usize = 256;
 pub const MAX_CLIENT_IDS: usize = 8;
 
 /// A client's names of a request, as one JSON object; empty if none fits.
-pub fn client_ids(names: &[String], meta: &Map<String, Value>) -> String {
-    let id = |name: &String| {
+pub fn client_ids<'a>(
+    names: impl IntoIterator<Item = &'a str>,
+    meta: &Map<String, Value>,
+) -> String {
+    let id = |name: &str| {
         let value = meta.get(name)?;
         let is_id = value.is_string() || value.is_i64() || value.is_u64();
         let is_short = is_id && value.to_string().len() <= MAX_CLIENT_ID;
-        is_short.then(|| (name.clone(), value.clone()))
+        is_short.then(|| (name.to_owned(), value.clone()))
     };
-    let ids: Map<String, Value> = names.iter().take(MAX_CLIENT_IDS).filter_map(id).collect();
+    let names = names.into_iter().take(MAX_CLIENT_IDS + 1);
+    let ids: Map<String, Value> = names.filter_map(id).collect();
     match ids.is_empty() {
         true => String::new(),
         false => Value::Object(ids).to_string(),
@@ -198,16 +204,16 @@ mod tests {
 
     #[test]
     fn only_listed_and_short_names_of_a_request_are_kept() {
-        let names = ["a", "b", "c", "d"].map(String::from);
+        let names = ["a", "b", "c", "d"];
         let long = "a".repeat(MAX_CLIENT_ID);
         let meta = object(json!({ "a": "toolu_1", "b": long, "c": { "x": 1 }, "d": 7, "e": "x" }));
-        assert_eq!(client_ids(&names, &meta), r#"{"a":"toolu_1","d":7}"#);
+        assert_eq!(client_ids(names, &meta), r#"{"a":"toolu_1","d":7}"#);
         for number in [json!(-7), json!(u64::MAX)] {
-            let ids = client_ids(&names, &object(json!({ "a": number })));
+            let ids = client_ids(names, &object(json!({ "a": number })));
             assert_eq!(ids, format!("{{\"a\":{number}}}"));
         }
-        assert_eq!(client_ids(&names[1..3], &meta), "");
-        assert_eq!(client_ids(&[], &meta), "");
+        assert_eq!(client_ids(["b", "c"], &meta), "");
+        assert_eq!(client_ids([], &meta), "");
     }
 
     #[test]

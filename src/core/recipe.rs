@@ -19,7 +19,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::json::canonical;
-use super::key::{Fingerprint, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
+use super::key::{Fingerprint, Folded, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
 use super::proxy::{Policy, credentials, view};
 use super::secret::Secret;
 use super::tool::Tool;
@@ -57,6 +57,8 @@ pub struct Recipe {
     /// Headers that count beside path, query and body of a proxy; `None`: it is no proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     headers: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    fold: Vec<Folded>,
 }
 
 impl Recipe {
@@ -72,6 +74,7 @@ impl Recipe {
             redacted: tool.redact.args.clone(),
             keeps_member: tool.keeps_key_member || tool.has_property(MODEL_MEMBER),
             headers: tool.proxy.as_ref().map(Policy::counted),
+            fold: tool.key.fold.clone(),
         }
     }
 
@@ -128,7 +131,15 @@ impl Recipe {
         for pointer in &self.ignore {
             pointer.remove_from(compared.to_mut());
         }
+        self.fold_in(&mut compared);
         compared
+    }
+
+    /// Folds the fields of which not every character counts.
+    fn fold_in(&self, args: &mut Cow<'_, Value>) {
+        for folded in &self.fold {
+            folded.fold_in(args.to_mut());
+        }
     }
 
     /// The fingerprint of arguments that count.

@@ -74,7 +74,7 @@ impl Schema {
 
     /// Whether the schema names this member of the arguments.
     pub(super) fn has_property(&self, name: &str) -> bool {
-        names(&self.text, &self.text, name, 0)
+        has_property(&self.text, name)
     }
 
     /// The schema of the value at a pointer, through properties and local references.
@@ -134,6 +134,11 @@ pub(super) fn in_place(schema: &Map<String, Value>) -> impl Iterator<Item = &Val
     let alone = alone.filter_map(|word| schema.get(word));
     let named = named.into_iter().flat_map(Map::values);
     lists.flatten().chain(named).chain(alone)
+}
+
+/// Whether a schema names this member of its value.
+pub fn has_property(schema: &Value, name: &str) -> bool {
+    names(schema, schema, name, 0)
 }
 
 /// Whether a schema or a part of it names this property of its value.

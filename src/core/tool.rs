@@ -244,6 +244,8 @@ pub struct Tool {
     pub schema: Option<Schema>,
     /// Whether an argument named like a key is the tool's own. Then the model is asked for no key.
     pub keeps_key_member: bool,
+    /// Whether an argument named like a confirmation is the tool's own.
+    pub keeps_confirm_member: bool,
     /// Whether the tool may answer a call with questions to the client, as MCP servers may.
     pub may_ask: bool,
 }
@@ -285,6 +287,7 @@ impl Tool {
             compensation: compensation::Policy::default(),
             schema: None,
             keeps_key_member: false,
+            keeps_confirm_member: false,
             may_ask: false,
         }
     }
@@ -326,6 +329,22 @@ impl Tool {
     /// Whether the tool's calls take their session's lock.
     pub fn is_exclusive(&self) -> bool {
         self.effect == Effect::Write && self.session.mode == Mode::Exclusive
+    }
+
+    /// Whether a model's keys name its calls: such a key proves sameness, never difference.
+    pub fn takes_models_keys(&self) -> bool {
+        self.effect == Effect::Write && self.proxy.is_none() && self.key.fields.is_empty()
+    }
+
+    /// Whether a model may say in the arguments that a call with equal arguments is meant as well.
+    ///
+    /// Where similar calls are refused, only its runtime may say so.
+    pub fn takes_confirmation(&self) -> bool {
+        let only_flags = |similar: &Similar| similar.action == OnSimilar::Flag;
+        self.takes_models_keys()
+            && self.similar.as_ref().is_none_or(only_flags)
+            && !self.keeps_confirm_member
+            && !self.has_property(key::CONFIRM_MEMBER)
     }
 
     /// Whether the tool's own schema names this member of `args`.

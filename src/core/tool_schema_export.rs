@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::key::{MAX_LEN, MODEL_MEMBER};
+use super::key::{CONFIRM_MEMBER, MAX_LEN, MODEL_MEMBER};
 use super::schema::{Schema, has_type, in_place};
 use super::tool::{Effect, Tool};
 
@@ -55,7 +55,14 @@ pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
     root.insert("type".into(), "object".into());
     let is_named = tool.schema.is_some() || tool.key.required;
     let asks = keys == Keys::Model && tool.effect == Effect::Write && is_named;
-    if asks && !tool.has_property(MODEL_MEMBER) && takes_a_member(&root) {
+    let takes_a_member = takes_a_member(&root);
+    if asks && takes_a_member && tool.takes_confirmation() {
+        add_confirmation(&mut root);
+    }
+    if asks && tool.takes_models_keys() {
+        describe_own_key(&mut root);
+    }
+    if asks && !tool.has_property(MODEL_MEMBER) && takes_a_member {
         let properties = root.entry("properties").or_insert_with(|| json!({}));
         if let Value::Object(properties) = properties {
             properties.insert(MODEL_MEMBER.into(), key_property(tool));
@@ -72,11 +79,62 @@ pub fn input_schema(tool: &Tool, keys: Keys) -> Value {
     root.into()
 }
 
+/// What a model has to know about a server's own argument for a key.
+const OWN_KEY: &str = "Names this one intent, so that it takes effect at most once. A repetition with equal other arguments is recognised whatever value stands here, so send the same one, or leave it out if it is not required. A new value does not make a second call: for that confirm_duplicate_of has to name the first.";
+
+/// What a model has to know about the argument that says that two equal calls are meant.
+const CONFIRM: &str = "Leave it out, unless the user wants exactly the same once more: then the call_id of the earlier call with equal arguments, as its result says. Never use it to repeat a call that may have failed.";
+
+/// Adds the argument by which a model says that it means an equal call as well.
+fn add_confirmation(root: &mut Map<String, Value>) {
+    let properties = root.entry("properties").or_insert_with(|| json!({}));
+    if let Value::Object(properties) = properties {
+        // In strict mode a model sends null instead of leaving it out.
+        let property = json!({ "type": ["string", "null"], "description": CONFIRM });
+        properties.insert(CONFIRM_MEMBER.into(), property);
+    }
+}
+
+/// Says what a tool's own argument for a key is for: its own description asks models for a new one with each request.
+///
+/// Returns whether the schema has such an argument.
+fn describe_own_key(root: &mut Map<String, Value>) -> bool {
+    let properties = root.get_mut("properties").and_then(Value::as_object_mut);
+    let own = properties.and_then(|properties| properties.get_mut(MODEL_MEMBER)?.as_object_mut());
+    own.is_some_and(|own| {
+        own.insert("description".into(), OWN_KEY.into());
+        true
+    })
+}
+
+/// A tool of a server's list, as clients get it: with what the gateway says about the argument for a key.
+///
+/// `None`: its schema has no such argument, so that it stays as it is.
+pub fn described(listed: &str, takes_confirmation: bool) -> Option<String> {
+    // Almost no tool has one, and a list may be long.
+    if !listed.contains(MODEL_MEMBER) {
+        return None;
+    }
+    let mut tool: Value = serde_json::from_str(listed).ok()?;
+    let root = tool.get_mut("inputSchema")?.as_object_mut()?;
+    if !describe_own_key(root) {
+        return None;
+    }
+    let has_confirmation = root["properties"].get(CONFIRM_MEMBER).is_some();
+    if takes_confirmation && !has_confirmation && takes_a_member(root) {
+        add_confirmation(root);
+    }
+    Some(tool.to_string())
+}
+
 /// The property for the key, which tells a model when to send the same key and when another one.
 fn key_property(tool: &Tool) -> Value {
     let fields: Vec<&str> = tool.key.fields.iter().map(|field| field.as_str()).collect();
     let business = match fields.join(", ") {
-        fields if fields.is_empty() => String::new(),
+        fields if fields.is_empty() => {
+            " A new value with equal other arguments is taken for a repetition soon after it, unless confirm_duplicate_of names the earlier call."
+                .to_owned()
+        }
         fields => format!(
             " Repetitions of a call are also recognised by {fields}: a new intent needs another value there."
         ),

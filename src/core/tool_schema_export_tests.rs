@@ -151,14 +151,17 @@ fn in_strict_mode_every_object_is_closed_and_every_property_required() {
     }));
     let shown = strict(&tool, Keys::Model).expect("it can be said");
     let names = json!(["c", "d"]);
-    assert_eq!(shown["required"], json!(["a", "b", MODEL_MEMBER]));
+    assert_eq!(
+        shown["required"],
+        json!(["a", "b", CONFIRM_MEMBER, MODEL_MEMBER])
+    );
     for place in ["", "/properties/b", "/properties/a/items"] {
         let object = shown.pointer(place).expect("an object");
         assert_eq!(object["additionalProperties"], false, "{place}");
         assert!(place.is_empty() || object["required"] == names, "{place}");
     }
-    let sent =
-        json!({ "a": [{ "c": null, "d": 1 }], "b": { "c": null, "d": 2 }, MODEL_MEMBER: "k" });
+    let sent = json!({ "a": [{ "c": null, "d": 1 }], "b": { "c": null, "d": 2 },
+        MODEL_MEMBER: "k", CONFIRM_MEMBER: null });
     assert_eq!(Schema::new(shown).expect("a schema").mistakes(&sent), []);
     assert_eq!(tool.schema.expect("its own").mistakes(&sent), []);
 }
@@ -202,6 +205,45 @@ fn only_schemas_of_writes_ask_a_model_for_a_key() {
     assert!(asks(&write, Keys::Model));
     assert!(!asks(&write, Keys::Runtime));
     assert!(!asks(&reading, Keys::Model) && !asks(&reading, Keys::Runtime));
+}
+
+#[test]
+fn a_model_is_told_that_a_new_key_makes_no_second_call_of_a_tool_with_a_key_of_its_own() {
+    let schema = json!({ "type": "object", "required": ["idempotency_key"], "properties": {
+        "idempotency_key": { "type": "string", "description": "Must be unique for every request." }, "n": {} } });
+    let own = with_schema(schema.clone());
+    let shown = input_schema(&own, Keys::Model);
+    let listed = json!({ "name": "pay", "inputSchema": schema, "annotations": { "title": "Pay" } });
+    let told = described(&listed.to_string(), true).expect("it has such an argument");
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(told["inputSchema"], shown, "the same at every door");
+    assert_eq!(told["annotations"], listed["annotations"]);
+    let text = shown["properties"][MODEL_MEMBER]["description"].to_string();
+    assert!(
+        !text.contains("unique") && text.contains(CONFIRM_MEMBER),
+        "{text}"
+    );
+    assert!(shown["properties"].get(CONFIRM_MEMBER).is_some());
+    // Where the runtime brings the keys, and in lists of tools without such an argument, nothing is said.
+    assert_eq!(
+        input_schema(&own, Keys::Runtime)["properties"],
+        schema["properties"]
+    );
+    for other in [
+        json!({}),
+        json!({ "properties": { "n": { "title": MODEL_MEMBER } } }),
+    ] {
+        let listed = json!({ "name": "pay", "inputSchema": other });
+        assert_eq!(described(&listed.to_string(), true), None);
+    }
+    // A tool that has the other argument itself keeps it, and so does one whose similar calls are refused.
+    let schema =
+        json!({ "properties": { MODEL_MEMBER: {}, CONFIRM_MEMBER: { "type": "integer" } } });
+    let shown = input_schema(&with_schema(schema), Keys::Model);
+    assert_eq!(
+        shown["properties"][CONFIRM_MEMBER],
+        json!({ "type": "integer" })
+    );
 }
 
 #[test]

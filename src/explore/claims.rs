@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use super::gateway::Answers;
 use super::model::{Broken, Model, label, title};
+use super::scene::Break;
 use super::store::{Claimed, Replaced};
-use super::world::{Job, Name, Seen, Task, World, Write, instance, lookup, undone_by};
-use crate::core::call::{self, Action, Event, Met};
+use super::world::{Job, Name, Seen, Task, World, Write, instance, undone_by};
+use crate::core::call::{self, Action, Event, Met, Seeking};
+use crate::core::key::{Lookup, Source};
 use crate::core::recipe::identity::{Name as Alias, Part};
-use crate::core::recipe::prints::Prints;
-use crate::core::record::{Holder, Record, State};
+use crate::core::record::{Holder, Intent, Record, State};
 
 impl Model {
     /// One round of claiming, for a request that wants its call.
@@ -30,25 +31,26 @@ impl Model {
         let Event::Arrived(arrival) = &event else {
             return Ok(None);
         };
-        let alias = Alias {
-            lookup: lookup(name),
-            part: Part::Today,
-            is_runtime: arrival.intent.key_source == crate::core::key::Source::Runtime,
+        let named = |(part, lookup): (Part, &Lookup)| Alias {
+            lookup: *lookup,
+            part,
+            is_runtime: arrival.intent.key_source == Source::Runtime,
         };
-        let holders: Vec<Holder> = seen
-            .iter()
-            .map(|record| Holder {
-                record: (**record).clone(),
-                names: vec![alias.lookup],
-            })
-            .collect();
-        let met = call::meet(
-            &holders,
-            &[alias],
-            &arrival.intent,
-            &Prints::default(),
-            super::world::at(now),
-        );
+        let parts = [Part::Today, Part::Arguments].into_iter();
+        let names: Vec<Alias> = parts.zip(arrival.intent.all_names()).map(named).collect();
+        let found = self.found(world, &arrival.intent, seen);
+        let holder = |record: &Arc<Record>| Holder {
+            record: (**record).clone(),
+            names: self.names_held(world, record, &names),
+        };
+        let holders: Vec<Holder> = found.iter().map(holder).collect();
+        let seeking = Seeking {
+            names: &names,
+            intent: &arrival.intent,
+            prints: &arrival.prints,
+            confirmed: None,
+        };
+        let met = call::meet(&self.scene.tool, &holders, seeking, super::world::at(now));
         let (met, gives_up) = match met {
             Met::Expired(_) => {
                 self.say(|| {
@@ -60,8 +62,11 @@ impl Model {
                 });
                 return Ok(None);
             }
-            Met::Call(_) => (seen.clone(), Vec::new()),
-            Met::Free { .. } => (None, seen.iter().cloned().collect()),
+            Met::Call(place) => (found.get(place).cloned(), Vec::new()),
+            Met::Free { instead_of, .. } => {
+                let past = instead_of.iter().filter_map(|place| found.get(*place));
+                (None, past.cloned().collect())
+            }
         };
         let old = met.as_ref().or(gives_up.first());
         let Ok(next) = self.decide(old.map(Arc::as_ref), name, &event, now) else {
@@ -165,6 +170,39 @@ impl Model {
                 None
             }
         })
+    }
+
+    /// The calls that a request finds under its names: the one that was in its way, and those beside it.
+    ///
+    /// A request that has not asked the store yet has found none.
+    fn found(&self, world: &World, intent: &Intent, seen: Option<Arc<Record>>) -> Vec<Arc<Record>> {
+        let Some(seen) = seen else { return Vec::new() };
+        if !self.scene.are_alike || self.is_broken(Break::TakesArgumentsFromLivingCall) {
+            return vec![seen];
+        }
+        let held = intent
+            .all_names()
+            .filter_map(|name| world.store.holder(name.0[0]));
+        let mut found: Vec<Arc<Record>> = Vec::new();
+        for holder in held {
+            let is_new = |other: &Arc<Record>| other.intent.call_id != holder.intent.call_id;
+            if found.iter().all(is_new) {
+                found.push(holder.clone());
+            }
+        }
+        found
+    }
+
+    /// Those of an arrival's names that a found call holds.
+    fn names_held(&self, world: &World, record: &Record, names: &[Alias]) -> Vec<Lookup> {
+        let holds = |name: &&Alias| {
+            let holder = world.store.holder(name.lookup.0[0]);
+            holder.is_some_and(|holder| holder.intent.call_id == record.intent.call_id)
+        };
+        let names = names
+            .iter()
+            .filter(|name| !self.scene.are_alike || holds(name));
+        names.map(|name| name.lookup).collect()
     }
 
     /// The id of a call that would be claimed now. The id of a compensation was decided before.

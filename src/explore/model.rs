@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::names::ARGUMENTS;
 use super::scene::{Break, GIVE_UP, Group, LEASE, Scene};
 use super::world::{Name, World, at, lookup, name_of, tick_of, undone_by};
 use crate::core::call::{self, Arrival, Change, Event, Illegal, Next, Probed};
-use crate::core::key::Source;
+use crate::core::key::{Lookup, Source};
+use crate::core::recipe::prints::Prints;
 use crate::core::record::{
     AttemptId, CallId, Failure, FailureKind, InstanceId, Intent, Record, State,
 };
@@ -36,6 +38,7 @@ pub(super) fn title(gateway: u8) -> &'static str {
 pub(super) fn label(name: Name) -> String {
     match undone_by(name) {
         Some(undone) => format!("the undoing of call {}", super::world::number(undone)),
+        None if name == ARGUMENTS => "the intent of all keys".into(),
         None => format!("key {}", name + 1),
     }
 }
@@ -171,11 +174,22 @@ impl Model {
     ) -> Event {
         Event::Arrived(Arrival {
             intent: Arc::new(self.intent(world, name, call_id)),
-            prints: Arc::default(),
+            prints: Arc::new(self.prints(name)),
             brought: Brought::default(),
             attempt,
             owner,
         })
+    }
+
+    /// The names of a call beside its key.
+    fn further_names(&self, name: Name) -> Vec<Lookup> {
+        let is_alike = self.scene.are_alike && undone_by(name).is_none();
+        is_alike.then(|| lookup(ARGUMENTS)).into_iter().collect()
+    }
+
+    /// What a request is compared by: the names that are made of its arguments.
+    pub(super) fn prints(&self, name: Name) -> Prints {
+        Prints::default().with_names_of_arguments(self.further_names(name))
     }
 
     fn intent(&self, world: &World, name: Name, call_id: CallId) -> Intent {
@@ -196,7 +210,7 @@ impl Model {
             tenant: String::new(),
             tool: if undoes { "cancel" } else { "act" }.into(),
             lookup: lookup(name),
-            names: Vec::new(),
+            names: self.further_names(name),
             recipe: crate::core::recipe::RecipeId::default(),
             key: String::new(),
             key_source: if undoes {

@@ -13,6 +13,8 @@ pub(super) type Name = u8;
 /// The instance of a process that has ended.
 pub(super) const ENDED: InstanceId = InstanceId(Uuid::from_u128(0xdead));
 
+/// The name that is made of the arguments which all keys of a model have in common.
+pub(super) const ARGUMENTS: Name = 0x40;
 /// The bit of the names of compensations.
 pub(super) const UNDOES: Name = 0x80;
 /// Most calls of one key. Calls are forgotten before a key has more.
@@ -28,6 +30,11 @@ pub(super) fn lookup(name: Name) -> Lookup {
 
 pub(super) fn name_of(record: &Record) -> Name {
     record.intent.lookup.0[0]
+}
+
+/// All names of a call, its key first.
+pub(super) fn names_of(record: &Record) -> impl Iterator<Item = Name> {
+    record.intent.all_names().map(|lookup| lookup.0[0])
 }
 
 /// The name of a call's compensation.

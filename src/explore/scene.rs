@@ -119,6 +119,8 @@ pub(super) enum Break {
     JoinsClosedSaga,
     /// A session's lock is free as soon as its call is unknown.
     FreesLockAtOnce,
+    /// Another key of a model makes another call, although all other arguments are equal.
+    TakesArgumentsFromLivingCall,
 }
 
 /// What groups the calls of all keys.
@@ -141,6 +143,8 @@ pub(super) struct Scene {
     pub(super) sagas: saga::Policy,
     pub(super) keys: u8,
     pub(super) source: Source,
+    /// Whether all keys are a model's for one intent: the calls have a second name, made of their equal arguments.
+    pub(super) are_alike: bool,
     pub(super) group: Group,
     pub(super) left: Left,
     /// How many ticks after its lease a request may still reach the tool.
@@ -174,6 +178,7 @@ impl Scene {
             },
             keys: 1,
             source: Source::Runtime,
+            are_alike: false,
             group: Group::None,
             left,
             late: 0,
@@ -215,6 +220,17 @@ impl Scene {
         Self {
             late: 1,
             ..Self::new("deduplicating", tool, left)
+        }
+    }
+
+    /// One intent under two keys that a model made up. Its unknown calls are held for a person.
+    pub(super) fn alike(left: Left) -> Self {
+        Self {
+            name: "alike",
+            source: Source::Model,
+            are_alike: true,
+            keys: 2,
+            ..Self::held(left)
         }
     }
 

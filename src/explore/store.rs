@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::names::{ARGUMENTS, names_of};
 use super::scene::Break;
-use super::world::{Name, World, name_of};
+use super::world::{Name, World};
 use crate::core::call::Change;
 use crate::core::record::{Record, State};
 use crate::core::saga::Saga;
@@ -37,13 +38,20 @@ impl World {
         instead_of: &[Arc<Record>],
         broken: Break,
     ) -> Claimed {
-        let name = name_of(&change.record);
-        if let Some(holder) = self.store.holder(name) {
+        for name in names_of(&change.record) {
+            let Some(holder) = self.store.holder(name) else {
+                continue;
+            };
             let ours = [Arc::new(change.record.clone())];
             if is_seen(holder, &ours) {
                 return Claimed::Yours(holder.clone());
             }
-            if !is_seen(holder, instead_of) && broken != Break::ClaimTakesHeldKey {
+            let is_taken = match broken {
+                Break::ClaimTakesHeldKey => true,
+                Break::TakesArgumentsFromLivingCall => name == ARGUMENTS,
+                _ => is_seen(holder, instead_of),
+            };
+            if !is_taken {
                 return Claimed::Existing(holder.clone());
             }
         }
@@ -53,7 +61,9 @@ impl World {
         let Some(record) = self.enter(change) else {
             return Claimed::Refused;
         };
-        self.store.give_name(name, record.intent.call_id);
+        for name in names_of(&record) {
+            self.store.give_name(name, record.intent.call_id);
+        }
         self.store.put(record.clone());
         Claimed::Yours(record)
     }
@@ -67,10 +77,8 @@ impl World {
     ) -> Replaced {
         let id = change.record.intent.call_id;
         let runs = change.record.state == State::Running;
-        if runs
-            && let Some(holder) = self.store.holder(name_of(&change.record))
-            && holder.intent.call_id != id
-        {
+        let mut holders = names_of(&change.record).filter_map(|name| self.store.holder(name));
+        if runs && let Some(holder) = holders.find(|holder| holder.intent.call_id != id) {
             return Replaced::Lost(Some(holder.clone()));
         }
         let Some(stored) = self.store.load(id).cloned() else {

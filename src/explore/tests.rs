@@ -100,6 +100,27 @@ fn a_tool_whose_unknown_calls_are_held_executes_once() {
 }
 
 #[test]
+fn one_intent_under_two_keys_of_a_model_is_executed_once() {
+    let full = Left {
+        arrivals: [2, 1],
+        crashes: 1,
+        unanswered: 1,
+        refusals: 1,
+        ..TWO
+    };
+    holds(Scene::alike(bounds(Left { refusals: 1, ..TWO }, full)));
+}
+
+#[test]
+fn another_key_of_a_model_that_makes_another_call_is_found() {
+    finds(
+        Break::TakesArgumentsFromLivingCall,
+        Scene::alike(TWO),
+        "may still be executed",
+    );
+}
+
+#[test]
 fn a_tool_that_is_asked_executes_once() {
     let full = Left {
         crashes: 1,

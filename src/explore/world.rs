@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::names::{CALLS_OF_KEY, UNDOES};
+use super::names::{ARGUMENTS, CALLS_OF_KEY, UNDOES};
 use super::scene::{Left, Scene};
 use crate::core::call::Change;
 use crate::core::record::{AttemptId, CallId, Record};
@@ -334,6 +334,8 @@ pub(super) struct World {
     pub(super) requests: Vec<Request>,
     pub(super) truth: Vec<(Name, Truth)>,
     pub(super) left: Left,
+    /// See [`Scene::are_alike`].
+    are_alike: bool,
 }
 
 impl World {
@@ -348,15 +350,24 @@ impl World {
             requests: Vec::new(),
             truth: Vec::new(),
             left: scene.left,
+            are_alike: scene.are_alike,
         }
     }
 
+    /// The name of the intent that a request of this name has.
+    pub(super) fn intent_of(&self, name: Name) -> Name {
+        let is_alike = self.are_alike && undone_by(name).is_none();
+        if is_alike { ARGUMENTS } else { name }
+    }
+
     pub(super) fn truth(&self, name: Name) -> Truth {
+        let name = self.intent_of(name);
         let found = self.truth.iter().find(|(held, _)| *held == name);
         found.map(|(_, truth)| *truth).unwrap_or_default()
     }
 
     pub(super) fn truth_mut(&mut self, name: Name) -> &mut Truth {
+        let name = self.intent_of(name);
         let at = match self.truth.binary_search_by_key(&name, |(held, _)| *held) {
             Ok(at) => at,
             Err(at) => {
@@ -371,7 +382,7 @@ impl World {
     pub(super) fn may_come(&self, name: Name) -> bool {
         let mut requests = self.requests.iter();
         requests.any(|request| {
-            request.name == name
+            self.intent_of(request.name) == self.intent_of(name)
                 && !request.is_forgiven
                 && request.executed.is_none()
                 && self.now < request.until

@@ -21,10 +21,13 @@ use super::tools::{ToolAt, Tools};
 use crate::budget::attach;
 use crate::core::caller::Caller;
 use crate::core::json;
+use crate::core::key::CONFIRM_MEMBER;
 use crate::core::mcp::evidence::{Reply, reply};
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::record::{Failure, FailureKind};
+use crate::core::schema::has_property;
 use crate::core::tool::{Effect, Tool};
+use crate::core::tool_schema_export;
 use crate::downstream::{About, Downstream, Endpoint, McpTool, Party, Question};
 
 /// How long a request that is no call may take.
@@ -98,6 +101,8 @@ type List = BTreeMap<String, Listed>;
 #[derive(Default)]
 struct Listed {
     is_read: bool,
+    /// Whether it has an argument that is named like a confirmation.
+    keeps_confirm_member: bool,
     /// The arguments that are repeated in headers.
     mirrored: Vec<Mirrored>,
 }
@@ -290,6 +295,7 @@ impl Upstreams {
                 derived_window: Some(known.at.dedup_window),
                 lease_margin: self.base.limits.pace.lease_margin,
                 keeps_key_member: true,
+                keeps_confirm_member: listed.keeps_confirm_member,
                 ..Tool::new(here)
             },
             known.at.endpoint_of(tool, listed.mirrored.clone(), true),
@@ -340,8 +346,12 @@ impl Upstreams {
                     );
                     continue;
                 }
-                let is_read = tool.annotations.is_read;
-                tools.insert(tool.name, Listed { is_read, mirrored });
+                let listed = Listed {
+                    is_read: tool.annotations.is_read,
+                    keeps_confirm_member: has_property(&schema, CONFIRM_MEMBER),
+                    mirrored,
+                };
+                tools.insert(tool.name, listed);
             }
             cursor = page.next;
             if cursor.is_none() {
@@ -415,6 +425,16 @@ impl Upstreams {
             about = self.downstream.about(&at.endpoint, party, by) => about,
             () = self.base.draining.cancelled() => Err("the gateway is shutting down".into()),
         }
+    }
+
+    /// What the gateway says of a tool in a server's list instead of the server; `None`: it stays as it is.
+    pub fn described(&self, upstream: &str, tool: &RawValue) -> Option<String> {
+        let Named { name } = serde_json::from_str(tool.get()).ok()?;
+        let at = self.base.tool_at(&self.name_of(upstream, &name));
+        let takes_models_keys = at.as_ref().is_none_or(|at| at.tool.takes_models_keys());
+        let takes_confirmation = at.is_none_or(|at| at.tool.takes_confirmation());
+        let described = || tool_schema_export::described(tool.get(), takes_confirmation);
+        takes_models_keys.then(described).flatten()
     }
 
     /// Which tools of a server's list a caller may see.

@@ -56,9 +56,13 @@ pub(super) struct CallBody<'a> {
     /// The newest fencing token of the session that the caller knows.
     #[schema(maximum = 9_007_199_254_740_991_i64)]
     fencing_token: Option<u64>,
-    /// The earlier call that this one looks like, to confirm that both are meant.
+    /// The earlier call that this one looks like, or that has equal arguments, to confirm that both are meant.
     #[schema(value_type = Option<Uuid>)]
     confirm_duplicate_of: Option<Uuid>,
+    /// The caller's own id of this call, which stays the same when the call is sent again, as thread and tool call. It
+    /// makes no call new, and finds its call as long as the call is kept.
+    #[schema(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    client_call_id: Option<String>,
 }
 
 /// `POST /v1/tools/{tool}/calls`
@@ -125,9 +129,15 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
             .map(|id| identity("trace_id", id))
             .transpose()?,
     };
+    let client_call = identity("client_call_id", body.client_call_id.unwrap_or_default())?;
     Ok(Request {
         tool,
         args: body.args.get().to_owned(),
+        client_ids: match client_call.as_str() {
+            "" => String::new(),
+            id => serde_json::json!({ "client_call_id": id }).to_string(),
+        },
+        client_call,
         user_id: identity("user_id", body.user_id.unwrap_or_default())?,
         session_id: session_id(body.session_id.unwrap_or_default())?,
         saga_id: saga(body.saga_id.unwrap_or_default())?,
@@ -222,6 +232,10 @@ pub(super) struct ResultView<'a> {
     /// The result is that of a similar call under another key. The key of this request also stands for that call now.
     #[serde(skip_serializing_if = "Not::not")]
     replayed_as_similar: bool,
+    /// The call has equal arguments and another key of a model, or none. `confirm_duplicate_of` with its `call_id` makes
+    /// another call.
+    #[serde(skip_serializing_if = "Not::not")]
+    replayed_by_arguments: bool,
     /// A similar call that was made shortly before.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -256,6 +270,7 @@ fn result(stored: &Stored) -> Response {
         replayed,
         age_ms: stored.replayed_age_ms,
         replayed_as_similar: stored.is_similar,
+        replayed_by_arguments: stored.is_by_arguments,
         similar_to: record.similar_to.map(|call_id| call_id.0),
         saga_id: named(&record.intent.saga_id),
         compensated: matches!(record.state, CallState::Compensated(_)),

@@ -137,7 +137,7 @@ async fn sources_have_an_order_and_the_ledger_says_which_it_was() {
     gateway
         .call(json!({ "idempotency_key": 7 }))
         .await
-        .expect_problem("key-invalid");
+        .expect_problem("key-missing");
     gateway.stop().await;
 }
 

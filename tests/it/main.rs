@@ -142,6 +142,7 @@ mod saga_sizes; // thousands of calls, and many sagas that cannot be read
 mod saga_store; // each operation of the store fails once in the life of a saga
 mod saga_stuck; // sagas that are stuck: who is told, and how they go on
 mod sagas; // what an abandoned plan has done is undone
+mod same_intent; // one intent under several keys of a model: one effect
 mod secret; // what was redacted cannot be guessed, and its secret is not lost
 mod secret_guessed;
 mod secret_learned; // a further secret is learned while requests wait

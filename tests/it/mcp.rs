@@ -110,15 +110,18 @@ async fn derived_and_business_keys_of_http_and_mcp_are_equal_if_the_user_is_the_
         let tool = Tool::start().await;
         let gateway = Gateway::with_tool(&tool, rules).await;
         let by_mcp = gateway.mcp_call(json!({ "n": 1 })).await.expect_ok();
-        // The user of a call by MCP is the token's name.
+        // Without tokens an earlier release took this for the user of a call by MCP.
         let body = json!({ "args": { "n": 1 }, "user_id": "open" });
         let by_http = gateway.post("act", &body, &[]).await.expect_ok();
         assert_eq!(by_http.at("/replayed"), true, "{source}");
         assert_eq!(by_http.at("/call_id"), by_mcp.meta("call-id"));
         assert_eq!(gateway.record(&by_http).await.at("/key_source"), source);
         assert_eq!(tool.effects(), 1, "{source}");
-        // Without `user_id` the user is another one, and so is the call.
+        // Without tokens everybody is one user at both doors.
         let body = json!({ "args": { "n": 1 } });
+        let same = gateway.post("act", &body, &[]).await.expect_ok();
+        assert_eq!(same.at("/call_id"), by_mcp.meta("call-id"), "{source}");
+        let body = json!({ "args": { "n": 1 }, "user_id": "U1" });
         let other = gateway.post("act", &body, &[]).await.expect_ok();
         assert_eq!(other.at("/replayed"), false, "{source}");
         gateway.stop().await;
@@ -313,7 +316,7 @@ async fn user_session_saga_and_fencing_token_are_read_where_the_configuration_sa
         assert_eq!(record.at(pointer), value, "{pointer}");
     }
     assert_eq!(said.meta("saga"), "s-1");
-    // Without any of these the user and the session are the token's name.
+    // Without any of these, and without tokens, the session has the caller's name, and the user none, as over HTTP.
     let said = gateway.mcp_call(json!({ "n": 2 })).await;
     let id = said.meta("call-id");
     let record = gateway
@@ -322,7 +325,7 @@ async fn user_session_saga_and_fencing_token_are_read_where_the_configuration_sa
         .expect_ok();
     assert_eq!(
         (record.at("/user_id"), record.at("/session_id")),
-        ("open".into(), "open".into())
+        (Value::Null, "open".into())
     );
     gateway.stop().await;
 }

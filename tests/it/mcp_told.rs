@@ -14,6 +14,12 @@ async fn call(gateway: &Gateway, key: &str, n: u32) -> Answer {
         .await
 }
 
+/// The same in other words: calls with equal arguments are one call, whatever key the model makes up.
+async fn alike_call(gateway: &Gateway, key: &str) -> Answer {
+    let args = json!({ "n": 1, "note": key, "idempotency_key": key });
+    gateway.mcp_call(args).await
+}
+
 #[track_caller]
 fn assert_told(said: &Answer, words: &[&str]) {
     assert!(said.is_error(), "{}", said.text);
@@ -69,8 +75,8 @@ async fn a_call_that_looks_like_an_earlier_one_is_reported_with_that_call_and_it
     };
     let tool = Tool::start().await;
     let gateway = Gateway::with_tool(&tool, &alike("refuse")).await;
-    let first = id_of(&call(&gateway, "k1", 1).await);
-    let refused = call(&gateway, "k2", 1).await;
+    let first = id_of(&alike_call(&gateway, "k1").await);
+    let refused = alike_call(&gateway, "k2").await;
     assert_told(
         &refused,
         &[
@@ -81,15 +87,15 @@ async fn a_call_that_looks_like_an_earlier_one_is_reported_with_that_call_and_it
     );
     assert_eq!(refused.meta("problem")["similar_to"], first);
     let meta = json!({ "dev.oncegate/confirm-duplicate-of": first });
-    let args = json!({ "n": 1, "idempotency_key": "k2" });
+    let args = json!({ "n": 1, "note": "k2", "idempotency_key": "k2" });
     let params = json!({ "name": "act", "arguments": args, "_meta": meta });
     assert!(!gateway.mcp("tools/call", params).await.is_error());
     gateway.stop().await;
 
     let gateway = Gateway::with_tool(&tool, &alike("replay")).await;
     tool.then(Act::ExecuteThenDrop);
-    let unknown = id_of(&call(&gateway, "k1", 1).await);
-    let pending = call(&gateway, "k2", 1).await;
+    let unknown = id_of(&alike_call(&gateway, "k1").await);
+    let pending = alike_call(&gateway, "k2").await;
     assert_told(
         &pending,
         &[
@@ -104,8 +110,8 @@ async fn a_call_that_looks_like_an_earlier_one_is_reported_with_that_call_and_it
     gateway.stop().await;
 
     let gateway = Gateway::with_tool(&tool, &alike("flag")).await;
-    let first = id_of(&call(&gateway, "k1", 1).await);
-    let flagged = call(&gateway, "k2", 1).await;
+    let first = id_of(&alike_call(&gateway, "k1").await);
+    let flagged = alike_call(&gateway, "k2").await;
     assert!(!flagged.is_error(), "{}", flagged.text);
     assert_eq!(flagged.meta("similar-to"), first);
     let note = flagged.told();

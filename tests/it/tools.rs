@@ -113,7 +113,7 @@ async fn arguments_that_fit_the_schema_for_a_model_fit_the_tool() {
     let sent = [
         json!({}),
         json!({ "business_id": "B", "idempotency_key": "k" }),
-        json!({ "order_id": "O", "note": null, "idempotency_key": "k" }),
+        json!({ "order_id": "O", "note": null, "idempotency_key": "k", "confirm_duplicate_of": null }),
     ];
     for (place, args) in sent.iter().enumerate() {
         let shown = listed.at(&format!("/tools/{place}/parameters"));
@@ -143,10 +143,9 @@ async fn a_member_named_idempotency_key_stays_the_tools_own_wherever_its_schema_
     let schema = r#"input_schema = { allOf = [{ required = ["idempotency_key"], properties = { idempotency_key = { type = "string" } } }] }"#;
     let gateway = Gateway::with_tool(&tool, schema).await;
     let shown = gateway.get("/v1/tools?format=anthropic").await.expect_ok();
-    assert_eq!(
-        shown.at("/tools/0/input_schema"),
-        json!({ "type": "object", "properties": {} })
-    );
+    let schema = shown.at("/tools/0/input_schema");
+    let names = schema["properties"].as_object().expect("an object").keys();
+    assert_eq!(names.collect::<Vec<_>>(), ["confirm_duplicate_of"]);
     assert!(
         shown
             .at("/tools/0/description")
@@ -355,6 +354,11 @@ async fn a_runtime_that_brings_keys_gets_schemas_that_ask_for_none() {
                 .get(&format!("/v1/tools?keys={keys}{format}"))
                 .await
                 .expect_ok();
+            // In strict mode each property is required.
+            let required = match (keys, format.starts_with("&format=openai")) {
+                ("model", true) => json!(["a", "confirm_duplicate_of", "idempotency_key"]),
+                _ => required,
+            };
             assert_eq!(
                 list.at(&format!("{place}/required")),
                 required,

@@ -159,6 +159,30 @@ async fn a_call_that_is_sent_again_is_executed_once_also_by_the_next_process() {
 }
 
 #[tokio::test]
+async fn another_key_of_the_model_makes_no_second_effect_until_it_is_confirmed() {
+    let (home, program) = (home(), Program::new());
+    let mut wrapped = Wrapped::start(home.path(), &program).await;
+    let act = |key: &str, confirms: Value| {
+        let args =
+            json!({ "does": "answer", "idempotency_key": key, "confirm_duplicate_of": confirms });
+        json!({ "name": "act", "arguments": args })
+    };
+    let first = wrapped.ask(1, "tools/call", act("one", Value::Null)).await;
+    assert!(said(&first) == "done" && !is_replay(&first), "{first}");
+    for key in ["two", "three"] {
+        let again = wrapped.ask(1, "tools/call", act(key, Value::Null)).await;
+        assert!(is_replay(&again), "{again}");
+    }
+    assert!(is_replay(&wrapped.act("answer").await), "without a key");
+    assert_eq!(program.effects(), 1);
+    let id = first["result"]["_meta"]["dev.oncegate/call-id"].clone();
+    let meant = wrapped.ask(1, "tools/call", act("four", id)).await;
+    assert!(said(&meant) == "done" && !is_replay(&meant), "{meant}");
+    assert_eq!(program.effects(), 2);
+    wrapped.end().await;
+}
+
+#[tokio::test]
 async fn a_process_that_is_killed_in_a_call_leaves_it_unknown() {
     let (home, program) = (home(), Program::new());
     let mut wrapped = Wrapped::start(home.path(), &program).await;

@@ -38,6 +38,8 @@ pub struct Report {
     pub(super) exchanges: Vec<Exchanged>,
     pub(super) findings: Vec<Finding>,
     pub(super) lines: Vec<Line>,
+    /// What else an operator should know of the tool.
+    pub(super) notes: Vec<String>,
     /// The ids of the effects.
     pub(super) effects: Vec<String>,
     /// Whether the first effect was undone.
@@ -105,6 +107,9 @@ impl Report {
             };
             let effects = self.effects.join(", ");
             writeln!(out, "\nmade by this trial: {effects}{undone}").ok();
+        }
+        for note in &self.notes {
+            writeln!(out, "\nnote: {note}").ok();
         }
         out.push_str(&self.justified());
         for line in &self.lines {

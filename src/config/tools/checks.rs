@@ -1,7 +1,10 @@
 //! Whether the settings of one tool fit together.
 
+use serde_json::Value;
+
 use crate::config::common::is_in_the_open;
 use crate::config::reader::Section;
+use crate::core::schema::has_type;
 use crate::core::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
 use crate::core::{compensation, key};
 use crate::downstream::Endpoint;
@@ -74,6 +77,33 @@ fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
     }
 }
 
+/// Whether a schema lets a value pass that is no key: an empty text, list or object, or null.
+fn allows_empty(schema: &Value) -> bool {
+    if schema.get("enum").is_some() || schema.get("const").is_some() {
+        return false;
+    }
+    let has_least = |word: &str| schema.get(word).is_some_and(|least| *least != 0);
+    let has_form = || {
+        ["pattern", "format"]
+            .iter()
+            .any(|word| schema.get(word).is_some())
+    };
+    let types = ["string", "array", "object", "null"];
+    let allowed: Vec<&str> = match schema.get("type") {
+        None => return schema.get("anyOf").is_none() && schema.get("oneOf").is_none(),
+        Some(_) => types
+            .into_iter()
+            .filter(|name| has_type(schema, name))
+            .collect(),
+    };
+    allowed.into_iter().any(|name| match name {
+        "string" => !has_least("minLength") && !has_form(),
+        "array" => !has_least("minItems"),
+        "object" => !has_least("minProperties") && schema.get("required").is_none(),
+        _ => true,
+    })
+}
+
 /// A tool that reads has no bounds on writes.
 fn check_session(tool: &Tool, section: &Section<'_, '_>) {
     if tool.effect == Effect::Read {
@@ -110,6 +140,24 @@ pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Sectio
     if success.is_some_and(|test| test.otherwise == Declared::Rejected) {
         section.warn_once(format!(
             "{name}: a 2xx that fails its success test is taken as proof that nothing was executed"
+        ));
+    }
+    if tool.takes_models_keys() && tool.has_property(key::MODEL_MEMBER) {
+        section.warn_once(format!(
+            "{name}: its schema has {}, which a model makes up anew when it tries again: within the window of derived keys calls with equal other arguments are one call, whatever stands there; key.fields name an intent for longer",
+            key::MODEL_MEMBER
+        ));
+    }
+    let may_be_empty = tool.key.fields.iter().filter(|field| {
+        let schema = tool.schema.as_ref();
+        schema
+            .and_then(|schema| schema.at(field))
+            .is_some_and(allows_empty)
+    });
+    for field in may_be_empty {
+        section.warn_once(format!(
+            "{name}: its input_schema allows {} to be empty, which is refused because it makes the key; give it a type, and a text minLength = 1 or a pattern",
+            field.as_str()
         ));
     }
     let may_be_derived = tool.proxy.is_none()

@@ -9,9 +9,10 @@ use super::change::{Action, Call, Change, Next, first_attempt};
 use super::event::Arrival;
 use crate::core::actor::{self, Actor};
 use crate::core::key;
-use crate::core::recipe::prints::Sameness;
+use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::record::{CallId, FailureKind, Intent, Record, State};
 use crate::core::session;
+use crate::core::time::after;
 use crate::core::tool::Tool;
 
 pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
@@ -24,6 +25,69 @@ pub(super) fn is_past(time: Option<Timestamp>, now: Timestamp) -> bool {
 pub(super) fn is_over(record: &Record, intent: &Intent, aged: Timestamp) -> bool {
     let is_compensation = intent.key_source == key::Source::Compensation;
     is_past(record.expires_at, aged) && !(record.is_adopted() && is_compensation)
+}
+
+/// Whether a call gives its names of arguments to a request for another intent with equal arguments.
+///
+/// Only the arguments show that it is the call: a key of the runtime, or the same key of the model, stands for it as long as
+/// the key is remembered. It gives way when the window of derived keys is over. A call that has ended well gives way at
+/// once to a request that names it as another intent; one that may not have ended does not, because its outcome must not
+/// be passed over.
+pub(super) fn gives_way(
+    tool: &Tool,
+    record: &Record,
+    intent: &Intent,
+    prints: &Prints,
+    confirmed: Option<CallId>,
+    aged: Timestamp,
+) -> bool {
+    let by_arguments = prints.is_met_by_arguments(intent, record);
+    let is_models =
+        |intent: &Intent| matches!(intent.key_source, key::Source::Model | key::Source::Derived);
+    let is_its_key =
+        intent.key_source == key::Source::Model && intent.lookup == record.intent.lookup;
+    let has_ended_well = matches!(
+        record.state,
+        State::Succeeded(_) | State::Compensated(Some(_))
+    );
+    if confirmed == Some(record.intent.call_id)
+        && (by_arguments || is_its_key)
+        && has_ended_well
+        && is_models(intent)
+        && is_models(&record.intent)
+    {
+        return true;
+    }
+    let runs_again = matches!(&record.state, State::Failed(failure) if !stays(tool, failure.kind));
+    by_arguments && !runs_again && is_past(arguments_until(tool, record), aged)
+}
+
+/// Until when a call is met by its arguments alone; `None`: it has not ended.
+///
+/// The window of its own key may be longer. How long it was when the call ended is not stored: where today's
+/// configuration says otherwise, the later of two times counts.
+fn arguments_until(tool: &Tool, record: &Record) -> Option<Timestamp> {
+    let until = record.expires_at?;
+    if record.intent.key_source != key::Source::Model {
+        return Some(until);
+    }
+    let window = tool.window(key::Source::Derived);
+    let longer = tool.window(key::Source::Model).saturating_sub(window);
+    let shorter = until.checked_sub(longer).unwrap_or(until);
+    Some(shorter.max(after(record.updated_at, window)).min(until))
+}
+
+/// Whether a failed call is kept and answered, whichever request comes: it never runs again.
+fn stays(tool: &Tool, kind: FailureKind) -> bool {
+    match kind {
+        FailureKind::Rejected => tool.remember_rejections,
+        // A closed saga stays closed.
+        FailureKind::SagaClosed => true,
+        FailureKind::Fenced
+        | FailureKind::Unreachable
+        | FailureKind::Unavailable
+        | FailureKind::NotExecuted => false,
+    }
 }
 
 /// Whether the request's key still names a call that is past its window.
@@ -49,6 +113,15 @@ pub(super) fn arrive_again(call: Call<'_>, arrival: &Arrival) -> Next {
             return Next::unchanged(Action::RefuseExpired);
         }
         return claim(tool, arrival, Some(record.intent.call_id), now);
+    }
+    let Arrival {
+        intent,
+        prints,
+        brought,
+        ..
+    } = arrival;
+    if gives_way(tool, record, intent, prints, brought.confirmed, call.aged) {
+        return claim(tool, arrival, None, now);
     }
     if arrival.prints.compare(&arrival.intent, record) == Sameness::Unsaid {
         return recognise(call, arrival);
@@ -86,12 +159,9 @@ fn answer(call: Call<'_>, arrival: &Arrival) -> Option<Action> {
     let stays = match failure.kind {
         // The saga or the reconciliation decides how often a compensation is tried. A kept answer would end that.
         _ if is_compensation => false,
-        FailureKind::Rejected => call.tool.remember_rejections,
-        // A closed saga stays closed.
-        FailureKind::SagaClosed => true,
         // Without a token of its own the request would get a newer one than the calls that replaced it.
         FailureKind::Fenced => arrival.brought.fencing.is_none(),
-        FailureKind::Unreachable | FailureKind::Unavailable | FailureKind::NotExecuted => false,
+        kind => stays(call.tool, kind),
     };
     stays.then_some(Action::Answer)
 }

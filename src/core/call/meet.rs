@@ -4,18 +4,19 @@
 
 use jiff::Timestamp;
 
-use super::arrive::{is_over, keeps_key};
+use super::arrive::{gives_way, is_over, keeps_key};
 use crate::core::key::Lookup;
 use crate::core::recipe::identity::{Name, Part};
 use crate::core::recipe::prints::{Prints, Sameness};
-use crate::core::record::{Holder, Intent};
+use crate::core::record::{CallId, Holder, Intent, State};
+use crate::core::tool::Tool;
 
 /// The result of looking under an arrival's names. Numbers are indexes of holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met {
     /// No stored call blocks the arrival.
     Free {
-        /// Calls past their window. The arrival claims its names from them.
+        /// Calls past their window, or that give way. The arrival claims its names from them.
         instead_of: Vec<usize>,
         /// Names by earlier recipes that other calls hold. The arrival does not claim these names.
         left: Vec<Lookup>,
@@ -26,14 +27,24 @@ pub enum Met {
     Expired(usize),
 }
 
+/// An arrival that looks for its call.
+#[derive(Debug, Clone, Copy)]
+pub struct Seeking<'a> {
+    pub names: &'a [Name],
+    pub intent: &'a Intent,
+    pub prints: &'a Prints,
+    /// The call with equal arguments that the arrival names as another intent.
+    pub confirmed: Option<CallId>,
+}
+
 /// Decides among the calls that hold the names of an arrival. `aged`: see [`Now::aged`](super::Now::aged).
-pub fn meet(
-    holders: &[Holder],
-    names: &[Name],
-    intent: &Intent,
-    prints: &Prints,
-    aged: Timestamp,
-) -> Met {
+pub fn meet(tool: &Tool, holders: &[Holder], seeking: Seeking<'_>, aged: Timestamp) -> Met {
+    let Seeking {
+        names,
+        intent,
+        prints,
+        confirmed,
+    } = seeking;
     let held = |holder: &Holder| {
         let held = names.iter();
         let held = held.filter(|name| holder.names.contains(&name.lookup));
@@ -41,14 +52,25 @@ pub fn meet(
     };
     let part = |holder: &Holder| held(holder).iter().map(|name| name.part).min();
     let is_runtime = |holder: &Holder| held(holder).iter().any(|name| name.is_runtime);
-    let lives = |holder: &Holder| !is_over(&holder.record, intent, aged);
+    let is_past = |holder: &Holder| is_over(&holder.record, intent, aged);
+    let lives = |holder: &Holder| {
+        let gives_way = gives_way(tool, &holder.record, intent, prints, confirmed, aged);
+        !is_past(holder) && !gives_way
+    };
     let first = |is_it: &dyn Fn(&Holder) -> bool| holders.iter().position(is_it);
     let compares = |sameness| {
         first(&|holder| lives(holder) && prints.compare(intent, &holder.record) == sameness)
     };
     let has = |wanted| first(&|holder| lives(holder) && part(holder) == Some(wanted));
 
-    let call = compares(Sameness::Same)
+    // An answer goes before a further run: of two equal calls under two names one may have failed.
+    let is_answer = |holder: &Holder| !matches!(holder.record.state, State::Failed(_));
+    let answers = first(&|holder| {
+        let is_same = || prints.compare(intent, &holder.record) == Sameness::Same;
+        lives(holder) && is_answer(holder) && is_same()
+    });
+    let call = answers
+        .or_else(|| compares(Sameness::Same))
         .or_else(|| compares(Sameness::Unclear))
         .or_else(|| has(Part::Today))
         .or_else(|| has(Part::Second));
@@ -57,7 +79,7 @@ pub fn meet(
     }
     let expired = first(&|holder| {
         let is_kept = keeps_key(&holder.record, intent) || is_runtime(holder);
-        !lives(holder) && is_kept && !holder.record.may_be_forgotten(aged)
+        is_past(holder) && is_kept && !holder.record.may_be_forgotten(aged)
     });
     if let Some(call) = expired {
         return Met::Expired(call);
@@ -130,7 +152,13 @@ mod tests {
             fingerprint: [1; 32],
             ..(*there.intent).clone()
         };
-        meet(holders, &names, &intent, &Prints::default(), at(50))
+        let seeking = Seeking {
+            names: &names,
+            intent: &intent,
+            prints: &Prints::default(),
+            confirmed: None,
+        };
+        meet(&tool("t"), holders, seeking, at(50))
     }
 
     fn free(instead_of: &[usize], left: &[&str]) -> Met {

@@ -15,6 +15,8 @@ fn names(
     let asking = Asking {
         tenant: "shop",
         user_id: "U",
+        earlier_user: None,
+        client_call: None,
         runtime: runtime.as_ref(),
         args,
         secrets,

@@ -1,5 +1,7 @@
 //! Keys and fingerprints, by every recipe.
 
+#[path = "identity_model_tests.rs"]
+mod models;
 #[path = "identity_names_tests.rs"]
 mod names;
 
@@ -7,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::core::key::{MODEL_MEMBER, Per, Pointer, Prefer};
+use crate::core::key::{Fold, Folded, MODEL_MEMBER, Per, Pointer, Prefer};
 use crate::core::recipe::identity::Asking;
 use crate::core::recipe::prints::{Prints, Sameness};
 use crate::core::recipe::stored::Remembered;
@@ -31,6 +33,8 @@ fn read(
     let asking = Asking {
         tenant: "shop",
         user_id: "U123",
+        earlier_user: None,
+        client_call: None,
         runtime,
         args,
         secrets: &SECRETS,
@@ -107,7 +111,20 @@ fn the_models_key_does_not_count_unless_it_is_an_argument_of_the_tool() {
         *Recipe::of(&tool).counted(&with(json!("m-1"))),
         json!({ "a": 1 })
     );
-    assert!(key(&tool, &with(json!(7))).is_err());
+    for none in [
+        json!(7),
+        json!(null),
+        json!(""),
+        json!({}),
+        json!("a b"),
+        json!("k".repeat(256)),
+    ] {
+        assert_eq!(
+            key(&tool, &with(none.clone())),
+            key(&tool, &json!({ "a": 1 })),
+            "{none}"
+        );
+    }
     let print = |tool: &Tool, args: &Value| Recipe::of(tool).fingerprint(&SECRET, args);
     assert_eq!(
         print(&tool, &with(json!("m-1"))),
@@ -115,6 +132,20 @@ fn the_models_key_does_not_count_unless_it_is_an_argument_of_the_tool() {
     );
     tool.set_schema(json!({ "properties": { "idempotency_key": {} } }));
     assert_eq!(key(&tool, &with(json!("m-1"))), Ok("m-1".into()));
+    for argument in [
+        json!(7),
+        json!(null),
+        json!(""),
+        json!({}),
+        json!("a b"),
+        json!("k".repeat(256)),
+    ] {
+        assert_ne!(
+            key(&tool, &with(argument.clone())),
+            key(&tool, &json!({ "a": 1 })),
+            "{argument}"
+        );
+    }
     assert_ne!(
         print(&tool, &with(json!("m-1"))),
         print(&tool, &json!({ "a": 1 }))
@@ -147,6 +178,13 @@ fn pointers(texts: &[&str]) -> Vec<Pointer> {
         .collect()
 }
 
+fn folded(fold: &[Fold]) -> Folded {
+    Folded {
+        field: "/id".parse().expect("a pointer"),
+        fold: fold.to_vec(),
+    }
+}
+
 fn tools() -> Vec<Tool> {
     let with = |change: &dyn Fn(&mut Tool)| {
         let mut tool = tool("act");
@@ -169,6 +207,14 @@ fn tools() -> Vec<Tool> {
             tool.key.per = Per::Tenant;
         }),
         with(&|tool| tool.name = "other".into()),
+        with(&|tool| {
+            tool.key.fields = pointers(&["/id"]);
+            tool.key.fold = vec![folded(&[Fold::Case])];
+        }),
+        with(&|tool| {
+            tool.key.fields = pointers(&["/id"]);
+            tool.key.fold = vec![folded(&[Fold::Case, Fold::Nfc])];
+        }),
     ]
 }
 
@@ -308,6 +354,8 @@ fn keys_of_arguments_that_are_redacted_take_the_secret_and_others_do_not() {
         let asking = Asking {
             tenant: "shop",
             user_id: "U",
+            earlier_user: None,
+            client_call: None,
             runtime,
             args: &args,
             secrets: &Secrets::one(secret.clone()),
@@ -400,7 +448,7 @@ proptest! {
         let today = Arc::new(Recipe::of(&all[today]));
         let earlier: Vec<_> = earlier.iter().map(|n| Arc::new(Recipe::of(&all[*n]))).map(|one| (one.id(), one)).collect();
         let args = if has_id { json!({ "id": 1 }) } else { json!({ "n": 1 }) };
-        let asking = Asking { tenant: "shop", user_id: "U1", runtime: None, args: &args, secrets: &SECRETS };
+        let asking = Asking { tenant: "shop", user_id: "U1", earlier_user: None, client_call: None, runtime: None, args: &args, secrets: &SECRETS };
         let identity = identify(&today, &earlier, &asking);
         let key_of = |recipe: &Recipe| identify(&Arc::new(recipe.clone()), &[], &asking).key.ok().map(|chosen| Lookup::new("shop", "act", chosen.key.as_str()));
         let mut expected: Vec<Lookup> = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Recipe, RecipeId};
-use crate::core::key::{Fingerprint, Lookup, SECRET_ID};
+use crate::core::key::{Fingerprint, Lookup, SECRET_ID, Source};
 use crate::core::proxy::view::view;
 use crate::core::proxy::{credentials, image};
 use crate::core::record::{Alias, Intent, Record};
@@ -36,6 +36,10 @@ pub struct Prints {
     earlier: Vec<Print>,
     /// The fingerprints under each earlier secret, after the one by today's recipe.
     older: Vec<(Fingerprint, Prints)>,
+    /// The arrival's names that are made of its arguments without the model's key.
+    ///
+    /// A call that the gateway has given one of them has equal arguments.
+    of_arguments: Vec<Lookup>,
 }
 
 /// An arrival's fingerprint by one earlier recipe.
@@ -68,6 +72,7 @@ impl Print {
             fingerprint: recipe.fingerprint(secret, args),
             is_as_today: today.ignore == recipe.ignore
                 && today.headers == recipe.headers
+                && today.fold == recipe.fold
                 && today.keeps_member == recipe.keeps_member,
             counts_credentials: recipe.counts_credentials_of(today),
             misses_credential: recipe.misses_credential(today, args),
@@ -91,6 +96,7 @@ impl Prints {
                 today: Some((today.clone(), secret.clone())),
                 earlier: earlier.iter().map(print).collect(),
                 older: Vec::new(),
+                of_arguments: Vec::new(),
             }
         };
         let older = secrets.earlier.iter();
@@ -100,6 +106,33 @@ impl Prints {
                 .collect(),
             ..under(&secrets.today)
         }
+    }
+
+    /// The same, with the names that are made of the arguments without the model's key.
+    #[must_use]
+    pub fn with_names_of_arguments(self, of_arguments: Vec<Lookup>) -> Self {
+        Self {
+            of_arguments,
+            ..self
+        }
+    }
+
+    /// Whether the call got its name from the arguments, and they are those of the arrival but for the model's key.
+    fn has_the_arguments_of(&self, record: &Record) -> bool {
+        let is_it = |name: &Lookup| self.of_arguments.contains(name);
+        match record.intent.key_source {
+            Source::Derived => record.intent.all_names().any(is_it),
+            // Its key may be any text. All its further names are made of arguments.
+            Source::Model => record.intent.names.iter().any(is_it),
+            _ => false,
+        }
+    }
+
+    /// Whether only the arguments show that an arrival asks for a stored call: no key and no id of the client does.
+    pub fn is_met_by_arguments(&self, intent: &Intent, record: &Record) -> bool {
+        let shows = |name: &&Lookup| record.all_names().any(|held| held == *name);
+        let mut shown = intent.all_names().filter(shows).peekable();
+        shown.peek().is_some() && shown.all(|name| self.of_arguments.contains(name))
     }
 
     /// Whether a call by this recipe can be compared.
@@ -128,10 +161,14 @@ impl Prints {
 
     /// Compares an arrival with a stored call.
     ///
-    /// They are the same if their fingerprints are equal by the stored call's recipe or by today's.
+    /// They are the same if their fingerprints are equal by the stored call's recipe or by today's, or if all arguments but
+    /// the model's key are: a model makes up another key for the same intent.
     /// An arrival with the key of an alias is compared with the alias. An adopted call has no
     /// fingerprint but those of its aliases.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
+        if self.has_the_arguments_of(record) {
+            return Sameness::Same;
+        }
         let has = |name: &Lookup| intent.all_names().any(|asked| asked == name);
         let aliases = record
             .aliases

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::prepared::Patience;
 use super::shared_run::Progress;
 use crate::core::mcp::round;
-use crate::core::recipe::identity::Name;
+use crate::core::recipe::identity::{Name, is_by_arguments};
 use crate::core::record::{Content, FailureKind, Record, State, Unread};
 use crate::core::time::elapsed_ms;
 use crate::core::unknown;
@@ -37,8 +37,11 @@ impl Answer {
     pub(super) fn for_request(self, names: &[Name], key: Option<&str>) -> Self {
         match self {
             Self::Result(mut stored) => {
-                let names = names.iter().map(|name| name.lookup);
-                stored.is_similar = stored.record.answers_as_similar(names);
+                let lookups = names.iter().map(|name| name.lookup);
+                stored.is_similar = stored.record.answers_as_similar(lookups);
+                stored.is_by_arguments = stored.replayed_age_ms.is_some()
+                    && !stored.is_similar
+                    && is_by_arguments(names, &stored.record);
                 // The stored key of an adopted call is not the caller's: with it the caller would ask for another call.
                 if let Some(key) = key.filter(|_| stored.record.is_adopted()) {
                     let record = Arc::make_mut(&mut stored.record);
@@ -61,6 +64,8 @@ pub struct Stored {
     pub replayed_age_ms: Option<u64>,
     /// Whether the request has another key than the call, and looks like it.
     pub is_similar: bool,
+    /// Whether only the arguments show that the request is the call: a model made up its key, or brought none.
+    pub is_by_arguments: bool,
 }
 
 /// Waits until a run is over, or for the caller's patience. Returns the progress at that time.
@@ -163,6 +168,7 @@ pub(super) fn answer_from(
             json: json.clone(),
             replayed_age_ms: replayed.then(|| elapsed_ms(record.intent.created_at, now)),
             is_similar: false,
+            is_by_arguments: false,
         })),
         (State::Compensated(_), Some(Content::Unavailable(Unread { why, .. }))) => {
             Err(ErrorKind::WrongState(format!(

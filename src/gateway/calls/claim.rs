@@ -19,7 +19,7 @@ use crate::core::json;
 use crate::core::key::Lookup;
 use crate::core::outcome::Evidence;
 use crate::core::recipe::prints::{Prints, Sameness};
-use crate::core::record::{AttemptId, Failure, FailureKind, Holder, Intent, Record};
+use crate::core::record::{AttemptId, Failure, FailureKind, Holder, Intent, Record, State};
 use crate::core::session::Denied;
 use crate::core::tool::{Effect, Tool};
 use crate::downstream::Deadline;
@@ -271,12 +271,14 @@ impl Claimer {
                 .filter(|name| record.all_names().any(|held| held == name))
                 .collect();
             let has_no_other_name = call.names.len() == 1 && !names.is_empty();
-            let is_over = record
-                .expires_at
-                .is_some_and(|until| until <= self.base.time().aged());
             let is_same = call.prints.compare(&call.intent, &record) == Sameness::Same;
-            if has_no_other_name || is_same && !is_over {
-                return Ok(vec![Holder { record, names }]);
+            // A call that would run again, or that gives way, may not be the only one.
+            let is_answer = !matches!(record.state, State::Failed(_));
+            let holder = [Holder { record, names }];
+            let (tool, aged) = (&call.at.tool, self.base.time().aged());
+            let is_met = call::meet(tool, &holder, call.seeking(), aged) == Met::Call(0);
+            if has_no_other_name || is_same && is_answer && is_met {
+                return Ok(holder.into());
             }
         }
         self.look_up(call).await
@@ -331,8 +333,7 @@ impl Claimer {
     ) -> Result<Meeting<'a>, ErrorKind> {
         let record = |place: usize| holders.get(place).map(|holder| &holder.record);
         let mut intent = call.intent.clone();
-        let aged = now.aged();
-        let met = call::meet(holders, &call.names, &call.intent, &call.prints, aged);
+        let met = call::meet(&call.at.tool, holders, call.seeking(), now.aged());
         Ok(match met {
             Met::Expired(_) | Met::Free { .. } if !knows_names => {
                 return Err(ErrorKind::StoreUnavailable);

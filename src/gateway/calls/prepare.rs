@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::engine::Engine;
 use super::prepared::{Answers, Passed, PreparedCall, ReadBy, Request};
 use crate::core::caller::Caller;
+use crate::core::key::CONFIRM_MEMBER;
 use crate::core::mcp::round;
 use crate::core::proxy::view;
 use crate::core::recipe::identity::Asking;
 use crate::core::recipe::{Recipe, RecipeId, identity};
-use crate::core::record::Intent;
+use crate::core::record::{CallId, Intent};
 use crate::core::request::Mistakes;
 use crate::core::secret::{Secret, Secrets};
-use crate::core::session::similar_group;
+use crate::core::session::{Brought, similar_group};
 use crate::core::tool::Tool;
 use crate::core::{json, key, redact};
 use crate::gateway::error::{Error, ErrorKind};
@@ -87,7 +89,7 @@ impl Engine {
         let (earlier, secrets) = (self.recipes.earlier(&at), self.secrets.current());
         let (tool, tenant, today) = (&at.tool, &caller.tenant, &secrets.today);
         let read = read_request(tool, &at.recipe, &earlier, tenant, &request, &secrets)?;
-        let (brought, identity) = (read.brought(), read.identity);
+        let (runtime_key, identity) = (read.brought(), read.identity);
         let names = identity.names;
         // By today's configuration the request may have no key; then it is looked for under its other names.
         let (Some(first), Some(key)) = (names.first(), identity.keys.first()) else {
@@ -95,7 +97,7 @@ impl Engine {
                 .complaint
                 .unwrap_or(ErrorKind::Key(key::Refused::Missing));
             return Err(Error {
-                key: brought,
+                key: runtime_key,
                 ..kind.alone()
             });
         };
@@ -124,8 +126,12 @@ impl Engine {
         };
         let trace = span.belongs_to(&intent, self.base.limits.sample);
         let told_key = match read.complaint {
-            Some(_) => brought,
+            Some(_) => runtime_key,
             None => Some(intent.key.clone()),
+        };
+        let brought = Brought {
+            confirmed: request.brought.confirmed.or(read.confirmed),
+            ..request.brought
         };
         Ok(PreparedCall {
             names: names.into(),
@@ -137,7 +143,11 @@ impl Engine {
             complaint: read.complaint,
             told_key,
             message: request.passed.map(|passed| passed.message),
-            brought: request.brought,
+            brought,
+            client_call: Some(request.client_call)
+                .filter(|id| !id.is_empty())
+                .map(Into::into),
+            earlier_user: request.earlier_user,
             new_keys: NewKeys::of(caller),
             client: request.client,
             ..PreparedCall::new(at, Arc::new(intent), read.args, trace)
@@ -179,6 +189,8 @@ struct Read {
     complaint: Option<ErrorKind>,
     /// The key that the caller's runtime brought.
     runtime: Option<key::Key>,
+    /// The call with equal arguments beside which the model means this one.
+    confirmed: Option<CallId>,
 }
 
 impl Read {
@@ -198,7 +210,7 @@ fn read_request(
 ) -> Result<Read, Error> {
     let unreadable = |why: String| ErrorKind::InvalidRequest(why).alone();
     let args = json::parse_bounded(&request.args);
-    let args = args.map_err(|error| unreadable(format!("args: {error}")))?;
+    let mut args = args.map_err(|error| unreadable(format!("args: {error}")))?;
     if !args.is_object() {
         return Err(unreadable("args is no JSON object".into()));
     }
@@ -214,18 +226,30 @@ fn read_request(
             return Err(unreadable(why));
         }
     }
+    let confirmation = tool
+        .takes_confirmation()
+        .then(|| take_confirmation(&mut args));
+    let (confirmed, is_taken) = match confirmation {
+        Some(taken) => taken.map_err(unreadable)?,
+        None => (None, false),
+    };
     let runtime = key::from_runtime(request.key_header.as_deref(), request.key_member.as_deref());
     let runtime = runtime.map_err(|why| ErrorKind::Key(why).alone())?;
     let asking = Asking {
         tenant,
         user_id: &request.user_id,
+        earlier_user: request.earlier_user,
+        client_call: Some(request.client_call.as_str()).filter(|id| !id.is_empty()),
         runtime: runtime.as_ref(),
         args: &args,
         secrets,
     };
     let mut identity = identity::identify(today, earlier, &asking);
     let counted = identity.counted.take();
-    let raw = Bytes::from(request.args.clone());
+    let raw: Bytes = match is_taken {
+        true => args.to_string().into(),
+        false => request.args.clone().into(),
+    };
     let sent = counted
         .as_ref()
         .map_or_else(|| raw.clone(), |counted| counted.to_string().into());
@@ -238,7 +262,26 @@ fn read_request(
         raw,
         complaint,
         runtime,
+        confirmed,
     })
+}
+
+/// Takes the call that the model names as another intent out of its arguments; the second is whether a member was there.
+///
+/// # Errors
+/// The member is no id of a call.
+fn take_confirmation(args: &mut Value) -> Result<(Option<CallId>, bool), String> {
+    let members = args.as_object_mut();
+    match members.and_then(|members| members.remove(CONFIRM_MEMBER)) {
+        None => Ok((None, false)),
+        // Some clients send nothing in this way.
+        Some(Value::Null) => Ok((None, true)),
+        Some(Value::String(text)) if text.is_empty() => Ok((None, true)),
+        Some(Value::String(text)) if let Ok(id) = Uuid::try_parse(&text) => {
+            Ok((Some(CallId(id)), true))
+        }
+        Some(_) => Err(format!("args: {CONFIRM_MEMBER} is no id of a call")),
+    }
 }
 
 /// Why a request is no call by today's configuration.
@@ -255,6 +298,13 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
     };
     if !is_bad_key && let Some(mistakes) = mistakes(tool, &args) {
         return Some(ErrorKind::InvalidArguments(mistakes));
+    }
+    let is_business = |key: &key::Chosen| key.source == key::Source::Business;
+    if identity.key.as_ref().is_ok_and(is_business) {
+        let empty = tool.key.empty_fields(value);
+        if !empty.is_empty() {
+            return Some(ErrorKind::InvalidArguments(empty));
+        }
     }
     refused.cloned().map(ErrorKind::Key)
 }

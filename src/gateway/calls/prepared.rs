@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::core::call::Seeking;
 use crate::core::mcp::round::Answer;
 use crate::core::proxy::Message;
 use crate::core::recipe::identity::{Asking, Name};
@@ -36,6 +37,10 @@ pub struct Request {
     pub trace_id: Option<String>,
     /// The span of the request.
     pub span: RequestSpan,
+    /// What an earlier release took for the user of such a request, if that was another.
+    pub earlier_user: Option<&'static str>,
+    /// The client's own id of the call; empty if it has none.
+    pub client_call: String,
     /// The value of the `Idempotency-Key` header line.
     pub key_header: Option<Bytes>,
     /// The body's `idempotency_key`.
@@ -97,6 +102,10 @@ pub(in crate::gateway) struct PreparedCall {
     pub read_by: Option<ReadBy>,
     /// The key that the caller's runtime brought.
     pub runtime: Option<key::Key>,
+    /// See [`Request::client_call`].
+    pub client_call: Option<Arc<str>>,
+    /// See [`Request::earlier_user`].
+    pub earlier_user: Option<&'static str>,
     /// The arguments as they came, until it is known which call it is.
     pub raw: Bytes,
     /// Why the request is no call by today's configuration.
@@ -148,6 +157,8 @@ impl PreparedCall {
             prints: Arc::default(),
             read_by: None,
             runtime: None,
+            client_call: None,
+            earlier_user: None,
             raw: Bytes::new(),
             complaint: None,
             may_claim: true,
@@ -169,6 +180,16 @@ impl PreparedCall {
         Self::new(at, intent, args, trace)
     }
 
+    /// What it looks for among the stored calls.
+    pub(super) fn seeking(&self) -> Seeking<'_> {
+        Seeking {
+            names: &self.names,
+            intent: &self.intent,
+            prints: &self.prints,
+            confirmed: self.brought.confirmed,
+        }
+    }
+
     /// The same request by other earlier recipes or secrets. `None`: its arguments are gone.
     pub(super) fn read_again(
         &self,
@@ -182,6 +203,8 @@ impl PreparedCall {
         let asking = Asking {
             tenant,
             user_id,
+            earlier_user: self.earlier_user,
+            client_call: self.client_call.as_deref(),
             runtime: self.runtime.as_ref(),
             args: &args,
             secrets: &secrets,

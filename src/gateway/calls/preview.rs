@@ -91,13 +91,7 @@ impl Engine {
         let mut call = Cow::Owned(call);
         self.claims.compare_with(&mut call, &holders).await?;
         let (tool, now) = (&call.at.tool, self.base.time());
-        let met = call::meet(
-            &holders,
-            &call.names,
-            &call.intent,
-            &call.prints,
-            now.aged(),
-        );
+        let met = call::meet(tool, &holders, call.seeking(), now.aged());
         let place = match &met {
             Met::Call(place) | Met::Expired(place) => Some(place),
             Met::Free { instead_of, .. } => instead_of.first(),

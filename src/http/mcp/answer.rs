@@ -15,7 +15,7 @@ use super::message::{self, INVALID_PARAMS, RpcError};
 use super::passed::{self, Written};
 use super::text::text;
 use crate::budget::Elsewhere;
-use crate::core::key::Source;
+use crate::core::key::{CONFIRM_MEMBER, Source};
 use crate::core::mcp::evidence::{is_error, is_tool_result};
 use crate::core::mcp::portable::is_portable;
 use crate::core::mcp::{self, revision::Era};
@@ -172,11 +172,21 @@ fn notes(stored: &Stored) -> Vec<String> {
     let mut notes = Vec::new();
     let record = &stored.record;
     if let Some(age_ms) = stored.replayed_age_ms
-        && matches!(record.intent.key_source, Source::Derived | Source::Round)
+        && (stored.is_by_arguments
+            || matches!(record.intent.key_source, Source::Derived | Source::Round))
     {
         let seconds = age_ms.div_ceil(1_000);
+        let meant = if stored.is_by_arguments {
+            format!(
+                " Only if the user wants the same once more, as well as that call: send it again with {CONFIRM_MEMBER} = \"{}\" among its arguments, or have your runtime send _meta[{:?}].",
+                record.intent.call_id,
+                mcp::CONFIRM
+            )
+        } else {
+            String::new()
+        };
         notes.push(format!(
-            "Stored result of an identical call {seconds} s ago; nothing was executed again."
+            "Stored result of an identical call {seconds} s ago; nothing was executed again.{meant}"
         ));
     }
     if stored.is_similar {

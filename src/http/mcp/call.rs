@@ -17,7 +17,7 @@ use super::super::read::identity;
 use super::events::Progress;
 use super::message::RpcError;
 use super::{Params, answer, events};
-use crate::core::caller::Caller;
+use crate::core::caller::{Caller, OPEN};
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::mcp::progress;
 use crate::core::mcp::revision::{CAPABILITIES, Era, Malformed};
@@ -82,6 +82,12 @@ pub(super) fn read(
     let user_id = first(&http.mcp.user)?.unwrap_or_else(|| caller.name.clone());
     let user_id = identity("the user", user_id).map_err(refuse)?;
     let session = first(&http.mcp.session)?.unwrap_or_else(|| user_id.clone());
+    // Without tokens everybody is one user, as over HTTP. Earlier releases named that user here.
+    let is_nobody = *caller == Caller::open() && user_id == caller.name;
+    let (user_id, earlier_user) = match is_nobody {
+        true => (String::new(), Some(OPEN)),
+        false => (user_id, None),
+    };
     let own = |name: &str| [Source::Meta(name.to_owned())];
     let key_sources = [mcp::KEY]
         .into_iter()
@@ -98,6 +104,8 @@ pub(super) fn read(
     let confirmed = confirmed
         .transpose()
         .map_err(|_| RpcError::params(&format!("_meta[{:?}] is no call id", mcp::CONFIRM)))?;
+    let client_call = first(&own(mcp::CLIENT_CALL))?.unwrap_or_default();
+    let client_call = identity(mcp::CLIENT_CALL, client_call).map_err(refuse)?;
     let brought = Brought {
         fencing,
         confirmed: confirmed.map(CallId),
@@ -134,7 +142,14 @@ pub(super) fn read(
             .filter(|_| is_modern)
             .map_or(Answers::Nothing, Answers::Round),
         passed: None,
-        client_ids: mcp::client_ids(&http.mcp.client_ids, meta),
+        client_ids: mcp::client_ids(
+            [mcp::CLIENT_CALL]
+                .into_iter()
+                .chain(http.mcp.client_ids.iter().map(String::as_str)),
+            meta,
+        ),
+        client_call,
+        earlier_user,
     };
     Ok((request, progress))
 }

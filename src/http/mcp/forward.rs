@@ -84,18 +84,17 @@ pub(super) async fn forward(
         Err(kind) => return Err(kind.into()),
     };
     let may_see = upstreams.may_see(caller, upstream);
-    let may_see: Option<&dyn Fn(&RawValue) -> bool> = if is_list { Some(&may_see) } else { None };
-    let written = written(&result, era, asked.is_cacheable, may_see);
+    let shown = |tool: &RawValue| may_see(tool).then(|| upstreams.described(upstream, tool));
+    let shown: Option<&Shown<'_>> = if is_list { Some(&shown) } else { None };
+    let written = written(&result, era, asked.is_cacheable, shown);
     Ok(message::json(message::response(id, written)).into_response())
 }
 
+/// Whether a caller sees a tool of a server's list, and what it is told instead of what the server says.
+type Shown<'a> = dyn Fn(&RawValue) -> Option<Option<String>> + 'a;
+
 /// A server's result, with the envelope that the caller's era needs.
-fn written(
-    result: &Bytes,
-    era: Era,
-    is_cacheable: bool,
-    may_see: Option<&dyn Fn(&RawValue) -> bool>,
-) -> Vec<Part> {
+fn written(result: &Bytes, era: Era, is_cacheable: bool, shown: Option<&Shown<'_>>) -> Vec<Part> {
     let Members(members) = serde_json::from_slice(result).unwrap_or(Members(Vec::new()));
     let is_modern = era == Era::Modern;
     let mut written = Written::new(result);
@@ -111,13 +110,14 @@ fn written(
         written.text(name, value.into());
     }
     for (name, value) in &members {
-        match (name.as_str(), may_see) {
+        match (name.as_str(), shown) {
             ("resultType" | "ttlMs" | "cacheScope", _) if !is_modern => {}
             // Another token may get another result, so shared caches must not keep it.
             ("cacheScope", _) => written.text(name, "\"private\"".into()),
-            ("tools", Some(may_see)) => {
+            ("tools", Some(shown)) => {
                 let tools: Vec<&RawValue> = serde_json::from_str(value.get()).unwrap_or_default();
-                written.list(name, tools.into_iter().filter(|tool| may_see(tool)));
+                let shown = |tool| shown(tool).map(|instead| (tool, instead));
+                written.list(name, tools.into_iter().filter_map(shown));
             }
             _ => written.value(name, value),
         }

@@ -146,13 +146,20 @@ impl<'a> Written<'a> {
         self.parts.extend(block);
     }
 
-    /// A list of stored values.
-    pub(super) fn list<'v>(&mut self, name: &str, values: impl Iterator<Item = &'v RawValue>) {
+    /// A list of stored values, some with another text instead.
+    pub(super) fn list<'v>(
+        &mut self,
+        name: &str,
+        values: impl Iterator<Item = (&'v RawValue, Option<String>)>,
+    ) {
         self.name(name);
         let mut before = "[";
-        for value in values {
+        for (value, instead) in values {
             self.plain(before.into());
-            self.kept(value.get());
+            match instead {
+                Some(text) => self.plain(text),
+                None => self.kept(value.get()),
+            }
             before = ",";
         }
         self.plain(if before == "[" { "[]" } else { "]" }.into());
