@@ -86,7 +86,11 @@ pub fn identify(
     for (chosen, part) in today.names(asking, &key, Part::Today, Part::Second) {
         add(today, chosen, part);
     }
-    for (_, recipe) in earlier {
+    let earlier_recipes = || earlier.iter().map(|(_, recipe)| recipe.as_ref());
+    let all = std::iter::once(today.as_ref()).chain(earlier_recipes());
+    let older = all.filter_map(|recipe| recipe.by_older_rule(asking.args));
+    let older: Vec<Recipe> = older.collect();
+    for recipe in earlier_recipes().chain(&older) {
         let key = recipe.choose(asking, &recipe.counted(asking.args));
         for (chosen, part) in recipe.names(asking, &key, Part::Earlier, Part::Earlier) {
             add(recipe, chosen, part);
@@ -118,6 +122,7 @@ impl Recipe {
 
     /// The key of a call, from the first source that has one. `counted` lacks the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
+        let counted = &*self.present(counted);
         // A round is answered once, whichever key comes with the answer.
         if let Some(asked_by) = round::answered_by(asking.args) {
             return Ok(chosen(Source::Round, key::of_round(asked_by.0)));
