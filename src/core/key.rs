@@ -108,6 +108,8 @@ words! {
 pub const COMPENSATION: &str = "compensate:";
 /// The prefix of the keys of calls that answer a round.
 pub const ROUND: &str = "oncegate-round:";
+/// The beginning of what makes the name of a read.
+const READ: &str = "oncegate-read:";
 
 /// A JSON Pointer (RFC 6901) into `args`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -359,6 +361,11 @@ impl Lookup {
         let mut lookup = short_digest([tenant, tool, key]);
         lookup[Self::LEN - 1] = Self::partition_of(tenant);
         Self(lookup)
+    }
+
+    /// The name of one read: no other request has it. `unique`: a random number.
+    pub fn of_read(tenant: &str, tool: &str, unique: Uuid) -> Self {
+        Self::new(tenant, tool, &format!("{READ}{unique}"))
     }
 
     /// The number of the partition.

@@ -340,8 +340,8 @@ pub(super) struct PreviewView {
     idempotency_key: String,
     #[schema(pattern = "^(runtime|business|model|derived)$")]
     key_source: &'static str,
-    /// The `Idempotency-Key` that the tool gets.
-    tool_key: String,
+    /// The `Idempotency-Key` that the tool gets. Null for a tool that reads: it gets a new one each time.
+    tool_key: Option<String>,
     /// What would happen to the request, as far as its key decides.
     #[schema(pattern = "^(run|wait|replay|refuse)$")]
     would: &'static str,
@@ -374,7 +374,7 @@ pub(super) async fn key(
         tool: intent.tool.clone(),
         idempotency_key: intent.key.clone(),
         key_source: intent.key_source.as_str(),
-        tool_key: intent.lookup.for_tool(),
+        tool_key: preview.has_tool_key.then(|| intent.lookup.for_tool()),
         would,
         problem,
         call_id: meets.map(|record| record.intent.call_id.to_string()),

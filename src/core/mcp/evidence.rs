@@ -206,7 +206,8 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
         .map(|error| object::<RpcError>(error).map_or(INTERNAL_ERROR, |error| error.code));
     // If the error names the request, the tool may have acted already, and raised the same code itself.
     let is_before = !answer.names_request && code != Some(INTERNAL_ERROR);
-    if result.is_none() && is_before && is_stale_agreement(answer, code) {
+    let refuses = result.is_none() && is_before && is_stale_agreement(answer, code);
+    if refuses && !means.strict {
         let why = "the server does not know the session or the revision that was agreed on";
         return not_executed(FailureKind::Unavailable, None, why.into());
     }
@@ -238,7 +239,7 @@ pub fn classify(answer: &McpAnswer, means: Errors) -> (Outcome, String) {
         }
         Some(_) => {}
     }
-    if result.is_none() && is_refusal(status) {
+    if result.is_none() && is_refusal(status) && !means.strict {
         let why = format!("the server refused the request with {status}");
         return rejected(error, why);
     }

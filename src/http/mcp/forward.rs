@@ -83,6 +83,9 @@ pub(super) async fn forward(
         }
         Err(kind) => return Err(kind.into()),
     };
+    if is_list {
+        upstreams.learn(upstream, &result);
+    }
     let may_see = upstreams.may_see(caller, upstream);
     let may_see: Option<&dyn Fn(&RawValue) -> bool> = if is_list { Some(&may_see) } else { None };
     let written = written(&result, era, asked.is_cacheable, may_see);
