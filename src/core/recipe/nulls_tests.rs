@@ -4,7 +4,7 @@ use super::identity::{Asking, Part, identify};
 use super::prints::Sameness;
 use super::*;
 use crate::core::call::tests::record;
-use crate::core::key::{Lookup, Source};
+use crate::core::key::{self, Lookup, Source};
 use crate::core::record::{Intent, Record};
 use crate::core::secret::Secrets;
 use crate::core::tool::tests::tool;

@@ -24,7 +24,7 @@ pub(super) struct Listed {
 
 impl Listed {
     /// The tool of a list. `Err`: it cannot be called, and why.
-    pub fn of(tool: &ListedTool<'_>) -> Result<Self, String> {
+    pub(super) fn of(tool: &ListedTool<'_>) -> Result<Self, String> {
         let schema = tool.schema.map_or("{}", RawValue::get);
         let schema: Value = serde_json::from_str(schema).unwrap_or_default();
         let mirrored = mirrored::mirrored(&schema);
