@@ -9,6 +9,7 @@ mod common; // settings and checks that several sections have
 mod compensations; // whether compensating calls can be made
 mod mcp; // the door for clients that speak MCP
 mod memory; // how much memory there is
+mod outcomes; // what the statuses of a tool mean
 mod proxies; // APIs that callers use as they are
 mod reader; // TOML with places
 mod reconciliations; // reconciliations and the webhook
@@ -64,6 +65,8 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// The settings of the file that are secrets in clear.
     pub secrets: Vec<String>,
+    /// What `check` says beside the warnings.
+    pub notes: Vec<String>,
     pub written: Written,
 }
 
@@ -170,9 +173,10 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         .map_or((None, None), tracing::tracing);
     let (store, store_keys) = root.section("store").map_or((None, None), store::store);
     root.check(root.has_taken("store"), "store", "this section is missing");
-    let upstreams = upstreams::upstreams(&mut root);
+    let strict = outcomes::usual_outcomes(&mut root).unwrap_or(false);
+    let upstreams = upstreams::upstreams(&mut root, strict);
     let tools = root.named("tools", |name, section| {
-        tools::tool(name, section, &upstreams)
+        tools::tool(name, section, &upstreams, strict)
     });
     let (mut tools, undone): (Vec<ToolAt>, Vec<Spot>) = tools.into_iter().unzip();
     for why in upstreams::link_probes(&mut tools)
@@ -184,7 +188,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     let tokens = tokens::tokens(root.defaulted("auth"));
     let (server, limits) = server::server(&mut root, tokens.is_empty());
     let proxies = root.named("proxies", |name, section| {
-        proxies::proxy(name, section, tokens.is_empty())
+        proxies::proxy(name, section, tokens.is_empty(), strict)
     });
     for proxy in &proxies {
         let name = &proxy.tool.name;
@@ -237,6 +241,8 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     });
     let mcp = mcp::mcp(root.defaulted("mcp"));
     let store = store?;
+    let notes = upstreams.values().flatten().filter_map(upstreams::note);
+    let notes = notes.collect();
     Some(Config {
         server,
         log,
@@ -252,6 +258,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         limits,
         warnings: root.warnings(),
         secrets: Vec::new(),
+        notes,
         written,
     })
 }

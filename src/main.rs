@@ -117,6 +117,9 @@ fn main() -> ExitCode {
             for warning in config.warnings_at(gateway::local_time()) {
                 writeln!(out, "warning: {warning}")?;
             }
+            for note in &config.notes {
+                writeln!(out, "note: {note}")?;
+            }
             let (memory, tools, tokens) = (config.memory(), &config.tools, &config.tokens);
             writeln!(
                 out,

@@ -14,9 +14,10 @@ use crate::http::Tokens;
 use crate::serve::Tls;
 
 /// Settings that a reload may change, with everything below them.
-const RELOADED: [&str; 6] = [
+const RELOADED: [&str; 7] = [
     "auth",
     "log.level",
+    "outcomes",
     "proxies",
     "server.tls",
     "tools",

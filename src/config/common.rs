@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use reqwest::Url;
 use reqwest::header::HeaderMap;
+use reqwest::{Method, Url};
 
 use super::reader::{Section, Switch};
 use serde_json::Value;
@@ -181,6 +181,11 @@ pub(super) fn is_in_the_open(url: &Url) -> bool {
         host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
     });
     url.scheme() == "http" && !is_local
+}
+
+/// Whether a method only reads.
+pub(super) fn reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
 }
 
 /// 32 bytes in hex digits: a SHA-256, or a secret key.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+use super::outcomes::outcomes;
 use super::reader::{Bytes, Section};
-use super::tools::{checks, outcomes, shared, unknown};
+use super::tools::{checks, shared, unknown};
 use crate::core::key::{self, Pointer};
 use crate::core::proxy::view::places;
 use crate::core::proxy::{CREDENTIALS, Does, Locations, Policy, Rule, Unkeyed, names_path};
@@ -23,12 +24,18 @@ const LONGEST: usize = 1 << 20;
 /// Rules of one proxy.
 const MAX_RULES: usize = 100;
 
-/// A proxy, as a tool whose calls are HTTP requests. `is_open`: there are no tokens.
-pub(super) fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool) -> Option<ToolAt> {
+/// A proxy, as a tool whose calls are HTTP requests. `is_open`: there are no tokens. `strict`: the default for all tools.
+pub(super) fn proxy(
+    name: &str,
+    mut section: Section<'_, '_>,
+    is_open: bool,
+    strict: bool,
+) -> Option<ToolAt> {
     section.check_name(name, "a proxy's");
     let mut policy = policy(&mut section, is_open);
     let ignore = ignored(&mut section);
     let mut default = Tool::new(name);
+    default.strict = strict;
     default.timeout = Duration::from_secs(30);
     default.retry.attempts = ATTEMPTS;
     let mut tool = Tool {
@@ -226,13 +233,14 @@ fn of_rule(
     let own = outcomes(&mut section);
     let probe = section.section("probe");
     let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
-    if own.is_empty() && probe.is_none() {
+    if own.listed.is_empty() && own.strict.is_none() && probe.is_none() {
         return None;
     }
     if probe.is_some() && tool.unknown == OnUnknown::Hold && !holds {
         tool.unknown = OnUnknown::Probe;
     }
-    tool.outcomes.extend(own);
+    tool.strict = own.strict.unwrap_or(tool.strict);
+    tool.outcomes.extend(own.listed);
     endpoint.probe = probe.or(endpoint.probe);
     checks::warn(&tool, &endpoint, &section);
     Some((tool, endpoint))

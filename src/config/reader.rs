@@ -286,6 +286,14 @@ impl<'r, 'a> Section<'r, 'a> {
             .is_some_and(|item| matches!(item.node, Node::Text(_)))
     }
 
+    /// A text, which is not taken.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        match &self.items.get(key)?.node {
+            Node::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     pub(super) fn has_taken(&self, key: &str) -> bool {
         self.taken.contains_key(key)
     }

@@ -4,21 +4,20 @@ pub(super) mod checks; // whether the settings of a tool fit together
 mod request; // how its arguments become a request
 pub(super) mod unknown; // what is done about its unknown calls, and its probe
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use reqwest::{Method, Url};
 
-use super::common::template;
-use super::reader::{Section, Spot, meaning};
+use super::common::{reads, template};
+use super::outcomes::outcomes;
+use super::reader::{Section, Spot};
 use super::upstreams::{self, Upstreams};
 use crate::core::compensation;
 use crate::core::key::{self, Pointer};
 use crate::core::request::Shape;
 use crate::core::schema::Schema;
-use crate::core::tool::{Budget, Declared, OnSimilar};
+use crate::core::tool::{Budget, Declared, Effect, OnSimilar};
 use crate::core::tool::{SessionPolicy, Similar, SuccessTest, Tool};
-use crate::core::words::Words;
 use crate::core::{breaker, redact};
 use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;
@@ -37,12 +36,24 @@ pub(super) fn tool(
     name: &str,
     mut section: Section<'_, '_>,
     upstreams: &Upstreams,
+    strict: bool,
 ) -> Option<(ToolAt, Spot)> {
     let is_upstreams = section.has("upstream");
+    let of_upstream = upstreams::of(&section, upstreams);
+    let method = method(&mut section);
     if !is_upstreams || !name.contains('.') {
         section.check_name(name, "a tool's");
     }
-    let shared = shared(&mut section, Tool::new(name));
+    let default = Tool {
+        strict: of_upstream.map_or(strict, |upstream| upstream.strict),
+        // By HTTP (RFC 9110, section 9.2.1) these methods only read.
+        effect: match reads(&method) && !is_upstreams {
+            true => Effect::Read,
+            false => Effect::Write,
+        },
+        ..Tool::new(name)
+    };
+    let shared = shared(&mut section, default);
     let mut tool = Tool {
         description: section.get("description").unwrap_or_default(),
         effect: section.get_or("effect", shared.effect),
@@ -67,7 +78,7 @@ pub(super) fn tool(
         upstreams::endpoint(&tool, &mut section, upstreams)
     } else {
         let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
-        let (endpoint, shape) = endpoint(&mut section, probe).unzip();
+        let (endpoint, shape) = endpoint(&mut section, method, probe).unzip();
         tool.request = shape;
         endpoint
     };
@@ -82,6 +93,7 @@ pub(super) fn tool(
 
 /// The settings that tools and proxies have in common; all others are as in `default`.
 pub(super) fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
+    let outcomes = outcomes(section);
     Tool {
         timeout: section.get_or("timeout", default.timeout),
         deadline: section.get_or("deadline", default.deadline),
@@ -92,7 +104,8 @@ pub(super) fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
         dedup: section.get_or("dedup", default.dedup),
         unknown: unknown::policy(section),
         recheck: unknown::schedule(section.defaulted("recheck")),
-        outcomes: outcomes(section),
+        strict: outcomes.strict.unwrap_or(default.strict),
+        outcomes: outcomes.listed,
         remember_rejections: section.get_or("remember_rejections", default.remember_rejections),
         ..default
     }
@@ -104,18 +117,26 @@ fn schema(section: &mut Section<'_, '_>) -> Option<Schema> {
     schema.map_err(refused).ok()
 }
 
-fn endpoint(section: &mut Section<'_, '_>, probe: Option<Url>) -> Option<(Endpoint, Shape)> {
+fn method(section: &mut Section<'_, '_>) -> Method {
     let methods = [
         ("POST", Method::POST),
         ("PUT", Method::PUT),
         ("PATCH", Method::PATCH),
         ("DELETE", Method::DELETE),
         ("GET", Method::GET),
+        ("HEAD", Method::HEAD),
     ];
-    let method = section.word_or("method", &methods, Method::POST);
+    section.word_or("method", &methods, Method::POST)
+}
+
+fn endpoint(
+    section: &mut Section<'_, '_>,
+    method: Method,
+    probe: Option<Url>,
+) -> Option<(Endpoint, Shape)> {
     let connection_reuse = section.connection_reuse();
     let headers = section.headers();
-    let (shape, url) = request::shape(section, method == Method::GET)?;
+    let (shape, url) = request::shape(section, reads(&method))?;
     let endpoint = Endpoint {
         method,
         probe,
@@ -241,16 +262,6 @@ fn window(section: &mut Section<'_, '_>) -> Option<Duration> {
     let why = "in no time nothing is counted";
     section.check(window != Some(Duration::ZERO), "window", why);
     window
-}
-
-pub(super) fn outcomes(section: &mut Section<'_, '_>) -> BTreeMap<u16, Declared> {
-    let read = |status: &str, word: &str| {
-        let known = status.parse().ok();
-        let known = known.filter(|status| (200..=599).contains(status));
-        let status = known.ok_or_else(|| format!("{status} is no status from 200 to 599"))?;
-        Ok((status, meaning(word, Declared::WORDS)?))
-    };
-    section.entries("outcomes", read).into_iter().collect()
 }
 
 fn success_test(mut section: Section<'_, '_>) -> Option<SuccessTest> {

@@ -8,6 +8,7 @@ use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
 use super::compensations;
+use super::outcomes::usual_outcomes;
 use super::reader::Section;
 use crate::core::mcp::mirrored;
 use crate::core::mcp::revision::Era;
@@ -35,8 +36,8 @@ const ENVIRONMENT: [&str; 9] = [
 /// `None`: the section has mistakes. Its tools are known nevertheless, so they are no further mistakes.
 pub(super) type Upstreams = BTreeMap<String, Option<UpstreamAt>>;
 
-pub(super) fn upstreams(root: &mut Section<'_, '_>) -> Upstreams {
-    let read = |name: &str, section| Some((name.to_owned(), upstream(name, section)));
+pub(super) fn upstreams(root: &mut Section<'_, '_>, strict: bool) -> Upstreams {
+    let read = |name: &str, section| Some((name.to_owned(), upstream(name, section, strict)));
     root.named("upstreams", read).into_iter().collect()
 }
 
@@ -49,7 +50,15 @@ fn upstream_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue),
     secret_header(name, value)
 }
 
-fn upstream(name: &str, mut section: Section<'_, '_>) -> Option<UpstreamAt> {
+/// The upstream that a tool's section names.
+pub(super) fn of<'a>(
+    section: &Section<'_, '_>,
+    upstreams: &'a Upstreams,
+) -> Option<&'a UpstreamAt> {
+    upstreams.get(section.text("upstream")?)?.as_ref()
+}
+
+fn upstream(name: &str, mut section: Section<'_, '_>, strict: bool) -> Option<UpstreamAt> {
     section.check_name(name, "an upstream's");
     let words = [
         ("auto", None),
@@ -65,7 +74,8 @@ fn upstream(name: &str, mut section: Section<'_, '_>) -> Option<UpstreamAt> {
         ("deny", None),
     ];
     let unlisted = section.word_or("unlisted", &words, Some(Effect::Write));
-    let trusts_annotations = section.get_or("trust_annotations", false);
+    let trusts_annotations = section.get_or("trust_annotations", true);
+    let strict = usual_outcomes(&mut section).unwrap_or(strict);
     let timeout = section.get_or("timeout", TIMEOUT);
     let window = section.get_or("dedup_window", DEDUP_WINDOW);
     let why = "a key would be forgotten before its call's deadline";
@@ -93,9 +103,21 @@ fn upstream(name: &str, mut section: Section<'_, '_>) -> Option<UpstreamAt> {
         },
         unlisted,
         trusts_annotations,
+        strict,
         timeout,
         dedup_window: window,
         repeatable: BTreeSet::from_iter(repeatable),
+    })
+}
+
+/// Which tools of a server read because it says so. Only the server itself has their names.
+pub(super) fn note(at: &UpstreamAt) -> Option<String> {
+    let name = &at.name;
+    let is_believed = at.trusts_annotations && at.unlisted.is_some();
+    is_believed.then(|| {
+        format!(
+            "upstream {name}: a tool that no section names reads, and is executed each time, if the server marks it with readOnlyHint; the log names these tools when the list is read. With trust_annotations = false they all count as unlisted says"
+        )
     })
 }
 
@@ -245,6 +267,7 @@ pub(super) fn errors(section: &mut Section<'_, '_>) -> Errors {
     Errors {
         tool_error: tool_error.unwrap_or_default(),
         request_errors: request_errors.unwrap_or_default(),
+        ..Errors::default()
     }
 }
 

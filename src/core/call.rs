@@ -27,6 +27,7 @@ mod end; // an attempt ended, in time or late
 mod event; // the events
 mod loss; // a call whose owner, store or lock is lost
 mod meet; // which stored call an arrival repeats
+mod read; // a request to a tool that reads
 mod rest; // an unknown call is checked, settled or given up
 mod similar; // a request with another key looks like a call
 mod undo; // a call is undone
@@ -38,6 +39,7 @@ pub use self::change::{Action, Change, Illegal, Next, Now, Takes};
 pub use self::end::{judge, may_be_retried};
 pub use self::event::{Adoption, Arrival, Ended, Event, Probed, Resembled, Retry, UndoEnd};
 pub use self::meet::{Met, Seeking, meet};
+pub use self::read::in_doubt;
 pub use self::undo::undoes_unknown;
 use super::actor::Actor;
 use super::record::{Record, State};

@@ -118,6 +118,8 @@ pub const COMPENSATION: &str = "compensate:";
 pub const ROUND: &str = "oncegate-round:";
 /// The prefix of the names of calls by the client's own id of the call.
 const CLIENT_CALL: &str = "oncegate-client-call:";
+/// The beginning of what makes the name of a read.
+const READ: &str = "oncegate-read:";
 
 /// A JSON Pointer (RFC 6901) into `args`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -419,6 +421,11 @@ impl Lookup {
         let mut lookup = short_digest([tenant, tool, key]);
         lookup[Self::LEN - 1] = Self::partition_of(tenant);
         Self(lookup)
+    }
+
+    /// The name of one read: no other request has it. `unique`: a random number.
+    pub fn of_read(tenant: &str, tool: &str, unique: Uuid) -> Self {
+        Self::new(tenant, tool, &format!("{READ}{unique}"))
     }
 
     /// The number of the partition.

@@ -2,6 +2,7 @@
 //!
 //! Source: the Model Context Protocol, revisions 2025-06-18, 2025-11-25 and 2026-07-28.
 
+pub mod annotations; // what a server says of its tools' effects
 pub mod evidence; // what the answer of an MCP server proves
 pub mod lines; // messages of one line each
 pub mod members; // objects, and their members as they were written

@@ -18,6 +18,7 @@ pub mod key; // what counts as the same call
 pub mod ledger; // searches in the ledger
 pub mod many; // acts on many calls or sagas at once
 pub mod mcp; // the rules of the MCP door, and of MCP servers
+pub mod nulls; // members that are null
 pub mod outcome; // what an attempt proved
 pub mod pace; // intervals that no operator sets
 pub mod pause; // whether a paused tool was resumed

@@ -12,7 +12,7 @@ pub use super::evidence::{Body, Evidence, Outcome, Sent};
 use super::json;
 use super::mcp::{evidence, round};
 use super::record::{Content, Failure, FailureKind};
-use super::tool::{Declared, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
+use super::tool::{Declared, Dedup, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
 
 /// Whether the evidence shows a working tool, whatever it proves of the call.
 ///
@@ -91,13 +91,26 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
     }
 }
 
+/// Whether the tool itself says that it did not execute a call, and nothing else shows it.
+///
+/// A tool may say "too early" or "too many requests" after its effect. So the gateway does not repeat such a call by itself,
+/// unless a repetition does no harm, or the operator has declared what the status means.
+pub fn is_mere_word(tool: &Tool, failure: &Failure) -> bool {
+    let says_later = failure.status.filter(|status| matches!(status, 425 | 429));
+    let is_harmless = tool.effect == Effect::Read || tool.dedup == Dedup::Key;
+    says_later.is_some_and(|status| !is_harmless && !tool.outcomes.contains_key(&status))
+}
+
 /// The meaning of an MCP server's errors for this attempt.
 ///
 /// A saga undoes executed calls, and a compensation must have been executed: for both an error as the
 /// result leaves the outcome unknown.
 fn errors(tool: &Tool, sent: Sent) -> Errors {
     let must_be_sure = sent.must_be_sure && tool.effect == Effect::Write;
-    let mut errors = tool.errors;
+    let mut errors = Errors {
+        strict: tool.is_strict(),
+        ..tool.errors
+    };
     if must_be_sure && errors.tool_error == ToolError::Remember {
         errors.tool_error = ToolError::Unknown;
     }
@@ -126,6 +139,10 @@ fn meaning(tool: &Tool, status: u16, body: &Body, is_stale: bool) -> (Declared, 
                 ", in which the tool's success test finds nothing",
             ),
         },
+        _ if tool.is_strict() => (
+            Declared::Unknown,
+            "; by outcomes = \"strict\" that proves nothing",
+        ),
         303 => (Declared::Executed, ""),
         _ if is_stale => (
             Declared::Fenced,

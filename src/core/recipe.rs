@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::json::canonical;
 use super::key::{Fingerprint, Folded, MODEL_MEMBER, Per, Pointer, Prefer, SECRET_ID};
+use super::nulls::{has_nulls, without_nulls};
 use super::proxy::{Policy, credentials, view};
 use super::secret::Secret;
 use super::tool::Tool;
@@ -59,6 +60,9 @@ pub struct Recipe {
     headers: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     fold: Vec<Folded>,
+    /// Whether members that are null count, as they did before 0.3.0. Not stored: calls of either rule have the same recipe.
+    #[serde(skip)]
+    counts_nulls: bool,
 }
 
 impl Recipe {
@@ -75,6 +79,7 @@ impl Recipe {
             keeps_member: tool.keeps_key_member || tool.has_property(MODEL_MEMBER),
             headers: tool.proxy.as_ref().map(Policy::counted),
             fold: tool.key.fold.clone(),
+            counts_nulls: false,
         }
     }
 
@@ -125,9 +130,30 @@ impl Recipe {
         counted
     }
 
+    /// The same recipe by the rule of earlier versions, for arguments of which that rule makes other names.
+    ///
+    /// `None`: no member is null, or null counts in any case.
+    fn by_older_rule(&self, args: &Value) -> Option<Self> {
+        let differs = self.headers.is_none() && has_nulls(args);
+        differs.then(|| Self {
+            counts_nulls: true,
+            ..self.clone()
+        })
+    }
+
+    /// The counted arguments without those that are null.
+    ///
+    /// The body of a proxied request is the API's own, and null may be what its caller means.
+    fn present<'a>(&self, counted: &'a Value) -> Cow<'a, Value> {
+        match self.counts_nulls || self.headers.is_some() {
+            true => Cow::Borrowed(counted),
+            false => without_nulls(counted),
+        }
+    }
+
     /// The counted arguments that a fingerprint covers.
     fn compared<'a>(&self, counted: &'a Value) -> Cow<'a, Value> {
-        let mut compared = Cow::Borrowed(counted);
+        let mut compared = self.present(counted);
         for pointer in &self.ignore {
             pointer.remove_from(compared.to_mut());
         }
@@ -154,3 +180,6 @@ impl Recipe {
         self.fingerprint_of(secret, &self.counted(args))
     }
 }
+
+#[cfg(test)]
+mod nulls_tests;

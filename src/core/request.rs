@@ -123,10 +123,12 @@ impl Shape {
                 let body = self.with_constants(args, key)?;
                 (Some(FORM), write_pairs(&body, lists)?)
             }
-            BodyForm::None if args.is_empty() => (None, String::new()),
+            // A null counts as absent.
+            BodyForm::None if args.values().all(Value::is_null) => (None, String::new()),
             BodyForm::None => {
                 let why = "the request of this tool has no place for it";
-                let unused = args.keys().map(|name| (pointer_to(name), why.to_owned()));
+                let unused = args.iter().filter(|(_, value)| !value.is_null());
+                let unused = unused.map(|(name, _)| (pointer_to(name), why.to_owned()));
                 return Err(unused.collect());
             }
         };

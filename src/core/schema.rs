@@ -1,11 +1,14 @@
 //! The JSON Schema of a tool's arguments, and mistakes of arguments.
 
+use std::collections::HashSet;
 use std::fmt;
 
+use jsonschema::error::ValidationErrorKind;
 use serde_json::{Map, Value};
 
 use super::ecma;
 use super::key::Pointer;
+use super::nulls::{has_nulls, without_nulls, without_nulls_but};
 
 /// The most mistakes that one refusal of arguments names.
 const MAX_SCHEMA_MISTAKES: usize = 20;
@@ -15,6 +18,9 @@ const MAX_SENTENCE: usize = 200;
 
 /// Arguments with more values are refused without naming the place.
 const MAX_VALUES_TOLD: usize = 10_000;
+
+/// The most members that are missing and were null, so that the refusal says what is wrong with the null.
+const MAX_REQUIRED: usize = 1_000;
 
 /// How deep a schema's parts are searched for a property.
 const MAX_PARTS: usize = 6;
@@ -56,6 +62,12 @@ impl Schema {
         if self.validator.is_valid(args) {
             return Vec::new();
         }
+        // A null that need not be there counts as absent.
+        let without = has_nulls(args).then(|| self.without_nulls(args));
+        let args = without.as_ref().unwrap_or(args);
+        if without.is_some() && self.validator.is_valid(args) {
+            return Vec::new();
+        }
         // The validator gathers every mistake before it returns the first.
         if count(args) > MAX_VALUES_TOLD {
             return vec![(
@@ -70,6 +82,25 @@ impl Schema {
             (place, cut(&why, MAX_SENTENCE))
         });
         told.collect()
+    }
+
+    /// Arguments without the members that are null and need not be there.
+    fn without_nulls(&self, args: &Value) -> Value {
+        let without = without_nulls(args);
+        let mut required = HashSet::new();
+        for mistake in self.validator.iter_errors(&without).take(MAX_REQUIRED) {
+            if let ValidationErrorKind::Required { property } = mistake.kind()
+                && let Some(name) = property.as_str()
+            {
+                let name = Pointer::to(&[name]);
+                required.insert(format!(
+                    "{}{}",
+                    mistake.instance_path().as_str(),
+                    name.as_str()
+                ));
+            }
+        }
+        without_nulls_but(args, &|at| required.contains(at))
     }
 
     /// Whether the schema names this member of the arguments.

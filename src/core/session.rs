@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::json::canonical;
 use super::key::{self, GroupKey, Pointer, Source};
 use super::mcp::round;
+use super::nulls::without_nulls;
 use super::record::{CallId, Entry, Intent, Record, State};
 use super::secret::Secret;
 use super::time::between;
@@ -273,6 +274,7 @@ pub fn similar_group(
     if round::answered_by(args).is_some() {
         return None;
     }
+    let args = without_nulls(args);
     let found = |field: &Pointer| {
         let value = args.pointer(field.as_str())?;
         Some((field.as_str().to_owned(), value.clone()))

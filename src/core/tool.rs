@@ -72,6 +72,8 @@ words! {
 pub struct Errors {
     pub tool_error: ToolError,
     pub request_errors: RequestErrors,
+    /// Whether a refusal by its HTTP status proves nothing; see [`Tool::is_strict`].
+    pub strict: bool,
 }
 
 /// A probe by a call of another tool, which only reads.
@@ -219,6 +221,8 @@ pub struct Tool {
     pub budget: Option<Budget>,
     pub similar: Option<Similar>,
     pub outcomes: BTreeMap<u16, Declared>,
+    /// Whether a status that is not among `outcomes` proves anything only if it is 2xx: `outcomes = "strict"`.
+    pub strict: bool,
     pub success: Option<SuccessTest>,
     /// The meaning of errors, for an MCP server's tool.
     pub errors: Errors,
@@ -273,6 +277,7 @@ impl Tool {
             budget: None,
             similar: None,
             outcomes: BTreeMap::new(),
+            strict: false,
             success: None,
             errors: Errors::default(),
             request: None,
@@ -304,9 +309,12 @@ impl Tool {
 
     /// How long the key of a finished call is remembered.
     ///
-    /// A read has no effect that could be doubled, and an agent that reads again wants the present
-    /// state: by default only a key that the caller itself brought is remembered for a read.
+    /// A read has no effect that could be doubled, and an agent that reads again wants the present state: no key of a read
+    /// is remembered.
     pub fn window(&self, source: key::Source) -> Duration {
+        if self.effect == Effect::Read {
+            return Duration::ZERO;
+        }
         let day = Duration::from_hours(24);
         let default = match source {
             // Only the first request shows where the key came from, so the longest window counts.
@@ -317,7 +325,6 @@ impl Tool {
                 return longest.unwrap_or_default();
             }
             key::Source::Runtime | key::Source::Compensation | key::Source::Round => day,
-            _ if self.effect == Effect::Read => Duration::ZERO,
             key::Source::Derived => self.derived_window.unwrap_or(Duration::from_hours(1)),
             key::Source::Business | key::Source::Model => day,
         };
@@ -345,6 +352,13 @@ impl Tool {
             && self.similar.as_ref().is_none_or(only_flags)
             && !self.keeps_confirm_member
             && !self.has_property(key::CONFIRM_MEMBER)
+    }
+
+    /// Whether only 2xx and what `outcomes` lists prove anything of a call.
+    ///
+    /// A read has no effect that a refusal could hide.
+    pub fn is_strict(&self) -> bool {
+        self.strict && self.effect == Effect::Write
     }
 
     /// Whether the tool's own schema names this member of `args`.
@@ -377,14 +391,19 @@ pub(crate) mod tests {
         let mut tool = tool("t");
         assert_eq!(hours(&tool), [24, 24, 24, 1, 24, 24, 24]);
         tool.effect = Effect::Read;
-        assert_eq!(hours(&tool), [24, 0, 0, 0, 24, 24, 24]);
-        tool.dedup_window = Some(Duration::from_hours(2));
         assert_eq!(
             hours(&tool),
-            [2, 2, 2, 2, 2, 2, 2],
+            [0; 7],
+            "a read is never answered from the store"
+        );
+        tool.dedup_window = Some(Duration::from_hours(2));
+        assert_eq!(hours(&tool), [0; 7]);
+        tool.effect = Effect::Write;
+        assert_eq!(
+            hours(&tool),
+            [2; 7],
             "a configured window holds for every source"
         );
-        tool.effect = Effect::Write;
         tool.proxy = Some(proxy::Policy::default());
         assert_eq!(hours(&tool), [2, 2, 2, 1, 2, 2, 2]);
         tool.derived_window = Some(Duration::from_hours(3));

@@ -10,6 +10,7 @@ use super::compensation::{Policy, Template};
 use super::json;
 use super::key;
 use super::mcp::round;
+use super::outcome::is_mere_word;
 use super::record::{CallId, Content, Record, State};
 use super::tool::{Effect, Tool};
 use super::work::{Blocked, Blocker};
@@ -108,15 +109,22 @@ fn read(json: &Bytes) -> Option<Value> {
     json::parse(str::from_utf8(json).ok()?).ok()
 }
 
-/// Whether a compensation has undone its call.
+/// Whether a compensation has undone its call. `tool`: that of the compensation.
 ///
 /// # Errors
 /// It has not, and what blocks that.
-pub fn outcome_of(compensation: &Record) -> Result<(), Blocked> {
+pub fn outcome_of(compensation: &Record, tool: &Tool) -> Result<(), Blocked> {
     let call_id = compensation.intent.call_id;
     Err(match &compensation.state {
         State::Succeeded(_) => return Ok(()),
         State::Running => Blocked::busy(format!("its compensation {call_id} runs")),
+        State::Failed(failure) if is_mere_word(tool, failure) => {
+            let why = &failure.why;
+            Blocked::for_good(format!(
+                "its compensation {call_id} failed: {why}. A tool may say so after its effect, and this one does not deduplicate, \
+                 so a person decides whether it is sent again"
+            ))
+        }
         State::Failed(failure) => {
             let why = &failure.why;
             Blocked::failed(format!("its compensation {call_id} failed: {why}"))
@@ -315,7 +323,7 @@ mod tests {
                 state,
                 ..done.clone()
             };
-            let blocked = outcome_of(&compensation).err();
+            let blocked = outcome_of(&compensation, &Tool::new("t")).err();
             let blocked = blocked.map(|blocked| blocked.blocker);
             assert_eq!(blocked, blocker, "{}", compensation.state.as_str());
         }

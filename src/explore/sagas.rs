@@ -389,7 +389,7 @@ impl Model {
             record,
             calls,
         } = undoing;
-        match undo::outcome_of(there) {
+        match undo::outcome_of(there, &self.scene.cancel) {
             Ok(()) => Some(SagaJob {
                 saga,
                 step: SagaStep::Undone { record, calls },

@@ -6,7 +6,7 @@ use crate::core::compensation::{Policy, Template};
 use crate::core::key::Source;
 use crate::core::retry;
 use crate::core::saga;
-use crate::core::tool::{Dedup, Mode, OnUnknown, Recheck, SessionPolicy, Tool};
+use crate::core::tool::{Declared, Dedup, Mode, OnUnknown, Recheck, SessionPolicy, Tool};
 
 /// One tick of the model's clock. All times of the rules are whole ticks.
 pub(super) const TICK: Duration = Duration::from_secs(10);
@@ -320,6 +320,8 @@ fn plain(name: &str) -> Tool {
         lease_margin: TICK,
         dedup_window: Some(3 * TICK),
         retention: 4 * TICK,
+        // A refusal of this tool is proof, as its operator has declared.
+        outcomes: [(429, Declared::NotExecuted)].into(),
         retry: retry::Policy {
             attempts: 2,
             ..once()

@@ -1,5 +1,7 @@
 //! MCP servers: their unlisted tools, which no section of the configuration names, and requests that are no calls.
 
+mod listed; // a server's list of tools
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex as Guard};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use self::listed::{List, ListPage, Listed};
 use super::base::Base;
 use super::calls::ResultMemory;
 use super::error::{Error, ErrorKind, unavailable};
@@ -23,7 +26,7 @@ use crate::core::caller::Caller;
 use crate::core::json;
 use crate::core::key::CONFIRM_MEMBER;
 use crate::core::mcp::evidence::{Reply, reply};
-use crate::core::mcp::mirrored::{self, Mirrored};
+use crate::core::mcp::mirrored::Mirrored;
 use crate::core::record::{Failure, FailureKind};
 use crate::core::schema::has_property;
 use crate::core::tool::{Effect, Tool};
@@ -42,6 +45,8 @@ const FRESH: Duration = Duration::from_secs(5);
 const LISTED: Duration = Duration::from_mins(5);
 /// Most unlisted tools of one server. Each has metrics and a stored recipe.
 const MAX_UNLISTED: usize = 500;
+/// Most tools that one log line names.
+const MAX_NAMED: usize = 50;
 /// Most pages of one server's list.
 const MAX_PAGES: usize = 50;
 
@@ -55,6 +60,8 @@ pub struct UpstreamAt {
     pub unlisted: Option<Effect>,
     /// Whether a tool counts as reading if its annotations say so.
     pub trusts_annotations: bool,
+    /// Whether a refusal by an HTTP status proves nothing of a call of its tools.
+    pub strict: bool,
     /// The timeout of calls of unlisted tools.
     pub timeout: Duration,
     /// How long derived keys of unlisted tools are remembered.
@@ -93,47 +100,45 @@ struct Known {
     at: UpstreamAt,
     /// Its tools, or why they could not be read; and when they were read.
     listed: Mutex<Option<(Instant, Result<List, String>)>>,
+    /// The tools that read because the server says so, as they were last logged.
+    said_to_read: Guard<BTreeSet<String>>,
 }
 
-type List = BTreeMap<String, Listed>;
-
-/// A tool in a server's list, with what the gateway needs of it.
-#[derive(Default)]
-struct Listed {
-    is_read: bool,
-    /// Whether it has an argument that is named like a confirmation.
-    keeps_confirm_member: bool,
-    /// The arguments that are repeated in headers.
-    mirrored: Vec<Mirrored>,
-}
-
-#[derive(Deserialize)]
-struct ListPage<'a> {
-    #[serde(borrow)]
-    tools: Vec<ListedTool<'a>>,
-    #[serde(rename = "nextCursor")]
-    next: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ListedTool<'a> {
-    name: String,
-    #[serde(default)]
-    annotations: Annotations,
-    #[serde(rename = "inputSchema", borrow)]
-    schema: Option<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-struct Annotations {
-    #[serde(rename = "readOnlyHint", default)]
-    is_read: bool,
+impl Known {
+    /// Logs which tools read because the server says so, if these are others than before.
+    fn tell_what_reads(&self, list: &List) {
+        let reads = |(_, listed): &(&String, &Listed)| listed.said == Some(Effect::Read);
+        let reads: BTreeSet<String> = match self.at.trusts_annotations {
+            true => list
+                .iter()
+                .filter(reads)
+                .map(|(name, _)| name.clone())
+                .collect(),
+            false => BTreeSet::new(),
+        };
+        let mut before = lock(&self.said_to_read);
+        if *before != reads {
+            let names: Vec<&str> = reads.iter().take(MAX_NAMED).map(String::as_str).collect();
+            tracing::info!(
+                upstream = self.at.name,
+                count = reads.len(),
+                tools = names.join(", "),
+                "these tools only read, as the server says (trust_annotations)"
+            );
+            *before = reads;
+        }
+    }
 }
 
 fn known(upstreams: Vec<UpstreamAt>) -> BTreeMap<String, Arc<Known>> {
     let known = |at: UpstreamAt| {
-        let listed = Mutex::default();
-        (at.name.clone(), Arc::new(Known { at, listed }))
+        let name = at.name.clone();
+        let known = Known {
+            at,
+            listed: Mutex::default(),
+            said_to_read: Guard::default(),
+        };
+        (name, Arc::new(known))
     };
     upstreams.into_iter().map(known).collect()
 }
@@ -239,6 +244,9 @@ impl Upstreams {
             let read = self.read_list(caller, &known.at);
             let read = timeout(PATIENCE, read).await;
             let read = read.unwrap_or_else(|_| Err("it did not answer in time".into()));
+            if let Ok(list) = &read {
+                known.tell_what_reads(list);
+            }
             // A failure is kept, too: a request that waited for this read does not repeat it.
             *list = Some((Instant::now(), read));
         }
@@ -285,11 +293,15 @@ impl Upstreams {
     }
 
     fn add(&self, known: &Arc<Known>, here: &str, tool: &str, listed: &Listed, effect: Effect) {
-        let is_read =
-            (listed.is_read && known.at.trusts_annotations) || known.at.repeatable.contains(tool);
+        let said = listed.said.filter(|_| known.at.trusts_annotations);
+        let effect = match known.at.repeatable.contains(tool) {
+            true => Effect::Read,
+            false => said.unwrap_or(effect),
+        };
         let added = ToolAt::new(
             Tool {
-                effect: if is_read { Effect::Read } else { effect },
+                effect,
+                strict: known.at.strict,
                 timeout: known.at.timeout,
                 deadline: known.at.timeout,
                 derived_window: Some(known.at.dedup_window),
@@ -309,6 +321,37 @@ impl Upstreams {
                 upstream,
                 "a server has more tools than are served without a section"
             );
+        }
+    }
+
+    /// Learns from a page of a server's list that a client has asked for.
+    ///
+    /// A tool may have become a write. The client that reads this page relies on that.
+    pub fn learn(&self, upstream: &str, page: &[u8]) {
+        let (Ok(page), Some(known)) = (
+            serde_json::from_slice::<ListPage<'_>>(page),
+            self.all.load().get(upstream).cloned(),
+        ) else {
+            return;
+        };
+        let Some(effect) = known.at.unlisted else {
+            return;
+        };
+        for tool in page.tools {
+            let here = self.name_of(upstream, &tool.name);
+            let is_served = self.base.tool_at(&here).is_some_and(|at| at.is_unlisted());
+            let Ok(listed) = Listed::of(&tool) else {
+                continue;
+            };
+            if is_served {
+                self.add(&known, &here, &tool.name, &listed, effect);
+            }
+            // Whoever holds the lock reads the list at this moment.
+            if let Ok(mut list) = known.listed.try_lock()
+                && let Some((_, Ok(list))) = &mut *list
+            {
+                list.insert(tool.name, listed);
+            }
         }
     }
 
@@ -334,24 +377,15 @@ impl Upstreams {
             let page: Result<ListPage<'_>, _> = serde_json::from_slice(&page);
             let page = page.map_err(|error| error.to_string())?;
             for tool in page.tools {
-                let schema = tool.schema.map_or("{}", RawValue::get);
-                let schema = json::read(schema.as_bytes()).unwrap_or_default();
-                let mirrored = mirrored::mirrored(&schema);
-                if let Some(why) = mirrored::mistake(&mirrored) {
-                    tracing::warn!(
+                match Listed::of(&tool) {
+                    Ok(listed) => drop(tools.insert(tool.name, listed)),
+                    Err(why) => tracing::warn!(
                         upstream = at.name,
                         tool = tool.name,
                         why,
                         "a tool cannot be called: x-mcp-header"
-                    );
-                    continue;
+                    ),
                 }
-                let listed = Listed {
-                    is_read: tool.annotations.is_read,
-                    keeps_confirm_member: has_property(&schema, CONFIRM_MEMBER),
-                    mirrored,
-                };
-                tools.insert(tool.name, listed);
             }
             cursor = page.next;
             if cursor.is_none() {

@@ -340,8 +340,8 @@ pub(super) struct PreviewView {
     idempotency_key: String,
     #[schema(pattern = "^(runtime|business|model|derived)$")]
     key_source: &'static str,
-    /// The `Idempotency-Key` that the tool gets.
-    tool_key: String,
+    /// The `Idempotency-Key` that the tool gets. Null for a tool that reads: it gets a new one each time.
+    tool_key: Option<String>,
     /// What would happen to the request, as far as its key decides. Null for a tool that redacts arguments, unless the
     /// token may read calls: arguments of others could be guessed by it. Each such request counts as a new key.
     #[schema(required, pattern = "^(run|wait|replay|refuse)$")]
@@ -376,7 +376,7 @@ pub(super) async fn key(
         tool: intent.tool.clone(),
         idempotency_key: intent.key.clone(),
         key_source: intent.key_source.as_str(),
-        tool_key: intent.lookup.for_tool(),
+        tool_key: preview.has_tool_key.then(|| intent.lookup.for_tool()),
         would,
         problem,
         call_id: meets.map(|record| record.intent.call_id.to_string()),

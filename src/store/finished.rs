@@ -258,7 +258,11 @@ impl Finished {
         held: impl Iterator<Item = &'a Lookup>,
         start: &Start,
     ) {
-        if !matches!(record.state, State::Succeeded(_)) || start.tracking.is_over() {
+        // A call whose name is free from its end on, as that of a read, answers nobody.
+        let is_over = record
+            .expires_at
+            .is_some_and(|until| until <= record.updated_at);
+        if !matches!(record.state, State::Succeeded(_)) || is_over || start.tracking.is_over() {
             return;
         }
         let is_untouched = |name: &Lookup, writes: &Writes| {

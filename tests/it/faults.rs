@@ -117,7 +117,7 @@ async fn a_short_failure_of_the_store_is_not_told_to_callers() {
     let tool = Tool::start().await;
     tool.then(Act::Answer(429, "", b"{}"))
         .then(Act::after_ms(1_500, Act::Numbered));
-    let gateway = Shaky::with_tool(&tool).await;
+    let gateway = Shaky::with(&tool, "outcomes = { 429 = \"not_executed\" }").await;
     // The end of the first attempt is written late. The second attempt then takes a while.
     gateway.store.next(Verb::Replace, Fault::ErrBefore, 1);
     let duplicate = async {

@@ -83,6 +83,7 @@ mod mcp_sessions; // what a server that has forgotten a session proves, and stat
 mod mcp_told; // what a model is told where there is no result
 mod mcp_upstream; // tools of MCP servers
 mod mcp_wire; // messages of MCP, good and bad
+mod nulls; // null for an argument that need not be there
 mod observe; // rules, board and runbook fit the metrics
 mod openapi; // the document of the doors, and whether their answers are as it says
 mod ops; // health, readiness, metrics, logs
@@ -104,6 +105,7 @@ mod proxies_guard; // other spellings of paths, methods and names
 mod proxies_origin; // answers of others are never active on the gateway's origin
 mod proxies_rules;
 mod proxies_wire;
+mod reads; // a read is executed each time
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recheck_shared; // rechecks by several gateways, and stored calls that cannot be read
 mod recipes; // a stored call is recognised whatever the configuration has become
@@ -126,6 +128,7 @@ mod redis_losses; // a Redis that has lost data
 mod redis_put_back; // what a gateway remembers goes back to a Redis that has lost it
 mod redis_refused; // what is refused where a Redis is unfit or lacks what a gateway knows
 mod redis_tenants; // a tenant is a partition: every kind of tool on every kind of Redis, slots on the move
+mod rejections; // what a tool's refusal proves
 mod reload; // the configuration is read again
 mod replay; // a person asks whether a result is stable
 mod requests;

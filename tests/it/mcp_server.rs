@@ -329,8 +329,8 @@ async fn a_section_of_upstreams_has_the_settings_of_tools_without_a_section() {
     read["annotations"] = json!({ "readOnlyHint": true });
     upstream.list(&[read, tool("write")]);
     for (more, effects) in [
-        ("", 2),
-        ("trust_annotations = true", 3),
+        ("trust_annotations = false", 2),
+        ("", 3),
         ("unlisted = \"read\"", 4),
         ("unlisted = \"deny\"", 0),
     ] {

@@ -102,7 +102,11 @@ async fn a_call_that_was_surely_not_executed_is_retried_within_the_deadline() {
     tool.then(Act::Answer(429, "", b"{}"))
         .then(Act::Answer(425, "", b"{}"))
         .then(Act::Numbered);
-    let gateway = Gateway::with_tool(&tool, "retry = { attempts = 3, base = \"5ms\" }").await;
+    let gateway = Gateway::with_tool(
+        &tool,
+        "dedup = \"key\"\nretry = { attempts = 3, base = \"5ms\" }",
+    )
+    .await;
     let answer = gateway.call(json!({})).await.expect_ok();
     assert_eq!((tool.requests(), tool.effects()), (3, 1));
     let record = gateway.record(&answer).await;

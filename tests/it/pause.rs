@@ -256,7 +256,8 @@ async fn a_retry_that_has_not_been_made_when_its_tool_is_paused_is_not_made(stor
     let tool = Tool::start().await;
     tool.then(Act::Answer(429, "retry-after: 3\r\n", b"{}"))
         .then(Act::Numbered);
-    let gateway = stores.gateway(&one_tool(&tool, "")).await;
+    let declared = "outcomes = { 429 = \"not_executed\" }";
+    let gateway = stores.gateway(&one_tool(&tool, declared)).await;
     let call = begin(&gateway, "k", json!({}));
     until("it runs", async || tool.requests() == 1).await;
     pause(&gateway).await.expect_ok();

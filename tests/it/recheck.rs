@@ -370,7 +370,7 @@ async fn retries_are_bounded_also_when_many_fail_at_once() {
     let tool = Tool::start().await;
     let (hold, held) = Act::held(Act::Answer(429, "", b"{}"));
     tool.always(held);
-    let rules = "timeout = \"30s\"\ndeadline = \"60s\"\nretry = { attempts = 2, base = \"1ms\", max = \"1ms\" }\nbreaker = { failures = 100000 }\n";
+    let rules = "outcomes = { 429 = \"not_executed\" }\ntimeout = \"30s\"\ndeadline = \"60s\"\nretry = { attempts = 2, base = \"1ms\", max = \"1ms\" }\nbreaker = { failures = 100000 }\n";
     let bare = Arc::new(
         over(
             &Memory::default(),

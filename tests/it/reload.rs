@@ -136,7 +136,7 @@ async fn a_changed_tool_is_used_and_a_call_that_runs_goes_on_as_it_began() {
     let (before, after) = (Tool::start().await, Tool::start().await);
     let (hold, held) = Act::held(Act::Answer(429, "retry-after: 0\r\n", b""));
     before.then(held);
-    let retrying = "retry = { attempts = 2, base = \"1ms\", max = \"1ms\" }\n";
+    let retrying = "outcomes = { 429 = \"not_executed\" }\nretry = { attempts = 2, base = \"1ms\", max = \"1ms\" }\n";
     // Another pool of connections, too.
     let gateway = Running::start(&one_tool(
         &before,

@@ -20,7 +20,11 @@ fn told(line: &str) -> (&str, &str, &str) {
 #[tokio::test]
 async fn a_tool_is_told_its_attempt_and_whether_the_caller_records_the_trace() {
     let tool = Tool::start().await;
-    let gateway = Gateway::with_tool(&tool, "retry = { base = \"1ms\" }").await;
+    let gateway = Gateway::with_tool(
+        &tool,
+        "outcomes = { 429 = \"not_executed\" }\nretry = { base = \"1ms\" }",
+    )
+    .await;
     for flags in ["01", "00"] {
         tool.then(Act::Answer(429, "", b""));
         let line = traceparent(TRACE, flags);
@@ -146,7 +150,7 @@ async fn every_log_line_of_a_call_has_its_trace_and_is_flat() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = one_tool(
         &tool,
-        "retry = { base = \"1ms\" }\n[log]\nlevel = \"warn,oncegate=debug\"",
+        "outcomes = { 429 = \"not_executed\" }\nretry = { base = \"1ms\" }\n[log]\nlevel = \"warn,oncegate=debug\"",
     );
     let gateway = Process::start(folder.path(), free_port(), &config).await;
     let post = async |path: String, body: Value, trace: &str| {
@@ -200,7 +204,12 @@ mod exported {
     async fn start(folder: &std::path::Path, tool: &Tool, collector: &str, more: &str) -> Process {
         let tracing =
             format!("[tracing]\notlp = \"{collector}\"\nservice_name = \"gate-7\"\n{more}");
-        let config = one_tool(tool, &format!("retry = {{ base = \"1ms\" }}\n{tracing}"));
+        let config = one_tool(
+            tool,
+            &format!(
+                "outcomes = {{ 429 = \"not_executed\" }}\nretry = {{ base = \"1ms\" }}\n{tracing}"
+            ),
+        );
         Process::start(folder, free_port(), &config).await
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::config::common::is_in_the_open;
+use crate::config::common::{is_in_the_open, reads};
 use crate::config::reader::Section;
 use crate::core::schema::has_type;
 use crate::core::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
@@ -19,10 +19,13 @@ pub(in crate::config) fn check(tool: &Tool, section: &Section<'_, '_>) {
 pub(in crate::config) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
     let (key, why) = match tool.unknown {
         OnUnknown::Hold | OnUnknown::Elsewhere => return,
-        _ if tool.effect == Effect::Read => (
-            "unknown",
-            "this is for tools that write; a read is never unknown",
-        ),
+        _ if tool.effect == Effect::Read => {
+            let why = format!(
+                "this is for tools that write; a read is never unknown{}",
+                by_method(section)
+            );
+            return section.mistake("unknown", &why);
+        }
         OnUnknown::Probe if tool.probe.is_none() && tool.asks.is_none() => (
             "unknown",
             "\"probe\" needs probe = { url = \"…{key}…\" }, or of an upstream { tool = \"…\", found = \"/…\" }",
@@ -104,6 +107,14 @@ fn allows_empty(schema: &Value) -> bool {
     })
 }
 
+/// Says why a tool reads, if its section does not say so itself.
+fn by_method(section: &Section<'_, '_>) -> &'static str {
+    match section.has_taken("effect") {
+        true => "",
+        false => ", because of its method; if it writes all the same, set effect = \"write\"",
+    }
+}
+
 /// A tool that reads has no bounds on writes.
 fn check_session(tool: &Tool, section: &Section<'_, '_>) {
     if tool.effect == Effect::Read {
@@ -114,7 +125,11 @@ fn check_session(tool: &Tool, section: &Section<'_, '_>) {
             ("budget", tool.budget.is_some()),
             ("similar", tool.similar.is_some()),
         ] {
-            section.check(!is_set, key, "this is for tools that write; this one reads");
+            let why = format!(
+                "this is for tools that write; this one reads{}",
+                by_method(section)
+            );
+            section.check(!is_set, key, &why);
         }
     }
     let similar = tool.similar.as_ref();
@@ -126,6 +141,7 @@ fn check_session(tool: &Tool, section: &Section<'_, '_>) {
 /// Warns of settings that are trusted, or not safe. A rule of a proxy repeats no warning of its proxy.
 pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) {
     let name = &tool.name;
+    warn_of_effect(tool, endpoint, section);
     for (status, declared) in &tool.outcomes {
         if matches!(
             declared,
@@ -183,5 +199,20 @@ pub(in crate::config) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Sectio
                 "{name}: {what} is plain http:// to another machine"
             ));
         }
+    }
+}
+
+/// Warns where a tool's effect and its other settings do not go well together.
+fn warn_of_effect(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) {
+    let (name, method) = (&tool.name, &endpoint.method);
+    if tool.request.is_some() && reads(method) && tool.effect == Effect::Write {
+        section.warn_once(format!(
+            "{name}: its method is {method}, and effect = \"write\": equal requests are answered with the stored result, whatever has changed since; for a tool that only reads leave effect out"
+        ));
+    }
+    if tool.dedup_window.is_some() && tool.effect == Effect::Read {
+        section.warn_once(format!(
+            "{name}: dedup_window counts for nothing: a tool that reads is asked each time"
+        ));
     }
 }

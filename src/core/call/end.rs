@@ -69,6 +69,7 @@ pub fn may_be_retried(tool: &Tool, record: &Record, outcome: &Outcome) -> bool {
     let is_safe = match outcome {
         Outcome::NotExecuted(failure) => {
             !matches!(failure.kind, FailureKind::Rejected | FailureKind::Fenced)
+                && !outcome::is_mere_word(tool, failure)
         }
         // The tool itself executes the same key at most once.
         Outcome::Unknown => tool.unknown == OnUnknown::Retry,

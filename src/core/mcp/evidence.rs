@@ -223,7 +223,7 @@ pub fn classify(
     // If the error names the request, the tool may have acted already, and raised the same code itself.
     let is_before = !answer.names_request && code != Some(INTERNAL_ERROR);
     let is_stale = is_before && is_stale_agreement(answer, code);
-    if result.is_none() && is_stale && answer.is_forgotten {
+    if result.is_none() && is_stale && answer.is_forgotten && !means.strict {
         let why = "the server does not know the session or the revision that was agreed on, nor does it for a question that executes nothing";
         return not_executed(FailureKind::Unavailable, None, why.into());
     }
@@ -264,7 +264,7 @@ pub fn classify(
         }
         Some(_) => {}
     }
-    if result.is_none() && is_refusal(status) {
+    if result.is_none() && is_refusal(status) && !means.strict {
         let why = format!("the server refused the request with {status}");
         return rejected(error, why);
     }

@@ -114,7 +114,11 @@ pub fn identify(
     for named in today.names(asking, &key, false) {
         add(today, named);
     }
-    for (_, recipe) in earlier {
+    let earlier_recipes = || earlier.iter().map(|(_, recipe)| recipe.as_ref());
+    let all = std::iter::once(today.as_ref()).chain(earlier_recipes());
+    let older = all.filter_map(|recipe| recipe.by_older_rule(asking.args));
+    let older: Vec<Recipe> = older.collect();
+    for recipe in earlier_recipes().chain(&older) {
         let key = recipe.choose(asking, &recipe.counted(asking.args));
         for named in recipe.names(asking, &key, true) {
             add(recipe, named);
@@ -178,6 +182,7 @@ impl Recipe {
 
     /// The key of a call, from the first source that has one. `counted` lacks the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
+        let counted = &*self.present(counted);
         // A round is answered once, whichever key comes with the answer.
         if let Some(asked_by) = round::answered_by(asking.args) {
             return Ok(chosen(Source::Round, key::of_round(asked_by.0)));

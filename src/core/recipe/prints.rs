@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{Recipe, RecipeId};
 use crate::core::key::{Fingerprint, Lookup, SECRET_ID, Source};
+use crate::core::nulls::has_nulls;
 use crate::core::proxy::view::view;
 use crate::core::proxy::{credentials, image};
 use crate::core::record::{Alias, Intent, Record};
@@ -34,6 +35,8 @@ impl Sameness {
 pub struct Prints {
     today: Option<(Arc<Recipe>, Secret)>,
     earlier: Vec<Print>,
+    /// The fingerprints by each recipe under the rule of earlier versions, where that makes another one.
+    by_older_rule: Vec<(RecipeId, Fingerprint)>,
     /// The fingerprints under each earlier secret, after the one by today's recipe.
     older: Vec<(Fingerprint, Prints)>,
     /// The arrival's names that are made of its arguments without the model's key.
@@ -92,9 +95,20 @@ impl Prints {
             let print = |(id, recipe): &(RecipeId, Arc<Recipe>)| {
                 Print::of(*id, recipe, today, secret, args)
             };
+            let of_older = |id: RecipeId, recipe: &Recipe| {
+                Some((id, recipe.by_older_rule(args)?.fingerprint(secret, args)))
+            };
+            let mut by_older_rule: Vec<_> = earlier
+                .iter()
+                .filter_map(|(id, recipe)| of_older(*id, recipe))
+                .collect();
+            if has_nulls(args) {
+                by_older_rule.extend(of_older(today.id(), today));
+            }
             Self {
                 today: Some((today.clone(), secret.clone())),
                 earlier: earlier.iter().map(print).collect(),
+                by_older_rule,
                 older: Vec::new(),
                 of_arguments: Vec::new(),
             }
@@ -152,6 +166,9 @@ impl Prints {
         if let Some((today, secret)) = &self.today {
             let print = Print::of(id, recipe, today, secret, args);
             prints.earlier.push(print);
+            let older = recipe.by_older_rule(args);
+            let older = older.map(|older| (id, older.fingerprint(secret, args)));
+            prints.by_older_rule.extend(older);
         }
         for (_, older) in &mut prints.older {
             *older = older.with(id, recipe, args);
@@ -192,6 +209,9 @@ impl Prints {
         let Some((prints, today)) = self.under_secret_of(intent, &alias.fingerprint) else {
             return Sameness::Unclear;
         };
+        if prints.is_by_older_rule(alias.recipe, &alias.fingerprint) {
+            return Sameness::Same;
+        }
         if alias.recipe == intent.recipe {
             return Sameness::of(alias.fingerprint == *today);
         }
@@ -231,8 +251,12 @@ impl Prints {
                 Some(_) | None => Sameness::Unclear,
             };
         };
+        if prints.is_by_older_rule(stored.recipe, &stored.fingerprint) {
+            return Sameness::Same;
+        }
         if stored.recipe == intent.recipe {
-            return Sameness::of(stored.fingerprint == *today);
+            let is_same = stored.fingerprint == *today || prints.is_null_apart(stored, today);
+            return Sameness::of(is_same);
         }
         let by_its_recipe = prints.by(stored.recipe);
         let is_equal = |print: &&Print| print.fingerprint == stored.fingerprint;
@@ -256,6 +280,20 @@ impl Prints {
             // The stored arguments are not whole, or the call's recipe is not known.
             _ => Sameness::Unclear,
         }
+    }
+
+    /// Whether this is the arrival's fingerprint by a recipe under the rule of earlier versions.
+    fn is_by_older_rule(&self, recipe: RecipeId, fingerprint: &Fingerprint) -> bool {
+        self.by_older_rule.contains(&(recipe, *fingerprint))
+    }
+
+    /// Whether stored arguments differ from those of the arrival only in members that are null.
+    ///
+    /// Their fingerprint differs, too, if an earlier version has made it.
+    fn is_null_apart(&self, stored: &Intent, today: &Fingerprint) -> bool {
+        let counts_nulls = |(recipe, _): &(Arc<Recipe>, Secret)| recipe.headers.is_some();
+        let is_proxy = self.today.as_ref().is_some_and(counts_nulls);
+        !is_proxy && self.by_today(&stored.args).as_ref() == Some(today)
     }
 
     /// The fingerprint of stored arguments by today's recipe.

@@ -86,6 +86,9 @@ impl Claimer {
         has_place: bool,
         new_key: &mut Option<NewKey<'a>>,
     ) -> Result<ClaimOutcome, ErrorKind> {
+        if request.at.tool.effect == Effect::Read {
+            return self.begin_read(request, has_place, new_key).await;
+        }
         let (at, tenant, attempt) = (&request.at, &request.intent.tenant, new_attempt());
         let blocker = self.why_nothing_begins(request, has_place).await;
         let is_breaker_open = !at.health.is_closed_for(tenant);
@@ -213,7 +216,12 @@ impl Claimer {
         self.arrival_as(call, call.intent.clone(), AttemptId(Uuid::nil()))
     }
 
-    fn arrival_as(&self, call: &PreparedCall, intent: Arc<Intent>, attempt: AttemptId) -> Event {
+    pub(super) fn arrival_as(
+        &self,
+        call: &PreparedCall,
+        intent: Arc<Intent>,
+        attempt: AttemptId,
+    ) -> Event {
         Event::Arrived(Arrival {
             intent,
             prints: call.prints.clone(),
@@ -224,7 +232,11 @@ impl Claimer {
     }
 
     /// Why a request cannot begin a run, whatever the store has.
-    async fn why_nothing_begins(&self, call: &PreparedCall, has_place: bool) -> Option<ErrorKind> {
+    pub(super) async fn why_nothing_begins(
+        &self,
+        call: &PreparedCall,
+        has_place: bool,
+    ) -> Option<ErrorKind> {
         let pauses = self.pauses.know_pauses().await;
         if let Some(complaint) = &call.complaint {
             return Some(complaint.clone());
@@ -247,7 +259,10 @@ impl Claimer {
     }
 
     /// The calls that hold the names of a request that may be refused.
-    async fn look_up_refused(&self, call: &PreparedCall) -> Result<Vec<Holder>, ErrorKind> {
+    pub(super) async fn look_up_refused(
+        &self,
+        call: &PreparedCall,
+    ) -> Result<Vec<Holder>, ErrorKind> {
         match (self.look_up(call).await, &call.complaint) {
             // A repeated read does no harm, so its complaint is told without a look at the store.
             (Err(_), Some(complaint)) if call.at.tool.effect == Effect::Read => {
@@ -291,7 +306,7 @@ impl Claimer {
     }
 
     /// The request by recipes and secrets that were learned after it was read. `None`: it was read by all of them.
-    fn with_newer_names(&self, call: &PreparedCall) -> Option<PreparedCall> {
+    pub(super) fn with_newer_names(&self, call: &PreparedCall) -> Option<PreparedCall> {
         let (read_by, secrets) = (call.read_by.as_ref()?, self.secrets.current());
         if self.recipes.are_earlier(&call.at, &read_by.recipes) && secrets == read_by.secrets {
             return None;
@@ -374,7 +389,7 @@ impl Claimer {
     }
 
     /// Begins a run. An unconfirmed one is looked for in the background.
-    async fn begin(
+    pub(super) async fn begin(
         self: &Arc<Self>,
         call: &PreparedCall,
         change: Change,

@@ -22,6 +22,7 @@ use super::shared_run::{Progress, RunHandle, SharedRuns, notified};
 use crate::budget::Charge;
 use crate::core::call::Event;
 use crate::core::caller::Caller;
+use crate::core::key::Lookup;
 use crate::core::ledger::Duplicate;
 use crate::core::record::{Failure, FailureKind, Record, State};
 use crate::core::time::elapsed_ms;
@@ -31,6 +32,7 @@ use crate::downstream::{Deadline, Exchange};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
 use crate::gateway::health::Permit;
+use crate::gateway::ids::random;
 use crate::gateway::measured::work_on;
 use crate::gateway::pauses::Pauses;
 use crate::gateway::places::{Lines, Owner, Places};
@@ -82,6 +84,7 @@ impl Engine {
         // A gateway that drains waits for the requests that were let in before.
         let let_in = self.base.tasks.token();
         let at = self.at_for(caller, &request)?;
+        let patience = patience.for_effect(at.tool.effect);
         span.is_for(&at.tool.name);
         let labels = [&at.tool.name, request.door.as_str()];
         self.base.metrics.requests.with_label_values(&labels).inc();
@@ -145,8 +148,14 @@ impl Engine {
         self: &Arc<Self>,
         call: PreparedCall,
     ) -> (watch::Receiver<Progress>, bool) {
+        let intent = &call.intent;
+        let name = match call.at.tool.effect {
+            Effect::Write => intent.lookup,
+            // The answer to an earlier read may be older than this request.
+            Effect::Read => Lookup::of_read(&intent.tenant, &intent.tool, random()),
+        };
         let (progress, run) = self.runs.join_or_begin((
-            call.intent.lookup,
+            name,
             call.intent.fingerprint,
             call.brought,
             call.intent.saga_id.clone(),

@@ -12,6 +12,7 @@ mod prepare; // request, tool and caller → a call with a key
 mod prepared; // a request as it came, and as a call with a key
 mod preview; // what a request would meet
 mod queue; // wait for an exclusive session
+mod reads; // each read is executed, and is a call of its own
 mod refusal; // why a request begins nothing
 mod replay; // answer from memory, or wait for the run
 mod result_memory; // memory for results, kept before their calls are claimed

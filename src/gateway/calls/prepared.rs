@@ -15,6 +15,7 @@ use crate::core::recipe::{Recipe, RecipeId, identity};
 use crate::core::record::{Intent, Record};
 use crate::core::secret::Secrets;
 use crate::core::session::{Brought, LINE_LENGTH, similar_group};
+use crate::core::tool::Effect;
 use crate::core::{json, key};
 use crate::downstream::Client;
 use crate::gateway::error::ErrorKind;
@@ -85,6 +86,17 @@ pub struct Patience {
     pub respond_async: bool,
     /// The longest wait of the protocol, for callers that give none.
     pub longest: Option<Duration>,
+}
+
+impl Patience {
+    /// The same for a tool with this effect.
+    ///
+    /// A caller of a read that is told "still running" would read again, and never get an answer: so it waits until the end.
+    pub(super) fn for_effect(self, effect: Effect) -> Self {
+        let waits = effect == Effect::Read && !self.respond_async;
+        let wait = self.wait.filter(|_| !waits);
+        Self { wait, ..self }
+    }
 }
 
 /// A request whose tool, arguments and key are known to be good.

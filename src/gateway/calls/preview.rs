@@ -10,7 +10,8 @@ use super::prepared::{PreparedCall, Request};
 use super::refusal::{expired, refusal};
 use crate::core::call::{self, Action, Met};
 use crate::core::caller::Caller;
-use crate::core::record::{Intent, Record};
+use crate::core::record::{Intent, Record, State};
+use crate::core::tool::Effect;
 use crate::gateway::error::{Error, ErrorKind};
 use crate::gateway::throttle::NewKey;
 use crate::gateway::trace::RequestSpan;
@@ -21,6 +22,8 @@ use crate::gateway::transition;
 pub struct Preview {
     /// The intent as it would be stored; its call id has no meaning.
     pub intent: Arc<Intent>,
+    /// Whether the tool would get a key that follows from the request; a read has a new one each time.
+    pub has_tool_key: bool,
     /// `None`: the caller may not know, because it could guess redacted arguments of others by it.
     pub would: Option<Would>,
     /// The call that holds the key now, if the caller may read it.
@@ -52,6 +55,7 @@ impl Engine {
         let span = RequestSpan::default();
         let call = self.prepare(at, caller, request, &span).await?;
         let (intent, key) = (call.intent.clone(), call.told_key.clone());
+        let has_tool_key = call.at.tool.effect == Effect::Write;
         let told = |kind: ErrorKind| Error {
             key,
             ..kind.alone()
@@ -68,6 +72,7 @@ impl Engine {
                     Some(complaint) => Err(told(complaint)),
                     None => Ok(Preview {
                         intent,
+                        has_tool_key,
                         would: None,
                         meets: None,
                     }),
@@ -77,9 +82,31 @@ impl Engine {
         let (would, meets) = self.would(caller, call).await.map_err(told)?;
         Ok(Preview {
             intent,
+            has_tool_key,
             would: Some(would),
             meets,
         })
+    }
+
+    async fn would_read(
+        &self,
+        caller: &Caller,
+        call: PreparedCall,
+    ) -> Result<(Would, Option<Record>), ErrorKind> {
+        let found = self.claims.in_doubt(&call).await?;
+        let would = match (&found, call.complaint) {
+            (Some(record), _) if record.state == State::Running => Would::Wait,
+            (Some(record), _) => {
+                let (record, now) = (Arc::new(record.clone()), self.base.now());
+                match answer_from(&record, true, Duration::ZERO, now) {
+                    Ok(_) => Would::Replay,
+                    Err(kind) => Would::Refuse(kind),
+                }
+            }
+            (None, Some(complaint)) => return Err(complaint),
+            (None, None) => Would::Run,
+        };
+        Ok((would, found.filter(|record| may_read(caller, record))))
     }
 
     async fn would(
@@ -87,6 +114,9 @@ impl Engine {
         caller: &Caller,
         call: PreparedCall,
     ) -> Result<(Would, Option<Record>), ErrorKind> {
+        if call.at.tool.effect == Effect::Read {
+            return self.would_read(caller, call).await;
+        }
         let holders = self.claims.look_up(&call).await?;
         let mut call = Cow::Owned(call);
         self.claims.compare_with(&mut call, &holders).await?;
@@ -123,10 +153,12 @@ impl Engine {
                 Would::Refuse(refusal(action, &call, held).told_to(caller, &tool.name))
             }
         };
-        let meets = held.filter(|held| {
-            let intent = &held.intent;
-            caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
-        });
+        let meets = held.filter(|held| may_read(caller, held));
         Ok((would, meets.cloned()))
     }
+}
+
+fn may_read(caller: &Caller, record: &Record) -> bool {
+    let intent = &record.intent;
+    caller.may_read_call(&intent.tenant, &intent.tool, &intent.made_by)
 }

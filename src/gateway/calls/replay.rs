@@ -12,6 +12,7 @@ use super::shared_run::Progress;
 use crate::core::call::Action;
 use crate::core::caller::Caller;
 use crate::core::time::{after, signed};
+use crate::core::tool::Effect;
 use crate::gateway::places::Owner;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
@@ -22,6 +23,9 @@ impl Engine {
     /// Looks only for the call that holds the request's first name: if several stored calls match a request, `core`
     /// prefers that one.
     pub(super) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
+        if call.at.tool.effect == Effect::Read {
+            return None;
+        }
         let finished = self.base.finished.as_ref()?;
         let record = finished.get(&call.intent.lookup)?;
         if self.base.is_out_of_time() {

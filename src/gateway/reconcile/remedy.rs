@@ -218,7 +218,7 @@ impl AnomalyWorker {
             return Err(Blocked::busy("this gateway stops"));
         }
         match self.engine.run_internal(own).await {
-            Ok(record) => undo::outcome_of(&record),
+            Ok(record) => undo::outcome_of(&record, &self.base.policy_of(&record)),
             Err(ErrorKind::InvalidArguments(mistakes)) => {
                 Err(Blocked::for_good(format!("its arguments: {mistakes:?}")))
             }

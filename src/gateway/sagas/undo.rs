@@ -238,7 +238,7 @@ impl SagaWorker {
         match self.base.store.load(compensation.call_id).await {
             Ok(None) => None,
             Ok(Some(made)) if matches!(made.state, State::Failed(_)) => None,
-            Ok(Some(made)) => Some(undo::outcome_of(&made)),
+            Ok(Some(made)) => Some(undo::outcome_of(&made, &self.base.policy_of(&made))),
             Err(error) => Some(Err(error.into())),
         }
     }
@@ -267,7 +267,7 @@ impl SagaWorker {
             trace_id: intent.trace_id.clone(),
         };
         match self.engine.run_internal(own).await {
-            Ok(record) => undo::outcome_of(&record),
+            Ok(record) => undo::outcome_of(&record, &self.base.policy_of(&record)),
             Err(kind) => Err(Blocked::by(kind.blocker(), kind.to_string())),
         }
     }

@@ -83,6 +83,9 @@ pub(super) async fn forward(
         }
         Err(kind) => return Err(kind.into()),
     };
+    if is_list {
+        upstreams.learn(upstream, &result);
+    }
     let may_see = upstreams.may_see(caller, upstream);
     let shown = |tool: &RawValue| may_see(tool).then(|| upstreams.described(upstream, tool));
     let shown: Option<&Shown<'_>> = if is_list { Some(&shown) } else { None };

@@ -104,11 +104,11 @@ impl From<ErrorKind> for Problem {
             ),
             ErrorKind::ToolRejected(failure) => {
                 let status = failure.status.map_or_else(String::new, |status| format!(" (status {status})"));
-                let detail = format!("Nothing was changed: the tool rejected this call{status}. Read tool_body, correct the request, and send it with a new key.");
+                let detail = format!("The tool says that it rejected the call{status}; that is its word, and tool_body has it. Read it. If it shows that something was done all the same, tell the user, and do not send the call again. Otherwise correct the request, and send it with a new key.");
                 Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::ToolRejected, detail) }
             }
             ErrorKind::Fenced(failure) => {
-                let detail = "Nothing was changed: the tool has seen a newer branch of this session, which has taken over. Do not repeat the request; stop this branch and tell the user.";
+                let detail = "The tool says that it rejected the call: it has seen a newer branch of this session, which has taken over. Do not repeat the request; stop this branch and tell the user.";
                 Self { tool_status: failure.status, tool_body: body_of(&failure), ..Self::new(Slug::StaleFencingToken, detail) }
             }
             ErrorKind::Refused(refusal) => refused(&refusal),
@@ -118,10 +118,12 @@ impl From<ErrorKind> for Problem {
             )
             .waiting(failure.retry_after.unwrap_or(RETRY_TOOL)),
             ErrorKind::ToolUnavailable(failure) => {
-                let problem = Self::new(
-                    Slug::ToolUnavailable,
-                    "Nothing was changed: the tool could not take the call now. Wait, then send the same request again with the same key.",
-                );
+                let said = match failure.status {
+                    Some(status) => format!("The tool says that it could not take the call now (status {status})"),
+                    None => "Nothing was changed: the tool could not take the call now".to_owned(),
+                };
+                let detail = format!("{said}. Wait, then send the same request again with the same key.");
+                let problem = Self::new(Slug::ToolUnavailable, detail);
                 Self { tool_status: failure.status, ..problem }.waiting(failure.retry_after.unwrap_or(RETRY_TOOL))
             }
             ErrorKind::BreakerOpen { retry_after } => Self::new(
