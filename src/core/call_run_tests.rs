@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn a_retry_waits_no_longer_than_the_deadline_allows() {
-    let tool = tool("t");
+    let mut tool = tool("t");
+    tool.dedup = crate::core::tool::Dedup::Key;
     let mut running = record(&tool, key::Source::Derived, &[]);
     let slow = Evidence::Answer {
         status: 429,

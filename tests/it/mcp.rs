@@ -177,7 +177,8 @@ async fn a_model_reads_why_the_tool_rejected_a_call() {
     let said = gateway.mcp_call(json!({})).await.expect_ok();
     assert!(said.is_error());
     assert!(
-        said.told().starts_with("Nothing was changed"),
+        said.told()
+            .starts_with("The tool says that it rejected the call"),
         "{}",
         said.told()
     );
