@@ -10,7 +10,7 @@ use reqwest::{Method, Url};
 
 use super::common::{reads, template};
 use super::outcomes::outcomes;
-use super::reader::{Section, Spot};
+use super::reader::{Section, Spot, meaning};
 use super::upstreams::{self, Upstreams};
 use crate::core::compensation;
 use crate::core::key::{self, Pointer};
@@ -18,6 +18,7 @@ use crate::core::request::Shape;
 use crate::core::schema::Schema;
 use crate::core::tool::{Budget, Declared, Effect, OnSimilar};
 use crate::core::tool::{SessionPolicy, Similar, SuccessTest, Tool};
+use crate::core::words::Words;
 use crate::core::{breaker, redact};
 use crate::downstream::Endpoint;
 use crate::gateway::ToolAt;

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_retry_waits_no_longer_than_the_deadline_allows() {
     let mut tool = tool("t");
-    tool.dedup = crate::core::tool::Dedup::Key;
+    tool.dedup = Dedup::Key;
     let mut running = record(&tool, key::Source::Derived, &[]);
     let slow = Evidence::Answer {
         status: 429,

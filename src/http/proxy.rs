@@ -102,9 +102,7 @@ async fn serve(
     };
     match http.gateway.proxies.serve(&caller, name, asked).await {
         Ok(Through::Kept(stored, reply)) => waiting.kept(&stored, reply),
-        Ok(Through::Passing(response, admitted)) => {
-            Ok(waiting.passing(response.into(), admitted))
-        }
+        Ok(Through::Passing(response, admitted)) => Ok(waiting.passing(response.into(), admitted)),
         Err(error) => waiting.refused(error),
     }
 }

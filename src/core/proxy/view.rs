@@ -60,7 +60,7 @@ pub fn bytes_to_view(message: &Message) -> usize {
         .query
         .as_ref()
         .map_or(0, |query| form::bytes_to_read(query.as_bytes()));
-    let of_body = bytes_to_read(&message.body, kind);
+    let of_body = bytes_to_read(&message.body, &kind);
     // A few encoded bytes may be many.
     let of_decoded = match encoded::is_encoded(&message.headers) {
         true => encoded::MAX_DECODED + MAX_VIEW,
@@ -144,7 +144,7 @@ fn decoded_body(message: &Message) -> Option<Value> {
     }
     // A few encoded bytes can be very many values, so a long body is not looked into.
     if let Some(body) = &decoded
-        && (body.len() > MAX_LOOKED_INTO || bytes_to_read(body, media_type(written)) > MAX_VIEW)
+        && (body.len() > MAX_LOOKED_INTO || bytes_to_read(body, &media_type(written)) > MAX_VIEW)
         && boundary.is_none()
     {
         return Some(json!({ "bytes": digest(body) }));

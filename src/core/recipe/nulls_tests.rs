@@ -36,6 +36,8 @@ fn compared(tool: &Tool, stored: &Value, args: &Value) -> (Sameness, bool) {
     let asking = Asking {
         tenant: "shop",
         user_id: "u",
+        earlier_user: None,
+        client_call: None,
         runtime: None,
         args,
         secrets: &secrets,
@@ -81,6 +83,8 @@ fn a_null_makes_neither_another_key_nor_another_fingerprint() {
             let asking = Asking {
                 tenant: "shop",
                 user_id: "u",
+                earlier_user: None,
+                client_call: None,
                 runtime: None,
                 args,
                 secrets: &secrets,

@@ -74,6 +74,8 @@ fn identity(today: &Arc<Recipe>, earlier: &[(RecipeId, Arc<Recipe>)], args: &Val
     let asking = Asking {
         tenant: "shop",
         user_id: "",
+        earlier_user: None,
+        client_call: None,
         runtime: None,
         args,
         secrets: &secrets(),
