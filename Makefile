@@ -6,11 +6,11 @@
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
 	@scripts/setup run
-	cargo build --quiet --bin oncegate --example shop
+	cargo build --quiet --bin oncegate --bin shop
 	@scripts/demo
 
 # Most tests wait most of the time, so there are more of them at once than processors.
-TEST = cargo test --quiet --features crash-points
+TEST = cargo test --quiet --no-default-features --features crash-points
 
 # All tests. At most 4 minutes on two processors, after the build.
 test:
@@ -77,7 +77,7 @@ faults:
 FUZZ_SECONDS ?= 60
 fuzz:
 	@scripts/setup fuzz
-	cargo build --quiet --bin oncegate --example shop
+	cargo build --quiet --bin oncegate --bin shop
 	@scripts/fuzz
 	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --features crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
 
@@ -93,7 +93,7 @@ conformance:
 console:
 	@scripts/setup console
 	-@scripts/setup browser
-	cargo build --quiet --bin oncegate --example shop
+	cargo build --quiet --bin oncegate --bin shop
 	@scripts/console
 
 # Every order of events that a model of gateways, store, tool and persons allows within small bounds, over the real rules.
