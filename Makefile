@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -34,6 +34,11 @@ soak:
 incident:
 	@scripts/setup test
 	@scripts/incident
+
+# The stored files of this release, made once when it is released (tests/stores/VERSION). RELEASE names the binary.
+RELEASE = target/release/oncegate
+store-fixtures:
+	scripts/store_fixtures $(RELEASE)
 
 # Formatting, lints, documentation.
 check:
