@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -9,7 +9,7 @@ run:
 	@scripts/demo
 
 # Most tests wait most of the time, so there are more of them at once than processors.
-TEST = cargo test --quiet --features crash-points
+TEST = cargo test --quiet --no-default-features --features crash-points
 
 # All tests. At most 4 minutes on two processors, after the build.
 test:
@@ -33,6 +33,11 @@ soak:
 incident:
 	@scripts/setup test
 	@scripts/incident
+
+# The stored files of this release, made once when it is released (tests/stores/VERSION). RELEASE names the binary.
+RELEASE = target/release/oncegate
+store-fixtures:
+	scripts/store_fixtures $(RELEASE)
 
 # Formatting, lints, documentation.
 check:
@@ -76,7 +81,7 @@ faults:
 FUZZ_SECONDS ?= 60
 fuzz:
 	@scripts/setup fuzz
-	cargo build --quiet --bin oncegate --example shop
+	cargo build --quiet --bin oncegate --bin shop
 	@scripts/fuzz
 	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --features crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
 
@@ -92,7 +97,7 @@ conformance:
 console:
 	@scripts/setup console
 	-@scripts/setup browser
-	cargo build --quiet --bin oncegate --example shop
+	cargo build --quiet --bin oncegate --bin shop
 	@scripts/console
 
 # Every order of events that a model of gateways, store, tool and persons allows within small bounds, over the real rules.

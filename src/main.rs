@@ -27,6 +27,7 @@ use self::verify_tool::VerifyTool;
 /// Gives memory back to the system within seconds, from a thread of its own.
 ///
 /// `docs/operate.md` has the figures.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -66,6 +66,7 @@ mod hung_up; // persons who hang up in the middle of an act
 mod import;
 mod import_servers; // descriptions of APIs as tools
 mod incident; // an incident is worked with the commands of the runbook
+mod kept_stores; // files that earlier releases have left
 mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be

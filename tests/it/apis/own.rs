@@ -30,9 +30,7 @@ impl Drop for Orders {
 
 impl Orders {
     async fn start() -> Self {
-        let binary = Path::new(env!("CARGO_BIN_EXE_oncegate"))
-            .with_file_name("examples")
-            .join("orders");
+        let binary = Path::new(env!("CARGO_BIN_EXE_oncegate")).with_file_name("orders");
         assert!(binary.exists(), "cargo test builds the examples, too");
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let child = Command::new(binary)

@@ -18,7 +18,7 @@ impl Program {
     pub fn command(&self, era: &str) -> Vec<String> {
         let tests = std::env::current_exe().expect("a path");
         let built = tests.ancestors().nth(2).expect("a folder");
-        let program = built.join("examples/stdio_server");
+        let program = built.join("stdio_server");
         assert!(program.exists(), "cargo test builds the examples, too");
         let text = |path: PathBuf| path.to_str().expect("text").to_owned();
         vec![text(program), text(self.file()), era.into()]

@@ -23,12 +23,10 @@ impl Shop {
 
     /// One that has further arguments on its command line.
     pub async fn start_with(ways: &[&str]) -> Self {
-        let binary = Path::new(env!("CARGO_BIN_EXE_oncegate"))
-            .with_file_name("examples")
-            .join("shop");
+        let binary = Path::new(env!("CARGO_BIN_EXE_oncegate")).with_file_name("shop");
         assert!(
             binary.exists(),
-            "`cargo test --test it` does not build examples; `cargo test` does"
+            "`cargo test --test it` does not build the examples; `cargo test --test it --test starts` does"
         );
         let (folder, listen) = (
             tempfile::tempdir().expect("a folder"),
