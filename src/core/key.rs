@@ -3,12 +3,11 @@
 //! Must not know where a key is stored.
 
 mod fold; // fields that people type
+mod spelling; // the bytes of a key as other systems print them
 
 use std::fmt;
 use std::str::FromStr;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -450,49 +449,13 @@ impl Lookup {
     /// Systems print a key in their own way: a UUID column with dashes and in capitals, a binary column with a prefix or as
     /// base64.
     pub fn of_tool_key(text: &str) -> Option<Self> {
-        let text = text.trim();
-        if text.len() > MAX_SPELLING {
-            return None;
-        }
-        bytes_in_hex(text)
-            .or_else(|| bytes_in_base64(text))
-            .map(Self)
+        spelling::bytes_of(text).map(Self)
     }
 
     /// The first eight hex digits, to tell calls apart in a log.
     pub fn short(&self) -> String {
         hex::encode(&self.0[..4])
     }
-}
-
-/// The longest spelling of a key: `urn:uuid:` before five groups of digits in brackets is shorter.
-const MAX_SPELLING: usize = 64;
-
-/// The bytes of a key in hex digits, with the prefixes, brackets and separators that systems print.
-fn bytes_in_hex(text: &str) -> Option<[u8; Lookup::LEN]> {
-    let lower = text.to_ascii_lowercase();
-    let prefixes = ["urn:uuid:", "0x", "\\x", "x'"];
-    let bare = prefixes
-        .iter()
-        .find_map(|prefix| lower.strip_prefix(prefix));
-    let bare = bare.unwrap_or(&lower);
-    let bare = bare.trim_matches(['{', '}', '(', ')', '\'', '"']);
-    let digits: String = bare
-        .chars()
-        .filter(|one| !matches!(one, '-' | ':' | ' '))
-        .collect();
-    let mut bytes = [0; Lookup::LEN];
-    hex::decode_to_slice(&digits, &mut bytes).ok()?;
-    Some(bytes)
-}
-
-/// The bytes of a key in base64 of either alphabet, with padding or without.
-fn bytes_in_base64(text: &str) -> Option<[u8; Lookup::LEN]> {
-    let plain = text
-        .trim_end_matches('=')
-        .replace('-', "+")
-        .replace('_', "/");
-    STANDARD_NO_PAD.decode(plain).ok()?.try_into().ok()
 }
 
 /// The first half of [`digest`]: enough to name something.

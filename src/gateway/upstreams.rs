@@ -42,8 +42,6 @@ const FRESH: Duration = Duration::from_secs(5);
 const LISTED: Duration = Duration::from_mins(5);
 /// Most unlisted tools of one server. Each has metrics and a stored recipe.
 const MAX_UNLISTED: usize = 500;
-/// Most tools that one log line names.
-const MAX_NAMED: usize = 50;
 /// Most pages of one server's list.
 const MAX_PAGES: usize = 50;
 
@@ -99,32 +97,6 @@ struct Known {
     listed: Mutex<Option<(Instant, Result<List, String>)>>,
     /// The tools that read because the server says so, as they were last logged.
     said_to_read: Guard<BTreeSet<String>>,
-}
-
-impl Known {
-    /// Logs which tools read because the server says so, if these are others than before.
-    fn tell_what_reads(&self, list: &List) {
-        let reads = |(_, listed): &(&String, &Listed)| listed.said == Some(Effect::Read);
-        let reads: BTreeSet<String> = match self.at.trusts_annotations {
-            true => list
-                .iter()
-                .filter(reads)
-                .map(|(name, _)| name.clone())
-                .collect(),
-            false => BTreeSet::new(),
-        };
-        let mut before = lock(&self.said_to_read);
-        if *before != reads {
-            let names: Vec<&str> = reads.iter().take(MAX_NAMED).map(String::as_str).collect();
-            tracing::info!(
-                upstream = self.at.name,
-                count = reads.len(),
-                tools = names.join(", "),
-                "these tools only read, as the server says (trust_annotations)"
-            );
-            *before = reads;
-        }
-    }
 }
 
 fn known(upstreams: Vec<UpstreamAt>) -> BTreeMap<String, Arc<Known>> {
@@ -242,7 +214,8 @@ impl Upstreams {
             let read = timeout(PATIENCE, read).await;
             let read = read.unwrap_or_else(|_| Err("it did not answer in time".into()));
             if let Ok(list) = &read {
-                known.tell_what_reads(list);
+                let reads = listed::reads(list, known.at.trusts_annotations);
+                listed::tell_what_reads(&known.at.name, reads, &mut lock(&known.said_to_read));
             }
             // A failure is kept, too: a request that waited for this read does not repeat it.
             *list = Some((Instant::now(), read));

@@ -36,7 +36,9 @@ fn today() -> Arc<Recipe> {
 fn earlier() -> (RecipeId, Arc<Recipe>) {
     let mut json = today().to_json();
     let headers = json["headers"].as_array_mut().expect("headers");
-    assert_eq!(headers.pop(), Some(json!("oncegate:decoded")));
+    let (before, later) = (headers.len(), ["oncegate:decoded", "oncegate:credentials"]);
+    headers.retain(|name| !later.iter().any(|one| name == one));
+    assert_eq!(headers.len() + later.len(), before);
     let recipe: Recipe = serde_json::from_value(json.clone()).expect("a recipe");
     assert_eq!(recipe.to_json(), json, "its id stays");
     (recipe.id(), Arc::new(recipe))

@@ -1,6 +1,6 @@
 //! A server's list of its tools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,6 +12,9 @@ use crate::core::mcp::annotations;
 use crate::core::mcp::mirrored::{self, Mirrored};
 use crate::core::schema::has_property;
 use crate::core::tool::Effect;
+
+/// Most tools that one log line names.
+const MAX_NAMED: usize = 50;
 
 /// The tools of a server by name.
 pub(super) type List = BTreeMap<String, Listed>;
@@ -42,6 +45,32 @@ impl Listed {
             }),
         }
     }
+}
+
+/// The tools that only read, as the server says; none where it is not trusted.
+pub(super) fn reads(list: &List, is_trusted: bool) -> BTreeSet<String> {
+    let reads = |(_, listed): &(&String, &Listed)| is_trusted && listed.said == Some(Effect::Read);
+    let names = list.iter().filter(reads);
+    names.map(|(name, _)| name.clone()).collect()
+}
+
+/// Logs which tools only read, if these are others than before.
+pub(super) fn tell_what_reads(
+    upstream: &str,
+    reads: BTreeSet<String>,
+    before: &mut BTreeSet<String>,
+) {
+    if *before == reads {
+        return;
+    }
+    let names: Vec<&str> = reads.iter().take(MAX_NAMED).map(String::as_str).collect();
+    tracing::info!(
+        upstream,
+        count = reads.len(),
+        tools = names.join(", "),
+        "these tools only read, as the server says (trust_annotations)"
+    );
+    *before = reads;
 }
 
 #[derive(Deserialize)]
