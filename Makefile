@@ -37,6 +37,7 @@ incident:
 # The stored files of this release, made once when it is released (tests/stores/VERSION). RELEASE names the binary.
 RELEASE = target/release/oncegate
 store-fixtures:
+	@scripts/setup store-fixtures
 	scripts/store_fixtures $(RELEASE)
 
 # Formatting, lints, documentation.
@@ -55,7 +56,7 @@ audit:
 # Spans that are exported, which takes another build.
 otel:
 	@scripts/setup test
-	cargo test --quiet --features crash-points,otel --test it -- traces config
+	cargo test --quiet --no-default-features --features crash-points,otel --test it -- traces config
 
 # 300 calls while 30 % of all packets are lost. Takes root on Linux; says so and does nothing elsewhere.
 loss:
@@ -83,7 +84,7 @@ fuzz:
 	@scripts/setup fuzz
 	cargo build --quiet --bin oncegate --bin shop
 	@scripts/fuzz
-	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --features crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
+	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --no-default-features --features crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
 
 # The official MCP conformance suite, straight at a server and through a real gateway before it: the same checks pass.
 # Takes python3, PyPI and npm's registry; half a minute.

@@ -64,7 +64,7 @@ pub struct Config {
     /// Warnings to log at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
     /// The settings of the file that are secrets in clear.
-    pub secrets: Vec<String>,
+    pub in_clear: Vec<String>,
     /// What `check` says beside the warnings.
     pub notes: Vec<String>,
     pub written: Written,
@@ -122,7 +122,7 @@ impl Config {
         let mistakes = reader.mistakes();
         match config {
             Some(config) if mistakes.is_empty() => Ok(Self {
-                secrets: secrets_in(text),
+                in_clear: in_clear(text),
                 ..config
             }),
             _ => Err(mistakes),
@@ -156,7 +156,7 @@ impl Config {
 }
 
 /// The settings of a file that are secrets in clear.
-fn secrets_in(text: &str) -> Vec<String> {
+fn in_clear(text: &str) -> Vec<String> {
     let nothing = Environment::new();
     let file = Reader::new(text, &nothing);
     clear::secrets(&file.root().leaves())
@@ -257,7 +257,7 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         mcp,
         limits,
         warnings: root.warnings(),
-        secrets: Vec::new(),
+        in_clear: Vec::new(),
         notes,
         written,
     })

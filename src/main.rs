@@ -180,7 +180,7 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
         let mistake = |mistake: &Mistake| format!("{}:{mistake}", path.display());
         mistakes.iter().map(mistake).collect::<Vec<_>>()
     })?;
-    config.warnings.extend(exposed(path, &config.secrets));
+    config.warnings.extend(exposed(path, &config.in_clear));
     #[cfg(feature = "crash-points")]
     if let Some(pace) = environment.get("TEST_PACE") {
         let pace = serde_json::from_str(pace);

@@ -4,7 +4,11 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
+use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::key::Source;
 use super::record::{Content, Failure, FailureKind, Record, State};
@@ -138,4 +142,22 @@ pub struct McpAnswer {
     /// Whether the server has surely forgotten the session or the revision: it had served a request before, and refused a
     /// question that executes nothing in the same way.
     pub is_forgotten: bool,
+}
+
+/// A body as one JSON text: JSON byte for byte, text as `{"text": …}`, anything else as `{"base64": …}`.
+pub fn keep(body: &Body) -> Content {
+    match body {
+        Body::Broken(why) => Content::Unavailable(why.clone().into()),
+        Body::Whole(bytes) => {
+            let is_json = serde_json::from_slice::<&RawValue>(bytes).is_ok();
+            if is_json {
+                return Content::Kept(bytes.clone());
+            }
+            let wrapped = match std::str::from_utf8(bytes) {
+                Ok(text) => json!({ "text": text }),
+                Err(_) => json!({ "base64": BASE64.encode(bytes) }),
+            };
+            Content::Kept(wrapped.to_string().into())
+        }
+    }
 }

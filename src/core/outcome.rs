@@ -4,11 +4,9 @@
 
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-pub use super::evidence::{Body, Evidence, Outcome, Sent};
+pub use super::evidence::{Body, Evidence, Outcome, Sent, keep};
 use super::json;
 use super::mcp::{evidence, round};
 use super::record::{Content, Failure, FailureKind};
@@ -205,24 +203,6 @@ pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
         (Value::Number(found), Value::Number(asked)) => found.as_f64() == asked.as_f64(),
         (found, asked) => found == asked,
     })
-}
-
-/// A body as one JSON text: JSON byte for byte, text as `{"text": …}`, anything else as `{"base64": …}`.
-pub(super) fn keep(body: &Body) -> Content {
-    match body {
-        Body::Broken(why) => Content::Unavailable(why.clone().into()),
-        Body::Whole(bytes) => {
-            let is_json = serde_json::from_slice::<&serde_json::value::RawValue>(bytes).is_ok();
-            if is_json {
-                return Content::Kept(bytes.clone());
-            }
-            let wrapped = match std::str::from_utf8(bytes) {
-                Ok(text) => json!({ "text": text }),
-                Err(_) => json!({ "base64": BASE64.encode(bytes) }),
-            };
-            Content::Kept(wrapped.to_string().into())
-        }
-    }
 }
 
 #[cfg(test)]

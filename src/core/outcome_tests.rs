@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::json;
+
 use super::*;
 use crate::core::call::tests::succeeded;
 use crate::core::evidence::McpAnswer;

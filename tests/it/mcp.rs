@@ -57,7 +57,8 @@ async fn a_request_that_is_issued_again_executes_nothing_twice_and_says_so() {
         let told = replay.told();
         let note = told.strip_suffix(&format!("\n\n{}", first.told()));
         let note = note.expect("the result, after a note");
-        assert!(note.ends_with("nothing was executed again."), "{note}");
+        assert!(note.contains("nothing was executed again."), "{note}");
+        assert!(note.contains("confirm_duplicate_of"), "{note}");
         let all = replay.message()["result"]["content"].clone();
         assert_eq!(all.as_array().map(Vec::len), Some(1), "{all}");
     }
@@ -371,10 +372,11 @@ async fn gateways_of_one_redis_run_a_call_by_mcp_once() {
         }
     });
     let said = futures_util::future::join_all(calls).await;
-    let first = said[0].told();
+    let told = said.iter().map(|said| said.told());
+    let first = told.min_by_key(String::len).expect("an answer");
     assert!(
         said.iter()
-            .all(|said| !said.is_error() && said.told() == first)
+            .all(|said| !said.is_error() && said.told().ends_with(&first))
     );
     assert_eq!(tool.effects(), 1);
     one.stop().await;
@@ -401,7 +403,7 @@ async fn a_stored_result_of_any_kind_is_answered_in_both_eras() {
         );
         let params = json!({ "name": "act", "arguments": { "n": n } });
         let legacy = gateway.mcp_legacy("tools/call", params).await;
-        assert_eq!(legacy.told(), json);
+        assert!(legacy.told().ends_with(&format!("\n\n{json}")));
         assert_eq!(
             legacy.message()["result"].get("structuredContent"),
             None,

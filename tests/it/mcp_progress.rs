@@ -89,7 +89,7 @@ async fn progress_beyond_the_buffer_is_dropped_without_harm() {
     let call = || gateway.mcp("tools/call", params(1, json!("t")));
     let (first, second) = tokio::join!(call(), call());
     for answer in [&first, &second] {
-        assert_eq!(answer.told(), "done");
+        assert!(answer.told().ends_with("done"), "{}", answer.told());
         let told = notes(answer);
         let rises = |pair: &[Value]| pair[0]["progress"].as_u64() < pair[1]["progress"].as_u64();
         assert!(told.windows(2).all(rises));

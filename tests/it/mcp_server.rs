@@ -126,7 +126,7 @@ async fn the_same_call_at_once_by_all_gateways_has_one_effect(stores: &Stores) {
     upstream.then(Does::Late(Duration::from_millis(200), result("done")));
     let asked = (0..20).map(|n| call(&gateways[n % gateways.len()], "a", json!({ "n": 1 })));
     for said in join_all(asked).await {
-        assert_eq!(said.told(), "done", "{}", said.text);
+        assert!(said.told().ends_with("done"), "{}", said.text);
     }
     assert_eq!(upstream.effects(), 1);
     for gateway in gateways {

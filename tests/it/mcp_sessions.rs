@@ -14,8 +14,7 @@ on_both_stores!(
     a_write_is_sent_again_once_for_a_session_that_is_surely_lost,
 );
 
-const PATIENT: &str =
-    "retry = { attempts = 5, base = \"1ms\", max = \"2ms\" }\nbreaker = { failures = 1000 }";
+const PATIENT: &str = "deadline = \"2m\"\nretry = { attempts = 5, base = \"1ms\", max = \"2ms\" }\nbreaker = { failures = 1000 }";
 
 async fn act(gateway: &Gateway, key: &str) -> Answer {
     gateway.call_with_key(key, json!({ "n": 1 })).await

@@ -21,6 +21,9 @@ const POINTS: [(&str, usize); 5] = [
     ("anomaly_acted", 3),
 ];
 
+/// Calls with which nothing is wrong.
+const GOOD: usize = 40;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_is_killed_in_the_middle_is_made_good() {
     let worlds = POINTS.map(async |(point, passed)| dies_at(point, passed, None).await);
@@ -85,9 +88,18 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     for (n, plan) in plans.iter().enumerate() {
         call(&dying, n, plan).await;
     }
+    // So many that what is wrong with the others makes no suspect of the source.
+    let good = (plans.len()..plans.len() + GOOD).map(|n| call(&dying, n, ""));
+    futures_util::future::join_all(good).await;
     books.make_beside(Some("beside"));
-    let request = client().post(dying.url("/v1/reconciliations/books/run"));
-    drop(request.send().await);
+    // Surplus effects are undone by a later run than missing ones.
+    let mut dying = dying;
+    until("it dies", async || {
+        let request = client().post(dying.url("/v1/reconciliations/books/run"));
+        drop(request.send().await);
+        dying.has_ended()
+    })
+    .await;
     assert!(!dying.ended().await, "it has died at {point}");
 
     // Over a shared store another gateway goes on, which knows nothing of the first.
@@ -99,9 +111,10 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     // At the other points the background loop may have reached the point after the run had ended.
     if point == "reconciliation_reported" {
         assert_eq!(broken_off.at("/state"), "running", "it had not ended");
+        let counts =
+            json!({ "missing": 1, "duplicate": 1, "mismatch": 1, "settled": 1, "orphan": 2 });
+        assert_eq!(broken_off.at("/counts"), counts);
     }
-    let counts = json!({ "missing": 1, "duplicate": 1, "mismatch": 1, "settled": 1, "orphan": 2 });
-    assert_eq!(broken_off.at("/counts"), counts);
     // Anomalies that the dead gateway has taken are left alone until their lease ends.
     until(point, async || {
         let report = run(&again.url("")).await.expect_ok();
@@ -119,7 +132,7 @@ async fn dies_at(point: &str, passed: usize, redis: Option<Redis>) {
     assert_eq!(undone.len(), 5, "{point}: {undone:?}");
     assert_eq!(
         books.live().len(),
-        3,
+        3 + GOOD,
         "one that was right, one that was settled, one of two"
     );
     call(&again, 4, "silent").await.expect_ok();

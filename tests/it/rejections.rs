@@ -152,7 +152,7 @@ async fn strict_outcomes_of_an_upstream_take_no_refusal_for_proof() {
             _ => config,
         };
         let gateway = Gateway::start(&config).await;
-        for (status, code) in [(403, -32_000), (400, -32_020)] {
+        for (status, code) in [(403, -32_000), (401, -32_001)] {
             upstream.then(Does::Nameless(status, code));
             let body = json!({ "args": { "n": status } });
             let said = gateway.post("act", &body, &[]).await;

@@ -154,9 +154,10 @@ async fn an_object_whose_members_all_went_to_path_query_or_header_leaves_the_bod
     // An object that held nothing, and a member beside those that went, stay.
     let args = json!({ "page": { "size": 5, "at": 2 }, "customer": { "id": "c1" }, "a": {} });
     let kept = sent("/v1/{/customer/id}/notes", &more, args).await;
-    assert_eq!(kept.body, "{\"page\":{\"at\":2},\"a\":{}}");
-    let none =
-        format!("{nested}method = \"DELETE\"\nquery = {{ \"page[size]\" = \"/page/size\" }}\n");
+    assert_eq!(kept.body, "{\"a\":{},\"page\":{\"at\":2}}");
+    let none = format!(
+        "input_schema = {{ type = \"object\", properties = {{ {page} }} }}\nmethod = \"DELETE\"\nquery = {{ \"page[size]\" = \"/page/size\", at = \"/page/at\" }}\n"
+    );
     let args = json!({ "page": { "size": 5 } });
     let none = sent("/v1/x", &format!("{none}body = \"none\"\n"), args).await;
     assert_eq!(none.line, "DELETE /v1/x?page%5Bsize%5D=5 HTTP/1.1");

@@ -3,13 +3,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-use super::Lookup;
-
 /// The longest spelling of a key: `urn:uuid:` before five groups of digits in brackets is shorter.
 const MAX_LEN: usize = 64;
 
 /// The bytes of a key in any spelling; `None`: the text has another form.
-pub(super) fn bytes_of(text: &str) -> Option<[u8; Lookup::LEN]> {
+pub(super) fn bytes_of<const N: usize>(text: &str) -> Option<[u8; N]> {
     let text = text.trim();
     if text.len() > MAX_LEN {
         return None;
@@ -18,7 +16,7 @@ pub(super) fn bytes_of(text: &str) -> Option<[u8; Lookup::LEN]> {
 }
 
 /// The bytes of a key in hex digits, with the prefixes, brackets and separators that systems print.
-fn in_hex(text: &str) -> Option<[u8; Lookup::LEN]> {
+fn in_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let lower = text.to_ascii_lowercase();
     let prefixes = ["urn:uuid:", "0x", "\\x", "x'"];
     let bare = prefixes
@@ -30,13 +28,13 @@ fn in_hex(text: &str) -> Option<[u8; Lookup::LEN]> {
         .chars()
         .filter(|one| !matches!(one, '-' | ':' | ' '))
         .collect();
-    let mut bytes = [0; Lookup::LEN];
+    let mut bytes = [0; N];
     hex::decode_to_slice(&digits, &mut bytes).ok()?;
     Some(bytes)
 }
 
 /// The bytes of a key in base64 of either alphabet, with padding or without.
-fn in_base64(text: &str) -> Option<[u8; Lookup::LEN]> {
+fn in_base64<const N: usize>(text: &str) -> Option<[u8; N]> {
     let plain = text
         .trim_end_matches('=')
         .replace('-', "+")

@@ -12,9 +12,8 @@ use serde_json::value::RawValue;
 
 use super::members::object;
 use super::round;
-use crate::core::evidence::{Body, McpAnswer, Outcome};
+use crate::core::evidence::{Body, McpAnswer, Outcome, keep};
 use crate::core::json;
-use crate::core::outcome::keep;
 use crate::core::record::{Content, Failure, FailureKind};
 use crate::core::tool::{Declared, Errors, RequestErrors, ToolError};
 
@@ -257,7 +256,7 @@ pub fn classify(
             ));
         }
         // A server may say so of a session or a revision after it has executed.
-        Some(code) if is_about_agreement(code) => {
+        Some(code) if matches!(status, 400 | 404) && is_about_agreement(code) => {
             return unknown(format!(
                 "the server refused its session or revision with {status} and the JSON-RPC error {code}; nothing proves that it does not know them, nor that it did not execute the request"
             ));

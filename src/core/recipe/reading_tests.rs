@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::identity::{Asking, Identity, identify};
 use super::prints::Sameness;

@@ -300,7 +300,9 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
         return Some(ErrorKind::InvalidArguments(mistakes));
     }
     let is_business = |key: &key::Chosen| key.source == key::Source::Business;
-    if identity.key.as_ref().is_ok_and(is_business) {
+    // A field that is null counts as absent, and is told as an empty one.
+    let lacks_one = matches!(refused, Some(key::Refused::FieldMissing(..)));
+    if lacks_one || identity.key.as_ref().is_ok_and(is_business) {
         let empty = tool.key.empty_fields(value);
         if !empty.is_empty() {
             return Some(ErrorKind::InvalidArguments(empty));
