@@ -65,4 +65,5 @@ def prepare(place, job):
     return model.told, lambda: run(place, model)
 
 
-asyncio.run(work(prepare))
+if __name__ == "__main__":
+    asyncio.run(work(prepare))
