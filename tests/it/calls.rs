@@ -82,7 +82,7 @@ async fn a_replay_differs_from_the_first_answer_only_in_saying_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_concurrent_identical_calls_have_one_effect_and_one_answer() {
     let tool = Tool::start().await;
-    tool.always(Act::after_ms(2_000, Act::Numbered));
+    tool.always(Act::after_ms(5_000, Act::Numbered));
     let gateway = std::sync::Arc::new(Gateway::with_tool(&tool, "").await);
     let mut callers = JoinSet::new();
     for _ in 0..500 {

@@ -30,6 +30,7 @@ async fn a_demo_whose_port_is_taken_looks_before_it_builds_and_answers_at_the_ne
     let mut demo = Command::new(root.join("scripts/demo"))
         .env("PATH", format!("{}:{path}", folder.path().display()))
         .env("CARGO_TARGET_DIR", folder.path())
+        .env("DEMO_BINARIES", folder.path().join("debug"))
         .env("DEMO_PORT", port.to_string())
         .env("DEMO_SHOP_PORT", port.to_string())
         .stdout(Stdio::piped())
