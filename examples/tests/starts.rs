@@ -1,6 +1,8 @@
 //! Each example starts, and says what it takes. `cargo test` builds the examples because this file names them: tests of the
 //! gateway start them as processes.
 
+#![expect(clippy::expect_used, reason = "a helper that fails fails the test")]
+
 use std::process::Command;
 
 fn help_of(program: &str) -> String {

@@ -22,6 +22,10 @@ fn secret_in(gateway: &Gateway) -> Secret {
     Secret::new(bytes)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a session that would end in ten years"
+)]
 #[tokio::test]
 async fn a_session_cannot_be_made_with_what_the_store_and_the_configuration_hold() {
     let tool = Tool::start().await;

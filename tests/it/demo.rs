@@ -12,6 +12,10 @@ use tokio::time::timeout;
 
 use crate::support::{Answer, PATIENCE, client};
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a cargo of its own stands first in the path"
+)]
 #[tokio::test]
 async fn a_demo_whose_port_is_taken_looks_before_it_builds_and_answers_at_the_next_one() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

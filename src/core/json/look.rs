@@ -82,10 +82,10 @@ impl<'de> Visitor<'de> for Depth {
 ///
 /// # Errors
 /// The text is no JSON.
-pub fn at<'a>(
-    text: &'a str,
+pub fn at(
+    text: &str,
     steps: impl IntoIterator<Item = String>,
-) -> Result<Option<&'a str>, serde_json::Error> {
+) -> Result<Option<&str>, serde_json::Error> {
     let whole: &RawValue = serde_json::from_str(text)?;
     let mut found = whole.get();
     for step in steps {

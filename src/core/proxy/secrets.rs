@@ -87,7 +87,7 @@ pub(super) fn is_secret(name: &str) -> bool {
     }
     let has = |word: &&str| dashed.contains(*word) || joined.contains(*word);
     let mut words = dashed.split('-').chain(joined.split('-'));
-    SECRETS.iter().chain(&MORE).any(|word| has(word))
+    SECRETS.iter().chain(&MORE).any(has)
         || words.any(|word| ALONE.contains(&word))
         || WHOLE.contains(&dashed.trim_matches('-'))
 }
@@ -108,7 +108,7 @@ pub(super) fn is_of_scheme(value: &str) -> bool {
         let start = value.trim_start().get(..scheme.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
     };
-    SCHEMES.iter().any(|scheme| begins(scheme))
+    SCHEMES.iter().any(begins)
 }
 
 /// Whether a text has an address with a password, or with a secret in its query or fragment.

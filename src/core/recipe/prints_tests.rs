@@ -216,7 +216,7 @@ fn a_proxied_call_of_an_earlier_version_is_answered_only_if_its_credentials_are_
             ..arrival("k", &args)
         };
         let secrets = Secrets::one(SECRET);
-        Prints::of(&today, &[before.clone()], &secrets, &args).compare(&arrives, &there)
+        Prints::of(&today, std::slice::from_ref(&before), &secrets, &args).compare(&arrives, &there)
     };
     let (known, other) = (("x-api-key", "a"), ("dd-application-key", "a"));
     let changed = ("dd-application-key", "b");

@@ -253,10 +253,8 @@ fn failed(id: &RawValue, mut problem: Problem, era: Era, now: Timestamp) -> Call
         None => problem.detail.clone(),
     };
     let content = json!([{ "type": "text", "text": told }]);
-    let is_unreadable = |body: &Box<RawValue>| !is_portable(body.get().as_bytes());
-    if problem.tool_body.as_ref().is_some_and(is_unreadable) {
-        problem.tool_body = None;
-    }
+    let is_readable = |body: &RawValue| is_portable(body.get().as_bytes());
+    problem.tool_body = problem.tool_body.filter(|body| is_readable(body));
     let nothing = Bytes::new();
     let mut meta = Written::new(&nothing);
     for (name, value) in server_info() {
