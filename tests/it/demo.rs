@@ -28,7 +28,9 @@ async fn a_demo_whose_port_is_taken_looks_before_it_builds_and_answers_at_the_ne
     let cargo = folder.path().join("cargo");
     fs::write(&cargo, "#!/bin/sh\necho building >&2\n").expect("written");
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o700)).expect("set");
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    // Above the ports that the system gives to other tests meanwhile.
+    let port = 61_000 + u16::try_from(std::process::id() % 4_000).expect("a small number");
+    let taken = TcpListener::bind(("127.0.0.1", port)).expect("a port");
     let port = taken.local_addr().expect("an address").port();
     let path = std::env::var("PATH").expect("a path");
     let mut demo = Command::new(root.join("scripts/demo"))
