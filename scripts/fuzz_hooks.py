@@ -18,6 +18,10 @@ ARGS = {
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
+    # A pause of a tool of the demo, whose name is in other answers, would make each later call a 503.
+    if case.path.endswith(("/pause", "/resume")) and isinstance(case.path_parameters, dict):
+        if case.path_parameters.get("tool") in ARGS:
+            case.path_parameters["tool"] = "idle"
     # What the document refuses is sent as it is: the gateway must refuse it, too.
     if case.meta is not None and case.meta.generation.mode.is_negative:
         return
