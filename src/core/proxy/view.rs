@@ -76,7 +76,7 @@ fn bytes_to_read(body: &[u8], kind: &str) -> usize {
     }
 }
 
-/// The view with one body: the decoded one, or that which was sent.
+/// The view with one body: the decoded body, or the body as it was sent.
 ///
 /// A fingerprint can be compared only with one that was made of the same.
 pub fn with_one_body(mut view: Value, is_decoded: bool) -> Value {
