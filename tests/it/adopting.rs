@@ -8,7 +8,7 @@ use oncegate::core::key::Lookup;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::anomalies::{ask, only};
+use crate::anomalies::{ask, ask_until_ended, only};
 use crate::reconcile::{config, report};
 use crate::saga_losses::Place;
 use crate::support::books::Books;
@@ -136,7 +136,7 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
             &json!({ "/amount": 7 })
         )
     );
-    let adopted = ask(last, &found["id"], "adopt", "the loss of 14:02").await;
+    let adopted = ask_until_ended(last, &found["id"], "adopt", "the loss of 14:02").await;
     let adopted = adopted.expect_ok();
     assert_eq!(
         (adopted.at("/action"), adopted.at("/state")),
@@ -145,7 +145,9 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
         adopted.text
     );
     // A second adoption gives the same call.
-    let again = ask(first, &found["id"], "adopt", "again").await.expect_ok();
+    let again = ask_until_ended(first, &found["id"], "adopt", "again")
+        .await
+        .expect_ok();
     assert_eq!(again.json(), adopted.json());
     let call_id = adopted.at("/call_id");
     let path = format!("/v1/calls/{}", call_id.as_str().expect("an id"));
@@ -202,7 +204,9 @@ async fn without_a_result_a_repetition_is_told_so_and_charges_nothing(mut place:
     let gateways = forgotten(&mut place, &rules, [7]).await;
     let gateway = &gateways[0];
     let found = only(&report(gateway).await);
-    ask(gateway, &found["id"], "adopt", "r").await.expect_ok();
+    ask_until_ended(gateway, &found["id"], "adopt", "r")
+        .await
+        .expect_ok();
     for _ in 0..2 {
         let told = charge(gateway, 7).await;
         let told = told.expect_problem("result-unavailable");
@@ -246,7 +250,7 @@ async fn a_forgotten_effect_whose_key_has_a_call_since_is_not_adopted(mut place:
     let again = ask(gateway, &found["id"], "adopt", "r").await;
     again.expect_problem("wrong-state");
     // The first effect, which no call was answered with, is one too many.
-    let undone = ask(gateway, &found["id"], "compensate", "paid twice").await;
+    let undone = ask_until_ended(gateway, &found["id"], "compensate", "paid twice").await;
     assert_eq!(undone.expect_ok().at("/state"), "done");
     assert_eq!(books.undone().get("i0"), Some(&1));
     assert_eq!(books.live().len(), 1);
@@ -280,7 +284,9 @@ async fn a_store_that_may_have_lost_data_adopts_nothing_until_that_is_accepted_a
         "the store has lost data since it was found: run the reconciliation again"
     );
     report(gateway).await;
-    let adopted = ask(gateway, &found["id"], "adopt", "r").await.expect_ok();
+    let adopted = ask_until_ended(gateway, &found["id"], "adopt", "r")
+        .await
+        .expect_ok();
     assert_eq!(adopted.at("/state"), "done", "{}", adopted.text);
     let answer = gateway.call_with_key("k9", json!({ "amount": 1, "plan": "" }));
     assert_eq!(answer.await.expect_ok().at("/replayed"), true);
@@ -292,12 +298,8 @@ async fn of_two_first_requests_at_two_gateways_one_says_what_the_call_asked_for(
     let (one, other) = (&gateways[0], gateways.last().expect("one"));
     let found = report(one).await.at("/anomalies");
     for anomaly in found.as_array().expect("a list") {
-        // On a busy machine the act may run out of time and the anomaly stay open. Then the act is repeated.
-        until("it is adopted", async || {
-            let adopted = ask(one, &anomaly["id"], "adopt", "r").await;
-            adopted.expect_ok().at("/state") == "done"
-        })
-        .await;
+        let adopted = ask_until_ended(one, &anomaly["id"], "adopt", "r").await;
+        assert_eq!(adopted.expect_ok().at("/state"), "done");
     }
     for n in 0..8 {
         let key = format!("k{n}");

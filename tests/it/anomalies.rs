@@ -22,6 +22,27 @@ pub(crate) async fn ask(gateway: &Gateway, id: &Value, act: &str, reason: &str) 
     gateway.post_to(&path, &json!({ "reason": reason })).await
 }
 
+/// Asks for an act until it is no longer open.
+///
+/// On a busy machine the store may not answer in time, or a background loop may have taken the anomaly first. The anomaly
+/// then stays open, and the act is asked for again.
+pub(crate) async fn ask_until_ended(
+    gateway: &Gateway,
+    id: &Value,
+    act: &str,
+    reason: &str,
+) -> Answer {
+    let ended = std::cell::RefCell::new(None);
+    until("the act has ended", async || {
+        let answer = ask(gateway, id, act, reason).await;
+        let is_open = answer.status == 200 && answer.at("/state") == "open";
+        ended.replace(Some(answer));
+        !is_open
+    })
+    .await;
+    ended.into_inner().expect("an answer")
+}
+
 /// The one anomaly of a report.
 pub(crate) fn only(report: &Answer) -> Value {
     let anomalies = report.at("/anomalies");
