@@ -26,7 +26,8 @@ test-fast:
 # The tests that try something again and again, five times as often as `make test`, and simulated seeds for MINUTES.
 soak:
 	@scripts/setup test
-	SOAK=5 PROPTEST_CASES=1280 $(TEST) -- --test-threads=3 core:: chaos:: chaos_sagas:: crash:: exclusive:: points:: planted kills
+	PROPTEST_CASES=1280 $(TEST) --lib -- --test-threads=3
+	SOAK=5 PROPTEST_CASES=1280 $(TEST) --test it -- --test-threads=3 chaos:: chaos_sagas:: crash:: exclusive:: points:: planted kills
 	@scripts/simulate
 
 # An incident (unknown calls, stuck sagas, a killed gateway, an older Redis) is worked with the runbook's commands as printed.
@@ -166,7 +167,7 @@ breaks:
 	@scripts/setup test
 	@scripts/breaks
 
-# Breaks src/core in every way that cargo-mutants knows; the unit tests must notice. Takes three hours, and cargo-mutants.
+# Breaks crates/rules in every way that cargo-mutants knows; the unit tests must notice. Takes three hours, and cargo-mutants.
 mutants:
 	@scripts/setup mutants
 	@scripts/mutants rules

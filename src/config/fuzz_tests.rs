@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::*;
-use crate::fuzz::{attack, corpus};
+use oncegate_fuzz::{attack, corpus};
 
 #[test]
 fn a_configuration_is_read_or_its_mistakes_are_placed_in_it() {

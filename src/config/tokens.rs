@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 
 use super::common::token_digest;
 use super::reader::Section;
-use crate::core::caller::{Caller, Pace, RESERVED_TENANT, Scope, Token};
+use crate::core::caller::{Caller, Pace, Scope, Token};
 use crate::core::rate::Rate;
+use crate::core::tenant::RESERVED_TENANT;
 
 /// Random bytes of a token: too many to guess.
 pub const SECRET_BYTES: usize = 32;

@@ -149,9 +149,9 @@ about_no_call!(DocumentQuery, Option<Position>);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::call::tests::record;
     use crate::core::key::Source;
-    use crate::core::tool::tests::tool;
+    use crate::core::testing::record;
+    use crate::core::testing::tool;
 
     #[test]
     fn a_verb_is_logged_with_the_trace_of_its_own_call_only() {

@@ -10,7 +10,7 @@ use super::headers::IDEMPOTENCY_KEY;
 use super::many;
 use super::problem::Problem;
 use super::read;
-use crate::fuzz::{attack, corpus};
+use oncegate_fuzz::{attack, corpus};
 
 #[test]
 fn a_request_for_a_call_keeps_its_arguments_as_they_were_written() {

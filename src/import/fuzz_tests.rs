@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::{attack, corpus};
+use oncegate_fuzz::{attack, corpus};
 
 #[test]
 fn a_description_is_refused_or_its_tools_are_a_configuration() {

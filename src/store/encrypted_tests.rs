@@ -4,12 +4,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::*;
-use crate::core::call::tests::{self as calls, intent};
 use crate::core::call::{Arrival, Event, next};
 use crate::core::key::{Lookup, Source};
 use crate::core::outcome::Evidence;
 use crate::core::record::{AttemptId, Failure, FailureKind, InstanceId, Intent};
 use crate::core::session::Brought;
+use crate::core::testing::{self as calls, intent};
 use crate::core::tool::{OnUnknown, Tool};
 use crate::store::Calls as _;
 use crate::store::sqlite::Sqlite;

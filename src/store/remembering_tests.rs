@@ -6,9 +6,9 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::*;
-use crate::core::call::tests as calls;
 use crate::core::key::Source;
 use crate::core::record::{Content, InstanceId};
+use crate::core::testing as calls;
 use crate::core::tool::Tool;
 use crate::store::Calls as _;
 use crate::store::codec::tests::record;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use futures_util::future::join;
-use oncegate::core::caller::RESERVED_TENANT;
 use oncegate::core::key::Lookup;
+use oncegate::core::tenant::RESERVED_TENANT;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

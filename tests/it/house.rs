@@ -6,10 +6,7 @@ use std::path::{Path, PathBuf};
 use regex::Regex;
 
 /// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 18] = [
-    ("core", &[]),
-    ("explore", &["core"]),
-    ("fuzz", &[]),
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("crash", &[]),
     ("seed", &[]),
     ("uptime", &["seed"]),
@@ -125,9 +122,7 @@ fn imports_point_one_way() {
             .unwrap_or_else(|| panic!("a new room: {room}"));
         for named in named_rooms(&fs::read_to_string(&path).expect("a source")) {
             seen += 1;
-            // Fuzzing is of tests only.
-            let is_fuzzed = named == "fuzz" && path.ends_with("fuzz_tests.rs");
-            let is_allowed = named == room || is_fuzzed || allowed.contains(&named.as_str());
+            let is_allowed = named == room || allowed.contains(&named.as_str());
             assert!(
                 is_allowed,
                 "{} imports from {named}; {room} may know {allowed:?}",
@@ -139,8 +134,8 @@ fn imports_point_one_way() {
 }
 
 #[test]
-fn core_knows_no_clock_no_network_and_no_async() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/core");
+fn the_rules_know_no_clock_no_network_and_no_async() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/rules/src");
     for path in sources(&root) {
         let source = fs::read_to_string(&path).expect("a source");
         for word in [
@@ -215,11 +210,11 @@ fn one_file_asks_core_about_calls_and_writes_what_it_says() {
             ".claim(change",
         ];
         // A model of it and a store that breaks, for tests only.
-        if inside.starts_with("explore") || inside.starts_with("sim") {
+        if inside.starts_with("sim") {
             continue;
         }
         let is_store = inside.starts_with("store");
-        if source.contains("call::next(") && !inside.starts_with("core")
+        if source.contains("call::next(")
             || writes.iter().any(|write| source.contains(write)) && !is_store
         {
             asks.push(inside.to_owned());
@@ -245,7 +240,7 @@ fn every_deliberate_break_fits_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let list = fs::read_to_string(root.join("tests/breaks.toml")).expect("the list");
     let list: List = toml::from_str(&list).expect("TOML");
-    let tests: String = ["src", "tests/it"]
+    let tests: String = ["src", "crates", "tests/it"]
         .iter()
         .flat_map(|folder| sources(&root.join(folder)))
         .map(|path| fs::read_to_string(path).expect("a source"))
@@ -289,7 +284,7 @@ fn every_test_that_a_page_names_is_there() {
             else {
                 continue;
             };
-            let folder = if file.starts_with("src/") {
+            let folder = if file.starts_with("src/") || file.starts_with("crates/") {
                 ""
             } else {
                 "tests/it/"
@@ -343,7 +338,8 @@ fn pages() -> Vec<(PathBuf, String)> {
 #[test]
 fn every_name_that_a_page_for_developers_places_in_a_file_is_defined_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let placed = Regex::new(r"`(?:\w+::)*(\w+)(?:\(\))?` in `(src/[\w/]+\.rs)`").expect("a regex");
+    let placed = Regex::new(r"`(?:\w+::)*(\w+)(?:\(\))?` in `((?:src|crates)/[\w/-]+\.rs)`")
+        .expect("a regex");
     let mut seen = 0;
     for (page, text) in pages() {
         for found in placed.captures_iter(&text) {
@@ -366,7 +362,7 @@ fn every_file_that_a_page_for_developers_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut seen = 0;
     for (page, text) in pages() {
-        let roots = ["src/", "tests/", "docs/", "config/", "scripts/"];
+        let roots = ["src/", "crates/", "tests/", "docs/", "config/", "scripts/"];
         for name in text.split(['`', ' ', '(', ')', '\n']) {
             let is_path = roots.iter().any(|root| name.starts_with(root)) && !name.contains('*');
             let path = name.split(['#', ':']).next().unwrap_or(name);
@@ -385,7 +381,7 @@ fn every_file_that_a_page_for_developers_names_exists() {
 fn every_snapshot_is_made_by_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut seen = 0;
-    for folder in files(root, &["src", "tests"]) {
+    for folder in files(root, &["src", "crates", "tests"]) {
         let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
             continue;
         };

@@ -7,8 +7,9 @@ use jiff::SpanRelativeTo;
 use serde_json::Value as Json;
 
 use super::{Item, Node, Reader};
-use crate::core::key::Pointer;
+use crate::core::key::{self, Pointer};
 use crate::core::words::Words;
+use crate::core::{proxy, request, saga, tool};
 
 /// A type that a configuration's value can be read as.
 pub(in crate::config) trait FromItem: Sized {
@@ -30,12 +31,35 @@ impl FromItem for Pointer {
     }
 }
 
-/// One of the words of an enumeration.
-impl<T: Words> FromItem for T {
-    fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
-        meaning(&String::from_item(item, reader)?, T::WORDS)
-    }
+/// Enumerations of which a value is one word.
+macro_rules! one_word {
+    ($($name:ty),+ $(,)?) => {$(
+        impl FromItem for $name {
+            fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
+                meaning(&String::from_item(item, reader)?, <$name>::WORDS)
+            }
+        }
+    )+};
 }
+
+one_word!(
+    tool::Declared,
+    tool::Dedup,
+    tool::Effect,
+    tool::Mode,
+    tool::OnSimilar,
+    tool::Per,
+    tool::RequestErrors,
+    tool::ToolError,
+    proxy::Does,
+    proxy::Locations,
+    proxy::Unkeyed,
+    request::Lists,
+    saga::OnTimeout,
+    key::Fold,
+    key::Prefer,
+    key::Per,
+);
 
 impl FromItem for bool {
     fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {

@@ -312,7 +312,7 @@ impl Reconciler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::reconcile::anomaly::tests::orphan;
+    use crate::core::testing::orphan;
 
     #[test]
     fn a_report_with_an_anomaly_of_an_unknown_kind_has_the_others() {

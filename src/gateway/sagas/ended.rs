@@ -67,7 +67,8 @@ impl Sagas {
     }
 
     fn may_end(&self, caller: &Caller, at: &SagaAt) -> bool {
-        caller.may_end(&at.saga, self.registry.saga_tools(at).as_ref())
+        at.saga
+            .may_be_ended_by(caller, self.registry.saga_tools(at).as_ref())
     }
 
     /// Sagas without their calls, newest first, and the position of the next page.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::message::{Message, readable_id};
-use crate::fuzz::{attack, corpus};
+use oncegate_fuzz::{attack, corpus};
 
 #[test]
 fn a_message_of_mcp_is_read_or_refused_with_its_own_id() {

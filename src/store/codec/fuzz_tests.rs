@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use super::tests::{any_entry, any_record};
 use super::*;
 use crate::core::record::Entry;
-use crate::fuzz::attack;
+use oncegate_fuzz::attack;
 
 /// Values that a strategy makes, the same in each run.
 fn some<T: std::fmt::Debug>(of: impl Strategy<Value = T>) -> Vec<T> {

@@ -211,7 +211,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::core::call::tests::at;
+    use crate::core::testing::at;
     use crate::store::redis::keys::PARTITIONS;
     use crate::store::redis::scripts::Scripts;
     use crate::store::redis::target::Target;

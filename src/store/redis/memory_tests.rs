@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::core::call::tests;
 use crate::core::key;
 use crate::core::record::State::Succeeded;
 use crate::core::record::{self, Attempt, Content, Intent};
+use crate::core::testing;
 use crate::core::tool::Tool;
 
 fn partition(number: usize) -> Partition {
@@ -13,14 +13,14 @@ fn partition(number: usize) -> Partition {
 
 /// A version of a call, as its newest run, which began at this second, has left it.
 fn version(call: u128, version: u64, second: i64, state: record::State) -> Record {
-    let record = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
+    let record = testing::record(&Tool::new("t"), key::Source::Runtime, &[]);
     let call_id = CallId(Uuid::from_u128(call));
     let intent = Arc::new(Intent {
         call_id,
         ..(*record.intent).clone()
     });
     let attempt = Attempt {
-        run_started_at: tests::at(second),
+        run_started_at: testing::at(second),
         ..record.attempt.clone()
     };
     Record {
@@ -37,7 +37,7 @@ fn over() -> record::State {
 }
 
 fn remember(memory: &Memory, record: Record) {
-    let change = tests::claim_of(record.clone());
+    let change = testing::claim_of(record.clone());
     memory.remember(memory.call_write(&record, &change));
 }
 

@@ -221,8 +221,8 @@ fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::call::tests as calls;
     use crate::core::key;
+    use crate::core::testing as calls;
     use crate::core::tool::Tool;
 
     /// A text with parts of these lengths, as `common.lua` writes it.

@@ -167,9 +167,9 @@ fn micros(time: std::time::Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::call::tests;
     use crate::core::key;
     use crate::core::session::Admission;
+    use crate::core::testing;
     use crate::core::tool::Tool;
     use crate::store::redis::link::Link;
     use crate::store::redis::memory::Memory;
@@ -177,7 +177,7 @@ mod tests {
 
     /// A change that draws a token.
     fn claim() -> Change {
-        let call = tests::record(&Tool::new("t"), key::Source::Runtime, &[]);
+        let call = testing::record(&Tool::new("t"), key::Source::Runtime, &[]);
         Change {
             admission: Some(Admission {
                 token: Token::Next,
@@ -185,7 +185,7 @@ mod tests {
                 budget: None,
                 similar: None,
             }),
-            ..tests::claim_of(call)
+            ..testing::claim_of(call)
         }
     }
 

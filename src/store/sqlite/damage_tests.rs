@@ -175,7 +175,7 @@ pub(super) fn arrival(key: &str) -> Change {
         key: key.into(),
         trace_id: "trace".into(),
         created_at: at(0),
-        ..(*crate::core::call::tests::intent(Source::Runtime, 1)).clone()
+        ..(*crate::core::testing::intent(Source::Runtime, 1)).clone()
     };
     let event = Event::Arrived(Arrival {
         intent: Arc::new(intent),

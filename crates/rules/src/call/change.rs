@@ -1,0 +1,269 @@
+//! The result of an event: the record to write, and the action after that.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::key::Lookup;
+use crate::outcome::Outcome;
+use crate::record::{Attempt, AttemptId, Entry, InstanceId, Record};
+use crate::session::{Admission, Release};
+use crate::time::after;
+use crate::tool::Tool;
+
+/// A stored call that an event meets, with its tool and the time of the event.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) tool: &'a Tool,
+    pub(super) record: &'a Record,
+    pub(super) now: Timestamp,
+    /// The time by which the windows of keys are measured: see [`Now::aged`].
+    pub(super) aged: Timestamp,
+}
+
+/// The time of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Leases, deadlines and waits go by this time. It stands still while the gateway's machine is suspended: a request
+    /// that was on its way then is still on its way.
+    pub at: Timestamp,
+    /// How far it is behind because the machine was suspended since the gateway's start.
+    pub slept: SignedDuration,
+}
+
+impl Now {
+    /// The time by which the windows of keys are measured.
+    ///
+    /// It goes on while the machine is suspended. Otherwise the next process, whose time does not lag, would take a key
+    /// for older than it is, and forget it early.
+    pub fn aged(self) -> Timestamp {
+        self.at.checked_add(self.slept).unwrap_or(self.at)
+    }
+}
+
+/// The time in a gateway whose machine never slept.
+impl From<Timestamp> for Now {
+    fn from(at: Timestamp) -> Self {
+        let slept = SignedDuration::ZERO;
+        Self { at, slept }
+    }
+}
+
+impl Call<'_> {
+    /// How far its time is behind, because the machine was suspended.
+    pub(super) fn slept(&self) -> SignedDuration {
+        self.aged.duration_since(self.now)
+    }
+
+    /// The next version of the record, changed now.
+    pub(super) fn changed(&self) -> Record {
+        self.record.changed(self.now)
+    }
+
+    /// Whether the newest attempt's request may still reach the tool.
+    pub(super) fn may_still_run(&self) -> bool {
+        self.now < self.record.attempt.lease_until
+    }
+
+    /// Whether a request for this saga must not get the call.
+    ///
+    /// The call would be undone with its own saga, which knows nothing of the other one.
+    pub(super) fn is_of_other_saga(&self, saga_id: &str) -> bool {
+        !saga_id.is_empty() && saga_id != self.record.intent.saga_id
+    }
+}
+
+/// The first attempt of a run that begins now.
+pub(super) fn first_attempt(
+    tool: &Tool,
+    id: AttemptId,
+    owner: InstanceId,
+    now: Timestamp,
+) -> Attempt {
+    Attempt {
+        id,
+        owner,
+        number: 1,
+        run_started_at: now,
+        lease_until: after(now, tool.lease()),
+    }
+}
+
+/// What to write, and what to do once it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Next {
+    pub change: Option<Change>,
+    pub action: Action,
+}
+
+impl Next {
+    /// Nothing is written.
+    pub(super) fn unchanged(action: Action) -> Self {
+        Self {
+            change: None,
+            action,
+        }
+    }
+
+    pub(super) fn write(change: Change, action: Action) -> Self {
+        Self {
+            change: Some(change),
+            action,
+        }
+    }
+
+    pub(super) fn finish(change: Change) -> Self {
+        Self::write(change, Action::Finish)
+    }
+}
+
+/// A new version of a record with its entry in the ledger. Both are stored in one atomic step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub record: Record,
+    pub entry: Entry,
+    /// The conditions on which the call begins; `None`: the change begins no call.
+    ///
+    /// The store writes the token, the lock and the places that follow.
+    pub admission: Option<Admission>,
+    /// The lock and the places that the call gives back.
+    pub release: Release,
+    /// Further names for a call that has a key already. A claim claims all of its names without this.
+    pub takes: Takes,
+}
+
+/// Names that a change claims for its call.
+///
+/// If another call holds one of them, nothing is written, unless each holder is still exactly one
+/// of `instead_of`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Takes {
+    /// The last of the record's names.
+    pub names: Vec<Lookup>,
+    pub instead_of: Vec<Record>,
+}
+
+impl Change {
+    /// A changed record and the entry that gives the reason.
+    pub(super) fn new(
+        record: Record,
+        event: &'static str,
+        by: impl fmt::Display,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            entry: Entry::new(record.updated_at, event, by, detail),
+            record,
+            admission: None,
+            release: Release::default(),
+            takes: Takes::default(),
+        }
+    }
+
+    /// The same change, with an entry about this attempt.
+    pub(super) fn about(mut self, attempt: AttemptId) -> Self {
+        self.entry.attempt = Some(attempt);
+        self
+    }
+
+    /// The same change, with an entry that says what the attempt proved.
+    pub(super) fn proving(mut self, outcome: &Outcome) -> Self {
+        self.entry.outcome = Some(Cow::Borrowed(outcome.as_str()));
+        self
+    }
+
+    /// The record that this change leaves in a store.
+    ///
+    /// `stored` gives the values that the store draws itself.
+    #[must_use]
+    pub fn as_stored(&self, stored: &Record) -> Record {
+        let mut record = self.record.clone();
+        if self.admission.is_some() {
+            record.fencing = stored.fencing;
+            record.similar_to = stored.similar_to;
+        }
+        record
+    }
+}
+
+/// What to do about an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Write the claim, then dispatch. The claim replaces a finished call that still has the key.
+    Claim,
+    /// Write the change, then dispatch.
+    Run,
+    /// Write the change, then ask the tool whether it knows the key.
+    Probe,
+    /// Write the change, then send the same request once more, and compare.
+    Verify,
+    /// Write the change, wait, then dispatch the record's new attempt.
+    Retry { after: Duration },
+    /// Write the change: this run is over.
+    Finish,
+    /// Write the change, and alert a person: an attempt that counts as not executed was executed.
+    Alarm,
+    /// Wait: the call runs.
+    Wait,
+    /// Answer with the stored record.
+    Answer,
+    /// Write the change that gives the call further names, then answer with the stored record.
+    TakeNames,
+    /// Write the change that keeps what an adopted call asked for, then answer with the stored record.
+    TakeFingerprint,
+    /// Refuse: the key stands for other arguments.
+    RefuseReused,
+    /// Refuse: it is unclear whether the key stands for the same arguments.
+    RefuseUnclear,
+    /// Refuse: the key is past its window.
+    RefuseExpired,
+    /// Refuse: the key stands for a call of another saga.
+    RefuseOtherSaga,
+    /// Refuse: an earlier call looks the same.
+    RefuseSimilar,
+    /// Refuse: the request lacks what the call needs to begin.
+    RefuseUnfit(&'static str),
+}
+
+/// An event that does not fit the state. Changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    #[error("there is no such call")]
+    NoCall,
+    /// Another owner has taken over, or the call is settled.
+    #[error("the attempt does not own the call any more")]
+    NotOwner,
+    #[error("the call's lease is not over")]
+    LeaseHeld,
+    #[error("the call is not under way")]
+    NotRunning,
+    /// The late end of an attempt proves nothing, so the call stays unknown.
+    #[error("the call's outcome is as unknown as it was")]
+    StillUnknown,
+    #[error("the call's outcome is known")]
+    NotUnknown,
+    /// Another gateway checks the call, or its check is not due yet.
+    #[error("it is not time to work on the call")]
+    NotDue,
+    #[error("its tool has no probe, or is not configured here")]
+    NoProbe,
+    #[error("the call has no result")]
+    NoResult,
+    /// The call only reads, or it is undone or being undone already.
+    #[error("there is nothing to undo")]
+    NothingToUndo,
+    #[error("the call is not kept for its saga")]
+    NotKept,
+    /// Another request may have another effect; says why.
+    #[error("{0}")]
+    ReplayUnsafe(&'static str),
+    /// The call's request may still reach the tool.
+    #[error("the call may still be executed until its lease is over")]
+    MayStillRun,
+    #[error("the call that undoes it may still run")]
+    BeingUndone,
+    #[error("another call holds the key")]
+    KeyHeld,
+}

@@ -1,0 +1,234 @@
+//! Which of several stored calls an arrival repeats, or which one blocks it.
+//!
+//! An arrival looks under all of its names, and may find several calls.
+
+use jiff::Timestamp;
+
+use super::arrive::{gives_way, is_over, keeps_key};
+use crate::key::Lookup;
+use crate::recipe::identity::{Name, Part};
+use crate::recipe::prints::{Prints, Sameness};
+use crate::record::{CallId, Holder, Intent, State};
+use crate::tool::Tool;
+
+/// The result of looking under an arrival's names. Numbers are indexes of holders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Met {
+    /// No stored call blocks the arrival.
+    Free {
+        /// Calls past their window, or that give way. The arrival claims its names from them.
+        instead_of: Vec<usize>,
+        /// Names by earlier recipes that other calls hold. The arrival does not claim these names.
+        left: Vec<Lookup>,
+    },
+    /// This call is the same as the arrival, or blocks it.
+    Call(usize),
+    /// This call is past its window, and its key is not forgotten yet.
+    Expired(usize),
+}
+
+/// An arrival that looks for its call.
+#[derive(Debug, Clone, Copy)]
+pub struct Seeking<'a> {
+    pub names: &'a [Name],
+    pub intent: &'a Intent,
+    pub prints: &'a Prints,
+    /// The call with equal arguments that the arrival names as another intent.
+    pub confirmed: Option<CallId>,
+}
+
+/// Decides among the calls that hold the names of an arrival. `aged`: see [`Now::aged`](super::Now::aged).
+pub fn meet(tool: &Tool, holders: &[Holder], seeking: Seeking<'_>, aged: Timestamp) -> Met {
+    let Seeking {
+        names,
+        intent,
+        prints,
+        confirmed,
+    } = seeking;
+    let held = |holder: &Holder| {
+        let held = names.iter();
+        let held = held.filter(|name| holder.names.contains(&name.lookup));
+        held.collect::<Vec<_>>()
+    };
+    let part = |holder: &Holder| held(holder).iter().map(|name| name.part).min();
+    let is_runtime = |holder: &Holder| held(holder).iter().any(|name| name.is_runtime);
+    let is_past = |holder: &Holder| is_over(&holder.record, intent, aged);
+    let lives = |holder: &Holder| {
+        let gives_way = gives_way(tool, &holder.record, intent, prints, confirmed, aged);
+        !is_past(holder) && !gives_way
+    };
+    let first = |is_it: &dyn Fn(&Holder) -> bool| holders.iter().position(is_it);
+    let compares = |sameness| {
+        first(&|holder| lives(holder) && prints.compare(intent, &holder.record) == sameness)
+    };
+    let has = |wanted| first(&|holder| lives(holder) && part(holder) == Some(wanted));
+
+    // An answer goes before a further run: of two equal calls under two names one may have failed.
+    let is_answer = |holder: &Holder| !matches!(holder.record.state, State::Failed(_));
+    let answers = first(&|holder| {
+        let is_same = || prints.compare(intent, &holder.record) == Sameness::Same;
+        lives(holder) && is_answer(holder) && is_same()
+    });
+    let call = answers
+        .or_else(|| compares(Sameness::Same))
+        .or_else(|| compares(Sameness::Unclear))
+        .or_else(|| has(Part::Today))
+        .or_else(|| has(Part::Second));
+    if let Some(call) = call {
+        return Met::Call(call);
+    }
+    let expired = first(&|holder| {
+        let is_kept = keeps_key(&holder.record, intent) || is_runtime(holder);
+        is_past(holder) && is_kept && !holder.record.may_be_forgotten(aged)
+    });
+    if let Some(call) = expired {
+        return Met::Expired(call);
+    }
+    let instead_of = (0..holders.len()).filter(|index| !lives(&holders[*index]));
+    let left = holders.iter().filter(|holder| lives(holder));
+    Met::Free {
+        instead_of: instead_of.collect(),
+        left: left
+            .flat_map(|holder| holder.names.iter().copied())
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::key::Source;
+    use crate::record::Record;
+    use crate::testing::tool;
+    use crate::testing::{at, record};
+
+    fn name(key: &str) -> Lookup {
+        Lookup::new("shop", "t", key)
+    }
+
+    /// A succeeded or past call of this fingerprint, found by these names.
+    fn holder(names: &[&str], fingerprint: u8, expires_at: Option<i64>) -> Holder {
+        let there = record(&tool("t"), Source::Business, &[]);
+        let intent = Intent {
+            fingerprint: [fingerprint; 32],
+            ..(*there.intent).clone()
+        };
+        let expires_at = expires_at.map(at);
+        let record = Record {
+            intent: Arc::new(intent),
+            expires_at,
+            retain_until: Some(at(100)),
+            ..there
+        };
+        Holder {
+            record,
+            names: names.iter().map(|key| name(key)).collect(),
+        }
+    }
+
+    /// An arrival with business fields, a runtime key, and a key by an earlier recipe.
+    fn met(holders: &[Holder]) -> Met {
+        let names = [
+            Name {
+                lookup: name("fields"),
+                part: Part::Today,
+                is_runtime: false,
+            },
+            Name {
+                lookup: name("runtime"),
+                part: Part::Second,
+                is_runtime: true,
+            },
+            Name {
+                lookup: name("earlier"),
+                part: Part::Earlier,
+                is_runtime: false,
+            },
+        ];
+        let there = record(&tool("t"), Source::Business, &[]);
+        let intent = Intent {
+            fingerprint: [1; 32],
+            ..(*there.intent).clone()
+        };
+        let seeking = Seeking {
+            names: &names,
+            intent: &intent,
+            prints: &Prints::default(),
+            confirmed: None,
+        };
+        meet(&tool("t"), holders, seeking, at(50))
+    }
+
+    fn free(instead_of: &[usize], left: &[&str]) -> Met {
+        Met::Free {
+            instead_of: instead_of.to_vec(),
+            left: left.iter().map(|key| name(key)).collect(),
+        }
+    }
+
+    #[test]
+    fn the_same_call_is_found_by_any_of_its_names() {
+        let other = holder(&["fields"], 2, None);
+        for names in [
+            &["fields"][..],
+            &["runtime"],
+            &["earlier"],
+            &["runtime", "earlier"],
+        ] {
+            assert_eq!(met(&[holder(names, 1, None)]), Met::Call(0), "{names:?}");
+        }
+        assert_eq!(
+            met(&[other.clone(), holder(&["earlier"], 1, None)]),
+            Met::Call(1)
+        );
+        assert_eq!(
+            met(&[other, holder(&["runtime"], 2, None)]),
+            Met::Call(0),
+            "the fields come first"
+        );
+        assert_eq!(
+            met(&[holder(&["runtime"], 2, None)]),
+            Met::Call(0),
+            "the runtime's key stands for another"
+        );
+        assert_eq!(met(&[]), free(&[], &[]));
+    }
+
+    #[test]
+    fn another_call_under_an_earlier_name_does_not_block() {
+        assert_eq!(
+            met(&[holder(&["earlier"], 2, None)]),
+            free(&[], &["earlier"])
+        );
+    }
+
+    #[test]
+    fn past_its_window_a_call_gives_up_its_fields_but_not_its_runtime_key() {
+        assert_eq!(met(&[holder(&["fields"], 1, Some(50))]), free(&[0], &[]));
+        assert_eq!(
+            met(&[holder(&["fields", "runtime"], 1, Some(50))]),
+            Met::Expired(0)
+        );
+        assert_eq!(met(&[holder(&["runtime"], 1, Some(50))]), Met::Expired(0));
+        let again = [
+            holder(&["fields"], 1, None),
+            holder(&["runtime"], 1, Some(50)),
+        ];
+        assert_eq!(
+            met(&again),
+            Met::Call(0),
+            "what the fields find is the answer"
+        );
+        let over = holder(&["runtime"], 1, Some(40));
+        let over = Holder {
+            record: Record {
+                retain_until: Some(at(50)),
+                ..over.record
+            },
+            ..over
+        };
+        assert_eq!(met(&[over]), free(&[0], &[]), "until it need not be kept");
+    }
+}

@@ -1,0 +1,66 @@
+//! A request with another key looks like a call: whether it gets that call's result.
+
+use jiff::Timestamp;
+
+use super::arrive::is_past;
+use super::change::{Action, Call, Change, Next, Takes};
+use super::event::Resembled;
+use crate::actor::Actor;
+use crate::record::{Alias, MAX_ALIASES, State};
+use crate::time::after;
+
+/// Adds the request's key to the names of a call that has succeeded and is remembered.
+///
+/// The request and every repetition of it get the call's result. While the outcome of the call is
+/// not known the request waits: it must neither run nor be told that nothing has happened.
+pub(super) fn resembled(call: Call<'_>, request: &Resembled) -> Next {
+    let Call { tool, record, .. } = call;
+    match &record.state {
+        State::Running | State::Unknown(_) => return Next::unchanged(Action::Wait),
+        State::Succeeded(_) => {}
+        State::Failed(_) | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
+            return Next::unchanged(Action::RefuseSimilar);
+        }
+    }
+    let intent = &*request.intent;
+    let has_key = |alias: &Alias| alias.names.contains(&intent.lookup);
+    let print = (intent.fingerprint, intent.recipe);
+    let is_same = |alias: &Alias| has_key(alias) && (alias.fingerprint, alias.recipe) == print;
+    if record.aliases.iter().any(is_same) {
+        return Next::unchanged(Action::Answer);
+    }
+    if record.aliases.iter().any(has_key) {
+        return Next::unchanged(Action::RefuseReused);
+    }
+    let is_other = (&record.intent.tenant, &record.intent.tool) != (&intent.tenant, &intent.tool);
+    let is_full = record.aliases.len() >= MAX_ALIASES;
+    // The result may be more than this token may read: the request shows neither that call's key nor its arguments.
+    let is_of_another_token = record.intent.made_by != intent.made_by;
+    if is_other
+        || is_of_another_token
+        || call.is_of_other_saga(&intent.saga_id)
+        || is_full
+        || is_past(record.expires_at, call.aged)
+    {
+        return Next::unchanged(Action::RefuseSimilar);
+    }
+    let names: Vec<_> = intent.all_names().copied().collect();
+    let mut named = call.changed();
+    named.aliases.push(Alias {
+        names: names.clone(),
+        fingerprint: intent.fingerprint,
+        recipe: intent.recipe,
+    });
+    // The request's key is remembered for as long as if the request had run.
+    let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(call.aged, span)));
+    named.expires_at = later(record.expires_at, tool.window(intent.key_source));
+    named.retain_until = later(record.retain_until, tool.retention);
+    let detail = "a request with another key looked like it and gets its result; that key is a name of it now";
+    let by = Actor::Gateway(request.by);
+    let mut change = Change::new(named, "replayed_as_similar", by, detail);
+    change.takes = Takes {
+        names,
+        instead_of: request.instead_of.clone(),
+    };
+    Next::write(change, Action::TakeNames)
+}

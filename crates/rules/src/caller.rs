@@ -1,0 +1,361 @@
+//! Callers, and what they may do. The tenant comes from the credential, never from a request.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use subtle::ConstantTimeEq;
+
+use super::rate::Rate;
+use super::record::Record;
+use super::time::after;
+
+/// How long before a token expires an operator is warned.
+const NOTICE: Duration = Duration::from_secs(14 * 24 * 3_600);
+
+/// The name of the caller of a gateway without tokens.
+pub const OPEN: &str = "open";
+
+/// One scope of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// `call`: every tool.
+    Call,
+    /// `call:TOOL`: this tool.
+    CallTool(String),
+    /// `read`: the calls of the token's own tenant.
+    Read,
+    /// `admin`: every tenant's calls, and acts upon them.
+    Admin,
+}
+
+impl FromStr for Scope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "call" => Ok(Self::Call),
+            None if text == "read" => Ok(Self::Read),
+            None if text == "admin" => Ok(Self::Admin),
+            Some(("call", tool)) if !tool.is_empty() => Ok(Self::CallTool(tool.to_owned())),
+            _ => Err(format!(
+                "unknown scope {text:?}; it is one of call, call:TOOL, read, admin"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Call => f.write_str("call"),
+            Self::CallTool(tool) => write!(f, "call:{tool}"),
+            Self::Read => f.write_str("read"),
+            Self::Admin => f.write_str("admin"),
+        }
+    }
+}
+
+/// How fast a caller may be; `None`: no bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Requests of any kind.
+    pub rate: Option<Rate>,
+    /// Calls that would claim a new key. Repetitions of a call cost nothing.
+    pub new_keys: Option<Rate>,
+}
+
+/// The caller of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The token's name in the configuration, for log and ledger.
+    pub name: String,
+    /// The tenant of the caller's calls. Every key is scoped by it.
+    pub tenant: String,
+    pub scopes: Vec<Scope>,
+    /// Shared by all tokens of this name.
+    pub pace: Pace,
+}
+
+impl Caller {
+    /// The caller of a gateway without tokens: tenant `default`, every scope.
+    ///
+    /// Such a gateway listens on loopback only.
+    pub fn open() -> Self {
+        Self {
+            name: OPEN.into(),
+            tenant: "default".into(),
+            scopes: vec![Scope::Call, Scope::Read, Scope::Admin],
+            pace: Pace::default(),
+        }
+    }
+
+    /// The tenants of callers with these tokens.
+    pub fn tenants(tokens: &[Token]) -> BTreeSet<String> {
+        if tokens.is_empty() {
+            return [Self::open().tenant].into();
+        }
+        let tenants = tokens.iter().map(|token| token.caller.tenant.clone());
+        tenants.collect()
+    }
+
+    /// The person who runs a command beside the gateway's configuration.
+    pub fn operator() -> Self {
+        Self {
+            name: "command line".into(),
+            tenant: String::new(),
+            scopes: vec![Scope::Admin],
+            pace: Pace::default(),
+        }
+    }
+
+    pub fn is_admin(&self) -> bool {
+        self.scopes.contains(&Scope::Admin)
+    }
+
+    pub fn may_call(&self, tool: &str) -> bool {
+        self.scopes.iter().any(|scope| match scope {
+            Scope::Call => true,
+            Scope::CallTool(name) => name == tool,
+            Scope::Read | Scope::Admin => false,
+        })
+    }
+
+    /// Whether this caller may read a call: it made the call, or it may read all calls of the tenant.
+    pub fn may_read_call(&self, tenant: &str, tool: &str, made_by: &str) -> bool {
+        let is_own = self.tenant == tenant && self.name == made_by && self.may_call(tool);
+        is_own || self.may_read(tenant)
+    }
+
+    /// Whether this caller may see this call of a tenant whose calls it may read.
+    ///
+    /// Only administrators see a call whose tenant is not proven.
+    pub fn may_see(&self, record: &Record) -> bool {
+        self.is_admin() || record.is_proven()
+    }
+
+    /// Whether this caller may read any call of `tenant`.
+    pub fn may_read(&self, tenant: &str) -> bool {
+        self.scopes.iter().any(|scope| match scope {
+            Scope::Admin => true,
+            Scope::Read => self.tenant == tenant,
+            Scope::Call | Scope::CallTool(_) => false,
+        })
+    }
+}
+
+/// A configured bearer token. Only its digest is known.
+#[derive(Debug, Clone)]
+pub struct Token {
+    /// SHA-256 of the token.
+    pub sha256: [u8; 32],
+    pub caller: Caller,
+    /// When the token expires; `None`: never.
+    pub expires: Option<Timestamp>,
+}
+
+impl Token {
+    /// The warning about a token that has expired, or expires soon.
+    pub fn warning(&self, now: Timestamp) -> Option<String> {
+        let (name, expires) = (&self.caller.name, self.expires?);
+        let notice = after(now, NOTICE);
+        match expires {
+            _ if expires <= now => Some(format!(
+                "a token of {name} has expired at {expires}: it opens nothing any more"
+            )),
+            _ if expires <= notice => Some(format!(
+                "a token of {name} expires at {expires}: replace it in time"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Why a token is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    Unknown,
+    Expired,
+}
+
+/// The caller whose token has this SHA-256 digest.
+///
+/// Compares with every token in constant time, so that the time tells nothing about a digest.
+///
+/// # Errors
+/// No token has this digest, or the token has expired.
+pub fn find<'a>(
+    tokens: &'a [Token],
+    sha256: &[u8; 32],
+    now: Timestamp,
+) -> Result<&'a Caller, Closed> {
+    let found = tokens.iter().fold(None, |found, token| {
+        is_same(&token.sha256, sha256).then_some(token).or(found)
+    });
+    let token = found.ok_or(Closed::Unknown)?;
+    if token.expires.is_some_and(|expires| expires <= now) {
+        Err(Closed::Expired)
+    } else {
+        Ok(&token.caller)
+    }
+}
+
+/// Whether two digests of tokens are equal, in constant time.
+pub fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
+    one.ct_eq(other).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key;
+
+    fn caller(scopes: &[&str]) -> Caller {
+        let scopes = scopes
+            .iter()
+            .map(|scope| scope.parse().expect("a scope"))
+            .collect();
+        Caller {
+            name: "agents".into(),
+            tenant: "shop".into(),
+            scopes,
+            pace: Pace::default(),
+        }
+    }
+
+    #[test]
+    fn each_scope_opens_its_own_door_and_no_other() {
+        for (scopes, ship, pay, own, other) in [
+            (&["call"][..], true, true, false, false),
+            (&["call:ship"], true, false, false, false),
+            (&["read"], false, false, true, false),
+            (&["admin"], false, false, true, true),
+            (&[], false, false, false, false),
+        ] {
+            let caller = caller(scopes);
+            let got = (
+                caller.may_call("ship"),
+                caller.may_call("pay"),
+                caller.may_read("shop"),
+                caller.may_read("bank"),
+            );
+            assert_eq!(got, (ship, pay, own, other), "{scopes:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_scope_is_refused() {
+        for text in ["", "call:", "calls", "read:shop", "root"] {
+            assert!(text.parse::<Scope>().is_err(), "{text:?}");
+        }
+    }
+
+    fn token(expires: Option<i64>) -> Token {
+        let expires = expires.map(|second| Timestamp::from_second(second).expect("a time"));
+        Token {
+            sha256: [7; 32],
+            caller: caller(&["call"]),
+            expires,
+        }
+    }
+
+    #[test]
+    fn a_scope_is_written_as_it_is_read() {
+        for text in ["call", "call:ship", "read", "admin"] {
+            assert_eq!(text.parse::<Scope>().expect("a scope").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn only_the_digest_opens() {
+        let now = Timestamp::UNIX_EPOCH;
+        let token = token(None);
+        assert_eq!(
+            find(std::slice::from_ref(&token), &[7; 32], now),
+            Ok(&token.caller)
+        );
+        assert_eq!(find(&[token], &[8; 32], now), Err(Closed::Unknown));
+        assert_eq!(find(&[], &[8; 32], now), Err(Closed::Unknown));
+    }
+
+    #[test]
+    fn a_token_opens_until_its_time_is_over_and_is_warned_of_two_weeks_before() {
+        const DAY: i64 = 24 * 3_600;
+        let tokens = [token(Some(100 * DAY))];
+        for (second, opens, warns_of) in [
+            (86 * DAY - 1, true, None),
+            (86 * DAY, true, Some("expires at 1970-04-11T00:00:00Z")),
+            (100 * DAY - 1, true, Some("expires at")),
+            (100 * DAY, false, Some("has expired at")),
+        ] {
+            let now = Timestamp::from_second(second).expect("a time");
+            assert_eq!(find(&tokens, &[7; 32], now).is_ok(), opens, "{second}");
+            let warning = tokens[0].warning(now);
+            assert_eq!(warning.is_some(), warns_of.is_some(), "{warning:?}");
+            assert!(warns_of.is_none_or(|words| warning.is_some_and(|text| text.contains(words))));
+        }
+    }
+
+    #[test]
+    fn only_the_admin_scope_makes_an_administrator() {
+        for (scopes, is_admin) in [(&["call", "read"][..], false), (&["admin"], true)] {
+            assert_eq!(caller(scopes).is_admin(), is_admin, "{scopes:?}");
+        }
+        assert!(Caller::open().is_admin() && Caller::operator().is_admin());
+    }
+
+    #[test]
+    fn a_call_is_read_by_who_made_it_and_may_call_its_tool_or_reads_the_tenant() {
+        for (scopes, tenant, tool, made_by, may) in [
+            (&["call"][..], "shop", "ship", "agents", true),
+            (&["call:ship"], "shop", "ship", "agents", true),
+            (&["call:ship"], "shop", "pay", "agents", false),
+            (&["call"], "shop", "ship", "others", false),
+            (&["call"], "bank", "ship", "agents", false),
+            (&["read"], "shop", "ship", "others", true),
+            (&["read"], "bank", "ship", "agents", false),
+            (&["admin"], "bank", "ship", "others", true),
+            (&[], "shop", "ship", "agents", false),
+        ] {
+            let got = caller(scopes).may_read_call(tenant, tool, made_by);
+            assert_eq!(got, may, "{scopes:?} {tenant} {tool} {made_by}");
+        }
+    }
+
+    #[test]
+    fn digests_are_the_same_only_if_every_byte_is() {
+        assert!(is_same(&[7; 32], &[7; 32]));
+        let mut other = [7; 32];
+        other[31] = 8;
+        assert!(!is_same(&[7; 32], &other));
+    }
+
+    #[test]
+    fn tenants_are_those_of_the_tokens_or_the_one_of_an_open_gateway() {
+        let of = |tenant: &str| Token {
+            caller: Caller {
+                tenant: tenant.into(),
+                ..caller(&[])
+            },
+            ..token(None)
+        };
+        let tenants = |tokens: &[Token]| Caller::tenants(tokens).into_iter().collect::<Vec<_>>();
+        assert_eq!(tenants(&[]), ["default"]);
+        assert_eq!(
+            tenants(&[of("shop"), of("bank"), of("shop")]),
+            ["bank", "shop"]
+        );
+    }
+
+    #[test]
+    fn only_administrators_see_a_call_whose_tenant_is_not_proven() {
+        let call = crate::testing::succeeded("{}");
+        let mut guessed = call.clone();
+        std::sync::Arc::make_mut(&mut guessed.intent).key_source = key::Source::Adopted;
+        let (admin, reader) = (caller(&["admin"]), caller(&["read"]));
+        assert!(admin.may_see(&call) && reader.may_see(&call));
+        assert!(admin.may_see(&guessed) && !reader.may_see(&guessed));
+    }
+}

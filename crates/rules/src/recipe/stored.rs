@@ -1,0 +1,159 @@
+//! A recipe as a document, and how long it is remembered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Recipe, RecipeId};
+use crate::document::{self, Document, Kind};
+use crate::time::{after, between, signed};
+
+/// How often a gateway that uses a recipe writes that down.
+const RENEWED_EVERY: SignedDuration = SignedDuration::from_mins(10);
+/// How much longer than needed a recipe is remembered.
+///
+/// A gateway may write late that it uses the recipe.
+const GRACE: SignedDuration = SignedDuration::from_hours(2);
+
+const KEPT: &str = "kept";
+const FORGOTTEN: &str = "forgotten";
+
+/// A recipe that stored calls may have been made with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    pub id: RecipeId,
+    pub recipe: Arc<Recipe>,
+    pub version: u64,
+    pub created_at: Timestamp,
+    /// Since when every gateway that reads the store finds the recipe.
+    pub known_since: Timestamp,
+    /// When a gateway last wrote that it uses the recipe.
+    pub used_at: Timestamp,
+    /// The longest retention of the recipe's calls so far.
+    pub keep: SignedDuration,
+}
+
+/// The members of a recipe that its document has no place for.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    recipe: Value,
+    /// Microseconds since 1970; so is `known_since`.
+    used_at: i64,
+    known_since: i64,
+    keep_ms: i64,
+}
+
+/// The name of a recipe's document.
+pub fn name_of(tool: &str, id: RecipeId) -> String {
+    format!("{tool} {id}")
+}
+
+/// The tool in a recipe document's name; `None`: it is not such a name.
+pub fn tool_of(name: &str) -> Option<&str> {
+    name.split_once(' ').map(|(tool, _)| tool)
+}
+
+impl Remembered {
+    /// A recipe that no gateway has used. `keep`: how long the tool's calls are kept.
+    pub fn new(id: RecipeId, recipe: Arc<Recipe>, keep: Duration, now: Timestamp) -> Self {
+        Self {
+            id,
+            recipe,
+            version: 1,
+            created_at: now,
+            known_since: now,
+            used_at: now,
+            keep: signed(keep),
+        }
+    }
+
+    /// The next version, if its use has to be written again.
+    pub fn renewed(&self, keep: Duration, now: Timestamp) -> Option<Self> {
+        let keep = self.keep.max(signed(keep));
+        let is_fresh = now.duration_since(self.used_at) < RENEWED_EVERY;
+        (!is_fresh || keep > self.keep).then(|| Self {
+            version: self.version + 1,
+            used_at: self.used_at.max(now),
+            keep,
+            ..self.clone()
+        })
+    }
+
+    /// How long until every gateway claims names by this recipe, too; `None`: all do.
+    ///
+    /// `max_age`: the greatest age of a gateway's list of recipes.
+    pub fn settles_in(&self, max_age: Duration, now: Timestamp) -> Option<Duration> {
+        // Twice as long, because clocks differ a little, and the recipe was written a little later.
+        let left = between(now, after(self.known_since, max_age * 2));
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// The time after which no call was made by this recipe.
+    pub fn made_until(&self) -> Timestamp {
+        after(self.used_at, GRACE)
+    }
+
+    /// Whether all calls of this recipe should be gone, so that a search for them is due.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.made_until()
+            .checked_add(self.keep)
+            .is_ok_and(|until| until <= now)
+    }
+
+    pub fn to_document(&self) -> Document {
+        self.document(KEPT, None)
+    }
+
+    /// The next version, which says that the recipe is forgotten.
+    pub fn forgotten(&self, now: Timestamp) -> Document {
+        Self {
+            version: self.version + 1,
+            ..self.clone()
+        }
+        .document(FORGOTTEN, Some(now))
+    }
+
+    fn document(&self, state: &str, retain_until: Option<Timestamp>) -> Document {
+        let body = Body {
+            recipe: self.recipe.to_json(),
+            used_at: self.used_at.as_microsecond(),
+            known_since: self.known_since.as_microsecond(),
+            keep_ms: i64::try_from(self.keep.as_millis()).unwrap_or(i64::MAX),
+        };
+        let (id, body) = (name_of(&self.recipe.tool, self.id), document::body(&body));
+        Document {
+            version: self.version,
+            retain_until,
+            ..Document::new(Kind::Recipe, &id, state, self.created_at, body)
+        }
+    }
+
+    /// `None`: this version cannot read the document.
+    pub fn from_document(document: &Document) -> Option<Self> {
+        let body: Body = serde_json::from_slice(&document.body).ok()?;
+        let recipe: Recipe = serde_json::from_value(body.recipe).ok()?;
+        let id = recipe.id();
+        let is_whole = document.id == name_of(&recipe.tool, id);
+        is_whole.then_some(Self {
+            id,
+            recipe: Arc::new(recipe),
+            version: document.version,
+            created_at: document.created_at,
+            known_since: Timestamp::from_microsecond(body.known_since).ok()?,
+            used_at: Timestamp::from_microsecond(body.used_at).ok()?,
+            keep: SignedDuration::from_millis(body.keep_ms),
+        })
+    }
+
+    /// Whether the document says that the recipe is remembered.
+    pub fn is_kept(document: &Document) -> bool {
+        document.state != FORGOTTEN
+    }
+}
+
+#[cfg(test)]
+#[path = "stored_tests.rs"]
+mod tests;
