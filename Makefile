@@ -71,7 +71,7 @@ observe:
 
 # Faults of the machine under a real gateway: disks that are full, fail, lie or lose power, clocks, no memory, no files, stopped
 # processes, failover; over SQLite, Redis and Valkey. FAULTS names some of them. Takes Linux, python3, cc, redis-server and
-# valkey-server (or Debian's archive); seven minutes. See docs/reliability.md.
+# valkey-server (or Debian's archive); seven minutes. See docs/evidence/reliability.md.
 faults:
 	@scripts/setup faults
 	cargo build --quiet --bin oncegate
@@ -102,13 +102,13 @@ console:
 	@scripts/console
 
 # Every order of events that a model of gateways, store, tool and persons allows within small bounds, over the real rules.
-# At most three minutes on two processors, after the build. EXPLORE sets further bounds: see docs/reliability.md.
+# At most three minutes on two processors, after the build. EXPLORE sets further bounds: see docs/evidence/reliability.md.
 explore:
 	@scripts/setup test
 	@scripts/explore
 
 # The gateway's real code with simulated time, network, store and tools: further seeds for MINUTES (10), or the story of one
-# SEED. See docs/reliability.md.
+# SEED. See docs/evidence/reliability.md.
 simulate:
 	@scripts/setup test
 	@scripts/simulate
