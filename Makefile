@@ -102,8 +102,8 @@ console:
 	cargo build --quiet --bin oncegate --bin shop
 	@CONSOLE_PICTURES=$(PICTURES) scripts/console
 
-# Every link of every page, and every command and answer of README and the first pages that it names: they are run, and what
-# is printed is compared with the page. Takes python3 and curl; seconds.
+# Every link of every page, and every command and answer of README and the seven pages to read after it: they are run, and what
+# is printed is compared with the page. Takes git, python3 and curl; ten seconds.
 docs:
 	@scripts/setup docs
 	cargo build --quiet --bin oncegate --bin shop
