@@ -1,7 +1,7 @@
-# What there is to do. CI runs `make test`, `check`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
+# What there is to do. CI runs `make test`, `check`, `docs`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console docs explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -72,7 +72,7 @@ observe:
 
 # Faults of the machine under a real gateway: disks that are full, fail, lie or lose power, clocks, no memory, no files, stopped
 # processes, failover; over SQLite, Redis and Valkey. FAULTS names some of them. Takes Linux, python3, cc, redis-server and
-# valkey-server (or Debian's archive); seven minutes. See docs/reliability.md.
+# valkey-server (or Debian's archive); seven minutes. See docs/evidence/reliability.md.
 faults:
 	@scripts/setup faults
 	cargo build --quiet --bin oncegate
@@ -95,21 +95,29 @@ conformance:
 	@scripts/conformance
 
 # A real Chromium walks an incident at the console, with JavaScript and without, and axe-core looks at every screen. Where there
-# is no browser and none can be installed, it says so and tests nothing. Takes python3, PyPI and npm's registry; a minute.
+# is no browser and none can be installed, it says so and tests nothing. PICTURES=1 puts pictures of it into docs/pictures. Takes
+# python3, PyPI and npm's registry; a minute.
 console:
 	@scripts/setup console
 	-@scripts/setup browser
 	cargo build --quiet --bin oncegate --bin shop
-	@scripts/console
+	@CONSOLE_PICTURES=$(PICTURES) scripts/console
+
+# Every link of every page, and every command and answer of README and the seven pages to read after it: they are run, and what
+# is printed is compared with the page. Takes git, python3 and curl; ten seconds.
+docs:
+	@scripts/setup docs
+	cargo build --quiet --bin oncegate --bin shop
+	@scripts/docs
 
 # Every order of events that a model of gateways, store, tool and persons allows within small bounds, over the real rules.
-# At most three minutes on two processors, after the build. EXPLORE sets further bounds: see docs/reliability.md.
+# At most three minutes on two processors, after the build. EXPLORE sets further bounds: see docs/evidence/reliability.md.
 explore:
 	@scripts/setup test
 	@scripts/explore
 
 # The gateway's real code with simulated time, network, store and tools: further seeds for MINUTES (10), or the story of one
-# SEED. See docs/reliability.md.
+# SEED. See docs/evidence/reliability.md.
 simulate:
 	@scripts/setup test
 	@scripts/simulate

@@ -276,7 +276,7 @@ fn every_deliberate_break_fits_the_code() {
 #[test]
 fn every_test_that_a_page_names_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (page, least) in [("SECURITY.md", 20), ("docs/peers-bugs.md", 60)] {
+    for (page, least) in [("SECURITY.md", 20), ("docs/evidence/peers-bugs.md", 60)] {
         let text = fs::read_to_string(root.join(page)).expect("a page");
         let mut seen = 0;
         for name in text.split('`').skip(1).step_by(2) {
@@ -327,6 +327,7 @@ fn pages() -> Vec<(PathBuf, String)> {
     let mut pages = vec![root.join("ARCHITECTURE.md"), root.join("CONTRIBUTING.md")];
     let internals = fs::read_dir(root.join("docs/internals")).expect("the walkthroughs");
     pages.extend(internals.map(|entry| entry.expect("an entry").path()));
+    pages.extend(["mutants", "tests"].map(|page| root.join(format!("docs/evidence/{page}.md"))));
     let read = |page: PathBuf| {
         let text = fs::read_to_string(&page).expect("a page");
         (page, text)
@@ -412,11 +413,13 @@ fn what_users_read_says_who_is_meant() {
         root.join("SECURITY.md"),
         root.join("config/oncegate.toml"),
     ];
-    let docs = fs::read_dir(root.join("docs")).expect("the docs");
-    pages.extend(
-        docs.map(|entry| entry.expect("an entry").path())
-            .filter(|path| path.is_file()),
-    );
+    for folder in ["docs", "docs/evidence"] {
+        let docs = fs::read_dir(root.join(folder)).expect("the docs");
+        pages.extend(
+            docs.map(|entry| entry.expect("an entry").path())
+                .filter(|path| path.extension().is_some_and(|end| end == "md")),
+        );
+    }
     assert!(pages.len() > 10, "the test reads nothing");
     for page in pages {
         let text = fs::read_to_string(&page).expect("a page");

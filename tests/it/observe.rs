@@ -155,6 +155,7 @@ fn rules_board_and_runbook_name_only_metrics_that_there_are() {
         "README.md",
         "docs/runbook.md",
         "docs/operate.md",
+        "docs/reconciliation.md",
         "docs/sagas.md",
         "docs/ledger.md",
         "docs/redis.md",

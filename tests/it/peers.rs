@@ -1,4 +1,4 @@
-//! Mistakes of other systems that no other test looks for: docs/peers-bugs.md has them all.
+//! Mistakes of other systems that no other test looks for: docs/evidence/peers-bugs.md has them all.
 
 use serde_json::{Value, json};
 

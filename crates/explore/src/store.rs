@@ -85,7 +85,7 @@ impl World {
             return Replaced::Lost(None);
         };
         let tag = |record: &Record| (record.version, record.attempt.id, record.fencing);
-        // A store that went back may hold another change of the same version: see `docs/reliability.md`.
+        // A store that went back may hold another change of the same version: see `docs/evidence/reliability.md`.
         let is_same = tag(&stored) == tag(expected) && *stored == *expected;
         if !is_same && broken != Break::ReplacesWithoutComparing {
             return if *stored == change.as_stored(&stored) {
