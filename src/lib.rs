@@ -7,23 +7,25 @@
 #[cfg(test)]
 extern crate self as oncegate;
 
-/// The rules.
-pub use oncegate_rules as core;
+pub use oncegate_budget as budget; // memory: which bytes are held, and on whose account
+pub use oncegate_hooks::crash; // where a test lets the process end
+pub use oncegate_rules as core; // the rules
+pub use oncegate_serve as serve; // connections
+pub use oncegate_tools as downstream; // one HTTP request to one tool
+
+/// Where records are kept.
+pub mod store {
+    pub use oncegate_store::*;
+    pub use oncegate_store_redis as redis;
+    pub use oncegate_store_sqlite as sqlite;
+}
 
 pub mod app; // build the parts, then run them
-pub mod budget; // memory: which bytes are held, and on whose account
 pub mod config; // what an operator wrote
-pub mod crash; // where a test lets the process end
-pub mod downstream; // one HTTP request to one tool
 pub mod gateway; // the use cases
 pub mod http; // the wire
 pub mod import; // descriptions of APIs as tools
 pub mod metrics; // what is counted
 #[cfg(test)]
-mod seed; // time and numbers of a simulation
-pub mod serve; // connections
-#[cfg(test)]
 mod sim; // the gateway's real code, simulated
-pub mod store; // where records are kept
 pub mod telemetry; // where log lines and spans go
-pub mod uptime; // a clock that counts suspension

@@ -104,7 +104,7 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     #[cfg(feature = "crash-points")]
-    let _points = oncegate::crash::set_up();
+    let _points = oncegate_hooks::crash::set_up();
     let command = Arguments::parse().command;
     // Other users of the machine must not read what is kept of calls, also in files that libraries make. A wrapped server
     // makes files of its own, for which the user's mask holds; those of calls lie in a folder that only the user sees.

@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
 use crate::core::time::{after, signed};
-use crate::uptime::since_boot;
+use oncegate_hooks::uptime::since_boot;
 
 /// How far the wall clock may be ahead of the passed time.
 ///
@@ -110,7 +110,7 @@ pub fn local_time() -> Timestamp {
 pub(super) fn wall(offset: SignedDuration) -> Timestamp {
     let here = Timestamp::now();
     #[cfg(test)]
-    let here = crate::seed::wall().unwrap_or(here);
+    let here = oncegate_hooks::seed::wall().unwrap_or(here);
     in_microseconds(here.checked_add(offset).unwrap_or(here))
 }
 

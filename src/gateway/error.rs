@@ -7,7 +7,7 @@ use crate::core::key;
 use crate::core::many::Different;
 use crate::core::record::{CallId, Failure};
 use crate::core::session::Refusal;
-use crate::core::work::{Blocked, Blocker};
+use crate::core::work::Blocker;
 use crate::store;
 
 /// Why a request got no result. Only `http::problem` turns it into a status.
@@ -158,13 +158,6 @@ pub(super) fn tenant_to_list(
     match named.or(own) {
         Some(tenant) if !caller.may_read(tenant) => Err(ErrorKind::Forbidden.alone()),
         tenant => Ok(tenant.cloned()),
-    }
-}
-
-/// A store that fails blocks work only for a while.
-impl From<store::Error> for Blocked {
-    fn from(error: store::Error) -> Self {
-        Self::busy(error.to_string())
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn new_attempt() -> AttemptId {
 /// A random UUID.
 pub(super) fn random() -> Uuid {
     #[cfg(test)]
-    if let Some(seeded) = crate::seed::uuid() {
+    if let Some(seeded) = oncegate_hooks::seed::uuid() {
         return seeded;
     }
     Uuid::new_v4()
@@ -32,7 +32,7 @@ pub(super) fn random() -> Uuid {
 )]
 fn by_time() -> Uuid {
     #[cfg(test)]
-    if let Some(seeded) = crate::seed::uuid_by_time() {
+    if let Some(seeded) = oncegate_hooks::seed::uuid_by_time() {
         return seeded;
     }
     Uuid::now_v7()
@@ -48,7 +48,7 @@ pub fn jitter() -> f64 {
 /// Not for secrets or decisions: two copies of a virtual machine go on with the same numbers.
 pub(super) fn quick_number() -> u64 {
     #[cfg(test)]
-    if let Some(seeded) = crate::seed::number() {
+    if let Some(seeded) = oncegate_hooks::seed::number() {
         return seeded;
     }
     // The keys of a `RandomState` come from the operating system once for each thread, and change with each new state.

@@ -13,8 +13,8 @@ use crate::core::outcome::Evidence;
 use crate::core::record::{CallId, Record, State};
 use crate::core::session::{Admission, Denied, Line};
 use crate::core::tool::Tool;
-use crate::crash;
 use crate::store::{self, Claimed, Replaced};
+use oncegate_hooks::crash;
 
 /// How often a change is tried on a record that keeps changing.
 pub(super) const ROUNDS: usize = 8;

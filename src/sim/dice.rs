@@ -1,6 +1,6 @@
 //! Numbers that a seed decides.
 
-use crate::seed::mixed;
+use oncegate_hooks::seed::mixed;
 
 /// Numbers for one purpose. They depend on the seed and the purpose, and on nothing else that happens.
 #[derive(Debug, Clone)]

@@ -17,8 +17,8 @@ use super::plan::{Break, DECLARED_LATE, KINDS, Kind};
 use super::world::World;
 use crate::core::record::Record;
 use crate::downstream::line::{Coming, Letter, Line};
-use crate::seed;
 use crate::store::Calls;
+use oncegate_hooks::seed;
 
 pub(super) struct Net {
     life: Arc<Life>,

@@ -14,8 +14,8 @@ use super::persons::Person;
 use super::plan::Plan;
 use super::world::{Asked, World};
 use crate::core::record::State;
-use crate::seed;
 use crate::store::{DocumentQuery, Documents};
+use oncegate_hooks::seed;
 
 /// How long everything may take to come to rest, in rounds of a second.
 const ROUNDS: u64 = 60;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use crate::seed;
+use oncegate_hooks::seed;
 
 pub(super) struct Turns {
     began: Instant,

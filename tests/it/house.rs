@@ -5,11 +5,8 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-/// The rooms, each with those that it may import from.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
-    ("crash", &[]),
-    ("seed", &[]),
-    ("uptime", &["seed"]),
+/// The rooms of the root package, each with those that it may import from. Of crates the compiler holds it.
+const MAY_IMPORT: [(&str, &[&str]); 8] = [
     (
         "sim",
         &[
@@ -20,29 +17,15 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
             "gateway",
             "http",
             "metrics",
-            "seed",
             "store",
         ],
     ),
-    ("budget", &["core"]),
-    ("store", &["core", "uptime"]),
-    ("downstream", &["core", "crash", "uptime"]),
     ("metrics", &["core", "store"]),
     (
         "gateway",
-        &[
-            "budget",
-            "core",
-            "crash",
-            "store",
-            "downstream",
-            "metrics",
-            "seed",
-            "uptime",
-        ],
+        &["budget", "core", "store", "downstream", "metrics"],
     ),
     ("http", &["budget", "core", "gateway"]),
-    ("serve", &["budget"]),
     (
         "config",
         &["budget", "core", "downstream", "gateway", "serve", "store"],

@@ -105,7 +105,7 @@ impl Model {
         })))
     }
 
-    /// Hands the request to the network, unless it is too late: `src/downstream/gate.rs`.
+    /// Hands the request to the network, unless it is too late: `crates/tools/src/gate.rs`.
     pub(super) fn send(
         &mut self,
         world: &mut World,

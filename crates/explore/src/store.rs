@@ -1,4 +1,4 @@
-//! The store's compare-and-swap, like `src/store/sqlite/calls.rs` and `src/store/sqlite/session.rs`.
+//! The store's compare-and-swap, like `crates/store-sqlite/src/calls.rs` and `crates/store-sqlite/src/session.rs`.
 
 use std::sync::Arc;
 

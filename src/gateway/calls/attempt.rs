@@ -15,7 +15,6 @@ use crate::core::session::SessionId;
 use crate::core::tool::Tool;
 use crate::core::trace::SpanId;
 use crate::core::unknown::{CheckBlocker, Finding, read_mcp_probe, read_probe};
-use crate::crash;
 use crate::downstream::{Deadline, Downstream, Exchange, Party};
 use crate::gateway::base::Base;
 use crate::gateway::health::Permit;
@@ -24,6 +23,7 @@ use crate::gateway::pauses::Pauses;
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::trace::new_span_id;
+use oncegate_hooks::crash;
 
 /// The result of one dispatch.
 pub(in crate::gateway) struct Attempted {

@@ -27,7 +27,6 @@ use crate::core::ledger::Duplicate;
 use crate::core::record::{Failure, FailureKind, Record, State};
 use crate::core::time::elapsed_ms;
 use crate::core::tool::Effect;
-use crate::crash;
 use crate::downstream::{Deadline, Exchange};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind};
@@ -43,6 +42,7 @@ use crate::gateway::secret::KnownSecrets;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition;
 use crate::metrics::ArrivalKind;
+use oncegate_hooks::crash;
 
 /// Runs calls, and answers from stored ones.
 pub struct Engine {

@@ -19,11 +19,11 @@ use crate::core::ledger::Listed;
 use crate::core::many::{Mark, Summary};
 use crate::core::record::CallId;
 use crate::core::saga::{Saga, SagaId};
-use crate::crash;
 use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, unavailable};
 use crate::gateway::sagas::SagaAct;
+use oncegate_hooks::crash;
 
 /// Targets of one tool, or sagas of one tenant, at once.
 const AT_ONCE: usize = 8;

@@ -14,7 +14,6 @@ use crate::core::document::{Document, Kind as DocumentKind};
 use crate::core::reconcile::anomaly::{self, Act, Case, End, Event, Listed, State};
 use crate::core::time::after;
 use crate::core::work::Blocked;
-use crate::crash;
 use crate::downstream::Downstream;
 use crate::gateway::base::{Base, Documents};
 use crate::gateway::calls::{Engine, Sender};
@@ -22,6 +21,7 @@ use crate::gateway::ids::jitter;
 use crate::gateway::sagas::{SagaRegistry, Sagas};
 use crate::gateway::webhook::Notifier;
 use crate::store::{self, Put};
+use oncegate_hooks::crash;
 
 /// Most anomalies of one round.
 const BATCH: u32 = 32;

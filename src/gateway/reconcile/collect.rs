@@ -24,17 +24,20 @@ const CALLS_PER_ITEM: usize = 10;
 /// Most calls that one search reads for the call that made an item.
 const MAX_OLDER: usize = 200_000;
 
-impl Memory for Charge {
+/// The charge for the page that is being read.
+struct OfPage(Charge);
+
+impl Memory for OfPage {
     fn bytes(&self) -> usize {
-        self.bytes()
+        self.0.bytes()
     }
 
     fn grow(&mut self, more: usize) -> bool {
-        self.grow(more).is_ok()
+        self.0.grow(more).is_ok()
     }
 
     fn shrink_to(&mut self, bytes: usize) {
-        self.shrink_to(bytes);
+        self.0.shrink_to(bytes);
     }
 }
 
@@ -85,7 +88,7 @@ impl Reconciler {
         }
         let downstream = &self.anomalies.downstream;
         let held = self.base.limits.memory.charge(RECONCILIATIONS, 0);
-        let mut room = Room::new(held.map_err(|error| error.to_string())?);
+        let mut room = Room::new(OfPage(held.map_err(|error| error.to_string())?));
         let (mut all, mut items) = (Vec::new(), 0);
         for at in &of.sources {
             let times = window.of_source(self.base.now());

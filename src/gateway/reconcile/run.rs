@@ -15,12 +15,12 @@ use crate::core::caller::Caller;
 use crate::core::document::{self, Document, Kind as DocumentKind};
 use crate::core::reconcile::{Window, oldest};
 use crate::core::time::{after, before, signed};
-use crate::crash;
 use crate::gateway::audit;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::gateway::ids::new_run_id;
 use crate::gateway::tools::ToolAt;
 use crate::store::{self, Put};
+use oncegate_hooks::crash;
 
 /// How long one run may take.
 const RUN_TIME: Duration = Duration::from_secs(600);

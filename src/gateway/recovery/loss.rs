@@ -12,7 +12,6 @@ use crate::core::audit::{Act, Deed, Target};
 use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
-use crate::crash;
 use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, of_store, unavailable};
@@ -20,6 +19,7 @@ use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::secret::KnownSecrets;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
+use oncegate_hooks::crash;
 
 /// The notice for a person who has accepted a loss of data.
 pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \

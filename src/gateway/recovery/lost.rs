@@ -5,12 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::core::call::Event;
-use crate::crash;
 use crate::gateway::base::Base;
 use crate::gateway::calls::SharedRuns;
 use crate::gateway::sagas::SagaRegistry;
 use crate::gateway::transition::{self, OnConflict};
 use crate::store::{self, Due};
+use oncegate_hooks::crash;
 
 /// Most calls of one batch, so that live traffic is not delayed.
 const BATCH: u32 = 100;

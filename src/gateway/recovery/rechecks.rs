@@ -13,7 +13,6 @@ use crate::core::call::{self, Action, Event, Illegal};
 use crate::core::record::{Record, State};
 use crate::core::tool::OnUnknown;
 use crate::core::unknown::{CheckBlocker, Finding};
-use crate::crash;
 use crate::downstream::Deadline;
 use crate::gateway::base::Base;
 use crate::gateway::calls::{Begun, PreparedCall, Sender};
@@ -24,6 +23,7 @@ use crate::gateway::pauses::Pauses;
 use crate::gateway::tools::ToolAt;
 use crate::gateway::transition::{self, Moved, OnConflict};
 use crate::store;
+use oncegate_hooks::crash;
 
 /// Calls of one tool that one round takes.
 const BATCH: u32 = 32;

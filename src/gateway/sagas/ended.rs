@@ -16,12 +16,12 @@ use crate::core::position::Position;
 use crate::core::record::{CallId, Record, State as CallState};
 use crate::core::saga::{self, Event, Phase, Saga, SagaId};
 use crate::core::undo;
-use crate::crash;
 use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::{Base, Query};
 use crate::gateway::error::{Error, ErrorKind, of_store, unavailable};
 use crate::gateway::transition::Moved;
 use crate::store;
+use oncegate_hooks::crash;
 
 /// What a person does to a stuck saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,10 +17,10 @@ use crate::core::saga::{self, Event, Saga, Trouble};
 use crate::core::tool::Tool;
 use crate::core::undo;
 use crate::core::work::{Blocked, Blocker};
-use crate::crash;
 use crate::gateway::calls::InternalCall;
 use crate::gateway::ids::jitter;
 use crate::gateway::transition::{self, Moved};
+use oncegate_hooks::crash;
 
 impl SagaWorker {
     /// Carries out the next step for a saga that is being undone.

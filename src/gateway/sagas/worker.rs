@@ -17,12 +17,12 @@ use crate::core::key;
 use crate::core::record::Record;
 use crate::core::saga::{Event, Phase, Saga, SagaId};
 use crate::core::time::after;
-use crate::crash;
 use crate::gateway::base::Base;
 use crate::gateway::calls::Engine;
 use crate::gateway::transition;
 use crate::gateway::webhook::Notifier;
 use crate::store;
+use oncegate_hooks::crash;
 
 /// Sagas that one round takes.
 const BATCH: u32 = 32;

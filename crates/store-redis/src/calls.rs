@@ -1,0 +1,298 @@
+//! Calls: claims, changes, and finding those that need work.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use super::answer::{Answer, unreadable};
+use super::find::SEARCHED;
+use super::keys::{self, Partition};
+use super::memory::Need;
+use super::put_back::put_back;
+use super::record::{self, NEVER};
+use super::scripts::command;
+use super::session::{condition_keys, denied, freed_from};
+use super::store::Redis;
+use oncegate_rules::call::Change;
+use oncegate_rules::key::Lookup;
+use oncegate_rules::record::{CallId, Holder, Record, State};
+use oncegate_rules::session::{Admission, Token};
+use oncegate_store::{
+    Calls, Census, Claimed, Due, Error, Found, Replaced, Result, UNREADABLE, codec, is_seen,
+};
+
+/// How many unknown calls one search for unscheduled calls reads. It runs once after a start.
+const UNSCHEDULED_SEARCHED: usize = 10_000;
+
+#[async_trait]
+impl Calls for Redis {
+    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
+        let intent = &change.record.intent;
+        let holder = match self.try_claim(change, instead_of).await {
+            // Nothing may be claimed, but a stored result can still be replayed.
+            Err(Error::Refused(why)) if self.server.status.is_reached() => {
+                match self.other_holder(change, instead_of).await {
+                    Ok(Some(holder)) if holder.intent.call_id == intent.call_id => {
+                        return Err(Error::Ambiguous(why));
+                    }
+                    Ok(Some(holder)) => holder,
+                    _ => return Err(Error::Refused(why)),
+                }
+            }
+            Ok(Claimed::Existing(holder)) => holder,
+            claimed => return claimed,
+        };
+        Ok(Claimed::Existing(self.server.settled(holder).await?))
+    }
+
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced> {
+        let (server, record) = (&self.server, &change.record);
+        let intent = &record.intent;
+        // A change after which a request is sent, or that claims names, needs a store that is open.
+        let runs = matches!(record.state, State::Running);
+        let begins = runs || !change.takes.names.is_empty();
+        let (epoch, script) = if begins {
+            server.status.must_be_open()?;
+            (server.memory.epoch(), &server.scripts.begin)
+        } else {
+            (String::new(), &server.scripts.finish)
+        };
+        let (stored_intent, args) = if runs {
+            (codec::intent(intent), &intent.args[..])
+        } else {
+            (Vec::new(), &[][..])
+        };
+        let leaves_similar = change.release.similar.is_some();
+        let run = server
+            .about_call(
+                script,
+                epoch,
+                (record, &change.entry),
+                condition_keys(change),
+                &[],
+                &change.takes.instead_of,
+            )
+            .arg((stored_intent, args))
+            .arg(server.conditions(change)?)
+            .arg((&record::cas(expected), record::or_empty(expected.fencing)))
+            .arg((freed_from(change), if leaves_similar { "1" } else { "" }))
+            .arg(if change.release.retakes_lock { "1" } else { "" })
+            .arg(if begins { "" } else { server.publish_command() })
+            .arg(change.takes.names.len());
+        let answer = if begins {
+            server.run_guarded(run).await?
+        } else {
+            server.run(run).await?
+        };
+        match answer.word.as_str() {
+            "done" => Ok(Replaced::Done(self.written(change, &answer).await?)),
+            "denied" => Ok(Replaced::Denied(denied(&answer)?)),
+            "gone" if begins => Err(server.has_lost("call")),
+            "gone" => self.complete_lost(change).await,
+            "changed" => {
+                let newer = answer.record()?;
+                let is_older = newer.as_ref().is_some_and(|stored| {
+                    stored.intent.call_id == intent.call_id && stored.version < expected.version
+                });
+                match (is_older, begins) {
+                    (true, true) => Err(server.has_lost("call")),
+                    (true, false) => self.complete_lost(change).await,
+                    (false, _) => {
+                        server.memory.forget(intent.call_id);
+                        Ok(Replaced::Lost(newer))
+                    }
+                }
+            }
+            _ => Err(answer.unexpected()),
+        }
+    }
+
+    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
+        let mut holders = self.server.held(names).await?;
+        for holder in &mut holders {
+            holder.record = self.server.settled(holder.record.clone()).await?;
+        }
+        Ok(holders)
+    }
+
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>> {
+        match self.server.fields_of(call_id).await? {
+            Some(record) => Ok(Some(self.server.settled(record).await?)),
+            None => Ok(None),
+        }
+    }
+
+    async fn watch(&self, name: &Lookup, call_id: CallId) -> Result<Option<Record>> {
+        match self.tracker.get() {
+            Some(tracker) => tracker.watch(name, call_id).await,
+            None => Err(Error::Refused(
+                "no memory of calls is told of changes".into(),
+            )),
+        }
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>> {
+        // A gateway cannot tell whether the owner has ended, only that the lease is over.
+        let (limit, times) = (limit as usize, 0..=now.as_microsecond());
+        let searched = limit + UNREADABLE as usize;
+        let search = self
+            .server
+            .search("running", times, limit, searched, |_| true);
+        let (over, _) = search.await?;
+        Ok(over.map(|record| Due {
+            record,
+            owner_ended: false,
+        }))
+    }
+
+    async fn due_rechecks(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>> {
+        let mut free: HashMap<&str, u32> = tools.iter().map(|tool| (tool.as_str(), each)).collect();
+        let limit = tools.len().saturating_mul(each as usize);
+        let has_place = |record: &Record| match free.get_mut(record.intent.tool.as_str()) {
+            None | Some(0) => false,
+            Some(places) => {
+                *places -= 1;
+                true
+            }
+        };
+        // The index is not by tool. If the backlog of one tool fills a round, the next round goes on behind it.
+        let times = self.checked_until.load(Ordering::Relaxed)..=now.as_microsecond();
+        let search = self
+            .server
+            .search("unknown", times, limit, SEARCHED, has_place);
+        let (found, last) = search.await?;
+        self.checked_until
+            .store(last.unwrap_or(0), Ordering::Relaxed);
+        Ok(found)
+    }
+
+    async fn unscheduled_unknown(&self, tools: &[String], limit: u32) -> Result<Found<Record>> {
+        self.server.status.must_be_open()?;
+        let (limit, times) = (limit as usize, NEVER..=NEVER);
+        let is_of_tools = |record: &Record| tools.contains(&record.intent.tool);
+        let search = self
+            .server
+            .search("unknown", times, limit, UNSCHEDULED_SEARCHED, is_of_tools);
+        Ok(search.await?.0)
+    }
+
+    async fn census(&self) -> Result<Vec<Census>> {
+        let counts = |partition: Partition| command("HGETALL", partition.key("census"));
+        let counts: Vec<Vec<(String, i64)>> = self.server.link.ask_each(counts).await?;
+        let mut sums = BTreeMap::<String, u64>::new();
+        for (name, calls) in counts.into_iter().flatten() {
+            *sums.entry(name).or_default() += u64::try_from(calls).unwrap_or(0);
+        }
+        let census = |(name, calls): (String, u64)| {
+            let (state, tool) = name.split_once(':').filter(|_| calls > 0)?;
+            Some(Census {
+                tool: tool.to_owned(),
+                state: state.to_owned(),
+                calls,
+            })
+        };
+        Ok(sums.into_iter().filter_map(census).collect())
+    }
+}
+
+impl Redis {
+    /// The first call that holds one of these names and does not give it up.
+    async fn other_holder(&self, change: &Change, instead_of: &[Record]) -> Result<Option<Record>> {
+        let names: Vec<Lookup> = change.record.intent.all_names().copied().collect();
+        let holders = self.server.held(&names).await?.into_iter();
+        let mut records = holders.map(|holder| holder.record);
+        Ok(records.find(|record| !is_seen(record, instead_of)))
+    }
+
+    async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
+        self.server.status.must_be_open()?;
+        let (server, intent) = (&self.server, &change.record.intent);
+        let epoch = server.memory.epoch();
+        let is_listed = server.known.has(&epoch, &intent.tenant, &intent.tool);
+        let run = server
+            .about_call(
+                &server.scripts.claim,
+                epoch.clone(),
+                (&change.record, &change.entry),
+                condition_keys(change),
+                &keys::lists(intent),
+                instead_of,
+            )
+            .arg((codec::intent(intent), &intent.args[..]))
+            .arg(server.conditions(change)?)
+            .arg(if is_listed { "" } else { &intent.tenant });
+        let answer = server.run_guarded(run).await?;
+        match answer.word.as_str() {
+            "done" => {
+                let record = self.written(change, &answer).await?;
+                server.known.learn(&epoch, &intent.tenant, &intent.tool);
+                Ok(Claimed::Yours(record))
+            }
+            "held" => {
+                let missing = || Error::Refused("the record behind a key is missing".into());
+                Ok(Claimed::Existing(answer.record()?.ok_or_else(missing)?))
+            }
+            "denied" => Ok(Claimed::Denied(denied(&answer)?)),
+            _ => Err(answer.unexpected()),
+        }
+    }
+
+    /// The record as a script has written it, once replicas have it.
+    ///
+    /// Notes its token, the count of this gateway's writes, and the write, which may have to be put back.
+    async fn written(&self, change: &Change, answer: &Answer) -> Result<Record> {
+        let (mut record, memory) = (change.record.clone(), &self.server.memory);
+        let token = Some(answer.text(0)).filter(|token| !token.is_empty());
+        let token: Option<Result<u64, _>> = token.map(|token| token.parse());
+        record.fencing = token.transpose().map_err(unreadable)?;
+        record.similar_to = keys::call_id(answer.text(2).as_bytes());
+        let partition = Partition::of(&record.intent.lookup);
+        self.server.saw_count(partition, answer, 1);
+        if let Some(token) = record.fencing {
+            let is_brought = |admission: &Admission| matches!(admission.token, Token::This(_));
+            if change.admission.as_ref().is_some_and(is_brought) {
+                // Tokens of other sessions need not be above it. But after a loss it must not be given again.
+                memory.saw_brought(token);
+            } else if memory.saw_token(token)
+                && !self.server.save_watermarks(Need::Token(token)).await
+            {
+                let why = "written, but the token could not be noted in the watermarks";
+                return Err(Error::Ambiguous(why.into()));
+            }
+        }
+        memory.remember(memory.call_write(&record, change));
+        self.server.barrier.pass(partition).await?;
+        Ok(record)
+    }
+
+    /// Writes the end of a call that the store has lost, or has only in an older version.
+    ///
+    /// Unfinished calls are never deleted, so the store has lost data. The remembered record is put back as a whole.
+    async fn complete_lost(&self, change: &Change) -> Result<Replaced> {
+        let server = &self.server;
+        let call_id = change.record.intent.call_id;
+        let write = server.memory.call_write(&change.record, change);
+        put_back(server, &write).await?;
+        server.memory.remember(write);
+        server.link.trouble.notify_one();
+        match server.fields_of(call_id).await? {
+            // Another writer was faster. This gateway's knowledge may still settle the call.
+            Some(stored) if stored != change.record => {
+                server.memory.forget(call_id);
+                Ok(Replaced::Lost(Some(stored)))
+            }
+            _ => {
+                let partition = Partition::of(&change.record.intent.lookup);
+                server.barrier.pass(partition).await?;
+                Ok(Replaced::Done(change.record.clone()))
+            }
+        }
+    }
+}

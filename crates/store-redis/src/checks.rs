@@ -1,0 +1,320 @@
+//! The inspection of a Redis: reachable, durable, permissions, and loss of data.
+//!
+//! Runs at the start, on every trouble with the connection, and every second.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use redis::{FromRedisValue, PushInfo, PushKind};
+use tokio::time::{Instant, sleep};
+
+use super::answer::unreadable;
+use super::durability::{self, Demand, Node, Verdict};
+use super::epoch::Epochs;
+use super::memory::{Need, TOKEN_LIMIT_US};
+use super::scripts::command;
+use super::server::{Server, local_time};
+use super::status::unreachable;
+use super::subscriber::Subscriber;
+use super::target::{Kind, Settings};
+use oncegate_store::lock::lock;
+use oncegate_store::{Error, Readiness, Reason, Result};
+
+/// How often an unreachable or unfit Redis is inspected.
+const TRY_EVERY: Duration = Duration::from_millis(250);
+/// The shortest time between two inspections after trouble.
+const PAUSE: Duration = Duration::from_millis(50);
+/// After so many failed inspections in a row the connection is made anew.
+const PATIENCE: u32 = 3;
+
+/// Inspects a Redis, all of it each time.
+pub(super) struct Watch {
+    server: Arc<Server>,
+    pub(super) epochs: Epochs,
+    pub(super) subscriber: Subscriber,
+    settings: Settings,
+    /// When the servers last changed.
+    changed_at: Mutex<Option<Instant>>,
+}
+
+/// Inspects the Redis as long as a handle of the store is open.
+pub(super) async fn keep_inspecting(store: Weak<Watch>) {
+    let mut failures: u32 = 0;
+    loop {
+        let Some(watch) = store.upgrade() else { return };
+        let trouble = watch.server.link.trouble.clone();
+        let every = watch.settings.pace.redis_look_every;
+        let pause = if watch.server.status.is_open() {
+            every
+        } else {
+            TRY_EVERY.min(every)
+        };
+        drop(watch);
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = trouble.notified() => sleep(PAUSE).await,
+        }
+        let Some(watch) = store.upgrade() else { return };
+        failures = if watch.inspect().await {
+            0
+        } else {
+            failures + 1
+        };
+        if failures >= PATIENCE {
+            watch.server.link.disconnect();
+            failures = 1;
+        }
+    }
+}
+
+impl Watch {
+    pub(super) fn new(server: Arc<Server>, settings: Settings) -> Self {
+        Self {
+            epochs: Epochs::new(server.clone(), settings.pace.redis_watch_gone),
+            subscriber: Subscriber::new(&server.link),
+            server,
+            settings,
+            changed_at: Mutex::default(),
+        }
+    }
+
+    /// Inspects everything once, and publishes what it finds. Returns whether the Redis was reached.
+    pub(super) async fn inspect(&self) -> bool {
+        let closings = self.server.status.closings();
+        let found = self.find_out().await;
+        let is_reached = found.is_ok();
+        let mut found =
+            found.unwrap_or_else(|error| unreachable(format!("Redis is not reached: {error}")));
+        if !self.server.save_watermarks(Need::IfOld).await {
+            let text = "the file of watermarks cannot be written";
+            found.reasons.push(Reason::new("watermarks", text));
+        }
+        if self.server.status.closings() != closings && found.reasons.is_empty() {
+            // This inspection may have seen the state before the store was closed.
+            let text = "Redis has to be inspected once more";
+            found.reasons.push(Reason::new("disconnected", text));
+            self.server.link.trouble.notify_one();
+        }
+        found.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
+        found.whole_since = *lock(&self.epochs.whole_since);
+        self.server.status.publish(found, &self.server.link.target);
+        self.server.looks.send_replace(());
+        is_reached
+    }
+
+    async fn find_out(&self) -> Result<Readiness> {
+        if !self.server.link.is_connected() {
+            self.connect().await?;
+        }
+        self.subscriber.subscribe().await;
+        let clock_offset_us = self.compare_clocks().await?;
+        let nodes = self.ask_nodes().await?;
+        let demand = Demand {
+            durability: self.settings.durability,
+            declared: self.settings.declared,
+            clock_offset_us,
+        };
+        let Verdict {
+            durability,
+            mut reasons,
+            mut warnings,
+            wait_for,
+        } = durability::judge(&nodes, demand);
+        self.server.barrier.demand(wait_for);
+        let has_reason = |reasons: &[Reason], codes: &[&str]| {
+            reasons.iter().any(|reason| codes.contains(&reason.code))
+        };
+        if has_reason(&reasons, &["role"]) {
+            // Another server may be the master by now.
+            self.server.link.disconnect();
+        }
+        let mut servers: Vec<&str> = nodes
+            .iter()
+            .flat_map(|node| [node.info.get("run_id"), node.info.get("master_replid")])
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        servers.sort_unstable();
+        let servers = servers.concat();
+        let now = self.server.now().as_microsecond().unsigned_abs();
+        if self.server.memory.token() > now + TOKEN_LIMIT_US {
+            let text = "fencing tokens are more than a day ahead of the clock";
+            reasons.push(Reason::new("tokens_ahead", text));
+        }
+        if !has_reason(&reasons, &["role", "loading", "version"]) {
+            reasons.extend(self.epochs.look_for_loss().await?);
+            reasons.extend(self.let_others_inspect(&servers));
+        }
+        if reasons.is_empty() {
+            reasons.extend(self.server.try_scripts(&servers).await);
+        }
+        warnings.extend(self.default_user().await);
+        warnings.extend(self.server.memory.exposed());
+        Ok(Readiness {
+            durability: Some(durability),
+            reasons,
+            warnings,
+            ..Readiness::default()
+        })
+    }
+
+    async fn connect(&self) -> Result<()> {
+        let (status, trouble) = (self.server.status.clone(), self.server.link.trouble.clone());
+        let hear = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                // The next server to answer may be another one, or the same with other data.
+                let text = "the connection to Redis was lost";
+                status.close_for(&Reason::new("disconnected", text));
+                trouble.notify_one();
+            }
+        };
+        let connected = self.server.link.connect(hear).await;
+        connected.map_err(|error| Error::Refused(error.to_string()))?;
+        self.subscriber.renew();
+        Ok(())
+    }
+
+    /// Compares the masters' clocks with this machine's, to half of a round trip.
+    ///
+    /// The store's clock is the one that is furthest behind, so that a clock that is ahead ends nothing too early.
+    /// Returns the largest offset in either direction.
+    async fn compare_clocks(&self) -> Result<i64> {
+        let asked = Instant::now();
+        let answers = self.server.link.ask_masters(redis::cmd("TIME")).await?;
+        let (here, took) = (local_time(), asked.elapsed());
+        let mut offsets = Vec::new();
+        for answer in answers {
+            let time = <(i64, i64)>::from_redis_value(answer);
+            offsets.push(offset_us(time.map_err(unreadable)?, here, took));
+        }
+        let smallest = offsets.iter().copied().min().unwrap_or(0);
+        let clock_offset_us = &self.server.clock_offset_us;
+        clock_offset_us.store(smallest, Ordering::Relaxed);
+        let largest = offsets
+            .into_iter()
+            .max_by_key(|offset| offset.unsigned_abs());
+        Ok(largest.unwrap_or(0))
+    }
+
+    async fn ask_nodes(&self) -> Result<Vec<Node>> {
+        let infos = self.server.link.ask_masters(redis::cmd("INFO")).await?;
+        let settings = [
+            "appendfsync",
+            "no-appendfsync-on-rewrite",
+            "min-replicas-to-write",
+            "aof-load-truncated",
+        ];
+        let get = command("CONFIG", ("GET", &settings));
+        let configs = self.server.link.ask_masters_if_allowed(get).await?;
+        let mut configs = configs.into_iter().flatten();
+        let fails_over = self.fails_over(infos.len()).await?;
+        let mut nodes = Vec::new();
+        for info in infos {
+            let info = String::from_redis_value(info).map_err(unreadable)?;
+            let config = configs.next().map(HashMap::from_redis_value).transpose();
+            nodes.push(Node {
+                info: fields(&info),
+                config: config.map_err(unreadable)?,
+                fails_over,
+            });
+        }
+        Ok(nodes)
+    }
+
+    /// Whether a failover may happen without an operator. `answered`: how many masters answered.
+    async fn fails_over(&self, answered: usize) -> Result<bool> {
+        let link = &self.server.link;
+        if !link.target.is_cluster() {
+            return Ok(matches!(link.target.kind, Kind::Sentinel { .. }));
+        }
+        let nodes: String = link.ask("CLUSTER", "NODES").await?;
+        let (masters, has_replicas) = of_cluster(&nodes);
+        if masters != answered {
+            // After a failover the connection may not know the new master, which was not inspected then.
+            link.disconnect();
+            let why = format!("of {masters} masters of the cluster {answered} answered");
+            return Err(Error::Refused(why));
+        }
+        Ok(has_replicas)
+    }
+
+    /// Waits, after a restart or exchange of the server, until other gateways have inspected it.
+    ///
+    /// The server may have lost writes that only another gateway knows.
+    fn let_others_inspect(&self, servers: &str) -> Option<Reason> {
+        let mut changed_at = lock(&self.changed_at);
+        if self.server.memory.replace_servers(servers) != servers {
+            *changed_at = Some(Instant::now());
+        }
+        let time = self.settings.pace.redis_others_look;
+        let is_new = changed_at.is_some_and(|changed_at| changed_at.elapsed() < time);
+        let text =
+            "Redis was restarted or replaced: first every gateway checks whether it has lost data";
+        is_new.then(|| Reason::new("restarted", text))
+    }
+
+    /// The warning about a user with all permissions.
+    async fn default_user(&self) -> Option<Reason> {
+        let user: Result<String> = self.server.link.ask_quietly("ACL", "WHOAMI").await;
+        let text = "the gateway is the user \"default\" of Redis; one that may do only what it needs is in config/redis.conf";
+        (user.ok()? == "default").then(|| Reason::new("default_user", text))
+    }
+}
+
+/// How far a server's clock is ahead, in microseconds: its answer to `TIME` came at `here`, and was awaited for so long.
+fn offset_us((seconds, microseconds): (i64, i64), here: Timestamp, took: Duration) -> i64 {
+    let half = i64::try_from(took.as_micros() / 2).unwrap_or(0);
+    seconds * 1_000_000 + microseconds - (here.as_microsecond() - half)
+}
+
+/// How many masters with slots an answer to `CLUSTER NODES` names, and whether it names replicas.
+fn of_cluster(nodes: &str) -> (usize, bool) {
+    let nodes = nodes.lines().map(|line| line.split(' ').collect());
+    let nodes: Vec<Vec<&str>> = nodes.collect();
+    let has_flag = |node: &&Vec<&str>, flag| node.get(2).is_some_and(|flags| flags.contains(flag));
+    // A node's slots stand after its first eight fields.
+    let masters = nodes.iter().filter(|node| has_flag(node, "master"));
+    let masters = masters.filter(|node| node.len() > 8).count();
+    (masters, nodes.iter().any(|node| has_flag(&node, "slave")))
+}
+
+/// The run id of a server in its answer to `INFO`.
+pub(super) fn run_id(info: &str) -> Option<String> {
+    fields(info).remove("run_id")
+}
+
+/// The fields in an answer to `INFO`.
+fn fields(text: &str) -> HashMap<String, String> {
+    let lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_clock_is_compared_with_the_middle_of_the_round_trip() {
+        let here = Timestamp::from_microsecond(100_000_300).expect("a time");
+        let took = Duration::from_micros(600);
+        assert_eq!(offset_us((100, 0), here, took), 0);
+        assert_eq!(offset_us((103, 7), here, took), 3_000_007);
+        assert_eq!(offset_us((98, 999_999), here, took), -1_000_001);
+    }
+
+    /// A master without slots has no data, and is not asked.
+    #[test]
+    fn the_masters_of_a_cluster_are_those_with_slots() {
+        let empty = "a 10.0.0.1:6379@16379 master - 0 1700000000000 4 connected\n";
+        let masters = "b 10.0.0.2:6379@16379 myself,master - 0 0 1 connected 0-8191\n\
+                       c 10.0.0.3:6379@16379 master - 0 1700000000000 2 connected 8192-16382 16383\n";
+        let replica = "d 10.0.0.4:6379@16379 slave b 0 1700000000000 1 connected\n";
+        assert_eq!(of_cluster(&[empty, masters].concat()), (2, false));
+        assert_eq!(of_cluster(&[masters, empty, replica].concat()), (2, true));
+    }
+}
