@@ -410,6 +410,17 @@ async fn a_stored_gzip_answer_is_decoded_for_a_client_that_refuses_gzip() {
         }
     }
     assert_eq!(tool.requests(), 1);
+    for (n, (encoding, body)) in ENCODED.iter().enumerate() {
+        let head: &'static str = format!("content-encoding: {encoding}\r\n").leak();
+        tool.then(Act::Answer(200, head, bytes(body).leak()));
+        for accept in [*encoding, "identity"] {
+            let key = format!("of-{n}");
+            let headers = [("accept-encoding", accept)];
+            let answer = send(&gateway, Some(&key), &headers, b"{}".to_vec()).await;
+            let is_decoded = answer.text.starts_with("{\"amount\":5,");
+            assert_eq!(is_decoded, accept == "identity", "{encoding} {n}");
+        }
+    }
     gateway.stop().await;
 }
 
