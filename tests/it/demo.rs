@@ -12,6 +12,11 @@ use tokio::time::timeout;
 
 use crate::support::{Answer, PATIENCE, client};
 
+fn write_program(path: &Path, text: &str) {
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).expect("set");
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "a cargo of its own stands first in the path"
@@ -20,14 +25,19 @@ use crate::support::{Answer, PATIENCE, client};
 async fn a_demo_whose_port_is_taken_looks_before_it_builds_and_answers_at_the_next_one() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().expect("a folder");
-    // The binaries as they are built, and files of its own beside them.
-    let built = Path::new(env!("CARGO_BIN_EXE_oncegate")).parent();
-    let built = built.expect("a folder");
-    std::os::unix::fs::symlink(built, folder.path().join("debug")).expect("a link");
+    // The binaries as they are built, the gateway late, and files of its own beside them.
+    let built = Path::new(env!("CARGO_BIN_EXE_oncegate"));
+    let binaries = folder.path().join("debug");
+    fs::create_dir(&binaries).expect("a folder");
+    let shop = built.with_file_name("shop");
+    std::os::unix::fs::symlink(shop, binaries.join("shop")).expect("a link");
+    let late = format!("#!/bin/sh\nsleep 1\nexec '{}' \"$@\"\n", built.display());
+    write_program(&binaries.join("oncegate"), &late);
     // Builds nothing, and says when it was asked to.
-    let cargo = folder.path().join("cargo");
-    fs::write(&cargo, "#!/bin/sh\necho building >&2\n").expect("written");
-    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o700)).expect("set");
+    write_program(
+        &folder.path().join("cargo"),
+        "#!/bin/sh\necho building >&2\n",
+    );
     // Above the ports that the system gives to other tests meanwhile.
     let port = 61_000 + u16::try_from(std::process::id() % 4_000).expect("a small number");
     let taken = TcpListener::bind(("127.0.0.1", port)).expect("a port");
@@ -36,7 +46,7 @@ async fn a_demo_whose_port_is_taken_looks_before_it_builds_and_answers_at_the_ne
     let mut demo = Command::new(root.join("scripts/demo"))
         .env("PATH", format!("{}:{path}", folder.path().display()))
         .env("CARGO_TARGET_DIR", folder.path())
-        .env("DEMO_BINARIES", folder.path().join("debug"))
+        .env("DEMO_BINARIES", binaries)
         .env("DEMO_PORT", port.to_string())
         .env("DEMO_SHOP_PORT", port.to_string())
         .stdout(Stdio::piped())

@@ -4,10 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use tokio::time::timeout;
+
 use crate::file_losses::{Serving, remove};
-use crate::support::Tool;
 use crate::support::binary::{accept_loss_command, free_port, write_config};
 use crate::support::gateway::one_tool;
+use crate::support::{PATIENCE, Tool};
 
 const WATERMARKS: &str = "oncegate.db.watermarks";
 const BESIDE: [&str; 5] = [
@@ -105,15 +107,18 @@ fn may_mount() -> bool {
 }
 
 /// What a gateway says that is started after `mounts`, in a namespace of its own, where each user may mount.
-fn refused_after(mounts: &str, folder: &Path, tool: &Tool) -> String {
+async fn refused_after(mounts: &str, folder: &Path, tool: &Tool) -> String {
     write_config(folder, free_port(), &one_tool(tool, ""));
     let script = format!("{mounts} && cd . && exec \"$0\" serve --config oncegate.toml");
-    let mut unshare = Command::new("unshare");
+    let mut unshare = tokio::process::Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
     unshare
         .arg(env!("CARGO_BIN_EXE_oncegate"))
-        .current_dir(folder);
-    let refused = unshare.output().expect("unshare is there");
+        .current_dir(folder)
+        .kill_on_drop(true);
+    // One that is not refused serves, and would not end.
+    let refused = timeout(PATIENCE, unshare.output()).await;
+    let refused = refused.expect("it is refused").expect("unshare is there");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success(), "{said}");
     said
@@ -128,7 +133,7 @@ async fn a_file_that_is_a_mount_point_of_its_own_is_refused() {
     for name in ["kept.db", "oncegate.db"] {
         fs::write(folder.path().join(name), "").expect("made");
     }
-    let said = refused_after("mount --bind kept.db oncegate.db", folder.path(), &tool);
+    let said = refused_after("mount --bind kept.db oncegate.db", folder.path(), &tool).await;
     assert!(said.contains("mount the folder"), "{said}");
     let kept = fs::metadata(folder.path().join("kept.db")).expect("there");
     assert_eq!(kept.len(), 0);
@@ -144,6 +149,6 @@ async fn a_folder_that_cannot_be_written_is_refused_with_a_sentence() {
         fs::write(folder.path().join(name), "").expect("made");
     }
     let mounts = "mount --bind . . && mount -o remount,bind,ro . && cd \"$PWD\"";
-    let said = refused_after(mounts, folder.path(), &tool);
+    let said = refused_after(mounts, folder.path(), &tool).await;
     assert!(said.contains("cannot be written"), "{said}");
 }

@@ -38,8 +38,8 @@ mod config_exposed; // a file that others may read
 mod config_read; // what a good configuration reads as
 mod connections; // how many there may be, and how long they may be silent
 mod console; // pages for the person who is woken up
-mod console_acts;
-mod console_forged; // acts on many, on anomalies, and asking a tool, as forms
+mod console_acts; // acts on many, on anomalies, and asking a tool, as forms
+mod console_forged; // nobody makes a session from what the store holds
 mod console_large; // a large ledger: pages are bounded, and go on
 mod console_live; // pages that stay current
 mod console_shown; // what callers wrote is text on every page
@@ -112,8 +112,8 @@ mod recheck_shared; // rechecks by several gateways, and stored calls that canno
 mod recipes; // a stored call is recognised whatever the configuration has become
 mod recipes_kept; // recipes are written down before they are used, and forgotten after their last call
 mod reconcile; // the ledger, held against the systems behind the tools
+mod reconcile_guesses; // what a spelling or a wrong source explains is not undone
 #[cfg(feature = "crash-points")]
-mod reconcile_guesses;
 mod reconcile_points; // the process ends where it hurts a reconciliation
 mod reconcile_rules; // what a reconciliation leaves alone, and how an anomaly ends
 mod redis; // many gateways over one Redis
@@ -148,7 +148,7 @@ mod saga_stuck; // sagas that are stuck: who is told, and how they go on
 mod sagas; // what an abandoned plan has done is undone
 mod same_intent; // one intent under several keys of a model: one effect
 mod secret; // what was redacted cannot be guessed, and its secret is not lost
-mod secret_guessed;
+mod secret_guessed; // nor asked for by keys
 mod secret_learned; // a further secret is learned while requests wait
 mod secrets; // what is secret stays so
 mod session_tokens; // fencing tokens, and the sessions of different tenants

@@ -208,6 +208,31 @@ async fn a_log_line_reads_alone_and_holds_no_secret() {
     );
 }
 
+/// A terminal would show another text than the line has.
+#[tokio::test]
+async fn marks_that_change_the_order_of_a_reason_are_escaped_in_the_log() {
+    let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
+    let gateway = Process::start(folder.path(), free_port(), &one_tool(&tool, "")).await;
+    let marks = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+    let reason = format!("ships{marks}twice");
+    for path in ["/v1/tools/act/pause", "/v1/sessions/S/freeze"] {
+        let request = client().post(gateway.url(path));
+        let body = json!({ "reason": reason }).to_string();
+        Answer::to(request.body(body)).await.expect_ok();
+    }
+    gateway.signal("TERM");
+    assert!(gateway.ended().await);
+    let said = std::fs::read_to_string(log(folder.path())).expect("a log");
+    for event in ["a tool is paused", "a session was frozen"] {
+        let line = said.lines().find(|line| line.contains(event));
+        let line = line.unwrap_or_else(|| panic!("{event}: {said}"));
+        assert!(!line.contains(|char| marks.contains(char)), "{line}");
+        assert!(line.contains("\\u202e"), "{line}");
+        let read: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(read["reason"], reason, "the text stays the same");
+    }
+}
+
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn a_log_that_cannot_be_written_stops_nothing() {

@@ -1,5 +1,7 @@
 //! What HTTP itself does to requests and answers that go through a proxy: encodings, lengths, heads.
 
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use reqwest::Method;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -202,6 +204,29 @@ async fn cookies_on_several_lines_reach_the_api_as_one_and_are_one_credential() 
         "{}",
         again.text
     );
+    // As HTTP/2 clients send them.
+    let stream = TcpStream::connect(gateway.address).await;
+    let stream = TokioIo::new(stream.expect("a connection"));
+    let begun = http2::handshake(TokioExecutor::new(), stream).await;
+    let (mut client, connection) = begun.expect("HTTP/2");
+    let driven = tokio::spawn(connection);
+    let crumbs = hyper::Request::post(gateway.url("/proxy/api/v1/charges"))
+        .header("oncegate-token", "Bearer agent")
+        .header("idempotency-key", "k2")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2")
+        .body("{}".to_owned());
+    let answer = client.send_request(crumbs.expect("a request")).await;
+    assert_eq!(answer.expect("an answer").status(), 200);
+    assert_eq!(tool.seen()[1].header("cookie"), "a=1; b=2");
+    let again = send(&gateway, Some("k2"), &joined, b"{}".to_vec()).await;
+    assert_eq!(
+        again.header("idempotent-replayed"),
+        "true",
+        "{}",
+        again.text
+    );
+    driven.abort();
     gateway.stop().await;
 }
 
@@ -410,6 +435,17 @@ async fn a_stored_gzip_answer_is_decoded_for_a_client_that_refuses_gzip() {
         }
     }
     assert_eq!(tool.requests(), 1);
+    for (n, (encoding, body)) in ENCODED.iter().enumerate() {
+        let head: &'static str = format!("content-encoding: {encoding}\r\n").leak();
+        tool.then(Act::Answer(200, head, bytes(body).leak()));
+        for accept in [*encoding, "identity"] {
+            let key = format!("of-{n}");
+            let headers = [("accept-encoding", accept)];
+            let answer = send(&gateway, Some(&key), &headers, b"{}".to_vec()).await;
+            let is_decoded = answer.text.starts_with("{\"amount\":5,");
+            assert_eq!(is_decoded, accept == "identity", "{encoding} {n}");
+        }
+    }
     gateway.stop().await;
 }
 
