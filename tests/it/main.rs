@@ -120,6 +120,7 @@ mod redis; // many gateways over one Redis
 mod redis_accepted; // a loss of Redis data is accepted by a person
 mod redis_commands; // how many commands a gateway asks of a Redis
 mod redis_damaged; // calls in a Redis that cannot be read
+mod redis_far; // a Redis that is far away
 mod redis_faults; // a Redis that is killed, stopped, cut off, full or unfit
 mod redis_finished; // succeeded calls that gateways over one Redis remember
 mod redis_forgotten; // gateways that are gone leave no trace, and hide no loss

@@ -8,6 +8,7 @@ pub mod browser; // a person with a browser
 pub mod clock; // a wall clock that can be set
 #[cfg(feature = "otel")]
 pub mod collector; // takes spans
+pub mod far; // a server that is far away
 pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
 pub mod line; // a line to a server that can be cut
