@@ -118,6 +118,7 @@ mod reconcile_points; // the process ends where it hurts a reconciliation
 mod reconcile_rules; // what a reconciliation leaves alone, and how an anomaly ends
 mod redis; // many gateways over one Redis
 mod redis_accepted; // a loss of Redis data is accepted by a person
+mod redis_accepting; // a loss whose acceptance takes longer than a request
 mod redis_commands; // how many commands a gateway asks of a Redis
 mod redis_damaged; // calls in a Redis that cannot be read
 mod redis_far; // a Redis that is far away

@@ -183,6 +183,18 @@ pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
     }
 }
 
+/// Asks again while the answer is that it is under way.
+pub async fn at_its_end(ask: impl AsyncFn() -> Answer) -> Answer {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask().await;
+        if answer.status != 202 || Instant::now() > patience {
+            return answer;
+        }
+        sleep(PAUSE).await;
+    }
+}
+
 /// Waits until a gateway is ready, by the URL of its `/readyz`.
 pub async fn until_ready(url: &str) {
     until("it is ready", async || {
