@@ -295,6 +295,7 @@ fn accept_loss(config: Config, reason: &str) -> Result<(), Failure> {
     };
     let telemetry = telemetry::start(&log, None)?;
     let runtime = tokio::runtime::Runtime::new()?;
+    complain("the loss is being accepted, which takes up to half a minute over Redis\n".into());
     let accepted = runtime.block_on(app::accept_loss(config, reason));
     telemetry.lines.flush();
     let marked = accepted?;

@@ -1,5 +1,6 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
 
+mod acceptance; // how far the acceptance of a loss is
 mod audit; // the acts of persons are written down
 mod base; // what every service shares
 mod calls; // the way of a call, and the only one that sends to tools
@@ -35,8 +36,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use tokio::sync::Mutex;
 
+pub use self::acceptance::Accepted;
+use self::acceptance::Progress;
 pub use self::base::{Base, Heard, Limits, Query, ToolChanges};
 pub use self::calls::{Answer, Answers, Patience, Preview, Request, Stored, ToolRequest, Would};
 use self::calls::{Claimer, Duplicates, Engine, LargeRequests, ResultMemory, Sender, SharedRuns};
@@ -141,11 +143,13 @@ impl Gateway {
         let secrets = Arc::new(KnownSecrets::new(base.clone()));
         let recipes = Arc::new(Recipes::new(base.clone(), secrets.clone()));
         let pauses = Arc::new(Pauses::new(base.clone()));
+        let acceptance = Arc::<Progress>::default();
         let status = Arc::new(Status::new(
             base.clone(),
             recipes.clone(),
             secrets.clone(),
             pauses.clone(),
+            acceptance.clone(),
         ));
         let duplicates = Arc::new(Duplicates::new(base.clone()));
         let registry = Arc::new(SagaRegistry::new(base.clone()));
@@ -239,7 +243,8 @@ impl Gateway {
                 base: base.clone(),
                 secrets: secrets.clone(),
                 sagas: registry,
-                accepting: Mutex::default(),
+                progress: acceptance,
+                accepting: Arc::default(),
             }),
             reconciler: Arc::new(Reconciler::new(anomalies.clone())),
             anomalies,

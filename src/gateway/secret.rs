@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::join;
 use tokio::time::sleep;
 
 use super::base::Base;
@@ -201,9 +202,17 @@ impl KnownSecrets {
     /// # Errors
     /// The store failed, the stored secret cannot be read, or it is not the one with which calls were made.
     pub(super) async fn learn_secret(&self) -> Result<(), store::Error> {
-        let found = self.base.store.document(Kind::Secret, "", ID).await;
+        let is_known = self.known.load().is_some();
+        // Only for a new secret.
+        let tenants = async {
+            match is_known {
+                true => Ok(Vec::new()),
+                false => self.base.store.tenants().await,
+            }
+        };
+        let (found, tenants) = join!(self.base.store.document(Kind::Secret, "", ID), tenants);
         let Some(document) = found? else {
-            return self.make_secret().await;
+            return self.make_secret(tenants).await;
         };
         let (secrets, sealed_with) = read(&document)?;
         self.take_secrets(secrets.clone())?;
@@ -220,7 +229,12 @@ impl KnownSecrets {
     }
 
     /// Gives a secret to a store without one: a known secret is put back, otherwise a new one is made.
-    async fn make_secret(&self) -> Result<(), store::Error> {
+    ///
+    /// `tenants`: those with calls.
+    async fn make_secret(
+        &self,
+        tenants: Result<Vec<String>, store::Error>,
+    ) -> Result<(), store::Error> {
         if let Some(known) = self.known_secrets()? {
             self.take_secrets(known.clone())?;
             let document = self.first_document(&known);
@@ -233,8 +247,7 @@ impl KnownSecrets {
             let why = "a gateway that knows the store's secret may still put it back";
             return Err(store::Error::Refused(why.into()));
         }
-        let tenants = self.base.store.tenants().await?;
-        if !tenants.is_empty() {
+        if !tenants?.is_empty() {
             return Err(self.is_closed_by(Trouble::Lost));
         }
         self.write_new_secret().await
@@ -287,6 +300,19 @@ impl KnownSecrets {
         Err(store::Error::Refused(
             "the secret is written by many at once; try again".into(),
         ))
+    }
+
+    /// What an acceptance awaits while it joins the secrets.
+    pub(super) fn why_join_waits(&self) -> String {
+        let max_age = self.base.limits.pace.recipes_max_age.as_secs();
+        format!("for up to {max_age} s other gateways may still claim by the secret that they know")
+    }
+
+    /// What it awaits while it learns the secret.
+    pub(super) fn why_learning_waits(&self) -> String {
+        let waits = self.base.limits.pace.recover_every * ROUNDS as u32;
+        let waits = waits.as_secs();
+        format!("for up to {waits} s a gateway that knows the store's secret may put it back")
     }
 
     /// Makes no new secret until the returned guard is dropped.

@@ -1,6 +1,7 @@
 //! The answers of the ops routes. However often they come, the store is asked at most once a second.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::acceptance::Progress;
 use super::base::Base;
 use super::pauses::Pauses;
 use super::recipes::Recipes;
@@ -24,10 +26,13 @@ pub struct Status {
     recipes: Arc<Recipes>,
     secrets: Arc<KnownSecrets>,
     pauses: Arc<Pauses>,
+    acceptance: Arc<Progress>,
     scrape: Recent<Bytes>,
     readiness: Recent<Readiness>,
     counts: Mutex<Counts>,
     loss: Mutex<Option<Loss>>,
+    /// Whether a shared store was open when it was last asked about.
+    was_open: AtomicBool,
 }
 
 /// The newest answer to a question, and when the question was asked.
@@ -88,16 +93,19 @@ impl Status {
         recipes: Arc<Recipes>,
         secrets: Arc<KnownSecrets>,
         pauses: Arc<Pauses>,
+        acceptance: Arc<Progress>,
     ) -> Self {
         Self {
             base,
             recipes,
             secrets,
             pauses,
+            acceptance,
             scrape: Recent(Mutex::default()),
             readiness: Recent(Mutex::default()),
             counts: Mutex::default(),
             loss: Mutex::default(),
+            was_open: AtomicBool::default(),
         }
     }
 
@@ -118,6 +126,9 @@ impl Status {
         } else if self.secrets.has_lost_secret() {
             readiness.reasons.extend(self.secrets.trouble_with_secret());
         }
+        let mut reasons = readiness.reasons.iter();
+        let is_lost = reasons.any(|reason| matches!(reason.code, store::LOST_DATA | "secret"));
+        readiness.reasons.extend(self.acceptance.reason(is_lost));
         if self.base.leaving.is_cancelled() {
             let reason = Reason::new("shutting_down", "the gateway is shutting down");
             readiness.reasons.push(reason);
@@ -257,7 +268,15 @@ impl Status {
             self.date_loss(&mut found).await;
             found
         };
-        let max_age = self.base.limits.pace.ask_store_every;
+        // A shared store is inspected all the time: that it has opened is known at once.
+        let is_open =
+            self.base.store.is_shared() && self.base.store.readiness().await.reasons.is_empty();
+        let was_open = self.was_open.swap(is_open, Ordering::Relaxed);
+        let max_age = if is_open && !was_open {
+            Duration::ZERO
+        } else {
+            self.base.limits.pace.ask_store_every
+        };
         let found = self.readiness.get(max_age, ask).await;
         self.readiness_with(found).await
     }

@@ -257,7 +257,12 @@ pub fn document() -> OpenApi {
             .page::<audit::Parameters, audit::PageView<'_>>("A page."),
         act("/v1/store/accept-loss", "accept_loss", "Accept that the store has lost data")
             .problems(&[Slug::StoreUnavailable])
-            .json::<ops::LossAccepted>("How many calls are unknown now."),
+            .json::<ops::LossAccepted>("How many calls are unknown now.")
+            .json_with::<ops::LossUnderWay>(
+                202,
+                "The acceptance is under way, and goes on by itself. Ask again at the same gateway for its result.",
+                &[],
+            ),
         Door::get(
             "/.well-known/idempotency",
             "idempotency",

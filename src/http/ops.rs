@@ -15,7 +15,7 @@ use super::read::Act;
 use super::{Http, host};
 use crate::budget::Elsewhere;
 use crate::core::caller;
-use crate::gateway::{AFTER_LOSS, Reason};
+use crate::gateway::{AFTER_LOSS, Accepted, Reason};
 
 /// Which requests may see `/metrics` and the sentences of `/readyz`, on one listener.
 #[derive(Debug, Clone, Copy)]
@@ -142,23 +142,51 @@ pub(super) async fn metrics(
     Ok((shared, [kind], text).into_response())
 }
 
+/// The notice for a person whose acceptance is under way.
+const WHILE_ACCEPTING: &str = "the acceptance is under way, and goes on by itself; /readyz says what it waits for, and \
+                               the same request to the same gateway is answered with the result once there is one";
+
 /// The loss of data is accepted.
 #[derive(Serialize, ToSchema)]
 pub(super) struct LossAccepted {
     accepted: bool,
+    /// `accepted`.
+    state: &'static str,
     calls_now_unknown: usize,
     /// What a person has to look at now.
+    notice: &'static str,
+}
+
+/// The loss of data is being accepted, without this request.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LossUnderWay {
+    /// Not yet: `false`.
+    accepted: bool,
+    /// `accepting`.
+    state: &'static str,
+    /// How its end is heard of.
     notice: &'static str,
 }
 
 /// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
 pub(super) async fn accept_loss(Act { on, reason }: Act<()>) -> Result<Response, Problem> {
     let loss = &on.http.gateway.loss;
-    let marked = loss.accept_loss(on.caller, reason).await?;
-    Ok(Json(LossAccepted {
-        accepted: true,
-        calls_now_unknown: marked,
-        notice: AFTER_LOSS,
-    })
-    .into_response())
+    let answer = match loss.begin_to_accept_loss(on.caller, reason).await? {
+        Accepted::Done(marked) => Json(LossAccepted {
+            accepted: true,
+            state: "accepted",
+            calls_now_unknown: marked,
+            notice: AFTER_LOSS,
+        })
+        .into_response(),
+        Accepted::UnderWay => {
+            let under_way = LossUnderWay {
+                accepted: false,
+                state: "accepting",
+                notice: WHILE_ACCEPTING,
+            };
+            (StatusCode::ACCEPTED, Json(under_way)).into_response()
+        }
+    };
+    Ok(answer)
 }

@@ -60,6 +60,7 @@ mod file_alone; // a SQLite file without the files beside it
 mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
 mod finished; // succeeded calls that a gateway remembers
+mod giving_way; // how fast silent connections give way
 mod house; // which room may know which
 mod house_files; // no circles, no long files
 mod hung_up; // persons who hang up in the middle of an act
@@ -118,8 +119,10 @@ mod reconcile_points; // the process ends where it hurts a reconciliation
 mod reconcile_rules; // what a reconciliation leaves alone, and how an anomaly ends
 mod redis; // many gateways over one Redis
 mod redis_accepted; // a loss of Redis data is accepted by a person
+mod redis_accepting; // a loss whose acceptance takes longer than a request
 mod redis_commands; // how many commands a gateway asks of a Redis
 mod redis_damaged; // calls in a Redis that cannot be read
+mod redis_far; // a Redis that is far away
 mod redis_faults; // a Redis that is killed, stopped, cut off, full or unfit
 mod redis_finished; // succeeded calls that gateways over one Redis remember
 mod redis_forgotten; // gateways that are gone leave no trace, and hide no loss

@@ -13,7 +13,7 @@ use crate::sagas::{MADE, executed, words};
 use crate::support::gateway::{Bare, store_is_free};
 use crate::support::redis::Redis;
 use crate::support::rounds::work_on_sagas;
-use crate::support::{Act, Answer, Tool, client, has_reason, until};
+use crate::support::{Act, Answer, Tool, at_its_end, client, has_reason, until};
 
 /// A store that can be put back to a copy of it.
 pub(crate) enum Place {
@@ -181,7 +181,7 @@ async fn an_older_copy_undoes_nothing(mut place: Place) {
         .await
         .expect_problem("store-unavailable");
     let accepted = json!({ "reason": "put back" });
-    shop.post("/v1/store/accept-loss", accepted)
+    at_its_end(async || shop.post("/v1/store/accept-loss", accepted.clone()).await)
         .await
         .expect_ok();
     until("it is open", async || {
@@ -273,7 +273,8 @@ async fn a_saga_that_was_open_at_a_loss_is_neither_retried_nor_continued(mut pla
     place.is_closed(folder.path()).await;
 
     let shop = Shop::over(place.put_back(copy.path(), folder.path()).await, &tool).await;
-    shop.post("/v1/store/accept-loss", json!({ "reason": "put back" }))
+    let accepted = json!({ "reason": "put back" });
+    at_its_end(async || shop.post("/v1/store/accept-loss", accepted.clone()).await)
         .await
         .expect_ok();
     until("it is open", async || {

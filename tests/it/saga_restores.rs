@@ -9,7 +9,7 @@ use crate::sagas::{MADE, executed, words};
 use crate::support::binary::free_port;
 use crate::support::gateway::one_tool;
 use crate::support::redis::Redis;
-use crate::support::{Answer, Gateway, Tool, client, until};
+use crate::support::{Answer, Gateway, Tool, at_its_end, client, until};
 
 /// The deadline of each saga is over at once. `on_timeout`: the setting for overdue sagas.
 fn config(tool: &Tool, on_timeout: &str) -> String {
@@ -73,7 +73,7 @@ impl Shop {
         let late = self.call("late").await;
         late.expect_problem("store-unavailable");
         let accepted = json!({ "reason": "restored" });
-        self.post("/v1/store/accept-loss", accepted)
+        at_its_end(async || self.post("/v1/store/accept-loss", accepted.clone()).await)
             .await
             .expect_ok();
         until("it is open", async || self.call("D").await.status == 200).await;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use redis::{FromRedisValue, PushInfo, PushKind};
 use tokio::time::{Instant, sleep};
+use tokio::{join, try_join};
 
 use super::answer::unreadable;
 use super::durability::{self, Demand, Node, Verdict};
@@ -27,6 +28,8 @@ use oncegate_store::{Error, Readiness, Reason, Result};
 const TRY_EVERY: Duration = Duration::from_millis(250);
 /// The shortest time between two inspections after trouble.
 const PAUSE: Duration = Duration::from_millis(50);
+/// So little of the time for other gateways is awaited during an inspection, which then opens the store.
+const NEARLY: Duration = Duration::from_millis(500);
 /// After so many failed inspections in a row the connection is made anew.
 const PATIENCE: u32 = 3;
 
@@ -47,10 +50,11 @@ pub(super) async fn keep_inspecting(store: Weak<Watch>) {
         let Some(watch) = store.upgrade() else { return };
         let trouble = watch.server.link.trouble.clone();
         let every = watch.settings.pace.redis_look_every;
-        let pause = if watch.server.status.is_open() {
-            every
-        } else {
-            TRY_EVERY.min(every)
+        let pause = match watch.others_still_inspect() {
+            // The inspection waits for the rest itself.
+            Some(left) if left <= NEARLY => PAUSE,
+            _ if watch.server.status.is_open() => every,
+            _ => TRY_EVERY.min(every),
         };
         drop(watch);
         tokio::select! {
@@ -109,9 +113,16 @@ impl Watch {
         if !self.server.link.is_connected() {
             self.connect().await?;
         }
-        self.subscriber.subscribe().await;
-        let clock_offset_us = self.compare_clocks().await?;
-        let nodes = self.ask_nodes().await?;
+        // Far away every answer takes its time: what needs no other answer is asked at once.
+        let (found, ()) = join!(self.look(), self.subscriber.subscribe());
+        found
+    }
+
+    async fn look(&self) -> Result<Readiness> {
+        let (clock_offset_us, nodes, default_user) =
+            join!(self.compare_clocks(), self.ask_nodes(), self.default_user());
+        let (clock_offset_us, nodes) = (clock_offset_us?, nodes?);
+        let answered_at = Instant::now();
         let demand = Demand {
             durability: self.settings.durability,
             declared: self.settings.declared,
@@ -145,13 +156,21 @@ impl Watch {
             reasons.push(Reason::new("tokens_ahead", text));
         }
         if !has_reason(&reasons, &["role", "loading", "version"]) {
+            if let Some(left) = self.others_still_inspect().filter(|left| *left <= NEARLY) {
+                sleep(left).await;
+            }
             reasons.extend(self.epochs.look_for_loss().await?);
-            reasons.extend(self.let_others_inspect(&servers));
+            reasons.extend(self.let_others_inspect(&servers, answered_at));
         }
-        if reasons.is_empty() {
-            reasons.extend(self.server.try_scripts(&servers).await);
-        }
-        warnings.extend(self.default_user().await);
+        let trying = async {
+            match reasons.is_empty() {
+                true => self.server.try_scripts(&servers).await,
+                false => None,
+            }
+        };
+        let (untried, ()) = join!(trying, self.epochs.tidy_up());
+        reasons.extend(untried);
+        warnings.extend(default_user);
         warnings.extend(self.server.memory.exposed());
         Ok(Readiness {
             durability: Some(durability),
@@ -200,7 +219,7 @@ impl Watch {
     }
 
     async fn ask_nodes(&self) -> Result<Vec<Node>> {
-        let infos = self.server.link.ask_masters(redis::cmd("INFO")).await?;
+        let link = &self.server.link;
         let settings = [
             "appendfsync",
             "no-appendfsync-on-rewrite",
@@ -208,9 +227,13 @@ impl Watch {
             "aof-load-truncated",
         ];
         let get = command("CONFIG", ("GET", &settings));
-        let configs = self.server.link.ask_masters_if_allowed(get).await?;
+        let (infos, configs, cluster) = try_join!(
+            link.ask_masters(redis::cmd("INFO")),
+            link.ask_masters_if_allowed(get),
+            self.ask_cluster(),
+        )?;
         let mut configs = configs.into_iter().flatten();
-        let fails_over = self.fails_over(infos.len()).await?;
+        let fails_over = self.fails_over(infos.len(), cluster)?;
         let mut nodes = Vec::new();
         for info in infos {
             let info = String::from_redis_value(info).map_err(unreadable)?;
@@ -224,13 +247,21 @@ impl Watch {
         Ok(nodes)
     }
 
-    /// Whether a failover may happen without an operator. `answered`: how many masters answered.
-    async fn fails_over(&self, answered: usize) -> Result<bool> {
+    /// The nodes of a cluster; `None` for one Redis.
+    async fn ask_cluster(&self) -> Result<Option<String>> {
         let link = &self.server.link;
         if !link.target.is_cluster() {
-            return Ok(matches!(link.target.kind, Kind::Sentinel { .. }));
+            return Ok(None);
         }
-        let nodes: String = link.ask("CLUSTER", "NODES").await?;
+        link.ask("CLUSTER", "NODES").await.map(Some)
+    }
+
+    /// Whether a failover may happen without an operator. `answered`: how many masters answered.
+    fn fails_over(&self, answered: usize, cluster: Option<String>) -> Result<bool> {
+        let link = &self.server.link;
+        let Some(nodes) = cluster else {
+            return Ok(matches!(link.target.kind, Kind::Sentinel { .. }));
+        };
         let (masters, has_replicas) = of_cluster(&nodes);
         if masters != answered {
             // After a failover the connection may not know the new master, which was not inspected then.
@@ -244,16 +275,24 @@ impl Watch {
     /// Waits, after a restart or exchange of the server, until other gateways have inspected it.
     ///
     /// The server may have lost writes that only another gateway knows.
-    fn let_others_inspect(&self, servers: &str) -> Option<Reason> {
-        let mut changed_at = lock(&self.changed_at);
+    ///
+    /// `answered_at`: when these servers were there at the latest.
+    fn let_others_inspect(&self, servers: &str, answered_at: Instant) -> Option<Reason> {
         if self.server.memory.replace_servers(servers) != servers {
-            *changed_at = Some(Instant::now());
+            *lock(&self.changed_at) = Some(answered_at);
         }
-        let time = self.settings.pace.redis_others_look;
-        let is_new = changed_at.is_some_and(|changed_at| changed_at.elapsed() < time);
         let text =
             "Redis was restarted or replaced: first every gateway checks whether it has lost data";
-        is_new.then(|| Reason::new("restarted", text))
+        self.others_still_inspect()
+            .map(|_| Reason::new("restarted", text))
+    }
+
+    /// How long other gateways still have to inspect a server that was restarted or exchanged.
+    fn others_still_inspect(&self) -> Option<Duration> {
+        let time = self.settings.pace.redis_others_look;
+        let changed_at = (*lock(&self.changed_at))?;
+        let left = time.checked_sub(changed_at.elapsed())?;
+        (!left.is_zero()).then_some(left)
     }
 
     /// The warning about a user with all permissions.

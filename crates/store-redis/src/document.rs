@@ -131,9 +131,14 @@ impl Redis {
         is_inspected: bool,
     ) -> Result<Put> {
         let document = document.to_the_microsecond();
-        let stored = self
-            .document(document.kind, &document.tenant, &document.id)
-            .await?;
+        // The script of a first version says itself what is stored.
+        let stored = match document.version {
+            1 => None,
+            _ => {
+                self.document(document.kind, &document.tenant, &document.id)
+                    .await?
+            }
+        };
         let version = stored.as_ref().map_or(0, |stored| stored.version);
         if version + 1 != document.version && stored.as_ref() != Some(&document) {
             return Ok(Put::Lost(stored));

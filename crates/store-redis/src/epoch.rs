@@ -1,5 +1,6 @@
 //! Epochs: begins one, notices its loss, and begins the next one when an operator accepts the loss.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,6 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use jiff::Timestamp;
+use redis::{FromRedisValue, Value};
+use tokio::join;
 
 use super::answer::unreadable;
 use super::gateways::Gateways;
@@ -14,7 +17,7 @@ use super::keys::{self, Partition};
 use super::loss::{self, CLOSED, Finding, Manifest, Sight};
 use super::marks::Marks;
 use super::put_back::put_all_back;
-use super::scripts::Run;
+use super::scripts::{Run, command};
 use super::server::Server;
 use super::whole::Moments;
 use oncegate_store::lock::lock;
@@ -48,6 +51,8 @@ pub(super) struct Epochs {
     prepared: Mutex<Option<Manifest>>,
     /// When this process has found nothing missing.
     moments: Mutex<Moments>,
+    /// What the last inspection has read, if nothing was missing: for [`tidy_up`](Self::tidy_up).
+    whole: Mutex<Option<Sight>>,
 }
 
 impl Epochs {
@@ -61,6 +66,7 @@ impl Epochs {
             whole_since: Mutex::default(),
             is_mended: false.into(),
             moments: Mutex::default(),
+            whole: Mutex::default(),
             prepared: Mutex::default(),
         }
     }
@@ -75,6 +81,17 @@ impl Epochs {
         self.server.link.trouble.notify_one();
         let text = "the store was changed during each inspection";
         Ok(Some(Reason::new("suspect", text)))
+    }
+
+    /// Publishes what others have to know of this gateway, and forgets those that are gone, if no data was missing.
+    pub(super) async fn tidy_up(&self) {
+        let whole = lock(&self.whole).take();
+        if let Some(sight) = whole {
+            join!(
+                self.publish_token(&sight),
+                self.gateways.forget_gone(&sight)
+            );
+        }
     }
 
     /// Compares once; `Continue`: another gateway has written the manifest meanwhile.
@@ -96,8 +113,7 @@ impl Epochs {
                 self.forget_acceptance();
                 self.server.memory.saw_all(&sight);
                 lock(&self.moments).saw_whole(began_at, &self.server.memory.all_writes());
-                self.publish_token(&sight).await;
-                self.gateways.forget_gone(&sight).await;
+                *lock(&self.whole) = Some(sight);
                 self.was_whole.store(true, Ordering::Relaxed);
                 self.is_mended.store(false, Ordering::Relaxed);
                 None
@@ -248,12 +264,12 @@ impl Epochs {
     }
 
     async fn sight(&self) -> Result<Sight> {
+        let (manifest, marks, tokens) = self.read_sight().await?;
         let mut sight = Sight {
-            manifest: self.manifest().await?,
+            manifest,
+            tokens,
             ..Sight::default()
         };
-        let marks = self.marks().await?;
-        sight.tokens = self.server.link.ask("HGETALL", keys::tokens()).await?;
         for (partition, marks) in Partition::all().zip(marks) {
             for (gateway, count) in marks.writes {
                 sight.writes.count(&gateway, partition, count);
@@ -265,6 +281,28 @@ impl Epochs {
         Ok(sight)
     }
 
+    /// Reads the manifest, then the marks, and then the tokens; in one round trip, except over a cluster.
+    ///
+    /// In this order: an acceptance writes the marks before its manifest is complete.
+    async fn read_sight(&self) -> Result<(Option<Manifest>, Vec<Marks>, BTreeMap<String, u64>)> {
+        let link = &self.server.link;
+        if link.target.is_cluster() {
+            let (manifest, marks) = (self.manifest().await?, self.marks().await?);
+            return Ok((manifest, marks, link.ask("HGETALL", keys::tokens()).await?));
+        }
+        let marks: Vec<String> = Partition::all().map(Partition::marks).collect();
+        let commands = vec![
+            command("GET", manifest_key()),
+            command("MGET", marks),
+            command("HGETALL", keys::tokens()),
+        ];
+        let found = Value::Array(link.ask_in_order(commands).await?);
+        let (manifest, marks, tokens) =
+            FromRedisValue::from_redis_value(found).map_err(unreadable)?;
+        let manifest = read_manifest(manifest)?.map(|(_, manifest)| manifest);
+        Ok((manifest, read_marks(marks), tokens))
+    }
+
     /// Sets up a new Redis. Several gateways may do it at once.
     async fn begin(&self, manifest: Manifest) -> Result<()> {
         let manifest = Manifest {
@@ -273,9 +311,11 @@ impl Epochs {
         };
         let text = serde_json::to_string(&manifest).map_err(unreadable)?;
         let set = (manifest_key(), text, "NX");
-        self.server.link.ask::<()>("SET", set).await?;
+        let commands = vec![command("SET", set), command("GET", manifest_key())];
+        let mut answers = self.server.link.ask_in_order(commands).await?;
+        let found = FromRedisValue::from_redis_value(answers.pop().unwrap_or(Value::Nil));
         // The first gateway has chosen the epoch.
-        let Some(chosen) = self.manifest().await? else {
+        let Some((text, chosen)) = read_manifest(found.map_err(unreadable)?)? else {
             return Ok(());
         };
         self.mark_all("", &chosen.epoch).await?;
@@ -285,7 +325,7 @@ impl Epochs {
                 complete: true,
                 ..chosen.clone()
             };
-            self.swap_manifest(Some(&chosen), &complete).await?;
+            self.swap_text(Some(text), &complete).await?;
         }
         Ok(())
     }
@@ -359,9 +399,7 @@ impl Epochs {
     /// The marks of all partitions.
     async fn marks(&self) -> Result<Vec<Marks>> {
         let keys = Partition::all().map(Partition::marks);
-        let marks = self.server.link.get_all(keys).await?;
-        let read = |marks: Option<Vec<u8>>| Marks::read(&marks.unwrap_or_default());
-        Ok(marks.into_iter().map(read).collect())
+        Ok(read_marks(self.server.link.get_all(keys).await?))
     }
 
     /// Writes a partition's epoch if it still is `seen`. Returns whether it did.
@@ -381,9 +419,7 @@ impl Epochs {
 
     /// The stored manifest, as bytes and as read from them.
     async fn manifest_text(&self) -> Result<Option<(Vec<u8>, Manifest)>> {
-        let text: Option<Vec<u8>> = self.server.link.ask("GET", manifest_key()).await?;
-        let read = |text: Vec<u8>| serde_json::from_slice(&text).map(|manifest| (text, manifest));
-        text.map(read).transpose().map_err(unreadable)
+        read_manifest(self.server.link.ask("GET", manifest_key()).await?)
     }
 
     /// Writes the manifest if it still is `before`. Returns whether it did.
@@ -392,12 +428,28 @@ impl Epochs {
         if stored.as_ref() != before {
             return Ok(false);
         }
+        self.swap_text(text, next).await
+    }
+
+    /// Writes the manifest if its text still is this. Returns whether it did.
+    async fn swap_text(&self, text: Option<Vec<u8>>, next: &Manifest) -> Result<bool> {
         let next = serde_json::to_string(next).map_err(unreadable)?;
         let run = Run::new(&self.server.scripts.swap)
             .key(manifest_key())
             .arg((text.unwrap_or_default(), next));
         Ok(self.server.run(run).await?.word == "done")
     }
+}
+
+/// A manifest, with its text.
+fn read_manifest(text: Option<Vec<u8>>) -> Result<Option<(Vec<u8>, Manifest)>> {
+    let read = |text: Vec<u8>| serde_json::from_slice(&text).map(|manifest| (text, manifest));
+    text.map(read).transpose().map_err(unreadable)
+}
+
+fn read_marks(marks: Vec<Option<Vec<u8>>>) -> Vec<Marks> {
+    let read = |marks: Option<Vec<u8>>| Marks::read(&marks.unwrap_or_default());
+    marks.into_iter().map(read).collect()
 }
 
 fn manifest_key() -> String {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio::try_join;
 
 use super::answer::Answer;
 use super::keys::{self, Partition};
@@ -51,12 +52,15 @@ impl Gateways {
     /// Call it only with a sight in which no data is missing. A failed step is tried again after the next inspection.
     pub(super) async fn forget_gone(&self, sight: &Sight) {
         let forgotten: Result<()> = async {
-            self.announce(sight).await?;
-            self.come_back(sight).await?;
+            let come_back = async {
+                self.announce(sight).await?;
+                self.come_back(sight).await
+            };
             let since = self.server.now().as_microsecond() - GONE_AFTER_US;
             let limit = ("LIMIT", 0, 2 * AT_ONCE);
             let range = (keys::seen(), "-inf", since, "WITHSCORES", limit);
-            let overdue = self.server.link.ask_quietly("ZRANGEBYSCORE", range).await?;
+            let overdue = self.server.link.ask_quietly("ZRANGEBYSCORE", range);
+            let ((), overdue) = try_join!(come_back, overdue)?;
             self.forget_these(&self.still_gone(overdue), sight).await
         }
         .await;
@@ -96,9 +100,11 @@ impl Gateways {
         let all = sight.gateways().filter(|gateway| *gateway != FORGOTTEN);
         let all: Vec<_> = all.chain([&*own]).map(|gateway| (now, gateway)).collect();
         let others = (keys::seen(), "NX", all);
-        link.ask_quietly::<()>("ZADD", others).await?;
         let own = (keys::seen(), now, &own);
-        link.ask_quietly::<()>("ZADD", own).await?;
+        try_join!(
+            link.ask_quietly::<()>("ZADD", others),
+            link.ask_quietly::<()>("ZADD", own)
+        )?;
         *lock(&self.announced_at) = Some(Instant::now());
         Ok(())
     }

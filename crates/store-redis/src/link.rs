@@ -311,6 +311,34 @@ impl Link {
         }
     }
 
+    /// Runs commands one after the other; in one round trip, except over a cluster.
+    ///
+    /// # Errors
+    /// One has failed. Those after it may have run all the same.
+    pub(super) async fn ask_in_order(&self, commands: Vec<Cmd>) -> Result<Vec<Value>> {
+        match self.wire()? {
+            Wire::One(mut manager) => {
+                let mut all = redis::pipe();
+                all.ignore_errors();
+                for command in commands {
+                    all.add_command(command);
+                }
+                let answers = all.query_async(&mut manager).await;
+                let answers: Vec<RedisResult<Value>> =
+                    answers.map_err(|error| self.judge(&error))?;
+                let judged = |answer: RedisResult<_>| answer.map_err(|error| self.judge(&error));
+                answers.into_iter().map(judged).collect()
+            }
+            Wire::Cluster(_) => {
+                let mut answers = Vec::with_capacity(commands.len());
+                for command in &commands {
+                    answers.push(self.ask_command(command).await?);
+                }
+                Ok(answers)
+            }
+        }
+    }
+
     /// The texts at these keys; by one command, except over a cluster.
     pub(super) async fn get_all(
         &self,

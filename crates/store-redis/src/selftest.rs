@@ -2,10 +2,11 @@
 //!
 //! So a missing permission is found now and not in the middle of a call. It also loads the scripts.
 
-use redis::{Script, Value};
+use futures_util::future::try_join_all;
+use redis::{Cmd, FromRedisValue, Script, ToRedisArgs, Value};
 use serde_json::json;
 
-use super::answer::Answer;
+use super::answer::{Answer, unreadable};
 use super::keys::Partition;
 use super::scripts::{Run, command};
 use super::server::Server;
@@ -66,29 +67,57 @@ struct Trial<'a> {
     prefix: String,
 }
 
-/// The name of a script, the word that it must answer, and a run of it.
-type Step<'a> = (&'static str, &'static str, Run<'a>);
+/// One command of the trial: its name, the command, and the answer that it must get.
+type Step = (&'static str, Cmd, Must);
+
+/// The answer that a step must get.
+enum Must {
+    /// This word, first in the answer of a script.
+    Say(&'static str),
+    /// This number.
+    Be(u64),
+    /// A list of one.
+    HaveOne,
+    Succeed,
+}
 
 /// The first arguments of scripts about no call: no prefix, gateway, epoch and known writes.
 const MARKED: (&str, &str, &str, u64) = ("", "g", "e", 0);
 
 impl Trial<'_> {
+    /// All steps are sent at once, and run in their order.
     async fn load_and_try(&self) -> Result<()> {
-        for script in &self.server.scripts.texts {
-            let load = command("SCRIPT", ("LOAD", script));
-            self.server.link.ask_masters(load).await?;
+        let link = &self.server.link;
+        let texts = self.server.scripts.texts.iter();
+        let loads: Vec<Cmd> = texts
+            .map(|text| command("SCRIPT", ("LOAD", text)))
+            .collect();
+        let mut steps = Vec::new();
+        if link.target.is_cluster() {
+            let load = |command: Cmd| link.ask_masters(command);
+            try_join_all(loads.into_iter().map(load)).await?;
+        } else {
+            steps.extend(loads.into_iter().map(|load| ("load", load, Must::Succeed)));
         }
         let keys = self.keys(&[&OF_CALL[..], &OTHERS, &OF_DOCUMENT].concat());
-        self.server.link.ask::<()>("DEL", &keys).await?;
-        self.try_calls().await?;
-        self.try_gateways().await?;
-        self.try_acts().await?;
-        self.server.link.ask::<()>("DEL", &keys).await
+        let delete = || ("DEL", command("DEL", &keys), Must::Succeed);
+        steps.push(delete());
+        steps.extend(self.of_calls());
+        steps.extend(self.of_gateways());
+        steps.extend(self.of_acts());
+        steps.push(delete());
+        let (musts, commands): (Vec<_>, Vec<_>) = steps
+            .into_iter()
+            .map(|(name, command, must)| ((name, must), command))
+            .unzip();
+        let answers = link.ask_in_order(commands).await?;
+        (musts.into_iter().zip(answers))
+            .try_for_each(|((name, must), answer)| must.hold(name, answer))
     }
 
     /// A claim, a conflict, a denial, a zombie, a completion, a record that is put back, and a deletion.
-    async fn try_calls(&self) -> Result<()> {
-        let (link, scripts) = (&self.server.link, &self.server.scripts);
+    fn of_calls(&self) -> Vec<Step> {
+        let scripts = &self.server.scripts;
         // Every condition is compared, and holds as long as no other call has the lock. The token is 1.
         let place = json!({ "max": 2, "window_us": 60_000_000, "refuses": false });
         let conditions = json!({
@@ -108,31 +137,8 @@ impl Trial<'_> {
                 .arg((self.server.publish_command(), 1))
         };
         let mark = self.run(&scripts.mark, &["marks"]).arg(("", "e"));
-        self.expect(vec![
-            ("mark", "done", mark),
-            ("claim", "done", claim("0", &OF_CALL)),
-            ("claim", "held", claim("1", &OF_CALL)),
-            ("claim", "denied", claim("1", &of_another[..20])),
-            ("replace", "changed", replace(&scripts.finish, 9, 10)),
-            ("replace", "done", replace(&scripts.begin, 1, 2)),
-            ("replace", "done", replace(&scripts.finish, 1, 2)),
-        ])
-        .await?;
         let holders = self.run(&scripts.holders, &["key"]).arg(&self.prefix);
-        let holders = link.run(&holders).await?;
-        if !matches!(&holders, Value::Array(found) if found.len() == 1) {
-            return Err(Error::Refused(format!("holders answered {holders:?}")));
-        }
         let list = (self.key("list"), "+", "-", "BYLEX", "REV", "LIMIT", 0, 1);
-        let commands = [
-            command("ZRANGE", list),
-            command("SMEMBERS", self.key("tenants")),
-            command("GETRANGE", (self.key("call:0"), 0, 1)),
-            command("STRLEN", self.key("call:0")),
-            command("MGET", self.keys(&["marks", "earliest"])),
-            command("EXISTS", self.keys(&["marks", "earliest"])),
-        ];
-        link.ask_many::<Value>(commands.into_iter()).await?;
         let assert = self
             .about_call(&scripts.assert, &OF_CALL, "0", 3, ["unknown", "u", "1"])
             .arg(("1", "", "1", "", "tenant"));
@@ -142,48 +148,52 @@ impl Trial<'_> {
             .arg((MARKED, 2, 1, 1, "0", "position", 1, "1"));
         let take_out = self.run(&scripts.take_out, &["call:0", "retained"]);
         let postpone = self.run(&scripts.postpone, &["retained"]);
-        self.expect(vec![
-            ("assert", "put", assert),
-            ("arrived", "done", arrived.arg((1, 1, "one"))),
-            ("forget", "done", forget),
-            ("take_out", "done", take_out.arg("position")),
-            ("postpone", "done", postpone.arg((1, "position", 0))),
-        ])
-        .await?;
         let at_risk = self.run(&scripts.at_risk, &["failed"]);
-        link.run(&at_risk.arg((1, "a", 1))).await.map(drop)
+        vec![
+            says("mark", "done", mark),
+            says("claim", "done", claim("0", &OF_CALL)),
+            says("claim", "held", claim("1", &OF_CALL)),
+            says("claim", "denied", claim("1", &of_another[..20])),
+            says("replace", "changed", replace(&scripts.finish, 9, 10)),
+            says("replace", "done", replace(&scripts.begin, 1, 2)),
+            says("replace", "done", replace(&scripts.finish, 1, 2)),
+            ("holders", holders.command(), Must::HaveOne),
+            succeeds("ZRANGE", list),
+            succeeds("SMEMBERS", self.key("tenants")),
+            succeeds("GETRANGE", (self.key("call:0"), 0, 1)),
+            succeeds("STRLEN", self.key("call:0")),
+            succeeds("MGET", self.keys(&["marks", "earliest"])),
+            succeeds("EXISTS", self.keys(&["marks", "earliest"])),
+            says("assert", "put", assert),
+            says("arrived", "done", arrived.arg((1, 1, "one"))),
+            says("forget", "done", forget),
+            says("take_out", "done", take_out.arg("position")),
+            says("postpone", "done", postpone.arg((1, "position", 0))),
+            ("at_risk", at_risk.arg((1, "a", 1)).command(), Must::Succeed),
+        ]
     }
 
     /// A gateway comes back from its last count, and is forgotten again.
-    async fn try_gateways(&self) -> Result<()> {
-        let (link, scripts) = (&self.server.link, &self.server.scripts);
+    fn of_gateways(&self) -> Vec<Step> {
+        let scripts = &self.server.scripts;
         let last = self.keys(&["last", "older"]);
-        let kept = (&last[1], "h", "000000000000007");
-        link.ask::<()>("HSET", kept).await?;
         let of_marks = ["marks", "marks", "marks", "last", "older"];
         let come_back = self.run(&scripts.come_back, &of_marks);
         let of_tokens = ["tokens", "tokens", "marks", "last", "older"];
         let forget = self.run(&scripts.forget_gateways, &of_tokens);
-        self.expect(vec![
-            ("come_back", "done", come_back.arg(("", "h", "e", 0))),
-            (
-                "forget_gateways",
-                "done",
-                forget.arg((MARKED, "forgotten", "h", 7)),
-            ),
-        ])
-        .await?;
-        link.ask::<()>("RENAME", &last).await?;
-        let kept: Option<u64> = link.ask("HGET", (&last[1], "h")).await?;
-        if kept != Some(7) {
-            return Err(Error::Refused(format!("the last count became {kept:?}")));
-        }
-        Ok(())
+        let forget = forget.arg((MARKED, "forgotten", "h", 7));
+        vec![
+            succeeds("HSET", (&last[1], "h", "000000000000007")),
+            says("come_back", "done", come_back.arg(("", "h", "e", 0))),
+            says("forget_gateways", "done", forget),
+            succeeds("RENAME", &last),
+            ("HGET", command("HGET", (&last[1], "h")), Must::Be(7)),
+        ]
     }
 
     /// Acts of persons on a session and on a tool, documents, and scripts that only need some key.
-    async fn try_acts(&self) -> Result<()> {
-        let (link, scripts) = (&self.server.link, &self.server.scripts);
+    fn of_acts(&self) -> Vec<Step> {
+        let scripts = &self.server.scripts;
         let freeze = self.run(&scripts.act, &["session", "events", "marks"]);
         let pause = |what: &str| {
             let pause = self.run(&scripts.pause, &["paused", "events", "marks"]);
@@ -201,24 +211,22 @@ impl Trial<'_> {
             .run(&scripts.forget_document, &OF_DOCUMENT[..9])
             .arg((MARKED, "digest", "place", 2, "open"));
         let swap = self.run(&scripts.swap, &["manifest"]).arg(("", "{}"));
-        self.expect(vec![
-            ("act", "done", freeze.arg((MARKED, "freeze", "{}", "", ""))),
-            ("pause", "done", pause("pause")),
-            ("pause", "done", pause("resume")),
-            ("leave", "done", leave.arg("0")),
-            ("put_document", "done", create("a")),
-            ("put_document", "changed", create("b")),
-            ("put_document", "done", change),
-            ("forget_document", "done", forget),
-            ("swap", "done", swap),
-            ("barrier", "done", self.run(&scripts.barrier, &["barrier"])),
-        ])
-        .await?;
+        let barrier = self.run(&scripts.barrier, &["barrier"]);
         let look = self.run(&scripts.look, &["session", "line", "events"]);
-        link.run(&look).await?;
-        link.ask::<Value>("HGETALL", self.key("paused"))
-            .await
-            .map(drop)
+        vec![
+            says("act", "done", freeze.arg((MARKED, "freeze", "{}", "", ""))),
+            says("pause", "done", pause("pause")),
+            says("pause", "done", pause("resume")),
+            says("leave", "done", leave.arg("0")),
+            says("put_document", "done", create("a")),
+            says("put_document", "changed", create("b")),
+            says("put_document", "done", change),
+            says("forget_document", "done", forget),
+            says("swap", "done", swap),
+            says("barrier", "done", barrier),
+            ("look", look.command(), Must::Succeed),
+            succeeds("HGETALL", self.key("paused")),
+        ]
     }
 
     fn key(&self, name: &str) -> String {
@@ -248,17 +256,37 @@ impl Trial<'_> {
             .arg((&cas(version), version, "result", state, letter))
             .arg((1, retain_until, "entry", stream_entry, "intent", "args"))
     }
+}
 
-    /// Runs scripts; an error if one of them does not answer with its word.
-    async fn expect(&self, steps: Vec<Step<'_>>) -> Result<()> {
-        for (script, word, run) in steps {
-            let answer = Answer::read(self.server.link.run(&run).await?)?;
-            if answer.word != word {
-                let why = format!("{script} answered {:?} and not {word:?}", answer.word);
-                return Err(Error::Refused(why));
+/// A script that must answer with this word.
+fn says(script: &'static str, word: &'static str, run: Run<'_>) -> Step {
+    (script, run.command(), Must::Say(word))
+}
+
+fn succeeds(name: &'static str, arguments: impl ToRedisArgs) -> Step {
+    (name, command(name, arguments), Must::Succeed)
+}
+
+impl Must {
+    fn hold(self, name: &str, answer: Value) -> Result<()> {
+        let wrong = |why: String| Err(Error::Refused(format!("{name} answered {why}")));
+        match self {
+            Self::Say(word) => match Answer::read(answer)?.word {
+                said if said == word => Ok(()),
+                said => wrong(format!("{said:?} and not {word:?}")),
+            },
+            Self::Be(number) => {
+                match Option::<u64>::from_redis_value(answer).map_err(unreadable)? {
+                    Some(is) if is == number => Ok(()),
+                    is => wrong(format!("{is:?} and not {number}")),
+                }
             }
+            Self::HaveOne => match answer {
+                Value::Array(found) if found.len() == 1 => Ok(()),
+                found => wrong(format!("{found:?}")),
+            },
+            Self::Succeed => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use futures_util::future::FutureExt;
+use futures_util::stream::{self, StreamExt};
 use jiff::Timestamp;
+use tokio::join;
 use tokio::time::Instant;
 
 use super::known::{KnownRecipes, Recipes};
@@ -17,6 +20,8 @@ use crate::store::{self, DocumentQuery, Put};
 
 /// Documents that one page has.
 const PAGE: u32 = 500;
+/// Recipes that are written at once.
+const AT_ONCE: usize = 32;
 
 /// Why a gateway cannot use its recipes.
 #[derive(Debug, thiserror::Error)]
@@ -162,9 +167,15 @@ impl Recipes {
         let known = self.known.load_full();
         // A tool that is closed does not keep others from being served.
         let open = tools.filter(|at| !known.is_unreadable(&at.tool.name));
-        let mut has_written = false;
+        let mut writing = Vec::new();
         for at in open.clone() {
-            has_written |= self.write_recipe(at, now).await?;
+            writing.push(self.write_recipe(at, now).boxed());
+        }
+        let writing = stream::iter(writing).buffer_unordered(AT_ONCE);
+        let written: Vec<_> = writing.collect().await;
+        let mut has_written = false;
+        for written in written {
+            has_written |= written?;
         }
         if has_written {
             self.read_recipes(now).await?;
@@ -234,13 +245,9 @@ impl Recipes {
         Err(store::Error::Refused("a recipe is written by many at once".into()).into())
     }
 
-    /// Reads the store's secret, and the stored recipes: names and fingerprints are made with both.
-    ///
-    /// A recipe that this gateway knows and the store has lost is written again.
-    async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
-        let began = Instant::now();
-        self.secrets.learn_secret().await?;
-        let (mut stored, mut unreadable) = (Vec::<Document>::new(), Vec::<String>::new());
+    /// The documents of all recipes, and the names of those that cannot be read.
+    async fn stored_recipes(&self) -> Result<(Vec<Document>, Vec<String>), Error> {
+        let (mut stored, mut unreadable) = (Vec::new(), Vec::new());
         let mut query = DocumentQuery::newest(Kind::Recipe, PAGE);
         loop {
             let (page, next) = self.base.store.documents(&query).await?;
@@ -248,9 +255,19 @@ impl Recipes {
             unreadable.extend(page.unreadable.into_iter().map(|(id, _)| id));
             query.before = next;
             if next.is_none() {
-                break;
+                return Ok((stored, unreadable));
             }
         }
+    }
+
+    /// Reads the store's secret, and the stored recipes: names and fingerprints are made with both.
+    ///
+    /// A recipe that this gateway knows and the store has lost is written again.
+    async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
+        let began = Instant::now();
+        let (learned, stored) = join!(self.secrets.learn_secret(), self.stored_recipes());
+        learned?;
+        let (stored, mut unreadable) = stored?;
         let known = self.known.load_full();
         let mut read = KnownRecipes {
             read_at: Some(began),

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use jiff::Timestamp;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 use crate::core::actor::By;
 use crate::core::audit::{Act, Deed, Target};
 use crate::core::call::Event;
 use crate::core::caller::Caller;
 use crate::core::record::{CallId, State};
+use crate::gateway::acceptance::{Accepted, Progress};
 use crate::gateway::audit::{self, Steps};
 use crate::gateway::base::Base;
 use crate::gateway::error::{Error, ErrorKind, must_be_admin, of_store, unavailable};
@@ -25,6 +28,8 @@ use oncegate_hooks::crash;
 pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
                               unlocked and at tools that were paused, and freeze and pause them again";
 
+/// How long a request waits for the end of the acceptance that it has begun.
+const SOON: Duration = Duration::from_secs(1);
 /// Calls of one page, and how many of them are marked at once.
 const PAGE: u32 = 500;
 const AT_ONCE: usize = 32;
@@ -47,6 +52,7 @@ impl Drop for Acceptance<'_> {
         // acceptance that is under way, and the person may ask for that one again.
         self.0.base.store.cancel_acceptance();
         self.0.sagas.acceptances.fetch_sub(1, Ordering::SeqCst);
+        self.0.progress.ended(Some("it broke off".into()));
     }
 }
 
@@ -55,7 +61,8 @@ pub struct LossAcceptance {
     pub(in crate::gateway) base: Arc<Base>,
     pub(in crate::gateway) secrets: Arc<KnownSecrets>,
     pub(in crate::gateway) sagas: Arc<SagaRegistry>,
-    pub(in crate::gateway) accepting: Mutex<()>,
+    pub(in crate::gateway) progress: Arc<Progress>,
+    pub(in crate::gateway) accepting: Arc<Mutex<()>>,
 }
 
 impl LossAcceptance {
@@ -76,15 +83,81 @@ impl LossAcceptance {
         must_be_admin(&caller)?;
         let loss = self.clone();
         let accepting = async move {
-            // One at a time: an acceptance would complete what another one has prepared.
             let _alone = loss.accepting.lock().await;
-            let _counted = Acceptance::begin(&loss);
-            let act = Act::new(&caller, Deed::AcceptLoss, "", Target::Store, &reason);
-            let steps = Steps::default();
-            let doing = loss.mark_and_accept(&caller, &reason, &steps);
-            audit::kept_as(&loss.base, act, doing, |done| steps.outcome(done)).await
+            loss.accept(&caller, &reason).await
         };
         self.base.to_its_end(accepting).await
+    }
+
+    /// The same for a request, which is soon answered: the acceptance goes on without it.
+    ///
+    /// A request that asks again while it is under way hears so, and the first one after its end hears the result.
+    ///
+    /// # Errors
+    /// As for [`accept_loss`](Self::accept_loss), if that is known soon. Later it is a reason in the readiness.
+    pub async fn begin_to_accept_loss(
+        self: &Arc<Self>,
+        caller: Caller,
+        reason: String,
+    ) -> Result<Accepted, Error> {
+        must_be_admin(&caller)?;
+        let until = Instant::now() + SOON;
+        let Ok(alone) = timeout_at(until, self.accepting.clone().lock_owned()).await else {
+            return Ok(Accepted::UnderWay);
+        };
+        let (tell, mut told) = oneshot::channel();
+        let loss = self.clone();
+        self.base.tasks.spawn(async move {
+            let _alone = alone;
+            let done = match loss.untold_result().await {
+                Some(marked) => Ok(marked),
+                None => loss.accept(&caller, &reason).await,
+            };
+            if let Err(Ok(marked)) = tell.send(done) {
+                loss.progress.keep(marked);
+            }
+        });
+        if let Ok(done) = timeout_at(until, &mut told).await {
+            return done
+                .unwrap_or_else(|_| Err(unavailable(())))
+                .map(Accepted::Done);
+        }
+        // From here on the result is kept for the next request.
+        told.close();
+        match told.try_recv() {
+            Ok(done) => done.map(Accepted::Done),
+            Err(_) => Ok(Accepted::UnderWay),
+        }
+    }
+
+    /// Whether a loss is being accepted.
+    pub fn is_under_way(&self) -> bool {
+        self.progress.is_under_way()
+    }
+
+    /// The result of which no request was told, if nothing was lost since.
+    async fn untold_result(&self) -> Option<usize> {
+        let reasons = self.base.store.readiness().await.reasons;
+        let is_doubtful = |code| code == store::LOST_DATA || store::SETTLING.contains(&code);
+        let is_whole = !reasons.iter().any(|reason| is_doubtful(reason.code));
+        if is_whole && !self.secrets.has_lost_secret() {
+            return self.progress.untold();
+        }
+        None
+    }
+
+    /// Accepts the loss. One at a time: an acceptance would complete what another one has prepared.
+    async fn accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
+        let _counted = Acceptance::begin(self);
+        let act = Act::new(caller, Deed::AcceptLoss, "", Target::Store, reason);
+        let steps = Steps::default();
+        let doing = async {
+            let done = self.mark_and_accept(caller, reason, &steps).await;
+            let why = done.as_ref().err().map(|error| error.kind.to_string());
+            self.progress.ended(why);
+            done
+        };
+        audit::kept_as(&self.base, act, doing, |done| steps.outcome(done)).await
     }
 
     async fn mark_and_accept(
@@ -112,6 +185,8 @@ impl LossAcceptance {
         if !is_lost && !self.secrets.has_lost_secret() {
             return Err(wrong("the store has not lost any data"));
         }
+        self.progress
+            .is_at("calls of which newer data may be lost become unknown");
         // Asked before anything is changed: unreadable sagas could not be stopped below.
         self.sagas.sagas_at_stake().await.map_err(of_store)?;
         let whole_until = self.base.store.whole_until().await.map_err(of_store)?;
@@ -136,11 +211,13 @@ impl LossAcceptance {
             let prepared = self.base.store.prepare_acceptance(reason).await;
             prepared.map_err(refused)?;
         }
+        self.progress.is_at(self.secrets.why_join_waits());
         self.secrets.join_secrets().await.map_err(of_store)?;
         steps.made();
         crash::point("loss_prepared");
         // Sagas are stopped before any gateway may go on with them. If this breaks off here, the store stays closed, and
         // the person accepts the loss once more.
+        self.progress.is_at("open sagas are stopped");
         let stopped = self.sagas.stop_sagas(&caller.name, reason).await;
         stopped.map_err(of_store)?;
         crash::point("loss_stopped");
@@ -148,6 +225,7 @@ impl LossAcceptance {
         if is_lost {
             self.base.store.accept_loss(reason).await.map_err(refused)?;
         }
+        self.progress.is_at(self.secrets.why_learning_waits());
         let learned = self.secrets.learn_secret_after_loss(waiting).await;
         learned.map_err(unavailable)?;
         tracing::warn!(

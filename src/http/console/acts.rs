@@ -208,6 +208,8 @@ pub(super) async fn accept_loss(form: Form) -> Response {
 
 async fn do_accept_loss(form: &Form) -> Result<(), Problem> {
     let (loss, caller) = (&form.context.gateway().loss, form.context.caller());
-    loss.accept_loss(caller.clone(), form.reason()?).await?;
+    let accepting = loss.begin_to_accept_loss(caller.clone(), form.reason()?);
+    // The store's page says whether it is done, or what it waits for.
+    accepting.await?;
     Ok(())
 }

@@ -84,10 +84,11 @@ async fn store(context: &Context) -> Markup {
         "Only after you know which data is lost: a key that the store has forgotten is free afterwards, and its repetition is executed.",
         &[Field::Reason],
     );
+    let is_under_way = context.gateway().loss.is_under_way();
     let mut things = Vec::new();
     for reason in &readiness.reasons {
         let acts = match reason.code {
-            LOST_DATA => accept.clone(),
+            LOST_DATA if !is_under_way => accept.clone(),
             _ => html! {},
         };
         let head = html! { "Nothing is claimed: " (text(reason.code)) };

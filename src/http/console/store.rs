@@ -16,6 +16,7 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     let whole_since = readiness.whole_since.map(|at| when(at, context.now));
     let mut reasons = readiness.reasons.iter();
     let has_lost = reasons.any(|reason| reason.code == LOST_DATA);
+    let is_accepting = context.gateway().loss.is_under_way();
     let body = html! {
         p { (state(if is_ready { "ready" } else { "not ready" })) " "
             @if is_ready { "Calls may be claimed." } @else { "Write tools may not be called: nothing is claimed." } }
@@ -26,7 +27,9 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
         }
         section { h2 { "Why nothing is claimed" } (listed(&readiness.reasons, context)) }
         section { h2 { "Warnings" } (listed(&readiness.warnings, context)) }
-        @if has_lost {
+        @if is_accepting {
+            p { "The loss is being accepted, which takes up to half a minute. What it waits for is among the reasons." }
+        } @else if has_lost {
             (context.acts(&context.act(
                 &address::to(&["store", "accept-loss"], &[]),
                 "Accept the loss",

@@ -230,7 +230,8 @@ impl Gateway {
                 .body(body.clone());
             let answer = Answer::to(request).await;
             // Another gateway has just written what it has found. A person does as the text says.
-            if !answer.text.contains("try again") || Instant::now() > end {
+            let is_under_way = answer.status == 202;
+            if !is_under_way && !answer.text.contains("try again") || Instant::now() > end {
                 return answer;
             }
         }

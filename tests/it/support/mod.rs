@@ -8,6 +8,7 @@ pub mod browser; // a person with a browser
 pub mod clock; // a wall clock that can be set
 #[cfg(feature = "otel")]
 pub mod collector; // takes spans
+pub mod far; // a server that is far away
 pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
 pub mod line; // a line to a server that can be cut
@@ -178,6 +179,18 @@ pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) {
     let patience = Instant::now() + PATIENCE;
     while !holds().await {
         assert!(Instant::now() < patience, "still not so: {what}");
+        sleep(PAUSE).await;
+    }
+}
+
+/// Asks again while the answer is that it is under way.
+pub async fn at_its_end(ask: impl AsyncFn() -> Answer) -> Answer {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask().await;
+        if answer.status != 202 || Instant::now() > patience {
+            return answer;
+        }
         sleep(PAUSE).await;
     }
 }
