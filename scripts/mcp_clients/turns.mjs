@@ -19,11 +19,13 @@ export async function work(sdk) {
   process.exit(0);
 }
 
-async function ask(sdk, place, { order, fault, timeout_s }) {
+async function ask(sdk, place, { order, fault, timeout_s, client_call_id }) {
   const client = sdk.client();
   await client.connect(transportTo(sdk, place));
   try {
     const call = { name: "create_order", arguments: { order, fault } };
+    // An application that knows its steps has names for them.
+    if (client_call_id) call._meta = { "dev.oncegate/client-call-id": "run-1:step-1" };
     return await sdk.call(client, call, { timeout: timeout_s * 1000 });
   } finally {
     await client.close();
