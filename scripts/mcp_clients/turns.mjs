@@ -1,5 +1,8 @@
 // What the applications with a TypeScript SDK share: they ask, and if that fails, they ask once more.
 
+// Before it asks again: a server that has ended is started again meanwhile.
+const PAUSE_MS = 300;
+
 // Does the jobs of the command line. `sdk`: how this SDK makes clients and transports, and calls a tool.
 export async function work(sdk) {
   const [place, jobs] = process.argv.slice(2);
@@ -13,6 +16,7 @@ export async function work(sdk) {
       } catch (error) {
         told.push(String(error));
       }
+      await new Promise((asked) => setTimeout(asked, PAUSE_MS));
     }
     console.log(JSON.stringify({ order: job.order, told }));
   }
