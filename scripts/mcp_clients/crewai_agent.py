@@ -1,8 +1,10 @@
 """An agent of CrewAI with crewai-tools' MCPServerAdapter. Its model asks for the order, and again if it was told of none."""
 
 import asyncio
+import concurrent.futures
 import json
 import os
+import threading
 
 os.environ.update(CREWAI_DISABLE_TELEMETRY="true", OTEL_SDK_DISABLED="true", CREWAI_TRACING_ENABLED="false")
 
@@ -52,9 +54,33 @@ def prepare(place, job):
     told = []
 
     async def once():
-        await asyncio.wait_for(asyncio.to_thread(run, place, job, told), job["timeout_s"] + 10)
+        await asyncio.wait_for(in_a_thread(place, job, told), job["timeout_s"] + 10)
 
     return told, once
 
 
-asyncio.run(work(prepare))
+def in_a_thread(*arguments):
+    """In a thread of its own. CrewAI has no timeout: the thread may wait without end for a stream that has ended."""
+    ended = concurrent.futures.Future()
+
+    def attempt():
+        try:
+            run(*arguments)
+        except Exception as error:
+            if not ended.cancelled():
+                ended.set_exception(error)
+        else:
+            if not ended.cancelled():
+                ended.set_result(None)
+
+    threading.Thread(target=attempt, daemon=True).start()
+    return asyncio.wrap_future(ended)
+
+
+async def main():
+    await work(prepare)
+    # Some threads still wait.
+    os._exit(0)
+
+
+asyncio.run(main())

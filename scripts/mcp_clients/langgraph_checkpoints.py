@@ -1,5 +1,6 @@
 """A graph of LangGraph with a checkpointer. `crash`: the process ends after the tool's answer and before the checkpoint, and
-another one resumes the thread. `fork`: a thread that is done is begun again from before its tool ran."""
+another one resumes the thread. `fork`: a thread that is done is begun again from before its tool ran. Otherwise it is forked
+when the window of equal arguments is over."""
 
 import asyncio
 import json
@@ -37,20 +38,26 @@ class ScriptedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
-async def step(place, order, file, does):
+async def step(place, job, file, does):
     async def call(request, handler):
         thread = request.runtime.config["configurable"]["thread_id"]
-        answer = await handler(request.override(headers={"x-session": thread}))
+        headers = {"x-session": thread}
+        if job.get("client_call_id"):
+            # The checkpoint keeps both, so a thread that is resumed or forked names the same call.
+            headers["x-client-call-id"] = f"{thread}:{request.runtime.tool_call_id}"
+        answer = await handler(request.override(headers=headers))
         if does == "crash":
             os._exit(1)
         return answer
 
     tools = await MultiServerMCPClient({"shop": server_at(place)}, tool_interceptors=[call]).get_tools()
     async with AsyncSqliteSaver.from_conn_string(file) as saver:
-        graph = create_agent(ScriptedModel(order=order), tools=tools, checkpointer=saver)
+        graph = create_agent(ScriptedModel(order=job["order"]), tools=tools, checkpointer=saver)
         if does == "resume":
             return await graph.ainvoke(None, THREAD)
-        if does == "fork":
+        if does == "fork later":
+            await asyncio.sleep(LATER_S)
+        if does.startswith("fork"):
             before = [state async for state in graph.aget_state_history(THREAD) if state.next == ("tools",)]
             return await graph.ainvoke(None, before[0].config)
         return await graph.ainvoke({"messages": [{"role": "user", "content": "Order it."}]}, THREAD)
@@ -71,9 +78,11 @@ def in_a_process(*arguments):
 
 
 STEPS = {"crash": ["crash", "resume"], "fork": ["run", "fork"]}
+LATER = ["run", "fork later"]
+LATER_S = 3
 
 for job in json.loads(sys.argv[2]):
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "checkpoints.db")
-        told = [in_a_process(sys.argv[1], job["order"], file, does) for does in STEPS[job["label"]]]
+        told = [in_a_process(sys.argv[1], job, file, does) for does in STEPS.get(job["label"], LATER)]
     print(json.dumps({"order": job["order"], "told": told}), flush=True)

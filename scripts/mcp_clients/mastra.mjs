@@ -10,11 +10,24 @@ function serverAt(place) {
   return { command, args };
 }
 
+// The id of a tool call that a thread of Mastra's memory keeps.
+function named(tools) {
+  for (const tool of Object.values(tools)) {
+    const execute = tool.execute;
+    tool.execute = (input, context) => {
+      const id = `conversation-1:${context.agent.toolCallId}`;
+      return execute(input, { ...context, _meta: { "dev.oncegate/client-call-id": id } });
+    };
+  }
+  return tools;
+}
+
 let runs = 0;
 await work(async (place, job, model) => {
   const client = new MCPClient({ id: `run-${runs++}`, servers: { shop: serverAt(place) }, timeout: job.timeout_s * 1000 });
   try {
-    const agent = new Agent({ id: "clerk", name: "clerk", instructions: "Order it.", model, tools: await client.listTools() });
+    const tools = job.client_call_id ? named(await client.listTools()) : await client.listTools();
+    const agent = new Agent({ id: "clerk", name: "clerk", instructions: "Order it.", model, tools });
     await agent.generate("Order it.", { maxSteps: 5 });
   } finally {
     await client.disconnect();

@@ -47,12 +47,20 @@ def server_at(place, **settings):
 
 async def run(place, model):
     model.before = len(model.told)
+
+    def meta(call):
+        conversation = call.run_context.context["conversation"]
+        named = {"dev.oncegate/session": conversation}
+        if model.job.get("client_call_id"):
+            named["dev.oncegate/client-call-id"] = f"{conversation}:{call.run_context.tool_call_id}"
+        return named
+
     server = server_at(
         place,
         client_session_timeout_seconds=model.job["timeout_s"],
         max_retry_attempts=2,
         retry_backoff_seconds_base=0.1,
-        tool_meta_resolver=lambda call: {"dev.oncegate/session": call.run_context.context["conversation"]},
+        tool_meta_resolver=meta,
     )
     async with server:
         agent = Agent(name="clerk", model=model, mcp_servers=[server])

@@ -11,8 +11,12 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolRetu
 from pydantic_ai.models.function import FunctionModel
 
 
-async def name_the_session(context, call_tool, name, args):
-    return await call_tool(name, args, metadata={"dev.oncegate/session": context.deps["conversation"]})
+async def name_the_call(context, call_tool, name, args):
+    conversation = context.deps["conversation"]
+    meta = {"dev.oncegate/session": conversation}
+    if context.deps["client_call_id"]:
+        meta["dev.oncegate/client-call-id"] = f"{conversation}:{context.tool_call_id}"
+    return await call_tool(name, args, metadata=meta)
 
 
 def server_at(place):
@@ -30,16 +34,19 @@ async def run(place, job, told):
         told.extend(part.model_response_str() for part in messages[-1].parts if isinstance(part, ToolReturnPart))
         if over(job, told[before:]):
             return ModelResponse([TextPart("Done.")])
-        return ModelResponse([ToolCallPart("create_order", {"order": job["order"], "fault": job["fault"]})])
+        call = {"order": job["order"], "fault": job["fault"]}
+        # A model makes a new id for each call.
+        return ModelResponse([ToolCallPart("create_order", call, f"call_{len(told)}")])
 
     toolset = MCPToolset(
         server_at(place),
         read_timeout=job["timeout_s"],
         tool_error_behavior="failed",
-        process_tool_call=name_the_session,
+        process_tool_call=name_the_call,
     )
     agent = Agent(FunctionModel(model), toolsets=[toolset], deps_type=dict)
-    await agent.run("Order it.", deps={"conversation": "conversation-1"})
+    deps = {"conversation": "conversation-1", "client_call_id": job.get("client_call_id")}
+    await agent.run("Order it.", deps=deps)
 
 
 def prepare(place, job):

@@ -1,7 +1,7 @@
 """An MCP server with one tool that takes effect and then behaves badly; `make clients` counts the effects.
 
-It is written by hand, because an SDK would not let it break off where it should. It speaks 2026-07-28 and 2025-11-25,
-over HTTP, or with no `--port` over standard input and output. The first time that an order is asked for, it does what the
+It is written by hand, because an SDK would not let it break off where it should. It speaks 2026-07-28 and the older
+revisions, over HTTP, or with no `--port` over standard input and output. The first time that an order is asked for, it does what the
 argument `fault` says, after the effect; then it answers well.
 """
 
@@ -16,7 +16,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-MODERN, LEGACY = "2026-07-28", "2025-11-25"
+MODERN, LEGACY = "2026-07-28", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
 SERVER = {"name": "shop", "version": "1.0.0"}
 CREATE_ORDER = {
     "name": "create_order",
@@ -66,7 +66,9 @@ def answer(request):
     elif method == "server/discover" and modern:
         outcome = {"result": cached | {"supportedVersions": [MODERN], "capabilities": {"tools": {}}}}
     elif method == "initialize":
-        outcome = {"result": {"protocolVersion": LEGACY, "capabilities": {"tools": {}}, "serverInfo": SERVER}}
+        wanted = params["protocolVersion"]
+        revision = wanted if wanted in LEGACY else LEGACY[0]
+        outcome = {"result": {"protocolVersion": revision, "capabilities": {"tools": {}}, "serverInfo": SERVER}}
     elif method == "ping":
         outcome = {"result": {}}
     else:

@@ -23,6 +23,9 @@ pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
             .unwrap_or(default.user),
         key_meta: section.get("key_meta").unwrap_or_default(),
         client_ids: section.get_or("client_ids", default.client_ids),
+        client_call_id: section
+            .all_parsed("client_call_id", str::parse)
+            .unwrap_or_default(),
     };
     let is_origin = |origin: &String| {
         let has_scheme = origin.starts_with("http://") || origin.starts_with("https://");

@@ -290,6 +290,37 @@ async fn a_caller_that_hangs_up_ends_its_wait_but_not_the_call() {
 }
 
 #[tokio::test]
+async fn a_header_brings_the_clients_own_id_of_a_call_where_the_configuration_says() {
+    let tool = Tool::start().await;
+    let more = "[mcp]\nclient_call_id = [\"header:x-call\"]\n";
+    let gateway = Gateway::with_tool(&tool, more).await;
+    let ask = async |n: u32, header: &str, member: Option<&str>| {
+        let meta = member.map_or(json!({}), |id| json!({ "dev.oncegate/client-call-id": id }));
+        let params = json!({ "name": "act", "arguments": { "n": n }, "_meta": meta });
+        let request = gateway.mcp_request("tools/call", params);
+        Answer::to(request.header("x-call", header)).await
+    };
+    let one = ask(1, "thread-1:call-1", None).await.expect_ok();
+    let id = one.meta("call-id");
+    let record = format!("/v1/calls/{}", id.as_str().expect("an id"));
+    let record = gateway.get(&record).await.expect_ok();
+    assert_eq!(
+        record.at("/client_ids/dev.oncegate~1client-call-id"),
+        "thread-1:call-1",
+        "{}",
+        record.text
+    );
+    // It stands for that call, and the member of `_meta` counts before it.
+    let other = ask(2, "thread-1:call-1", None).await;
+    assert_eq!(other.meta("problem")["type"], "/problems/key-reused");
+    let by_member = ask(2, "thread-1:call-2", Some("thread-1:call-1")).await;
+    assert_eq!(by_member.meta("problem")["type"], "/problems/key-reused");
+    let again = ask(1, "thread-1:call-1", None).await.expect_ok();
+    assert_eq!((again.meta("call-id"), tool.effects()), (id, 1));
+    gateway.stop().await;
+}
+
+#[tokio::test]
 async fn user_session_saga_and_fencing_token_are_read_where_the_configuration_says() {
     let tool = Tool::start().await;
     let more = "compensation = \"none\"\n[mcp]\nuser = [\"header:x-user\"]\nsession = [\"meta:thread\"]\nkey_meta = [\"run/step\"]\n";

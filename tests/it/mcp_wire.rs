@@ -368,6 +368,7 @@ fn settings_that_make_no_sense_are_refused() {
         key_meta = [""] => mcp.key_meta: these are names of members
         client_ids = [""] => mcp.client_ids: these are names of members
         client_ids = ["a", "b", "c", "d", "e", "f", "g", "h", "i"] => mcp.client_ids: these are at most 8
+        client_call_id = ["x-call"] => mcp.client_call_id: "x-call" is no place in a request
         tools = [] => mcp.tools
     "#,
     ) {

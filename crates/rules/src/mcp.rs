@@ -52,6 +52,8 @@ pub struct Settings {
     /// Members of `_meta` by which a client names a request. The ledger keeps them; no key is made of
     /// them.
     pub client_ids: Vec<String>,
+    /// Places of the client's own id of a call, after [`CLIENT_CALL`] in `_meta`.
+    pub client_call_id: Vec<Source>,
 }
 
 impl Default for Settings {
@@ -67,6 +69,7 @@ impl Default for Settings {
             user: Vec::new(),
             key_meta: Vec::new(),
             client_ids: vec!["claudecode/toolUseId".into()],
+            client_call_id: Vec::new(),
         }
     }
 }
@@ -110,7 +113,10 @@ const MAX_CLIENT_ID: usize = 256;
 pub const MAX_CLIENT_IDS: usize = 8;
 
 /// A client's names of a request, as one JSON object; empty if none fits.
+///
+/// `client_call` is the text of [`CLIENT_CALL`], wherever the request had it.
 pub fn client_ids<'a>(
+    client_call: &str,
     names: impl IntoIterator<Item = &'a str>,
     meta: &Map<String, Value>,
 ) -> String {
@@ -120,8 +126,11 @@ pub fn client_ids<'a>(
         let is_short = is_id && value.to_string().len() <= MAX_CLIENT_ID;
         is_short.then(|| (name.to_owned(), value.clone()))
     };
-    let names = names.into_iter().take(MAX_CLIENT_IDS + 1);
-    let ids: Map<String, Value> = names.filter_map(id).collect();
+    let names = names.into_iter().take(MAX_CLIENT_IDS);
+    let mut ids: Map<String, Value> = names.filter_map(id).collect();
+    if !client_call.is_empty() && client_call.len() <= MAX_CLIENT_ID {
+        ids.insert(CLIENT_CALL.to_owned(), client_call.into());
+    }
     match ids.is_empty() {
         true => String::new(),
         false => Value::Object(ids).to_string(),
@@ -208,13 +217,15 @@ mod tests {
         let names = ["a", "b", "c", "d"];
         let long = "a".repeat(MAX_CLIENT_ID);
         let meta = object(json!({ "a": "toolu_1", "b": long, "c": { "x": 1 }, "d": 7, "e": "x" }));
-        assert_eq!(client_ids(names, &meta), r#"{"a":"toolu_1","d":7}"#);
+        assert_eq!(client_ids("", names, &meta), r#"{"a":"toolu_1","d":7}"#);
         for number in [json!(-7), json!(u64::MAX)] {
-            let ids = client_ids(names, &object(json!({ "a": number })));
+            let ids = client_ids("", names, &object(json!({ "a": number })));
             assert_eq!(ids, format!("{{\"a\":{number}}}"));
         }
-        assert_eq!(client_ids(["b", "c"], &meta), "");
-        assert_eq!(client_ids([], &meta), "");
+        assert_eq!(client_ids("", ["b", "c"], &meta), "");
+        assert_eq!(client_ids("", [], &meta), "");
+        let with_own = client_ids("t:1", ["d"], &meta);
+        assert_eq!(with_own, r#"{"d":7,"dev.oncegate/client-call-id":"t:1"}"#);
     }
 
     #[test]

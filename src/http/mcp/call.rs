@@ -104,7 +104,12 @@ pub(super) fn read(
     let confirmed = confirmed
         .transpose()
         .map_err(|_| RpcError::params(&format!("_meta[{:?}] is no call id", mcp::CONFIRM)))?;
-    let client_call = first(&own(mcp::CLIENT_CALL))?.unwrap_or_default();
+    let [own_place] = own(mcp::CLIENT_CALL);
+    let places: Vec<Source> = [own_place]
+        .into_iter()
+        .chain(http.mcp.client_call_id.iter().cloned())
+        .collect();
+    let client_call = first(&places)?.unwrap_or_default();
     let client_call = identity(mcp::CLIENT_CALL, client_call).map_err(refuse)?;
     let brought = Brought {
         fencing,
@@ -143,9 +148,8 @@ pub(super) fn read(
             .map_or(Answers::Nothing, Answers::Round),
         passed: None,
         client_ids: mcp::client_ids(
-            [mcp::CLIENT_CALL]
-                .into_iter()
-                .chain(http.mcp.client_ids.iter().map(String::as_str)),
+            &client_call,
+            http.mcp.client_ids.iter().map(String::as_str),
             meta,
         ),
         client_call,
