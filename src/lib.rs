@@ -8,9 +8,13 @@
 extern crate self as oncegate;
 
 pub use oncegate_budget as budget; // memory: which bytes are held, and on whose account
+pub use oncegate_engine as gateway; // the use cases
+pub use oncegate_engine::metrics; // what is counted
 pub use oncegate_hooks::crash; // where a test lets the process end
+pub use oncegate_http as http; // the wire
 pub use oncegate_rules as core; // the rules
 pub use oncegate_serve as serve; // connections
+pub use oncegate_settings as config; // what an operator wrote
 pub use oncegate_tools as downstream; // one HTTP request to one tool
 
 /// Where records are kept.
@@ -21,11 +25,7 @@ pub mod store {
 }
 
 pub mod app; // build the parts, then run them
-pub mod config; // what an operator wrote
-pub mod gateway; // the use cases
-pub mod http; // the wire
 pub mod import; // descriptions of APIs as tools
-pub mod metrics; // what is counted
 #[cfg(test)]
 mod sim; // the gateway's real code, simulated
 pub mod telemetry; // where log lines and spans go

@@ -103,9 +103,7 @@ impl Spans {
         let ours = filter_fn(|metadata| {
             metadata.is_span()
                 && *metadata.level() <= Level::INFO
-                && metadata
-                    .target()
-                    .starts_with(concat!(env!("CARGO_PKG_NAME"), "::"))
+                && metadata.target().starts_with(env!("CARGO_PKG_NAME"))
         });
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
             .with_version(env!("CARGO_PKG_VERSION"))

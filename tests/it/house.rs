@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use regex::Regex;
 
 /// The rooms of the root package, each with those that it may import from. Of crates the compiler holds it.
-const MAY_IMPORT: [(&str, &[&str]); 8] = [
+const MAY_IMPORT: [(&str, &[&str]); 4] = [
     (
         "sim",
         &[
@@ -19,16 +19,6 @@ const MAY_IMPORT: [(&str, &[&str]); 8] = [
             "metrics",
             "store",
         ],
-    ),
-    ("metrics", &["core", "store"]),
-    (
-        "gateway",
-        &["budget", "core", "store", "downstream", "metrics"],
-    ),
-    ("http", &["budget", "core", "gateway"]),
-    (
-        "config",
-        &["budget", "core", "downstream", "gateway", "serve", "store"],
     ),
     ("import", &["config", "core", "downstream"]),
     ("telemetry", &["config", "core"]),
@@ -113,7 +103,7 @@ fn imports_point_one_way() {
             );
         }
     }
-    assert!(seen > 50, "the test reads nothing");
+    assert!(seen > 10, "the test reads nothing");
 }
 
 #[test]
@@ -132,7 +122,7 @@ fn the_rules_know_no_clock_no_network_and_no_async() {
 
 #[test]
 fn only_the_table_of_problems_knows_failure_statuses() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/http/src");
     for path in sources(&root) {
         let source = fs::read_to_string(&path).expect("a source");
         let statuses = source.split("StatusCode::").skip(1).map(|rest| {
@@ -160,7 +150,7 @@ fn every_log_line_of_a_call_has_its_trace() {
         "a stored call cannot be read",
         "an anomaly was found",
     ];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gateway");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/engine/src");
     let mut seen = 0;
     for path in sources(&root) {
         let source = fs::read_to_string(&path).expect("a source");
@@ -181,10 +171,11 @@ fn every_log_line_of_a_call_has_its_trace() {
 /// What core decides about a call is written in one way, with one answer to a faster writer.
 #[test]
 fn one_file_asks_core_about_calls_and_writes_what_it_says() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut asks = Vec::new();
-    for path in sources(&root) {
-        let inside = path.strip_prefix(&root).expect("below src");
+    let all = ["src", "crates"].map(|top| sources(&root.join(top)));
+    for path in all.into_iter().flatten() {
+        let inside = path.strip_prefix(root).expect("inside");
         let source = fs::read_to_string(&path).expect("a source");
         let writes = [
             ".replace(&change",
@@ -192,18 +183,22 @@ fn one_file_asks_core_about_calls_and_writes_what_it_says() {
             ".replace(change",
             ".claim(change",
         ];
-        // A model of it and a store that breaks, for tests only.
-        if inside.starts_with("sim") {
+        // A model of it, and a store that breaks, for tests only.
+        let is_model = ["src/sim", "crates/explore", "crates/rules"];
+        if is_model.iter().any(|of| inside.starts_with(of)) {
             continue;
         }
-        let is_store = inside.starts_with("store");
-        if source.contains("call::next(")
+        let mut of = inside
+            .components()
+            .map(|part| part.as_os_str().to_string_lossy());
+        let is_store = of.nth(1).is_some_and(|name| name.starts_with("store"));
+        if source.contains("call::next(") && !is_store
             || writes.iter().any(|write| source.contains(write)) && !is_store
         {
             asks.push(inside.to_owned());
         }
     }
-    assert_eq!(asks, [Path::new("gateway/transition.rs")]);
+    assert_eq!(asks, [Path::new("crates/engine/src/transition.rs")]);
 }
 
 /// A break that does not fit the code any more would be noticed only by a run of all of them.

@@ -26,17 +26,26 @@ fn files_below(tops: &[&str]) -> BTreeMap<String, PathBuf> {
             }
         }
     }
-    assert!(found.len() > 100, "the test reads nothing");
     found
 }
 
-/// Each file of `src` that is no test, without its tests and comments, by its path below `src`.
-fn sources() -> BTreeMap<String, String> {
-    let mut files = files_below(&["src"]);
+/// The folder with the sources of each crate, in the repository.
+fn crates() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let crates = fs::read_dir(root.join("crates")).expect("the crates");
+    let names = crates.map(|entry| entry.expect("an entry").file_name());
+    let mut found = vec!["src".to_owned()];
+    found.extend(names.map(|name| format!("crates/{}/src", name.to_str().expect("a name"))));
+    found
+}
+
+/// Each file of a crate that is no test, without its tests and comments, by its path below `src`.
+fn sources(of: &str) -> BTreeMap<String, String> {
+    let mut files = files_below(&[of]);
     files.retain(|name, _| !name.ends_with("tests.rs"));
     let sources = files.iter().map(|(name, path)| {
-        let name = name.strip_prefix("src/").expect("below src");
-        (name.to_owned(), without_tests(path))
+        let name = name.strip_prefix(of).expect("below the folder");
+        (name.trim_start_matches('/').to_owned(), without_tests(path))
     });
     sources.collect()
 }
@@ -226,22 +235,26 @@ fn reaches<'a>(arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str) -> 
 
 #[test]
 fn no_files_import_each_other_in_a_circle() {
-    let sources = sources();
-    let house = House::read(&sources);
-    let arrows = house.arrows();
-    assert!(arrows.values().map(BTreeSet::len).sum::<usize>() > 500);
-    let in_circles = arrows
-        .keys()
-        .filter(|file| reaches(&arrows, file).contains(*file));
-    let in_circles: Vec<_> = in_circles
-        .map(|file| {
-            let back = arrows[file]
-                .iter()
-                .filter(|next| reaches(&arrows, next).contains(file));
-            (*file, back.collect::<Vec<_>>())
-        })
-        .collect();
-    assert!(in_circles.is_empty(), "in circles: {in_circles:#?}");
+    let mut seen = 0;
+    for of in crates() {
+        let sources = sources(&of);
+        let house = House::read(&sources);
+        let arrows = house.arrows();
+        seen += arrows.values().map(BTreeSet::len).sum::<usize>();
+        let in_circles = arrows
+            .keys()
+            .filter(|file| reaches(&arrows, file).contains(*file));
+        let in_circles: Vec<_> = in_circles
+            .map(|file| {
+                let back = arrows[file]
+                    .iter()
+                    .filter(|next| reaches(&arrows, next).contains(file));
+                (*file, back.collect::<Vec<_>>())
+            })
+            .collect();
+        assert!(in_circles.is_empty(), "{of}: in circles: {in_circles:#?}");
+    }
+    assert!(seen > 500, "the test reads nothing");
 }
 
 #[test]
@@ -250,10 +263,16 @@ fn no_struct_has_more_methods_than_a_reader_can_keep_in_mind() {
     let method =
         Regex::new(r"^    (?:pub(?:\([^)]*\))? )?(?:const )?(?:async )?fn (\w+)").expect("a regex");
     let mut methods = BTreeMap::<(String, String), usize>::new();
-    for (file, source) in sources() {
+    let of_crates = crates();
+    let all = of_crates.iter().flat_map(|of| {
+        let sources = sources(of).into_iter();
+        sources.map(move |(file, source)| (format!("{of}/{file}"), source))
+    });
+    for (file, source) in all {
         // One struct may have blocks in several files of a folder.
-        let room: Vec<&str> = file.trim_end_matches(".rs").split('/').take(2).collect();
-        let room = room.join("/");
+        let (of, inside) = file.split_once("src/").expect("below src");
+        let room = inside.trim_end_matches(".rs").split('/').next();
+        let room = format!("{of}{}", room.expect("a name"));
         let mut of = None::<String>;
         for line in source.lines() {
             if let Some(found) = block.captures(line) {
@@ -275,9 +294,10 @@ fn no_struct_has_more_methods_than_a_reader_can_keep_in_mind() {
 
 #[test]
 fn no_file_is_too_long_to_be_read_at_once() {
-    let mut files = files_below(&["src", "tests", "examples", "benches"]);
+    let mut files = files_below(&["src", "crates", "tests", "examples", "benches"]);
+    assert!(files.len() > 400, "the test reads nothing");
     // Tables of cases beside the code are long and flat.
-    files.retain(|name, _| !(name.starts_with("src/") && name.ends_with("tests.rs")));
+    files.retain(|name, _| !(name.contains("src/") && name.ends_with("tests.rs")));
     let long = files.into_iter().filter_map(|(name, path)| {
         let lines = fs::read_to_string(path).expect("a source").lines().count();
         (lines > MOST_LINES).then_some((name, lines))

@@ -141,7 +141,7 @@ fn queries() -> Vec<String> {
 
 #[test]
 fn rules_board_and_runbook_name_only_metrics_that_there_are() {
-    let declared = named(&file("src/metrics.rs"));
+    let declared = named(&file("crates/engine/src/metrics.rs"));
     assert!(declared.len() > 25, "{declared:?}");
     let rules = file("config/prometheus/rules.yml");
     let recorded: Vec<&str> = rules
@@ -231,7 +231,7 @@ fn every_alert_has_a_page_in_the_runbook_and_every_page_an_alert() {
 /// An operator must not type a path that is answered with 404.
 #[test]
 fn the_runbook_names_only_doors_that_there_are() {
-    let routes = file("src/http/mod.rs");
+    let routes = file("crates/http/src/lib.rs");
     let book = file("docs/runbook.md");
     let mut doors = 0;
     for path in book.split("127.0.0.1:8080").skip(1) {

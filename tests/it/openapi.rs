@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use crate::support::{Act, Answer, Gateway, Tool};
 use crate::tools::three_tools;
 
-/// The routes of `src/http/mod.rs`, as methods and paths.
+/// The routes of `crates/http/src/lib.rs`, as methods and paths.
 fn routes() -> Vec<(String, String)> {
-    let source = include_str!("../../src/http/mod.rs");
+    let source = include_str!("../../crates/http/src/lib.rs");
     let routes: Vec<(String, String)> = source
         .split(".route(")
         .skip(1)

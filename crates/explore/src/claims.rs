@@ -1,6 +1,6 @@
 //! How a gateway claims a key, or finds the call that has it.
 //!
-//! Imitates `src/gateway/calls/claim.rs`, and `begin` of `src/gateway/transition.rs`.
+//! Imitates `crates/engine/src/calls/claim.rs`, and `begin` of `crates/engine/src/transition.rs`.
 
 use std::sync::Arc;
 

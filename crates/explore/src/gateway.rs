@@ -1,7 +1,7 @@
 //! What a gateway does about one call, between the rules and the store.
 //!
-//! Imitates `src/gateway/calls/engine.rs`, and `run.rs` and `attempt.rs` beside it, and `complete` of
-//! `src/gateway/transition.rs`. Each function is one step: other gateways act between two of them.
+//! Imitates `crates/engine/src/calls/engine.rs`, and `run.rs` and `attempt.rs` beside it, and `complete` of
+//! `crates/engine/src/transition.rs`. Each function is one step: other gateways act between two of them.
 
 use std::sync::Arc;
 
@@ -269,7 +269,7 @@ impl Model {
         )
     }
 
-    /// Tells a caller the stored record: `answer_from` of `src/gateway/calls/answer.rs`.
+    /// Tells a caller the stored record: `answer_from` of `crates/engine/src/calls/answer.rs`.
     pub(super) fn tell(
         &mut self,
         world: &mut World,
@@ -293,7 +293,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the saga of a claimed call lets it be sent: `src/gateway/sagas/joining.rs`.
+    /// Whether the saga of a claimed call lets it be sent: `crates/engine/src/sagas/joining.rs`.
     pub(super) fn join(
         &mut self,
         world: &mut World,

@@ -1,6 +1,6 @@
 //! The store loses its newest writes, and a person accepts that.
 //!
-//! Imitates `src/gateway/recovery/loss.rs` and what both stores do about calls at risk. `crates/store-redis/src/loss_model.rs`
+//! Imitates `crates/engine/src/recovery/loss.rs` and what both stores do about calls at risk. `crates/store-redis/src/loss_model.rs`
 //! explores whether a store notices a loss.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The acts of callers and persons on sagas and sessions.
 //!
-//! Imitates `src/gateway/sagas/ended.rs` and `src/gateway/operator/calls.rs` and `sessions.rs`.
+//! Imitates `crates/engine/src/sagas/ended.rs` and `crates/engine/src/operator/calls.rs` and `sessions.rs`.
 
 use std::sync::Arc;
 

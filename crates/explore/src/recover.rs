@@ -1,6 +1,6 @@
 //! Workers for calls without an owner and for unknown calls, and the acts of persons on these calls.
 //!
-//! Imitates `src/gateway/recovery/lost.rs`, `rechecks.rs` and `prune.rs` beside it, and `src/gateway/operator/calls.rs`.
+//! Imitates `crates/engine/src/recovery/lost.rs`, `rechecks.rs` and `prune.rs` beside it, and `crates/engine/src/operator/calls.rs`.
 
 use std::sync::Arc;
 
@@ -203,7 +203,7 @@ impl Model {
         }
     }
 
-    /// Whether the saga of an unknown call lets it be sent again: `src/gateway/sagas/joining.rs`.
+    /// Whether the saga of an unknown call lets it be sent again: `crates/engine/src/sagas/joining.rs`.
     fn is_wanted_again(&self, world: &World, record: &Record) -> bool {
         if let Some(undone) = undone_by(name_of(record)) {
             let undone = world.store.load(undone).map(Arc::as_ref);

@@ -1,0 +1,179 @@
+//! One run of a call in this process, shared by all requests that wait for it.
+//!
+//! This file does not know how a call runs. The claim in the store decides who runs a call; sharing only spares
+//! the store the questions of requests that arrive together.
+//!
+//! A run is closed before the store is given a failure. From then on another gateway may run the key again, and a
+//! request that arrives later must not be told that nothing was executed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+use crate::error::ErrorKind;
+use crate::lock::lock;
+use crate::throttle::NewKeys;
+use oncegate_rules::key::{Fingerprint, Lookup};
+use oncegate_rules::record::{CallId, Record};
+use oncegate_rules::session::Brought;
+use oncegate_store::Listener;
+
+/// The values that requests must have in common to share a run: key, arguments, session values, saga, bound on new keys.
+///
+/// The bound is part of it, so that no request is refused because another token was too fast.
+pub(super) type RunKey = (Lookup, Fingerprint, Brought, String, Option<Arc<NewKeys>>);
+
+/// The progress of a run.
+#[derive(Debug, Clone)]
+pub(super) enum Progress {
+    Claiming,
+    /// The run waits for another call of the session; nothing is claimed.
+    Queued,
+    /// The claim is durable. `ours`: this run sends the call; otherwise another process does.
+    Running {
+        record: Arc<Record>,
+        ours: bool,
+    },
+    /// The outcome is known here but not written yet, so it must not be told.
+    Unwritten(Arc<Record>),
+    /// The run is over: its outcome is in the store, or the error says why there is none.
+    ///
+    /// `ours`: this run sent the call; otherwise it found the outcome.
+    Ended {
+        record: Result<Arc<Record>, ErrorKind>,
+        ours: bool,
+    },
+    /// The task ended without a result; the outcome is unknown.
+    Lost(Option<Arc<Record>>),
+}
+
+impl Progress {
+    /// Whether this run sends the call, or sent it.
+    pub(super) fn is_ours(&self) -> bool {
+        match self {
+            Self::Claiming | Self::Queued | Self::Lost(_) => false,
+            Self::Running { ours, .. } | Self::Ended { ours, .. } => *ours,
+            Self::Unwritten(_) => true,
+        }
+    }
+
+    pub(super) fn record(&self) -> Option<&Arc<Record>> {
+        match self {
+            Self::Claiming | Self::Queued => None,
+            Self::Ended { record, .. } => record.as_ref().ok(),
+            Self::Lost(record) => record.as_ref(),
+            Self::Running { record, .. } | Self::Unwritten(record) => Some(record),
+        }
+    }
+}
+
+/// The runs of a gateway.
+#[derive(Default)]
+pub(crate) struct SharedRuns(Mutex<Runs>);
+
+#[derive(Default)]
+struct Runs {
+    open: HashMap<RunKey, watch::Sender<Progress>>,
+    /// Runs that no further request joins.
+    closed: Vec<watch::Sender<Progress>>,
+}
+
+impl Runs {
+    /// Removes a run from the open ones. Returns whether it was open.
+    fn close(&mut self, run: &RunHandle) -> bool {
+        let open = self.open.get(&run.id);
+        let is_open = open.is_some_and(|progress| progress.same_channel(&run.progress));
+        if is_open {
+            self.open.remove(&run.id);
+        }
+        is_open
+    }
+}
+
+impl SharedRuns {
+    /// Joins the run of this key, or begins one. A new run has a handle that drives it.
+    pub(super) fn join_or_begin(
+        self: &Arc<Self>,
+        id: RunKey,
+    ) -> (watch::Receiver<Progress>, Option<RunHandle>) {
+        let mut runs = lock(&self.0);
+        if let Some(progress) = runs.open.get(&id) {
+            return (progress.subscribe(), None);
+        }
+        let (progress, updates) = watch::channel(Progress::Claiming);
+        runs.open.insert(id.clone(), progress.clone());
+        let runs = self.clone();
+        let run = RunHandle { id, progress, runs };
+        (updates, Some(run))
+    }
+
+    /// Whether a call runs here. Its run may have begun under another of its names.
+    pub(crate) fn runs(&self, call_id: CallId) -> bool {
+        let runs = lock(&self.0);
+        let mut all = runs.open.values().chain(&runs.closed);
+        all.any(|progress| match &*progress.borrow() {
+            Progress::Running { record, ours: true } | Progress::Unwritten(record) => {
+                record.intent.call_id == call_id
+            }
+            _ => false,
+        })
+    }
+}
+
+/// Drives one run. When dropped, also by a panic, the run is over for all requests that wait.
+pub(super) struct RunHandle {
+    id: RunKey,
+    progress: watch::Sender<Progress>,
+    runs: Arc<SharedRuns>,
+}
+
+impl RunHandle {
+    pub(super) fn report(&self, progress: Progress) {
+        self.progress.send_replace(progress);
+    }
+
+    /// Lets no further request join. Later requests ask the store.
+    pub(super) fn close(&self) {
+        let mut runs = lock(&self.runs.0);
+        if runs.close(self) {
+            runs.closed.push(self.progress.clone());
+        }
+    }
+
+    /// Ends the run. Later requests ask the store.
+    pub(super) fn end(self, record: Result<Arc<Record>, ErrorKind>, ours: bool) {
+        self.close();
+        self.report(Progress::Ended { record, ours });
+    }
+
+    /// Closes the run if no request waits for it any more. Returns whether it did.
+    ///
+    /// Both under one lock, so that no request joins in between.
+    pub(super) fn leave_if_alone(&self) -> bool {
+        let mut runs = lock(&self.runs.0);
+        let alone = self.progress.receiver_count() == 0;
+        if alone {
+            runs.close(self);
+        }
+        alone
+    }
+}
+
+impl Drop for RunHandle {
+    fn drop(&mut self) {
+        let mut runs = lock(&self.runs.0);
+        if !runs.close(self) {
+            let is_other = |closed: &watch::Sender<Progress>| !closed.same_channel(&self.progress);
+            runs.closed.retain(is_other);
+        }
+    }
+}
+
+/// Waits until the store tells of a change of the call; for ever without a listener.
+pub(super) async fn notified(listener: Option<&Listener>) {
+    match listener {
+        Some(listener) => listener.heard().await,
+        None => std::future::pending().await,
+    }
+}

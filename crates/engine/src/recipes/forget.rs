@@ -1,0 +1,87 @@
+//! Forgets recipes of which no call is kept.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::known::{Recipes, recipes_of};
+use super::learn::Error;
+use crate::lock::lock;
+use oncegate_rules::ledger::Filter;
+use oncegate_rules::recipe::RecipeId;
+use oncegate_rules::recipe::stored::Remembered;
+use oncegate_store::{self as store, Put};
+
+/// Calls that one page has.
+const PAGE: u32 = 500;
+/// How soon to search again for calls of an overdue recipe, if some were found.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
+/// Most pages of old calls that one search reads.
+const PAGES: usize = 20;
+
+impl Recipes {
+    /// Writes that this gateway uses its recipes, reads all others, and forgets those without calls.
+    ///
+    /// # Errors
+    /// The store failed; what was done so far stays so.
+    pub async fn keep_recipes_once(&self, now: Timestamp) -> Result<(), Error> {
+        self.learn_recipes().await?;
+        let tools = self.base.tools();
+        let current: BTreeSet<RecipeId> = tools.values().map(|at| at.recipe_id).collect();
+        let known = self.known.load_full();
+        let is_old = |one: &&Remembered| one.is_overdue(now) && !current.contains(&one.id);
+        for one in known.iter().filter(is_old) {
+            if !self.is_looked_for(one.id, now) || self.has_calls_of(one).await? {
+                continue;
+            }
+            let put = self.base.store.put_document(&one.forgotten(now)).await;
+            if matches!(put?, Put::Done) {
+                let (tool, recipe) = (&one.recipe.tool, one.id);
+                tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
+                self.change(|known| {
+                    let of_tool = known.all.entry(tool.clone()).or_default();
+                    of_tool.retain(|one| one.id != recipe);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is time to search for the calls of a recipe.
+    fn is_looked_for(&self, id: RecipeId, now: Timestamp) -> bool {
+        let mut looked_for = lock(&self.looked_for);
+        let is_time = looked_for
+            .get(&id)
+            .is_none_or(|at| now.duration_since(*at) >= LOOK_AGAIN);
+        if is_time {
+            looked_for.retain(|_, at| now.duration_since(*at) < LOOK_AGAIN);
+            looked_for.insert(id, now);
+        }
+        is_time
+    }
+
+    /// Whether a call of a recipe is kept. If not every old call can be read, one counts as kept.
+    async fn has_calls_of(&self, one: &Remembered) -> Result<bool, store::Error> {
+        let filter = Filter {
+            tool: Some(one.recipe.tool.clone()),
+            until: Some(one.made_until()),
+            ..Filter::default()
+        };
+        for tenant in self.base.store.tenants().await? {
+            let mut before = None;
+            for page in 0.. {
+                let found = self.base.store.list(&tenant, &filter, before, PAGE).await?;
+                let mut calls = found.found.iter();
+                let is_kept = calls.any(|call| recipes_of(&call.record).any(|id| id == one.id));
+                before = found.next;
+                if is_kept || found.unreadable > 0 || (before.is_some() && page >= PAGES) {
+                    return Ok(true);
+                }
+                if before.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,56 @@
+//! Console pages that are kept current: how many at once, and for how long. The rule is in `core::places`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::base::Base;
+use super::places::{Owner, Place, Places};
+use oncegate_rules::caller::Caller;
+
+/// Most pages that one gateway keeps current at once. Each asks the store once a second.
+const MOST: usize = 64;
+
+/// The places for pages that are kept current.
+pub struct Watches {
+    base: Arc<Base>,
+    places: Places,
+}
+
+/// A page that is kept current. Dropped, it gives its place back.
+pub struct Watch {
+    draining: CancellationToken,
+    until: Instant,
+    _place: Place,
+}
+
+impl Watches {
+    pub(super) fn new(base: Arc<Base>) -> Self {
+        Self {
+            base,
+            places: Places::new(MOST),
+        }
+    }
+
+    /// A place for a page. `None`: this caller has too many already.
+    pub fn watch(&self, caller: &Caller) -> Option<Watch> {
+        Some(Watch {
+            draining: self.base.draining.clone(),
+            until: Instant::now() + self.base.limits.pace.listen_at_most,
+            _place: self.places.take(Owner::of_caller(caller))?,
+        })
+    }
+}
+
+impl Watch {
+    /// Waits. False: the gateway stops, or the page was kept current for long enough.
+    pub async fn rest(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = self.draining.cancelled() => false,
+            () = sleep_until(self.until) => false,
+            () = sleep(time) => true,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Requests to one MCP server other than calls, passed on member for member.
+
+use axum::body::Bytes;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::super::Http;
+use super::super::parts::Part;
+use super::super::problem::Problem;
+use super::list::{About, INSTRUCTIONS};
+use super::message::{self, INTERNAL_ERROR, RpcError};
+use super::passed::Written;
+use oncegate_engine::{ErrorKind, Question};
+use oncegate_rules::caller::Caller;
+use oncegate_rules::mcp::evidence::Reply;
+use oncegate_rules::mcp::members::Members;
+use oncegate_rules::mcp::revision::Era;
+
+/// The methods that are passed on, and whether their results say how long to cache them.
+const METHODS: [(&str, bool); 7] = [
+    ("tools/list", true),
+    ("resources/list", true),
+    ("resources/templates/list", true),
+    ("resources/read", true),
+    ("prompts/list", true),
+    ("prompts/get", false),
+    ("completion/complete", false),
+];
+
+/// A request to pass on.
+pub(super) struct Forwarded {
+    method: &'static str,
+    is_cacheable: bool,
+    name: Option<String>,
+    params: Box<RawValue>,
+}
+
+impl Forwarded {
+    /// `None`: the method is not passed on.
+    pub(super) fn of(method: &str, name: Option<&str>, params: &str) -> Option<Self> {
+        let (method, is_cacheable) = METHODS.into_iter().find(|(known, _)| *known == method)?;
+        Some(Self {
+            method,
+            is_cacheable,
+            name: name.map(str::to_owned),
+            params: RawValue::from_string(params.to_owned()).ok()?,
+        })
+    }
+}
+
+/// Passes a request on to a server, and its answer back.
+///
+/// # Errors
+/// The token is limited to single tools, and the request is not for the list of tools.
+pub(super) async fn forward(
+    http: &Http,
+    caller: &Caller,
+    upstream: &str,
+    asked: Forwarded,
+    id: &RawValue,
+    era: Era,
+) -> Result<Response, Problem> {
+    let is_list = asked.method == "tools/list";
+    // No scope exists for single resources or prompts.
+    if !is_list && !caller.may_call(&format!("{upstream}.")) {
+        return Err(Problem::forbidden(
+            "a token for single tools asks for no resources and prompts",
+        ));
+    }
+    let upstreams = &http.gateway.upstreams;
+    let params = serde_json::from_str(asked.params.get()).unwrap_or(Members(Vec::new()));
+    let question = Question {
+        method: asked.method,
+        name: asked.name.as_deref(),
+        params: &params,
+    };
+    let result = match upstreams.ask(caller, upstream, question).await {
+        Ok(Reply::Result(result)) => result,
+        Ok(Reply::Error(error)) => return Ok(RpcError::of_server(&error).answer(Some(id), era)),
+        Err(ErrorKind::ToolUnreachable(failure)) => {
+            return Ok(no_answer(&failure.why).answer(Some(id), era));
+        }
+        Err(kind) => return Err(kind.into()),
+    };
+    if is_list {
+        upstreams.learn(upstream, &result);
+    }
+    let may_see = upstreams.may_see(caller, upstream);
+    let shown = |tool: &RawValue| may_see(tool).then(|| upstreams.described(upstream, tool));
+    let shown: Option<&Shown<'_>> = if is_list { Some(&shown) } else { None };
+    let written = written(&result, era, asked.is_cacheable, shown);
+    Ok(message::json(message::response(id, written)).into_response())
+}
+
+/// Whether a caller sees a tool of a server's list, and what it is told instead of what the server says.
+type Shown<'a> = dyn Fn(&RawValue) -> Option<Option<String>> + 'a;
+
+/// A server's result, with the envelope that the caller's era needs.
+fn written(result: &Bytes, era: Era, is_cacheable: bool, shown: Option<&Shown<'_>>) -> Vec<Part> {
+    let Members(members) = serde_json::from_slice(result).unwrap_or(Members(Vec::new()));
+    let is_modern = era == Era::Modern;
+    let mut written = Written::new(result);
+    let has = |name: &str| members.iter().any(|(known, _)| known == name);
+    let mut added = vec![("resultType", "\"complete\"")];
+    if is_cacheable {
+        added.extend([("ttlMs", "0"), ("cacheScope", "\"private\"")]);
+    }
+    for (name, value) in added
+        .into_iter()
+        .filter(|(name, _)| is_modern && !has(name))
+    {
+        written.text(name, value.into());
+    }
+    for (name, value) in &members {
+        match (name.as_str(), shown) {
+            ("resultType" | "ttlMs" | "cacheScope", _) if !is_modern => {}
+            // Another token may get another result, so shared caches must not keep it.
+            ("cacheScope", _) => written.text(name, "\"private\"".into()),
+            ("tools", Some(shown)) => {
+                let tools: Vec<&RawValue> = serde_json::from_str(value.get()).unwrap_or_default();
+                let shown = |tool| shown(tool).map(|instead| (tool, instead));
+                written.list(name, tools.into_iter().filter_map(shown));
+            }
+            _ => written.value(name, value),
+        }
+    }
+    written.end()
+}
+
+/// The description of one server, with the gateway's instructions.
+///
+/// # Errors
+/// The server did not answer.
+pub(super) async fn about(http: &Http, caller: &Caller, upstream: &str) -> Result<About, RpcError> {
+    let about = http.gateway.upstreams.about(caller, upstream).await;
+    let about = about.map_err(|why| no_answer(&why))?;
+    let capabilities = about.capabilities.iter();
+    let capabilities = capabilities.map(|name| ((*name).to_owned(), json!({})));
+    let instructions = format!("{}\n\n{INSTRUCTIONS}", about.instructions);
+    Ok(About {
+        capabilities: capabilities.collect(),
+        instructions: instructions.trim_start().to_owned(),
+        fresh_ms: 0,
+        scope: "private",
+    })
+}
+
+fn no_answer(why: &str) -> RpcError {
+    RpcError::new(INTERNAL_ERROR, format!("The server did not answer: {why}"))
+}

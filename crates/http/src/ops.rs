@@ -1,0 +1,192 @@
+//! The ops routes: health, readiness, metrics. They show nothing about any tenant.
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Json, Router, middleware};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::auth::bearer_digest;
+use super::problem::{self, Problem};
+use super::read::Act;
+use super::{Http, host};
+use oncegate_budget::Elsewhere;
+use oncegate_engine::{AFTER_LOSS, Accepted, Reason};
+use oncegate_rules::caller;
+
+/// Which requests may see `/metrics` and the sentences of `/readyz`, on one listener.
+#[derive(Debug, Clone, Copy)]
+pub enum Ops {
+    /// All requests get `/metrics`, none get sentences: neither `ops_listen` nor `ops_token` is set.
+    CodesOnly,
+    /// Requests with the token of this SHA-256 get both.
+    Guarded([u8; 32]),
+    /// No request gets either: they are on another listener.
+    Elsewhere,
+    /// All requests get both: this listener has only ops routes.
+    Open,
+}
+
+impl Ops {
+    /// The rule for the main listener and, if it is set, for `ops_listen`.
+    pub fn of(token: Option<[u8; 32]>, has_own_listener: bool) -> (Self, Option<Self>) {
+        match (token, has_own_listener) {
+            (None, false) => (Self::CodesOnly, None),
+            (Some(token), false) => (Self::Guarded(token), None),
+            (None, true) => (Self::Elsewhere, Some(Self::Open)),
+            (Some(token), true) => (Self::Elsewhere, Some(Self::Guarded(token))),
+        }
+    }
+
+    /// Whether a request with these headers may see sentences.
+    fn shows_sentences(self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::CodesOnly | Self::Elsewhere => false,
+            Self::Open => true,
+            Self::Guarded(token) => {
+                bearer_digest(headers).is_some_and(|brought| caller::is_same(&brought, &token))
+            }
+        }
+    }
+}
+
+/// The routes of `server.ops_listen`.
+pub fn ops_router(http: Http) -> Router {
+    doors()
+        .fallback(problem::unknown_path)
+        .with_state(http)
+        .layer(middleware::from_fn(host::one_host))
+}
+
+fn doors() -> Router<Http> {
+    health()
+        .route("/metrics", get(metrics))
+        .route("/readyz", get(readyz))
+}
+
+/// The route that says whether the process lives.
+pub(super) fn health() -> Router<Http> {
+    Router::new().route("/healthz", get(healthz))
+}
+
+/// The routes for connections beyond the limit, so that operators still reach the ops routes.
+pub fn spare_router(http: Http) -> Router {
+    doors()
+        .fallback(problem::too_many_connections)
+        .with_state(http)
+}
+
+/// `GET /healthz`: the process lives.
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Whether calls may be claimed.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Readiness)]
+pub(super) struct ReadinessView {
+    ready: bool,
+    /// The durability that the gateway has found in the store.
+    #[schema(required, pattern = "^(strict|bounded|relaxed)$")]
+    durability: Option<&'static str>,
+    /// Why no call may be claimed; empty if calls may be claimed. Codes, or sentences for operators.
+    reasons: Vec<String>,
+    /// What weakens the promise and is allowed by the configuration; codes or sentences.
+    warnings: Vec<String>,
+}
+
+/// `GET /readyz`: whether write tools may be called, and if not, why.
+pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
+    let readiness = http.gateway.status.recent_readiness().await;
+    let shows_sentences = http.ops.shows_sentences(&headers);
+    let text = |reason: Reason| {
+        if shows_sentences {
+            reason.text
+        } else {
+            reason.code.to_owned()
+        }
+    };
+    let ready = readiness.reasons.is_empty();
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        problem::NOT_READY
+    };
+    let body = ReadinessView {
+        ready,
+        durability: readiness.durability.map(|durability| durability.as_str()),
+        reasons: readiness.reasons.into_iter().map(text).collect(),
+        warnings: readiness.warnings.into_iter().map(text).collect(),
+    };
+    (status, Json(body)).into_response()
+}
+
+/// `GET /metrics`: Prometheus text exposition.
+pub(super) async fn metrics(
+    State(http): State<Http>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    match http.ops {
+        Ops::Elsewhere => return Err(problem::unknown_path().await),
+        Ops::Guarded(_) if !http.ops.shows_sentences(&headers) => {
+            return Err(Problem::unauthenticated());
+        }
+        Ops::CodesOnly | Ops::Guarded(_) | Ops::Open => {}
+    }
+    let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    let text = http.gateway.status.scrape().await;
+    let shared = Extension(Elsewhere(text.len()));
+    Ok((shared, [kind], text).into_response())
+}
+
+/// The notice for a person whose acceptance is under way.
+const WHILE_ACCEPTING: &str = "the acceptance is under way, and goes on by itself; /readyz says what it waits for, and \
+                               the same request to the same gateway is answered with the result once there is one";
+
+/// The loss of data is accepted.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LossAccepted {
+    accepted: bool,
+    /// `accepted`.
+    state: &'static str,
+    calls_now_unknown: usize,
+    /// What a person has to look at now.
+    notice: &'static str,
+}
+
+/// The loss of data is being accepted, without this request.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LossUnderWay {
+    /// Not yet: `false`.
+    accepted: bool,
+    /// `accepting`.
+    state: &'static str,
+    /// How its end is heard of.
+    notice: &'static str,
+}
+
+/// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
+pub(super) async fn accept_loss(Act { on, reason }: Act<()>) -> Result<Response, Problem> {
+    let loss = &on.http.gateway.loss;
+    let answer = match loss.begin_to_accept_loss(on.caller, reason).await? {
+        Accepted::Done(marked) => Json(LossAccepted {
+            accepted: true,
+            state: "accepted",
+            calls_now_unknown: marked,
+            notice: AFTER_LOSS,
+        })
+        .into_response(),
+        Accepted::UnderWay => {
+            let under_way = LossUnderWay {
+                accepted: false,
+                state: "accepting",
+                notice: WHILE_ACCEPTING,
+            };
+            (StatusCode::ACCEPTED, Json(under_way)).into_response()
+        }
+    };
+    Ok(answer)
+}
