@@ -305,3 +305,70 @@ fn no_file_is_too_long_to_be_read_at_once() {
     let long: Vec<_> = long.collect();
     assert!(long.is_empty(), "too long: {long:#?}");
 }
+
+/// The crates that a manifest names, without those for tests.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let after = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+    let lines = after
+        .lines()
+        .skip(1)
+        .take_while(|line| !line.starts_with('['));
+    lines
+        .filter_map(|line| line.split([' ', '.']).next()?.strip_prefix("oncegate-"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The drawing of the crates in ARCHITECTURE.md: each with its group, and those that it names.
+fn drawing() -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("the page");
+    let drawn = page.split("```crates\n").nth(1).expect("the drawing");
+    let (mut group, mut crates) = (String::new(), BTreeMap::new());
+    for line in drawn.lines().take_while(|line| *line != "```") {
+        match line.split_once("->") {
+            None => group = line.to_owned(),
+            Some((name, needed)) => {
+                let needed = needed.split_whitespace().map(str::to_owned).collect();
+                crates.insert(name.trim().to_owned(), (group.clone(), needed));
+            }
+        }
+    }
+    crates
+}
+
+#[test]
+fn the_drawing_of_the_crates_is_true_and_the_kernel_names_no_wing() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let drawn = drawing();
+    let folders = fs::read_dir(root.join("crates")).expect("the crates");
+    let mut seen = BTreeSet::new();
+    for folder in folders {
+        let folder = folder.expect("an entry").path();
+        let name = folder.file_name().and_then(|name| name.to_str());
+        let name = name.expect("a name").to_owned();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
+        let (group, needed) = drawn
+            .get(&name)
+            .unwrap_or_else(|| panic!("ARCHITECTURE.md does not draw {name}"));
+        let mut named = dependencies(&manifest);
+        if named.is_empty() && group == "proof" {
+            // It has tests only.
+            named = dependencies(&manifest.replace("[dev-dependencies]", "[dependencies]"));
+        }
+        assert_eq!(&named, needed, "what {name} names");
+        if group == "kernel" {
+            let wing = named.iter().find(|named| drawn[*named].0 != "kernel");
+            assert_eq!(wing, None, "{name} is of the kernel");
+        }
+        let readme = folder.join("README.md");
+        let lines = fs::read_to_string(&readme).map(|text| text.lines().count());
+        let lines = lines.unwrap_or_else(|error| panic!("{}: {error}", readme.display()));
+        assert!(
+            (5..=40).contains(&lines),
+            "{name}'s README has {lines} lines"
+        );
+        seen.insert(name);
+    }
+    assert_eq!(seen, drawn.into_keys().collect());
+}
