@@ -2,6 +2,8 @@
 //!
 //! Only with the feature `testing`.
 
+#![allow(clippy::expect_used, reason = "only tests use it")]
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
