@@ -192,9 +192,9 @@ fn one_file_asks_core_about_calls_and_writes_what_it_says() {
             .components()
             .map(|part| part.as_os_str().to_string_lossy());
         let is_store = of.nth(1).is_some_and(|name| name.starts_with("store"));
-        if source.contains("call::next(") && !is_store
-            || writes.iter().any(|write| source.contains(write)) && !is_store
-        {
+        let asks_or_writes =
+            source.contains("call::next(") || writes.iter().any(|write| source.contains(write));
+        if asks_or_writes && !is_store {
             asks.push(inside.to_owned());
         }
     }

@@ -3,6 +3,12 @@
 //! Every change of a call or saga goes through the real rules, `core::call::next` and `core::saga::next`. The model
 //! imitates what `gateway` and `store` do around them; each file names those that it imitates. Only tests use it.
 
+#![expect(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "only tests use it; it says how long a search took"
+)]
+
 mod canon; // a state as bytes, without what makes no difference
 mod claims; // how a gateway claims a key
 mod gateway; // what a gateway does about one call

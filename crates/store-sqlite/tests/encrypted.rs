@@ -1,5 +1,7 @@
 //! What is found in an encrypted store.
 
+#![expect(clippy::expect_used, reason = "helpers of tests")]
+
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
