@@ -249,7 +249,7 @@ fn failures_are_tried_again_ever_more_slowly_and_then_a_person_is_told_once() {
     assert_eq!(
         (saga.telling.is_some(), saga.work.due.at()),
         (false, None),
-        "only a person goes on"
+        "only an operator goes on"
     );
     let again = moved(&saga, &Event::Retry(By::token("ops", "mended")), 2);
     assert_eq!(

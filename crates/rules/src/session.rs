@@ -131,7 +131,7 @@ pub struct Lock {
 /// Why a store did not let a call begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denied {
-    /// A person has stopped the session.
+    /// An operator has stopped the session.
     Frozen,
     /// The session has a newer token.
     Stale,
@@ -158,7 +158,7 @@ pub struct Session {
     /// The calls that wait for the lock, each with the time since when, in the order of the line.
     pub waiting: Vec<(CallId, Timestamp)>,
     pub frozen: bool,
-    /// The newest acts of persons, oldest first.
+    /// The newest acts of operators, oldest first.
     pub events: Vec<Entry>,
 }
 
@@ -174,7 +174,7 @@ impl Session {
 /// Why a call may not begin. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("a person has frozen the session")]
+    #[error("an operator has frozen the session")]
     Frozen,
     #[error("the session has a newer fencing token")]
     Stale,

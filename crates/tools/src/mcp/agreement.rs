@@ -90,12 +90,12 @@ pub(super) fn envelope(version: &'static str, method: &'static str) -> HeaderMap
 /// What clients of a server learn about it.
 #[derive(Debug, Clone, Default)]
 pub struct About {
-    /// The capabilities that the gateway passes on.
+    /// The capabilities that the gateway forwards.
     pub capabilities: Vec<&'static str>,
     pub instructions: String,
 }
 
-/// Capabilities that the gateway passes on, besides calls of tools.
+/// Capabilities that the gateway forwards, besides calls of tools.
 const PASSED_ON: [&str; 4] = ["tools", "resources", "prompts", "completions"];
 /// The longest instructions that are kept, in bytes.
 const MAX_INSTRUCTIONS: usize = 16 << 10;

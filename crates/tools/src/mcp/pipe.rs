@@ -295,7 +295,7 @@ fn hear(name: &str, line: Bytes, waiting: &Waiting, messages: &mpsc::WeakSender<
         Said::Noise => {
             tracing::debug!(
                 upstream = name,
-                "the server wrote a line that is no message"
+                "the server wrote a line that is not a message"
             );
         }
     }
