@@ -33,7 +33,7 @@ pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
     };
     let why = "an origin looks like \"https://app.example\", without a path";
     section.check(settings.origins.iter().all(is_origin), "origins", why);
-    let why = "no call is waited for in no time, or for more than ten minutes";
+    let why = "must be longer than zero and at most ten minutes";
     let is_wait = !settings.answer_within.is_zero() && settings.answer_within <= MAX_WAIT;
     section.check(is_wait, "answer_within", why);
     let why = "these are names of members of _meta";

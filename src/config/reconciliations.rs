@@ -112,7 +112,7 @@ fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Act> {
 
 fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &Section<'_, '_>) {
     if let Some(every) = read.every {
-        let why = "no source is asked more often than once a second";
+        let why = "must be at least one second";
         section.check(every >= MIN_EVERY, "every", why);
         let why = "a run looks at one window at the most, so it would fall behind";
         section.check(signed(every) <= read.window, "every", why);
@@ -246,7 +246,7 @@ fn source_at(
     if let Some(tool) = &tool
         && !tools.iter().any(|at| at.tool.name == *tool)
     {
-        let why = format!("{tool} is none of the tools of this reconciliation");
+        let why = format!("{tool} is not one of the tools of this reconciliation");
         section.mistake("tool", &why);
     }
     if let Join::At(path) = &join {

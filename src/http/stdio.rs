@@ -109,7 +109,7 @@ impl<W: AsyncWrite + Unpin> Client<W> {
                 return self.refuse(None, INVALID_REQUEST, why).await;
             }
         };
-        // The router refuses what is no JSON.
+        // The router refuses what is not JSON.
         let message: Value = serde_json::from_slice(&line).unwrap_or_default();
         if is_response(&message) {
             return;

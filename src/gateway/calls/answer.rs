@@ -172,7 +172,7 @@ pub(super) fn answer_from(
         })),
         (State::Compensated(_), Some(Content::Unavailable(Unread { why, .. }))) => {
             Err(ErrorKind::WrongState(format!(
-                "what the call did has been undone, and its result is not kept: {why}"
+                "what the call did has been undone, and its result is not stored: {why}"
             )))
         }
         (_, Some(Content::Unavailable(unread))) => {

@@ -30,7 +30,7 @@ const BATCH: u32 = 32;
 /// Calls without a check that a start takes up.
 const TAKEN_UP: u32 = 1_000;
 
-/// The result of a probe that a person wanted.
+/// The result of a probe that an operator wanted.
 pub(in crate::gateway) enum Probed {
     /// The record as it is now, and the tool's answer in words.
     Asked { record: Record, told: String },
@@ -163,7 +163,7 @@ impl Rechecks {
         call.trace.begin_recheck(&record);
         let record = match action {
             Action::Probe => {
-                // Taken before the request leaves: the tool's answer is no older than this.
+                // Taken before the request leaves: the tool's answer is not older than this.
                 let asked_at = now.max(self.base.now());
                 let found = self.sender.probe(&call.at, &record).await;
                 self.note_finding(record, found, asked_at).await
@@ -183,7 +183,7 @@ impl Rechecks {
         !matches!(record.state, State::Unknown(_) | State::Running)
     }
 
-    /// Asks the tool of an unknown call now, because a person wants it, and writes down what the answer proves.
+    /// Asks the tool of an unknown call now, because an operator wants it, and writes down what the answer proves.
     ///
     /// The call is not sent again. A tool is asked about few calls at once, so this may wait.
     ///

@@ -42,7 +42,9 @@ impl SagaRegistry {
         match self.put_saga(&begun).await? {
             Ok(()) => Ok(begun),
             Err(Some(saga)) => Ok(saga),
-            Err(None) => Err(store::Error::Ambiguous("a saga came and went".into())),
+            Err(None) => Err(store::Error::Ambiguous(
+                "a saga appeared and disappeared".into(),
+            )),
         }
     }
 
@@ -164,7 +166,7 @@ impl SagaRegistry {
         Ok(sagas)
     }
 
-    /// Stops sagas after a loss of data, until a person has looked.
+    /// Stops sagas after a loss of data, until an operator has looked.
     ///
     /// A stopped saga does not go on, and is not undone when its deadline is over: the store may have forgotten that it
     /// was completed or undone.

@@ -199,7 +199,7 @@ impl SagaWorker {
                 state,
                 call_id,
                 why,
-                "a saga needs a person"
+                "a saga needs an operator"
             );
         }
         let mut delivered = true;
@@ -218,7 +218,11 @@ impl SagaWorker {
             let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at]);
             let about = hex::encode(&about[..16]);
             if let Err(error) = self.notifier.notify("saga", &about, &body).await {
-                tracing::warn!(saga = saga.id.id, error, "the webhook was not told");
+                tracing::warn!(
+                    saga = saga.id.id,
+                    error,
+                    "the webhook could not be notified"
+                );
                 delivered = false;
             }
         }

@@ -73,7 +73,7 @@ pub(super) fn known(record: &Record) -> String {
         }
         State::Compensating(_) => "It is being undone.".into(),
         State::Compensated(_) => "It has been undone, or never ran and never will.".into(),
-        State::Stuck(_) => "It could not be undone. Its saga waits for a person.".into(),
+        State::Stuck(_) => "It could not be undone. Its saga waits for an operator.".into(),
     }
 }
 
@@ -83,7 +83,7 @@ fn next_check(record: &Record, context: &Context) -> Markup {
         @if matches!(record.state, State::Unknown(_)) {
             @match record.check.and_then(|check| check.at) {
                 Some(at) => { "Its tool is asked " (when(at, context.now)) "." }
-                None => b { "It will not settle by itself: a person has to look into the tool's own system." }
+                None => b { "It will not settle by itself: an operator has to look into the tool's own system." }
             }
         }
     }

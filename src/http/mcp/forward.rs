@@ -1,4 +1,4 @@
-//! Requests to one MCP server other than calls, passed on member for member.
+//! Requests to one MCP server other than calls, forwarded member for member.
 
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
@@ -17,7 +17,7 @@ use crate::core::mcp::members::Members;
 use crate::core::mcp::revision::Era;
 use crate::gateway::{ErrorKind, Question};
 
-/// The methods that are passed on, and whether their results say how long to cache them.
+/// The methods that are forwarded, and whether their results say how long to cache them.
 const METHODS: [(&str, bool); 7] = [
     ("tools/list", true),
     ("resources/list", true),
@@ -28,7 +28,7 @@ const METHODS: [(&str, bool); 7] = [
     ("completion/complete", false),
 ];
 
-/// A request to pass on.
+/// A request to forward.
 pub(super) struct Forwarded {
     method: &'static str,
     is_cacheable: bool,
@@ -37,7 +37,7 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// `None`: the method is not passed on.
+    /// `None`: the method is not forwarded.
     pub(super) fn of(method: &str, name: Option<&str>, params: &str) -> Option<Self> {
         let (method, is_cacheable) = METHODS.into_iter().find(|(known, _)| *known == method)?;
         Some(Self {

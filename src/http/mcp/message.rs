@@ -141,7 +141,7 @@ impl<'a> Message<'a> {
     /// Reads one message.
     ///
     /// # Errors
-    /// The bytes are no JSON, or neither a request nor a notification of JSON-RPC 2.0.
+    /// The bytes are not JSON, or neither a request nor a notification of JSON-RPC 2.0.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, RpcError> {
         let invalid = |why: &str| RpcError::new(INVALID_REQUEST, format!("Invalid request: {why}"));
         json::bound_message(bytes).map_err(|error| invalid(&error.to_string()))?;
