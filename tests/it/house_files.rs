@@ -30,7 +30,7 @@ fn files_below(tops: &[&str]) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// Each file of `src` that is no test, without its tests and comments, by its path below `src`.
+/// Each file of `src` that is not a test, without its tests and comments, by its path below `src`.
 fn sources() -> BTreeMap<String, String> {
     let mut files = files_below(&["src"]);
     files.retain(|name, _| !name.ends_with("tests.rs"));

@@ -1,4 +1,4 @@
-//! Acts of persons on many calls or sagas at once. Over both stores; a Redis has two gateways.
+//! Acts of operators on many calls or sagas at once. Over both stores; a Redis has two gateways.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -117,7 +117,7 @@ async fn a_dry_run_changes_nothing_and_the_act_does_what_was_confirmed(stores: &
     );
     assert_eq!(get(one, "/v1/calls?limit=500").await.text, before);
     let acts = get(one, "/v1/audit").await;
-    assert_eq!(acts.at("/acts"), json!([]), "looking is no act");
+    assert_eq!(acts.at("/acts"), json!([]), "looking is not an act");
     let again = act(one, "/v1/calls/resolve", &body).await.expect_ok();
     assert_eq!(
         again.at("/digest"),

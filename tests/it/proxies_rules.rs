@@ -199,7 +199,7 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
         ("ignore = [\"/nonce\"]", "begins with /query/ or /body/"),
         (
             "counted_headers = [\"Authorization\"]",
-            "a credential is no part",
+            "a credential is not part",
         ),
         (
             "uncounted_headers = [\"cookie\"]",
@@ -209,13 +209,13 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
         ("unkeyed = \"guess\"", "refuse, derive, pass"),
         (
             "derived_window = \"1s\"",
-            "forgotten before its call's deadline",
+            "must not be shorter than the deadline",
         ),
         ("unknown = \"retry\"", "needs dedup"),
         ("unknown = \"probe\"", "needs probe"),
         (
             "unknown = \"retry\"\ndedup = \"key\"\npass_authorization = true",
-            "credentials are not kept",
+            "credentials are not stored",
         ),
         (
             "unknown = \"retry\"\ndedup = \"key\"\nredact = { request = [\"/card\"] }",
@@ -258,7 +258,7 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
     );
     check_said(
         &read(&undone, &[]).expect_err("a proxy undoes nothing"),
-        "p is no tool",
+        "p is not a tool",
     );
     let config = read(&proxy(&format!("{at}unkeyed = \"derive\"")), &[]).expect("good");
     assert!(
