@@ -100,10 +100,10 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     section.check(is_passed, "counted_headers", why);
     let uncounted_headers = header_names(section, "uncounted_headers");
     let is_fit = !uncounted_headers.iter().any(is_credential);
-    let why = "a credential that goes through always counts";
+    let why = "a forwarded credential always counts";
     section.check(is_fit, "uncounted_headers", why);
     let passes = section.get_or("pass_authorization", false);
-    let why = "without [[auth.tokens]] it would not be known who calls";
+    let why = "without [[auth.tokens]] callers cannot be told apart";
     section.check(!(passes && is_open), "pass_authorization", why);
     let host: Option<String> = section.get("host");
     let host = host.map(|host| host.to_ascii_lowercase());
@@ -112,7 +112,7 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     };
     let why = "this is a name without scheme and port, like \"stripe.internal\"";
     section.check(host.as_ref().is_none_or(is_name), "host", why);
-    let why = "without [[auth.tokens]] a gateway is asked by loopback names only";
+    let why = "without [[auth.tokens]] a gateway has loopback names only";
     section.check(host.is_none() || !is_open, "host", why);
     let is_signed = passes && is_signed(&key_header);
     let why = "callers sign this header, and the API would get another value in it; choose one that their signature does not cover";

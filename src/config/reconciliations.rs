@@ -119,11 +119,11 @@ fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &
     }
     let why = "a window must be longer than zero";
     section.check(!read.window.is_zero(), "window", why);
-    let why = format!("more than {MAX_ITEMS} items are not held in memory");
+    let why = format!("must be at most {MAX_ITEMS}");
     section.check(read.max_items <= MAX_ITEMS, "max_items", &why);
-    let why = format!("more than {MAX_ANOMALIES} anomalies are not held in memory");
+    let why = format!("must be at most {MAX_ANOMALIES}");
     section.check(read.max_anomalies <= MAX_ANOMALIES, "max_anomalies", &why);
-    let why = format!("more than {MAX_SHOWN} values are not shown");
+    let why = format!("must be at most {MAX_SHOWN} values");
     section.check(read.show.len() <= MAX_SHOWN, "show", &why);
     for at in tools {
         let margin = read.margin(std::iter::once(&at.tool));

@@ -214,7 +214,11 @@ fn fold(section: &mut Section<'_, '_>, fields: &[Pointer]) -> Vec<key::Folded> {
         );
         let is_new = folded.iter().all(|other| other.field != field);
         one.check(is_new, "field", "this field is there twice");
-        one.check(!ignored.is_empty(), "ignore", "then every character counts");
+        one.check(
+            !ignored.is_empty(),
+            "ignore",
+            "must name one of case, space, nfc",
+        );
         let fold = key::Fold::ALL.into_iter();
         let fold = fold.filter(|fold| ignored.contains(fold)).collect();
         folded.push(key::Folded { field, fold });

@@ -114,7 +114,7 @@ pub enum Reused {
     SameFields,
     /// The request may have the same intent: the two cannot be compared.
     Unclear,
-    /// The request answers a round that was answered with other answers.
+    /// The request answers an elicitation that was answered otherwise.
     Answered,
 }
 

@@ -12,7 +12,7 @@ mod lock; // locks that outlive a panic
 mod measured; // the time and the errors of the store's verbs
 mod operator; // what operators ask and do
 mod pauses; // tools that an operator has paused
-mod places; // places that tenants and tokens share
+mod places; // permits that tenants and tokens share
 mod proxies; // APIs that callers use as they are
 mod recipes; // how keys are made
 pub mod reconcile; // compares the ledger with the systems behind the tools

@@ -103,7 +103,7 @@ table! {
     KeyInvalid = "key-invalid", BAD_REQUEST, None, Reuse, "The idempotency key is invalid",
         "A key is 1 to 255 visible ASCII characters without spaces, bare or as a quoted string.";
     KeyConflict = "key-conflict", BAD_REQUEST, None, Reuse, "Two idempotency keys differ",
-        "The header and the body both bring a key, and they are not the same. Send one of them, or both alike.";
+        "The header and the body both have a key, and they differ. Send one of them, or both alike.";
     Unauthenticated = "unauthenticated", UNAUTHORIZED, None, Stop, "No valid token",
         "Send a bearer token that this gateway knows.";
     Forbidden = "forbidden", FORBIDDEN, None, Stop, "This token may not do that",
@@ -273,7 +273,7 @@ impl Problem {
     pub fn unauthenticated() -> Self {
         Self::new(
             Slug::Unauthenticated,
-            "Nothing was run: the request brings no valid token. Repeating it will not help. Tell the user: an operator has to give you a token.",
+            "Nothing was run: the request has no valid token. Repeating it will not help. Tell the user: an operator has to give you a token.",
         )
     }
 

@@ -199,7 +199,7 @@ impl Waiting<'_> {
     }
 
     fn response_of(&self, reply: Reply) -> Result<Response, ErrorKind> {
-        let unreadable = || ErrorKind::ResultUnavailable("its head cannot be written".into());
+        let unreadable = || ErrorKind::ResultUnavailable("its headers cannot be written".into());
         let status = StatusCode::from_u16(reply.status).map_err(|_| unreadable())?;
         let mut headers = HeaderMap::new();
         for (name, value) in &reply.headers {

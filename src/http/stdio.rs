@@ -77,7 +77,7 @@ pub async fn serve(
             ended.extend(lines.end());
         }
         for line in ended {
-            // Needs no place: a cancellation must arrive even if all places are taken.
+            // Needs no permit: a cancellation must arrive even if all permits are taken.
             if client.is_cancellation(&line) {
                 continue;
             }

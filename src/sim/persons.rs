@@ -152,6 +152,8 @@ impl Person {
             Some(answer) => format!("{} {}", answer.status, answer.problem()),
         };
         self.gateways.world.count("acts of operators");
-        self.gateways.world.say(format!("an operator: {path} {heard}"));
+        self.gateways
+            .world
+            .say(format!("an operator: {path} {heard}"));
     }
 }

@@ -203,7 +203,7 @@ fn what_does_not_fit_together_is_refused() {
          => store
         url = "mysql://h" => names no store
         url = "sqlite:" => names no store
-        url = "redis://h/x" => no number of a database
+        url = "redis://h/x" => not a number of a database
         url = "redis+sentinel://h" => name of the master
         url = "redis://a,b" => several hosts
         url = "redis://h"\ndurability = "firm" => not one of strict, bounded, relaxed
@@ -352,7 +352,7 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
     for [rules, source, words] in &cases(
         r#"
         every = "2h" =>  => it would fall behind
-        every = "100ms" =>  => more often than once a second
+        every = "100ms" =>  => must be at least one second
         window = "0s" =>  => longer than zero
         window = "30d" =>  => the calls of t would be deleted before
         on = { missing = "webhook" } =>  => there is no [webhook]
@@ -362,9 +362,9 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         on = { settled = "report" } =>  => there is no such key
         on = { duplicate = "adopt" } =>  => on.duplicate
         on = { orphan = "adopt" } => join = "/args/id" => is found by the key that the tool got
-        show = ["/1","/2","/3","/4","/5","/6","/7","/8","/9"] =>  => more than 8 values are not shown
+        show = ["/1","/2","/3","/4","/5","/6","/7","/8","/9"] =>  => must be at most 8 values
          => adopt = { results = "/a" } => there is no such key
-        max_items = 2000000 =>  => not held in memory
+        max_items = 2000000 =>  => must be at most 1000000
          => next = "/next" => pages need both
          => join = "/business_id" => begins neither with /args/ nor with /result/
          => compare = [1] => each is a JSON Pointer

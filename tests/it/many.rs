@@ -192,9 +192,17 @@ async fn an_act_on_other_targets_than_confirmed_is_refused_as_a_whole(stores: &S
     // Another result or another decision is another act, which needs a dry run of its own.
     let mut others = body.clone();
     others["result"] = json!({ "by": "mistake" });
-    refused(&confirmed(&others, &dry), "another act was confirmed").await;
+    refused(
+        &confirmed(&others, &dry),
+        "a different action was confirmed",
+    )
+    .await;
     let failed = json!({ "filter": { "tool": "act" }, "as": "failed", "reason": "never came" });
-    refused(&confirmed(&failed, &dry), "another act was confirmed").await;
+    refused(
+        &confirmed(&failed, &dry),
+        "a different action was confirmed",
+    )
+    .await;
     let mut counted = confirmed(&body, &dry);
     counted["confirm"]["count"] = 2.into();
     refused(&counted, "2 were confirmed, and now the filter finds 3").await;

@@ -192,7 +192,7 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
         ),
         (
             "pass_authorization = true # NO TOKENS",
-            "it would not be known who calls",
+            "callers cannot be told apart",
         ),
         ("host = \"h\" # NO TOKENS", "loopback names only"),
         ("host = \"h:80\"", "without scheme and port"),
@@ -203,7 +203,7 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
         ),
         (
             "uncounted_headers = [\"cookie\"]",
-            "a credential that goes through always counts",
+            "a forwarded credential always counts",
         ),
         ("key_header = \"Cookie\"", "says who calls"),
         ("unkeyed = \"guess\"", "refuse, derive, pass"),

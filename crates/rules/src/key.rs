@@ -104,7 +104,7 @@ words! {
         Derived = "derived",
         /// The gateway, for a compensation. The key is kept as long as its call.
         Compensation = "compensation",
-        /// The round of questions that the call answers. Each round is answered once.
+        /// The elicitation that the call answers. Each is answered once.
         Round = "round",
         /// Unknown: the call was adopted from its effect, which shows only the key for the tool.
         Adopted = "adopted",
@@ -113,7 +113,7 @@ words! {
 
 /// The prefix of compensations' keys. Callers may not bring such a key.
 pub const COMPENSATION: &str = "compensate:";
-/// The prefix of the keys of calls that answer a round.
+/// The prefix of the keys of calls that answer an elicitation.
 pub const ROUND: &str = "oncegate-round:";
 /// The prefix of the lookup keys of calls by the client's own id of the call.
 const CLIENT_CALL: &str = "oncegate-client-call:";

@@ -22,7 +22,7 @@ pub mod nulls; // members that are null
 pub mod outcome; // what an attempt proved
 pub mod pace; // intervals that no operator sets
 pub mod pause; // whether a paused tool was resumed
-pub mod places; // fair shares of places
+pub mod places; // fair shares of permits
 pub mod position; // positions in lists
 pub mod proxy; // an HTTP API that callers use as it is
 pub mod rate; // how often something may happen

@@ -125,7 +125,7 @@ fn words(words: &[&str]) -> String {
 pub enum Different {
     #[error("no dry run has returned this digest")]
     NoDigest,
-    #[error("another act was confirmed")]
+    #[error("a different action was confirmed")]
     Act,
     #[error("{then} were confirmed, and now the filter finds {now}, not all of them the same")]
     Members { then: usize, now: usize },

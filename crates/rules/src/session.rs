@@ -237,7 +237,7 @@ pub fn admission(
             longest: LINE_LENGTH,
         }
     };
-    // No budget holds back a compensation, and the call that asked has paid for the round.
+    // No budget holds back a compensation, and the call that asked has paid for the elicitation.
     let spends = !matches!(intent.key_source, Source::Compensation | Source::Round);
     let budget = tool.budget.filter(|_| spends).map(|budget| BudgetRule {
         group: budget_group(&budget, intent),
@@ -261,7 +261,7 @@ pub fn admission(
 
 /// The near-duplicate group of these arguments; `None` if they have none of the fields.
 ///
-/// A call that answers a round has none: the call that asked has it.
+/// A call that answers an elicitation has none: the call that asked has it.
 pub fn similar_group(
     tool: &Tool,
     tenant: &str,

@@ -181,7 +181,7 @@ impl Trial {
         // The first of the worst rounds decides.
         match judged.rev().max_by_key(|(verdict, _)| *verdict) {
             Some((Verdict::Proved, _)) if together == 0 => not_shown(
-                "at no time were both requests under way at once: one was answered before the other had left",
+                "in no round were both requests under way at once: one was answered before the other had left",
             ),
             Some((Verdict::Proved, why)) => proved(format!(
                 "both requests were under way at once in {together} of {rounds} rounds; {why}"

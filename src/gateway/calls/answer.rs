@@ -64,7 +64,7 @@ pub struct Stored {
     pub replayed_age_ms: Option<u64>,
     /// Whether the request has another key than the call, and looks like it.
     pub is_similar: bool,
-    /// Whether only the arguments show that the request is the call: a model made up its key, or brought none.
+    /// Whether only the arguments show that the request is the call: a model made up its key, or gave none.
     pub is_by_arguments: bool,
 }
 

@@ -53,7 +53,7 @@ pub(super) enum ClaimOutcome {
 /// The end of the wait for a session, with what the call needs to run.
 pub(super) struct Turn {
     pub claimed: Result<ClaimOutcome, ErrorKind>,
-    /// A place to run.
+    /// A permit to run.
     pub place: Option<Place>,
     /// Memory for the result.
     pub room: Option<Charge>,
@@ -76,7 +76,7 @@ pub(in crate::gateway) struct Claimer {
 impl Claimer {
     /// Claims the key, or finds the call that holds it.
     ///
-    /// Without a place to run nothing is claimed, but a stored call is still found.
+    /// Without a permit to run nothing is claimed, but a stored call is still found.
     ///
     /// `new_key` is the right to claim a new key, where new keys are bounded. It is taken when it is needed, and
     /// kept while the session lets the call wait.
@@ -396,7 +396,7 @@ impl Claimer {
         how: Begin<'_>,
     ) -> Result<Begun, store::Error> {
         let begun = transition::begin(&self.base, change, how, call.longest_line).await?;
-        // Without a place recovery finds the call when its lease is over.
+        // Without a permit recovery finds the call when its lease is over.
         if let Begun::Unconfirmed(record) = &begun
             && let Some(place) = self.listening.take(Owner::of(&call.intent))
         {

@@ -292,7 +292,7 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
         refused,
         Some(key::Refused::Invalid(..) | key::Refused::Reserved)
     );
-    // The answers of a round are not arguments of the tool's schema.
+    // The answers to an elicitation are not arguments of the tool's schema.
     let args = match round::answered_by(value) {
         None => Cow::Borrowed(value),
         Some(_) => Cow::Owned(round::without(value.clone())),

@@ -71,9 +71,9 @@ pub struct Passed {
 pub enum Answers {
     #[default]
     Nothing,
-    /// It answers this round.
+    /// It answers this elicitation.
     Round(Answer),
-    /// It answers a round, and its arguments hold the answers.
+    /// It answers an elicitation, and its arguments hold the answers.
     InArgs,
 }
 

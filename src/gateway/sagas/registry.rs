@@ -131,7 +131,7 @@ impl SagaRegistry {
                 saga = saga.id.id,
                 state = changed.state().as_str(),
                 trouble = changed.trouble.as_ref().map(|trouble| trouble.why.as_str()),
-                "a saga goes on",
+                "a saga continues",
             );
         }
         Some(changed)

@@ -121,10 +121,10 @@ fn summary(record: &Record, context: &Context) -> Markup {
 /// How the key of a call was found.
 fn source(source: Source) -> &'static str {
     match source {
-        Source::Runtime => "brought by the caller",
+        Source::Runtime => "given by the caller",
         Source::Business => "made of the tool's key fields",
-        Source::Model => "brought by the model, among the arguments",
-        Source::Derived => "derived from the arguments: the caller brought none",
+        Source::Model => "given by the model, among the arguments",
+        Source::Derived => "derived from the arguments: the caller gave none",
         Source::Compensation => "made by the gateway, for what undoes another call",
         Source::Round => "made by the gateway, for the answer to a tool's questions",
         Source::Adopted => "not known: the call was adopted from its effect",

@@ -65,7 +65,7 @@ pub(super) async fn forward(
     // No scope exists for single resources or prompts.
     if !is_list && !caller.may_call(&format!("{upstream}.")) {
         return Err(Problem::forbidden(
-            "a token for single tools asks for no resources and prompts",
+            "a token for single tools cannot ask for resources and prompts",
         ));
     }
     let upstreams = &http.gateway.upstreams;

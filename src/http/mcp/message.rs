@@ -149,7 +149,11 @@ impl<'a> Message<'a> {
             .map_err(|error| RpcError::new(PARSE_ERROR, format!("Parse error: {error}")))?;
         match whole.get().as_bytes().first() {
             Some(b'{') => {}
-            Some(b'[') => return Err(invalid("one message a request; there are no batches")),
+            Some(b'[') => {
+                return Err(invalid(
+                    "one message per request; batches are not supported",
+                ));
+            }
             _ => return Err(invalid("a message is an object")),
         }
         let message: Self = serde_json::from_str(whole.get())

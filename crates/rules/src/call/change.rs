@@ -240,7 +240,7 @@ pub enum Illegal {
     #[error("the call is not under way")]
     NotRunning,
     /// The late end of an attempt proves nothing, so the call stays unknown.
-    #[error("the call's outcome is as unknown as it was")]
+    #[error("the call's outcome is still unknown")]
     StillUnknown,
     #[error("the call's outcome is known")]
     NotUnknown,

@@ -181,7 +181,7 @@ impl Recipe {
     /// The key of a call, from the first source that has one. `counted` lacks the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
         let counted = &*self.present(counted);
-        // A round is answered once, whichever key comes with the answer.
+        // An elicitation is answered once, whichever key comes with the answer.
         if let Some(asked_by) = round::answered_by(asking.args) {
             return Ok(chosen(Source::Round, key::of_round(asked_by.0)));
         }
