@@ -389,8 +389,8 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         ("tools = [\"t\"]", "tools = []", "nothing to compare"),
         ("&b={until}", "", "its query must hold {until}"),
         ("key = \"/k\"", "", "key: this key is missing"),
-        ("key = \"/k\"", "key = \"k\"", "no JSON Pointer"),
-        ("\"http://127", "\"ftp://127", "no http:// or https:// URL"),
+        ("key = \"/k\"", "key = \"k\"", "not a JSON Pointer"),
+        ("\"http://127", "\"ftp://127", "not an http:// or https:// URL"),
         ("[reconciliations.r]", redacting, ""),
     ] {
         let text = good.replace(from, to);

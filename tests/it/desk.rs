@@ -347,7 +347,7 @@ async fn frozen_and_locked_sessions_are_found(stores: &Stores) {
             .get("/readyz")
             .await
             .text
-            .contains("person has frozen")
+            .contains("operator has frozen")
     })
     .await;
 

@@ -358,7 +358,7 @@ mod tests {
             ("[]", "no list at /data"),
             ("{\"data\":{}}", "no list at /data"),
             ("{\"data\":[1,2,3,4]}", "more than 3 items (max_items)"),
-            ("{\"data\":[1", "no JSON"),
+            ("{\"data\":[1", "not JSON"),
             (
                 &*format!("{{\"data\":[{list}]}}"),
                 "more than 100000 values",
