@@ -141,7 +141,7 @@ fn what_does_not_fit_together_is_refused() {
         key = { fields = ["id"] } => not a JSON Pointer
         key = { source = "model" } => not one of derived, required
         retry = { attempts = 0 } => at least 1
-        retry = { attempts = 99 } => must be at most 10
+        retry = { attempts = 99 } => must be at most 20 attempts
         retry = { base = "9s" } => base must not exceed max
         outcomes = { 99 = "executed" } => not a status
         outcomes = { 500 = "fine" } => is not one of
@@ -325,7 +325,7 @@ fn what_is_said_of_a_token_must_fit_together() {
     let reserved = token("a", '1', "").replace("\"t\"", "\"oncegate\"");
     check_refused(&reserved, "oncegate is the gateway's own");
     let other_tenant = token("a", '1', "").replace("\"t\"", "\"u\"");
-    check_refused(&(token("a", '0', "") + &other_tenant), "another tenant");
+    check_refused(&(token("a", '0', "") + &other_tenant), "the same tenant");
     let twins = token("a", '0', rate) + &token("a", '1', rate) + &token("b", '2', "");
     read(&format!("{GOOD}{twins}"), &[]).expect("good");
 }
@@ -390,7 +390,11 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         ("&b={until}", "", "its query must hold {until}"),
         ("key = \"/k\"", "", "key: this key is missing"),
         ("key = \"/k\"", "key = \"k\"", "not a JSON Pointer"),
-        ("\"http://127", "\"ftp://127", "not an http:// or https:// URL"),
+        (
+            "\"http://127",
+            "\"ftp://127",
+            "not an http:// or https:// URL",
+        ),
         ("[reconciliations.r]", redacting, ""),
     ] {
         let text = good.replace(from, to);

@@ -208,7 +208,7 @@ async fn an_act_on_other_targets_than_confirmed_is_refused_as_a_whole(stores: &S
     refused(&counted, "2 were confirmed, and now the filter finds 3").await;
     let mut invented = confirmed(&body, &dry);
     invented["confirm"]["digest"] = "yes".into();
-    refused(&invented, "none that a dry run has answered").await;
+    refused(&invented, "no dry run has returned this digest").await;
     // After one call more and one call less the filter finds as many calls as before, but not the same.
     let fourth = unknown(one, "shop-a", "act", "d").await;
     refused(

@@ -184,11 +184,14 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
     let at = "upstream = \"https://h/v1\"\n";
     for (more, said) in [
         ("", "proxies.p.upstream"),
-        ("upstream = \"ftp://h\"", "no http:// or https:// URL"),
-        ("upstream = \"https://h?a=b\"", "no http:// or https:// URL"),
+        ("upstream = \"ftp://h\"", "not an http:// or https:// URL"),
+        (
+            "upstream = \"https://h?a=b\"",
+            "not an http:// or https:// URL",
+        ),
         (
             "upstream = \"https://h/{/x}\"",
-            "no http:// or https:// URL",
+            "not an http:// or https:// URL",
         ),
         (
             "pass_authorization = true # NO TOKENS",

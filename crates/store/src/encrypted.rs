@@ -51,7 +51,7 @@ impl Secrets for Encrypted {
         match self.keys.seal(Binding::SECRET, secret) {
             Ok(sealed) => self.store.remember_secret(&sealed),
             Err(error) => {
-                tracing::error!(%error, "the copy of the store's secret cannot be stored")
+                tracing::error!(%error, "the copy of the store's secret cannot be stored");
             }
         }
     }
