@@ -351,7 +351,7 @@ impl Gateway {
                 if ended.is_ok() {
                     return;
                 }
-                tracing::warn!(calls = self.base.tasks.len(), "the grace is over: running calls are given up");
+                tracing::warn!(calls = self.base.tasks.len(), "the shutdown grace has passed: running calls are given up");
                 self.base.abandoned.cancel();
             }
             () = self.base.abandoned.cancelled() => {

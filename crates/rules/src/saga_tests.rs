@@ -269,7 +269,7 @@ fn a_saga_that_is_open_for_too_long_is_aborted_where_that_is_wanted() {
     assert_eq!(overdue(899), Err(Illegal::NotDue));
     let aborted = overdue(900).expect("its time is over");
     assert!(aborted.overdue && aborted.state() == State::Compensating);
-    assert_eq!(aborted.reason, "its deadline is over");
+    assert_eq!(aborted.reason, "its deadline has passed");
 }
 
 #[test]

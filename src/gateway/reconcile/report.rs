@@ -143,7 +143,7 @@ impl Report {
             let listed = |anomaly| Listed::of(&self.name, anomaly, Act::Report);
             self.anomalies = found.iter().take(SOME).map(listed).collect();
             return Err(format!(
-                "{count} anomalies are more than max_anomalies = {most}: nothing was acted on; is the source read as it is meant?"
+                "{count} anomalies are more than max_anomalies = {most}: nothing was acted on; is the source configured as intended?"
             ));
         }
         Ok(found)

@@ -168,7 +168,7 @@ impl SagaRegistry {
 
     /// Stops sagas after a loss of data, until an operator has looked.
     ///
-    /// A stopped saga does not go on, and is not undone when its deadline is over: the store may have forgotten that it
+    /// A stopped saga does not go on, and is not undone when its deadline has passed: the store may have forgotten that it
     /// was completed or undone.
     pub(in crate::gateway) async fn stop_sagas(
         &self,

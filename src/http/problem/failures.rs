@@ -194,7 +194,7 @@ fn refused(refusal: &Refusal) -> Problem {
             "Nothing was run: the session has given out a newer fencing token, so another branch has taken over. Do not repeat the request; stop this branch and tell the user.",
         ),
         Refusal::NotGiven => Problem::invalid_request(
-            "this session has not given out fencing_token, or has been at rest for a week; leave it out, or send the one of the session's newest answer",
+            "this session has not given out fencing_token, or has been idle for a week; leave it out, or send the one of the session's newest answer",
         ),
         Refusal::Busy { retry_after } => Problem::new(
             Slug::SessionBusy,

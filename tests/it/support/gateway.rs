@@ -262,7 +262,7 @@ impl Gateway {
     /// Stops in good order and makes sure that nothing is left as running.
     pub async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
-        // Or its open connections would be waited for until the grace is over.
+        // Or its open connections would be waited for until the shutdown grace has passed.
         drop(self.client);
         self.running.await.expect("no panic").expect("a good end");
         drop(self.reloader);

@@ -144,7 +144,7 @@ pub(super) fn finish(
     };
     let mut detail = why.to_owned();
     if check.is_some_and(|check| check.at.is_none()) {
-        detail += "; it is given up: a late answer or an operator still may settle it";
+        detail += "; it is given up: a late answer or an operator may still settle it";
     }
     let has_failed = matches!(state, State::Failed(_));
     let finished = Record {

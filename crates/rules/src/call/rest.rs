@@ -184,8 +184,9 @@ pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
     });
     let goes_on = |check: Option<Check>| check.is_some_and(|check| check.at.is_some());
     let (event, why) = if goes_on(record.check) && !goes_on(check) {
-        let why =
-            format!("{why}; it is asked no more: a late answer or an operator still may settle it");
+        let why = format!(
+            "{why}; it is not asked again: a late answer or an operator may still settle it"
+        );
         ("given_up", why)
     } else {
         ("probed", why)

@@ -59,9 +59,9 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
                 ..changed
             };
             match policy.on_timeout {
-                OnTimeout::Abort => overdue.aborted(by, "its deadline is over", now),
+                OnTimeout::Abort => overdue.aborted(by, "its deadline has passed", now),
                 OnTimeout::Report => {
-                    let detail = "its deadline is over; it stays open until an operator completes or aborts it";
+                    let detail = "its deadline has passed; it stays open until an operator completes or aborts it";
                     let reported = overdue.reporting(now);
                     reported.noted("overdue", by, detail, now)
                 }

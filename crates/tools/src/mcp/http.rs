@@ -144,7 +144,7 @@ impl Http {
             return Ok(agreement);
         }
         if self.settings.era == Some(Era::Modern) {
-            return Err("the server does not speak 2026-07-28".into());
+            return Err("the server does not support 2026-07-28".into());
         }
         self.initialize().await
     }

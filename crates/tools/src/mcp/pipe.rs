@@ -194,7 +194,7 @@ impl Pipe {
 
     async fn write(&self, message: Message) -> Result<(), String> {
         let sent = self.messages.send(message).await;
-        sent.map_err(|_| "the server's program reads no more".into())
+        sent.map_err(|_| "the server's program has stopped reading".into())
     }
 }
 
