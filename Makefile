@@ -110,7 +110,7 @@ docs:
 	cargo build --quiet --bin oncegate --bin shop
 	@scripts/docs
 
-# Every order of events that a model of gateways, store, tool and persons allows within small bounds, over the real rules.
+# Every order of events that a model of gateways, store, tool and operators allows within small bounds, over the real rules.
 # At most three minutes on two processors, after the build. EXPLORE sets further bounds: see docs/evidence/reliability.md.
 explore:
 	@scripts/setup test

@@ -137,7 +137,7 @@ async fn create(
     uri: Uri,
     body: Bytes,
 ) -> Result<Response, Failure> {
-    let wrong = |_| Failure::Refused(StatusCode::UNPROCESSABLE_ENTITY, "this is no order");
+    let wrong = |_| Failure::Refused(StatusCode::UNPROCESSABLE_ENTITY, "this is not an order");
     let New { sku, quantity } = serde_json::from_slice(&body).map_err(wrong)?;
     once(&db, (&headers, &uri, &body), |db, key, call_id| {
         let insert = format!(

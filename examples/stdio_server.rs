@@ -173,7 +173,7 @@ fn call(file: &str, message: &Value, id: Value) {
             answer(&id, result("done"));
             answer(&id, result("another"));
         }
-        // Lines that are no response: a server that logs to its standard output.
+        // Lines that are not responses: a server that logs to its standard output.
         "noisy" => {
             for line in [
                 format!("{{\"level\":30,\"id\":{id},\"msg\":\"calling\"}}"),

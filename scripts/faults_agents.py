@@ -12,7 +12,7 @@ TOOLS = ("hold", "probe", "retry")
 AGENTS = 16
 # An answer that takes longer is none, and the agent asks again.
 ANSWER_S = 15
-# Calls are checked every second: what is still unknown then needs a person.
+# Calls are checked every second: what is still unknown then needs an operator.
 SETTLED_S = 5
 # How long it may take until all intents have come to rest.
 REST_S = 120
@@ -135,7 +135,7 @@ class Lane:
         if n in agents.acknowledged and slug not in world.refusals:
             agents.contradictions.append(f"intent {n} was told a success, and later {self.last}")
         self.is_unknown = slug == "outcome-unknown"
-        # No check is planned: a person has to look.
+        # No check is planned: an operator has to look.
         self.is_held = self.is_unknown and answer.get("retry_after_ms") is None
         if status in (429, 503):
             self.close()

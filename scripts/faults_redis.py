@@ -116,7 +116,7 @@ def over_redis(world, machine=None, gateways=2, server=REDIS):
 
 
 def until_all_are_ready_or_lost(world):
-    """A failover may lose what no replica had, and what was never acknowledged; a gateway asks a person about that, too."""
+    """A failover may lose what no replica had, and what was never acknowledged; a gateway asks an operator about that, too."""
     is_ready = lambda: all(gateway.is_ready() for gateway in world.gateways)
     has_lost = lambda: "lost_data" in str(world.gateways[0].ask("GET", "/readyz"))
     wait_for("the gateways are ready", lambda: is_ready() or has_lost(), found=world.gateways[0].tail)

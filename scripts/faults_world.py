@@ -269,7 +269,7 @@ class World:
         self.gives_up = False
         # Whether what was acknowledged must be lost: nothing can keep it.
         self.is_loss_expected = False
-        # Losses that a person had to accept.
+        # Losses that an operator had to accept.
         self.accepted = 0
         port = free_port()
         tool = [sys.executable, Path(__file__).with_name("faults_tool.py"), port, self.folder / "books"]
@@ -300,7 +300,7 @@ class World:
         time.sleep(seconds)
 
     def accept_loss(self):
-        """What a person does who has looked."""
+        """What an operator does who has looked."""
         said = lambda: self.gateways[0].ask("POST", "/v1/store/accept-loss", {"reason": "a fault"}, timeout=30)
         wait_for("the loss is accepted", lambda: said()[0] == 200, found=said)
         self.until_ready()

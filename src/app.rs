@@ -1,4 +1,4 @@
-//! The whole gateway: build it, then run it. The only room that sees every part.
+//! The whole gateway: build it, then run it. The only part that sees every other.
 
 pub mod loops; // what is done again and again while the gateway runs
 mod reload; // the configuration, read again while the gateway runs
@@ -35,7 +35,7 @@ use crate::store::{self, Encrypted, Keys, Store};
 const OPS_CONNECTIONS: usize = 64;
 /// Memory that connections to the ops listener may hold, in bytes.
 const OPS_MEMORY: usize = 16 << 20;
-const LOOP_ENDED: &str = "a loop ended by itself";
+const LOOP_ENDED: &str = "a background task ended unexpectedly";
 /// How long connections may take to end after the last call.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
@@ -309,25 +309,25 @@ impl App {
             ended = loops.join_next() => Some(ended),
         };
         if let Some(ended) = &broken {
-            tracing::error!(?ended, "a loop has ended by itself: the gateway stops");
+            tracing::error!(?ended, "background task ended unexpectedly; shutting down");
         }
         self.gateway.leave();
         ends.leaving.cancel();
         if !self.drain_delay.is_zero() {
-            tracing::info!("oncegate will stop: it is not ready any more");
+            tracing::info!("shutting down soon: not ready any more");
             tokio::select! {
                 () = sleep(self.drain_delay) => {}
                 () = at_once.cancelled() => {}
                 () = self.fatal.cancelled() => return Err(Error::StoreFailed),
             }
         }
-        tracing::info!("oncegate stops: nothing new is taken");
+        tracing::info!("shutting down: no new requests are taken");
         // Before the last connections are taken, so that they are told.
         self.gateway.drain();
         ends.stop.cancel();
         let hurrying = async {
             at_once.cancelled().await;
-            tracing::warn!("told to stop once more: nothing is waited for");
+            tracing::warn!("second stop signal: stopping at once");
             self.gateway.give_up();
             // `ending` does the rest.
             std::future::pending::<()>().await;
@@ -425,7 +425,7 @@ async fn open(mut config: Config) -> Result<Opened, Error> {
 /// Returns how many calls had lost their owner. `is_remote`: the store may come later; until then nothing is claimed.
 ///
 /// # Errors
-/// The store failed, or there are too many recipes.
+/// The store failed, or there are too many key schemes.
 pub(crate) async fn take_up(gateway: &Gateway, is_remote: bool) -> Result<usize, Error> {
     let left_over = match gateway.lost.recover_all(gateway.now()).await {
         Ok(settled) => settled,

@@ -62,7 +62,7 @@ pub struct Asked {
 pub struct Printed {
     /// The tools, as TOML.
     pub text: String,
-    /// Sentences about parts that are left out, and about operations that are no tools.
+    /// Sentences about parts that are left out, and about operations that are not tools.
     pub remarks: Vec<String>,
     /// How many operations became tools.
     pub imported: usize,
@@ -142,9 +142,9 @@ fn page(document: &Document, tools: &[String], refused: &[String]) -> String {
     page
 }
 
-/// Explains the settings that a person decides. They are the same for each tool.
+/// Explains the settings that an operator decides. They are the same for each tool.
 const TO_DECIDE: &str = "#
-# A line that begins with \"# NAME =\" is a guess. Take its # away where a person has found it right:
+# A line that begins with \"# NAME =\" is a guess. Take its # away where an operator has found it right:
 #   headers       credentials; set the variable in the environment
 #   key           the arguments that name one intent: calls with the same ones are one. Without it all arguments do
 #   compensation  how a call is undone; arguments from /args or /result

@@ -1,7 +1,7 @@
 //! oncegate: an HTTP gateway in front of side-effecting tools that turns "the agent may call this
 //! twice" into "the effect happens at most once, and everyone gets the same answer".
 //!
-//! The rooms. Which may import from which: ARCHITECTURE.md, held by `tests/it/house.rs`.
+//! The parts. Which may import from which: ARCHITECTURE.md, held by `tests/it/house.rs`.
 
 // The simulation uses the store of `tests/it`, which names this crate.
 #[cfg(test)]

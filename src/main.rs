@@ -204,7 +204,7 @@ fn exposed(path: &Path, secrets: &[String]) -> Option<String> {
     })
 }
 
-/// A variable that is no text is meant for another program.
+/// A variable that is not text is meant for another program.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place where the environment is read"

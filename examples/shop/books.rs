@@ -33,7 +33,7 @@ const SCHEMA: &str = "
         WHERE NOT EXISTS (SELECT 1 FROM stock);
 ";
 
-/// All that the doors share.
+/// All that the endpoints share.
 pub(super) struct Shop {
     db: Mutex<Connection>,
     pub(super) switch: Mutex<Switch>,
@@ -129,7 +129,7 @@ fn let_in(db: &Connection, tag: &Tag) -> Result<(), Failure> {
     let no_token = || {
         Failure::new(
             StatusCode::UNPROCESSABLE_ENTITY,
-            "Fencing-Token is no whole number",
+            "Fencing-Token is not a whole number",
         )
     };
     let token = token.ok_or_else(no_token)?;
@@ -234,7 +234,7 @@ pub(super) fn bound(name: &str, text: &str) -> Result<String, Failure> {
     let refused = |_| {
         Failure::new(
             StatusCode::BAD_REQUEST,
-            format!("{name} is no RFC 3339 time"),
+            format!("{name} is not an RFC 3339 time"),
         )
     };
     let nanos = text.parse::<Timestamp>().map_err(refused)?.as_nanosecond();

@@ -101,7 +101,7 @@ pub(super) async fn switch_chaos(
     Ok(Json(switch))
 }
 
-/// Stands before the four effect doors. The body is read first and the work is a task of its own,
+/// Stands before the four effect endpoints. The body is read first and the work is a task of its own,
 /// so that a client that hangs up does not take its request back.
 pub(super) async fn chaos(
     State(shop): Shared,

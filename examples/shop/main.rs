@@ -9,17 +9,18 @@
 //!
 //! It acts on one thing only: an effect whose `Fencing-Token` is lower than the newest of its
 //! `X-Session-Id` is refused, because the one who asks has been overtaken. That orders the writers of
-//! one session. It is no protection against a request that comes twice, nor for an order that two
+//! one session. It is not a protection against a request that comes twice, nor for an order that two
 //! sessions write: that would take a token per order.
 //!
 //! What an effect changes commits in one transaction, and is on disk before the answer leaves. A
 //! request whose body came in whole is executed even if the client hangs up meanwhile, as in most
 //! real systems: who stops waiting has learned nothing.
 //!
-//! `POST /chaos` makes the four effect doors slow, unavailable, or silent (executed, but the line
+//! `POST /chaos` makes the four effect endpoints slow, unavailable, or silent (executed, but the line
 //! is cut without an answer), or makes the shop's books differ from what it says: `ghost` (answered as if
-//! executed), `double` (executed twice) and `alter` (executed with a cent more). `--dedup`, `--probe` and `--cancel` choose
-//! how it treats keys, questions about keys and second cancellations. Anyone who reaches the port may do anything: keep it on loopback.
+//! executed), `double` (executed twice) and `alter` (executed with a cent more). `--dedup`, `--probe` and `--cancel`
+//! choose how it treats keys, questions about keys and second cancellations. Anyone who reaches the port may do
+//! anything: keep it on loopback.
 //!
 //! `cargo run --example shop -- --listen 127.0.0.1:9090 --db shop.db`
 

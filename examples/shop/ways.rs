@@ -69,11 +69,11 @@ struct Kept {
     since: Instant,
 }
 
-/// The keys of each door.
+/// The keys of each endpoint.
 #[derive(Default)]
 pub(super) struct Keys(Mutex<HashMap<(String, String), Kept>>);
 
-/// Stands behind chaos and before the four effect doors.
+/// Stands behind chaos and before the four effect endpoints.
 pub(super) async fn dedup(
     State(shop): Shared,
     parts: Parts,

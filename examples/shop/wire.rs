@@ -45,7 +45,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
         let bytes = Bytes::from_request(request, state).await?;
         serde_json::from_slice(&bytes).map(Self).map_err(|error| {
-            let fields = error.is_data(); // JSON, but not what this door takes
+            let fields = error.is_data(); // JSON, but not what this endpoint takes
             let status = if fields {
                 StatusCode::UNPROCESSABLE_ENTITY
             } else {

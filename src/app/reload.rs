@@ -51,7 +51,7 @@ impl Reloader {
             Err(mistakes) => {
                 metrics.reload_failed();
                 for mistake in mistakes {
-                    tracing::error!("the configuration was not taken over: {mistake}");
+                    tracing::error!("the configuration was not reloaded: {mistake}");
                 }
             }
         }
@@ -81,7 +81,7 @@ impl Reloader {
         if !restart.is_empty() {
             tracing::warn!(
                 keys = restart.join(", "),
-                "these have changed and take a restart; they stay as they were"
+                "these changes take a restart and were not applied"
             );
         }
         // Before anything is claimed by them; what is refused here has changed nothing.
@@ -131,8 +131,10 @@ impl Reloader {
         let mut mistakes: Vec<String> = shorter.collect();
         // A file that is half written looks like this, too.
         if config.tokens.is_empty() && !self.tokens.now().is_empty() {
-            mistakes
-                .push("without [[auth.tokens]] everyone is let in; that takes a restart".into());
+            mistakes.push(
+                "without [[auth.tokens]] callers are not authenticated; that takes a restart"
+                    .into(),
+            );
         }
         mistakes
     }

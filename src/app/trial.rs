@@ -4,7 +4,7 @@
 
 mod asker; // the requests of a trial
 mod plan; // the options, read and checked
-mod report; // the report for a person or a program
+mod report; // the report for an operator or a program
 mod secrets; // texts of the configuration that are hidden
 
 use self::asker::Asker;

@@ -165,13 +165,13 @@ impl Wrapped {
         if let Some(store) = &self.options.store {
             if is_redis(store) {
                 let opened = self.open_redis(store).await?;
-                tell(format!("calls are kept in {}", opened.config.store));
+                tell(format!("calls are stored in {}", opened.config.store));
                 return Ok((opened, None));
             }
             let path = PathBuf::from(store);
             return match self.open_file(&path, gone).await? {
                 (Some(opened), _) => {
-                    tell(format!("calls are kept in {}", path.display()));
+                    tell(format!("calls are stored in {}", path.display()));
                     Ok((opened, Some(Draining::of(&path))))
                 }
                 (None, _) => Err(Error::Sqlite(sqlite::OpenError::InUse(path))),
@@ -206,7 +206,7 @@ impl Wrapped {
         }
         let (opened, path) = chosen
             .ok_or_else(|| Error::Other(format!("{MAX_FILES} clients run this command already")))?;
-        tell(format!("calls are kept in {}", path.display()));
+        tell(format!("calls are stored in {}", path.display()));
         if others > 0 {
             tell("another client runs the same command: they do not see each other's calls".into());
         }
@@ -373,8 +373,8 @@ fn ahead(
 
 /// Serves one client until its input ends and its calls have ended.
 ///
-/// `tell` says what a person should know. `stop`: nothing new is taken, and calls are finished; `at_once`: nothing is
-/// waited for, and calls that run are recorded as unknown.
+/// `tell` says what an operator should know. `stop`: nothing new is taken, and calls are finished; `at_once`: nothing
+/// is waited for, and calls that run are recorded as unknown.
 ///
 /// # Errors
 /// The store cannot be opened, or can no longer be trusted.
@@ -413,7 +413,7 @@ pub async fn wrap(
     let path = format!("/mcp/{}", wrapped.name());
     let path = path
         .parse()
-        .map_err(|_| Error::Other(format!("{path:?} is no path")))?;
+        .map_err(|_| Error::Other(format!("{path:?} is not a path")))?;
     let drains = || draining.iter().for_each(Draining::begin);
     let door = http::upstream_router(http);
     let serving = stdio::serve(door, path, server.max_body, input, output, &stop, drains);

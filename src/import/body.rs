@@ -152,7 +152,7 @@ fn form(content: &Map<String, Value>) -> Result<(Form, &Value), Reason> {
     })
 }
 
-/// The members of an object, or why the body is no object.
+/// The members of an object, or why the body is not an object.
 fn members<'a>(document: &'a Document, schema: &'a Value) -> Result<Members<'a>, Reason> {
     let kind = kind(document, schema);
     if kind == Kind::List && !may_be_object(document, schema) {

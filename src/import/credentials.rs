@@ -1,4 +1,4 @@
-//! The credentials of an API, which a person has to fill in.
+//! The credentials of an API, which an operator has to fill in.
 
 use serde_json::Value;
 
@@ -13,11 +13,11 @@ use crate::core::proxy::SECRETS;
 pub(super) struct Credentials {
     /// Headers, and their values.
     pub(super) headers: Vec<(String, String)>,
-    /// Sentences about schemes that are no header, and about alternatives.
+    /// Sentences about schemes that are not a header, and about alternatives.
     pub(super) told: Vec<String>,
 }
 
-/// Words in names of tokens that are no secrets: positions in a list, or idempotency tokens.
+/// Words in names of tokens that are not secrets: positions in a list, or idempotency tokens.
 const OF_LISTS: [&str; 9] = [
     "continuation",
     "cursor",
@@ -30,7 +30,7 @@ const OF_LISTS: [&str; 9] = [
     "sync",
 ];
 
-/// Endings of names that say something about a secret, but are no secret.
+/// Endings of names that say something about a secret, but are not secrets.
 const ABOUT: [&str; 5] = ["-mode", "-name", "-status", "-type", "-version"];
 
 /// The longest prefix of a variable's name.
@@ -179,7 +179,7 @@ fn header(document: &Document, scheme: &Value) -> Option<(String, String)> {
     }
 }
 
-/// The sentence about a scheme that is no header.
+/// The sentence about a scheme that is not a header.
 fn other(name: &str, scheme: &Value) -> String {
     let text = |word: &str| text(scheme, word).unwrap_or_default();
     match (text("type"), text("in")) {

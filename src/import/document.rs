@@ -38,7 +38,7 @@ impl Document {
         }
         let root = parse(text)?;
         let Value::Object(members) = &root else {
-            return Err("this is no description of an API: it is no object".into());
+            return Err("this is not a description of an API: it is not an object".into());
         };
         let version = members.get("openapi").map(|version| match version {
             Value::String(version) => version.clone(),
@@ -55,7 +55,9 @@ impl Document {
                 return Err("this is Swagger 2.0; OpenAPI 3.0 and 3.1 are read. Convert it first, as with `npx swagger2openapi FILE`".into());
             }
             None => {
-                return Err("this is no OpenAPI description: it has no member `openapi`".into());
+                return Err(
+                    "this is not an OpenAPI description: it has no member `openapi`".into(),
+                );
             }
         };
         Ok(Self { root, is_3_0 })
@@ -104,13 +106,13 @@ pub(super) fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     value.get(name)?.as_str()
 }
 
-/// The items of a member; none if it is no list.
+/// The items of a member; none if it is not a list.
 pub(super) fn items<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     let list = value.get(name).and_then(Value::as_array);
     list.map_or(&[], Vec::as_slice)
 }
 
-/// The members of a member; none if it is no object.
+/// The members of a member; none if it is not an object.
 pub(super) fn members<'a>(
     value: &'a Value,
     name: &str,
@@ -129,7 +131,7 @@ fn parse(text: &str) -> Result<Value, String> {
     if !text.trim_start().starts_with('{') {
         return yaml(text);
     }
-    let json = serde_json::from_str(text).map_err(|error| format!("this is no JSON: {error}"));
+    let json = serde_json::from_str(text).map_err(|error| format!("this is not JSON: {error}"));
     // A text in YAML may begin with a brace, too.
     json.or_else(|why| yaml(text).map_err(|_| why))
 }
@@ -153,6 +155,6 @@ fn yaml(text: &str) -> Result<Value, String> {
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let why: String = error.to_string().chars().take(MAX_SENTENCE).collect();
-        format!("this is no YAML that can be read: {why}")
+        format!("this is not YAML that can be read: {why}")
     })
 }

@@ -1,4 +1,4 @@
-//! Hints for a person about a tool's key and compensation, guessed from names.
+//! Hints for an operator about a tool's key and compensation, guessed from names.
 
 use super::document::text;
 use super::operations::Operation;

@@ -16,7 +16,7 @@ const EXAMPLE: &str = "7d0c3f6e9b8a4a51b1c2d3e4f5061728";
 pub(super) struct Placement {
     /// A header other than `Idempotency-Key`.
     pub(super) header: Option<String>,
-    /// A header that may be for the key. Until a person decides, the model fills it in.
+    /// A header that may be for the key. Until an operator decides, the model fills it in.
     pub(super) hint: Option<String>,
     /// A pointer into the body.
     pub(super) body: Option<String>,

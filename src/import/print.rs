@@ -1,4 +1,4 @@
-//! Prints a tool as TOML, with a comment for each decision of a person.
+//! Prints a tool as TOML, with a comment for each decision of an operator.
 
 use serde_json::Value;
 
@@ -83,7 +83,7 @@ fn pairs(pairs: &[(String, String)]) -> Option<String> {
     (!all.is_empty()).then(|| format!("{{ {} }}", all.join(", ")))
 }
 
-/// The description for models, in which `${` is no variable of the environment.
+/// The description for models, in which `${` is not a variable of the environment.
 fn description(operation: &Operation<'_>) -> String {
     let text = |word: &str| text(operation.node, word).map_or("", str::trim);
     let summary = Some(text("summary")).filter(|summary| operation.id != Some(*summary));

@@ -57,7 +57,7 @@ pub(super) fn of(
     server: Option<&str>,
 ) -> Result<Request, Reason> {
     if !operation.node.is_object() {
-        return Err("it is no object".into());
+        return Err("it is not an object".into());
     }
     if matches!(&*operation.method, "HEAD" | "OPTIONS" | "TRACE") {
         return Err(format!("no tool has the method {}", operation.method));

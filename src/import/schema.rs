@@ -1,7 +1,7 @@
 //! Schemas of a description as one JSON Schema.
 //!
 //! A reference becomes a definition, or its target is put in place. OpenAPI 3.0 is translated to JSON
-//! Schema. Parts that no validator can read are left out, and told.
+//! Schema. Parts that no validator can read are left out, and reported.
 
 mod words; // one keyword at a time, and choices
 
@@ -104,7 +104,7 @@ impl Schemas<'_> {
                 None => self.object(schema, depth).into(),
             },
             _ => {
-                self.relax("a part of its schema is no schema: anything fits there");
+                self.relax("a part of its schema is not a schema: anything fits there");
                 json!({})
             }
         }

@@ -34,7 +34,7 @@ impl VerifyTool {
     /// Runs the trial and prints its report.
     ///
     /// # Errors
-    /// The options are wrong, the person does not consent, or the trial shows nothing.
+    /// The options are wrong, the operator does not consent, or the trial shows nothing.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         let plan = TrialPlan::new(read(&self.config)?, self.options)?;
         if !self.yes {
@@ -66,7 +66,7 @@ impl VerifyTool {
     }
 }
 
-/// Asks the person at the terminal for consent.
+/// Asks the operator at the terminal for consent.
 ///
 /// # Errors
 /// No terminal, or the answer is not "yes".

@@ -12,7 +12,7 @@ use crate::core::key::Lookup;
 
 /// The tools of calls with a saga.
 const IN_SAGAS: [&str; 5] = ["order", "pay", "ship", "send", "send"];
-/// Problems that are no word about the call itself.
+/// Problems that are not a word about the call itself.
 const OF_SAGAS: [&str; 3] = ["wrong-state", "key-reused", "invalid-request"];
 
 pub(super) struct Agent {
@@ -180,7 +180,7 @@ impl Agent {
     }
 }
 
-/// Whether only a person settles unknown calls of a tool.
+/// Whether only an operator settles unknown calls of a tool.
 pub(super) fn is_held(tool: &str) -> bool {
     let kind = Kind::named(tool);
     !kind.is_asked() && !kind.deduplicates()

@@ -35,7 +35,7 @@ struct Door {
     life: Arc<Life>,
     gateway: Arc<Gateway>,
     router: Router,
-    /// Dropped with the last of the door: then they end.
+    /// Dropped with the last of the endpoint: then they end.
     _loops: Arc<JoinSet<()>>,
 }
 
@@ -53,7 +53,7 @@ struct Place {
     door: Option<Door>,
 }
 
-/// What came back from a door.
+/// What came back from an endpoint.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     pub(super) status: u16,

@@ -115,7 +115,9 @@ impl World {
             && after.state.content().and_then(effect_in) != Some(effect)
         {
             let state = after.state.as_str();
-            self.breaks(format!("{name} was told as succeeded, and is {state} now"));
+            self.breaks(format!(
+                "{name} was answered as succeeded, and is {state} now"
+            ));
         }
         let Some(before) = before else { return };
         let broken = match (&before.state, &after.state) {
@@ -234,7 +236,7 @@ impl World {
         };
         if !is_true {
             self.breaks(format!(
-                "{key} is told as succeeded, and has no such effect"
+                "{key} is answered as succeeded, and has no such effect"
             ));
         }
         let Some(effect) = effect else { return };
@@ -249,7 +251,7 @@ impl World {
             before.clone()
         };
         if before != told {
-            self.breaks(format!("{key} is told with two results"));
+            self.breaks(format!("{key} is answered with two results"));
         }
     }
 
@@ -261,7 +263,7 @@ impl World {
             found.is_some_and(|number| books.was_made_before(number, asked_at))
         };
         if early {
-            self.breaks(format!("{key} is told as not executed, and was"));
+            self.breaks(format!("{key} is answered as not executed, and was"));
         }
     }
 
@@ -344,7 +346,7 @@ impl World {
             let content = stored.and_then(|record| record.state.content());
             if content.and_then(effect_in) != Some(*effect) {
                 self.breaks(format!(
-                    "{key} was told as succeeded, and is not so at the end"
+                    "{key} was answered as succeeded, and is not so at the end"
                 ));
             }
         }

@@ -23,7 +23,7 @@ mod life; // one life of a gateway
 #[path = "../../tests/it/support/memory/mod.rs"]
 mod memory;
 mod net; // the network and the tools behind it
-mod persons; // what persons do
+mod persons; // what operators do
 mod plan; // what a seed decides at the beginning
 mod run; // one seed, from the beginning to the end
 mod store; // the store as a gateway reaches it

@@ -1,4 +1,4 @@
-//! What persons do: they look into the tools' books, settle calls, pause tools and help stuck sagas.
+//! What operators do: they look into the tools' books, settle calls, pause tools and help stuck sagas.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::core::document::Kind as DocumentKind;
 use crate::core::record::{Record, State};
 use crate::store::{DocumentQuery, Documents};
 
-/// How long an act of a person may take on its way, at most.
+/// How long an act of an operator may take on its way, at most.
 const LONG_MS: u64 = 1_000;
 
 pub(super) struct Person {
@@ -77,7 +77,7 @@ impl Person {
         }
     }
 
-    /// Settles what only a person settles, as the tools' books show.
+    /// Settles what only an operator settles, as the tools' books show.
     pub(super) async fn settle(&mut self, all: bool) {
         for record in self.unknown() {
             let is_checked = record.check.is_some_and(|check| check.at.is_some());
@@ -92,7 +92,7 @@ impl Person {
                 let until = books.comes_until(&call).unwrap_or_default();
                 (effect, until.saturating_sub(now))
             };
-            // Then the gateway refuses it; what a person has seen before the end of a lease must not count after it.
+            // Then the gateway refuses it; what an operator has seen before the end of a lease must not count after it.
             let is_refused = left > LONG_MS && world.plan.stalls == 0;
             let body = match effect {
                 Some(made) => {
@@ -139,7 +139,7 @@ impl Person {
     }
 
     async fn act(&mut self, path: &str) {
-        self.send(path, &json!({ "reason": "a person wants it" }))
+        self.send(path, &json!({ "reason": "an operator wants it" }))
             .await;
     }
 
@@ -151,7 +151,9 @@ impl Person {
             None => "unheard".to_owned(),
             Some(answer) => format!("{} {}", answer.status, answer.problem()),
         };
-        self.gateways.world.count("acts of persons");
-        self.gateways.world.say(format!("a person: {path} {heard}"));
+        self.gateways.world.count("acts of operators");
+        self.gateways
+            .world
+            .say(format!("an operator: {path} {heard}"));
     }
 }

@@ -140,7 +140,7 @@ async fn stall(gateways: Arc<Gateways>, n: u64) {
     gateways.stall(place, dice.pick(&[100, 500, 1_200, 2_500]));
 }
 
-/// Time goes on, and persons do what only they can, until nothing is under way. Whether that was so in time.
+/// Time goes on, and operators do what only they can, until nothing is under way. Whether that was so in time.
 async fn come_to_rest(gateways: &Arc<Gateways>) -> bool {
     let world = &gateways.world;
     let mut person = Person::of(gateways);

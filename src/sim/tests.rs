@@ -170,7 +170,7 @@ fn finds(broken: Break, expected: &str) {
 
 #[test]
 fn a_claim_that_takes_a_held_key_is_found() {
-    finds(Break::ClaimTakesHeldKey, "is told with two results");
+    finds(Break::ClaimTakesHeldKey, "is answered with two results");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_change_without_comparing_is_found() {
 fn an_outcome_that_is_acknowledged_and_not_written_is_found() {
     finds(
         Break::AcknowledgesUnwritten,
-        "was told as succeeded, and is",
+        "was answered as succeeded, and is",
     );
 }
 
@@ -233,7 +233,7 @@ fn calls_of_a_session_at_the_same_time_are_found() {
 fn results_that_are_not_those_of_the_effects_are_found() {
     finds(
         Break::GarblesResults,
-        "is told as succeeded, and has no such effect",
+        "is answered as succeeded, and has no such effect",
     );
 }
 

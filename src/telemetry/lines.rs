@@ -128,9 +128,10 @@ impl Queue {
     }
 }
 
-/// Escapes what changes the order or the lines of a text on a screen, so that it cannot show another text than the line has.
+/// Escapes what changes the order or the lines of a text on a screen, so that it cannot show another text than the line
+/// has.
 ///
-/// Callers and persons give texts that are logged, such as reasons.
+/// Callers and operators give texts that are logged, such as reasons.
 fn escaped(line: &[u8]) -> Cow<'_, [u8]> {
     let Ok(text) = std::str::from_utf8(line) else {
         return line.into();

@@ -320,7 +320,7 @@ async fn who_has_gone_longest_without_a_token_gives_way() {
     drips.read_to_end(&mut rest).await.expect("an end");
     assert!(
         rest.is_empty(),
-        "the oldest stranger is closed, and not answered"
+        "the oldest unauthenticated client is closed, and not answered"
     );
     known.write_all(list).await.expect("written");
     until("it is answered on the same connection", async || {

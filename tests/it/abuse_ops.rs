@@ -1,4 +1,4 @@
-//! The doors for those who run the gateway: what they cost, and what they tell to whom.
+//! The endpoints for those who run the gateway: what they cost, and what they tell to whom.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::support::gateway::{OPS_TOKEN, one_tool, ops_token_sha256};
 use crate::support::pace::brisk;
 use crate::support::{Answer, Gateway, Tool};
 
-/// Of a door at this address, with this bearer token if there is one.
+/// Of an endpoint at this address, with this bearer token if there is one.
 async fn ask(
     gateway: &Gateway,
     address: std::net::SocketAddr,
@@ -22,7 +22,7 @@ async fn ask(
     Answer::to(request).await
 }
 
-/// A gateway with a tool that a person has paused, which is a warning of `/readyz`.
+/// A gateway with a tool that an operator has paused, which is a warning of `/readyz`.
 async fn with_a_warning(tool: &Tool, server: &str) -> Gateway {
     let gateway = Gateway::start(&format!("[server]\n{server}\n{}", one_tool(tool, ""))).await;
     let pause = gateway

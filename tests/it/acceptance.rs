@@ -1,5 +1,5 @@
-//! A person accepts that a store has lost data: which acts are refused until then, when the acceptance is refused, and
-//! what remains of an acceptance that breaks off.
+//! An operator accepts that a store has lost data: which acts are refused until then, when the acceptance is refused,
+//! and what remains of an acceptance that breaks off.
 
 use std::sync::Arc;
 

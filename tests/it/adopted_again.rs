@@ -268,7 +268,7 @@ async fn the_newer_one_is_adopted(
         (answer.at("/replayed"), answer.at("/result")),
         (json!(true), json!(newer))
     );
-    // The other effect may be a double, or of an earlier intent: a person decides.
+    // The other effect may be a double, or of an earlier intent: an operator decides.
     let left = only(&report(&gateway).await);
     assert_eq!(
         (&left["kind"], &left["effect"], &left["state"]),

@@ -413,7 +413,7 @@ async fn the_configuration_adopts_forgotten_effects_and_leaves_those_of_others_a
     let refused = ask(gateway, &of(1, "id"), "adopt", "r").await;
     let refused = refused.expect_problem("wrong-state");
     assert!(
-        refused.text.contains("none that this gateway gives"),
+        refused.text.contains("not one that this gateway gives"),
         "{}",
         refused.text
     );

@@ -168,7 +168,7 @@ async fn a_loop_that_cannot_get_the_outcome_is_told_whom_to_ask(stores: &Stores)
         );
         let detail = told.at("/detail").to_string();
         for words in [
-            "ask a person",
+            "ask an operator",
             "never executes it twice",
             "Never send it with a new key",
         ] {
@@ -310,7 +310,7 @@ async fn a_loop_that_plans_again_with_new_keys_meets_its_business_key(stores: &S
             (first.at("/call_id"), true.into())
         );
     }
-    // Other arguments for the same invoice: a new key would meet the same call.
+    // Other arguments for the same invoice: a new key would find the same call.
     let mut other = Agent::new(&gateway, "plan-4", json!({ "invoice": "I-1", "amount": 8 }));
     let told = other.follow().await.told().expect_problem("key-reused");
     assert_eq!(

@@ -143,7 +143,7 @@ async fn a_loop_that_resumes_while_nobody_knows_the_outcome_is_told_whom_to_ask(
         (first.at("/call_id"), "unknown".into())
     );
     assert!(
-        told.at("/detail").to_string().contains("ask a person"),
+        told.at("/detail").to_string().contains("ask an operator"),
         "{}",
         told.text
     );

@@ -1,4 +1,4 @@
-//! Acts of persons on anomalies: undo, ignore, and what reports show of them.
+//! Acts of operators on anomalies: undo, ignore, and what reports show of them.
 
 use serde_json::{Value, json};
 
@@ -113,13 +113,13 @@ async fn an_ignored_anomaly_stays_ignored_and_may_still_be_undone(stores: &Store
         (&again["id"], &again["state"]),
         (&found["id"], &json!("ignored"))
     );
-    assert!(books.undone().is_empty(), "a person has ignored it");
+    assert!(books.undone().is_empty(), "an operator has ignored it");
     let asked = ask(&gateway, &found["id"], "compensate", "not sold").await;
     assert_eq!(asked.expect_ok().at("/state"), "done");
     assert_eq!(books.undone()[&effect], 1);
 }
 
-/// While a run can find the effect again, the gateway knows that a person has ignored it.
+/// While a run can find the effect again, the gateway knows that an operator has ignored it.
 #[tokio::test]
 async fn an_ignored_anomaly_is_kept_as_long_as_the_calls() {
     let books = Books::open().await;

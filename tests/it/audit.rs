@@ -1,4 +1,4 @@
-//! Acts of persons while the store fails: they are made nevertheless, and the audit keeps what is known of them.
+//! Acts of operators while the store fails: they are made nevertheless, and the audit keeps what is known of them.
 
 use oncegate::core::audit::{Deed, Outcome};
 use oncegate::core::caller::Caller;
@@ -112,7 +112,7 @@ async fn an_act_that_is_refused_half_way_is_unknown() {
         saga.at("/state") == "stuck"
     })
     .await;
-    // A second person has the saga retried after the first has skipped the call, and before the first act ends.
+    // A second operator has the saga retried after the first has skipped the call, and before the first act ends.
     faulty.next(Verb::PutDocument, Fault::Duplicate, 1);
     faulty.next(Verb::PutDocument, Fault::Hold, 1);
     let skip = async {

@@ -1,14 +1,15 @@
-//! Sagas while everything goes wrong: each saga ends, and each call is done and undone at most once, in the right order.
+//! Sagas while everything goes wrong: each saga ends, and each call is done and undone at most once, in the right
+//! order.
 //!
 //! Agents carry out plans of two to eight steps. Their tools misbehave, and so do the compensations. Agents abort,
 //! complete or forget their plans at any moment, while other calls of the plan are under way, and go on asking after
-//! that. Gateways are killed and come back. Then all faults end, persons settle what only they can settle, and the
+//! that. Gateways are killed and come back. Then all faults end, operators settle what only they can settle, and the
 //! records of the tool and of the ledger are compared with the promises.
 //!
 //! `SAGA_SEED` repeats a run, as far as concurrent events can be repeated. `SAGA_RUNS` is the number of sagas.
 
 mod checks; // what must hold
-mod life; // what agents and persons do
+mod life; // what agents and operators do
 mod shop; // tools with every rule, and how they misbehave
 
 use std::collections::{BTreeMap, HashMap};
@@ -133,7 +134,7 @@ impl World {
             ("empty", self.in_long_runs(1)),
             ("undone without knowing", self.in_long_runs(1)),
             ("refused because of the saga", self.in_long_runs(1)),
-            ("settled by a person", self.in_long_runs(1)),
+            ("settled by an operator", self.in_long_runs(1)),
             ("told that it is undone", self.in_long_runs(1)),
         ]);
     }

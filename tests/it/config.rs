@@ -135,58 +135,58 @@ fn what_does_not_fit_together_is_refused() {
         r#"
         deadline = "20s" => shorter than 3 attempts
         timeout = "0s" => must be longer than zero
-        dedup_window = "10s" => forgotten before its call's deadline
-        retention = "1h" => deleted while their keys are remembered
+        dedup_window = "10s" => must not be shorter than the deadline
+        retention = "1h" => must not be shorter than the time for which keys are remembered
         key = { fields = ["/id"] } => input_schema does not require /id
-        key = { fields = ["id"] } => no JSON Pointer
-        key = { source = "model" } => none of derived, required
+        key = { fields = ["id"] } => not a JSON Pointer
+        key = { source = "model" } => not one of derived, required
         retry = { attempts = 0 } => at least 1
-        retry = { attempts = 99 } => never useful
-        retry = { base = "9s" } => longer than the longest
-        outcomes = { 99 = "executed" } => no status
-        outcomes = { 500 = "fine" } => is none of
+        retry = { attempts = 99 } => must be at most 20 attempts
+        retry = { base = "9s" } => base must not exceed max
+        outcomes = { 99 = "executed" } => not a status
+        outcomes = { 500 = "fine" } => is not one of
         success = { equals = 1 } => success.pointer: this key is missing
-        input_schema = { type = "nonsense" } => no JSON Schema
-        method = "TRACE" => none of POST
+        input_schema = { type = "nonsense" } => not a JSON Schema
+        method = "TRACE" => not one of POST
         headers = { Idempotency-Key = "x" } => the gateway's own
         headers = { X = "${NO_SUCH_NAME}" } => NO_SUCH_NAME is not set
-        effect = "maybe" => none of read, write
+        effect = "maybe" => not one of read, write
         connection_reuse = "on" => or "off"
         remember_rejections = "yes" => true or false
-        session = "mine" => none of exclusive, fenced, shared
-        session_wait = "1h" => for ten minutes at the most
+        session = "mine" => not one of exclusive, fenced, shared
+        session_wait = "1h" => must be at most ten minutes
         budget = { per = "session", max = 5 } => budget.window: this key is missing
         budget = { max = 5, window = "1m" } => budget.per: this key is missing
         budget = { per = "user", max = 0, window = "1m" } => at least 1
-        budget = { per = "user", max = 10001, window = "1m" } => bounds nothing
-        budget = { per = "user", max = 5, window = "0s" } => in no time
+        budget = { per = "user", max = 10001, window = "1m" } => must be at most 10000
+        budget = { per = "user", max = 5, window = "0s" } => must be longer than zero
         key = { per = "tenant" } => without fields there is no business key
         similar = { fields = [], window = "1m" } => nothing is similar
         similar = { fields = ["/a"], window = "60d" } => longer than the retention
-        similar = { fields = ["/a"], window = "1m", action = "warn" } => none of flag, refuse, replay
+        similar = { fields = ["/a"], window = "1m", action = "warn" } => not one of flag, refuse, replay
         effect = "read"\nsession = "exclusive" => this one reads
         effect = "read"\nbudget = { per = "user", max = 1, window = "1m" } => this one reads
         compensation = { tool = "t" } => does not undo itself
-        compensation = { tool = "u" } => is no tool
+        compensation = { tool = "u" } => is not a tool
         compensation = { tool = "u", args = { id = "/order" } } => begins with none of
         compensation = { args = {} } => compensation.tool: this key is missing
-        compensation = "cancel" => none of none
+        compensation = "cancel" => not one of none
         compensate_unknown = "send" => there is no compensation
         effect = "read"\ncompensation = "none" => this one reads
-        [sagas]\ndeadline = "0s" => needs some time
+        [sagas]\ndeadline = "0s" => must be longer than zero
         [audit]\nretention = "23h" => from 1 to 3650 days
         [audit]\nretention = "3651d" => from 1 to 3650 days
         [sagas]\nretention = "29d" => would take up its old calls
-        [sagas]\non_timeout = "undo" => none of abort, report
-        [sagas]\nretry = { base = "9m", max = "1m" } => longer than the longest
+        [sagas]\non_timeout = "undo" => not one of abort, report
+        [sagas]\nretry = { base = "9m", max = "1m" } => base must not exceed max
         unknown = "retry" => needs dedup
         unknown = "retry"\ndedup = "key"\nsession = "exclusive" => beside later calls
         unknown = "retry"\ndedup = "key"\neffect = "read" => never unknown
         unknown = "probe" => needs probe
         probe = { url = "http://127.0.0.1/orders" } => its URL has {key} or {/pointer} in it
-        recheck = { base = "1ms" } => every 100 ms
-        recheck = { base = "9m" } => longer than the longest
-        recheck = { base = "2s", give_up_after = "2s" } => before it was worked on
+        recheck = { base = "1ms" } => must be at least 100 ms
+        recheck = { base = "9m" } => recheck.base must not exceed recheck.max
+        recheck = { base = "2s", give_up_after = "2s" } => recheck.give_up_after must be longer than recheck.base
         breaker = { failures = 0 } => at least 1
         [nothing.r]\nevery = "1h" => no such key
         [tools."two words"]\nurl = "http://127.0.0.1/" => a tool's name
@@ -203,10 +203,10 @@ fn what_does_not_fit_together_is_refused() {
          => store
         url = "mysql://h" => names no store
         url = "sqlite:" => names no store
-        url = "redis://h/x" => no number of a database
+        url = "redis://h/x" => not a number of a database
         url = "redis+sentinel://h" => name of the master
         url = "redis://a,b" => several hosts
-        url = "redis://h"\ndurability = "firm" => none of strict, bounded, relaxed
+        url = "redis://h"\ndurability = "firm" => not one of strict, bounded, relaxed
         url = "sqlite:a.db"\nwatermarks = "w" => for Redis only
         "#,
     ) {
@@ -253,17 +253,17 @@ fn a_compensation_that_cannot_be_sent_is_refused_where_it_is_written() {
         (
             card("/args/card/no", "/card"),
             String::new(),
-            "/args/card/no is not kept",
+            "/args/card/no is not stored",
         ),
         (
             card("/args/card", "/card/no"),
             String::new(),
-            "/args/card is not kept",
+            "/args/card is not stored",
         ),
         (
             card("/args", "/card/no"),
             String::new(),
-            "/args is not kept",
+            "/args is not stored",
         ),
         (
             by_result.into(),
@@ -308,10 +308,10 @@ pub fn token(name: &str, digit: char, more: &str) -> String {
 fn what_is_said_of_a_token_must_fit_together() {
     for [more, words] in &cases(
         r#"
-        expires = "soon" => is no time; one looks like
+        expires = "soon" => is not a time; one looks like
         rate = { per_second = 5 } => rate.burst: this key is missing
         rate = { per_second = 0, burst = 1 } => at least 1
-        new_keys = { per_second = 2000000, burst = 1 } => bounds nothing
+        new_keys = { per_second = 2000000, burst = 1 } => must be at most
         new_keys = { per_minute = 2, burst = 1 } => no such key
         "#,
     ) {
@@ -325,7 +325,7 @@ fn what_is_said_of_a_token_must_fit_together() {
     let reserved = token("a", '1', "").replace("\"t\"", "\"oncegate\"");
     check_refused(&reserved, "oncegate is the gateway's own");
     let other_tenant = token("a", '1', "").replace("\"t\"", "\"u\"");
-    check_refused(&(token("a", '0', "") + &other_tenant), "another tenant");
+    check_refused(&(token("a", '0', "") + &other_tenant), "the same tenant");
     let twins = token("a", '0', rate) + &token("a", '1', rate) + &token("b", '2', "");
     read(&format!("{GOOD}{twins}"), &[]).expect("good");
 }
@@ -352,7 +352,7 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
     for [rules, source, words] in &cases(
         r#"
         every = "2h" =>  => it would fall behind
-        every = "100ms" =>  => more often than once a second
+        every = "100ms" =>  => must be at least one second
         window = "0s" =>  => longer than zero
         window = "30d" =>  => the calls of t would be deleted before
         on = { missing = "webhook" } =>  => there is no [webhook]
@@ -362,15 +362,15 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         on = { settled = "report" } =>  => there is no such key
         on = { duplicate = "adopt" } =>  => on.duplicate
         on = { orphan = "adopt" } => join = "/args/id" => is found by the key that the tool got
-        show = ["/1","/2","/3","/4","/5","/6","/7","/8","/9"] =>  => more than 8 values are not shown
+        show = ["/1","/2","/3","/4","/5","/6","/7","/8","/9"] =>  => must be at most 8 values
          => adopt = { results = "/a" } => there is no such key
-        max_items = 2000000 =>  => not held in memory
+        max_items = 2000000 =>  => must be at most 1000000
          => next = "/next" => pages need both
          => join = "/business_id" => begins neither with /args/ nor with /result/
          => compare = [1] => each is a JSON Pointer
          => compare = [{ item = "/a" }] => each is a JSON Pointer
          => ignore = ["cancelled"] => this needs a status
-         => tool = "other" => none of the tools
+         => tool = "other" => not one of the tools
          => colour = "red" => there is no such key
         "#,
     ) {
@@ -389,8 +389,8 @@ fn a_reconciliation_that_cannot_be_right_is_refused() {
         ("tools = [\"t\"]", "tools = []", "nothing to compare"),
         ("&b={until}", "", "its query must hold {until}"),
         ("key = \"/k\"", "", "key: this key is missing"),
-        ("key = \"/k\"", "key = \"k\"", "no JSON Pointer"),
-        ("\"http://127", "\"ftp://127", "no http:// or https:// URL"),
+        ("key = \"/k\"", "key = \"k\"", "not a JSON Pointer"),
+        ("\"http://127", "\"ftp://127", "not an http://"),
         ("[reconciliations.r]", redacting, ""),
     ] {
         let text = good.replace(from, to);
@@ -483,9 +483,9 @@ fn the_ops_doors_need_a_place_and_a_digest() {
     assert_eq!(good.server.ops_token, Some([0xab; 32]));
     for [lines, said] in &cases(
         r#"
-        ops_listen = "9100" => 2:14: server.ops_listen: "9100" is no address
+        ops_listen = "9100" => 2:14: server.ops_listen: "9100" is not an address
         ops_listen = "127.0.0.1:8080" => 2:14: server.ops_listen: this is server.listen
-        proxy_listen = "9100" => 2:16: server.proxy_listen: "9100" is no address
+        proxy_listen = "9100" => 2:16: server.proxy_listen: "9100" is not an address
         proxy_listen = "127.0.0.1:8080" => 2:16: server.proxy_listen: another listener has this
         ops_token = "secret" => 2:13: server.ops_token: this must be the SHA-256
         "#,

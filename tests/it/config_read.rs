@@ -39,7 +39,7 @@ fn a_token_that_has_expired_or_will_soon_is_said() {
     assert_eq!(
         warnings,
         [
-            "a token of old has expired at 2026-12-01T00:00:00Z: it opens nothing any more",
+            "a token of old has expired at 2026-12-01T00:00:00Z: it is not accepted any more",
             "a token of soon expires at 2026-12-14T00:00:00Z: replace it in time",
         ]
     );
@@ -427,8 +427,8 @@ fn bounds_of_memory_and_of_addresses_fit_together() {
         max_memory = "64MiB"\nmax_result = "32MiB" => 2:14: server.max_memory: this must be at least 264.0 MiB
         max_memory = "much" => 2:14: server.max_memory: this must be a size
         max_connections_per_address = 0 => 2:31: server.max_connections_per_address: 0 must be at least 1
-        proxies = ["balancer"] => 2:11: server.proxies: "balancer" is no address
-        proxies = ["10.0.0.0/40"] => 2:11: server.proxies: "10.0.0.0/40" is no address
+        proxies = ["balancer"] => 2:11: server.proxies: "balancer" is not an address
+        proxies = ["10.0.0.0/40"] => 2:11: server.proxies: "10.0.0.0/40" is not an address
         "#,
     ) {
         let mistakes = with(lines).expect_err(lines);

@@ -425,7 +425,7 @@ async fn with_few_file_descriptors_those_who_speak_are_answered() {
     assert!(tool.effects() >= 5, "{}", tool.effects());
     let log = std::fs::read_to_string(log(folder.path())).expect("a log");
     assert!(
-        !log.contains("no connection can be taken"),
+        !log.contains("a connection cannot be accepted"),
         "it has run out of files"
     );
 }

@@ -63,7 +63,7 @@ async fn every_gateway_of_a_store_accepts_a_session(stores: &Stores) {
     for gateway in &gateways {
         let there = Browser::with_cookie(gateway, &browser.cookie);
         let page = there.see("/console").await.expect_ok();
-        assert!(page.text.contains("<h1>Needs a person"), "{}", page.text);
+        assert!(page.text.contains("<h1>Needs an operator"), "{}", page.text);
         // A form of one gateway is taken by the other.
         let fields = [("form", form.as_str()), ("reason", "it hangs")];
         let act = if gateway.address == gateways[0].address {

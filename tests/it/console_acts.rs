@@ -299,7 +299,7 @@ async fn all_stuck_sagas_of_a_list_are_tried_again_or_skipped(stores: &Stores) {
     let other = confirm(&ops, skip, &dry).await;
     assert_eq!(
         other.status, 409,
-        "another act was confirmed: {}",
+        "a different action was confirmed: {}",
         other.text
     );
     tool.always(MADE);

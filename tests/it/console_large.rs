@@ -135,7 +135,7 @@ async fn a_filter_without_an_index_ends_a_page_early_says_how_far_and_skips_noth
                 None => break,
             }
         }
-        assert_eq!(found, rare, "the JSON door finds the same");
+        assert_eq!(found, rare, "the JSON endpoint finds the same");
     }
     // A page asked for again ends at the same call: else it would never be at rest.
     let twice = [

@@ -71,7 +71,7 @@ async fn a_change_is_told_once_and_a_page_that_stays_as_it_is_says_nothing(store
         next(&mut all).await.as_deref(),
         Some("event: changed\ndata:\n\n")
     );
-    // Ages pass, which is no change; nor is another tenant's call.
+    // Ages pass, which is not a change; nor is another tenant's call.
     assert!(is_quiet(&mut all, Duration::from_millis(2_500)).await);
     assert!(is_quiet(&mut banks, Duration::from_millis(10)).await);
     // What changed between the page and its stream is told at once.

@@ -123,7 +123,7 @@ fn is_clean(path: &str, page: &Answer) {
     );
 }
 
-/// A person has looked, and someone else settles the call, which then runs again.
+/// An operator has looked, and someone else settles the call, which then runs again.
 #[tokio::test]
 async fn a_form_of_an_earlier_run_settles_nothing() {
     let tool = Tool::start().await;

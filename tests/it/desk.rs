@@ -1,5 +1,5 @@
-//! Routes that an operator needs during an incident: who made a call, what persons did, which sessions stand still. Over both
-//! stores and a Redis cluster.
+//! Routes that an operator needs during an incident: who made a call, what operators did, which sessions stand still.
+//! Over both stores and a Redis cluster.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -305,7 +305,7 @@ async fn frozen_and_locked_sessions_are_found(stores: &Stores) {
             .await
             .at("/warnings")
             .to_string()
-            .contains("a person has frozen: 3")
+            .contains("an operator has frozen: 3")
     })
     .await;
     until("they are counted", async || {
@@ -347,7 +347,7 @@ async fn frozen_and_locked_sessions_are_found(stores: &Stores) {
             .get("/readyz")
             .await
             .text
-            .contains("person has frozen")
+            .contains("operator has frozen")
     })
     .await;
 

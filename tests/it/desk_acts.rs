@@ -1,4 +1,4 @@
-//! Acts of persons and agents that come in a loop or fail half-way, and lists of locked sessions.
+//! Acts of operators and agents that come in a loop or fail half-way, and lists of locked sessions.
 
 use serde_json::{Value, json};
 

@@ -348,8 +348,8 @@ async fn an_error_of_the_store_is_logged_with_the_call_that_met_it() {
     gateway.call(1).await.expect_ok();
     let (lines, _log) = Lines::take();
     gateway.store.set_down(true);
-    // The request is no call today, but may repeat an earlier call, so its names are looked up. The arguments of `holders`
-    // name no call; the log takes it from the task.
+    // The request is not a call today, but may repeat an earlier call, so its lookup keys are searched. The arguments
+    // of `holders` name no call; the log takes it from the task.
     let body = json!({ "args": {}, "trace_id": "t-17" }).to_string();
     let answer = Answer::to(client().post(&gateway.url).body(body)).await;
     answer.expect_problem("store-unavailable");

@@ -1,4 +1,4 @@
-//! A person accepts the loss of data of a SQLite file.
+//! An operator accepts the loss of data of a SQLite file.
 
 use std::fs;
 use std::path::Path;

@@ -20,7 +20,7 @@ const BESIDE: [&str; 5] = [
     WATERMARKS,
 ];
 
-/// Kills a gateway, loses what `lose` loses, and expects that nothing runs until a person accepts that.
+/// Kills a gateway, loses what `lose` loses, and expects that nothing runs until an operator accepts that.
 async fn stays_closed(mut serving: Serving, tool: &Tool, lose: &[&str]) {
     let effects = tool.effects();
     serving.kill();
@@ -41,7 +41,7 @@ async fn stays_closed(mut serving: Serving, tool: &Tool, lose: &[&str]) {
         serving.kill();
         assert_eq!(tool.effects(), effects, "without {lose:?}");
     }
-    let accepted = accept_loss_command(serving.folder.path(), "only the file was kept");
+    let accepted = accept_loss_command(serving.folder.path(), "only the file was stored");
     assert!(accepted.status.success());
     serving.again().await;
     assert_eq!(serving.get("/readyz").await.status, 200);

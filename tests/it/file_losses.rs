@@ -1,4 +1,4 @@
-//! A SQLite file that has lost data: the next start notices the loss, and a person accepts it.
+//! A SQLite file that has lost data: the next start notices the loss, and an operator accepts it.
 
 use std::fs;
 

@@ -146,7 +146,7 @@ fn only_the_table_of_problems_knows_failure_statuses() {
 fn every_log_line_of_a_call_has_its_trace() {
     // A saga has many; of what cannot be read, or what another system names, nothing is known.
     let without = [
-        "a saga needs a person",
+        "a saga needs an operator",
         "a stored call cannot be read",
         "an anomaly was found",
     ];
@@ -276,7 +276,7 @@ fn every_test_that_a_page_names_is_there() {
             }
             assert!(
                 is_run(&source, test),
-                "{page}: {name} is no test of that file"
+                "{page}: {name} is not a test of that file"
             );
             seen += 1;
         }

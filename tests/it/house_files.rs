@@ -39,7 +39,7 @@ fn crates() -> Vec<String> {
     found
 }
 
-/// Each file of a crate that is no test, without its tests and comments, by its path below `src`.
+/// Each file of a crate that is not a test, without its tests and comments, by its path below `src`.
 fn sources(of: &str) -> BTreeMap<String, String> {
     let mut files = files_below(&[of]);
     files.retain(|name, _| !name.ends_with("tests.rs"));

@@ -1,4 +1,4 @@
-//! A person hangs up in the middle of an act: the act goes on to its end.
+//! An operator hangs up in the middle of an act: the act goes on to its end.
 
 use oncegate::core::caller::Caller;
 use oncegate::core::record::CallId;

@@ -131,9 +131,9 @@ fn the_command_says_what_it_did_by_its_status() {
         (SHOP, &["--operation", "lost"], "no operation was imported"),
         ("swagger: '2.0'", &[], "this is Swagger 2.0"),
         ("openapi: 4.0.0", &[], "this is OpenAPI \"4.0.0\""),
-        ("[]", &[], "it is no object"),
-        ("{ \"openapi\": ", &[], "this is no JSON"),
-        ("openapi: [", &[], "this is no YAML"),
+        ("[]", &[], "it is not an object"),
+        ("{ \"openapi\": ", &[], "this is not JSON"),
+        ("openapi: [", &[], "this is not YAML"),
         ("openapi: 3.1.0", &[], "no operation was imported"),
     ] {
         let (status, _, remarks) = said(text, more);
@@ -465,7 +465,7 @@ proptest! {
     }
 }
 
-/// How many operations there are in paths that are no references.
+/// How many operations there are in paths that are not references.
 fn operations(document: &Value) -> usize {
     let paths = document["paths"].as_object().into_iter().flatten();
     let items = paths.filter(|(path, item)| !path.starts_with("x-") && item.get("$ref").is_none());

@@ -30,7 +30,7 @@ fn printed(page: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A person at a shell, with the runbook.
+/// An operator at a shell, with the runbook.
 struct Desk {
     folder: tempfile::TempDir,
     /// The gateway at which the commands are given.
@@ -307,7 +307,7 @@ async fn an_incident_over_redis_is_worked_with_the_commands_of_the_runbook_as_pr
     let books = tool.effects_by_key();
     for call in &rest {
         let key = call["tool_key"].as_str().expect("a key");
-        assert_eq!(books.get(key), None, "what a person sees in the books");
+        assert_eq!(books.get(key), None, "what an operator sees in the books");
     }
     desk.give(LOSS, &["/v1/calls/resolve", ">dry.json"], &[]);
     assert_eq!(desk.lines("dry.json")[0]["count"], LOST + 2);

@@ -194,7 +194,7 @@ async fn a_saga_that_an_earlier_release_left_open_is_undone_by_todays_gateway() 
             .iter()
             .find(|call| call["request"]["idempotency_key"] == "r-2")
             .expect("a member");
-        // A person knows that the unknown member had no effect.
+        // An operator knows that the unknown member had no effect.
         let id = unknown["answer"]["call_id"].as_str().expect("an id");
         let resolve = client().post(kept.url(&format!("/v1/calls/{id}/resolve")));
         let body = json!({ "as": "failed", "reason": "it is not in the books" });

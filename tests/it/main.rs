@@ -8,23 +8,23 @@ mod support; // the words that the tests are written in
 
 mod abuse; // clients and tools that attack
 mod abuse_memory; // clients that take memory and give nothing
-mod abuse_ops; // what the ops doors cost, and what they tell
+mod abuse_ops; // what the ops endpoints cost, and what they tell
 mod abuse_store; // what others' calls cost, and a store that does not answer
-mod acceptance; // a person accepts that the store has lost data
+mod acceptance; // an operator accepts that the store has lost data
 mod access; // who may do what
 mod admission; // what every store promises about the conditions of a claim
 mod admission_groups; // what every store promises about budgets and calls that look alike
-mod admitted; // reads, forms and strangers are admitted before they are read
+mod admitted; // reads, forms and unauthenticated clients are admitted before they are read
 mod adopted; // who adopts, and what the runbook says after a loss
 mod adopted_again; // adopted calls that are lost, several effects of a key, and tools that deduplicate
 mod adopting; // forgotten effects are calls again
 mod agent; // an agent that does what it is told
 mod agent_keyless; // a loop of an agent whose runtime brings no keys of its own
 mod alerts; // the metrics behind the alerts go back when the cause is gone
-mod anomalies; // acts of persons on what a reconciliation has found
+mod anomalies; // acts of operators on what a reconciliation has found
 mod apis; // the guides of docs/apis: what they configure and what they promise
 mod attacked; // a gateway with a small budget, and clients that speak HTTP/2 wrongly
-mod audit; // acts of persons while the store fails
+mod audit; // acts of operators while the store fails
 mod breaker; // tools that keep failing are left alone for a while
 mod budgets; // how many calls may begin, and those that look alike
 mod calls; // the same call, sent again
@@ -37,7 +37,7 @@ mod config; // mistakes in a configuration
 mod config_exposed; // a file that others may read
 mod config_read; // what a good configuration reads as
 mod connections; // how many there may be, and how long they may be silent
-mod console; // pages for the person who is woken up
+mod console; // pages for the operator who is woken up
 mod console_acts; // acts on many, on anomalies, and asking a tool, as forms
 mod console_forged; // nobody makes a session from what the store holds
 mod console_large; // a large ledger: pages are bounded, and go on
@@ -47,15 +47,15 @@ mod contract; // the promises of every store
 mod crash; // kill -9
 mod crowds; // thousands of clients that want nothing, or all the same
 mod demo; // `make run`
-mod desk; // the doors that a person needs at 3 a.m.
-mod desk_acts; // acts of persons and agents that cross each other, or come in a loop
+mod desk; // the endpoints that an operator needs at 3 a.m.
+mod desk_acts; // acts of operators and agents that cross each other, or come in a loop
 mod desk_doubles; // calls that look like an earlier one, and the page of the runbook about them
 mod documents; // what every store promises about what is kept beside the calls
 mod documents_redis; // documents that a Redis has lost, cannot read or has no room for
 mod downstream; // nothing is sent twice or too late
 mod exclusive; // one call of a session at a time, under load
 mod faults; // a store that fails
-mod file_accepted; // a loss of a SQLite file is accepted by a person
+mod file_accepted; // a loss of a SQLite file is accepted by an operator
 mod file_alone; // a SQLite file without the files beside it
 mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
@@ -63,7 +63,8 @@ mod finished; // succeeded calls that a gateway remembers
 mod giving_way; // how fast silent connections give way
 mod house; // which room may know which
 mod house_files; // no circles, no long files
-mod hung_up; // persons who hang up in the middle of an act
+mod house_words; // words that texts and comments must not use
+mod hung_up; // operators who hang up in the middle of an act
 mod import;
 mod import_servers; // descriptions of APIs as tools
 mod incident; // an incident is worked with the commands of the runbook
@@ -72,7 +73,7 @@ mod keys; // what counts as the same call
 mod ledger; // what ran, how often it was asked for, and with what result
 mod limits; // how fast a token may be
 mod listing; // what every store promises about the ledger
-mod many; // acts of persons on many calls or sagas at once
+mod many; // acts of operators on many calls or sagas at once
 mod many_between; // what comes between such an act and its end
 mod many_probes; // tools are asked about many unknown calls
 mod mcp; // calls by MCP
@@ -87,11 +88,11 @@ mod mcp_upstream; // tools of MCP servers
 mod mcp_wire; // messages of MCP, good and bad
 mod nulls; // null for an argument that need not be there
 mod observe; // rules, board and runbook fit the metrics
-mod openapi; // the document of the doors, and whether their answers are as it says
+mod openapi; // the document of the endpoints, and whether their answers are as it says
 mod ops; // health, readiness, metrics, logs
 mod outcomes; // what the tool's answers mean to a caller
 mod papers; // version, manual pages, completions
-mod pause; // a person stops a tool for a while
+mod pause; // an operator stops a tool for a while
 mod pause_redis; // pauses that gateways of one Redis share
 mod peers; // mistakes of other systems that no other test looks for
 #[cfg(feature = "crash-points")]
@@ -111,14 +112,14 @@ mod reads; // a read is executed each time
 mod recheck; // unknown calls come to rest, when something goes wrong
 mod recheck_shared; // rechecks by several gateways, and stored calls that cannot be read
 mod recipes; // a stored call is recognised whatever the configuration has become
-mod recipes_kept; // recipes are written down before they are used, and forgotten after their last call
+mod recipes_kept; // key schemes are written down before they are used, and forgotten after their last call
 mod reconcile; // the ledger, held against the systems behind the tools
 mod reconcile_guesses; // what a spelling or a wrong source explains is not undone
 #[cfg(feature = "crash-points")]
 mod reconcile_points; // the process ends where it hurts a reconciliation
 mod reconcile_rules; // what a reconciliation leaves alone, and how an anomaly ends
 mod redis; // many gateways over one Redis
-mod redis_accepted; // a loss of Redis data is accepted by a person
+mod redis_accepted; // a loss of Redis data is accepted by an operator
 mod redis_accepting; // a loss whose acceptance takes longer than a request
 mod redis_commands; // how many commands a gateway asks of a Redis
 mod redis_damaged; // calls in a Redis that cannot be read
@@ -134,13 +135,13 @@ mod redis_refused; // what is refused where a Redis is unfit or lacks what a gat
 mod redis_tenants; // a tenant is a partition: every kind of tool on every kind of Redis, slots on the move
 mod rejections; // what a tool's refusal proves
 mod reload; // the configuration is read again
-mod replay; // a person asks whether a result is stable
+mod replay; // an operator asks whether a result is stable
 mod requests;
 mod rest; // unknown calls come to rest
 mod reused; // the same key with other arguments
 mod rolling; // two gateways are restarted in turn
 mod saga_losses; // an older copy of the store undoes nothing
-mod saga_persons; // what persons do about sagas
+mod saga_persons; // what operators do about sagas
 #[cfg(feature = "crash-points")]
 mod saga_points; // the process ends where it hurts a saga
 mod saga_restores; // a store is restored while sagas are open
@@ -166,7 +167,7 @@ mod stdio; // MCP servers that are programs
 mod store; // a file, and a disk that fails
 mod tls; // HTTPS by its own certificate
 mod tokens; // they rise, whatever becomes of store and clock
-mod tools; // what callers and models are told of the tools, and the document of the doors
+mod tools; // what callers and models are told of the tools, and the document of the endpoints
 mod traces; // which trace a call belongs to
 mod turns; // one's turn in a session, when something goes wrong
 mod unknown; // ambiguous outcomes

@@ -1,4 +1,4 @@
-//! Acts of persons on many calls or sagas at once. Over both stores; a Redis has two gateways.
+//! Acts of operators on many calls or sagas at once. Over both stores; a Redis has two gateways.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -117,7 +117,7 @@ async fn a_dry_run_changes_nothing_and_the_act_does_what_was_confirmed(stores: &
     );
     assert_eq!(get(one, "/v1/calls?limit=500").await.text, before);
     let acts = get(one, "/v1/audit").await;
-    assert_eq!(acts.at("/acts"), json!([]), "looking is no act");
+    assert_eq!(acts.at("/acts"), json!([]), "looking is not an act");
     let again = act(one, "/v1/calls/resolve", &body).await.expect_ok();
     assert_eq!(
         again.at("/digest"),
@@ -192,15 +192,23 @@ async fn an_act_on_other_targets_than_confirmed_is_refused_as_a_whole(stores: &S
     // Another result or another decision is another act, which needs a dry run of its own.
     let mut others = body.clone();
     others["result"] = json!({ "by": "mistake" });
-    refused(&confirmed(&others, &dry), "another act was confirmed").await;
+    refused(
+        &confirmed(&others, &dry),
+        "a different action was confirmed",
+    )
+    .await;
     let failed = json!({ "filter": { "tool": "act" }, "as": "failed", "reason": "never came" });
-    refused(&confirmed(&failed, &dry), "another act was confirmed").await;
+    refused(
+        &confirmed(&failed, &dry),
+        "a different action was confirmed",
+    )
+    .await;
     let mut counted = confirmed(&body, &dry);
     counted["confirm"]["count"] = 2.into();
     refused(&counted, "2 were confirmed, and now the filter finds 3").await;
     let mut invented = confirmed(&body, &dry);
     invented["confirm"]["digest"] = "yes".into();
-    refused(&invented, "none that a dry run has answered").await;
+    refused(&invented, "no dry run has returned this digest").await;
     // After one call more and one call less the filter finds as many calls as before, but not the same.
     let fourth = unknown(one, "shop-a", "act", "d").await;
     refused(

@@ -1,4 +1,4 @@
-//! What may interrupt an act on many calls: another person, a stop, a kill.
+//! What may interrupt an act on many calls: another operator, a stop, a kill.
 
 use serde_json::{Value, json};
 use tokio::time::timeout;

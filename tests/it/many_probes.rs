@@ -1,4 +1,4 @@
-//! A person has tools asked about many unknown calls. Over both stores.
+//! An operator has tools asked about many unknown calls. Over both stores.
 
 use serde_json::{Value, json};
 

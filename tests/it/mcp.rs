@@ -118,7 +118,7 @@ async fn derived_and_business_keys_of_http_and_mcp_are_equal_if_the_user_is_the_
         assert_eq!(by_http.at("/call_id"), by_mcp.meta("call-id"));
         assert_eq!(gateway.record(&by_http).await.at("/key_source"), source);
         assert_eq!(tool.effects(), 1, "{source}");
-        // Without tokens everybody is one user at both doors.
+        // Without tokens everybody is one user at both endpoints.
         let body = json!({ "args": { "n": 1 } });
         let same = gateway.post("act", &body, &[]).await.expect_ok();
         assert_eq!(same.at("/call_id"), by_mcp.meta("call-id"), "{source}");

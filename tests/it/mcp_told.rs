@@ -62,7 +62,7 @@ async fn a_key_of_another_call_is_reported_with_that_call() {
     let reused = gateway.mcp_call(json!({ "id": 1, "n": 2 })).await;
     assert_told(
         &reused,
-        &[&id_of(&first), "same business id", "ask a person"],
+        &[&id_of(&first), "same business id", "ask an operator"],
     );
     assert_eq!(tool.requests(), 2);
     gateway.stop().await;

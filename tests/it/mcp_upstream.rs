@@ -1,4 +1,4 @@
-//! Tools of MCP servers: what their answers prove, and what is passed on.
+//! Tools of MCP servers: what their answers prove, and what is forwarded.
 
 use std::time::Duration;
 
@@ -294,7 +294,7 @@ fn settings_of_upstreams_that_make_no_sense_are_refused() {
         [tools.a];upstream = "other" => tools.a.upstream: there is no such section
         [tools.a];upstream = "up";url = "http://127.0.0.1:1/" => tools.a.url: this is for tools that have a URL
         [tools.a];upstream = "up";outcomes = { 200 = "executed" } => tools.a.outcomes: over MCP the response decides
-        [tools.a];upstream = "up";tool = "" => tools.a.tool: this is no name of a tool
+        [tools.a];upstream = "up";tool = "" => tools.a.tool: this is not a name of a tool
         [tools.a];upstream = "up";tool_error = "ignore" => tools.a.tool_error
         [tools.a];upstream = "up";redact = { result = ["/structuredContent/card"] } => the texts of an MCP result repeat
         [tools.a];url = "http://127.0.0.1:1/";tool_error = "unknown" => tools.a.tool_error: this is for tools of an upstream
@@ -305,7 +305,7 @@ fn settings_of_upstreams_that_make_no_sense_are_refused() {
         [tools.a];upstream = "up";unknown = "probe";probe = { tool = "a", found = "/x" } => a.probe: a: it writes
         [tools.a];upstream = "up";unknown = "probe";probe = { tool = "b", found = "/x", args = { all = true } };[tools.b];upstream = "up";effect = "read" => a.probe: args: nothing in them names the call
         [tools.a];upstream = "up";unknown = "probe";probe = { tool = "b", found = "/x", args = { a = "/args", r = "/result" } };[tools.b];upstream = "up";effect = "read" => a.probe: args: an unknown call has no result
-        [tools.a];upstream = "up";input_schema = { type = "object", properties = { p = { x-mcp-header = "a b" } } } => tools.a.input_schema: x-mcp-header: "mcp-param-a b" is no header name
+        [tools.a];upstream = "up";input_schema = { type = "object", properties = { p = { x-mcp-header = "a b" } } } => tools.a.input_schema: x-mcp-header: "mcp-param-a b" is not a header name
         [tools.a];upstream = "up";[tools.b];upstream = "up";tool = "a" => b: a is the tool a of this upstream, too
         [tools."other.a"];upstream = "up" => a name with a dot is that of the upstream
         [tools."up.a"];upstream = "up";tool = "b" => a name with a dot is that of the upstream

@@ -358,17 +358,17 @@ async fn a_user_or_session_that_cannot_be_read_is_refused() {
 fn settings_that_make_no_sense_are_refused() {
     for [line, words] in &cases(
         r#"
-        answer_within = "0s" => mcp.answer_within: no call is waited for in no time
-        answer_within = "11m" => mcp.answer_within: no call is waited for in no time
+        answer_within = "0s" => mcp.answer_within: must be longer than zero
+        answer_within = "11m" => mcp.answer_within: must be longer than zero
         origins = ["app.example"] => mcp.origins: an origin looks like
         origins = ["https://app.example/"] => mcp.origins: an origin looks like
-        session = ["meta:"] => mcp.session: "meta:" is no place in a request
-        user = ["cookie:a"] => mcp.user: "cookie:a" is no place in a request
-        user = ["header:a b"] => mcp.user: "header:a b" is no place in a request
-        key_meta = [""] => mcp.key_meta: these are names of members
-        client_ids = [""] => mcp.client_ids: these are names of members
-        client_ids = ["a", "b", "c", "d", "e", "f", "g", "h", "i"] => mcp.client_ids: these are at most 8
-        client_call_id = ["x-call"] => mcp.client_call_id: "x-call" is no place in a request
+        session = ["meta:"] => mcp.session: "meta:" is not a place in a request
+        user = ["cookie:a"] => mcp.user: "cookie:a" is not a place in a request
+        user = ["header:a b"] => mcp.user: "header:a b" is not a place in a request
+        key_meta = [""] => mcp.key_meta: must be names of members
+        client_ids = [""] => mcp.client_ids: must be names of members
+        client_ids = ["a", "b", "c", "d", "e", "f", "g", "h", "i"] => mcp.client_ids: must be at most 8
+        client_call_id = ["x-call"] => mcp.client_call_id: "x-call" is not a place in a request
         tools = [] => mcp.tools
     "#,
     ) {

@@ -253,7 +253,7 @@ fn the_runbook_names_only_doors_that_there_are() {
             .split(".route(")
             .skip(1)
             .filter_map(|route| route.split('"').nth(1));
-        assert!(routes.any(fits), "there is no door {path}");
+        assert!(routes.any(fits), "there is no endpoint {path}");
         doors += 1;
     }
     assert!(doors > 20, "{doors}");

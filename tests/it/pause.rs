@@ -1,4 +1,4 @@
-//! A person pauses a tool on every gateway that shares the store.
+//! An operator pauses a tool on every gateway that shares the store.
 
 use serde_json::{Value, json};
 

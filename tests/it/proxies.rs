@@ -31,7 +31,7 @@ async fn calls(gateway: &Gateway) -> Vec<Value> {
     listed.at("/calls").as_array().expect("a list").clone()
 }
 
-/// A write is passed on unchanged, and a repetition gets the same answer.
+/// A write is forwarded unchanged, and a repetition gets the same answer.
 async fn once(stores: &Stores) {
     let tool = Tool::start().await;
     let said = Act::Answer(

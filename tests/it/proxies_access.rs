@@ -123,7 +123,7 @@ async fn a_passed_credential_is_stored_nowhere_and_a_repetition_with_another_one
     }
 }
 
-/// The stored call was made with a credential that is no longer passed on. A new key would execute the call twice.
+/// The stored call was made with a credential that is no longer forwarded. A new key would execute the call twice.
 #[tokio::test]
 async fn a_repetition_is_refused_for_good_once_credentials_are_no_longer_passed_on() {
     let tool = Tool::start().await;

@@ -184,38 +184,41 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
     let at = "upstream = \"https://h/v1\"\n";
     for (more, said) in [
         ("", "proxies.p.upstream"),
-        ("upstream = \"ftp://h\"", "no http:// or https:// URL"),
-        ("upstream = \"https://h?a=b\"", "no http:// or https:// URL"),
+        ("upstream = \"ftp://h\"", "not an http:// or https:// URL"),
+        (
+            "upstream = \"https://h?a=b\"",
+            "not an http:// or https:// URL",
+        ),
         (
             "upstream = \"https://h/{/x}\"",
-            "no http:// or https:// URL",
+            "not an http:// or https:// URL",
         ),
         (
             "pass_authorization = true # NO TOKENS",
-            "it would not be known who calls",
+            "callers cannot be told apart",
         ),
         ("host = \"h\" # NO TOKENS", "loopback names only"),
         ("host = \"h:80\"", "without scheme and port"),
         ("ignore = [\"/nonce\"]", "begins with /query/ or /body/"),
         (
             "counted_headers = [\"Authorization\"]",
-            "a credential is no part",
+            "a credential is not part",
         ),
         (
             "uncounted_headers = [\"cookie\"]",
-            "a credential that goes through always counts",
+            "a forwarded credential always counts",
         ),
         ("key_header = \"Cookie\"", "says who calls"),
         ("unkeyed = \"guess\"", "refuse, derive, pass"),
         (
             "derived_window = \"1s\"",
-            "forgotten before its call's deadline",
+            "must not be shorter than the deadline",
         ),
         ("unknown = \"retry\"", "needs dedup"),
         ("unknown = \"probe\"", "needs probe"),
         (
             "unknown = \"retry\"\ndedup = \"key\"\npass_authorization = true",
-            "credentials are not kept",
+            "credentials are not stored",
         ),
         (
             "unknown = \"retry\"\ndedup = \"key\"\nredact = { request = [\"/card\"] }",
@@ -258,7 +261,7 @@ fn settings_that_do_not_fit_a_proxy_are_mistakes() {
     );
     check_said(
         &read(&undone, &[]).expect_err("a proxy undoes nothing"),
-        "p is no tool",
+        "p is not a tool",
     );
     let config = read(&proxy(&format!("{at}unkeyed = \"derive\"")), &[]).expect("good");
     assert!(

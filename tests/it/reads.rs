@@ -1,4 +1,4 @@
-//! A read is executed each time: no answer of an earlier call is told in its place, at any door.
+//! A read is executed each time: no answer of an earlier call is returned in its place, at any endpoint.
 
 use oncegate::config::Config;
 use serde_json::{Value, json};
@@ -187,11 +187,11 @@ async fn a_call_in_doubt_that_was_made_as_a_write_is_not_sent_again_as_a_read(st
         let gateway = stores.again(gateway, &config("read")).await;
         let again = look(&gateway, key).await.expect_problem("outcome-unknown");
         assert_eq!((again.id(), tool.requests()), (unknown.id(), 1));
-        // Another question is no repetition.
+        // Another question is not a repetition.
         let body = json!({ "args": { "order": 2 } });
         gateway.post("look", &body, &[]).await.expect_ok();
         let said = json!({ "as": "failed", "reason": "it is not there" });
-        crate::support::until("a person may settle it", async || {
+        crate::support::until("an operator may settle it", async || {
             gateway.resolve(&unknown, &said).await.status == 200
         })
         .await;

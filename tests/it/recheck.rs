@@ -40,7 +40,7 @@ impl Bare {
         Answer::to(client().post(url).body(body)).await
     }
 
-    /// An act of a person on a session.
+    /// An act of an operator on a session.
     pub async fn person(&self, session: &str, what: &str) {
         let url = self.url_of(&format!("/v1/sessions/{session}/{what}"));
         let request = client()

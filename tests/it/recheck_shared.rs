@@ -270,7 +270,8 @@ async fn in_a_file_unreadable_calls_delay_no_other() {
     assert!(gateway.metric(unreadable).await > 0.0);
 }
 
-/// A person settles a call as failed. The tool's late answer proves the opposite; meanwhile the key may have run again.
+/// An operator settles a call as failed. The tool's late answer proves the opposite; meanwhile the key may have run
+/// again.
 #[tokio::test]
 async fn a_proof_of_execution_that_comes_after_a_person_said_failed_is_noted_and_counted() {
     for runs_again in [false, true] {
@@ -304,7 +305,7 @@ async fn a_proof_of_execution_that_comes_after_a_person_said_failed_is_noted_and
         })
         .await;
         let record = first.record(&unknown).await;
-        assert_eq!(record.at("/state"), state, "it is no change of state");
+        assert_eq!(record.at("/state"), state, "it is not a change of state");
         assert_eq!(record.at("/result"), before.at("/result"));
         let event = record.at(&format!(
             "/events/{}",

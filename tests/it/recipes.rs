@@ -220,7 +220,7 @@ async fn execute_once(redis: &Redis, tool: &Tool, n: usize, case: &Case) {
     {
         return;
     }
-    // The first gateway does not know the other's recipe when the requests come.
+    // The first gateway does not know the other's key scheme when the requests come.
     let one = Gateway::sharing(&redis.url(), &one_tool(tool, &case.before)).await;
     one.until_ready().await;
     let other = Gateway::sharing(&redis.url(), &one_tool(tool, &case.after)).await;

@@ -1,4 +1,4 @@
-//! Recipes are stored before they are used, and forgotten after their last call.
+//! Key schemes are stored before they are used, and forgotten after their last call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,14 @@ on_both_stores! {
 
 const SHORT: &str = "timeout = \"200ms\"\ndeadline = \"300ms\"\nretry = { attempts = 1 }\n";
 
-/// A gateway that knows only an earlier recipe does not find a claim that leaves out the name by that recipe.
+/// A gateway that knows only an earlier key scheme does not find a claim that leaves out the lookup key by that key
+/// scheme.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_of_a_redis_that_has_not_heard_of_a_finer_key_executes_nothing_a_second_time() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);
     tool.always(Act::Numbered);
     let coarse = format!("key = {{ fields = [\"/id\"] }}\n{SCHEMA}\n{SHORT}dedup_window = \"4s\"");
-    // This gateway reads the recipes of others only when it has to.
+    // This gateway reads the key schemes of others only when it has to.
     let never = Pace {
         recover_every: Duration::from_secs(3_600),
         ..brisk()
@@ -218,7 +219,7 @@ async fn a_recipe_is_forgotten_when_no_call_of_it_is_kept_and_not_before() {
         .await
         .expect("kept");
     assert_eq!(kept().await, 2);
-    // The unknown call is kept, so its recipe is kept, too.
+    // The unknown call is kept, so its key scheme is kept, too.
     gateway
         .recipes
         .keep_recipes_once(in_hours(24 * 365))
@@ -275,12 +276,12 @@ async fn a_reload_that_needs_more_recipes_than_are_remembered_is_refused_and_cha
         .expect_problem("key-reused");
     assert!(
         gateway.reload(&with(7)).await,
-        "a remembered recipe may be used again"
+        "a remembered key scheme may be used again"
     );
     gateway.stop().await;
 }
 
-/// Which stored recipes are made unreadable.
+/// Which stored key schemes are made unreadable.
 #[derive(Clone, Copy, PartialEq)]
 enum Spoiled {
     Act,
@@ -288,7 +289,7 @@ enum Spoiled {
     Nameless,
 }
 
-/// Makes stored recipes unreadable while no gateway has the store open.
+/// Makes stored key schemes unreadable while no gateway has the store open.
 async fn spoil_recipes(stores: &Stores, folder: &std::path::Path, spoiled: Spoiled) {
     match stores {
         Stores::Sqlite => {
@@ -362,8 +363,7 @@ async fn a_recipe_that_cannot_be_read_closes_its_tool_for_new_calls(stores: &Sto
                 .iter()
                 .any(|one| {
                     let text = one.to_string();
-                    text.contains("a stored recipe of keys cannot be read")
-                        && text.contains("of: act")
+                    text.contains("a stored key scheme cannot be read") && text.contains("of: act")
                 })
         };
         let list = if spoiled == Spoiled::Act {

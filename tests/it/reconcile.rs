@@ -135,7 +135,7 @@ async fn a_planted_set_is_found_exactly_and_mended_and_not_found_again(stores: &
         .map(|key| books.make_beside(Some(key)))
         .into();
     orphans.insert(books.make_beside(None));
-    // An order that a person has cancelled is no anomaly.
+    // An order that an operator has cancelled is not an anomaly.
     let is_plain = |item: &&Value| of_call(item, &ids[""]);
     let taken_back = books.live().iter().find(is_plain).expect("an order")["id"]
         .as_str()
@@ -312,7 +312,7 @@ async fn an_anomaly_that_is_only_reported_stays_and_is_new_once(stores: &Stores)
     assert_eq!(
         older.expect_ok().at("/new"),
         first.at("/new"),
-        "each report is kept"
+        "each report is stored"
     );
     let page = gateway
         .get("/v1/reconciliations/books?limit=1")

@@ -357,7 +357,7 @@ async fn no_call_and_no_key_has_a_time_to_live() {
     assert_eq!(looked, 6, "three calls, each with its key");
 }
 
-/// Redis closes a subscriber that takes its answers too slowly. The connection of the commands is no subscriber.
+/// Redis closes a subscriber that takes its answers too slowly. The connection of the commands is not a subscriber.
 #[tokio::test]
 async fn answers_above_the_buffer_limit_of_subscribers_close_nothing() {
     let limit = [("client-output-buffer-limit", "pubsub 1mb 1mb 1")];

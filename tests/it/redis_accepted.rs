@@ -1,4 +1,4 @@
-//! A person accepts that Redis has lost data.
+//! An operator accepts that Redis has lost data.
 
 use futures_util::future::join_all;
 use oncegate::core::caller::Caller;
@@ -21,7 +21,7 @@ use crate::support::{Act, Answer, Gateway, Tool, at_its_end, client, has_reason,
 
 /// A new gateway accepts a loss: the other gateway follows, and its call 1 was put back.
 pub async fn opens_for_both(newcomer: &Gateway, other: &Gateway, reason: &str) {
-    // A person tries again while the store does not know yet what is lost.
+    // An operator tries again while the store does not know yet what is lost.
     until("the loss is accepted", async || {
         newcomer.accept_loss(reason).await.status == 200
     })
@@ -296,7 +296,7 @@ async fn sagas_go_on_after_an_acceptance_that_ended_in_a_panic() {
             .await
             .is_err()
     );
-    // Repeated, as a person would, because the Redis may be slow.
+    // Repeated, as an operator would, because the Redis may be slow.
     until("the loss is accepted", async || {
         drop(
             gateway

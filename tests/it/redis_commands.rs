@@ -112,7 +112,7 @@ async fn a_stream_of_changes_is_written_to_redis_if_it_is_configured() {
     assert_eq!(entry["event"], "ended");
 }
 
-/// An unknown call that waits for a person must not cost one command for each of 64 partitions a second.
+/// An unknown call that waits for an operator must not cost one command for each of 64 partitions a second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_stays_unknown_costs_few_commands_of_a_redis() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);

@@ -175,7 +175,7 @@ async fn a_connection_that_is_cut_before_the_answer_makes_no_second_effect() {
     }
     assert!(
         tool.effects_by_key().values().all(|effects| *effects == 1),
-        "{doubted} answers were no success"
+        "{doubted} answers were not successes"
     );
     assert_eq!(tool.effects(), n);
     assert!(

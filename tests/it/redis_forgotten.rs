@@ -74,7 +74,7 @@ async fn a_gateway_is_gone_once_it_has_been_silent_for_an_hour() {
     assert!(seen(&redis, "silent").await.is_some());
 }
 
-/// The highest token of forgotten gateways is no gateway's: if it were forgotten, too, it would be lost.
+/// The highest token of forgotten gateways is not a gateway's: if it were forgotten, too, it would be lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_with_marks_that_was_never_announced_is_announced_by_another() {
     let (redis, tool) = (Redis::strict().await, Tool::start().await);

@@ -98,7 +98,7 @@ async fn a_gateway_works_over_tls_as_a_user_with_the_least_permissions() {
         0.0
     );
 
-    // A missing permission is found before a call, a forgotten gateway or an act of a person needs it.
+    // A missing permission is found before a call, a forgotten gateway or an act of an operator needs it.
     for missing in ["hincrby", "rename", "lpush"] {
         let allow = async |sign: &str| {
             let rule = format!("{sign}{missing}");
@@ -193,7 +193,7 @@ async fn a_bounded_write_is_on_a_replica_before_it_is_acknowledged() {
     assert_eq!(tool.effects(), 3);
 }
 
-/// The act of a person must not be lost with the master either.
+/// The act of an operator must not be lost with the master either.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_act_on_a_session_is_on_a_replica_before_it_is_acknowledged() {
     let tool = Tool::start().await;

@@ -1,4 +1,4 @@
-//! A Redis that has lost data: no call runs again by itself, and a person opens the store again.
+//! A Redis that has lost data: no call runs again by itself, and an operator opens the store again.
 
 use std::time::Duration;
 
@@ -360,7 +360,7 @@ async fn calls_at_risk_are_read_in_pages_and_none_is_left_out() {
     assert!(met == all, "{} of {}", met.len(), all.len());
 }
 
-/// The act of a person on a session is counted like any other write.
+/// The act of an operator on a session is counted like any other write.
 #[tokio::test]
 async fn a_lost_freeze_is_noticed_before_the_session_writes() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);
@@ -400,7 +400,7 @@ async fn a_lost_freeze_is_noticed_before_the_session_writes() {
     );
 }
 
-/// The older copy has a lock that a person has taken from its call.
+/// The older copy has a lock that an operator has taken from its call.
 #[tokio::test]
 async fn a_lost_unlock_is_noticed_before_the_session_writes() {
     let (mut redis, tool) = (Redis::strict().await, Tool::start().await);

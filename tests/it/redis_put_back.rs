@@ -19,7 +19,7 @@ use crate::faults::Lines;
 use crate::support::redis::{Redis, connect, short};
 
 const TWO_DAYS: i64 = 2 * 24 * 3_600;
-const ALARM: &str = "a call that the store had lost was put back, but another call holds one of its names by now: \
+const ALARM: &str = "a call that the store had lost was put back, but another call holds one of its lookup keys by now: \
      the same intent may have run twice";
 
 /// The key under which Redis keeps the holder of a name.

@@ -180,7 +180,7 @@ async fn when_the_connection_ends_the_server_is_looked_at_at_once() {
     until("it is looked at again", async || looks().await > before).await;
 }
 
-/// A loss may have taken a newer version, so a person looks first.
+/// A loss may have taken a newer version, so an operator looks first.
 #[tokio::test]
 async fn documents_are_changed_after_a_loss_only_while_a_person_accepts_it() {
     let (redis, _folder, store) = redis_and_store().await;

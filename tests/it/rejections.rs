@@ -211,7 +211,7 @@ async fn a_compensation_that_may_have_taken_effect_is_not_sent_again_by_its_saga
     tool.then(Act::ExecuteThenAnswer(429));
     let reason = json!({ "reason": "a test" });
     gateway.post_to("/v1/sagas/s/abort", &reason).await;
-    crate::support::until("a person is needed", async || {
+    crate::support::until("an operator is needed", async || {
         gateway.get("/v1/sagas/s").await.at("/state") == "stuck"
     })
     .await;

@@ -32,7 +32,7 @@ impl Running {
             self.reloads().await.1,
             failures,
             "{:?}",
-            self.said("not taken over")
+            self.said("the configuration was not reloaded")
         );
     }
 
@@ -205,7 +205,7 @@ async fn a_file_with_mistakes_changes_nothing_and_each_is_said_with_its_line() {
     gateway.hang_up().await;
     gateway.read_again(&one_tool(&tool, "")).await;
     assert_eq!(gateway.reloads().await, ("0".into(), "3".into()));
-    assert_eq!(gateway.said("everyone is let in").len(), 1);
+    assert_eq!(gateway.said("callers are not authenticated").len(), 1);
     gateway
         .call("", json!({ "n": 3 }))
         .await

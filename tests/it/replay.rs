@@ -1,4 +1,4 @@
-//! A person asks whether a stored result is still what the tool answers.
+//! An operator asks whether a stored result is still what the tool answers.
 
 use serde_json::{Value, json};
 
@@ -230,7 +230,7 @@ async fn a_fresh_result_of_a_server_is_compared_with_the_stored_one() {
             let compared = replay(&gateway, &call, "verify").await.expect_ok();
             assert_eq!(compared.at("/differences"), differs, "{}", compared.text);
         }
-        // An error is no result, so nothing is compared.
+        // An error is not a result, so nothing is compared.
         upstream.then(Does::ExecuteThenError(-32_603));
         let unclear = replay(&gateway, &call, "verify").await;
         unclear.expect_problem("wrong-state");

@@ -347,7 +347,7 @@ fn a_request_that_does_not_fit_its_schema_is_a_mistake() {
             format!(
                 "{id}\nredact = {{ args = [\"/id\"] }}\nprobe = {{ url = \"https://h/{{/id}}\" }}"
             ),
-            "/id is not kept",
+            "/id is not stored",
         ),
         (
             "/x",

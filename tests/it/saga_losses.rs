@@ -216,7 +216,7 @@ async fn an_older_copy_undoes_nothing(mut place: Place) {
         "nothing is undone, and not twice"
     );
 
-    // A person decides about each saga.
+    // An operator decides about each saga.
     assert_eq!(
         shop.end("A", "complete").await.expect_ok().at("/state"),
         "completed"
@@ -242,7 +242,7 @@ async fn over_a_redis_an_older_copy_of_open_sagas_undoes_nothing() {
     an_older_copy_undoes_nothing(Place::Redis(Box::new(Redis::strict().await))).await;
 }
 
-/// One call of the saga is stuck in an undoing of its own, which a person must end before the saga goes on.
+/// One call of the saga is stuck in an undoing of its own, which an operator must end before the saga goes on.
 async fn a_saga_that_was_open_at_a_loss_is_neither_retried_nor_continued(mut place: Place) {
     let (tool, folder) = (Tool::start().await, tempfile::tempdir().expect("a folder"));
     tool.always(MADE);

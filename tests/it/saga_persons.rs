@@ -1,4 +1,4 @@
-//! Sagas that persons settle: a corrected configuration counts, and a person's decision stands.
+//! Sagas that operators settle: a corrected configuration counts, and an operator's decision stands.
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};

@@ -105,7 +105,7 @@ impl Large {
                 .load(*call_id)
                 .await
                 .expect("an answer")
-                .expect("it is kept");
+                .expect("it is stored");
             assert!(record.retain_until.is_some(), "it is let go");
             assert_eq!(record.intent.args, "{\"a\":1}");
             assert!(
@@ -250,7 +250,7 @@ async fn a_saga_that_no_key_opens_is_put_aside(home: Home) {
         .load(lost.intent.call_id)
         .await
         .expect("an answer")
-        .expect("it is kept");
+        .expect("it is stored");
     assert_eq!(lost.state.as_str(), "unknown");
 
     for _ in 0..6 {
@@ -262,7 +262,7 @@ async fn a_saga_that_no_key_opens_is_put_aside(home: Home) {
         .document(Kind::Saga, "shop", "good")
         .await
         .expect("an answer")
-        .expect("it is kept");
+        .expect("it is stored");
     assert_eq!(good.state, "compensated");
     let opens = Encrypted::new(home.store.clone(), Keys::new(&[[1; 32]]).expect("keys"));
     for before in closed {
@@ -270,7 +270,7 @@ async fn a_saga_that_no_key_opens_is_put_aside(home: Home) {
             .document(Kind::Saga, "shop", &before.id.id)
             .await
             .expect("it opens");
-        let there = Saga::from_document(&there.expect("it is kept")).expect("a saga");
+        let there = Saga::from_document(&there.expect("it is stored")).expect("a saga");
         assert_eq!(there.version, 2, "it was put aside once");
         assert!(
             there

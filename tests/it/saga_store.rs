@@ -199,7 +199,7 @@ async fn a_saga_whose_calls_cannot_be_listed_again_and_again_is_stuck_and_told()
     // The saga is aborted, although its calls cannot be listed.
     life.post("/v1/sagas/G/abort", &json!({ "reason": "sold out" }))
         .await;
-    until("a person is asked for", async || {
+    until("an operator is asked for", async || {
         life.work_later().await;
         get("/metrics").await.contains("oncegate_stuck_sagas 1")
     })

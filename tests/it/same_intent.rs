@@ -1,4 +1,5 @@
-//! One intent, whatever key a model made up for it: one effect at every door, until the caller says that both are meant.
+//! One intent, whatever key a model made up for it: one effect at every endpoint, until the caller says that both are
+//! meant.
 
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ on_both_stores![
 
 const SCHEMA: &str = "input_schema = { type = \"object\", properties = { idempotency_key = { type = \"string\" }, n = {} } }";
 
-/// A request for a call at a door.
+/// A request for a call at an endpoint.
 struct Asked<'a> {
     /// `/mcp`, `/mcp/up` or `/v1`.
     door: &'a str,
@@ -180,7 +181,7 @@ async fn a_models_key_makes_no_second_effect_at_a_tool(stores: &Stores) {
                 }
             }
         }
-        // The same key with other arguments is no repetition.
+        // The same key with other arguments is not a repetition.
         let twice = format!("twice-{n}");
         let asked = |n| Asked {
             door: "/v1",

@@ -332,7 +332,7 @@ async fn a_call_whose_lock_a_person_breaks_goes_on() {
     let second = second.await.expect("no panic").expect_ok();
     assert!(
         !first.is_finished(),
-        "they run beside each other now: that is what the person wanted"
+        "they run beside each other now: that is what the operator wanted"
     );
     drop(hold);
     let first = first.await.expect("no panic").expect_ok();

@@ -200,7 +200,7 @@ fn what_cannot_be_installed_is_said_in_one_sentence() {
     assert!(said(&elsewhere.sets_up(&["test"])).contains("there is no cargo"));
 }
 
-/// It would be compiled for minutes, so a person does that.
+/// It would be compiled for minutes, so an operator does that.
 #[test]
 fn what_has_to_be_compiled_is_named_with_the_command_that_does_it() {
     let machine = Machine::without_redis(0);

@@ -210,7 +210,7 @@ async fn a_second_signal_ends_it_at_once_and_what_runs_is_unknown() {
         );
         let said = std::fs::read_to_string(log(folder.path())).expect("a log");
         assert!(
-            said.contains("told to stop once more") && !said.contains("the grace is over"),
+            said.contains("second stop signal") && !said.contains("the shutdown grace has passed"),
             "{said}"
         );
         let database = folder.path().join("oncegate.db");
@@ -263,7 +263,7 @@ async fn what_outlasts_the_grace_is_recorded_as_unknown() {
     assert_eq!(unknown_by_shutdown(&database), 1);
     let said = std::fs::read_to_string(log(folder.path())).expect("a log");
     assert!(
-        said.contains("the grace is over") && said.contains("\"calls\":1"),
+        said.contains("the shutdown grace has passed") && said.contains("\"calls\":1"),
         "{said}"
     );
 }

@@ -186,7 +186,10 @@ async fn while_nobody_knows_the_outcome_a_similar_one_is_told_whom_to_ask(stores
     );
     assert_eq!(told, ("unknown".into(), "wait".into(), Value::Null));
     assert!(
-        waiting.at("/detail").to_string().contains("ask a person"),
+        waiting
+            .at("/detail")
+            .to_string()
+            .contains("ask an operator"),
         "{}",
         waiting.text
     );

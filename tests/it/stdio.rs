@@ -396,10 +396,10 @@ fn settings_of_programs_are_checked() {
         command = ["run"]\nurl = "http://a/" => url: this is for servers that have a URL
         command = ["run"]\nheaders = { A = "b" } => headers: this is for servers that have a URL
         command = ["run"]\nconnection_reuse = "1s" => connection_reuse: this is for servers that have a URL
-        command = ["run"]\nenv = { "A=" = "b" } => env.A=: this is no variable
+        command = ["run"]\nenv = { "A=" = "b" } => env.A=: this is not a variable
         command = ["run"]\nenv = { A = "${NOT_THERE}" } => the environment variable NOT_THERE is not set
-        command = ["run"]\nstderr = "file" => stderr: "file" is none of discard, inherit
-        command = ["run"]\ntimeout = "20m" => dedup_window: a key would be forgotten
+        command = ["run"]\nstderr = "file" => stderr: "file" is not one of discard, inherit
+        command = ["run"]\ntimeout = "20m" => dedup_window: must not be shorter than the deadline
         "#,
     ) {
         let config = format!("[store]\nurl = \"sqlite:a.db\"\n[upstreams.up]\n{lines}\n");

@@ -190,7 +190,7 @@ async fn a_file_that_cannot_be_trusted_is_refused() {
     let path = folder.path().join("oncegate.db");
     fs::write(
         &path,
-        "this is no database, but it is long enough to look at twice",
+        "this is not a database, but it is long enough to look at twice",
     )
     .expect("written");
     assert!(matches!(

@@ -63,7 +63,7 @@ async fn ask(folder: &Path, port: u16, name: &str, protocols: &[&str]) -> Option
     );
     stream.write_all(call.as_bytes()).await.expect("written");
     let mut answer = Vec::new();
-    // Over HTTP/2 that is no request, and how it ends is not looked at.
+    // Over HTTP/2 that is not a request, and how it ends is not looked at.
     drop(stream.read_to_end(&mut answer).await);
     Some((
         protocol.expect("text"),

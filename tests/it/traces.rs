@@ -129,7 +129,7 @@ async fn a_call_that_runs_again_stays_in_its_trace() {
     assert_eq!(
         seen[1].header("tracestate"),
         "",
-        "that of another trace is no business of this one"
+        "another trace does not concern this one"
     );
     gateway.stop().await;
 }

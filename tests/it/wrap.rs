@@ -44,7 +44,7 @@ impl Wrapped {
         // What it warns of stands before that.
         while wrapped.store.is_empty() {
             let said = wrapped.complaint().await;
-            if let Some((_, store)) = said.split_once("calls are kept in ") {
+            if let Some((_, store)) = said.split_once("calls are stored in ") {
                 store.clone_into(&mut wrapped.store);
             }
         }
@@ -422,7 +422,7 @@ async fn a_program_that_cannot_be_started_is_told_and_nothing_else() {
     assert!(redis.contains("a Redis needs --name"), "{redis}");
     let window = refused(&["--dedup-window", "soon", "--", "x"]);
     assert!(
-        window.contains("dedup_window") && window.contains("is no duration"),
+        window.contains("dedup_window") && window.contains("is not a duration"),
         "{window}"
     );
     let name = refused(&["--name", "a b", "--", "x"]);

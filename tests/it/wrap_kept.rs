@@ -1,4 +1,4 @@
-//! `oncegate wrap`: where calls and watermarks are kept, who else may write there, and lines that are no requests.
+//! `oncegate wrap`: where calls and watermarks are kept, who else may write there, and lines that are not requests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -19,9 +19,9 @@ pub const OPENING: usize = BASE + REQUEST;
 pub const MAX_HEAD: usize = 16 * 1024;
 /// Requests under way at once on a connection without a valid token.
 const FEW: usize = 8;
-/// Bytes of a request that waits for a place, beside its head.
+/// Bytes of a request that waits for a permit, beside its head.
 const WAITING: usize = 1024;
-/// How long one more request waits for a place.
+/// How long one more request waits for a permit.
 ///
 /// A valid token, or the end of another request, gives it one.
 const TOKEN_WAIT: Duration = Duration::from_secs(1);
@@ -38,7 +38,8 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct State {
-    /// Its base, and the head that is being read; on the account of strangers until a valid token is shown.
+    /// Its base, and the head that is being read; on the account of unauthenticated clients until a valid token is
+    /// shown.
     base: Charge,
     head: usize,
     /// Whether the first request is still to come, for which the base has room.
@@ -53,7 +54,7 @@ struct State {
 
 impl Connection {
     /// # Errors
-    /// There is no room for one more stranger.
+    /// There is no room for one more unauthenticated client.
     pub fn open(budget: &Budget, client: Client) -> Result<Arc<Self>, Exhausted> {
         let connection = Self::new(budget, client);
         connection.state().base.grow(OPENING)?;
@@ -88,7 +89,7 @@ impl Connection {
     /// Bytes of a head came in.
     ///
     /// # Errors
-    /// The connection is a stranger's, and the budget has no room for these bytes.
+    /// The connection is an unauthenticated client's, and the budget has no room for these bytes.
     pub fn head_grows(&self, bytes: usize) -> Result<(), Exhausted> {
         let mut state = self.state();
         if state.requests > 0 {
@@ -467,7 +468,7 @@ mod tests {
         assert_eq!(budget.held(), BASE + REQUEST, "the head is the request's");
         assert!(
             guest.grow(300 << 10).is_err(),
-            "more than one stranger may hold"
+            "more than one unauthenticated client may hold"
         );
         assert!(!guest.is_answered(Some(300 << 10)).1);
     }

@@ -1,7 +1,7 @@
 //! Memory as a budget: how many bytes are held, and on which account.
 //!
-//! Accounts: each tenant, each stranger (an address whose connections have shown no valid token), all strangers together,
-//! and each connection.
+//! Accounts: each tenant, each unauthenticated client (an address whose connections have shown no valid token), all
+//! unauthenticated clients together, and each connection.
 //! `core::share` has the rule for how much each may hold. Free bytes may be *lent* to one borrower, which gives them
 //! back as soon as a charge fits only without them.
 
@@ -259,10 +259,10 @@ impl Charge {
         fits
     }
 
-    /// Holds more bytes: only those of strangers need room.
+    /// Holds more bytes: only those of unauthenticated clients need room.
     ///
     /// # Errors
-    /// There is no room for all of a stranger's; nothing is changed.
+    /// There is no room for all of an unauthenticated client's; nothing is changed.
     fn grow_bounding_strangers(&mut self, more: usize) -> Result<(), Exhausted> {
         if self.party.is_strange() {
             return self.grow(more);

@@ -48,7 +48,7 @@ pub struct Limits {
     /// The share of recorded traces, 0 to 1, where the caller does not decide.
     pub sample: f64,
     pub sagas: saga::Policy,
-    /// How long the audit keeps acts of persons.
+    /// How long the audit keeps acts of operators.
     pub audit_retention: Duration,
     /// Not set by operators.
     pub pace: Pace,
@@ -292,7 +292,7 @@ impl Base {
         after(now.max(self.now()), span)
     }
 
-    /// Runs an act of a person in a task of its own, so that a caller who hangs up does not leave it half done.
+    /// Runs an act of an operator in a task of its own, so that a caller who hangs up does not leave it half done.
     ///
     /// # Errors
     /// Those of the act.
@@ -314,13 +314,13 @@ impl Base {
         self.tenants.store(Arc::new(tenants));
     }
 
-    /// Refuses an act of a caller who is no administrator, and any act while data is known to be lost.
+    /// Refuses an act of a caller who is not an administrator, and any act while data is known to be lost.
     pub(super) async fn admit_person(&self, caller: &Caller) -> Result<(), Error> {
         must_be_admin(caller)?;
         self.must_know_all_data().await
     }
 
-    /// Refuses acts of persons while data is known to be lost.
+    /// Refuses acts of operators while data is known to be lost.
     ///
     /// Such an act may rest on outdated data, and may be lost itself. (A tool may be paused, so that it is paused when
     /// the store opens.)

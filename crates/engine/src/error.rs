@@ -18,7 +18,7 @@ pub struct Error {
     pub call_id: Option<CallId>,
     /// The call's key as the caller knows it.
     pub key: Option<String>,
-    /// Whether this is the stored outcome of another request's call. `None`: it is no outcome.
+    /// Whether this is the stored outcome of another request's call. `None`: it is not an outcome.
     pub replayed: Option<bool>,
 }
 
@@ -55,7 +55,7 @@ pub enum ErrorKind {
         reused: Reused,
         differs: Differs,
     },
-    #[error("the request answers no round that is known here")]
+    #[error("the request answers an unknown elicitation")]
     UnknownRound,
     #[error("the tool asks for more, and this caller cannot be asked")]
     InputRequired,
@@ -72,7 +72,7 @@ pub enum ErrorKind {
     ToolUnavailable(Failure),
     #[error("the tool keeps failing and is left alone for a while")]
     BreakerOpen { retry_after: Duration },
-    #[error("a request that is no call was passed on and not answered")]
+    #[error("a forwarded request was not answered")]
     NotAnswered { is_read: bool },
     #[error("the tool executed the call, but its result could not be read: {0}")]
     ResultUnavailable(String),
@@ -101,7 +101,7 @@ pub enum ErrorKind {
     StoreUnavailable,
     #[error("the gateway is shutting down")]
     ShuttingDown,
-    #[error("a person has paused the tool")]
+    #[error("an operator has paused the tool")]
     ToolPaused,
 }
 
@@ -114,7 +114,7 @@ pub enum Reused {
     SameFields,
     /// The request may have the same intent: the two cannot be compared.
     Unclear,
-    /// The request answers a round that was answered with other answers.
+    /// The request answers an elicitation that was answered otherwise.
     Answered,
 }
 
@@ -137,7 +137,7 @@ pub(super) fn of_store(error: store::Error) -> Error {
 }
 
 /// # Errors
-/// The caller is no administrator.
+/// The caller is not an administrator.
 pub(super) fn must_be_admin(caller: &Caller) -> Result<(), Error> {
     if caller.is_admin() {
         Ok(())

@@ -1,7 +1,7 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
 
 mod acceptance; // how far the acceptance of a loss is
-mod audit; // the acts of persons are written down
+mod audit; // the acts of operators are written down
 mod base; // what every service shares
 mod calls; // the way of a call, and the only one that sends to tools
 mod clock; // the time that the rules go by
@@ -11,9 +11,9 @@ mod ids; // random names
 mod lock; // locks that outlive a panic
 mod measured; // the time and the errors of the store's verbs
 pub mod metrics; // what is counted
-mod operator; // what persons ask and do
-mod pauses; // tools that a person has paused
-mod places; // places that tenants and tokens share
+mod operator; // what operators ask and do
+mod pauses; // tools that an operator has paused
+mod places; // permits that tenants and tokens share
 mod proxies; // APIs that callers use as they are
 mod recipes; // how keys are made
 pub mod reconcile; // compares the ledger with the systems behind the tools
@@ -22,8 +22,8 @@ mod refusals; // tokens that were refused
 mod sagas; // groups of calls that are completed or undone as a whole
 mod samples; // the last hour of each tool
 mod secret; // the secret of fingerprints
-mod sign_ins; // sessions of persons in the console
-mod status; // what the ops doors show; asks the store at most once a second
+mod sign_ins; // sessions of operators in the console
+mod status; // what the ops endpoints show; asks the store at most once a second
 mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod trace; // spans
@@ -352,7 +352,7 @@ impl Gateway {
                 if ended.is_ok() {
                     return;
                 }
-                tracing::warn!(calls = self.base.tasks.len(), "the grace is over: running calls are given up");
+                tracing::warn!(calls = self.base.tasks.len(), "the shutdown grace has passed: running calls are given up");
                 self.base.abandoned.cancel();
             }
             () = self.base.abandoned.cancelled() => {

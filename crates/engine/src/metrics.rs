@@ -152,7 +152,7 @@ metrics! {
     pub passed_through: IntCounterVec = "oncegate_passed_through_total", ["tool"]
         => "Reads that went to their tool although the store could not be asked.";
     pub passed_on: IntCounterVec = "oncegate_passed_on_total", ["tool", "kind"]
-        => "Requests that a proxy passed on as no calls: reads, and writes without a key where unkeyed is pass.";
+        => "Requests that a proxy forwarded without making calls of them: reads, and writes without a key where unkeyed is pass.";
     pub uncounted_duplicates: IntCounter = "oncegate_uncounted_duplicates_total", []
         => "Duplicates that the ledger does not count, because too many waited to be written down.";
     pub log_lines_dropped: IntCounter = "oncegate_log_lines_dropped_total", []
@@ -160,9 +160,9 @@ metrics! {
     sagas: IntGaugeVec = "oncegate_sagas", ["state"]
         => "Sagas, by state.";
     stuck_sagas: IntGauge = "oncegate_stuck_sagas", []
-        => "Sagas that need a person.";
+        => "Sagas that need an operator.";
     pub frozen_sessions: IntGauge = "oncegate_frozen_sessions", []
-        => "Sessions that a person has frozen, and not thawed.";
+        => "Sessions that an operator has frozen, and not thawed.";
     store_ready: IntGauge = "oncegate_store_ready", []
         => "1 if calls may be claimed.";
     store_durability: IntGaugeVec = "oncegate_store_durability", ["class"]
@@ -188,7 +188,7 @@ metrics! {
     breaker_open: IntGaugeVec = "oncegate_breaker_open", ["tool"]
         => "1 while the circuit breaker of a tool is open or half-open at this gateway.";
     tool_paused: IntGaugeVec = "oncegate_tool_paused", ["tool"]
-        => "1 while a person has paused a tool.";
+        => "1 while an operator has paused a tool.";
     running: IntGaugeVec = "oncegate_running_calls", ["tool"]
         => "Calls that are running.";
     unknown: IntGaugeVec = "oncegate_unknown_calls", ["tool"]

@@ -44,7 +44,7 @@ struct PausedTools {
     failed_at: Option<Instant>,
 }
 
-/// A tool's pause, and the acts of persons on it.
+/// A tool's pause, and the acts of operators on it.
 pub struct ToolState {
     /// Since when the tool is paused; `None`: it is not paused.
     pub since: Option<Timestamp>,
@@ -148,7 +148,7 @@ impl Pauses {
         Ok(())
     }
 
-    /// Pauses again each tool whose pause the store has lost: no person has resumed it.
+    /// Pauses again each tool whose pause the store has lost: no operator has resumed it.
     async fn put_back_lost(&self, found: &mut BTreeMap<String, Entry>) -> Result<(), store::Error> {
         for (tool, entry) in self.read(|seen| seen.tools.clone()) {
             if found.contains_key(&tool) {
@@ -236,7 +236,7 @@ impl Pauses {
         Ok(now.collect())
     }
 
-    /// Whether a tool is paused; for an administrator also what persons have done to it.
+    /// Whether a tool is paused; for an administrator also what operators have done to it.
     ///
     /// # Errors
     /// The tool does not exist, the caller may not call it, or the store does not answer.
@@ -266,7 +266,7 @@ impl Pauses {
     /// No call of a paused tool begins. Running calls go on, and stored answers are replayed.
     ///
     /// # Errors
-    /// The caller is no administrator, the tool does not exist, or it is paused or resumed already.
+    /// The caller is not an administrator, the tool does not exist, or it is paused or resumed already.
     pub async fn set_paused(
         self: &Arc<Self>,
         caller: &Caller,
@@ -315,7 +315,7 @@ impl Pauses {
             by,
             reason,
             paused,
-            "a person paused or resumed a tool"
+            "an operator paused or resumed a tool"
         );
         let events = self.base.store.tool_events(name).await;
         let paused = match seen {

@@ -1,4 +1,4 @@
-//! Bounded numbers of places, shared by tenants and tokens. The rule is in `core::places`.
+//! Bounded numbers of permits, shared by tenants and tokens. The rule is in `core::places`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -33,10 +33,10 @@ impl Owner {
     }
 }
 
-/// How many places each owner has.
+/// How many permits each owner has.
 type Counts<K> = Arc<Mutex<HashMap<K, usize>>>;
 
-/// A taken place; dropped, it is given back.
+/// A taken permit; dropped, it is given back.
 pub(super) struct Taken<K: Hash + Eq> {
     counts: Counts<K>,
     owner: K,
@@ -56,7 +56,7 @@ impl<K: Hash + Eq> Drop for Taken<K> {
 
 pub(super) type Place = Taken<Owner>;
 
-/// A bounded number of places. Clones share them.
+/// A bounded number of permits. Clones share them.
 #[derive(Clone)]
 pub(super) struct Places {
     all: usize,
@@ -71,10 +71,10 @@ impl Places {
         }
     }
 
-    /// Takes a place, if the owner may have one more.
+    /// Takes a permit, if the owner may have one more.
     pub(super) fn take(&self, owner: Owner) -> Option<Place> {
         let mut taken = lock(&self.taken);
-        // Few owners have places at once: each owner is a token of the configuration.
+        // Few owners have permits at once: each owner is a token of the configuration.
         let mut held = Held::default();
         for (other, places) in &*taken {
             held.by_all += places;

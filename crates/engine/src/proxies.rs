@@ -1,4 +1,4 @@
-//! Proxies: APIs that callers use as they are. A write becomes a call, other requests are passed on.
+//! Proxies: APIs that callers use as they are. A write becomes a call, other requests are forwarded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,16 +39,16 @@ pub struct Proxies {
 pub enum Through {
     /// A stored answer.
     Kept(Box<Stored>, Reply),
-    /// An answer that is passed on as it comes, with what it takes until it is over.
+    /// An answer that is forwarded as it comes, with what it takes until it is over.
     Passing(reqwest::Response, Admitted),
 }
 
-/// Bytes that an answer takes while it is passed on: what is read of it ahead, and what its caller has not read.
+/// Bytes that an answer takes while it is forwarded: what is read of it ahead, and what its caller has not read.
 ///
 /// The HTTP client reads up to 400 KiB ahead, and HTTP/2 keeps 64 KiB for its caller.
 const PASSING: usize = 512 * 1024;
 
-/// The place and the memory of a request that is passed on. A place stands for a connection to the API, too.
+/// The permit and the memory of a request that is forwarded. A permit stands for a connection to the API, too.
 pub struct Admitted {
     _place: Place,
     _room: Charge,
@@ -150,7 +150,7 @@ impl Proxies {
         }
     }
 
-    /// A place and memory for one more request that is passed on, as a call has them.
+    /// A permit and memory for one more request that is forwarded, as a call has them.
     ///
     /// # Errors
     /// There is none for this caller. Nothing was sent.
@@ -203,12 +203,7 @@ impl Proxies {
             }
             Err(why) => {
                 let tool = name;
-                tracing::warn!(
-                    tool,
-                    kind,
-                    why,
-                    "a request that was passed on has no answer"
-                );
+                tracing::warn!(tool, kind, why, "no answer to a forwarded request");
                 let is_read = kind == "read";
                 Err(ErrorKind::NotAnswered { is_read }.alone())
             }
@@ -317,7 +312,7 @@ fn size_of(message: &Message) -> usize {
 
 /// Takes out cookies that an API sets for everybody, or that are named like the gateway's own.
 ///
-/// `is_own`: the request had the gateway's credential, so its session is no caller's.
+/// `is_own`: the request had the gateway's credential, so its session is not a caller's.
 fn take_out_cookies(headers: &mut HeaderMap, is_own: bool) {
     for name in [SET_COOKIE, HeaderName::from_static("set-cookie2")] {
         let lines: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();

@@ -1,11 +1,11 @@
-//! The store's secret, with which names and fingerprints of calls are made.
+//! The store's secret, with which lookup keys and fingerprints of calls are made.
 //!
-//! The secret is a document, so all gateways of a store share it, and it is encrypted like any other document. Each gateway
-//! keeps a copy beside its watermarks, and puts it back if the store has lost the secret. So the secret never changes as
-//! long as one copy exists.
+//! The secret is a document, so all gateways of a store share it, and it is encrypted like any other document. Each
+//! gateway keeps a copy beside its watermarks, and puts it back if the store has lost the secret. So the secret never
+//! changes as long as one copy exists.
 //!
-//! A store whose secret differs from the gateway's copy counts as a store that has lost data. Once a person has accepted the
-//! loss, the store keeps both secrets, so that the calls of either are recognised.
+//! A store whose secret differs from the gateway's copy counts as a store that has lost data. Once an operator has
+//! accepted the loss, the store keeps both secrets, so that the calls of either are recognised.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ impl Drop for WaitForOthers<'_> {
     }
 }
 
-/// Why no call is claimed until a person accepts a loss of data.
+/// Why no call is claimed until an operator accepts a loss of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Trouble {
     #[error("there are calls, but the secret with which they were made is gone")]
@@ -132,7 +132,7 @@ impl KnownSecrets {
         }
     }
 
-    /// The secrets for names and fingerprints.
+    /// The secrets for lookup keys and fingerprints.
     pub(super) fn current(&self) -> Arc<Secrets> {
         self.known.load_full().unwrap_or_else(|| self.spare.clone())
     }
@@ -142,7 +142,7 @@ impl KnownSecrets {
         self.spare.clone()
     }
 
-    /// Whether no call is claimed until a person accepts that the secret is lost.
+    /// Whether no call is claimed until an operator accepts that the secret is lost.
     pub(super) fn has_lost_secret(&self) -> bool {
         self.trouble.load().is_some()
     }
@@ -151,7 +151,7 @@ impl KnownSecrets {
     pub(super) fn trouble_with_secret(&self) -> Option<Reason> {
         if let Some(trouble) = &*self.trouble.load() {
             let why = format!(
-                "{trouble}; nothing is claimed here until a person accepts that: POST /v1/store/accept-loss"
+                "{trouble}; nothing is claimed here until an operator accepts that: POST /v1/store/accept-loss"
             );
             return Some(Reason::new(LOST_DATA, why));
         }
@@ -273,8 +273,8 @@ impl KnownSecrets {
             let known = known.unwrap_or_else(|| stored.clone());
             let (joined, left_out) = Secrets::joined(&stored, &known);
             if left_out > 0 {
-                // The person accepts this, too. This gateway knows only the joined secrets from now on, so that it does not
-                // take the same store for a wrong one again.
+                // The operator accepts this, too. This gateway knows only the joined secrets from now on, so that it
+                // does not take the same store for a wrong one again.
                 tracing::error!(
                     left_out,
                     "the store keeps {MAX_SECRETS} secrets at most: calls made with further ones are not recognised"

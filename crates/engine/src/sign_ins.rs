@@ -1,8 +1,8 @@
-//! Sessions of persons in the console. The rules are in `core::sign_in`.
+//! Sessions of operators in the console. The rules are in `core::sign_in`.
 //!
-//! The store keeps each session, encrypted with what only its cookie holds: every gateway of the store accepts the cookie,
-//! and who reads the store can make none. A gateway also keeps the sessions that it has begun itself, for the time in which
-//! the store does not answer.
+//! The store keeps each session, encrypted with what only its cookie holds: every gateway of the store accepts the
+//! cookie, and who reads the store can make none. A gateway also keeps the sessions that it has begun itself, for the
+//! time in which the store does not answer.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -35,7 +35,7 @@ const MAX_CLIENTS: usize = 10_000;
 const OPEN: &str = "open";
 const ENDED: &str = "ended";
 
-/// Begins, finds and ends the sessions of persons.
+/// Begins, finds and ends the sessions of operators.
 pub struct SignIns {
     base: Arc<Base>,
     secrets: Arc<KnownSecrets>,

@@ -205,8 +205,9 @@ impl Status {
     /// A warning, if sessions were frozen when they were last counted.
     fn frozen_warning(&self) -> Option<Reason> {
         let frozen = self.base.metrics.frozen_sessions.get();
-        let text =
-            format!("sessions that a person has frozen: {frozen} (GET /v1/sessions?frozen=true)");
+        let text = format!(
+            "sessions that an operator has frozen: {frozen} (GET /v1/sessions?frozen=true)"
+        );
         (frozen > 0).then(|| Reason::new("session_frozen", text))
     }
 
@@ -222,7 +223,7 @@ impl Status {
         let is_lost = reasons.any(|reason| reason.code == store::LOST_DATA);
         let mut census = self.base.store.census().await.ok();
         let mut sagas = self.base.store.count_documents(Kind::Saga).await.ok();
-        // Calls and sagas that the store has lost still need a person, so no count falls until the loss is accepted.
+        // Calls and sagas that the store has lost still need an operator, so no count falls until the loss is accepted.
         {
             let mut counts = self.counts.lock().await;
             if let Some(found) = &mut census {

@@ -26,7 +26,7 @@ const MAX_HEAD: usize = 16 << 10;
 pub struct ToolAt {
     pub tool: Tool,
     pub endpoint: Endpoint,
-    /// The recipe of its calls' names and fingerprints.
+    /// The key scheme of its calls' lookup keys and fingerprints.
     pub(super) recipe: Arc<Recipe>,
     pub(super) recipe_id: RecipeId,
     pub(super) health: Arc<Health>,

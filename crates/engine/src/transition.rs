@@ -153,7 +153,7 @@ pub(super) async fn change(
 /// How a run begins in the store.
 #[derive(Clone, Copy)]
 pub(super) enum Begin<'a> {
-    /// The names are claimed.
+    /// The lookup keys are claimed.
     Claim { instead_of: &'a [Record] },
     /// A failed call runs again.
     Again { held: &'a Record },
@@ -310,7 +310,7 @@ pub(super) async fn complete(
                 completed.stale = Some(newer.state.as_str());
             }
         }
-        // In any other case a person has written into the call's history, and the call is still this owner's.
+        // In any other case an operator has written into the call's history, and the call is still this owner's.
         completed.record = newer;
     }
     completed

@@ -109,7 +109,7 @@ fn lost() -> Event {
     Event::OwnerLost { by: OTHER }
 }
 
-/// A person's act that leaves a call running.
+/// An operator's act that leaves a call running.
 fn unlocked(record: &Record) -> Event {
     let by = By {
         actor: "token ops".into(),

@@ -1,4 +1,4 @@
-//! MCP servers: their unlisted tools, which no section of the configuration names, and requests that are no calls.
+//! MCP servers: their unlisted tools, which no section of the configuration names, and requests that are not calls.
 
 mod listed; // a server's list of tools
 
@@ -30,7 +30,7 @@ use oncegate_rules::tool::{Effect, Tool};
 use oncegate_rules::tool_schema_export;
 use oncegate_tools::{About, Downstream, Endpoint, McpTool, Party, Question};
 
-/// How long a request that is no call may take.
+/// How long a request that is not a call may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a server may take to describe itself.
 ///
@@ -40,7 +40,7 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(100);
 const FRESH: Duration = Duration::from_secs(5);
 /// How long a server's list counts as fresh for a tool that it has.
 const LISTED: Duration = Duration::from_mins(5);
-/// Most unlisted tools of one server. Each has metrics and a stored recipe.
+/// Most unlisted tools of one server. Each has metrics and a stored key scheme.
 const MAX_UNLISTED: usize = 500;
 /// Most pages of one server's list.
 const MAX_PAGES: usize = 50;
@@ -80,7 +80,7 @@ impl UpstreamAt {
         }
     }
 
-    /// The owner of connections for requests that are no calls: no tool has such a name.
+    /// The owner of connections for requests that are not calls: no tool has such a name.
     fn party(&self, caller: &Caller) -> Party {
         Party::tool(&caller.tenant, &unlisted_name(&self.name, ""))
     }

@@ -13,13 +13,13 @@ use oncegate_rules::caller::Caller;
 /// Most pages that one gateway keeps current at once. Each asks the store once a second.
 const MOST: usize = 64;
 
-/// The places for pages that are kept current.
+/// The permits for pages that are kept current.
 pub struct Watches {
     base: Arc<Base>,
     places: Places,
 }
 
-/// A page that is kept current. Dropped, it gives its place back.
+/// A page that is kept current. Dropped, it gives its permit back.
 pub struct Watch {
     draining: CancellationToken,
     until: Instant,
@@ -34,7 +34,7 @@ impl Watches {
         }
     }
 
-    /// A place for a page. `None`: this caller has too many already.
+    /// A permit for a page. `None`: this caller has too many already.
     pub fn watch(&self, caller: &Caller) -> Option<Watch> {
         Some(Watch {
             draining: self.base.draining.clone(),

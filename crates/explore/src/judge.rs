@@ -135,7 +135,7 @@ impl Model {
         Ok(())
     }
 
-    /// A caller is told of a success.
+    /// A caller gets the answer of a success.
     pub(super) fn judge_told(
         world: &mut World,
         call_id: CallId,
@@ -149,13 +149,13 @@ impl Model {
         }
         if truth.effects == 0 {
             return Err(format!(
-                "{} is told as succeeded, and has no effect",
+                "{} is answered as succeeded, and has no effect",
                 label(name)
             ));
         }
         match truth.told {
             Some(before) if before != effect => {
-                Err(format!("{} is told with two results", label(name)))
+                Err(format!("{} is answered with two results", label(name)))
             }
             _ => {
                 truth.told = Some(effect);
@@ -190,7 +190,7 @@ impl Model {
         for (name, truth) in &mut after.truth {
             // Only calls that were at their end are deleted.
             if let Some(record) = store.holder(*name) {
-                // A caller may be told of a stored success at any time.
+                // A stored success may be answered at any time.
                 if let State::Succeeded(content) = &record.state {
                     truth.told = truth.told.or(Some(effect_in(content)));
                 }
@@ -273,7 +273,7 @@ impl Model {
                     let is_being_lost = is_lost && world.is_closed;
                     if !is_same && !is_in_doubt && !is_being_lost {
                         return Err(format!(
-                            "{} was told as succeeded, and is {} now",
+                            "{} was answered as succeeded, and is {} now",
                             label(*name),
                             record.state.as_str()
                         ));
@@ -286,7 +286,7 @@ impl Model {
                         .is_none_or(|since| world.now < since + self.scene.window)
                     {
                         return Err(format!(
-                            "{} was told as succeeded, and is forgotten",
+                            "{} was answered as succeeded, and is forgotten",
                             label(*name)
                         ));
                     }

@@ -1,7 +1,7 @@
-//! The store loses its newest writes, and a person accepts that.
+//! The store loses its newest writes, and an operator accepts that.
 //!
-//! Imitates `crates/engine/src/recovery/loss.rs` and what both stores do about calls at risk. `crates/store-redis/src/loss_model.rs`
-//! explores whether a store notices a loss.
+//! Imitates `crates/engine/src/recovery/loss.rs` and what both stores do about calls at risk.
+//! `crates/store-redis/src/loss_model.rs` explores whether a store notices a loss.
 
 use std::sync::Arc;
 
@@ -45,9 +45,10 @@ impl Model {
         Self::forgive(world, self.scene.window);
     }
 
-    /// A person accepts the loss: calls at risk become unknown, open sagas wait for a person, and the store opens.
+    /// An operator accepts the loss: calls at risk become unknown, open sagas wait for an operator, and the store
+    /// opens.
     pub(super) fn accept_loss(&mut self, world: &mut World) {
-        self.say(|| "a person accepts the loss".into());
+        self.say(|| "an operator accepts the loss".into());
         let at_risk: Vec<_> = world.store.calls.clone();
         let at_risk = at_risk.iter().filter(|record| {
             matches!(

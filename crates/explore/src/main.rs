@@ -1,4 +1,4 @@
-//! Explores the promise: every state that gateways, store, tool, callers and persons can reach within small bounds.
+//! Explores the promise: every state that gateways, store, tool, callers and operators can reach within small bounds.
 //!
 //! Every change of a call or saga goes through the real rules, `core::call::next` and `core::saga::next`. The model
 //! imitates what `gateway` and `store` do around them; each file names those that it imitates. Only tests use it.
@@ -17,7 +17,7 @@ mod loss; // the store loses writes
 mod model; // the real rules, but for one that a test breaks
 mod names; // names, numbers and times
 mod outside; // the tool, and the network before it
-mod persons; // what callers and persons do
+mod persons; // what callers and operators do
 mod recover; // workers for lost and unknown calls
 mod sagas; // the worker for sagas
 mod scene; // what is explored, and within which bounds

@@ -1,4 +1,4 @@
-//! The acts of callers and persons on sagas and sessions.
+//! The acts of callers and operators on sagas and sessions.
 //!
 //! Imitates `crates/engine/src/sagas/ended.rs` and `crates/engine/src/operator/calls.rs` and `sessions.rs`.
 
@@ -16,7 +16,7 @@ use oncegate_rules::saga::{Event, Phase, Saga, SagaId};
 use oncegate_rules::undo;
 use oncegate_rules::unknown::Resolution;
 
-/// The act of a person on a stuck saga, or of a caller on an open one.
+/// The act of an operator on a stuck saga, or of a caller on an open one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     Complete,
@@ -51,7 +51,7 @@ impl Model {
                 self.move_on(world, &saga, &abort(true));
             }
             Act::Retry => {
-                self.say(|| "a person has the stuck saga tried again".into());
+                self.say(|| "an operator has the stuck saga tried again".into());
                 for record in calls_of(world, &saga) {
                     if matches!(record.state, State::Stuck(_)) {
                         drop(self.mark(world, &record));
@@ -81,7 +81,7 @@ impl Model {
             by: person(),
             compensation: compensation.map(|made| Box::new((**made).clone())),
         };
-        self.say(|| format!("a person skips {}", Self::call_label(&record)));
+        self.say(|| format!("an operator skips {}", Self::call_label(&record)));
         match self.decide(Some(&record), name_of(&record), &event, world.now) {
             Ok(next) => {
                 if let Some(change) = next.change {
@@ -97,7 +97,7 @@ impl Model {
         self.move_on(world, &saga, &Event::Settled(person()));
     }
 
-    /// What a person finds at the tool about a stuck call.
+    /// What an operator finds at the tool about a stuck call.
     pub(super) fn resolution_of_stuck(world: &World, record: &Record) -> Option<Resolution> {
         let undo = name_of_undo(record.intent.call_id);
         if !matches!(record.state, State::Stuck(_)) || world.may_come(undo) {
@@ -129,12 +129,12 @@ impl Model {
         }
     }
 
-    /// A person has one call undone, whatever saga it belongs to.
+    /// An operator has one call undone, whatever saga it belongs to.
     pub(super) fn undo_one(&mut self, world: &mut World, call_id: CallId) {
         let Some(record) = world.store.load(call_id).cloned() else {
             return;
         };
-        self.say(|| format!("a person has {} undone", Self::call_label(&record)));
+        self.say(|| format!("an operator has {} undone", Self::call_label(&record)));
         world.left.undos -= 1;
         let id = SagaId::new("", undo::key_of(call_id));
         if let Some(saga) = world.store.saga(&id).cloned() {
@@ -150,7 +150,7 @@ impl Model {
         }
     }
 
-    /// Whether a person would act on the saga in this way now.
+    /// Whether an operator would act on the saga in this way now.
     pub(super) fn may_act(world: &World, act: Act) -> bool {
         let Some(saga) = world.store.saga(&trip()) else {
             return false;
@@ -173,14 +173,14 @@ impl Model {
         }
     }
 
-    /// A person takes the session's lock from the run that has it.
+    /// An operator takes the session's lock from the run that has it.
     pub(super) fn unlock(&mut self, world: &mut World) {
         let Some(lock) = world.store.lock else { return };
         let Some(record) = world.store.load(lock.call_id).cloned() else {
             return;
         };
         world.left.unlocks -= 1;
-        self.say(|| "a person takes the session's lock away".into());
+        self.say(|| "an operator takes the session's lock away".into());
         let event = call::Event::Unlocked {
             by: person(),
             fencing: Some(lock.token),

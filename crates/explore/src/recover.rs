@@ -1,6 +1,7 @@
-//! Workers for calls without an owner and for unknown calls, and the acts of persons on these calls.
+//! Workers for calls without an owner and for unknown calls, and the acts of operators on these calls.
 //!
-//! Imitates `crates/engine/src/recovery/lost.rs`, `rechecks.rs` and `prune.rs` beside it, and `crates/engine/src/operator/calls.rs`.
+//! Imitates `crates/engine/src/recovery/lost.rs`, `rechecks.rs` and `prune.rs` beside it, and
+//! `crates/engine/src/operator/calls.rs`.
 
 use std::sync::Arc;
 
@@ -272,13 +273,13 @@ impl Model {
         }
     }
 
-    /// The decision of a person who looks at the tool for the effect of a call.
+    /// The decision of an operator who looks at the tool for the effect of a call.
     pub(super) fn resolution(&self, world: &World, record: &Record) -> Option<Resolution> {
         if !matches!(record.state, State::Unknown(_)) {
             return None;
         }
         match world.effects_of(record) {
-            // If the operator has declared how late a request may arrive, persons wait for so long, too.
+            // If the operator has declared how late a request may arrive, operators wait for so long, too.
             0 if self.scene.late > 0 && world.may_still_come(record) => None,
             0 => Some(Resolution::Failed),
             effect => Some(Resolution::Succeeded(result(effect))),
@@ -307,7 +308,7 @@ impl Model {
         );
         self.say(|| {
             format!(
-                "a person looks, and says that {} is {}",
+                "an operator looks, and says that {} is {}",
                 Self::call_label(record),
                 change.record.state.as_str()
             )

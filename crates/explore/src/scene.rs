@@ -27,15 +27,15 @@ pub(super) struct Left {
     pub(super) unanswered: u8,
     /// Requests that the network sends twice.
     pub(super) repeats: u8,
-    /// Pauses of the tool by a person.
+    /// Pauses of the tool by an operator.
     pub(super) pauses: u8,
     /// Losses of the store's newest writes.
     pub(super) losses: u8,
     /// Ends of the saga by its caller.
     pub(super) ends: u8,
-    /// Single calls that a person may have undone.
+    /// Single calls that an operator may have undone.
     pub(super) undos: u8,
-    /// Locks that a person takes away.
+    /// Locks that an operator takes away.
     pub(super) unlocks: u8,
     /// Requests that do not reach the tool, or that it refuses.
     pub(super) refusals: u8,
@@ -87,13 +87,13 @@ pub(super) enum Break {
     ReplacesWithoutComparing,
     /// The end of a lease counts as "not executed".
     LeaseFreesKey,
-    /// A success is told before it is written.
+    /// A success is answered before it is written.
     TellsBeforeWriting,
     /// "Not found" counts before the first request's time is over.
     BelievesEarlyNotFound,
     /// A call is sent again to a tool that executes it again.
     SendsAgainWithoutDedup,
-    /// A person may say "failed" while the request is under way.
+    /// An operator may say "failed" while the request is under way.
     PersonsNeedNotWait,
     /// Cleanup deletes unknown calls, too.
     CleansUpUnknown,
@@ -189,7 +189,7 @@ impl Scene {
         }
     }
 
-    /// A tool that does not deduplicate. Its unknown calls are held for a person.
+    /// A tool that does not deduplicate. Its unknown calls are held for an operator.
     pub(super) fn held(left: Left) -> Self {
         Self {
             source: Source::Business,
@@ -223,7 +223,7 @@ impl Scene {
         }
     }
 
-    /// One intent under two keys that a model made up. Its unknown calls are held for a person.
+    /// One intent under two keys that a model made up. Its unknown calls are held for an operator.
     pub(super) fn alike(left: Left) -> Self {
         Self {
             name: "alike",

@@ -139,7 +139,7 @@ pub(super) fn explore(model: &mut Model) -> Found {
     {
         let way = way_to(&visited, at, None);
         broken = Some((
-            "nothing that time, gateways and persons do brings all to its end".into(),
+            "nothing that time, gateways and operators do brings all to its end".into(),
             tell(model, &way),
         ));
     }

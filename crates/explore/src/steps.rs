@@ -42,7 +42,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether the step is neither a fault nor a new request, but time, a gateway or a person at work.
+    /// Whether the step is neither a fault nor a new request, but time, a gateway or an operator at work.
     pub(super) fn is_help(self) -> bool {
         match self {
             Self::Tick
@@ -334,12 +334,12 @@ impl Model {
                 }
             }
             Step::Pause => {
-                self.say(|| "a person pauses the tool".into());
+                self.say(|| "an operator pauses the tool".into());
                 world.left.pauses -= 1;
                 world.is_paused = true;
             }
             Step::Resume => {
-                self.say(|| "a person resumes the tool".into());
+                self.say(|| "an operator resumes the tool".into());
                 world.is_paused = false;
             }
             Step::CleanUp => self.clean_up(world),

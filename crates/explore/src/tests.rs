@@ -230,7 +230,7 @@ fn a_success_that_is_told_before_it_is_written_is_found() {
     finds(
         Break::TellsBeforeWriting,
         Scene::held(ONE),
-        "was told as succeeded",
+        "was answered as succeeded",
     );
 }
 
@@ -304,7 +304,7 @@ fn a_loss_that_is_not_noticed_is_found() {
     finds(
         Break::NoticesNoLoss,
         Scene::held(loss),
-        "was told as succeeded",
+        "was answered as succeeded",
     );
 }
 
@@ -314,7 +314,7 @@ fn a_loss_that_is_accepted_without_marks_is_found() {
     finds(
         Break::AcceptsWithoutMarks,
         Scene::held(loss),
-        "was told as succeeded",
+        "was answered as succeeded",
     );
 }
 
@@ -324,7 +324,7 @@ fn a_later_run_that_is_taken_for_impossible_after_a_loss_is_found() {
     finds(
         Break::TakesTheStoreForWhole,
         Scene::held(loss).over_a_file(),
-        "was told as succeeded",
+        "was answered as succeeded",
     );
 }
 

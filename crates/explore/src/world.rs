@@ -299,7 +299,7 @@ pub(super) struct Request {
     pub(super) until: i64,
     /// The number of its effect.
     pub(super) executed: Option<u8>,
-    /// Whether the store has lost its call, and a person has accepted that.
+    /// Whether the store has lost its call, and an operator has accepted that.
     pub(super) is_forgiven: bool,
 }
 
@@ -327,7 +327,7 @@ pub(super) struct World {
     pub(super) store: Store,
     /// The store before its newest writes.
     pub(super) copy: Option<Arc<Store>>,
-    /// Whether the store has lost writes and no person has accepted the loss.
+    /// Whether the store has lost writes and no operator has accepted the loss.
     pub(super) is_closed: bool,
     pub(super) is_paused: bool,
     pub(super) tasks: Vec<Task>,

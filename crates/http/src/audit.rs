@@ -1,4 +1,4 @@
-//! `GET /v1/audit`: the acts of persons.
+//! `GET /v1/audit`: the acts of operators.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -29,7 +29,7 @@ pub(super) struct Parameters {
     limit: Option<String>,
 }
 
-/// Acts of persons, newest first.
+/// Acts of operators, newest first.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AuditPage)]
 pub(super) struct PageView<'a> {
@@ -54,7 +54,7 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
     Ok(Json(page).into_response())
 }
 
-/// One act of a person.
+/// One act of an operator.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Act)]
 struct ActView<'a> {

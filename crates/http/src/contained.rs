@@ -80,7 +80,7 @@ fn with_token(lines: &[HeaderValue]) -> HeaderValue {
     joined.unwrap_or(HeaderValue::from_static("*"))
 }
 
-/// The parts of a line between commas that are in no quotes. A line that is no text has none.
+/// The parts of a line between commas that are in no quotes. A line that is not text has none.
 fn split(line: &HeaderValue) -> Vec<String> {
     let (mut parts, mut is_quoted) = (vec![String::new()], false);
     for letter in line.to_str().unwrap_or_default().chars() {

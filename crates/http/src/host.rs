@@ -65,7 +65,7 @@ fn asks_for_loopback(parts: &Parts) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::forbidden(
-        "a gateway without tokens is asked as localhost, 127.0.0.1 or [::1]",
+        "a gateway without tokens has the names localhost, 127.0.0.1 and [::1] only",
     ))
 }
 

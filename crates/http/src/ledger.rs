@@ -33,7 +33,7 @@ pub(super) async fn show(on: On<CallId>) -> Result<Response, Problem> {
     Ok(Json(view).into_response())
 }
 
-/// A person's decision about an unknown call.
+/// An operator's decision about an unknown call.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Resolution)]
@@ -66,7 +66,7 @@ pub(super) async fn resolve(on: On<CallId>, body: Body) -> Result<Response, Prob
     Ok(shown(&resolving.await?))
 }
 
-/// A person's decision: a success needs a result, a failure must have none.
+/// An operator's decision: a success needs a result, a failure must have none.
 pub(super) fn resolution(r#as: As, result: Option<Box<RawValue>>) -> Result<Resolution, Problem> {
     match (r#as, result) {
         (As::Succeeded, Some(json)) => {

@@ -1,9 +1,9 @@
 //! The wire: parses requests and writes answers. It decides nothing.
 
-mod audit; // the acts of persons
+mod audit; // the acts of operators
 mod auth; // the caller, by its token
 mod calls; // the main route: a call of a tool
-mod console; // pages for the person who is woken up
+mod console; // pages for the operator who is woken up
 mod contained; // what every answer of a proxy says to browsers and caches
 mod encrypted; // what is said of later connections, where TLS ends here
 mod headers; // headers of requests and responses
@@ -21,7 +21,7 @@ mod proxy; // APIs that callers use as they are
 mod read; // paths, queries and bodies of requests
 mod reconciliations; // reports on where ledger and sources disagree
 mod sagas; // groups of calls that are completed or undone as a whole
-mod sessions; // sessions, and the acts of persons on them
+mod sessions; // sessions, and the acts of operators on them
 pub mod stdio; // one MCP client on standard input and output
 mod tools; // the tools as callers and models see them, and their pauses
 

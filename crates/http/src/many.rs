@@ -190,7 +190,7 @@ macro_rules! body_of_act {
 }
 
 body_of_act! {
-    /// A person's decision about many unknown calls.
+    /// An operator's decision about many unknown calls.
     ResolveBody as ResolveMany: CallFilter, {
         #[serde(deserialize_with = "word")]
         r#as: As,

@@ -272,7 +272,7 @@ fn read(
         }
         _ => {
             let why = match upstream {
-                Some(_) => "Method not found: it is not passed on",
+                Some(_) => "Method not found: it is not forwarded",
                 None => {
                     "Method not found: this server has tools, and neither resources nor prompts"
                 }
@@ -284,7 +284,7 @@ fn read(
     Ok(Some(ParsedRequest { id, era, method }))
 }
 
-/// The text of a header. `Err`: there are several lines, or the line is no text.
+/// The text of a header. `Err`: there are several lines, or the line is not text.
 fn header(headers: &HeaderMap, name: &str) -> Option<Result<String, ()>> {
     let text = |line: &HeaderValue| {
         line.to_str()

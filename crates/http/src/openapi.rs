@@ -97,7 +97,7 @@ pub fn document() -> OpenApi {
         on_reconciliation(door.path("id", "The anomaly's id."))
             .json::<reconciliations::AnomalyView<'_>>("The anomaly, as it is now.")
     };
-    // An act of a person: it needs a reason, and a state that allows it.
+    // An act of an operator: it needs a reason, and a state that allows it.
     let act = |path, id, summary| {
         Door::post(path, id, summary)
             .body::<read::Reason>()
@@ -110,7 +110,7 @@ pub fn document() -> OpenApi {
             .params::<tools::Wanted>()
             .problems(&[Slug::InvalidRequest])
             .json::<tools::ToolList>("The tools by name."),
-        on_tool(Door::get("/v1/tools/{tool}", "show_tool", "Whether a tool is paused; for administrators also the last acts of persons on it")),
+        on_tool(Door::get("/v1/tools/{tool}", "show_tool", "Whether a tool is paused; for administrators also the last acts of operators on it")),
         Door::post("/v1/tools/{tool}/calls", "call_tool", "Run a call, or get what is known of it")
             .path("tool", "The tool's name.")
             .call_headers()
@@ -253,7 +253,7 @@ pub fn document() -> OpenApi {
             .json::<sessions::Frozen<'_>>("Whether the session is frozen now."),
         on_session(act("/v1/sessions/{id}/thaw", "thaw_session", "Let the session go on"))
             .json::<sessions::Frozen<'_>>("Whether the session is frozen now."),
-        Door::get("/v1/audit", "list_acts", "What persons have done, newest first")
+        Door::get("/v1/audit", "list_acts", "What operators have done, newest first")
             .page::<audit::Parameters, audit::PageView<'_>>("A page."),
         act("/v1/store/accept-loss", "accept_loss", "Accept that the store has lost data")
             .problems(&[Slug::StoreUnavailable])

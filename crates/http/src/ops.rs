@@ -142,7 +142,7 @@ pub(super) async fn metrics(
     Ok((shared, [kind], text).into_response())
 }
 
-/// The notice for a person whose acceptance is under way.
+/// The notice for an operator whose acceptance is under way.
 const WHILE_ACCEPTING: &str = "the acceptance is under way, and goes on by itself; /readyz says what it waits for, and \
                                the same request to the same gateway is answered with the result once there is one";
 
@@ -153,7 +153,7 @@ pub(super) struct LossAccepted {
     /// `accepted`.
     state: &'static str,
     calls_now_unknown: usize,
-    /// What a person has to look at now.
+    /// What an operator has to look at now.
     notice: &'static str,
 }
 
@@ -168,7 +168,7 @@ pub(super) struct LossUnderWay {
     notice: &'static str,
 }
 
-/// `POST /v1/store/accept-loss`: a person accepts that the store has lost data.
+/// `POST /v1/store/accept-loss`: an operator accepts that the store has lost data.
 pub(super) async fn accept_loss(Act { on, reason }: Act<()>) -> Result<Response, Problem> {
     let loss = &on.http.gateway.loss;
     let answer = match loss.begin_to_accept_loss(on.caller, reason).await? {

@@ -22,7 +22,7 @@ pub(super) struct WelcomeView {
     /// Where calls of tools go.
     calls: &'static str,
     tools: &'static str,
-    /// Pages for persons, in a browser.
+    /// Pages for operators, in a browser.
     console: &'static str,
     openapi: &'static str,
     problems: &'static str,
@@ -54,8 +54,8 @@ pub(super) async fn root(headers: HeaderMap) -> Response {
     }
     let links = [
         (WELCOME.tools, "the tools that a token may call"),
-        (WELCOME.console, "what needs a person, and what happened"),
-        (WELCOME.openapi, "every door, as an OpenAPI document"),
+        (WELCOME.console, "what needs an operator, and what happened"),
+        (WELCOME.openapi, "every route, as an OpenAPI document"),
         (WELCOME.problems, "what each failure means, and what to do"),
         (
             WELCOME.idempotency,

@@ -97,33 +97,33 @@ macro_rules! table {
 // Each row: name, status, whether the call may have had an effect, what to do with the key, title, text of the page.
 table! {
     InvalidRequest = "invalid-request", BAD_REQUEST, None, Reuse, "The request cannot be read",
-        "Nothing was run. Mend the request as the detail says and send it again with the same key.";
+        "Nothing was run. Fix the request as the detail says and send it again with the same key.";
     KeyMissing = "key-missing", BAD_REQUEST, None, Reuse, "An idempotency key is missing",
-        "This tool runs nothing without a key. Send one in the Idempotency-Key header, and the same one with every repetition of the same intent.";
+        "This tool requires an idempotency key. Send one in the Idempotency-Key header, and the same one with every repetition of the same intent.";
     KeyInvalid = "key-invalid", BAD_REQUEST, None, Reuse, "The idempotency key is invalid",
         "A key is 1 to 255 visible ASCII characters without spaces, bare or as a quoted string.";
     KeyConflict = "key-conflict", BAD_REQUEST, None, Reuse, "Two idempotency keys differ",
-        "The header and the body both bring a key, and they are not the same. Send one of them, or both alike.";
+        "The header and the body both have a key, and they differ. Send one of them, or both alike.";
     Unauthenticated = "unauthenticated", UNAUTHORIZED, None, Stop, "No valid token",
         "Send a bearer token that this gateway knows.";
     Forbidden = "forbidden", FORBIDDEN, None, Stop, "This token may not do that",
-        "The token is known, but its scopes do not cover this door or this tool.";
+        "The token is known, but its scopes do not cover this route or this tool.";
     UnknownTool = "unknown-tool", NOT_FOUND, None, Stop, "There is no such tool",
         "Nothing was run. The gateway's configuration has no tool of this name.";
     UnknownCall = "unknown-call", NOT_FOUND, None, Stop, "There is no such call",
-        "The ledger has no such call of this tenant; it may have been kept for its retention and then deleted.";
+        "The ledger has no such call of this tenant; it may have been deleted after its retention.";
     UnknownSaga = "unknown-saga", NOT_FOUND, None, Stop, "There is no such saga",
-        "A saga begins with the first call that names it. It may have been kept for its retention and then deleted.";
+        "A saga begins with the first call that names it. It may have been deleted after its retention.";
     UnknownReconciliation = "unknown-reconciliation", NOT_FOUND, None, Stop, "There is no such reconciliation",
-        "The gateway's configuration has no reconciliation of this name, or no such report or anomaly of it is kept.";
+        "The gateway's configuration has no reconciliation of this name, or no such report or anomaly of it is stored.";
     UnknownPath = "unknown-path", NOT_FOUND, None, Stop, "There is nothing at this path",
-        "The gateway has no such door.";
-    MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, None, Stop, "This door takes another method",
-        "The Allow header says which.";
+        "No such route.";
+    MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, None, Stop, "Method not allowed on this route",
+        "The Allow header names the allowed methods.";
     CallInProgress = "call-in-progress", CONFLICT, Unknown, Reuse, "The call is still running",
         "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result.";
     OutcomeUnknown = "outcome-unknown", CONFLICT, Unknown, Wait, "It is not known whether the call was executed",
-        "The request was sent to the tool, and no proof of success or failure came back. Asking again with the same key and the same arguments is safe: it never executes the call twice, and gets the outcome when it is known. Never use a new key or other arguments for it: that would be a second intent. retry_after_ms is the time until the gateway checks next; where it is null no check is planned, and a person has to look into the tool's own system and settle the call.";
+        "The request was sent to the tool, and no proof of success or failure came back. Asking again with the same key and the same arguments is safe: it never executes the call twice, and gets the outcome when it is known. Never use a new key or other arguments for it: that would be a second intent. retry_after_ms is the time until the gateway checks next; where it is null no check is planned, and an operator has to look into the tool's own system and settle the call.";
     WrongState = "wrong-state", CONFLICT, None, Stop, "Not in this state",
         "Nothing was changed: what was asked for does not fit the present state, which the detail names.";
     NotConfirmed = "not-confirmed", CONFLICT, None, Stop, "Not what was confirmed",
@@ -133,13 +133,13 @@ table! {
     SessionBusy = "session-busy", CONFLICT, None, Reuse, "Another call of the session is under way",
         "Nothing was run: this tool runs one call of a session at a time. Send the same request again after Retry-After, with the same key.";
     SessionFrozen = "session-frozen", CONFLICT, None, Stop, "The session is frozen",
-        "Nothing was run: a person has stopped this session. Nothing of it runs until a person thaws it.";
+        "Nothing was run: an operator has stopped this session. Nothing of it runs until an operator thaws it.";
     StaleFencingToken = "stale-fencing-token", CONFLICT, None, Stop, "The fencing token is stale",
         "Nothing was run: a newer branch of this session has taken over. An old branch that has woken up must stop.";
     PossibleDuplicate = "possible-duplicate", CONFLICT, None, Stop, "This looks like an earlier call",
         "This request was not run: a short while ago a call with another key asked for the same. The member similar_to names it. With key_action wait its outcome is not known yet: send the same request again after retry_after_ms. With key_action stop: if both calls are meant, send the request again with confirm_duplicate_of set to that call's id.";
     KeyExpired = "key-expired", GONE, Unknown, Rotate, "The key is too old",
-        "The key was used before, longer ago than results are remembered. With other arguments it is a new intent: use a new key (key_action rotate). With the same arguments it is a late repetition, which may have been executed (key_action stop): look into the tool's own system, or ask a person.";
+        "The key was used before, longer ago than results are remembered. With other arguments it is a new intent: use a new key (key_action rotate). With the same arguments it is a late repetition, which may have been executed (key_action stop): look into the tool's own system, or ask an operator.";
     RequestTimeout = "request-timeout", REQUEST_TIMEOUT, None, Reuse, "The request took too long to arrive",
         "Nothing was run: the request's body did not arrive in time. Send the same request again, with the same key.";
     BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, None, Stop, "The request is too large",
@@ -163,13 +163,13 @@ table! {
     ResultUnavailable = "result-unavailable", BAD_GATEWAY, Done, Stop, "The tool executed the call, but its result is lost",
         "The effect has happened and will not be repeated. The answer was cut off or too large; ask the tool's own system for the result.";
     NotAnswered = "not-answered", UNPROCESSABLE_ENTITY, Unknown, Stop, "The API has not answered a request without a key",
-        "The request was passed on without a key, as the gateway is configured, so nothing guards it: it may have been executed, and to send it again may execute it twice. Look into the API's own system.";
+        "The request was forwarded without a key, as the gateway is configured, so nothing guards it: it may have been executed, and to send it again may execute it twice. Look into the API's own system.";
     StoreUnavailable = "store-unavailable", SERVICE_UNAVAILABLE, Unknown, Reuse, "The store is not available",
         "This request ran nothing. Whether an earlier one with the same key did, the gateway cannot look up now. Send it again after Retry-After, with the same key.";
     ShuttingDown = "shutting-down", SERVICE_UNAVAILABLE, Unknown, Reuse, "The gateway is shutting down",
         "This request ran nothing. Send it again after Retry-After, with the same key.";
     ToolPaused = "tool-paused", SERVICE_UNAVAILABLE, None, Reuse, "The tool is paused",
-        "Nothing was run: a person has paused this tool. Calls that were made before are still answered. Send the same request again after Retry-After, with the same key.";
+        "Nothing was run: an operator has paused this tool. Calls that were made before are still answered. Send the same request again after Retry-After, with the same key.";
 }
 
 impl Slug {
@@ -250,7 +250,7 @@ impl Problem {
         let why = &why[..why.floor_char_boundary(MAX_WHY)];
         Self::new(
             Slug::InvalidRequest,
-            format!("Nothing was run, because {why}. Mend it and send it again with the same key."),
+            format!("Nothing was run, because {why}. Fix it and send it again with the same key."),
         )
     }
 
@@ -273,14 +273,14 @@ impl Problem {
     pub fn unauthenticated() -> Self {
         Self::new(
             Slug::Unauthenticated,
-            "Nothing was run: the request brings no valid token. Repeating it will not help. Tell the user: a person has to give you a token.",
+            "Nothing was run: the request has no valid token. Repeating it will not help. Tell the user: an operator has to give you a token.",
         )
     }
 
     pub fn token_expired() -> Self {
         Self::new(
             Slug::Unauthenticated,
-            "Nothing was run: this token has expired. Repeating the request will not help; a person has to give you a new token.",
+            "Nothing was run: this token has expired. Repeating the request will not help; an operator has to give you a new token.",
         )
     }
 
@@ -288,7 +288,7 @@ impl Problem {
         Self::new(
             Slug::Forbidden,
             format!(
-                "Nothing was run: {why}. Repeating the request will not help. Tell the user: a person decides what this token may do."
+                "Nothing was run: {why}. Repeating the request will not help. Tell the user: an operator decides what this token may do."
             ),
         )
     }
@@ -429,6 +429,6 @@ pub async fn unknown_path() -> Problem {
 pub async fn method_not_allowed() -> Problem {
     Problem::new(
         Slug::MethodNotAllowed,
-        "This door takes another method; the Allow header says which.",
+        "Method not allowed on this route; the Allow header names those that are.",
     )
 }

@@ -190,7 +190,7 @@ impl Waiting<'_> {
     /// # Errors
     /// It cannot be written.
     fn add(&self, headers: &mut HeaderMap, name: &str, value: &str) -> Result<(), String> {
-        let name: HeaderName = name.parse().map_err(|_| "this is no header name")?;
+        let name: HeaderName = name.parse().map_err(|_| "this is not a header name")?;
         let back = (name == LOCATION)
             .then(|| self.entry.lead_back(&self.target, value, self.prefix))
             .flatten();
@@ -199,7 +199,7 @@ impl Waiting<'_> {
     }
 
     fn response_of(&self, reply: Reply) -> Result<Response, ErrorKind> {
-        let unreadable = || ErrorKind::ResultUnavailable("its head cannot be written".into());
+        let unreadable = || ErrorKind::ResultUnavailable("its headers cannot be written".into());
         let status = StatusCode::from_u16(reply.status).map_err(|_| unreadable())?;
         let mut headers = HeaderMap::new();
         for (name, value) in &reply.headers {
@@ -213,7 +213,7 @@ impl Waiting<'_> {
         Ok((status, headers, body).into_response())
     }
 
-    /// The answer to a request without a key, passed on as it arrives. `admitted` lasts as long as its body.
+    /// The answer to a request without a key, forwarded as it arrives. `admitted` lasts as long as its body.
     fn passing<B>(
         &self,
         response: axum::http::Response<B>,
@@ -245,7 +245,7 @@ impl Waiting<'_> {
     }
 }
 
-/// No body, whose length is not told: the API's answer may not say it either.
+/// No body, whose length is not sent: the API's answer may not say it either.
 fn unsized_body() -> Body {
     Body::from_stream(futures_util::stream::empty::<Result<Bytes, Infallible>>())
 }

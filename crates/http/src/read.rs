@@ -28,7 +28,7 @@ use oncegate_rules::record::CallId;
 use oncegate_rules::saga::SagaId;
 use oncegate_rules::session::SessionId;
 
-/// The longest reason for a person's act, in bytes.
+/// The longest reason for an operator's act, in bytes.
 const MAX_REASON: usize = 1_000;
 /// The longest user, session, saga or trace id, in bytes.
 const MAX_ID: usize = 255;
@@ -47,7 +47,7 @@ impl Sentence {
     }
 }
 
-/// Why a person does something.
+/// Why an operator does something.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
@@ -56,7 +56,7 @@ pub(super) struct Reason {
     reason: Sentence,
 }
 
-/// Why a person does something that needs no reason.
+/// Why an operator does something that needs no reason.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OptionalReason {
@@ -122,7 +122,7 @@ impl<T: Target> FromRequestParts<Http> for On<T> {
     }
 }
 
-/// A request to act on one thing, with the person's reason as its body.
+/// A request to act on one thing, with the operator's reason as its body.
 pub(super) struct Act<T> {
     pub(super) on: On<T>,
     pub(super) reason: String,
@@ -215,7 +215,7 @@ async fn tenant_and_id(parts: &mut Parts, caller: &Caller) -> Result<(String, St
     Ok((tenant, identity("the id", id)?))
 }
 
-/// The variable parts of a path. `None`: they are no text, or not of this type.
+/// The variable parts of a path. `None`: they are not text, or not of this type.
 pub(super) async fn in_path<T: DeserializeOwned + Send + 'static>(parts: &mut Parts) -> Option<T> {
     parts.extract().await.ok().map(|Path(name)| name)
 }

@@ -1,4 +1,4 @@
-//! The routes of reconciliations, and of persons' acts on the anomalies that they find.
+//! The routes of reconciliations, and of operators' acts on the anomalies that they find.
 
 use std::collections::BTreeMap;
 
@@ -275,12 +275,12 @@ pub(super) struct AnomalyView<'a> {
     made_at: Option<String>,
     /// Values of the item at the pointers of `show`.
     shown: &'a BTreeMap<String, serde_json::Value>,
-    /// The last act of a person on it.
+    /// The last act of an operator on it.
     #[schema(required)]
     acted: Option<ActedView<'a>>,
 }
 
-/// What a person asked for.
+/// What an operator asked for.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AnomalyAct)]
 struct ActedView<'a> {

@@ -191,9 +191,9 @@ struct MemberView<'a> {
     /// The call that undoes this one, once that is decided.
     #[schema(required)]
     compensation_call_id: Option<Uuid>,
-    /// `none`: the call is not undone. `pending`: it will be. `empty`: it never ran, so nothing was sent. `skipped`: a
-    /// person has decided against undoing it. `undone`: a person has said so, or the call that undid it is no longer
-    /// kept. Otherwise the state of the call that undoes it.
+    /// `none`: the call is not undone. `pending`: it will be. `empty`: it never ran, so nothing was sent. `skipped`: an
+    /// operator has decided against undoing it. `undone`: an operator has said so, or the call that undid it is no
+    /// longer kept. Otherwise the state of the call that undoes it.
     #[schema(pattern = "^(none|pending|empty|skipped|undone|running|succeeded|failed|unknown)$")]
     compensation: &'static str,
 }

@@ -22,7 +22,7 @@ use oncegate_rules::session::{Lock, Session, SessionId};
 pub(super) struct Parameters {
     /// Tenant of the sessions; an administrator who names none gets all.
     tenant: Option<String>,
-    /// Only sessions that a person has frozen.
+    /// Only sessions that an operator has frozen.
     #[param(pattern = "^true$")]
     frozen: Option<String>,
     /// Only sessions whose lock a call holds.
@@ -122,7 +122,7 @@ pub(super) struct Unlocked {
     call_id: Uuid,
 }
 
-/// Whether nothing of a session runs until a person thaws it.
+/// Whether nothing of a session runs until an operator thaws it.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Frozen<'a> {
     session_id: &'a str,

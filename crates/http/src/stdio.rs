@@ -77,7 +77,7 @@ pub async fn serve(
             ended.extend(lines.end());
         }
         for line in ended {
-            // Needs no place: a cancellation must arrive even if all places are taken.
+            // Needs no permit: a cancellation must arrive even if all permits are taken.
             if client.is_cancellation(&line) {
                 continue;
             }
@@ -109,7 +109,7 @@ impl<W: AsyncWrite + Unpin> Client<W> {
                 return self.refuse(None, INVALID_REQUEST, why).await;
             }
         };
-        // The router refuses what is no JSON.
+        // The router refuses what is not JSON.
         let message: Value = serde_json::from_slice(&line).unwrap_or_default();
         if is_response(&message) {
             return;

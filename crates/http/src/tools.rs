@@ -301,7 +301,7 @@ pub(super) async fn resume(on: On<ToolName>, body: Body) -> Result<Response, Pro
     Ok(shown_state(tool, &state))
 }
 
-/// A tool, and what persons have done to it.
+/// A tool, and what operators have done to it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ToolState)]
 pub(super) struct ToolStateView<'a> {

@@ -11,7 +11,7 @@ pub enum Actor<'a> {
     Gateway(InstanceId),
     /// The gateway of an attempt before the newest; its id is not kept.
     EarlierAttempt,
-    /// A person or a program, by the name of its token.
+    /// An operator or a program, by the name of its token.
     Token(&'a str),
     Reconciliation(&'a str),
 }
@@ -32,7 +32,7 @@ impl By {
         }
     }
 
-    /// The person or program with the token of this name.
+    /// The operator or program with the token of this name.
     pub fn token(name: &str, reason: &str) -> Self {
         Self::new(Actor::Token(name), reason)
     }

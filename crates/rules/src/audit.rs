@@ -1,4 +1,4 @@
-//! The acts of persons: what was done to which target, by which token, and why.
+//! The acts of operators: what was done to which target, by which token, and why.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -74,7 +74,7 @@ words! {
     }
 }
 
-/// One act of a person.
+/// One act of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Act {
     /// The tenant of the target; empty for a target of no tenant.
@@ -177,7 +177,7 @@ impl Audited {
             at: document.created_at,
             act: Act {
                 tenant: document.tenant.clone(),
-                deed: deed.ok_or_else(|| format!("{:?} is no act", document.state))?,
+                deed: deed.ok_or_else(|| format!("{:?} is not an act", document.state))?,
                 target: body.target,
                 by: body.by,
                 reason: body.reason,

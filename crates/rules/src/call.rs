@@ -8,10 +8,11 @@
 //!                        ▼  │
 //!                      failed
 //!
-//!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer, probe, person ──► succeeded | failed
+//!  running ── ambiguous outcome / lease over / owner lost ──► unknown ── late answer, probe, operator ──► succeeded |
+//! failed
 //!                                                               └── retry, if the tool deduplicates ──► running
 //!  succeeded, unknown ── to be undone ──► compensating ──► compensated
-//!                                           ▲   └──► stuck ── a person ──► compensating | compensated | succeeded
+//!                                           ▲   └──► stuck ── an operator ──► compensating | compensated | succeeded
 //!  failed ── to be undone ──► compensated   (it never ran, and never will)
 //!  running, failed, unknown ── the store has lost data ──► unknown, for a lease that begins anew
 //!  (absent) ── its effect is adopted ──► succeeded

@@ -186,7 +186,11 @@ fn an_effect_that_is_undone_leaves_its_key_with_the_call_that_it_was_adopted_as(
         );
     }
     let others = next(&tool("t"), Some(&succeeded("{}")), &to_undo, at(2));
-    assert_eq!(others, Err(Illegal::NothingToUndo), "it is no effect alone");
+    assert_eq!(
+        others,
+        Err(Illegal::NothingToUndo),
+        "it is not an effect alone"
+    );
 }
 
 #[test]

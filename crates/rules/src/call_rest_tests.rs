@@ -201,7 +201,7 @@ fn a_call_that_succeeded_still_tells_that_it_was_sent_again() {
     );
     assert!(
         !Sent::of(&succeeded).earlier_attempt_may_have_run,
-        "what is sent once more to compare is no further attempt"
+        "what is sent once more to compare is not a further attempt"
     );
 }
 

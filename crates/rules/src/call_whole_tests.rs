@@ -222,7 +222,7 @@ fn a_skipped_call_whose_outcome_was_never_known_is_not_asked_about_any_more() {
 
     let undoing = change(&tool, &unknown, &to_compensate(), 50).record;
     let left = change(&tool, &undoing, &skipped(None), 60).record;
-    let why = "its outcome is not known, and a person has decided not to undo it";
+    let why = "its outcome is not known, and an operator has decided not to undo it";
     let expected = Record {
         state: State::Unknown(why.into()),
         check: Some(Check {
@@ -323,7 +323,7 @@ fn a_call_whose_arguments_are_not_kept_whole_is_never_sent_again() {
         ..next_of(&unknown, 9)
     };
     assert_eq!(given_up.record, expected);
-    let why = "it cannot be sent again: not all of its arguments are kept, or readable";
+    let why = "it cannot be sent again: not all of its arguments are stored, or readable";
     assert_eq!(said(&given_up), ("given_up", why));
 }
 

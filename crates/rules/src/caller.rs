@@ -101,7 +101,7 @@ impl Caller {
         tenants.collect()
     }
 
-    /// The person who runs a command beside the gateway's configuration.
+    /// The operator who runs a command beside the gateway's configuration.
     pub fn operator() -> Self {
         Self {
             name: "command line".into(),
@@ -163,7 +163,7 @@ impl Token {
         let notice = after(now, NOTICE);
         match expires {
             _ if expires <= now => Some(format!(
-                "a token of {name} has expired at {expires}: it opens nothing any more"
+                "a token of {name} has expired at {expires}: it is not accepted any more"
             )),
             _ if expires <= notice => Some(format!(
                 "a token of {name} expires at {expires}: replace it in time"

@@ -8,7 +8,7 @@ use super::redact;
 /// How a tool's calls are undone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// Nothing is declared: a person has to undo the tool's calls.
+    /// Nothing is declared: an operator has to undo the tool's calls.
     #[default]
     Undeclared,
     /// The operator says that the tool's calls need no undoing.
@@ -90,7 +90,7 @@ impl Part {
                 match from.pointer(place) {
                     None => return Err(format!("there is nothing at {place}")),
                     Some(found) if redact::holds_mask(found) => {
-                        return Err(format!("what stood at {place} is not kept"));
+                        return Err(format!("what stood at {place} is not stored"));
                     }
                     Some(found) => found.clone(),
                 }

@@ -19,15 +19,15 @@ words! {
         Report = "report",
         /// One thing on which the ledger and a system behind a tool disagree.
         Anomaly = "anomaly",
-        /// How the names and fingerprints of a tool's calls are made, or were made once.
+        /// How the lookup keys and fingerprints of a tool's calls are made, or were made once.
         Recipe = "recipe",
         /// The secret of fingerprints. There is one.
         Secret = "secret",
-        /// An act of a person.
+        /// An act of an operator.
         Act = "act",
-        /// A session that a person has frozen.
+        /// A session that an operator has frozen.
         Session = "session",
-        /// A person's session in the console.
+        /// An operator's session in the console.
         SignIn = "sign_in",
     }
 }

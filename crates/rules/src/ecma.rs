@@ -1,6 +1,6 @@
 //! Patterns of schemas that look around, or refer back.
 //!
-//! JSON Schema's patterns are those of ECMAScript. The validator translates plain ones, and passes on the others as they
+//! JSON Schema's patterns are those of ECMAScript. The validator translates plain ones, and leaves the others as they
 //! are: to its engine `\d` is a digit of any script. Here they get the same meaning as in ECMAScript.
 
 use std::borrow::Cow;
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_pattern_that_looks_around_keeps_the_rules_of_ecmascript() {
         for (pattern, good, bad) in [
-            // Digits of other scripts are no digits, letters of other scripts are not of words.
+            // Digits of other scripts are not digits, letters of other scripts are not of words.
             (r"^(?!0)\d+$", "123", "\u{661}\u{662}"),
             (r"^(?!0)[\d-]+$", "1-2", "\u{661}-"),
             (r"^(?!0)\w+$", "abc_1", "äb"),

@@ -69,7 +69,7 @@ fn headers_of_traces_and_of_mcp_are_passed_on_as_they_were_read() {
             );
             let ours = trace::traceparent(&context.trace_id, SpanId::new(7), context.sampled);
             let ours =
-                ours.ok_or_else(|| TestCaseError::fail("a trace id that is not passed on"))?;
+                ours.ok_or_else(|| TestCaseError::fail("a trace id that is not forwarded"))?;
             let again = Context::parse(&ours, "").map(|again| (again.trace_id, again.sampled));
             prop_assert_eq!(again, Some((context.trace_id, context.sampled)));
         }

@@ -25,14 +25,14 @@ pub const MAX_VALUES: usize = 100_000;
 /// Values that a message may have around those of its request.
 const AROUND: usize = 1_000;
 
-/// The text is not JSON, or two readers could understand it differently.
+/// The text is not JSON, or ambiguous.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct Error(String);
 
 /// Reads one JSON text strictly.
 ///
-/// Refuses, beside any text that is no JSON: an object that names a member twice (readers keep the
+/// Refuses, beside any text that is not JSON: an object that names a member twice (readers keep the
 /// first or the last), and an integer of magnitude 2^53 or more (RFC 8785 gives it the same canonical
 /// form as its neighbour, so two amounts would get the same key).
 ///
@@ -54,7 +54,7 @@ pub fn parse_bounded(text: &str) -> Result<Value, Error> {
 /// Reads an answer, as every reader does: at most [`MAX_VALUES`] values, and the last of members with the same name.
 ///
 /// # Errors
-/// It is no JSON, or has more values.
+/// It is not JSON, or has more values.
 pub fn read(bytes: &[u8]) -> Result<Value, Error> {
     bound(bytes)?;
     serde_json::from_slice(bytes).map_err(|error| Error(error.to_string()))

@@ -104,7 +104,7 @@ words! {
         Derived = "derived",
         /// The gateway, for a compensation. The key is kept as long as its call.
         Compensation = "compensation",
-        /// The round of questions that the call answers. Each round is answered once.
+        /// The elicitation that the call answers. Each is answered once.
         Round = "round",
         /// Unknown: the call was adopted from its effect, which shows only the key for the tool.
         Adopted = "adopted",
@@ -113,9 +113,9 @@ words! {
 
 /// The prefix of compensations' keys. Callers may not bring such a key.
 pub const COMPENSATION: &str = "compensate:";
-/// The prefix of the keys of calls that answer a round.
+/// The prefix of the keys of calls that answer an elicitation.
 pub const ROUND: &str = "oncegate-round:";
-/// The prefix of the names of calls by the client's own id of the call.
+/// The prefix of the lookup keys of calls by the client's own id of the call.
 const CLIENT_CALL: &str = "oncegate-client-call:";
 /// The beginning of what makes the name of a read.
 const READ: &str = "oncegate-read:";
@@ -220,7 +220,7 @@ impl FromStr for Pointer {
             Ok(Self(text.to_owned()))
         } else {
             Err(format!(
-                "{text:?} is no JSON Pointer; one looks like \"/order/id\""
+                "{text:?} is not a JSON Pointer; one looks like \"/order/id\""
             ))
         }
     }
@@ -319,7 +319,7 @@ pub enum Refused {
     Conflict,
     #[error("keys that begin with {COMPENSATION}, {ROUND} or {CLIENT_CALL} are the gateway's own")]
     Reserved,
-    #[error("this tool takes no call without an idempotency key of its own")]
+    #[error("this tool requires an idempotency key for each call")]
     Missing,
     #[error("the arguments lack {0}, which makes the key of this tool's calls")]
     FieldMissing(String),
@@ -364,7 +364,7 @@ pub(super) fn of_round(asked_by: Uuid) -> Key {
     Key(format!("{ROUND}{asked_by}"))
 }
 
-/// The name of a call by the client's own id of it. Each user has ids of their own.
+/// The lookup key of a call by the client's own id of it. Each user has ids of their own.
 pub(super) fn of_client_call(user_id: &str, id: &str) -> Key {
     let name = short_digest(["client call", user_id, id]);
     Key(format!("{CLIENT_CALL}{}", hex::encode(name)))
@@ -372,8 +372,8 @@ pub(super) fn of_client_call(user_id: &str, id: &str) -> Key {
 
 /// The key that the model has put into `args`.
 ///
-/// It proves sameness, never difference: models make up a new one when they try again. A member that is no valid key is
-/// none.
+/// It proves sameness, never difference: models make up a new one when they try again. A member that is not a valid key
+/// is none.
 pub fn from_model(args: &Value) -> Option<Key> {
     let text = args.get(MODEL_MEMBER)?.as_str()?;
     not_ours(Key::parse(text).ok()).ok().flatten()
@@ -393,7 +393,7 @@ pub(super) fn derive(tool: &str, user_id: &str, args: &Value, secret: Option<&Se
 
 /// The fingerprint of a call's arguments. It is never shown.
 ///
-/// An HMAC-SHA-256 with the store's secret over the canonical arguments, without those that the recipe
+/// An HMAC-SHA-256 with the store's secret over the canonical arguments, without those that the key scheme
 /// ignores.
 pub type Fingerprint = [u8; 32];
 
@@ -407,7 +407,7 @@ pub struct GroupKey(pub [u8; 32]);
 /// A name under which a call is claimed. The name of its key is also the key that the tool gets.
 ///
 /// The first 15 bytes are of SHA-256 over (tenant, tool, key), each behind its length in eight big-endian bytes. The last
-/// byte follows from the tenant alone: all names of a tenant lie in one partition of a store, where one step claims
+/// byte follows from the tenant alone: all lookup keys of a tenant lie in one partition of a store, where one step claims
 /// several of them, and an effect that is found at a tool leads to its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lookup(pub [u8; Lookup::LEN]);

@@ -1,4 +1,4 @@
-//! Acts on many calls or sagas at once: whether the targets are still those that a person has confirmed.
+//! Acts on many calls or sagas at once: whether the targets are still those that an operator has confirmed.
 //!
 //! A dry run answers count and digest of the targets; the act sends both back. The digest covers the act, the ids of
 //! the targets, and the state and the newest attempt of each. A new time for a check changes none of these.
@@ -13,7 +13,7 @@ pub const SAMPLE: usize = 10;
 /// Bytes of each part of a digest.
 const PART: usize = 8;
 
-/// A short digest of the facts about a target that a person decides by.
+/// A short digest of the facts about a target that an operator decides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark([u8; 16]);
 
@@ -89,7 +89,7 @@ impl Summary {
         }
     }
 
-    /// Compares with what a person has confirmed.
+    /// Compares with what an operator has confirmed.
     ///
     /// # Errors
     /// What is different.
@@ -123,9 +123,9 @@ fn words(words: &[&str]) -> String {
 /// Why an act is not the one that was confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Different {
-    #[error("the digest is none that a dry run has answered")]
+    #[error("no dry run has returned this digest")]
     NoDigest,
-    #[error("another act was confirmed")]
+    #[error("a different action was confirmed")]
     Act,
     #[error("{then} were confirmed, and now the filter finds {now}, not all of them the same")]
     Members { then: usize, now: usize },

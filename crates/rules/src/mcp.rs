@@ -93,7 +93,7 @@ impl FromStr for Source {
                 Ok(Self::Header(name.to_ascii_lowercase()))
             }
             _ => Err(format!(
-                "{text:?} is no place in a request; one looks like \"meta:{SESSION}\" or \"header:x-user\""
+                "{text:?} is not a place in a request; one looks like \"meta:{SESSION}\" or \"header:x-user\""
             )),
         }
     }
@@ -140,7 +140,7 @@ pub fn client_ids<'a>(
 /// The text at the first of these places that has one.
 ///
 /// # Errors
-/// A header or a member of `_meta` is no text; the sentence names it.
+/// A header or a member of `_meta` is not text; the sentence names it.
 pub fn first_text<'a>(
     sources: impl IntoIterator<Item = &'a Source>,
     meta: &Map<String, Value>,
@@ -154,7 +154,7 @@ pub fn first_text<'a>(
             Source::Meta(name) => match meta.get(name) {
                 None | Some(Value::Null) => None,
                 Some(Value::String(text)) => Some(text.clone()),
-                Some(_) => return Err(format!("_meta[{name:?}] is no text")),
+                Some(_) => return Err(format!("_meta[{name:?}] is not text")),
             },
         };
         if found.as_ref().is_some_and(|text| !text.is_empty()) {
@@ -200,7 +200,7 @@ mod tests {
             let meta = object(json!({ "a": value }));
             assert_eq!(
                 first_text(&sources, &meta, |_| None),
-                Err("_meta[\"a\"] is no text".into())
+                Err("_meta[\"a\"] is not text".into())
             );
         }
         let twice = first_text(&[Source::Header("x-user".into())], &Map::new(), |_| {

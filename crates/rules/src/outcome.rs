@@ -192,7 +192,7 @@ fn outcome_of(
 
 /// Whether the body passes the tool's success test; `None`: the test proves nothing.
 ///
-/// It proves nothing if the body is cut off, is no JSON, or has no value at the pointer.
+/// It proves nothing if the body is cut off, is not JSON, or has no value at the pointer.
 pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
     let Body::Whole(bytes) = body else {
         return None;

@@ -279,7 +279,7 @@ proptest! {
 
     #[test]
     fn what_is_kept_is_always_one_json_text(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        let Content::Kept(json) = keep(&Body::Whole(bytes.into())) else { panic!("must be kept") };
+        let Content::Kept(json) = keep(&Body::Whole(bytes.into())) else { panic!("must be stored") };
         prop_assert!(serde_json::from_slice::<Value>(&json).is_ok());
     }
 }

@@ -28,7 +28,7 @@ pub struct Pace {
     ///
     /// Well above `redis_look_every`.
     pub redis_others_look: Duration,
-    /// The greatest age of the list of recipes by which a shared store is claimed.
+    /// The greatest age of the list of key schemes by which a shared store is claimed.
     ///
     /// Well above `recover_every`, which is how often it is read.
     pub recipes_max_age: Duration,
@@ -42,7 +42,7 @@ pub struct Pace {
     pub check_listener_every: Duration,
     /// How long a client may listen for changes in one request.
     pub listen_at_most: Duration,
-    /// Most calls or sagas of one act of a person.
+    /// Most calls or sagas of one act of an operator.
     pub most_targets: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Whether a missing pause of a tool was ended by a person, or lost by the store.
+//! Whether a missing pause of a tool was ended by an operator, or lost by the store.
 
 use super::record::Entry;
 
-/// Whether a person has resumed the tool since this pause.
+/// Whether an operator has resumed the tool since this pause.
 ///
 /// The history is oldest first. Its order counts, not its times: a clock may have been set back.
 pub fn is_resumed(pause: &Entry, history: &[Entry]) -> bool {

@@ -1,16 +1,16 @@
-//! Fair shares of places for tenants, and for the tokens of a tenant.
+//! Fair shares of permits for tenants, and for the tokens of a tenant.
 //!
-//! One holder alone may use most of the places. The last ones are for small holders, so that a newcomer finds a place,
-//! however long the others keep theirs.
+//! One holder alone may use most of the permits. The last ones are for small holders, so that a newcomer finds a
+//! permit, however long the others keep theirs.
 
-/// An eighth of the places is left for small holders.
+/// An eighth of the permits is left for small holders.
 ///
 /// Once for tenants, and once more for the tokens of a tenant.
 const LEFT: usize = 8;
-/// A holder of less than a 64th of the places, or of none, is small.
+/// A holder of less than a 64th of the permits, or of none, is small.
 const SMALL: usize = 64;
 
-/// How many places are taken.
+/// How many permits are taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held {
     pub by_all: usize,
@@ -18,7 +18,7 @@ pub struct Held {
     pub by_token: usize,
 }
 
-/// Whether a token may take one more place.
+/// Whether a token may take one more permit.
 pub fn has_place(places: usize, held: Held) -> bool {
     let for_tenant = open_to(places, places.saturating_sub(held.by_all), held.by_tenant);
     open_to(places, for_tenant, held.by_token) > 0
@@ -34,7 +34,7 @@ pub fn line_length(longest: u32, held: usize) -> u32 {
     }
 }
 
-/// How many free places are open to a holder of so many.
+/// How many free permits are open to a holder of so many.
 fn open_to(places: usize, free: usize, held: usize) -> usize {
     let of_small_share = small(places).saturating_sub(held).min(free);
     free.saturating_sub(places / LEFT).max(of_small_share)
@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// A room, and who has how many places of it.
+    /// A pool of permits, and who has how many of them.
     struct Room {
         places: usize,
         held: HashMap<(u8, u8), usize>,

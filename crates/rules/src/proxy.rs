@@ -104,7 +104,7 @@ pub struct Policy {
     pub host: Option<String>,
     /// Whether the caller's own credentials go through. They are kept nowhere.
     pub passes_authorization: bool,
-    /// Whether a `Location` of the API is told as it is. Otherwise it leads back through the proxy.
+    /// Whether a `Location` of the API is returned as it is. Otherwise it leads back through the proxy.
     pub keeps_locations: bool,
 }
 
@@ -166,7 +166,7 @@ pub fn is_override(name: &str) -> bool {
     OVERRIDES.contains(&&*folded(name))
 }
 
-/// Headers that name another path. Some servers obey them, so they are not passed on: no rule could hold.
+/// Headers that name another path. Some servers obey them, so they are not forwarded: no rule could hold.
 const OTHER_PATHS: [&str; 4] = [
     "x-original-uri",
     "x-original-url",
@@ -222,10 +222,10 @@ impl Policy {
     /// The headers that are part of the intent.
     ///
     /// [`CREDENTIAL`](view::CREDENTIAL) is one of them if credentials go through: a fingerprint that
-    /// covers them can be compared only while they do, so it needs a recipe of its own.
+    /// covers them can be compared only while they do, so it needs a key scheme of its own.
     pub fn counted(&self) -> Vec<String> {
         let mut counted = self.counted_headers.clone();
-        // Not a header: a release that does not know the word can read the recipe, and finds an absent header.
+        // Not a header: a release that does not know the word can read the key scheme, and finds an absent header.
         counted.push(view::DECODED.to_owned());
         if self.passes_authorization {
             counted.push(view::CREDENTIAL.to_owned());
@@ -272,7 +272,7 @@ impl Rule {
     }
 }
 
-/// Why a request is refused; `None`: it is passed on as it is.
+/// Why a request is refused; `None`: it is forwarded as it is.
 ///
 /// The API would read a refused request as another one than the gateway.
 pub fn mistake(message: &Message) -> Option<&'static str> {

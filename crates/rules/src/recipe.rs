@@ -1,12 +1,12 @@
 //! The settings of a tool that decide its calls' names and fingerprints.
 //!
-//! A call keeps the id of its recipe. Recipes are remembered as long as their calls, so that a repetition is
-//! recognised under every later configuration. Must not know where recipes are kept.
+//! A call keeps the id of its key scheme. Key schemes are remembered as long as their calls, so that a repetition is
+//! recognised under every later configuration. Must not know where key schemes are kept.
 
 pub mod differ; // where arguments differ
-pub mod identity; // the names and fingerprints of a request, by all recipes
+pub mod identity; // the names and fingerprints of a request, by all key schemes
 pub mod prints; // whether a request asks for the same as a stored call
-pub mod stored; // a recipe as a document
+pub mod stored; // a key scheme as a document
 
 #[cfg(test)]
 mod reading_tests; // calls whose bodies were read in another way
@@ -25,10 +25,10 @@ use super::proxy::{Policy, credentials, view};
 use super::secret::Secret;
 use super::tool::Tool;
 
-/// Most recipes of one tool that are remembered: an arrival looks under all of them.
+/// Most key schemes of one tool that are remembered: an arrival looks under all of them.
 pub const MAX_RECIPES: usize = 32;
 
-/// Names a recipe: the first half of the SHA-256 of its canonical JSON.
+/// The id of a key scheme: the first half of the SHA-256 of its canonical JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct RecipeId(pub [u8; 16]);
 
@@ -40,7 +40,8 @@ impl fmt::Display for RecipeId {
 
 /// How names and fingerprint of a tool's calls are made.
 ///
-/// Its JSON is what is stored, and its id is made of that: another member or name would change the id of every recipe.
+/// Its JSON is what is stored, and its id is made of that: another member or name would change the id of every key
+/// scheme.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
@@ -55,18 +56,19 @@ pub struct Recipe {
     redacted: Vec<Pointer>,
     /// Whether the member with the model's key is an argument, because the tool's schema names it.
     keeps_member: bool,
-    /// Headers that count beside path, query and body of a proxy; `None`: it is no proxy.
+    /// Headers that count beside path, query and body of a proxy; `None`: it is not a proxy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     headers: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     fold: Vec<Folded>,
-    /// Whether members that are null count, as they did before 0.3.0. Not stored: calls of either rule have the same recipe.
+    /// Whether members that are null count, as they did before 0.3.0. Not stored: calls of either rule have the same
+    /// key scheme.
     #[serde(skip)]
     counts_nulls: bool,
 }
 
 impl Recipe {
-    /// The recipe of a tool as it is configured today.
+    /// The key scheme of a tool as it is configured today.
     pub fn of(tool: &Tool) -> Self {
         Self {
             tool: tool.name.clone(),
@@ -99,13 +101,13 @@ impl Recipe {
         !self.fields.is_empty() && !self.prefers_runtime
     }
 
-    /// Whether it counts every credential of a request that another recipe counts.
+    /// Whether it counts every credential of a request that another key scheme counts.
     fn counts_credentials_of(&self, other: &Self) -> bool {
         let list = |recipe: &Self| recipe.headers.clone().unwrap_or_default();
         credentials::are_all_in(&list(self), &list(other))
     }
 
-    /// Whether a request has a credential that counts by another recipe, and not by this one.
+    /// Whether a request has a credential that counts by another key scheme, and not by this one.
     fn misses_credential(&self, other: &Self, args: &Value) -> bool {
         let list = |recipe: &Self| recipe.headers.clone().unwrap_or_default();
         !self.counts_credentials_of(other)
@@ -118,7 +120,7 @@ impl Recipe {
     /// that do not count.
     fn counted<'a>(&self, args: &'a Value) -> Cow<'a, Value> {
         if let Some(counted) = &self.headers {
-            // Recipes of 0.2.0 lack this word: their calls were compared by the bytes that were sent.
+            // Key schemes of 0.2.0 lack this word: their calls were compared by the bytes that were sent.
             let is_decoded = counted.iter().any(|name| name == view::DECODED);
             let view = view::with_one_body(args.clone(), is_decoded);
             return Cow::Owned(view::with_headers(view, counted));
@@ -130,7 +132,7 @@ impl Recipe {
         counted
     }
 
-    /// The same recipe by the rule of earlier versions, for arguments of which that rule makes other names.
+    /// The same key scheme by the rule of earlier versions, for arguments of which that rule makes other lookup keys.
     ///
     /// `None`: no member is null, or null counts in any case.
     fn by_older_rule(&self, args: &Value) -> Option<Self> {

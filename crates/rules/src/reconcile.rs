@@ -327,12 +327,12 @@ impl fmt::Display for Doubt {
             Self::Explained => {
                 "the source lacks a call of that time, which may have made it under another key"
             }
-            Self::Spelled => "a value of another type, or an absent one, may be a matter of spelling",
+            Self::Spelled => "a value of another type, or an absent one, may be a difference of notation",
             Self::Suspect => {
                 "a source of the run is suspect: it differs from too many calls to be believed"
             }
             Self::Silent => {
-                "the source has none of the calls that it should have: is it the right one, and read rightly?"
+                "the source has none of the calls that it should have: is it the right source, and configured as intended?"
             }
         })
     }

@@ -243,7 +243,7 @@ fn an_effect_that_a_running_call_may_have_made_is_undecided() {
     assert_eq!(found.undecided, 2);
     let items = [item(1), cancelled(with(item(1), "id", "o9"))];
     let found = check(&[call(1, 1_500, State::Running)], &items, 0, &[]);
-    assert_eq!(found.undecided, 0, "what was taken back is no effect");
+    assert_eq!(found.undecided, 0, "what was taken back is not an effect");
 }
 
 #[test]

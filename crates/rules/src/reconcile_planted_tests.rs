@@ -14,7 +14,7 @@ enum Plant {
     Mismatch,
     Settled,
     FailedButThere,
-    /// Changes that are no anomalies.
+    /// Changes that are not anomalies.
     Running,
     Unknown,
     Failed,

@@ -176,7 +176,7 @@ fn a_call_is_undone_only_if_its_outcome_is_known_and_no_person_lets_it_stand() {
             undo,
             ..call(1, 1_500, state)
         };
-        let why = Blocked::for_good("a person has decided that its effect stands");
+        let why = Blocked::for_good("an operator has decided that its effect stands");
         assert_eq!(revalidate::call(&skipped), Err(why));
     }
 }

@@ -86,7 +86,7 @@ pub struct Intent {
     pub lookup: key::Lookup,
     /// Further names, claimed with the key in one step. The tool does not get them.
     pub names: Vec<key::Lookup>,
-    /// The recipe by which names and fingerprint were made.
+    /// The key scheme by which lookup keys and fingerprint were made.
     pub recipe: RecipeId,
     /// The key in the form that the caller knows.
     pub key: String,
@@ -130,7 +130,7 @@ pub struct Alias {
     pub names: Vec<key::Lookup>,
     /// The fingerprint of the request.
     pub fingerprint: key::Fingerprint,
-    /// The recipe by which names and fingerprint were made.
+    /// The key scheme by which lookup keys and fingerprint were made.
     pub recipe: RecipeId,
 }
 
@@ -164,7 +164,7 @@ pub struct Record {
     pub fencing: Option<u64>,
     /// The newest similar call from before the newest run, found by the store.
     pub similar_to: Option<CallId>,
-    /// The next check of an unknown call; `None`: only a late answer or a person settles the call.
+    /// The next check of an unknown call; `None`: only a late answer or an operator settles the call.
     pub check: Option<Check>,
     /// How the call is undone, once that is decided.
     pub undo: Option<Undo>,
@@ -273,7 +273,7 @@ impl Record {
         !self.may_be_forgotten(time) && self.expires_at.is_none_or(|until| until > time)
     }
 
-    /// Whether a person has decided that the call is not undone.
+    /// Whether an operator has decided that the call is not undone.
     pub fn is_skipped(&self) -> bool {
         self.undo.as_ref().is_some_and(|undo| undo.skipped)
     }
@@ -284,7 +284,7 @@ impl Record {
 pub struct Undo {
     /// The compensation; `None`: the call never ran, or its tool declares none.
     pub compensation: Option<Compensation>,
-    /// Whether a person has decided that the effect stands.
+    /// Whether an operator has decided that the effect stands.
     pub skipped: bool,
 }
 

@@ -20,7 +20,7 @@ pub enum Fresh {
 
 /// Where two results differ, as JSON Pointers. Places below `ignore` do not count.
 ///
-/// A result that is no JSON differs as a whole.
+/// A result that is not JSON differs as a whole.
 pub fn differences(stored: &[u8], fresh: &[u8], ignore: &[Pointer]) -> Vec<String> {
     if stored == fresh {
         return Vec::new();

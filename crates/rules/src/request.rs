@@ -101,7 +101,7 @@ impl Shape {
                 body: args.clone(),
             });
         }
-        let args = serde_json::from_slice(args).map_err(|_| mistake("", "this is no JSON"))?;
+        let args = serde_json::from_slice(args).map_err(|_| mistake("", "this is not JSON"))?;
         self.write(args, key)
     }
 
@@ -112,7 +112,7 @@ impl Shape {
             used.take_from(&mut args);
         }
         let Value::Object(args) = args else {
-            return Err(mistake("", "this is no object"));
+            return Err(mistake("", "this is not an object"));
         };
         let (content_type, body) = match self.body {
             BodyForm::Json => {
@@ -126,7 +126,7 @@ impl Shape {
             // A null counts as absent.
             BodyForm::None if args.values().all(Value::is_null) => (None, String::new()),
             BodyForm::None => {
-                let why = "the request of this tool has no place for it";
+                let why = "the request of this tool does not send it";
                 let unused = args.iter().filter(|(_, value)| !value.is_null());
                 let unused = unused.map(|(name, _)| (pointer_to(name), why.to_owned()));
                 return Err(unused.collect());
@@ -153,7 +153,7 @@ impl Shape {
                 Some(value) => value,
             };
             let text = pairs::text(value).filter(|text| is_header(text));
-            let why = "a header has room for 1 to 1024 visible ASCII characters";
+            let why = "a header value has 1 to 1024 visible ASCII characters";
             let text = text.ok_or_else(|| mistake(pointer.as_str(), why))?;
             headers.push((name.clone(), text));
         }

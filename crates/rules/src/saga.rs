@@ -272,12 +272,12 @@ impl Saga {
         self.phase != Phase::Compensated && self.phase.at_rest() != Some(true)
     }
 
-    /// Whether a person may ask for another try.
+    /// Whether an operator may ask for another try.
     pub fn may_be_retried(&self) -> bool {
         matches!(self.phase, Phase::Stuck { .. })
     }
 
-    /// The call that a person may skip; `None`: the saga is not stuck with one call.
+    /// The call that an operator may skip; `None`: the saga is not stuck with one call.
     pub fn call_to_skip(&self) -> Option<CallId> {
         let trouble = self.trouble.as_ref().filter(|_| self.may_be_retried());
         trouble?.call_id

@@ -15,7 +15,7 @@ use crate::tool::{Effect, OnUnknown, Tool};
 
 const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
 
-/// A saga that undoes this call alone, because a person has asked for it.
+/// A saga that undoes this call alone, because an operator has asked for it.
 fn undo_alone(record: &Record) -> Saga {
     let by = By::token("ops", "after all");
     Saga::undo("shop", record.intent.call_id, &by, at(0))

@@ -249,7 +249,7 @@ fn failures_are_tried_again_ever_more_slowly_and_then_a_person_is_told_once() {
     assert_eq!(
         (saga.telling.is_some(), saga.work.due.at()),
         (false, None),
-        "only a person goes on"
+        "only an operator goes on"
     );
     let again = moved(&saga, &Event::Retry(By::token("ops", "mended")), 2);
     assert_eq!(
@@ -269,7 +269,7 @@ fn a_saga_that_is_open_for_too_long_is_aborted_where_that_is_wanted() {
     assert_eq!(overdue(899), Err(Illegal::NotDue));
     let aborted = overdue(900).expect("its time is over");
     assert!(aborted.overdue && aborted.state() == State::Compensating);
-    assert_eq!(aborted.reason, "its deadline is over");
+    assert_eq!(aborted.reason, "its deadline has passed");
 }
 
 #[test]

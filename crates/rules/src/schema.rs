@@ -36,7 +36,7 @@ pub struct Schema {
 
 impl Schema {
     /// # Errors
-    /// Why this is no JSON Schema. A `$ref` to another document is refused: nothing is fetched.
+    /// Why this is not a JSON Schema. A `$ref` to another document is refused: nothing is fetched.
     pub fn new(text: Value) -> Result<Self, String> {
         let (schema, translated) = ecma::translated(&text);
         let validator = jsonschema::validator_for(&schema);

@@ -13,7 +13,7 @@ pub struct Secret([u8; 32]);
 
 /// The secret that is used today, and earlier secrets that calls were made with.
 ///
-/// Earlier secrets come from losses of data: gateways used another secret until a person accepted the loss.
+/// Earlier secrets come from losses of data: gateways used another secret until an operator accepted the loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Secrets {
     pub today: Secret,

@@ -131,7 +131,7 @@ pub struct Lock {
 /// Why a store did not let a call begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denied {
-    /// A person has stopped the session.
+    /// An operator has stopped the session.
     Frozen,
     /// The session has a newer token.
     Stale,
@@ -158,7 +158,7 @@ pub struct Session {
     /// The calls that wait for the lock, each with the time since when, in the order of the line.
     pub waiting: Vec<(CallId, Timestamp)>,
     pub frozen: bool,
-    /// The newest acts of persons, oldest first.
+    /// The newest acts of operators, oldest first.
     pub events: Vec<Entry>,
 }
 
@@ -174,7 +174,7 @@ impl Session {
 /// Why a call may not begin. Nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("a person has frozen the session")]
+    #[error("an operator has frozen the session")]
     Frozen,
     #[error("the session has a newer fencing token")]
     Stale,
@@ -237,7 +237,7 @@ pub fn admission(
             longest: LINE_LENGTH,
         }
     };
-    // No budget holds back a compensation, and the call that asked has paid for the round.
+    // No budget holds back a compensation, and the call that asked has paid for the elicitation.
     let spends = !matches!(intent.key_source, Source::Compensation | Source::Round);
     let budget = tool.budget.filter(|_| spends).map(|budget| BudgetRule {
         group: budget_group(&budget, intent),
@@ -261,7 +261,7 @@ pub fn admission(
 
 /// The near-duplicate group of these arguments; `None` if they have none of the fields.
 ///
-/// A call that answers a round has none: the call that asked has it.
+/// A call that answers an elicitation has none: the call that asked has it.
 pub fn similar_group(
     tool: &Tool,
     tenant: &str,

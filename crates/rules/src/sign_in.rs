@@ -1,7 +1,7 @@
-//! A person's session in the console.
+//! An operator's session in the console.
 //!
-//! It holds the token's digest and the time of its end. The store keeps it encrypted with the random bytes of the cookie,
-//! and under a digest of them. So nobody makes a session from what lies in the store and in the configuration.
+//! It holds the token's digest and the time of its end. The store keeps it encrypted with the random bytes of the
+//! cookie, and under a digest of them. So nobody makes a session from what lies in the store and in the configuration.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ const SEALED: usize = NONCE + 16 + 32 + 8 + 16;
 /// Authenticated with each session, so that nothing else with the same secret is read as a session.
 const ABOUT: &[u8] = b"oncegate console session 1";
 
-/// A person's session in the console.
+/// An operator's session in the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignIn {
     /// Random; forms of the session's pages are bound to it.

@@ -160,7 +160,7 @@ words! {
 /// The action for a call whose outcome is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnUnknown {
-    /// The call is held until a late answer or a person settles it.
+    /// The call is held until a late answer or an operator settles it.
     Hold,
     /// The tool is asked whether it knows the key.
     Probe,
@@ -177,7 +177,7 @@ pub struct Recheck {
     pub base: Duration,
     /// The upper bound of every wait.
     pub max: Duration,
-    /// How long a call is checked. After that it stays unknown until a person settles it.
+    /// How long a call is checked. After that it stays unknown until an operator settles it.
     pub give_up_after: Duration,
 }
 

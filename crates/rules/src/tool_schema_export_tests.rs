@@ -308,7 +308,7 @@ fn strict_mode_keeps_known_keywords_and_refuses_unknown_values() {
         json!({ "type": "string", "const": ["x"] }),
         object(json!({ "additionalProperties": true })),
         object(json!({ "additionalProperties": { "type": "null" } })),
-        // These keywords say nothing about a value that is no object.
+        // These keywords say nothing about a value that is not an object.
         json!({ "type": "string", "properties": {} }),
         json!({ "type": "string", "required": [] }),
         json!({ "type": "string", "additionalProperties": false }),

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::record::AttemptId;
 
-/// The longest `tracestate` that is passed on. W3C asks for at least 512.
+/// The longest `tracestate` that is forwarded. W3C asks for at least 512.
 const MAX_STATE: usize = 512;
 
 /// Names one span of a trace: 64 bits, not all zero.
@@ -41,7 +41,7 @@ pub struct Context {
     pub parent: SpanId,
     /// Whether the caller records its trace.
     pub sampled: bool,
-    /// The caller's `tracestate`; empty if it cannot be passed on.
+    /// The caller's `tracestate`; empty if it cannot be forwarded.
     pub state: String,
 }
 

@@ -484,7 +484,7 @@ fn a_line_is_justified_by_all_its_claims_and_refuted_by_one() {
     assert_eq!(settings(&tool, &unclear), (both(NotShown), NotShown));
     tool.unknown = OnUnknown::Retry;
     assert_eq!(settings(&tool, &good).1, Proved);
-    // A repetition that is refused is no second effect, and brings no result.
+    // A repetition that is refused is not a second effect, and brings no result.
     let refused = by_count(1, counted(0, step(vec![seen("k", 409, 0)])), 1);
     let refused = Trial {
         later: counted(0, step(vec![seen("k", 409, 0)])),

@@ -122,7 +122,7 @@ pub fn outcome_of(compensation: &Record, tool: &Tool) -> Result<(), Blocked> {
             let why = &failure.why;
             Blocked::for_good(format!(
                 "its compensation {call_id} failed: {why}. A tool may say so after its effect, and this one does not deduplicate, \
-                 so a person decides whether it is sent again"
+                 so an operator decides whether it is sent again"
             ))
         }
         State::Failed(failure) => {
@@ -139,7 +139,7 @@ pub fn outcome_of(compensation: &Record, tool: &Tool) -> Result<(), Blocked> {
     })
 }
 
-/// Whether a person may have a call undone, whatever saga it belongs to.
+/// Whether an operator may have a call undone, whatever saga it belongs to.
 ///
 /// # Errors
 /// Why not.
@@ -162,7 +162,7 @@ pub fn may_be_undone(record: &Record, tool: &Tool) -> Result<(), &'static str> {
     }
 }
 
-/// Whether the call still waits for this compensation: a person may have settled it.
+/// Whether the call still waits for this compensation: an operator may have settled it.
 pub fn is_wanted(call_id: CallId, undone: Option<&Record>) -> bool {
     let waiting = undone.filter(|undone| matches!(undone.state, State::Compensating(_)));
     let decided = waiting.and_then(Record::compensation);
@@ -180,7 +180,7 @@ pub fn key_of_effect(tool: &str, effect: &str) -> String {
     format!("{}effect-{digest}", key::COMPENSATION)
 }
 
-/// The call that the compensation with this key undoes; `None`: it undoes an effect, or is no compensation.
+/// The call that the compensation with this key undoes; `None`: it undoes an effect, or is not a compensation.
 pub fn undone_by(key: &str) -> Option<CallId> {
     key.strip_prefix(key::COMPENSATION)?
         .parse()
@@ -239,7 +239,7 @@ mod tests {
         let masked = template(json!({ "card": "/args/card" })).expect("a template");
         assert_eq!(
             masked.args(&call),
-            Err("what stood at /args/card is not kept".into())
+            Err("what stood at /args/card is not stored".into())
         );
     }
 

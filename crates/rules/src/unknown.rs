@@ -51,7 +51,7 @@ impl Finding {
 pub enum CheckBlocker {
     /// The circuit breaker of its tool is open for so long.
     BreakerOpen(Duration),
-    /// A person has stopped its session.
+    /// An operator has stopped its session.
     Frozen,
     /// The store lets nothing begin now.
     Store,
@@ -63,7 +63,7 @@ pub enum CheckBlocker {
     NotWanted,
 }
 
-/// A person's decision about a call.
+/// An operator's decision about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
     Succeeded(Content),
@@ -194,9 +194,9 @@ pub fn unless_too_late(tool: &Tool, check: Check, slept: SignedDuration) -> Chec
     Check { at, ..check }
 }
 
-/// How long a caller waits before it asks again for a call; `None`: asking again is no use.
+/// How long a caller waits before it asks again for a call; `None`: asking again is useless.
 ///
-/// Only a late answer or a person settles such a call.
+/// Only a late answer or an operator settles such a call.
 pub fn next_look(record: &Record, now: Timestamp) -> Option<Duration> {
     let at = match &record.state {
         State::Unknown(_) => record.check.and_then(|check| check.at),

@@ -13,7 +13,7 @@ use super::time::later;
 /// When a worker takes the work next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// Only after an act of a person.
+    /// Only after an act of an operator.
     Never,
     At(Timestamp),
     /// A gateway works on it until then. Other gateways do not take it meanwhile.
@@ -91,13 +91,13 @@ pub enum Event {
 /// Why work could not be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// The cause will end soon. The work is postponed, which is no failure.
+    /// The cause will end soon. The work is postponed, which is not a failure.
     Busy,
-    /// The outcome of a call is unknown. It may become known without a person.
+    /// The outcome of a call is unknown. It may become known without an operator.
     Unknown,
     /// The try failed.
     Failed,
-    /// Only a person can do the work.
+    /// Only an operator can do the work.
     Final,
 }
 

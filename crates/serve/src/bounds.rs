@@ -36,7 +36,7 @@ impl Network {
     pub fn parse(text: &str) -> Result<Self, String> {
         let refuse = || {
             format!(
-                "{text:?} is no address; one looks like \"10.0.0.7\", a network like \"10.0.0.0/8\""
+                "{text:?} is not an address; one looks like \"10.0.0.7\", a network like \"10.0.0.0/8\""
             )
         };
         let (address, length) = match text.split_once('/') {

@@ -148,7 +148,7 @@ async fn next(listener: &TcpListener, host: &Host) -> Option<(TcpStream, IpAddr,
                     Ok((stream, address)) => break (stream, address.ip()),
                     Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
-                        tracing::error!(%error, "no connection can be taken");
+                        tracing::error!(%error, "a connection cannot be accepted");
                         sleep(NO_CONNECTIONS).await;
                     }
                 }
@@ -249,8 +249,8 @@ impl Host {
         tokio::select! {
             hello = hello => match hello {
                 Ok(Ok(stream)) => self.converse(stream, address, place, listing).await,
-                Ok(Err(error)) => tracing::debug!(%error, "no TLS with a client"),
-                Err(_) => tracing::debug!("a client was too slow with TLS"),
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!("a TLS handshake took too long"),
             },
             () = self.ends.over.cancelled() => {}
             () = gives_way.cancelled() => {}
@@ -442,7 +442,7 @@ pub fn at_most(max_connections: usize) -> usize {
             ..limit
         },
     ) {
-        tracing::debug!(%error, "the number of files stays as it is");
+        tracing::debug!(%error, "the limit of open files cannot be raised");
     }
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let half = usize::try_from(files / 2).unwrap_or(usize::MAX);

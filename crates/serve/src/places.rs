@@ -1,4 +1,4 @@
-//! The places of connections, in all and for each address, and which connection gives way.
+//! The permits of connections, in all and for each address, and which connection gives way.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,15 +13,15 @@ use tokio_util::sync::CancellationToken;
 use super::bounds::{Bounds, Network, mask};
 use oncegate_budget::{Budget, Connection, Trust};
 
-/// Connections beyond the bound that are told so; one more waits for a place.
+/// Connections beyond the bound that are told so; one more waits for a permit.
 pub(super) const SPARE: usize = 64;
 /// How long without a valid token makes a connection closable.
 const WITHOUT_TOKEN: Duration = Duration::from_secs(1);
-/// How long to wait for a place before closing a connection.
+/// How long to wait for a permit before closing a connection.
 const NO_PLACE: Duration = Duration::from_millis(20);
-/// How many connections are closed at once if there is no place at all.
+/// How many connections are closed at once if there is no permit at all.
 const AT_ONCE: usize = 16;
-/// How long a connection waits for a closed one's place.
+/// How long a connection waits for a closed one's permit.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 
 /// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits.
@@ -32,7 +32,7 @@ fn client(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The places of a listener.
+/// The permits of a listener.
 pub(super) struct Places {
     ordinary: Arc<Semaphore>,
     spare: Arc<Semaphore>,
@@ -43,7 +43,7 @@ pub(super) struct Places {
     next: AtomicUsize,
 }
 
-/// The connections with a place, by their rising numbers.
+/// The connections with a permit, by their rising numbers.
 #[derive(Default)]
 struct Open {
     /// Connections without a valid token at the last look.
@@ -110,7 +110,7 @@ impl Open {
     }
 }
 
-/// A connection that has a place.
+/// A connection that has a permit.
 struct Listed {
     /// `None`: it is a balancer's.
     client: Option<IpAddr>,
@@ -119,7 +119,7 @@ struct Listed {
     gives_way: CancellationToken,
 }
 
-/// A taken place; dropped, it is free again.
+/// A taken permit; dropped, it is free again.
 pub(super) struct Place {
     pub(super) is_spare: bool,
     _held: Option<OwnedSemaphorePermit>,
@@ -133,7 +133,7 @@ pub(super) struct Listing {
     number: usize,
     open: Arc<Mutex<Open>>,
     pub(super) connection: Arc<Connection>,
-    /// Cancelled when it has to give up its place.
+    /// Cancelled when it has to give up its permit.
     pub(super) gives_way: CancellationToken,
 }
 
@@ -161,7 +161,7 @@ impl Places {
         }
     }
 
-    /// A place, an ordinary one if there is one. If there is none at all, some other connections are
+    /// A permit, an ordinary one if there is one. If there is none at all, some other connections are
     /// closed: one by one would let in only as many as there are pauses.
     pub(super) async fn some(&self) -> Place {
         let mut asked = [None; AT_ONCE];
@@ -181,7 +181,7 @@ impl Places {
         }
     }
 
-    /// An ordinary place instead of a spare one, if there is one.
+    /// An ordinary permit instead of a spare one, if there is one.
     pub(super) fn better(&self, place: Place) -> Place {
         match self.ordinary.clone().try_acquire_owned() {
             Ok(held) if place.is_spare => Place {
@@ -192,7 +192,7 @@ impl Places {
         }
     }
 
-    /// A place for a last connection, also beyond the bound.
+    /// A permit for a last connection, also beyond the bound.
     pub(super) fn now(&self) -> Place {
         let held = self.ordinary.clone().try_acquire_owned();
         Place {
@@ -201,9 +201,9 @@ impl Places {
         }
     }
 
-    /// Lists a connection, if it can have a place.
+    /// Lists a connection, if it can have a permit.
     ///
-    /// For an ordinary place, others that are trusted less give way. `None`: there is not even a spare one.
+    /// For an ordinary permit, others that are trusted less give way. `None`: there is not even a spare one.
     pub(super) async fn settle(
         &self,
         mut place: Place,

@@ -86,7 +86,7 @@ impl Watch {
 
     /// Notes that so many bytes were written.
     ///
-    /// On a multiplexed connection a few bytes are a ping, which is no sign of a request or an answer.
+    /// On a multiplexed connection a few bytes are a ping, which is not a sign of a request or an answer.
     pub(super) fn note_written(&self, bytes: usize) {
         let mut state = self.state();
         if !state.is_multiplexed || bytes > MAX_PING_BYTES {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::reader::Section;
 
-/// How long an act of a person is kept, if nothing is said.
+/// How long an act of an operator is kept, if nothing is said.
 pub(super) const RETENTION: Duration = Duration::from_hours(90 * 24);
 /// The shortest and the longest retention.
 const BOUNDS: (Duration, Duration) = (Duration::from_hours(24), Duration::from_hours(3_650 * 24));

@@ -50,7 +50,7 @@ impl Section<'_, '_> {
     pub(super) fn http_url(&self, text: &str) -> Option<Url> {
         let url = text.parse().ok().filter(is_http);
         // The text may hold a secret, so it is not repeated.
-        let why = "this is no http:// or https:// URL";
+        let why = "this is not an http:// or https:// URL";
         self.check(url.is_some(), "url", why);
         url
     }
@@ -96,11 +96,11 @@ impl Section<'_, '_> {
             base: section.get_or("base", default.base),
             max: section.get_or("max", default.max),
         };
-        let why = format!("more than {most} attempts are never useful");
+        let why = format!("must be at most {most} attempts");
         section.check(policy.attempts <= most, "attempts", &why);
-        let why = "the first wait is longer than the longest";
+        let why = "base must not exceed max";
         section.check(policy.base <= policy.max, "base", why);
-        let why = format!("a wait is not longer than {longest:?}");
+        let why = format!("must be at most {longest:?}");
         section.check(policy.max <= longest, "max", &why);
         policy
     }

@@ -21,7 +21,7 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
         .find(|at| at.tool.name == *name)
         .map(|at| &at.tool)
     else {
-        return vec![format!("{name} is no tool")];
+        return vec![format!("{name} is not a tool")];
     };
     let found = [
         (by.effect == Effect::Read).then(|| format!("{name} only reads, so it undoes nothing")),
@@ -121,7 +121,7 @@ fn lacks_what_is_not_kept(tool: &Tool, template: &Template) -> Option<String> {
     let is_masked = |pointer: &&Pointer| secrets.iter().any(|secret| secret.overlaps(pointer));
     let taken = template.pointers().into_iter().find(is_masked)?;
     Some(format!(
-        "what stands at {} is not kept: see redact.args of this tool",
+        "what stands at {} is not stored: see redact.args of this tool",
         taken.as_str()
     ))
 }

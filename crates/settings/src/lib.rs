@@ -7,7 +7,7 @@ mod audit;
 mod clear; // secrets in the file
 mod common; // settings and checks that several sections have
 mod compensations; // whether compensating calls can be made
-mod mcp; // the door for clients that speak MCP
+mod mcp; // the endpoint for clients that speak MCP
 mod memory; // how much memory there is
 mod outcomes; // what the statuses of a tool mean
 mod proxies; // APIs that callers use as they are
@@ -281,7 +281,7 @@ fn log(mut section: Section<'_, '_>) -> Log {
     let format = section.word_or("format", &words, LogFormat::Json);
     let level = section.get_or("level", "info".to_owned());
     let is_level = level.parse::<tracing_subscriber::filter::Targets>().is_ok();
-    let why = "this is no log level; one looks like \"info\" or \"info,oncegate=debug\"";
+    let why = "this is not a log level; one looks like \"info\" or \"info,oncegate=debug\"";
     section.check(is_level, "level", why);
     Log { format, level }
 }

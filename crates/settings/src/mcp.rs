@@ -33,14 +33,14 @@ pub(super) fn mcp(mut section: Section<'_, '_>) -> Settings {
     };
     let why = "an origin looks like \"https://app.example\", without a path";
     section.check(settings.origins.iter().all(is_origin), "origins", why);
-    let why = "no call is waited for in no time, or for more than ten minutes";
+    let why = "must be longer than zero and at most ten minutes";
     let is_wait = !settings.answer_within.is_zero() && settings.answer_within <= MAX_WAIT;
     section.check(is_wait, "answer_within", why);
-    let why = "these are names of members of _meta";
+    let why = "must be names of members of _meta";
     let is_name = |name: &String| !name.is_empty();
     section.check(settings.key_meta.iter().all(is_name), "key_meta", why);
     section.check(settings.client_ids.iter().all(is_name), "client_ids", why);
-    let why = format!("these are at most {MAX_CLIENT_IDS}");
+    let why = format!("must be at most {MAX_CLIENT_IDS}");
     let is_short = settings.client_ids.len() <= MAX_CLIENT_IDS;
     section.check(is_short, "client_ids", &why);
     settings

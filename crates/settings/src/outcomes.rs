@@ -31,7 +31,7 @@ pub(super) fn outcomes(section: &mut Section<'_, '_>) -> Outcomes {
         }
         let known = status.parse().ok();
         let known = known.filter(|status| (200..=599).contains(status));
-        let status = known.ok_or_else(|| format!("{status} is no status from 200 to 599"))?;
+        let status = known.ok_or_else(|| format!("{status} is not a status from 200 to 599"))?;
         Ok(Ok((status, meaning(word, Declared::WORDS)?)))
     };
     let mut outcomes = Outcomes::default();

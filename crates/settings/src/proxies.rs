@@ -56,7 +56,7 @@ pub(super) fn proxy(
     let probe = section.section("probe");
     let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
     let endpoint = endpoint(&mut section);
-    // A header that the gateway replaces is no credential of the caller.
+    // A header that the gateway replaces is not a credential of the caller.
     let configured = endpoint.iter().flat_map(|endpoint| endpoint.headers.keys());
     let configured = configured.map(|name| name.as_str().to_owned());
     policy.uncounted_headers.extend(configured);
@@ -93,17 +93,17 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     let counted_headers = header_names(section, "counted_headers");
     let is_credential = |name: &String| CREDENTIALS.contains(&name.as_str());
     let is_fit = !counted_headers.iter().any(is_credential);
-    let why = "a credential is no part of what a request asks for";
+    let why = "a credential is not part of what a request asks for";
     section.check(is_fit, "counted_headers", why);
     let is_passed = !counted_headers.iter().any(|name| names_path(name));
-    let why = "a header that names another path is not passed on";
+    let why = "a header that names another path is not forwarded";
     section.check(is_passed, "counted_headers", why);
     let uncounted_headers = header_names(section, "uncounted_headers");
     let is_fit = !uncounted_headers.iter().any(is_credential);
-    let why = "a credential that goes through always counts";
+    let why = "a forwarded credential always counts";
     section.check(is_fit, "uncounted_headers", why);
     let passes = section.get_or("pass_authorization", false);
-    let why = "without [[auth.tokens]] it would not be known who calls";
+    let why = "without [[auth.tokens]] callers cannot be told apart";
     section.check(!(passes && is_open), "pass_authorization", why);
     let host: Option<String> = section.get("host");
     let host = host.map(|host| host.to_ascii_lowercase());
@@ -112,7 +112,7 @@ fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
     };
     let why = "this is a name without scheme and port, like \"stripe.internal\"";
     section.check(host.as_ref().is_none_or(is_name), "host", why);
-    let why = "without [[auth.tokens]] a gateway is asked by loopback names only";
+    let why = "without [[auth.tokens]] a gateway has loopback names only";
     section.check(host.is_none() || !is_open, "host", why);
     let is_signed = passes && is_signed(&key_header);
     let why = "callers sign this header, and the API would get another value in it; choose one that their signature does not cover";
@@ -163,7 +163,7 @@ fn redaction(mut section: Section<'_, '_>, tool: &mut Tool, policy: &mut Policy)
     policy.secret_headers = header_names(&mut section, "headers");
     let below = |root: &str, pointer: &Pointer| Pointer::to(&[root]).followed_by(pointer);
     let json = |pointer: &Pointer| below("json", pointer);
-    // What a probe has found, and what a person has said.
+    // What a probe has found, and what an operator has said.
     let others = |pointer: &Pointer| [below("probed", pointer), pointer.clone()];
     // What has no places is masked as a whole.
     let whole = ["text", "base64"].map(|name| Pointer::to(&[name]));
@@ -188,7 +188,7 @@ fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
     let url = text.parse::<Url>().ok().filter(|url| {
         is_http(url) && url.query().is_none() && url.fragment().is_none() && !text.contains('{')
     });
-    let why = "this is no http:// or https:// URL without query and fragment";
+    let why = "this is not an http:// or https:// URL without query and fragment";
     section.check(url.is_some(), "upstream", why);
     Some(Endpoint {
         is_proxy: true,
@@ -252,10 +252,10 @@ fn check(tool: &Tool, section: &Section<'_, '_>) {
     let policy = tool.proxy.as_ref();
     let passes = policy.is_some_and(|policy| policy.passes_authorization);
     let is_retry = tool.unknown == OnUnknown::Retry;
-    let why = "unknown = \"retry\" cannot send a request again whose credentials are not kept";
+    let why = "unknown = \"retry\" cannot send a request again whose credentials are not stored";
     section.check(!(passes && is_retry), "pass_authorization", why);
     let window = tool.derived_window.unwrap_or_default();
-    let why = "a key would be forgotten before its call's deadline";
+    let why = "must not be shorter than the deadline of a call";
     section.check(window >= tool.deadline, "derived_window", why);
 }
 

@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
                 },
             };
             if !put(&mut root, &path, item) {
-                self.note(&origin, "there is a value in the way, not a section".into());
+                self.note(&origin, "this is a value, not a section".into());
             }
         }
         Section::new(self, String::new(), Origin::File(0), root)

@@ -112,18 +112,18 @@ fn actions(mut section: Section<'_, '_>) -> BTreeMap<Kind, Act> {
 
 fn check(read: &Reconciliation, tools: &[&ToolAt], has_webhook: bool, section: &Section<'_, '_>) {
     if let Some(every) = read.every {
-        let why = "no source is asked more often than once a second";
+        let why = "must be at least one second";
         section.check(every >= MIN_EVERY, "every", why);
         let why = "a run looks at one window at the most, so it would fall behind";
         section.check(signed(every) <= read.window, "every", why);
     }
     let why = "a window must be longer than zero";
     section.check(!read.window.is_zero(), "window", why);
-    let why = format!("more than {MAX_ITEMS} items are not held in memory");
+    let why = format!("must be at most {MAX_ITEMS}");
     section.check(read.max_items <= MAX_ITEMS, "max_items", &why);
-    let why = format!("more than {MAX_ANOMALIES} anomalies are not held in memory");
+    let why = format!("must be at most {MAX_ANOMALIES}");
     section.check(read.max_anomalies <= MAX_ANOMALIES, "max_anomalies", &why);
-    let why = format!("more than {MAX_SHOWN} values are not shown");
+    let why = format!("must be at most {MAX_SHOWN} values");
     section.check(read.show.len() <= MAX_SHOWN, "show", &why);
     for at in tools {
         let margin = read.margin(std::iter::once(&at.tool));
@@ -246,7 +246,7 @@ fn source_at(
     if let Some(tool) = &tool
         && !tools.iter().any(|at| at.tool.name == *tool)
     {
-        let why = format!("{tool} is none of the tools of this reconciliation");
+        let why = format!("{tool} is not one of the tools of this reconciliation");
         section.mistake("tool", &why);
     }
     if let Join::At(path) = &join {

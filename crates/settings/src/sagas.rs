@@ -19,7 +19,7 @@ pub(super) fn sagas(mut section: Section<'_, '_>) -> Policy {
         retention: section.get_or("retention", default.retention),
         look_again: default.look_again,
     };
-    let why = "a saga needs some time";
+    let why = "must be longer than zero";
     section.check(!policy.deadline.is_zero(), "deadline", why);
     policy
 }

@@ -72,15 +72,15 @@ pub(super) fn server(root: &mut Section<'_, '_>, is_open: bool) -> (Server, Limi
     let mut section = root.defaulted("server");
     let usual = SocketAddr::from(([127, 0, 0, 1], 8080));
     let listen = section.parsed("listen", address).unwrap_or(usual);
-    let why = "without [[auth.tokens]] everyone is let in, so the address must be a loopback one";
+    let why = "without [[auth.tokens]] callers are not authenticated, so the address must be a loopback one";
     section.check(!is_open || listen.ip().is_loopback(), "listen", why);
     let ops_listen = section.parsed("ops_listen", address);
     let is_taken = ops_listen == Some(listen) && listen.port() != 0;
-    let why = "this is server.listen; the ops doors need another address or port";
+    let why = "this is server.listen; the ops endpoints need another address or port";
     section.check(!is_taken, "ops_listen", why);
     let proxy_listen = section.parsed("proxy_listen", address);
     let is_local = proxy_listen.is_none_or(|address| address.ip().is_loopback());
-    let why = "without [[auth.tokens]] everyone is let in, so the address must be a loopback one";
+    let why = "without [[auth.tokens]] callers are not authenticated, so the address must be a loopback one";
     section.check(!is_open || is_local, "proxy_listen", why);
     let is_taken = proxy_listen.is_some_and(|address| {
         address.port() != 0 && (address == listen || Some(address) == ops_listen)
@@ -133,14 +133,14 @@ pub(super) fn server(root: &mut Section<'_, '_>, is_open: bool) -> (Server, Limi
     {
         section.mistake("max_memory", &why);
     }
-    let why = "no caller waits for a running call for more than a minute";
+    let why = "must be at most one minute";
     section.check(limits.join_wait <= MAX_JOIN_WAIT, "join_wait", why);
     (server, limits)
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse()
-        .map_err(|_| format!("{text:?} is no address; one looks like \"127.0.0.1:8080\""))
+        .map_err(|_| format!("{text:?} is not an address; one looks like \"127.0.0.1:8080\""))
 }
 
 fn tls(mut section: Section<'_, '_>) -> Option<Tls> {

@@ -51,7 +51,7 @@ impl NewToken {
             .map(|word| quoted(&word.parse::<Scope>()?.to_string()));
         let scopes = scopes.collect::<Result<Vec<_>, String>>()?.join(", ");
         let expires = match self.expires.as_deref().map(time).transpose()? {
-            Some(expires) if expires <= now => return Err(format!("{expires} is over already")),
+            Some(expires) if expires <= now => return Err(format!("{expires} is in the past")),
             Some(expires) => format!("expires = \"{expires}\"\n"),
             None => String::new(),
         };
@@ -68,7 +68,7 @@ impl NewToken {
 fn quoted(text: &str) -> Result<String, String> {
     if text.is_empty() || text.chars().any(char::is_control) {
         return Err(format!(
-            "{text:?} is no name: it must be some text in one line"
+            "{text:?} is not a name: it must be some text in one line"
         ));
     }
     serde_json::to_string(text).map_err(|error| error.to_string())
@@ -76,7 +76,7 @@ fn quoted(text: &str) -> Result<String, String> {
 
 fn time(text: &str) -> Result<Timestamp, String> {
     text.parse()
-        .map_err(|_| format!("{text:?} is no time; one looks like \"2027-01-01T00:00:00Z\""))
+        .map_err(|_| format!("{text:?} is not a time; one looks like \"2027-01-01T00:00:00Z\""))
 }
 
 pub(super) fn tokens(mut section: Section<'_, '_>) -> Vec<Token> {
@@ -120,7 +120,7 @@ fn rate(section: &mut Section<'_, '_>, key: &'static str) -> Option<Rate> {
     let mut section = section.section(key)?;
     let mut count = |key| {
         let count: u32 = section.need(key)?;
-        let why = format!("more than {MAX_RATE} bounds nothing");
+        let why = format!("must be at most {MAX_RATE}");
         section.check(count <= MAX_RATE, key, &why);
         Some(count)
     };
@@ -139,10 +139,12 @@ fn check_beside(section: &Section<'_, '_>, others: &[Token], token: &Token) {
         .iter()
         .filter(|other| other.caller.name == token.caller.name);
     let Some(twin) = twins.next() else { return };
-    let why = "two tokens of one name may be valid at once, while one replaces the other; this is a third";
+    let why =
+        "at most two tokens may have the same name, while one replaces the other; this is a third";
     section.check(twins.next().is_none(), "name", why);
-    let why = "two tokens of one name are one caller, and the other one has another tenant";
+    let why = "tokens with the same name must have the same tenant";
     section.check(twin.caller.tenant == token.caller.tenant, "tenant", why);
-    let why = "two tokens of one name share what they may do: rate and new_keys must be the same for both";
+    let why =
+        "tokens with the same name share their limits: rate and new_keys must be the same for both";
     section.check(twin.caller.pace == token.caller.pace, "name", why);
 }

@@ -114,7 +114,8 @@ pub(super) fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
 
 fn schema(section: &mut Section<'_, '_>) -> Option<Schema> {
     let schema = Schema::new(section.get("input_schema")?);
-    let refused = |why| section.mistake("input_schema", &format!("this is no JSON Schema: {why}"));
+    let refused =
+        |why| section.mistake("input_schema", &format!("this is not a JSON Schema: {why}"));
     schema.map_err(refused).ok()
 }
 
@@ -209,11 +210,15 @@ fn fold(section: &mut Section<'_, '_>, fields: &[Pointer]) -> Vec<key::Folded> {
         one.check(
             fields.contains(&field),
             "field",
-            "this is none of the fields",
+            "this is not one of the fields",
         );
         let is_new = folded.iter().all(|other| other.field != field);
         one.check(is_new, "field", "this field is there twice");
-        one.check(!ignored.is_empty(), "ignore", "then every character counts");
+        one.check(
+            !ignored.is_empty(),
+            "ignore",
+            "must name one of case, space, nfc",
+        );
         let fold = key::Fold::ALL.into_iter();
         let fold = fold.filter(|fold| ignored.contains(fold)).collect();
         folded.push(key::Folded { field, fold });
@@ -224,7 +229,7 @@ fn fold(section: &mut Section<'_, '_>, fields: &[Pointer]) -> Vec<key::Folded> {
 fn session_policy(section: &mut Section<'_, '_>) -> SessionPolicy {
     let default = SessionPolicy::default();
     let wait = section.get_or("session_wait", default.wait);
-    let why = "a call waits for its session for ten minutes at the most";
+    let why = "must be at most ten minutes";
     section.check(wait <= MAX_SESSION_WAIT, "session_wait", why);
     SessionPolicy {
         mode: section.get_or("session", default.mode),
@@ -235,7 +240,7 @@ fn session_policy(section: &mut Section<'_, '_>) -> SessionPolicy {
 fn budget(mut section: Section<'_, '_>) -> Option<Budget> {
     let per = section.need("per");
     let max: Option<u32> = section.need("max");
-    let why = format!("a budget of more than {MAX_BUDGET} bounds nothing");
+    let why = format!("must be at most {MAX_BUDGET}");
     section.check(max.is_none_or(|max| max <= MAX_BUDGET), "max", &why);
     let window = window(&mut section);
     Some(Budget {
@@ -260,7 +265,7 @@ fn similar(mut section: Section<'_, '_>) -> Option<Similar> {
 
 fn window(section: &mut Section<'_, '_>) -> Option<Duration> {
     let window: Option<Duration> = section.need("window");
-    let why = "in no time nothing is counted";
+    let why = "must be longer than zero";
     section.check(window != Some(Duration::ZERO), "window", why);
     window
 }

@@ -37,6 +37,7 @@ fn endpoint(text: &str) -> Result<String, String> {
         url.username().is_empty() && url.password().is_none() && url.query().is_none()
     };
     let is_fit = url.is_some_and(|url| is_http(&url) && is_plain(&url));
-    let why = "this is no place for spans; one looks like \"http://127.0.0.1:4318/v1/traces\"";
+    let why =
+        "this is not a valid OTLP endpoint; one looks like \"http://127.0.0.1:4318/v1/traces\"";
     is_fit.then(|| text.to_owned()).ok_or_else(|| why.into())
 }

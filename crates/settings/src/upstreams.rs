@@ -33,7 +33,7 @@ const ENVIRONMENT: [&str; 9] = [
 
 /// All upstreams by name.
 ///
-/// `None`: the section has mistakes. Its tools are known nevertheless, so they are no further mistakes.
+/// `None`: the section has mistakes. Its tools are known nevertheless, so they are not further mistakes.
 pub(super) type Upstreams = BTreeMap<String, Option<UpstreamAt>>;
 
 pub(super) fn upstreams(root: &mut Section<'_, '_>, strict: bool) -> Upstreams {
@@ -78,9 +78,9 @@ fn upstream(name: &str, mut section: Section<'_, '_>, strict: bool) -> Option<Up
     let strict = usual_outcomes(&mut section).unwrap_or(strict);
     let timeout = section.get_or("timeout", TIMEOUT);
     let window = section.get_or("dedup_window", DEDUP_WINDOW);
-    let why = "a key would be forgotten before its call's deadline";
+    let why = "must not be shorter than the deadline of a call";
     section.check(timeout <= window, "dedup_window", why);
-    section.check(!timeout.is_zero(), "timeout", "no call ends in no time");
+    section.check(!timeout.is_zero(), "timeout", "must be longer than zero");
     let repeatable: Vec<String> = section.get("repeatable").unwrap_or_default();
     let program = section.has("command").then(|| program(&mut section));
     let url = match &program {
@@ -142,7 +142,7 @@ fn program(section: &mut Section<'_, '_>) -> Program {
     let variable = |name: &str, value: &str| {
         let is_name = !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0');
         let variable = is_name.then(|| (name.to_owned(), value.to_owned()));
-        variable.ok_or_else(|| "this is no variable".to_owned())
+        variable.ok_or_else(|| "this is not a variable".to_owned())
     };
     let always = ENVIRONMENT
         .into_iter()
@@ -192,7 +192,7 @@ pub(super) fn endpoint(
     let is_same = name.is_none() || of_same_name.is_none() || name == of_same_name;
     section.check(is_same, "tool", why);
     let name: String = name.or(of_same_name).unwrap_or_else(|| tool.name.clone());
-    section.check(!name.is_empty(), "tool", "this is no name of a tool");
+    section.check(!name.is_empty(), "tool", "this is not a name of a tool");
     let Some(upstream) = upstreams.get(&upstream) else {
         section.mistake("upstream", "there is no such section in [upstreams]");
         return None;
@@ -215,7 +215,7 @@ pub(super) fn link_probes(tools: &mut [ToolAt]) -> Vec<String> {
         let by = tools.iter().find(|other| other.tool.name == asks.by.tool);
         let why = match by {
             None => Some("there is no such tool"),
-            Some(by) if !by.is_of_upstream() => Some("it is no tool of an upstream"),
+            Some(by) if !by.is_of_upstream() => Some("it is not a tool of an upstream"),
             Some(by) if by.tool.effect == Effect::Write => {
                 Some("it writes; a probe asks a tool with effect = \"read\"")
             }

@@ -55,7 +55,7 @@ impl Answer {
 
     /// The error for a word that the script should not answer with.
     pub(super) fn unexpected(&self) -> Error {
-        unreadable(format!("{:?} is no word of this script", self.word))
+        unreadable(format!("{:?} is not a word of this script", self.word))
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn stored_in(text: Value) -> Result<Option<Record>> {
 pub(super) fn positions(list: &[Vec<u8>]) -> Result<Vec<Position>> {
     let positions = list.iter().map(|bytes| Position::from_bytes(bytes));
     let positions: Option<_> = positions.collect();
-    positions.ok_or_else(|| unreadable("this is no position"))
+    positions.ok_or_else(|| unreadable("this is not a position"))
 }
 
 /// The error for an unreadable answer, which proves nothing.

@@ -128,7 +128,7 @@ impl Calls for Redis {
         match self.tracker.get() {
             Some(tracker) => tracker.watch(name, call_id).await,
             None => Err(Error::Refused(
-                "no memory of calls is told of changes".into(),
+                "the replay memory is not notified of changes".into(),
             )),
         }
     }

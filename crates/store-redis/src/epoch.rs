@@ -26,7 +26,7 @@ use oncegate_store::{Error, LOST_DATA, Reason, Result};
 /// How often an inspection begins again after another gateway has written the manifest.
 const TRIES: usize = 3;
 const NOT_ALONE: &str =
-    "another person accepts the loss at the same time, or more was lost meanwhile: try again";
+    "another operator accepts the loss at the same time, or more was lost meanwhile: try again";
 
 /// Whether this gateway has closed the store for all gateways.
 enum Closed {
@@ -136,7 +136,7 @@ impl Epochs {
             Finding::Foreign(what) => Some(Reason::new("foreign", what)),
             Finding::Lost { what, writes } => {
                 let text = format!(
-                    "{what}; nothing is claimed until a person runs `oncegate store accept-loss`"
+                    "{what}; nothing is claimed until an operator runs `oncegate store accept-loss`"
                 );
                 let reason = Reason::new(LOST_DATA, text);
                 if self.manifest().await? != sight.manifest {

@@ -10,8 +10,8 @@
 //! writes that it found then.
 //!
 //! **The promise.**
-//! * Let a write be missing from the store that no person has given up. Each gateway that knows the write finds a loss
-//!   at its next look, also after a restart, and claims nothing before.
+//! * Let a write be missing from the store that no operator has given up. Each gateway that knows the write finds a
+//!   loss at its next look, also after a restart, and claims nothing before.
 //! * Where nothing was lost, no gateway finds a loss.
 //!
 //! The model has no time: a gateway may be forgotten at any moment, also while it works. A gateway that is gone for
@@ -116,7 +116,7 @@ const BETWEEN: Scene = Scene {
     gateways: 2,
     ..ENDS
 };
-/// A person accepts a loss, and the store may lose more.
+/// An operator accepts a loss, and the store may lose more.
 const ACCEPTS: Scene = Scene {
     left: at_most([2, 1, 2, 0, 0, 1]),
     gateways: 2,

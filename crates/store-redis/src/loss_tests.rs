@@ -162,7 +162,7 @@ fn a_warning_names_the_epoch_of_its_gateway_and_is_given_once() {
     let whole = whole("e", 0).manifest.expect("a manifest");
     assert!(whole.complete && !whole.follows.is_empty());
     let second = warning(Some(&whole), "e", "gone again", true).expect("a warning");
-    assert_eq!(second.lost, "gone again", "a second loss is no less a loss");
+    assert_eq!(second.lost, "gone again", "a second loss is a loss, too");
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub enum WatermarksError {
     InUse(PathBuf),
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
-    #[error("{0}: this is no file of watermarks: {1}")]
+    #[error("{0}: this is not a file of watermarks: {1}")]
     Damaged(PathBuf, serde_json::Error),
 }
 
@@ -200,7 +200,7 @@ impl Memory {
 
     /// The name that this process' own scripts contain.
     ///
-    /// A visitor has another: its scripts are no sign that the gateway has inspected the data.
+    /// A visitor has another: its scripts are not a sign that the gateway has inspected the data.
     pub(super) fn script_name(&self) -> String {
         match self.lock {
             Some(_) => self.state().marks.scripts.clone(),
@@ -210,7 +210,7 @@ impl Memory {
 
     pub(super) fn secret(&self) -> Result<Option<Bytes>, oncegate_store::Error> {
         let secret = hex::decode(&self.state().marks.secret);
-        let secret = secret.map_err(|_| unreadable("the copy of the secret is no hexadecimal"))?;
+        let secret = secret.map_err(|_| unreadable("the copy of the secret is not hexadecimal"))?;
         Ok((!secret.is_empty()).then(|| secret.into()))
     }
 

@@ -67,7 +67,7 @@ async fn log_holders(server: &Server, record: &Record, holders: Vec<CallId>) -> 
             call_id = %intent.call_id,
             tool = intent.tool,
             %holder,
-            "a call that the store had lost was put back, but another call holds one of its names by now: \
+            "a call that the store had lost was put back, but another call holds one of its lookup keys by now: \
              the same intent may have run twice",
         );
     }

@@ -191,7 +191,7 @@ impl Trial<'_> {
         ]
     }
 
-    /// Acts of persons on a session and on a tool, documents, and scripts that only need some key.
+    /// Acts of operators on a session and on a tool, documents, and scripts that only need some key.
     fn of_acts(&self) -> Vec<Step> {
         let scripts = &self.server.scripts;
         let freeze = self.run(&scripts.act, &["session", "events", "marks"]);

@@ -112,7 +112,7 @@ pub(super) fn denied(answer: &Answer) -> Result<Denied> {
                 behind: behind.map(|id| identity(&id)).transpose()?,
             }
         }
-        other => return Err(unreadable(format!("{other:?} is no word for a denial"))),
+        other => return Err(unreadable(format!("{other:?} is not a word for a denial"))),
     })
 }
 
@@ -131,7 +131,8 @@ pub(super) fn lock([call_id, token, lease, free_from]: [String; 4]) -> Result<Op
 }
 
 pub(super) fn identity(text: &str) -> Result<CallId> {
-    keys::call_id(text.as_bytes()).ok_or_else(|| unreadable(format!("{text:?} is no id of a call")))
+    keys::call_id(text.as_bytes())
+        .ok_or_else(|| unreadable(format!("{text:?} is not an id of a call")))
 }
 
 fn time(microseconds: &str) -> Result<Timestamp> {

@@ -24,7 +24,7 @@ use oncegate_store::{Finished, Health, Listener, LossRecovery, Readiness, Result
 /// How long a start waits for the first inspection.
 const FIRST_INSPECTION: Duration = Duration::from_secs(3);
 
-/// Why a Redis store cannot be opened. An unreachable Redis is no reason: it may become reachable.
+/// Why a Redis store cannot be opened. An unreachable Redis is not a reason: it may become reachable.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
@@ -120,7 +120,7 @@ impl Secrets for Redis {
 
     fn remember_secret(&self, secret: &Bytes) {
         if let Err(error) = self.server.memory.remember_secret(secret) {
-            tracing::error!(%error, "no copy of the store's secret is kept");
+            tracing::error!(%error, "the copy of the store's secret cannot be stored");
         }
     }
 }

@@ -81,7 +81,7 @@ impl Subscriber {
         let late = || Err(RedisError::from((ErrorKind::Io, "no answer in time")));
         if let Err(error) = subscribed.unwrap_or_else(|_| late()) {
             // Callers that wait also poll the store, which only takes longer.
-            tracing::warn!(%error, "the ends of other gateways' calls cannot be heard");
+            tracing::warn!(%error, "ends of other gateways' calls cannot be received");
             self.renew();
         }
     }

@@ -57,14 +57,14 @@ impl Target {
     /// # Errors
     /// A sentence that does not repeat the URL, for it may hold a password.
     pub fn parse(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or("this is no URL")?;
+        let (scheme, rest) = url.split_once("://").ok_or("this is not a URL")?;
         let (transport, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         if !matches!(transport, "redis" | "rediss") || !matches!(kind, "" | "sentinel" | "cluster")
         {
-            return Err("this names no kind of Redis".into());
+            return Err("this is not a Redis scheme".into());
         }
         if rest.contains(['?', '#']) {
-            return Err("there is no room for options in it".into());
+            return Err("it cannot have options".into());
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let at = authority.rfind('@').map_or(0, |at| at + 1);
@@ -100,7 +100,7 @@ impl Target {
             let port = if has_port { "" } else { default_port };
             let info =
                 format!("{transport}://{credentials}{host}{port}/{db}").into_connection_info();
-            let info = info.map_err(|_| "one of its hosts is no HOST:PORT".to_owned())?;
+            let info = info.map_err(|_| "one of its hosts is not a HOST:PORT".to_owned())?;
             let settings = info.redis_settings().clone();
             let settings = settings.set_protocol(ProtocolVersion::RESP3);
             let settings = settings.set_skip_set_lib_name();
@@ -143,7 +143,7 @@ fn number(db: &str) -> Result<i64, String> {
         "" => Ok(0),
         db => db
             .parse()
-            .map_err(|_| "what stands after the host is no number of a database; a / in a password is written %2F".into()),
+            .map_err(|_| "what stands after the host is not a number of a database; a / in a password is written %2F".into()),
     }
 }
 

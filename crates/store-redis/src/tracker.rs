@@ -48,14 +48,14 @@ pub(super) struct Tracker {
     is_refused: AtomicBool,
 }
 
-/// The connection on which the server tells of changes.
+/// The connection on which the server reports changes.
 #[derive(Clone)]
 struct Wire {
     connection: MultiplexedConnection,
     tracking: Arc<Tracking>,
 }
 
-/// Keeps a connection that tells of changes, as long as a handle of the store is open.
+/// Keeps a connection that reports changes, as long as a handle of the store is open.
 async fn keep_tracking(tracker: Weak<Tracker>) {
     let mut pings = 0;
     while let Some(tracker) = tracker.upgrade() {
@@ -90,7 +90,7 @@ impl Tracker {
 
     /// The call, if it holds this name. From now on the server tells of its changes.
     pub(super) async fn watch(&self, name: &Lookup, call_id: CallId) -> Result<Option<Record>> {
-        let no_wire = || Error::Refused("no connection tells of changes".into());
+        let no_wire = || Error::Refused("no connection reports changes".into());
         let wire = self.live_wire().ok_or_else(no_wire)?;
         let keys = [Partition::of(name).holder(name), keys::call(call_id)];
         let sent = wire.tracking.now();
@@ -123,14 +123,14 @@ impl Tracker {
         match wire.query::<()>(redis::pipe().cmd("PING").ignore()).await {
             Ok(()) => wire.tracking.answered(sent),
             Err(error) => {
-                tracing::debug!(%error, "the connection that tells of changes does not answer");
+                tracing::debug!(%error, "the connection that reports changes does not answer");
                 self.finished.end_tracking(&wire.tracking);
             }
         }
         pings - 1
     }
 
-    /// Connects, if the store is ready and the server tells of changes.
+    /// Connects, if the store is ready and the server reports changes.
     async fn connect(&self) {
         let is_too_early = lock(&self.try_at).is_some_and(|try_at| Instant::now() < try_at);
         if is_too_early || !self.server.status.is_open() {
@@ -147,12 +147,12 @@ impl Tracker {
             }
             Ok(_) => PAUSE,
             Err(Why::Failed(error)) => {
-                tracing::debug!(error, "no connection tells of changes");
+                tracing::debug!(error, "no connection reports changes");
                 PAUSE
             }
             Err(Why::Refused(error)) => {
                 if !self.is_refused.swap(true, Ordering::Relaxed) {
-                    let text = "Redis does not tell of changes: each replay is read from it";
+                    let text = "Redis does not report changes: each replay is read from it";
                     tracing::info!(error, "{text}");
                 }
                 REFUSED
@@ -206,7 +206,7 @@ impl Tracker {
         change.cmd("PING").ignore();
         wire.query::<()>(&change).await?;
         if !has_told.load(Ordering::SeqCst) {
-            return Err(Why::Refused("the server did not tell of a change".into()));
+            return Err(Why::Refused("the server did not report a change".into()));
         }
         Ok(wire)
     }
@@ -265,7 +265,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Runs in the task that reads the connection, so before a later answer is passed on.
+    /// Runs in the task that reads the connection, so before a later answer is forwarded.
     fn hear(&self, push: PushInfo) {
         match push.kind {
             PushKind::Invalidate => match push.data.into_iter().next() {

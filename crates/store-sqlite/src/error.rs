@@ -29,7 +29,7 @@ pub enum OpenError {
     )]
     Mounted(PathBuf),
     #[error(
-        "the folder {0} cannot be written ({1}): the newest commits and the watermarks are kept there, beside the database"
+        "the folder {0} cannot be written ({1}): the newest commits and the watermarks are stored there, beside the database"
     )]
     Folder(PathBuf, io::Error),
     #[error("{0} lies on a network file system, where locks and fsync cannot be trusted")]

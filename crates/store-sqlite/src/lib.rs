@@ -137,7 +137,7 @@ impl Health for Sqlite {
         let lost = self.gate.watermarks.lost().clone();
         if let Some(lost) = &lost {
             let text = format!(
-                "{}; nothing is claimed until a person accepts that: POST /v1/store/accept-loss, or, while no gateway \
+                "{}; nothing is claimed until an operator accepts that: POST /v1/store/accept-loss, or, while no gateway \
                  runs, `oncegate store accept-loss`",
                 lost.what
             );

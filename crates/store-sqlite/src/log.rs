@@ -1,6 +1,6 @@
 //! The write-ahead log, and when its pages are moved into the file.
 //!
-//! SQLite could do that by itself. This room does it, so that each transaction can store how many commits the file has. A
+//! SQLite could do that by itself. This crate does it, so that each transaction can store how many commits the file has. A
 //! log begins anew only with a commit after all its pages were moved.
 //!
 //! The tables of a new file are moved before anything is served: by them the file is known later as one that was served,

@@ -243,7 +243,7 @@ fn connect(path: &Path, access: Access) -> Result<Connection, OpenError> {
         Access::Alone => &["PRAGMA locking_mode = EXCLUSIVE;", DURABLE, WRITER_CACHE],
     };
     connection.execute_batch(&pragmas.concat()).at(path)?;
-    // A pragma that has no effect is no error, so the values are read back.
+    // A pragma that has no effect is not an error, so the values are read back.
     let refused = |pragma, got| Err(OpenError::Pragma(path.to_owned(), pragma, got));
     let mode: Option<String> = pragma(&connection, "journal_mode").at(path)?;
     if mode.as_deref() != Some("wal") {
@@ -409,7 +409,7 @@ mod tests {
     fn a_file_that_is_no_database_costs_no_reserve() {
         let folder = tempfile::tempdir().expect("a folder");
         let path: &Path = &folder.path().join("oncegate.db");
-        let text = "this is no database, but it is long enough to look at twice";
+        let text = "this is not a database, but it is long enough to look at twice";
         fs::write(path, text).expect("written");
         fs::write(beside(path, ".reserve"), "").expect("written");
         assert!(connect_somehow(path).is_err());

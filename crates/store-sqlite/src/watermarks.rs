@@ -206,7 +206,7 @@ impl Watermarks {
             Some(lost) => {
                 tracing::error!(
                     what = lost.what,
-                    "the store has lost data: nothing is claimed until a person accepts that"
+                    "the store has lost data: nothing is claimed until an operator accepts that"
                 );
             }
             None if found == Found::Marks(data) => {}
@@ -303,7 +303,7 @@ impl Watermarks {
             .and_then(|()| file.set_len((LINE + line.len()) as u64))
             .and_then(|()| file.sync_all());
         if let Err(error) = written {
-            tracing::error!(path = %self.path.display(), %error, "no copy of the store's secret is kept");
+            tracing::error!(path = %self.path.display(), %error, "the copy of the store's secret cannot be stored");
         }
     }
 

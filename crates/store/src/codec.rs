@@ -106,7 +106,7 @@ struct Progress<'a> {
 /// The tool and the id of the compensation, and whether it is skipped.
 type StoredUndo<'a> = (Option<(Text<'a>, Id)>, bool);
 
-/// Names, fingerprint and recipe of an alias.
+/// Lookup keys, fingerprint and key scheme of an alias.
 type StoredAlias = (Vec<Id>, Fingerprint, Id);
 
 /// Encodes the intent, without the arguments.

@@ -50,7 +50,9 @@ impl Secrets for Encrypted {
     fn remember_secret(&self, secret: &Bytes) {
         match self.keys.seal(Binding::SECRET, secret) {
             Ok(sealed) => self.store.remember_secret(&sealed),
-            Err(error) => tracing::error!(%error, "no copy of the store's secret is kept"),
+            Err(error) => {
+                tracing::error!(%error, "the copy of the store's secret cannot be stored");
+            }
         }
     }
 }
@@ -103,8 +105,8 @@ impl<'a> Seal<'a> for &'a Document {
 
     fn sealed(self, keys: &Keys) -> Result<Document> {
         let mut document = self.clone();
-        // Every gateway must read recipes, to recognise calls, and marks of frozen sessions, whatever keys it has. Neither
-        // kind holds texts of a caller or a tool.
+        // Every gateway must read key schemes, to recognise calls, and marks of frozen sessions, whatever keys it has.
+        // Neither kind holds texts of a caller or a tool.
         if !matches!(self.kind, Kind::Recipe | Kind::Session) {
             document.body = keys.seal(Binding::document(self), &self.body)?;
         }

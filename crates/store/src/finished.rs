@@ -47,7 +47,7 @@ pub struct Finished {
     /// Locked while the size is measured and stored, so that no older size overwrites a newer one.
     measuring: Mutex<()>,
     stripes: Box<[Mutex<Writes>]>,
-    /// The connection that tells of changes to calls that are read from now on.
+    /// The connection that reports changes to calls that are read from now on.
     tracking: Mutex<Arc<Tracking>>,
     is_shared: bool,
 }
@@ -151,7 +151,7 @@ impl Finished {
         }
     }
 
-    /// Begins with a new connection that tells of changes. Forgets all calls.
+    /// Begins with a new connection that reports changes. Forgets all calls.
     pub fn begin_tracking(&self) -> Arc<Tracking> {
         let tracking = Arc::new(Tracking::unanswered());
         let before = std::mem::replace(&mut *lock(&self.tracking), tracking.clone());

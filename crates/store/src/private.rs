@@ -76,7 +76,7 @@ fn opened(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
             },
         )?;
     if !file.metadata()?.is_file() {
-        return Err(refused("it is no regular file"));
+        return Err(refused("it is not a regular file"));
     }
     Ok(file)
 }
@@ -203,7 +203,7 @@ mod tests {
         fs::write(&path, "old").expect("written");
         drop(make_anew(&path).expect("made anew"));
         assert_eq!(fs::read(&path).expect("read"), b"");
-        let beneath = make_anew(&path.join("beneath")).expect_err("a file is no folder");
+        let beneath = make_anew(&path.join("beneath")).expect_err("a file is not a folder");
         assert_eq!(beneath.kind(), ErrorKind::NotADirectory);
     }
 }

@@ -1,13 +1,14 @@
 //! Whether calls that were read from a shared store are unchanged.
 //!
-//! The store tells of changes over the connection on which it read the calls. One `Tracking` stands for one such
+//! The store reports changes over the connection on which it read the calls. One `Tracking` stands for one such
 //! connection. These rules keep an older state from being believed for longer than [`BELIEF`]:
-//! * A call is remembered only if no change of its name or of itself was told since its read began. A change that is told
-//!   later removes it from memory.
-//! * The store tells of a change before it answers later questions on the same connection, and the reader of the connection
-//!   passes on both in this order. So a change is told either before the read that missed it is remembered, or after.
-//! * Calls are believed for [`BELIEF`] after the last answered question was sent, and never after the connection has ended
-//!   or the store was in doubt.
+//! * A call is remembered only if no change of its name or of itself was told since its read began. A change that is
+//!   told later removes it from memory.
+//! * The store tells of a change before it answers later questions on the same connection, and the reader of the
+//!   connection forwards both in this order. So a change is told either before the read that missed it is remembered,
+//!   or after.
+//! * Calls are believed for [`BELIEF`] after the last answered question was sent, and never after the connection has
+//!   ended or the store was in doubt.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,7 +25,7 @@ const STRIPES: usize = 4096;
 /// Instead of microseconds: for ever.
 const ALWAYS: u64 = u64::MAX;
 
-/// One connection that tells of changes.
+/// One connection that reports changes.
 pub struct Tracking {
     began: Instant,
     began_since_boot: Duration,
@@ -33,7 +34,7 @@ pub struct Tracking {
     is_over: AtomicBool,
     /// Whether a remembered call was asked for lately.
     is_asked: AtomicBool,
-    /// How often calls have changed, by stripe. Empty: nothing tells of changes.
+    /// How often calls have changed, by stripe. Empty: nothing reports changes.
     changes: Box<[AtomicU64]>,
 }
 

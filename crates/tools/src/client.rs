@@ -17,7 +17,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Passes on a server's progress notification for this request.
+    /// Forwards a server's progress notification for this request.
     pub(super) fn notify_progress(&self, message: &[u8], id: &str) {
         if let Some(progress) = &self.progress
             && let Some((token, params)) = progress::read(message)

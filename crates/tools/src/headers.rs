@@ -8,7 +8,7 @@ use oncegate_rules::proxy::is_of_connection;
 pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let name = check_header(name, &[])?;
     let mut value =
-        HeaderValue::from_str(value).map_err(|_| "this is no header value".to_owned())?;
+        HeaderValue::from_str(value).map_err(|_| "this is not a header value".to_owned())?;
     value.set_sensitive(true);
     Ok((name, value))
 }
@@ -20,7 +20,7 @@ pub fn secret_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue
 pub fn check_header(name: &str, none_of: &[&str]) -> Result<HeaderName, String> {
     let name: HeaderName = name
         .parse()
-        .map_err(|_| format!("{name:?} is no header name"))?;
+        .map_err(|_| format!("{name:?} is not a header name"))?;
     if RESERVED.contains(&name.as_str()) {
         return Err(format!("the header {name} is the gateway's own"));
     }

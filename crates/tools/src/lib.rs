@@ -13,7 +13,7 @@ mod headers; // headers from the configuration, and those that go through as the
 #[cfg(any(test, feature = "simulate"))]
 pub mod line; // a network of a simulation
 mod mcp; // tools of MCP servers
-pub mod outside; // systems that are no tools
+pub mod outside; // systems that are not tools
 mod pools; // which requests may share a connection
 mod proxied; // requests that go through as they are
 
@@ -218,7 +218,7 @@ impl Downstream {
         by: Instant,
     ) -> Result<(u16, Body, Option<Duration>), String> {
         let example = endpoint.probe.as_ref();
-        let url = same_origin(url, example.ok_or("the tool has no door for it")?)?;
+        let url = same_origin(url, example.ok_or("the tool has no endpoint for it")?)?;
         let asked = async {
             #[cfg(any(test, feature = "simulate"))]
             if let Some(line) = &self.line {
@@ -299,7 +299,10 @@ impl Downstream {
         client: reqwest::Client,
         args: Bytes,
     ) -> Result<McpCall, String> {
-        let tool = endpoint.mcp.clone().ok_or("it is no tool of an upstream")?;
+        let tool = endpoint
+            .mcp
+            .clone()
+            .ok_or("it is not a tool of an upstream")?;
         let way = if let Some(start) = tool.start(self.max_result) {
             Way::Program(self.programs.server(start)?)
         } else {

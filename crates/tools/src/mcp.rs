@@ -192,7 +192,7 @@ impl McpCall {
     /// The call answers what the server asked, in a revision that it does not speak any more.
     fn message(&self, is_modern: bool) -> Result<(String, Bytes), String> {
         if !is_modern && round::is_answer(&self.args) {
-            return Err("the server does not speak the revision any more in which it asked".into());
+            return Err("the server no longer supports the revision in which it asked".into());
         }
         let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
         let call_id = text("x-call-id");

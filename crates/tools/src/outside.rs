@@ -1,4 +1,4 @@
-//! Requests to systems that are no tools: sources of reconciliations, and the webhook.
+//! Requests to systems that are not tools: sources of reconciliations, and the webhook.
 //!
 //! Neither has an effect that a repetition could double.
 
@@ -131,7 +131,7 @@ impl Source {
     ) -> Result<(), String> {
         let place = self.items.as_ref().map_or("the top", Pointer::as_str);
         let steps = self.items.iter().flat_map(Pointer::steps);
-        let list = json::at(page, steps).map_err(|error| format!("a page is no JSON: {error}"))?;
+        let list = json::at(page, steps).map_err(|error| format!("a page is not JSON: {error}"))?;
         let list = list.filter(|list| list.starts_with('['));
         let list = list.ok_or_else(|| format!("a page has no list at {place}"))?;
         let mut why = None;
@@ -144,7 +144,7 @@ impl Source {
         });
         match why {
             Some(why) => Err(why),
-            None => each.map_err(|error| format!("a page is no JSON: {error}")),
+            None => each.map_err(|error| format!("a page is not JSON: {error}")),
         }
     }
 }
@@ -192,7 +192,7 @@ impl Downstream {
             let url = source.page(since, until, cursor.as_deref());
             let page = self.get(source, url, room).await?;
             let page =
-                str::from_utf8(&page).map_err(|error| format!("a page is no JSON: {error}"))?;
+                str::from_utf8(&page).map_err(|error| format!("a page is not JSON: {error}"))?;
             let kept = found.len();
             source.items_of(page, limit, |item| {
                 room.hold(item.len() + ITEM)?;
@@ -358,7 +358,7 @@ mod tests {
             ("[]", "no list at /data"),
             ("{\"data\":{}}", "no list at /data"),
             ("{\"data\":[1,2,3,4]}", "more than 3 items (max_items)"),
-            ("{\"data\":[1", "no JSON"),
+            ("{\"data\":[1", "not JSON"),
             (
                 &*format!("{{\"data\":[{list}]}}"),
                 "more than 100000 values",

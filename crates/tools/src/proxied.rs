@@ -33,7 +33,7 @@ impl Endpoint {
     /// The endpoint's own headers replace the caller's.
     ///
     /// # Errors
-    /// The request cannot be passed on as it is written.
+    /// The request cannot be forwarded as it is written.
     pub fn for_message(&self, message: &Message) -> Result<(Self, HeaderMap), String> {
         let base = self.url.as_str().trim_end_matches('/');
         let endpoint = self.for_call(&format!("{base}{}", message.target()))?;
@@ -43,11 +43,11 @@ impl Endpoint {
         let is_as_written = decoded(endpoint.url.path()) == decoded(&path)
             && endpoint.url.query().map(decoded) == message.query.as_deref().map(decoded);
         if !is_as_written {
-            return Err("its path or query cannot be passed on as they are written".into());
+            return Err("its path or query cannot be forwarded as they are written".into());
         }
         let method = Method::from_bytes(message.method.as_bytes());
         let endpoint = Self {
-            method: method.map_err(|_| "this is no method")?,
+            method: method.map_err(|_| "this is not a method")?,
             ..endpoint
         };
         let mut headers = HeaderMap::new();
@@ -104,7 +104,7 @@ fn utf8(value: &str) -> Option<String> {
 }
 
 impl Downstream {
-    /// Passes on a request that is no call: a read, or one that the operator lets pass.
+    /// Forwards a request that is not a call: a read, or one that the operator lets pass.
     ///
     /// The body of the answer is read as the caller reads it, for so long at the most.
     ///

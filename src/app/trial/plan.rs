@@ -208,7 +208,8 @@ impl TrialPlan {
         };
         let after = options.after.parse::<jiff::SignedDuration>();
         let after = after.ok().and_then(|after| Duration::try_from(after).ok());
-        let after = after.ok_or("--after: this is no duration; one looks like \"5s\", \"10m\"")?;
+        let after =
+            after.ok_or("--after: this is not a duration; one looks like \"5s\", \"10m\"")?;
         if !(1..=MAX_ROUNDS).contains(&options.rounds) {
             return Err(format!("--rounds: 1 to {MAX_ROUNDS}"));
         }
@@ -234,7 +235,7 @@ impl TrialPlan {
         &self.config.tools[self.index]
     }
 
-    /// The effects of the trial, for the person who has to confirm it.
+    /// The effects of the trial, for the operator who has to confirm it.
     pub fn warning(&self) -> String {
         let at = self.at();
         let keys = 1 + self.rounds + u32::from(self.other_args.is_some());
@@ -294,7 +295,7 @@ fn count_endpoint(tool: &Endpoint, url: &str) -> Result<Endpoint, String> {
     let parsed = parsed
         .ok()
         .filter(is_http)
-        .ok_or("--count-url: this is no http:// or https:// URL")?;
+        .ok_or("--count-url: this is not an http:// or https:// URL")?;
     let headers = if parsed.origin() == tool.url.origin() {
         tool.headers.clone()
     } else {

@@ -1,4 +1,4 @@
-//! The report of a trial, for a person or a program.
+//! The report of a trial, for an operator or a program.
 //!
 //! It holds no credentials and no redacted values.
 
@@ -63,7 +63,7 @@ pub(super) fn printable(bytes: &[u8]) -> String {
 }
 
 impl Exchanged {
-    /// The exchange for a person, as lines.
+    /// The exchange for an operator, as lines.
     pub(super) fn lines(&self) -> String {
         let (step, answer) = (self.step, printable(self.answer.as_bytes()));
         if step == COUNT {
@@ -90,7 +90,7 @@ impl Report {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The report for persons, without the exchanges, which were printed before.
+    /// The report for operators, without the exchanges, which were printed before.
     pub fn text(&self) -> String {
         let mut out = String::from("\n");
         for found in &self.findings {

@@ -135,7 +135,7 @@ impl Schemas<'_> {
             .collect()
     }
 
-    /// The value of `type`; `None`: one of the types is none of JSON Schema.
+    /// The value of `type`; `None`: one of the types is unknown to JSON Schema.
     pub(super) fn types(&mut self, value: &Value) -> Option<Value> {
         let is_known = |kind: &Value| kind.as_str().is_some_and(|kind| TYPES.contains(&kind));
         match value {
@@ -147,7 +147,7 @@ impl Schemas<'_> {
             _ => {
                 let kind = cut(&value.to_string(), 40);
                 self.relax(&format!(
-                    "the type {kind} is none of JSON Schema: anything fits"
+                    "the type {kind} is unknown to JSON Schema: anything fits"
                 ));
                 None
             }

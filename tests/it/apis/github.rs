@@ -42,7 +42,7 @@ async fn an_issue_whose_answer_is_lost_is_held_and_never_opened_twice() {
     assert_eq!(
         answer.at("/retry_after_ms"),
         Value::Null,
-        "a person has to look"
+        "an operator has to look"
     );
     reworded["args"]["body"] = "The till is stuck again.".into();
     gateway

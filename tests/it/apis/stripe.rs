@@ -72,7 +72,7 @@ async fn a_lost_answer_is_asked_for_again_under_its_key_and_one_payment_is_prepa
     assert_eq!(
         record.at("/tool_key"),
         key(&sent).as_str(),
-        "a person finds it at Stripe"
+        "an operator finds it at Stripe"
     );
     assert!(!record.text.contains("pi_1_secret"), "{}", record.text);
     gateway.stop().await;
@@ -172,7 +172,7 @@ async fn what_stripe_does_not_know_either_is_left_to_a_person() {
         let found =
             json!({ "as": "succeeded", "result": { "id": "re_1" }, "reason": "in the dashboard" });
         // Unless it is just being asked again.
-        until("a person settles it", async || {
+        until("an operator settles it", async || {
             gateway.resolve(&answer, &found).await.status == 200
         })
         .await;

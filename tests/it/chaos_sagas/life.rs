@@ -1,4 +1,4 @@
-//! How the agents of a world live, and what persons do when everything is well again.
+//! How the agents of a world live, and what operators do when everything is well again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -197,7 +197,7 @@ impl World {
             .await
     }
 
-    /// Persons do what they have to, until everything is at rest.
+    /// Operators do what they have to, until everything is at rest.
     pub(super) async fn come_to_rest(&self, mut dice: Dice) {
         let patience = Instant::now() + PATIENCE;
         let mut tries = HashMap::<String, usize>::new();
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// A person looks into the tool's own books. Answers with what is still open.
+    /// An operator looks into the tool's own books. Answers with what is still open.
     async fn settle_calls(&self, dice: &mut Dice) -> Vec<Value> {
         let executed: HashSet<String> = self
             .shop
@@ -234,7 +234,7 @@ impl World {
         for call in self.calls(dice, "state=unknown").await {
             let id = text(&call, "call_id").to_owned();
             let (tool, saga) = (text(&call, "tool"), text(&call, "saga_id"));
-            // What is given up waits for a person, too: it was lost when its saga had been undone already.
+            // What is given up waits for an operator, too: it was lost when its saga had been undone already.
             let is_given_up = call["next_check_at"].is_null();
             if (shop::is_held(tool) || is_given_up)
                 && !(shop::undoes_unknown(tool) && undone.contains(saga))
@@ -249,7 +249,7 @@ impl World {
                     .surely(dice, &format!("/v1/calls/{id}/resolve"), Some(&said))
                     .await;
                 self.tally
-                    .add("settled by a person", usize::from(told.status == 200));
+                    .add("settled by an operator", usize::from(told.status == 200));
             }
             open.push(call);
         }
@@ -279,7 +279,7 @@ impl World {
                         "skip"
                     };
                     *tried += 1;
-                    let why = json!({ "reason": "a person has looked at it" });
+                    let why = json!({ "reason": "an operator has looked at it" });
                     let told = self
                         .surely(dice, &format!("/v1/sagas/{id}/{act}"), Some(&why))
                         .await;

@@ -162,7 +162,7 @@ pub(super) fn is_needless(tool: &str) -> bool {
         .any(|(name, _, undo)| *name == tool && undo.is_empty())
 }
 
-/// Whether only a person settles its unknown calls.
+/// Whether only an operator settles its unknown calls.
 pub(super) fn is_held(tool: &str) -> bool {
     let rules = FORWARD
         .iter()
@@ -174,7 +174,7 @@ pub(super) fn is_held(tool: &str) -> bool {
         .any(|(name, rules)| name == tool && !comes_to_rest(rules))
 }
 
-/// Whether what a saga has done can never be undone, and no person resolves it.
+/// Whether what a saga has done can never be undone, and no operator resolves it.
 pub(super) fn is_hopeless(saga: usize) -> bool {
     saga.is_multiple_of(8)
 }

@@ -58,7 +58,7 @@ pub fn key_command(folder: &Path, request: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// What a person does without a gateway when the store has lost data.
+/// What an operator does without a gateway when the store has lost data.
 pub fn accept_loss_command(folder: &Path, reason: &str) -> Output {
     let config = ["--config", "oncegate.toml"];
     let arguments = [

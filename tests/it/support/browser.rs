@@ -1,4 +1,4 @@
-//! A person with a browser, as far as the console can tell: cookies, forms and nothing else.
+//! An operator with a browser, as far as the console can tell: cookies, forms and nothing else.
 
 use super::{Answer, Gateway, client};
 

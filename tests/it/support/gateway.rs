@@ -194,7 +194,7 @@ impl Gateway {
         Answer::to(request).await
     }
 
-    /// Posts to any door.
+    /// Posts to any endpoint.
     pub async fn post_to(&self, path: &str, body: &Value) -> Answer {
         Answer::to(self.client.post(self.url(path)).body(body.to_string())).await
     }
@@ -219,7 +219,7 @@ impl Gateway {
         Answer::to(request).await
     }
 
-    /// What a person does when the store has lost data.
+    /// What an operator does when the store has lost data.
     pub async fn accept_loss(&self, reason: &str) -> Answer {
         let body = json!({ "reason": reason }).to_string();
         let end = Instant::now() + PATIENCE;
@@ -229,7 +229,7 @@ impl Gateway {
                 .post(self.url("/v1/store/accept-loss"))
                 .body(body.clone());
             let answer = Answer::to(request).await;
-            // Another gateway has just written what it has found. A person does as the text says.
+            // Another gateway has just written what it has found. An operator does as the text says.
             let is_under_way = answer.status == 202;
             if !is_under_way && !answer.text.contains("try again") || Instant::now() > end {
                 return answer;
@@ -262,7 +262,7 @@ impl Gateway {
     /// Stops in good order and makes sure that nothing is left as running.
     pub async fn stop(self) -> tempfile::TempDir {
         self.stop.cancel();
-        // Or its open connections would be waited for until the grace is over.
+        // Or its open connections would be waited for until the shutdown grace has passed.
         drop(self.client);
         self.running.await.expect("no panic").expect("a good end");
         drop(self.reloader);
@@ -363,7 +363,7 @@ impl Bare {
         }
     }
 
-    /// The URL of another door than that of the calls.
+    /// The URL of another endpoint than that of the calls.
     pub fn url_of(&self, path: &str) -> String {
         self.url.replace("/v1/tools/act/calls", path)
     }

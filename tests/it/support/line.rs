@@ -67,7 +67,7 @@ impl Line {
         self.blocked.store(blocked, Ordering::SeqCst);
     }
 
-    /// What has this in it, and what is said after it on the same connection, is not passed on until it is released.
+    /// What has this in it, and what is said after it on the same connection, is not forwarded until it is released.
     pub fn hold(&self, some: &'static [u8]) {
         self.held.send_replace(Some(some));
     }
@@ -76,7 +76,7 @@ impl Line {
         self.held.send_replace(None);
     }
 
-    /// While muted, nothing that a server says is passed on where a client is told of changes.
+    /// While muted, nothing that a server says is forwarded where a client is told of changes.
     pub fn mute_tracking(&self, muted: bool) {
         self.muted.send_replace(muted);
     }
@@ -86,7 +86,7 @@ impl Line {
         self.holds.load(Ordering::SeqCst)
     }
 
-    /// The next answer is not passed on; instead the connection ends. `false` takes it back.
+    /// The next answer is not forwarded; instead the connection ends. `false` takes it back.
     pub fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
     }

@@ -30,7 +30,7 @@ pub fn token(token: &str, scopes: &str, more: &str) -> String {
 }
 
 impl Gateway {
-    /// A request to the MCP door, with nothing but this body.
+    /// A request to the MCP endpoint, with nothing but this body.
     pub fn mcp_raw(&self, body: String) -> RequestBuilder {
         let request = self.client.post(self.url("/mcp")).body(body);
         request.header("accept", "application/json, text/event-stream")

@@ -3,7 +3,7 @@
 pub mod arguments; // arguments of verbs, copied for later
 pub mod binary; // the real binary as a process that can be killed
 pub mod books; // a system that keeps books of what it has made
-pub mod browser; // a person with a browser
+pub mod browser; // an operator with a browser
 #[cfg(target_os = "linux")]
 pub mod clock; // a wall clock that can be set
 #[cfg(feature = "otel")]
@@ -55,7 +55,7 @@ pub fn client() -> reqwest::Client {
         .expect("a client")
 }
 
-/// What a door answered.
+/// What an endpoint answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub status: u16,

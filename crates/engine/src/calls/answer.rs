@@ -64,7 +64,7 @@ pub struct Stored {
     pub replayed_age_ms: Option<u64>,
     /// Whether the request has another key than the call, and looks like it.
     pub is_similar: bool,
-    /// Whether only the arguments show that the request is the call: a model made up its key, or brought none.
+    /// Whether only the arguments show that the request is the call: a model made up its key, or gave none.
     pub is_by_arguments: bool,
 }
 
@@ -172,7 +172,7 @@ pub(super) fn answer_from(
         })),
         (State::Compensated(_), Some(Content::Unavailable(Unread { why, .. }))) => {
             Err(ErrorKind::WrongState(format!(
-                "what the call did has been undone, and its result is not kept: {why}"
+                "what the call did has been undone, and its result is not stored: {why}"
             )))
         }
         (_, Some(Content::Unavailable(unread))) => {

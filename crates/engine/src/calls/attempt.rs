@@ -73,11 +73,11 @@ impl Sender {
         }
         // A first attempt goes on after a pause, but nothing is sent again.
         if record.attempt.number > 1 && self.pauses.is_paused(&tool.name) {
-            return Attempted::not_sent(tool, record, "a person has paused the tool".into());
+            return Attempted::not_sent(tool, record, "an operator has paused the tool".into());
         }
         let began = Instant::now();
         let trace = call.trace.for_call(record, self.base.limits.sample);
-        // A verified replay is no attempt of the call, so its span has an id of its own.
+        // A verified replay is not an attempt of the call, so its span has an id of its own.
         let span_id = match record.state {
             State::Running => SpanId::of(record.attempt.id),
             _ => new_span_id(),
@@ -167,7 +167,7 @@ impl Sender {
         found.unwrap_or_else(|why| (Finding::Unclear(why), None))
     }
 
-    /// Asks the door of the tool's probe, or another tool, which only reads.
+    /// Asks the endpoint of the tool's probe, or another tool, which only reads.
     ///
     /// # Errors
     /// The question cannot be made, or was not answered; says why.

@@ -53,7 +53,7 @@ pub(super) enum ClaimOutcome {
 /// The end of the wait for a session, with what the call needs to run.
 pub(super) struct Turn {
     pub claimed: Result<ClaimOutcome, ErrorKind>,
-    /// A place to run.
+    /// A permit to run.
     pub place: Option<Place>,
     /// Memory for the result.
     pub room: Option<Charge>,
@@ -76,7 +76,7 @@ pub(crate) struct Claimer {
 impl Claimer {
     /// Claims the key, or finds the call that holds it.
     ///
-    /// Without a place to run nothing is claimed, but a stored call is still found.
+    /// Without a permit to run nothing is claimed, but a stored call is still found.
     ///
     /// `new_key` is the right to claim a new key, where new keys are bounded. It is taken when it is needed, and
     /// kept while the session lets the call wait.
@@ -137,7 +137,7 @@ impl Claimer {
                 // The call may have run under a name that is not known here, so no refusal may say that nothing ran.
                 _ if !knows_names => break,
                 (Action::TakeFingerprint, Some(_), Some(held)) => {
-                    // A request that is no call of the tool today must not say what the adopted call asked for.
+                    // A request that is not a call of the tool today must not say what the adopted call asked for.
                     if call.complaint.is_some() {
                         return Err(refusal(Action::RefuseUnclear, &call, met));
                     }
@@ -194,7 +194,7 @@ impl Claimer {
                 }
                 Ok(Begun::Denied(denied)) => return Ok(ClaimOutcome::Denied(denied, intent)),
                 Ok(Begun::Not(blocking)) => {
-                    // Another call holds the name: the right to a new key goes back.
+                    // Already claimed: return the permit.
                     if is_new {
                         drop(new_key.take());
                     }
@@ -264,7 +264,7 @@ impl Claimer {
         call: &PreparedCall,
     ) -> Result<Vec<Holder>, ErrorKind> {
         match (self.look_up(call).await, &call.complaint) {
-            // A repeated read does no harm, so its complaint is told without a look at the store.
+            // A repeated read does no harm, so its complaint is reported without a look at the store.
             (Err(_), Some(complaint)) if call.at.tool.effect == Effect::Read => {
                 Err(complaint.clone())
             }
@@ -305,7 +305,7 @@ impl Claimer {
         is_harmless || call.may_claim && self.recipes.has_recent_recipes(&call.at).await
     }
 
-    /// The request by recipes and secrets that were learned after it was read. `None`: it was read by all of them.
+    /// The request by key schemes and secrets that were learned after it was read. `None`: it was read by all of them.
     pub(super) fn with_newer_names(&self, call: &PreparedCall) -> Option<PreparedCall> {
         let (read_by, secrets) = (call.read_by.as_ref()?, self.secrets.current());
         if self.recipes.are_earlier(&call.at, &read_by.recipes) && secrets == read_by.secrets {
@@ -314,7 +314,7 @@ impl Claimer {
         call.read_again(&self.recipes.earlier(&call.at), secrets)
     }
 
-    /// Adds to a request its fingerprints by the recipes of these calls.
+    /// Adds to a request its fingerprints by the key schemes of these calls.
     pub(super) async fn compare_with(
         &self,
         call: &mut Cow<'_, PreparedCall>,
@@ -396,7 +396,7 @@ impl Claimer {
         how: Begin<'_>,
     ) -> Result<Begun, store::Error> {
         let begun = transition::begin(&self.base, change, how, call.longest_line).await?;
-        // Without a place recovery finds the call when its lease is over.
+        // Without a permit recovery finds the call when its lease is over.
         if let Begun::Unconfirmed(record) = &begun
             && let Some(place) = self.listening.take(Owner::of(&call.intent))
         {

@@ -170,7 +170,7 @@ impl Engine {
         (progress, is_first)
     }
 
-    /// Waits until a late answer, a probe or a person settles an unknown call.
+    /// Waits until a late answer, a probe or an operator settles an unknown call.
     async fn wait_until_known(
         &self,
         caller: &Caller,

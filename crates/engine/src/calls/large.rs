@@ -15,7 +15,7 @@ const WITHOUT_ROOM: Duration = Duration::from_secs(1);
 /// Bounds how many large requests are read or looked up at once.
 pub struct LargeRequests {
     reading: Semaphore,
-    /// Places for lookups without memory for the result.
+    /// Permits for lookups without memory for the result.
     without_room: Semaphore,
 }
 
@@ -28,9 +28,9 @@ impl LargeRequests {
         }
     }
 
-    /// A place to look up a request without memory for its result.
+    /// A permit to look up a request without memory for its result.
     ///
-    /// `None`: the store is slow, and all places are taken.
+    /// `None`: the store is slow, and all permits are taken.
     pub(super) async fn without_room(&self) -> Option<SemaphorePermit<'_>> {
         let place = timeout(WITHOUT_ROOM, self.without_room.acquire()).await;
         place.ok()?.ok()

@@ -125,7 +125,7 @@ fn passed_on<'a>(
     let intent = &record.intent;
     let stored = || image::message(&intent.args).map(Arc::new);
     let message = call.message.clone().or_else(stored);
-    let message = message.ok_or("the request is not kept as a whole")?;
+    let message = message.ok_or("the request is not stored as a whole")?;
     let (endpoint, mut headers) = call.at.endpoint.for_message(&message)?;
     add_header(&mut headers, key_header, &intent.lookup.for_tool());
     Ok(ToolRequest {
@@ -140,10 +140,13 @@ fn passed_on<'a>(
 /// # Errors
 /// The tool has no probe, or the arguments make no URL.
 pub fn probe_url(tool: &Tool, args: &Bytes, key: &str) -> Result<String, String> {
-    let target = tool.probe.as_ref().ok_or("the tool has no door for it")?;
+    let target = tool
+        .probe
+        .as_ref()
+        .ok_or("the tool has no endpoint for it")?;
     let args: Value = match target.used().next() {
         Some(_) => {
-            serde_json::from_slice(args).map_err(|_| "its arguments are not kept".to_owned())?
+            serde_json::from_slice(args).map_err(|_| "its arguments are not stored".to_owned())?
         }
         None => Value::Null,
     };

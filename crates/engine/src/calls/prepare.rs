@@ -52,10 +52,10 @@ impl Engine {
         }
     }
 
-    /// Reads a request by today's recipe and by all remembered ones.
+    /// Reads a request by today's key scheme and by all remembered ones.
     ///
     /// # Errors
-    /// It cannot be read, or gives no name to look for; or the recipes are not known.
+    /// It cannot be read, or gives no lookup key; or the key schemes are not known.
     pub(super) async fn prepare(
         &self,
         at: Arc<ToolAt>,
@@ -181,7 +181,7 @@ struct Read {
     args: Bytes,
     /// The arguments as they came.
     raw: Bytes,
-    /// Why the request is no call by today's configuration.
+    /// Why the request is not a call by today's configuration.
     complaint: Option<ErrorKind>,
     /// The key that the caller's runtime brought.
     runtime: Option<key::Key>,
@@ -195,7 +195,7 @@ impl Read {
     }
 }
 
-/// Reads a request by today's recipe and by earlier ones.
+/// Reads a request by today's key scheme and by earlier ones.
 fn read_request(
     tool: &Tool,
     today: &Arc<Recipe>,
@@ -208,7 +208,7 @@ fn read_request(
     let args = json::parse_bounded(&request.args);
     let mut args = args.map_err(|error| unreadable(format!("args: {error}")))?;
     if !args.is_object() {
-        return Err(unreadable("args is no JSON object".into()));
+        return Err(unreadable("args is not a JSON object".into()));
     }
     let is_of_round = matches!(request.answers, Answers::InArgs);
     let is_of_proxy = request.passed.is_some();
@@ -262,10 +262,11 @@ fn read_request(
     })
 }
 
-/// Takes the call that the model names as another intent out of its arguments; the second is whether a member was there.
+/// Takes the call that the model names as another intent out of its arguments; the second is whether a member was
+/// there.
 ///
 /// # Errors
-/// The member is no id of a call.
+/// The member is not an id of a call.
 fn take_confirmation(args: &mut Value) -> Result<(Option<CallId>, bool), String> {
     let members = args.as_object_mut();
     match members.and_then(|members| members.remove(CONFIRM_MEMBER)) {
@@ -276,18 +277,18 @@ fn take_confirmation(args: &mut Value) -> Result<(Option<CallId>, bool), String>
         Some(Value::String(text)) if let Ok(id) = Uuid::try_parse(&text) => {
             Ok((Some(CallId(id)), true))
         }
-        Some(_) => Err(format!("args: {CONFIRM_MEMBER} is no id of a call")),
+        Some(_) => Err(format!("args: {CONFIRM_MEMBER} is not an id of a call")),
     }
 }
 
-/// Why a request is no call by today's configuration.
+/// Why a request is not a call by today's configuration.
 fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Option<ErrorKind> {
     let refused = identity.key.as_ref().err();
     let is_bad_key = matches!(
         refused,
         Some(key::Refused::Invalid(..) | key::Refused::Reserved)
     );
-    // The answers of a round are no arguments of the tool's schema.
+    // The answers to an elicitation are not arguments of the tool's schema.
     let args = match round::answered_by(value) {
         None => Cow::Borrowed(value),
         Some(_) => Cow::Owned(round::without(value.clone())),
@@ -296,7 +297,7 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
         return Some(ErrorKind::InvalidArguments(mistakes));
     }
     let is_business = |key: &key::Chosen| key.source == key::Source::Business;
-    // A field that is null counts as absent, and is told as an empty one.
+    // A field that is null counts as absent, and is reported as an empty one.
     let lacks_one = matches!(refused, Some(key::Refused::FieldMissing(..)));
     if lacks_one || identity.key.as_ref().is_ok_and(is_business) {
         let empty = tool.key.empty_fields(value);

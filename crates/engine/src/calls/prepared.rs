@@ -71,9 +71,9 @@ pub struct Passed {
 pub enum Answers {
     #[default]
     Nothing,
-    /// It answers this round.
+    /// It answers this elicitation.
     Round(Answer),
-    /// It answers a round, and its arguments hold the answers.
+    /// It answers an elicitation, and its arguments hold the answers.
     InArgs,
 }
 
@@ -108,9 +108,9 @@ pub(crate) struct PreparedCall {
     pub intent: Arc<Intent>,
     /// The names by which the call may be found, today's key first. None for a stored call that is sent once more.
     pub names: Arc<[Name]>,
-    /// Its fingerprints by earlier recipes.
+    /// Its fingerprints by earlier key schemes.
     pub prints: Arc<Prints>,
-    /// The recipes and secrets of its names. `None`: the names never change.
+    /// The key schemes and secrets of its lookup keys. `None`: these never change.
     pub read_by: Option<ReadBy>,
     /// The key that the caller's runtime brought.
     pub runtime: Option<key::Key>,
@@ -120,11 +120,11 @@ pub(crate) struct PreparedCall {
     pub earlier_user: Option<&'static str>,
     /// The arguments as they came, until it is known which call it is.
     pub raw: Bytes,
-    /// Why the request is no call by today's configuration.
+    /// Why the request is not a call by today's configuration.
     ///
     /// The caller is told only if no stored call is the same.
     pub complaint: Option<ErrorKind>,
-    /// Whether the recipes of keys are written down, so that the key may be claimed.
+    /// Whether the key schemes are written down, so that the key may be claimed.
     pub may_claim: bool,
     /// The key in an answer without a result.
     pub told_key: Option<String>,
@@ -143,10 +143,10 @@ pub(crate) struct PreparedCall {
     pub trace: Trace,
 }
 
-/// The recipes and secrets that read a request, beside today's recipe.
+/// The key schemes and secrets that read a request, beside today's key scheme.
 #[derive(Clone)]
 pub(crate) struct ReadBy {
-    /// The earlier recipes.
+    /// The earlier key schemes.
     pub recipes: Arc<[RecipeId]>,
     pub secrets: Arc<Secrets>,
 }
@@ -202,7 +202,7 @@ impl PreparedCall {
         }
     }
 
-    /// The same request by other earlier recipes or secrets. `None`: its arguments are gone.
+    /// The same request by other earlier key schemes or secrets. `None`: its arguments are gone.
     pub(super) fn read_again(
         &self,
         earlier: &[(RecipeId, Arc<Recipe>)],

@@ -132,7 +132,7 @@ impl Engine {
         let action = next.map_err(|_| ErrorKind::StoreUnavailable)?.action;
         let is_expired = matches!(met, Met::Expired(_));
         let runs = matches!(action, Action::Claim | Action::Run);
-        // A stored call is the answer. Without one the caller is told why the request is no call today.
+        // A stored call is the answer. Without one the caller is told why the request is not a call today.
         if let Some(complaint) = &call.complaint
             && !is_expired
             && (runs || action == Action::RefuseReused)

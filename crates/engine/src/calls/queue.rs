@@ -111,7 +111,7 @@ impl Engine {
         turn
     }
 
-    /// Takes memory and a place to run, and tries to claim the key.
+    /// Takes memory and a permit to run, and tries to claim the key.
     async fn try_to_claim<'a>(
         &'a self,
         call: &PreparedCall,

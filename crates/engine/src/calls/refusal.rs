@@ -12,7 +12,7 @@ use oncegate_rules::record::Record;
 pub(super) fn refusal(action: Action, call: &PreparedCall, held: Option<&Record>) -> ErrorKind {
     match (action, held) {
         (Action::RefuseReused, Some(held)) => {
-            // The request is no call today, and no earlier recipe says that it was one.
+            // The request is not a call today, and no earlier key scheme says that it was one.
             let complaint = call.complaint.clone();
             complaint.unwrap_or_else(|| reused(call, held, false))
         }

@@ -44,7 +44,7 @@ impl Engine {
         })
     }
 
-    /// Waits for a run as long as the caller wants. A request that joined a run needs a place to wait.
+    /// Waits for a run as long as the caller wants. A request that joined a run needs a permit to wait.
     pub(super) async fn wait(
         &self,
         caller: &Caller,

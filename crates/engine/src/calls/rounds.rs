@@ -13,10 +13,10 @@ use oncegate_rules::recipe::prints::{Prints, Sameness};
 use oncegate_rules::record::{Intent, Record};
 
 impl Engine {
-    /// Adds a round's answers to the arguments of the first call.
+    /// Adds the answers to an elicitation to the arguments of the first call.
     ///
     /// # Errors
-    /// The request does not answer the round, or the call cannot be looked up. Nothing was run.
+    /// The request does not answer the elicitation, or the call cannot be looked up. Nothing was run.
     pub(super) async fn with_answers(
         &self,
         at: &Arc<ToolAt>,

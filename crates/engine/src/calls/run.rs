@@ -1,6 +1,6 @@
 //! The attempts of a call: dispatch, and write down the outcome.
 //!
-//! The claim is durable before the first byte leaves. An outcome is told only when it is durable.
+//! The claim is durable before the first byte leaves. An outcome is answered only when it is durable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -195,7 +195,7 @@ impl Sender {
         let failure = failure_of(record);
         self.count_arrival(&tool.name, ArrivalKind::First, call.began);
         call.trace.ended(record, failure);
-        // A call that its caller has confirmed is no accidental double.
+        // A call that its caller has confirmed is not an accidental double.
         let is_double = record.similar_to.is_some() && record.similar_to != call.brought.confirmed;
         if is_double && !matches!(record.state, State::Failed(_)) {
             metrics.similar.with_label_values(&[&tool.name]).inc();

@@ -35,7 +35,7 @@ pub(super) enum Progress {
         record: Arc<Record>,
         ours: bool,
     },
-    /// The outcome is known here but not written yet, so it must not be told.
+    /// The outcome is known here but not written yet, so it must not be answered.
     Unwritten(Arc<Record>),
     /// The run is over: its outcome is in the store, or the error says why there is none.
     ///
@@ -108,7 +108,7 @@ impl SharedRuns {
         (updates, Some(run))
     }
 
-    /// Whether a call runs here. Its run may have begun under another of its names.
+    /// Whether a call runs here. Its run may have begun under another of its lookup keys.
     pub(crate) fn runs(&self, call_id: CallId) -> bool {
         let runs = lock(&self.0);
         let mut all = runs.open.values().chain(&runs.closed);

@@ -1,4 +1,4 @@
-//! Acts of persons on single calls. What such an act changes is decided by `core::call`.
+//! Acts of operators on single calls. What such an act changes is decided by `core::call`.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use oncegate_rules::many::Mark;
 use oncegate_rules::record::{CallId, Record, State};
 use oncegate_rules::unknown::Resolution;
 
-/// What a person does to a call.
+/// What an operator does to a call.
 #[derive(Debug, Clone)]
 pub enum CallAct {
     /// Settle it. Its duplicates get the new outcome.
@@ -56,7 +56,7 @@ pub(super) enum Acted {
         record: Record,
         told: Option<String>,
     },
-    /// The call has changed since the person saw it.
+    /// The call has changed since the operator saw it.
     Changed(Record),
     Refused(Record, Illegal),
     /// No such call is stored.
@@ -65,7 +65,7 @@ pub(super) enum Acted {
     KeepsChanging,
 }
 
-/// The acts of persons on calls, and on many calls or sagas at once.
+/// The acts of operators on calls, and on many calls or sagas at once.
 pub struct Operator {
     pub(crate) base: Arc<Base>,
     pub(crate) pauses: Arc<Pauses>,
@@ -79,11 +79,11 @@ pub struct Operator {
 impl Operator {
     /// Settles a call, or asks its tool. No call is sent again.
     ///
-    /// `seen`: the call as the person saw it, if it must not have changed since.
+    /// `seen`: the call as the operator saw it, if it must not have changed since.
     ///
     /// # Errors
-    /// The caller is no administrator, the call is neither unknown nor stuck, it has changed since it was `seen`, its
-    /// tool cannot be asked, or it is to count as failed while its request may still be under way.
+    /// The caller is not an administrator, the call is neither unknown nor stuck, it has changed since it was `seen`,
+    /// its tool cannot be asked, or it is to count as failed while its request may still be under way.
     pub async fn act_on_call(
         self: &Arc<Self>,
         caller: &Caller,
@@ -188,7 +188,7 @@ impl Operator {
         }
     }
 
-    /// The call as the person gets it, or why nothing was done.
+    /// The call as the operator gets it, or why nothing was done.
     fn answer(&self, act: &CallAct, call_id: CallId, acted: Acted) -> Result<Record, Error> {
         let why = match acted {
             Acted::Done { mut record, .. } => {

@@ -1,4 +1,4 @@
-//! Questions about calls, and about acts of persons.
+//! Questions about calls, and about acts of operators.
 
 use std::sync::{Arc, Mutex};
 
@@ -46,7 +46,7 @@ fn up_to(behind: Position, pages: &[Page<Listed>]) -> (usize, usize) {
     })
 }
 
-/// A place for an export; dropped, it is free again.
+/// A permit for an export; dropped, it is free again.
 pub struct ExportPlace {
     tenant: String,
     taken: Arc<Mutex<Vec<String>>>,
@@ -61,7 +61,7 @@ impl Drop for ExportPlace {
     }
 }
 
-/// Answers questions about calls, and about what persons have done.
+/// Answers questions about calls, and about what operators have done.
 pub struct Ledger {
     base: Arc<Base>,
     /// The tenants of the running exports.
@@ -178,7 +178,7 @@ impl Ledger {
         Ok(page)
     }
 
-    /// The acts of persons, newest first, and the position of the next page.
+    /// The acts of operators, newest first, and the position of the next page.
     ///
     /// Only administrators see acts on targets of no tenant, such as a tool.
     ///
@@ -201,13 +201,13 @@ impl Ledger {
         Ok((found.iter().filter_map(read).collect(), next))
     }
 
-    /// A place for an export.
+    /// A permit for an export.
     ///
-    /// The places are few, so that exports do not hold up calls; and each tenant has a part of them, so that a tenant that
-    /// reads slowly leaves places to others.
+    /// The permits are few, so that exports do not hold up calls; and each tenant has a part of them, so that a tenant
+    /// that reads slowly leaves permits to others.
     ///
     /// # Errors
-    /// All places are taken.
+    /// All permits are taken.
     pub fn place_to_export(&self, caller: &Caller) -> Result<ExportPlace, Error> {
         let mut taken = lock(&self.exports);
         let own = taken.iter().filter(|tenant| **tenant == caller.tenant);

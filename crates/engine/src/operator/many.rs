@@ -1,4 +1,4 @@
-//! Acts of persons on many calls or sagas: first a dry run, then one target after the other, each by its version.
+//! Acts of operators on many calls or sagas: first a dry run, then one target after the other, each by its version.
 //!
 //! `core::many` decides whether the targets are still those that were confirmed; `core::call` and `core::saga` decide
 //! what the act changes at each target.
@@ -34,7 +34,7 @@ impl Operator {
     /// Finds the calls that an act would change. Changes nothing.
     ///
     /// # Errors
-    /// The caller is no administrator, the filter finds too many, or the store does not answer.
+    /// The caller is not an administrator, the filter finds too many, or the store does not answer.
     pub async fn try_on_calls(
         self: &Arc<Self>,
         caller: &Caller,
@@ -109,7 +109,7 @@ impl Operator {
         self.begin(place, act, confirmed, find, one).await
     }
 
-    /// A place for a dry run or an act. They share the few places of exports.
+    /// A permit for a dry run or an act. They share the few permits of exports.
     async fn admit(&self, caller: &Caller) -> Result<ExportPlace, Error> {
         self.base.admit_person(caller).await?;
         self.ledger.place_to_export(caller)
@@ -148,7 +148,7 @@ impl Operator {
             };
             let done = audit::kept(&base, act, doing).await;
             drop(place);
-            // The end is reported only now: an act that a person reads as ended stands in the audit as ended.
+            // The end is reported only now: an act that an operator reads as ended stands in the audit as ended.
             match (begun, done) {
                 (Some(begun), Err(error)) => drop(begun.send(Err(error))),
                 _ => drop(lines.try_send(Report::End(totals))),

@@ -1,4 +1,4 @@
-//! Questions and acts of persons.
+//! Questions and acts of operators.
 
 mod calls; // settle a call, or ask its tool
 mod ledger; // questions about calls and acts

@@ -1,4 +1,4 @@
-//! Acts of persons on sessions, and lists of frozen or locked ones. The rules are in `core::session`.
+//! Acts of operators on sessions, and lists of frozen or locked ones. The rules are in `core::session`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ struct Place {
     holder: Option<CallId>,
 }
 
-/// The acts of persons on sessions.
+/// The acts of operators on sessions.
 pub struct Sessions {
     pub(crate) base: Arc<Base>,
 }
@@ -56,10 +56,10 @@ impl Sessions {
 
     /// Breaks a session's lock: the next call runs, whatever the holder still does.
     ///
-    /// Both the session and the holder get an event. `seen`: the mark of the lock that the person looked at.
+    /// Both the session and the holder get an event. `seen`: the mark of the lock that the operator looked at.
     ///
     /// # Errors
-    /// The caller is no administrator, the lock is free, or another run has it.
+    /// The caller is not an administrator, the lock is free, or another run has it.
     pub async fn unlock_session(
         self: &Arc<Self>,
         caller: &Caller,
@@ -133,7 +133,9 @@ impl Sessions {
                     Put::Lost(newer) => stored = newer,
                 }
             }
-            Err(store::Error::Refused("a mark changes too fast".into()))
+            Err(store::Error::Refused(
+                "the marker of a frozen session changes too fast".into(),
+            ))
         };
         if let Err(error) = marking.await {
             tracing::error!(frozen, %error, "the list of frozen sessions is wrong about a session");
@@ -279,7 +281,7 @@ impl Sessions {
     /// Running calls go on, and stored answers are replayed.
     ///
     /// # Errors
-    /// The caller is no administrator, or the session is frozen or thawed already.
+    /// The caller is not an administrator, or the session is frozen or thawed already.
     pub async fn set_frozen(
         self: &Arc<Self>,
         caller: &Caller,

@@ -24,7 +24,7 @@ pub struct Many<A> {
     pub tenant: Option<String>,
     /// Of calls; sagas are found by their tenant alone.
     pub filter: Filter,
-    /// The filter as the person gave it, as JSON, for the audit.
+    /// The filter as the operator gave it, as JSON, for the audit.
     pub filter_json: String,
     pub reason: String,
 }

@@ -35,7 +35,7 @@ impl Operator {
     /// The result as a duplicate gets it. Nothing is sent.
     ///
     /// # Errors
-    /// The caller is no administrator, or the call has no result.
+    /// The caller is not an administrator, or the call has no result.
     pub async fn replay_stored(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
         must_be_admin(caller)?;
         let record = self.stored_call(call_id).await?;
@@ -55,7 +55,7 @@ impl Operator {
     /// The stored result stays.
     ///
     /// # Errors
-    /// The caller is no administrator, the call has no result, to send it again would not be safe, nothing
+    /// The caller is not an administrator, the call has no result, to send it again would not be safe, nothing
     /// may be sent at present, or the tool gave nothing to compare.
     pub async fn replay_verified(
         self: &Arc<Self>,

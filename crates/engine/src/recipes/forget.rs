@@ -1,4 +1,4 @@
-//! Forgets recipes of which no call is kept.
+//! Forgets key schemes of which no call is kept.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use oncegate_store::{self as store, Put};
 
 /// Calls that one page has.
 const PAGE: u32 = 500;
-/// How soon to search again for calls of an overdue recipe, if some were found.
+/// How soon to search again for calls of an overdue key scheme, if some were found.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_hours(24);
 /// Most pages of old calls that one search reads.
 const PAGES: usize = 20;
 
 impl Recipes {
-    /// Writes that this gateway uses its recipes, reads all others, and forgets those without calls.
+    /// Writes that this gateway uses its key schemes, reads all others, and forgets those without calls.
     ///
     /// # Errors
     /// The store failed; what was done so far stays so.
@@ -37,7 +37,7 @@ impl Recipes {
             let put = self.base.store.put_document(&one.forgotten(now)).await;
             if matches!(put?, Put::Done) {
                 let (tool, recipe) = (&one.recipe.tool, one.id);
-                tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is kept");
+                tracing::info!(tool, %recipe, "an earlier setting of the tool's key is forgotten: no call of it is stored");
                 self.change(|known| {
                     let of_tool = known.all.entry(tool.clone()).or_default();
                     of_tool.retain(|one| one.id != recipe);
@@ -47,7 +47,7 @@ impl Recipes {
         Ok(())
     }
 
-    /// Whether it is time to search for the calls of a recipe.
+    /// Whether it is time to search for the calls of a key scheme.
     fn is_looked_for(&self, id: RecipeId, now: Timestamp) -> bool {
         let mut looked_for = lock(&self.looked_for);
         let is_time = looked_for
@@ -60,7 +60,7 @@ impl Recipes {
         is_time
     }
 
-    /// Whether a call of a recipe is kept. If not every old call can be read, one counts as kept.
+    /// Whether a call of a key scheme is kept. If not every old call can be read, one counts as kept.
     async fn has_calls_of(&self, one: &Remembered) -> Result<bool, store::Error> {
         let filter = Filter {
             tool: Some(one.recipe.tool.clone()),

@@ -1,4 +1,4 @@
-//! The recipes that a gateway knows.
+//! The key schemes that a gateway knows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex as Guard};
@@ -18,28 +18,28 @@ use oncegate_rules::recipe::{Recipe, RecipeId};
 use oncegate_rules::record::{Holder, Record};
 use oncegate_store as store;
 
-/// The recipes that a gateway knows.
+/// The key schemes that a gateway knows.
 pub struct Recipes {
     pub(super) base: Arc<Base>,
     pub(super) secrets: Arc<KnownSecrets>,
     pub(super) known: ArcSwap<KnownRecipes>,
-    /// Held by the one request that reads recipes for all. When such a read last failed.
+    /// Held by the one request that reads key schemes for all. When such a read last failed.
     pub(super) learning: Mutex<Option<Instant>>,
-    /// When calls of an overdue recipe were last searched.
+    /// When calls of an overdue key scheme were last searched.
     pub(super) looked_for: Guard<HashMap<RecipeId, Timestamp>>,
 }
 
 #[derive(Default, Clone)]
 pub(super) struct KnownRecipes {
-    /// Recipes by tool, the newest first.
+    /// Key schemes by tool, the newest first.
     pub(super) all: BTreeMap<String, Vec<Remembered>>,
-    /// Recipes of this gateway that are stored, with all other recipes read after that.
+    /// Key schemes of this gateway that are stored, with all other key schemes read after that.
     pub(super) served: BTreeSet<RecipeId>,
     /// When the newest read began.
     pub(super) read_at: Option<Instant>,
-    /// Tools with an unreadable recipe: no call of theirs is claimed.
+    /// Tools with an unreadable key scheme: no call of theirs is claimed.
     pub(super) unreadable: BTreeSet<String>,
-    /// Whether an unreadable recipe names no tool: then no call is claimed.
+    /// Whether an unreadable key scheme names no tool: then no call is claimed.
     pub(super) is_any_unreadable: bool,
 }
 
@@ -75,12 +75,12 @@ impl Recipes {
         }
     }
 
-    /// The tools with a stored recipe. Other tools have no stored calls.
+    /// The tools with a stored key scheme. Other tools have no stored calls.
     pub(crate) fn tools(&self) -> Vec<String> {
         self.known.load().all.keys().cloned().collect()
     }
 
-    /// A tool's recipes except today's, the newest first.
+    /// A tool's key schemes except today's, the newest first.
     pub(crate) fn earlier(&self, at: &ToolAt) -> Vec<(RecipeId, Arc<Recipe>)> {
         let known = self.known.load();
         let of_tool = known.all.get(&at.tool.name).into_iter().flatten();
@@ -88,7 +88,7 @@ impl Recipes {
         earlier.map(|one| (one.id, one.recipe.clone())).collect()
     }
 
-    /// Whether these are a tool's recipes except today's.
+    /// Whether these are a tool's key schemes except today's.
     pub(crate) fn are_earlier(&self, at: &ToolAt, ids: &[RecipeId]) -> bool {
         let earlier = self.earlier(at);
         earlier.iter().map(|(id, _)| id).eq(ids)
@@ -102,10 +102,10 @@ impl Recipes {
         });
     }
 
-    /// How long until every gateway knows the tool's recipe of today; `None`: all know it.
+    /// How long until every gateway knows the tool's key scheme of today; `None`: all know it.
     ///
-    /// Until then a claim must include the names by earlier recipes: a gateway that does not know today's recipe looks for
-    /// those alone.
+    /// Until then a claim must include the lookup keys by earlier key schemes: a gateway that does not know today's key
+    /// scheme looks for those alone.
     pub(crate) fn names_settle_in(&self, at: &ToolAt, now: Timestamp) -> Option<Duration> {
         if !self.base.store.is_shared() {
             return None;
@@ -117,7 +117,7 @@ impl Recipes {
             .map_or(Some(max_age), |today| today.settles_in(max_age, now))
     }
 
-    /// The recipes of stored calls that a request does not know yet. A recipe that the store lacks is left out.
+    /// The key schemes of stored calls that a request does not know yet. A key scheme that the store lacks is left out.
     ///
     /// # Errors
     /// The store did not answer.
@@ -149,7 +149,7 @@ impl Recipes {
     }
 }
 
-/// The recipes by which the names of a call were made.
+/// The key schemes by which the lookup keys of a call were made.
 pub(crate) fn recipes_of(record: &Record) -> impl Iterator<Item = RecipeId> {
     std::iter::once(record.intent.recipe).chain(record.aliases.iter().map(|alias| alias.recipe))
 }

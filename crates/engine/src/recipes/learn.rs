@@ -1,4 +1,4 @@
-//! Learns recipes: writes those of this gateway, then reads all others.
+//! Learns key schemes: writes those of this gateway, then reads all others.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use oncegate_store::{self as store, DocumentQuery, Put};
 
 /// Documents that one page has.
 const PAGE: u32 = 500;
-/// Recipes that are written at once.
+/// Key schemes that are written at once.
 const AT_ONCE: usize = 32;
 
-/// Why a gateway cannot use its recipes.
+/// Why a gateway cannot use its key schemes.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -39,7 +39,7 @@ impl Recipes {
     /// Makes sure that stored calls of a tool are recognised. Returns whether new calls may be claimed.
     ///
     /// # Errors
-    /// No recipes were ever read, so not even a repetition would be recognised.
+    /// No key schemes were ever read, so not even a repetition would be recognised.
     pub(crate) async fn know_recipes(&self, at: &ToolAt) -> Result<bool, ErrorKind> {
         let serves = || {
             let known = self.known.load();
@@ -57,21 +57,21 @@ impl Recipes {
         }
     }
 
-    /// Reads the recipes again unless enough are known. Returns whether enough are known then.
+    /// Reads the key schemes again unless enough are known. Returns whether enough are known then.
     async fn learn_until(&self, at: &ToolAt, is_known: impl Fn() -> bool) -> bool {
         if is_known() {
             return true;
         }
         let asked = Instant::now();
         let mut failed_at = self.learning.lock().await;
-        // A request that waited while another read the recipes, in vain, does not read them again.
+        // A request that waited while another read the key schemes, in vain, does not read them again.
         let has_just_failed = failed_at.is_some_and(|failed_at| failed_at >= asked);
         if !is_known() && !has_just_failed && !self.is_just_read(at, asked) {
             let tools = self.base.tools();
             if let Err(error) = self.learn(tools.values().map(Arc::as_ref)).await {
                 // A failure of the store is logged there.
                 if let Error::TooMany(tool) = &error {
-                    tracing::error!(tool, %error, "the recipes of keys are not known");
+                    tracing::error!(tool, %error, "the key schemes are not known");
                 }
                 *failed_at = Some(Instant::now());
             }
@@ -79,9 +79,9 @@ impl Recipes {
         is_known()
     }
 
-    /// Whether another request has read this tool's recipes since this request asked.
+    /// Whether another request has read this tool's key schemes since this request asked.
     ///
-    /// For a tool that is closed by an unreadable recipe: whether they were read a moment ago.
+    /// For a tool that is closed by an unreadable key scheme: whether they were read a moment ago.
     fn is_just_read(&self, at: &ToolAt, asked: Instant) -> bool {
         let known = self.known.load();
         let is_closed = known.is_unreadable(&at.tool.name);
@@ -93,7 +93,7 @@ impl Recipes {
         })
     }
 
-    /// Whether the list of recipes is young enough to claim by. Other gateways may have added to it.
+    /// Whether the list of key schemes is young enough to claim by. Other gateways may have added to it.
     pub(crate) async fn has_recent_recipes(&self, at: &ToolAt) -> bool {
         let max_age = self.base.limits.pace.recipes_max_age;
         let is_young = || {
@@ -103,7 +103,7 @@ impl Recipes {
         !self.base.store.is_shared() || self.learn_until(at, is_young).await
     }
 
-    /// Adds to the readiness which tools take no new calls because of their recipes.
+    /// Adds to the readiness which tools take no new calls because of their key schemes.
     pub(crate) async fn look_at_recipes(&self, readiness: &mut store::Readiness) {
         let (mut is_unwritten, mut closed) = (false, Vec::new());
         for at in self.base.tools().values() {
@@ -128,7 +128,7 @@ impl Recipes {
             return;
         }
         let text = format!(
-            "a stored recipe of keys cannot be read, so that earlier calls may not be recognised; no new call is \
+            "a stored key scheme cannot be read, so that earlier calls may not be recognised; no new call is \
              taken of: {}",
             closed.join(", ")
         );
@@ -141,7 +141,7 @@ impl Recipes {
         reasons.push(store::Reason::new("recipe_unreadable", text));
     }
 
-    /// Writes the recipes of the tools, and reads all others.
+    /// Writes the key schemes of the tools, and reads all others.
     ///
     /// # Errors
     /// The store failed, or there are too many; what was known stays so.
@@ -151,7 +151,7 @@ impl Recipes {
         self.learn(tools.values().map(Arc::as_ref)).await
     }
 
-    /// Learns the recipes of tools that are about to be served.
+    /// Learns the key schemes of tools that are about to be served.
     ///
     /// # Errors
     /// The tools must not be served.
@@ -160,7 +160,7 @@ impl Recipes {
         self.learn(tools.iter()).await
     }
 
-    /// Learns the recipes of these tools. The caller holds `learning`.
+    /// Learns the key schemes of these tools. The caller holds `learning`.
     async fn learn(&self, tools: impl Iterator<Item = &ToolAt> + Clone) -> Result<(), Error> {
         let now = self.base.now();
         self.read_recipes(now).await?;
@@ -185,7 +185,7 @@ impl Recipes {
         Ok(())
     }
 
-    /// Writes that a tool uses its recipe. Returns whether anything was written.
+    /// Writes that a tool uses its key scheme. Returns whether anything was written.
     async fn write_recipe(&self, at: &ToolAt, now: Timestamp) -> Result<bool, Error> {
         let known = self.known.load_full();
         let (tool, keep) = (&at.tool.name, at.tool.retention);
@@ -207,7 +207,7 @@ impl Recipes {
         Ok(true)
     }
 
-    /// Writes a recipe over any version of its document. `is_new`: gateways find it only from now on.
+    /// Writes a key scheme over any version of its document. `is_new`: gateways find it only from now on.
     async fn put_recipe(&self, recipe: &Remembered, mut is_new: bool) -> Result<(), Error> {
         let mut recipe = recipe.clone();
         for _ in 0..ROUNDS {
@@ -242,10 +242,10 @@ impl Recipes {
                 recipe.created_at = stored.created_at;
             }
         }
-        Err(store::Error::Refused("a recipe is written by many at once".into()).into())
+        Err(store::Error::Refused("a key scheme is written by many at once".into()).into())
     }
 
-    /// The documents of all recipes, and the names of those that cannot be read.
+    /// The documents of all key schemes, and the names of those that cannot be read.
     async fn stored_recipes(&self) -> Result<(Vec<Document>, Vec<String>), Error> {
         let (mut stored, mut unreadable) = (Vec::new(), Vec::new());
         let mut query = DocumentQuery::newest(Kind::Recipe, PAGE);
@@ -260,9 +260,9 @@ impl Recipes {
         }
     }
 
-    /// Reads the store's secret, and the stored recipes: names and fingerprints are made with both.
+    /// Reads the store's secret, and the stored key schemes: lookup keys and fingerprints are made with both.
     ///
-    /// A recipe that this gateway knows and the store has lost is written again.
+    /// A key scheme that this gateway knows and the store has lost is written again.
     async fn read_recipes(&self, now: Timestamp) -> Result<(), Error> {
         let began = Instant::now();
         let (learned, stored) = join!(self.secrets.learn_secret(), self.stored_recipes());
@@ -284,7 +284,7 @@ impl Recipes {
             if self.base.is_not_logged_yet(id) {
                 tracing::error!(
                     recipe = id,
-                    "a stored recipe cannot be read: its tool takes no new calls"
+                    "a stored key scheme cannot be read: its tool takes no new calls"
                 );
             }
             match tool_of(id) {
@@ -298,7 +298,7 @@ impl Recipes {
             if unreadable.contains(&name) {
                 read.put(one.clone());
             } else if !stored.iter().any(|document| document.id == name) && !one.is_overdue(now) {
-                // A lost recipe is not served until it is written again, but calls are recognised by it.
+                // A lost key scheme is not served until it is written again, but calls are recognised by it.
                 read.served.remove(&one.id);
                 read.put(one.clone());
                 lost.push(one);
@@ -312,7 +312,7 @@ impl Recipes {
                 version,
                 ..one.clone()
             };
-            // A recipe that cannot be written does not keep the others from being written.
+            // A key scheme that cannot be written does not keep the others from being written.
             all = self.put_recipe(&again, true).await.and(all);
         }
         all

@@ -1,4 +1,4 @@
-//! Anomalies as persons see them, and the acts of persons on them. The rules are in `core::reconcile::anomaly`.
+//! Anomalies as operators see them, and the acts of operators on them. The rules are in `core::reconcile::anomaly`.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl Reconciler {
     /// An anomaly of a reconciliation.
     ///
     /// # Errors
-    /// The caller is no administrator, the anomaly does not exist, or the store does not answer.
+    /// The caller is not an administrator, the anomaly does not exist, or the store does not answer.
     pub async fn find_anomaly(&self, caller: &Caller, name: &str, id: &str) -> Result<Case, Error> {
         must_be_admin(caller)?;
         self.reconciliation(name)?;
@@ -29,7 +29,7 @@ impl Reconciler {
     /// The newest anomalies of all runs that are neither done nor ignored, and whether more exist.
     ///
     /// # Errors
-    /// The caller is no administrator, or the store does not answer.
+    /// The caller is not an administrator, or the store does not answer.
     pub async fn unsettled_anomalies(
         &self,
         caller: &Caller,
@@ -60,14 +60,14 @@ impl Reconciler {
         case.ok_or_else(|| ErrorKind::UnknownReconciliation.alone())
     }
 
-    /// Does what a person asks for about one anomaly. Returns the anomaly as it is then.
+    /// Does what an operator asks for about one anomaly. Returns the anomaly as it is then.
     ///
-    /// The request is written before the work, so another gateway goes on with it if this one ends. The same request once
-    /// more changes nothing.
+    /// The request is written before the work, so another gateway goes on with it if this one ends. The same request
+    /// once more changes nothing.
     ///
     /// # Errors
-    /// The caller is no administrator, the anomaly does not exist, another act contradicts the request, or the store does
-    /// not answer.
+    /// The caller is not an administrator, the anomaly does not exist, another act contradicts the request, or the
+    /// store does not answer.
     pub async fn act_on_anomaly(
         self: &Arc<Self>,
         caller: &Caller,

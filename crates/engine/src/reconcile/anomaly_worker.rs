@@ -209,7 +209,7 @@ impl AnomalyWorker {
 
     async fn act_on(&self, of: &Reconciliation, case: &Case) -> Result<End, Blocked> {
         let (act, kind) = (case.listed.action, case.listed.kind);
-        // If a person has asked for the act, the configuration need not.
+        // If an operator has asked for the act, the configuration need not.
         if case.listed.acted.is_none() && !of.asks_for(act, kind) {
             return Ok(End::Unwanted);
         }
@@ -231,7 +231,7 @@ impl AnomalyWorker {
 
     /// Refuses to act on an anomaly that was found before the store has lost data.
     ///
-    /// It may be mended already, and the store may have forgotten that.
+    /// It may be fixed already, and the store may have forgotten that.
     async fn must_be_found_since_a_loss(&self, case: &Case) -> Result<(), Blocked> {
         match self.base.store.readiness().await.whole_since {
             None => Err(Blocked::busy(

@@ -121,7 +121,7 @@ impl AnomalyWorker {
             revalidate::without_call(holder.as_ref(), &listed.effect, is_bound)?;
         }
         let effect = case.effect.as_ref();
-        let effect = effect.ok_or_else(|| Blocked::for_good("what to undo is not kept"))?;
+        let effect = effect.ok_or_else(|| Blocked::for_good("what to undo is not stored"))?;
         let args = match &call {
             Some(record) => template.args_of_surplus(record, effect, &listed.effect),
             None => template.args_of_effect(effect),

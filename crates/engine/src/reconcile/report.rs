@@ -143,7 +143,7 @@ impl Report {
             let listed = |anomaly| Listed::of(&self.name, anomaly, Act::Report);
             self.anomalies = found.iter().take(SOME).map(listed).collect();
             return Err(format!(
-                "{count} anomalies are more than max_anomalies = {most}: nothing was acted on; is the source read as it is meant?"
+                "{count} anomalies are more than max_anomalies = {most}: nothing was acted on; is the source configured as intended?"
             ));
         }
         Ok(found)
@@ -227,7 +227,7 @@ impl Reconciler {
     /// The report of a run, or of the last one.
     ///
     /// # Errors
-    /// The caller is no administrator, or no such report is kept.
+    /// The caller is not an administrator, or no such report is kept.
     pub async fn find_report(
         &self,
         caller: &Caller,
@@ -286,7 +286,7 @@ impl Reconciler {
     /// All reconciliations by their names.
     ///
     /// # Errors
-    /// The caller is no administrator, or the store does not answer.
+    /// The caller is not an administrator, or the store does not answer.
     pub async fn list_reconciliations(&self, caller: &Caller) -> Result<Vec<Overview>, Error> {
         must_be_admin(caller)?;
         let (store, mut all) = (&self.base.store, Vec::new());

@@ -144,7 +144,7 @@ impl Reconciler {
     /// Makes a run that an operator asks for.
     ///
     /// # Errors
-    /// The caller is no administrator, the reconciliation does not exist, or its tools keep no calls of that time.
+    /// The caller is not an administrator, the reconciliation does not exist, or its tools keep no calls of that time.
     pub async fn reconcile_now(
         self: &Arc<Self>,
         caller: &Caller,

@@ -1,4 +1,4 @@
-//! Accepting a loss of data: only a person opens the store again.
+//! Accepting a loss of data: only an operator opens the store again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +24,8 @@ use oncegate_rules::caller::Caller;
 use oncegate_rules::record::{CallId, State};
 use oncegate_store as store;
 
-/// The notice for a person who has accepted a loss of data.
-pub const AFTER_LOSS: &str = "the store may have forgotten what persons have done: look at sessions that were frozen or \
+/// The notice for an operator who has accepted a loss of data.
+pub const AFTER_LOSS: &str = "the store may have forgotten what operators have done: look at sessions that were frozen or \
                               unlocked and at tools that were paused, and freeze and pause them again";
 
 /// How long a request waits for the end of the acceptance that it has begun.
@@ -49,14 +49,14 @@ impl<'a> Acceptance<'a> {
 impl Drop for Acceptance<'_> {
     fn drop(&mut self) {
         // The store first: while an acceptance is counted no saga is set going. The store then refuses another
-        // acceptance that is under way, and the person may ask for that one again.
+        // acceptance that is under way, and the operator may ask for that one again.
         self.0.base.store.cancel_acceptance();
         self.0.sagas.acceptances.fetch_sub(1, Ordering::SeqCst);
         self.0.progress.ended(Some("it broke off".into()));
     }
 }
 
-/// Opens a store that has lost data, when a person accepts the loss.
+/// Opens a store that has lost data, when an operator accepts the loss.
 pub struct LossAcceptance {
     pub(crate) base: Arc<Base>,
     pub(crate) secrets: Arc<KnownSecrets>,
@@ -74,7 +74,7 @@ impl LossAcceptance {
     /// Returns how many calls became unknown. Calls that the store has forgotten altogether cannot be marked.
     ///
     /// # Errors
-    /// The caller is no administrator, nothing is lost, or the store cannot be written.
+    /// The caller is not an administrator, nothing is lost, or the store cannot be written.
     pub async fn accept_loss(
         self: &Arc<Self>,
         caller: Caller,
@@ -215,8 +215,8 @@ impl LossAcceptance {
         self.secrets.join_secrets().await.map_err(of_store)?;
         steps.made();
         crash::point("loss_prepared");
-        // Sagas are stopped before any gateway may go on with them. If this breaks off here, the store stays closed, and
-        // the person accepts the loss once more.
+        // Sagas are stopped before any gateway may go on with them. If this breaks off here, the store stays closed,
+        // and the operator accepts the loss once more.
         self.progress.is_at("open sagas are stopped");
         let stopped = self.sagas.stop_sagas(&caller.name, reason).await;
         stopped.map_err(of_store)?;

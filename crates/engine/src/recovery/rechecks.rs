@@ -30,7 +30,7 @@ const BATCH: u32 = 32;
 /// Calls without a check that a start takes up.
 const TAKEN_UP: u32 = 1_000;
 
-/// The result of a probe that a person wanted.
+/// The result of a probe that an operator wanted.
 pub(crate) enum Probed {
     /// The record as it is now, and the tool's answer in words.
     Asked { record: Record, told: String },
@@ -60,7 +60,7 @@ impl Rechecks {
         now: Timestamp,
     ) -> Result<Vec<JoinHandle<bool>>, store::Error> {
         self.pauses.know_pauses().await?;
-        // Only tools that are configured here, and that have a free place: behind a taken one calls may wait already.
+        // Only tools that are configured here, and that have a free permit: behind a taken one calls may wait already.
         let tools = self.tools_with(|at| at.health.checks.available_permits() > 0);
         let due = self.base.store.due_rechecks(now, &tools, BATCH).await;
         let due = self.base.readable("to_check", due)?;
@@ -120,12 +120,12 @@ impl Rechecks {
         if self.base.is_out_of_time() || self.base.draining.is_cancelled() {
             return false;
         }
-        // The tool's rules may have changed while the call waited for its place. The next round goes by the new ones.
+        // The tool's rules may have changed while the call waited for its permit. The next round goes by the new ones.
         let current = self.base.tool_of(&record);
         if !current.is_some_and(|current| Arc::ptr_eq(&current, &at)) {
             return false;
         }
-        // The call may have waited for its place. A lease that began at the old `now` would end before the deadline.
+        // The call may have waited for its permit. A lease that began at the old `now` would end before the deadline.
         let now = now.max(self.base.now());
         let attempt = (!self.pauses.is_paused(&at.tool.name)).then(new_attempt);
         let sends = at.tool.unknown == OnUnknown::Retry && attempt.is_some();
@@ -163,7 +163,7 @@ impl Rechecks {
         call.trace.begin_recheck(&record);
         let record = match action {
             Action::Probe => {
-                // Taken before the request leaves: the tool's answer is no older than this.
+                // Taken before the request leaves: the tool's answer is not older than this.
                 let asked_at = now.max(self.base.now());
                 let found = self.sender.probe(&call.at, &record).await;
                 self.note_finding(record, found, asked_at).await
@@ -183,7 +183,7 @@ impl Rechecks {
         !matches!(record.state, State::Unknown(_) | State::Running)
     }
 
-    /// Asks the tool of an unknown call now, because a person wants it, and writes down what the answer proves.
+    /// Asks the tool of an unknown call now, because an operator wants it, and writes down what the answer proves.
     ///
     /// The call is not sent again. A tool is asked about few calls at once, so this may wait.
     ///

@@ -1,4 +1,4 @@
-//! Completes and aborts sagas, and lets persons settle stuck ones.
+//! Completes and aborts sagas, and lets operators settle stuck ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use oncegate_rules::saga::{self, Event, Phase, Saga, SagaId};
 use oncegate_rules::undo;
 use oncegate_store as store;
 
-/// What a person does to a stuck saga.
+/// What an operator does to a stuck saga.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SagaAct {
     /// Try again.
@@ -41,7 +41,7 @@ impl SagaAct {
     }
 }
 
-/// The acts of callers and persons on sagas.
+/// The acts of callers and operators on sagas.
 pub struct Sagas {
     pub(crate) base: Arc<Base>,
     pub(crate) registry: Arc<SagaRegistry>,
@@ -129,7 +129,7 @@ impl Sagas {
         act: Act,
     ) -> Result<SagaAt, Error> {
         if !caller.is_admin() {
-            // Whether another tenant has such a saga is not told.
+            // Whether another tenant has such a saga is not revealed.
             if caller.tenant != id.tenant {
                 return Err(ErrorKind::Forbidden.alone());
             }
@@ -153,7 +153,7 @@ impl Sagas {
             } else if is_abort {
                 audit::kept_if_changed(&sagas.base, act, ending).await?
             } else {
-                // For an agent this is the normal end of each saga, and no act of a person.
+                // For an agent this is the normal end of each saga, and no act of an operator.
                 ending.await?.0
             };
             if is_abort {
@@ -179,12 +179,12 @@ impl Sagas {
         changed.map_err(|illegal| ErrorKind::WrongState(illegal.to_string()).alone())
     }
 
-    /// A person acts on a stuck saga.
+    /// An operator acts on a stuck saga.
     ///
-    /// `seen`: the saga as the person saw it, if it must not have changed since.
+    /// `seen`: the saga as the operator saw it, if it must not have changed since.
     ///
     /// # Errors
-    /// The caller is no administrator, there is no such saga, it is not stuck, or not as it was seen.
+    /// The caller is not an administrator, there is no such saga, it is not stuck, or not as it was seen.
     pub async fn act_on_stuck(
         self: &Arc<Self>,
         caller: &Caller,
@@ -332,7 +332,7 @@ impl Sagas {
         }
     }
 
-    /// Frees the sagas that waited for a stuck call, which a person has settled.
+    /// Frees the sagas that waited for a stuck call, which an operator has settled.
     pub(crate) async fn go_on_after(&self, record: &Record, by: &By) {
         let intent = &record.intent;
         for id in [intent.saga_id.clone(), undo::key_of(intent.call_id)] {
@@ -341,7 +341,7 @@ impl Sagas {
             let event = Event::Settled(By::new(&by.actor, reason));
             match self.registry.change_saga(&id, &event).await {
                 Ok(Some(Ok(_))) => self.worker.begin_undoing(&id),
-                // There is no such saga, or it does not wait for a person.
+                // There is no such saga, or it does not wait for an operator.
                 Ok(Some(Err(_)) | None) => {}
                 Err(error) => tracing::error!(
                     saga = id.id,
@@ -355,7 +355,7 @@ impl Sagas {
         }
     }
 
-    /// A stuck saga, for an act of a person.
+    /// A stuck saga, for an act of an operator.
     async fn stuck_saga(&self, id: &SagaId) -> Result<Saga, Error> {
         let saga = self.registry.known_saga(id).await?;
         if saga.state() != saga::State::Stuck {
@@ -369,10 +369,10 @@ impl Sagas {
         Ok(saga)
     }
 
-    /// A person undoes one call, whatever saga it belongs to.
+    /// An operator undoes one call, whatever saga it belongs to.
     ///
     /// # Errors
-    /// The caller is no administrator, there is no such call, or it cannot be undone.
+    /// The caller is not an administrator, there is no such call, or it cannot be undone.
     pub async fn compensate(
         self: &Arc<Self>,
         caller: &Caller,
@@ -425,7 +425,7 @@ impl Sagas {
     }
 }
 
-/// Refuses an act on a saga that has changed since a person saw it.
+/// Refuses an act on a saga that has changed since an operator saw it.
 fn is_as_seen(saga: &Saga, seen: Option<Mark>) -> Result<(), Error> {
     match seen {
         Some(seen) if seen != Mark::of_saga(saga) => Err(ErrorKind::JustChanged.alone()),

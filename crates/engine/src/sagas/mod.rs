@@ -1,6 +1,6 @@
 //! Groups of calls that are completed or undone as a whole. The rules are in `core::saga`.
 
-mod ended; // completed and aborted, and acts of persons on stuck sagas
+mod ended; // completed and aborted, and acts of operators on stuck sagas
 mod joining; // calls that join sagas, and whether they may be sent
 mod marks; // the marks on calls that are to be undone
 mod members; // which calls a saga has

@@ -42,7 +42,9 @@ impl SagaRegistry {
         match self.put_saga(&begun).await? {
             Ok(()) => Ok(begun),
             Err(Some(saga)) => Ok(saga),
-            Err(None) => Err(store::Error::Ambiguous("a saga came and went".into())),
+            Err(None) => Err(store::Error::Ambiguous(
+                "a saga appeared and disappeared".into(),
+            )),
         }
     }
 
@@ -129,7 +131,7 @@ impl SagaRegistry {
                 saga = saga.id.id,
                 state = changed.state().as_str(),
                 trouble = changed.trouble.as_ref().map(|trouble| trouble.why.as_str()),
-                "a saga goes on",
+                "a saga continues",
             );
         }
         Some(changed)
@@ -164,9 +166,9 @@ impl SagaRegistry {
         Ok(sagas)
     }
 
-    /// Stops sagas after a loss of data, until a person has looked.
+    /// Stops sagas after a loss of data, until an operator has looked.
     ///
-    /// A stopped saga does not go on, and is not undone when its deadline is over: the store may have forgotten that it
+    /// A stopped saga does not go on, and is not undone when its deadline has passed: the store may have forgotten that it
     /// was completed or undone.
     pub(crate) async fn stop_sagas(&self, by: &str, reason: &str) -> Result<(), store::Error> {
         for id in self.sagas_at_stake().await? {

@@ -35,7 +35,7 @@ impl SagaWorker {
             }
         };
         if saga.only.is_some() && calls.is_empty() {
-            let why = Blocked::for_good("the call is not kept any more");
+            let why = Blocked::for_good("the call is not stored any more");
             return self.block(saga, None, why).await;
         }
         let tools = self.policies_of(&calls);
@@ -107,7 +107,8 @@ impl SagaWorker {
 
     /// Handles a saga whose calls could not be listed.
     ///
-    /// The saga waits for a store that is not ready. If a ready store fails again and again, the saga needs a person.
+    /// The saga waits for a store that is not ready. If a ready store fails again and again, the saga needs an
+    /// operator.
     async fn not_listed(&self, saga: &Saga) -> Option<Saga> {
         if !self.base.store.readiness().await.reasons.is_empty() {
             return None;

@@ -84,7 +84,7 @@ impl SagaWorker {
         Ok(begun)
     }
 
-    /// Works on one saga in a task, if there is a place for it.
+    /// Works on one saga in a task, if there is a permit for it.
     fn begin(self: &Arc<Self>, id: SagaId, now: Timestamp) -> Option<JoinHandle<bool>> {
         let place = self.places.clone().try_acquire_owned().ok()?;
         let worker = self.clone();
@@ -100,7 +100,7 @@ impl SagaWorker {
         Actor::Gateway(self.base.instance).to_string()
     }
 
-    /// Begins at once to undo a saga's calls. Without a free place the next round does it.
+    /// Begins at once to undo a saga's calls. Without a free permit the next round does it.
     pub(super) fn begin_undoing(self: &Arc<Self>, id: &SagaId) {
         drop(self.begin(id.clone(), self.base.now()));
     }
@@ -199,7 +199,7 @@ impl SagaWorker {
                 state,
                 call_id,
                 why,
-                "a saga needs a person"
+                "a saga needs an operator"
             );
         }
         let mut delivered = true;
@@ -218,7 +218,11 @@ impl SagaWorker {
             let about = key::digest(["saga", &saga.id.tenant, &saga.id.id, &at]);
             let about = hex::encode(&about[..16]);
             if let Err(error) = self.notifier.notify("saga", &about, &body).await {
-                tracing::warn!(saga = saga.id.id, error, "the webhook was not told");
+                tracing::warn!(
+                    saga = saga.id.id,
+                    error,
+                    "the webhook could not be notified"
+                );
                 delivered = false;
             }
         }

@@ -24,7 +24,7 @@ use oncegate_rules::unknown::Resolution;
 /// How long a page waits for a run of a reconciliation. The run goes on, and its page shows it.
 const WAITS: Duration = Duration::from_secs(2);
 
-/// The session or saga of an act. Without a tenant in the address, it is of the person's own tenant.
+/// The session or saga of an act. Without a tenant in the address, it is of the operator's own tenant.
 fn about(form: &Form) -> [(&str, &str); 2] {
     let asked = &form.context.asked;
     let tenant = asked.get("tenant");
@@ -78,12 +78,12 @@ async fn do_on_call(form: &Form, call_id: CallId, act: &str) -> Result<(), Probl
     Ok(())
 }
 
-/// The result that a person wrote, without the spaces around it.
+/// The result that an operator wrote, without the spaces around it.
 pub(super) fn result(json: &str) -> Result<Bytes, Problem> {
     let read: Result<&RawValue, _> = serde_json::from_str(json);
     let read = read.map_err(|error| {
         let why =
-            format!("the result is no JSON ({error}); write null where the tool answers nothing");
+            format!("the result is not JSON ({error}); write null where the tool answers nothing");
         Problem::invalid_request(&why)
     })?;
     Ok(Bytes::copy_from_slice(read.get().as_bytes()))
@@ -123,7 +123,7 @@ async fn do_on_saga(form: &Form, act: &str) -> Result<(), Problem> {
     let [id, tenant] = id_and_tenant(form)?;
     let id = SagaId { tenant, id };
     let (sagas, caller) = (&form.context.gateway().sagas, form.context.caller());
-    // A program may end its own saga by the JSON route; a person needs the scope admin.
+    // A program may end its own saga by the JSON route; an operator needs the scope admin.
     if !caller.is_admin() {
         return Err(ErrorKind::Forbidden.into());
     }

@@ -34,7 +34,7 @@ pub(super) fn here(uri: &Uri) -> &str {
     uri.path_and_query().map_or(ROOT, |here| here.as_str())
 }
 
-/// The words of a path below the root. `None`: it is no path of the console.
+/// The words of a path below the root. `None`: it is not a path of the console.
 pub(super) fn words(path: &str) -> Option<Vec<&str>> {
     let rest = path.strip_prefix(ROOT)?;
     let is_below = rest.is_empty() || rest.starts_with('/');

@@ -1,4 +1,4 @@
-//! One anomaly, a disagreement of ledger and source, and the acts that a person may ask for.
+//! One anomaly, a disagreement of ledger and source, and the acts that an operator may ask for.
 
 use maud::{Markup, html};
 
@@ -46,7 +46,7 @@ pub(super) fn about(found: &Case, context: &Context) -> Markup {
                 a href=(address::to(&["reconciliation"], &run)) { (text(&found.reconciliation)) } ", source " (text(&listed.source))
             }))
             @if let Some(acted) = &listed.acted {
-                (fact("A person asked for", html! {
+                (fact("An operator asked for", html! {
                     (acted.act.as_str()) " " (moment(acted.at, context.now)) " by " (text(&acted.by)) ": " (text(&acted.reason))
                 }))
             }
@@ -54,7 +54,7 @@ pub(super) fn about(found: &Case, context: &Context) -> Markup {
     }
 }
 
-/// The acts that a person may ask for.
+/// The acts that an operator may ask for.
 pub(super) fn acts(found: &Case, context: &Context) -> Markup {
     let of = [
         ("name", found.reconciliation.as_str()),

@@ -1,4 +1,4 @@
-//! The audit: acts of persons, newest first.
+//! The audit: acts of operators, newest first.
 
 use maud::{Markup, html};
 

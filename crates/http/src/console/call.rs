@@ -73,7 +73,7 @@ pub(super) fn known(record: &Record) -> String {
         }
         State::Compensating(_) => "It is being undone.".into(),
         State::Compensated(_) => "It has been undone, or never ran and never will.".into(),
-        State::Stuck(_) => "It could not be undone. Its saga waits for a person.".into(),
+        State::Stuck(_) => "It could not be undone. Its saga waits for an operator.".into(),
     }
 }
 
@@ -83,7 +83,7 @@ fn next_check(record: &Record, context: &Context) -> Markup {
         @if matches!(record.state, State::Unknown(_)) {
             @match record.check.and_then(|check| check.at) {
                 Some(at) => { "Its tool is asked " (when(at, context.now)) "." }
-                None => b { "It will not settle by itself: a person has to look into the tool's own system." }
+                None => b { "It will not settle by itself: an operator has to look into the tool's own system." }
             }
         }
     }
@@ -121,10 +121,10 @@ fn summary(record: &Record, context: &Context) -> Markup {
 /// How the key of a call was found.
 fn source(source: Source) -> &'static str {
     match source {
-        Source::Runtime => "brought by the caller",
+        Source::Runtime => "given by the caller",
         Source::Business => "made of the tool's key fields",
-        Source::Model => "brought by the model, among the arguments",
-        Source::Derived => "derived from the arguments: the caller brought none",
+        Source::Model => "given by the model, among the arguments",
+        Source::Derived => "derived from the arguments: the caller gave none",
         Source::Compensation => "made by the gateway, for what undoes another call",
         Source::Round => "made by the gateway, for the answer to a tool's questions",
         Source::Adopted => "not known: the call was adopted from its effect",

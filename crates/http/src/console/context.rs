@@ -1,4 +1,4 @@
-//! A request for a page: the person who asks, the address, and the parts that pages share.
+//! A request for a page: the operator who asks, the address, and the parts that pages share.
 
 use axum::extract::FromRequestParts;
 use axum::http::header::{COOKIE, HOST, ORIGIN};
@@ -28,7 +28,7 @@ pub(super) const SESSION: &str = "oncegate_console";
 const LIVE: &str = "/console/live";
 const STREAM: usize = 64 << 10;
 
-/// A request of a person who is signed in.
+/// A request of an operator who is signed in.
 pub(super) struct Context {
     pub(super) http: Http,
     pub(super) person: Person,
@@ -57,7 +57,7 @@ impl FromRequestParts<Http> for Context {
     }
 }
 
-/// The person who asks, or the answer to a request without a session.
+/// The operator who asks, or the answer to a request without a session.
 async fn person(parts: &Parts, http: &Http) -> Result<Person, Response> {
     let room = match parts.uri.path() {
         LIVE => STREAM,
@@ -94,7 +94,7 @@ fn refused(parts: &Parts) -> Response {
     }
 }
 
-/// Sends a person without a session to the form, and from there back.
+/// Sends an operator without a session to the form, and from there back.
 ///
 /// After a link on another site the browser sends no cookie, even if it has one: so the page asks once more, by itself.
 fn ask_first(parts: &Parts) -> Response {
@@ -160,7 +160,7 @@ pub(super) enum Field<'a> {
     Reason,
     /// The reason, which may be left out.
     OptionalReason,
-    /// A mark of the state that the person has seen and acts on. Not shown.
+    /// A mark of the state that the operator has seen and acts on. Not shown.
     Seen(&'a str),
     /// A JSON text.
     Json { label: &'a str, value: &'a str },
@@ -184,7 +184,7 @@ impl Context {
         named_tenant(self.asked.owned("tenant"))
     }
 
-    /// The tenant of one thing: the named one, or the person's own.
+    /// The tenant of one thing: the named one, or the operator's own.
     pub(super) fn tenant(&self) -> Result<String, Problem> {
         let own = || self.caller().tenant.clone();
         Ok(self.named_tenant()?.unwrap_or_else(own))
@@ -246,7 +246,7 @@ impl Context {
         }
     }
 
-    /// Tells a person who may not act why there are no forms.
+    /// Tells an operator who may not act why there are no forms.
     pub(super) fn may_not_act(&self) -> Markup {
         html! {
             @if !self.is_admin() {

@@ -53,7 +53,7 @@ pub(super) async fn fields(http: &Http, parts: &Parts, body: Body) -> Result<Ask
 }
 
 impl Form {
-    /// The person's reason for the act.
+    /// The operator's reason for the act.
     pub(super) fn reason(&self) -> Result<String, Problem> {
         read::reason(self.fields.text("reason").to_owned())
     }

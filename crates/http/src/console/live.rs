@@ -94,7 +94,7 @@ impl Watching {
         }
     }
 
-    /// Whether the session still holds. The person gets the scopes that the token has now.
+    /// Whether the session still holds. The operator gets the scopes that the token has now.
     fn renew_person(&mut self) -> bool {
         let context = &mut self.context;
         let sign_in = &context.person.sign_in;

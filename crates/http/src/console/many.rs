@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::context::{Context, Field};
 
-/// Parameters of a list that are no filters.
+/// Parameters of a list that are not filters.
 pub(super) const NO_FILTERS: [&str; 3] = ["cursor", "limit", "done"];
 
 /// An act: its word in an address, its name, and what it does.

@@ -83,7 +83,7 @@ async fn act_on_sagas(form: &Form, act: &str) -> Result<Response, Problem> {
     Ok(ask(form, words, SAGAS, filter, &found, &sample))
 }
 
-/// The targets that the dry run found and the person confirms.
+/// The targets that the dry run found and the operator confirms.
 fn confirmed(form: &Form) -> Result<Option<Summary>, Problem> {
     let (Some(count), Some(digest)) = (form.fields.get("count"), form.fields.get("digest")) else {
         return Ok(None);

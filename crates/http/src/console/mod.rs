@@ -1,4 +1,4 @@
-//! `/console`: pages for the person who is woken up. They call the services of the JSON routes, and decide nothing.
+//! `/console`: pages for the operator who is woken up. They call the services of the JSON routes, and decide nothing.
 //!
 //! A page has no script or style of its own. Without JavaScript it works too, but is not kept current.
 
@@ -6,7 +6,7 @@ mod acts; // acts by forms
 mod address; // addresses of pages, and their parameters
 mod anomaly; // one disagreement, and what to do about it
 mod assets; // the script, the stylesheet and their addresses
-mod audit; // what persons have done
+mod audit; // what operators have done
 mod call; // one call
 mod calls; // many calls
 mod chart; // the last hour of a tool
@@ -15,7 +15,7 @@ mod form; // forms, and that they come from a page of this session
 mod live; // pages that stay current
 mod many; // the forms for acts on a whole list
 mod many_acts; // the acts of these forms
-mod needs; // what needs a person
+mod needs; // what needs an operator
 mod page; // head, menu and footer
 mod person; // who is signed in
 mod reconciliations; // where ledger and sources disagree

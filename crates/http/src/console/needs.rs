@@ -1,4 +1,4 @@
-//! The first screen: everything that needs a person.
+//! The first screen: everything that needs an operator.
 
 use maud::{Markup, html};
 
@@ -22,7 +22,7 @@ const EACH: u32 = 10;
 const UNKNOWN: &str = "unknown";
 
 pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
-    // A failure to read one part must not hide the others: a person needs them most then.
+    // A failure to read one part must not hide the others: an operator needs them most then.
     let or_why =
         |part: Result<Markup, Problem>, name| part.unwrap_or_else(|why| unread(name, &why));
     let parts = [
@@ -35,14 +35,14 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     ];
     let is_quiet = parts.iter().all(|part| part.0.is_empty());
     let body = html! {
-        @if is_quiet { p.done { "Nothing needs a person." } }
+        @if is_quiet { p.done { "Nothing needs an operator." } }
         @for part in &parts { (part) }
         (context.may_not_act())
     };
-    Ok(Screen::new("", "Needs a person", body))
+    Ok(Screen::new("", "Needs an operator", body))
 }
 
-/// One thing that needs a person: what it is, what is known, and the acts.
+/// One thing that needs an operator: what it is, what is known, and the acts.
 fn thing(head: Markup, about: Markup, acts: Markup) -> Markup {
     html! { li { article { h3 { (head) } (about) (acts) } } }
 }
@@ -110,7 +110,7 @@ fn sentence(context: &Context, reason: &Reason) -> Markup {
     html! { @if context.is_admin() { p { (text(&reason.text)) } } }
 }
 
-/// Unknown calls that need a person, with their acts, and the number of those that are checked.
+/// Unknown calls that need an operator, with their acts, and the number of those that are checked.
 async fn unknown(context: &Context) -> Result<Markup, Problem> {
     let (mut held, mut checked) = (Vec::new(), 0);
     let mut query = Query::newest(None, calls::only("state", UNKNOWN), LOOKED_AT);
@@ -205,7 +205,7 @@ async fn stuck(context: &Context) -> Result<Markup, Problem> {
 async fn anomalies(context: &Context) -> Result<Markup, Problem> {
     let (reconciler, caller) = (&context.gateway().reconciler, context.caller());
     let all = match reconciler.list_reconciliations(caller).await {
-        // A reconciliation looks at every tenant, so not every person may see it.
+        // A reconciliation looks at every tenant, so not every operator may see it.
         Err(error) if matches!(error.kind, ErrorKind::Forbidden) => return Ok(html! {}),
         all => all?,
     };
@@ -262,7 +262,7 @@ fn stopped(tool: &ToolNow, context: &Context) -> Option<Markup> {
     tool.is_failing.then(|| thing(head, about, html! {}))
 }
 
-/// Sessions that a person has frozen, and not thawed.
+/// Sessions that an operator has frozen, and not thawed.
 async fn frozen(context: &Context) -> Result<Markup, Problem> {
     let filter = SessionFilter {
         frozen: true,

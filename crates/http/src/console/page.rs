@@ -17,7 +17,7 @@ const HTMX: &str = "{\"allowEval\":false,\"includeIndicatorStyles\":false,\"allo
 
 /// The menu: each screen by its word in the address, and by its name.
 const TABS: [(&str, &str); 8] = [
-    ("", "Needs a person"),
+    ("", "Needs an operator"),
     ("calls", "Calls"),
     ("sessions", "Sessions"),
     ("sagas", "Sagas"),
@@ -75,7 +75,7 @@ pub(super) fn digest(screen: &Screen) -> String {
     hex::encode(&hasher.finalize()[..8])
 }
 
-/// A page that is no screen: it is not kept current.
+/// A page that is not a screen: it is not kept current.
 pub(super) fn plain(title: &str, person: Option<&Person>, body: &Markup) -> Response {
     let body = html! { h1 { (text(title)) } (body) };
     let person = person.map(|person| (person, "none"));
@@ -88,7 +88,7 @@ pub(super) fn failure(problem: &Problem, person: Option<&Person>) -> Response {
     let body = html! {
         p.failed role="alert" { (text(&problem.detail)) }
         p { (row.text) }
-        p { a href=(address::ROOT) { "Needs a person" } " · " a href=(format!("/problems/{}", slug.as_str())) { "What this problem is" } }
+        p { a href=(address::ROOT) { "Needs an operator" } " · " a href=(format!("/problems/{}", slug.as_str())) { "What this problem is" } }
     };
     let page = plain(row.title, person, &body);
     (row.status, Extension(slug), page).into_response()
@@ -98,7 +98,7 @@ pub(super) async fn wrong_method() -> Response {
     failure(&problem::method_not_allowed().await, None)
 }
 
-/// A whole page. The menu shows the person, and marks the entry of this word.
+/// A whole page. The menu shows the operator, and marks the entry of this word.
 fn document(title: &str, person: Option<(&Person, &str)>, body: &Markup) -> Markup {
     let [style, htmx, live, icon] = &*ADDRESSES;
     html! {

@@ -1,4 +1,4 @@
-//! The person who is signed in: the caller that a session's token stands for.
+//! The operator who is signed in: the caller that a session's token stands for.
 
 use sha2::{Digest, Sha256};
 
@@ -6,7 +6,7 @@ use super::super::Http;
 use oncegate_rules::caller::Caller;
 use oncegate_rules::sign_in::SignIn;
 
-/// A person with a session.
+/// An operator with a session.
 #[derive(Clone)]
 pub(super) struct Person {
     pub(super) caller: Caller,

@@ -24,7 +24,7 @@ pub(super) async fn show(context: Context) -> Response {
 /// The screen at the address of a request.
 ///
 /// # Errors
-/// The address leads to no screen, the person may not see it, or the store does not answer.
+/// The address leads to no screen, the operator may not see it, or the store does not answer.
 pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
     let words = address::words(context.uri.path()).unwrap_or_default();
     match words[..] {

@@ -101,7 +101,7 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
             (calls::table("Its calls", &page.found, context))
             p { a href=(all) { "All of its calls" } }
         }
-        section { h2 { "What persons did" } (history(&session.events, context.now)) }
+        section { h2 { "What operators did" } (history(&session.events, context.now)) }
     };
     Ok(Screen::new("sessions", format!("Session {}", id.id), body))
 }

@@ -64,7 +64,7 @@ fn word(now: &ToolNow) -> &'static str {
 /// What the gateway does about an unknown call of a tool.
 fn unknown(tool: &Tool) -> &'static str {
     match tool.unknown {
-        OnUnknown::Hold => "held for a person",
+        OnUnknown::Hold => "held for an operator",
         OnUnknown::Probe => "the tool is asked",
         OnUnknown::Retry => "sent again with the same key",
         OnUnknown::Elsewhere => "another gateway decides",
@@ -97,7 +97,7 @@ pub(super) async fn screen(context: &Context) -> Result<Screen, Problem> {
         }
         dl { (facts(&now, tool)) }
         section { h2 { "The last hour" } (chart::all(&context.gateway().samples.rates(name))) }
-        section { h2 { "What persons did" } (history(&at.events, context.now)) }
+        section { h2 { "What operators did" } (history(&at.events, context.now)) }
     };
     Ok(Screen::new("tools", format!("Tool {name}"), body))
 }

@@ -47,7 +47,7 @@ impl IntoResponse for CallAnswer {
 
 /// The answer to a call that has ended like this.
 ///
-/// `is_passed`: the tool belongs to an MCP server, whose results are passed on member for member.
+/// `is_passed`: the tool belongs to an MCP server, whose results are forwarded member for member.
 pub(super) fn answer_to(
     id: &RawValue,
     answer: Result<Answer, Error>,
@@ -82,7 +82,7 @@ pub(super) fn answer_to(
     failed(id, problem, era, now)
 }
 
-/// The result of an MCP server. `None`: when the result was stored, the tool was no server's.
+/// The result of an MCP server. `None`: when the result was stored, the tool was not a server's.
 fn passed(id: &RawValue, stored: &Stored, era: Era) -> Option<CallAnswer> {
     let mut notes = notes(stored);
     let call_id = stored.record.intent.call_id.to_string();

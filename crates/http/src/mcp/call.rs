@@ -29,7 +29,7 @@ use oncegate_rules::session::Brought;
 use oncegate_rules::tool::Effect;
 use oncegate_rules::trace::Context;
 
-/// A request for a call, and the progress to pass on, if the caller asks for progress.
+/// A request for a call, and the progress to forward, if the caller asks for progress.
 pub(super) type Call = (Request, Option<Progress>);
 
 /// How many progress notifications may wait to be sent.
@@ -46,7 +46,7 @@ fn answer(state: Option<&str>, responses: Option<&RawValue>) -> Result<Option<An
         return Err(RpcError::params("inputResponses must be an object"));
     }
     let read = |state| {
-        let unknown = || RpcError::params("requestState is none that was given here");
+        let unknown = || RpcError::params("this requestState was not issued here");
         Answer::read(state, responses).ok_or_else(unknown)
     };
     state.map(read).transpose()
@@ -103,7 +103,7 @@ pub(super) fn read(
     let confirmed = first(&own(mcp::CONFIRM))?.map(|id| Uuid::try_parse(&id));
     let confirmed = confirmed
         .transpose()
-        .map_err(|_| RpcError::params(&format!("_meta[{:?}] is no call id", mcp::CONFIRM)))?;
+        .map_err(|_| RpcError::params(&format!("_meta[{:?}] is not a call id", mcp::CONFIRM)))?;
     let [own_place] = own(mcp::CLIENT_CALL);
     let places: Vec<Source> = [own_place]
         .into_iter()
@@ -170,7 +170,7 @@ fn fencing_token(meta: &Map<String, Value>) -> Result<Option<u64>, RpcError> {
         None | Some(Value::Null) => Ok(None),
         Some(token) => {
             let token = token.as_u64().filter(|token| *token < FENCING_TOKEN_BOUND);
-            let refuse = || RpcError::params(&format!("_meta[{name:?}] is no fencing token"));
+            let refuse = || RpcError::params(&format!("_meta[{name:?}] is not a fencing token"));
             token.map(Some).ok_or_else(refuse)
         }
     }

@@ -1,4 +1,4 @@
-//! Requests to one MCP server other than calls, passed on member for member.
+//! Requests to one MCP server other than calls, forwarded member for member.
 
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
@@ -17,7 +17,7 @@ use oncegate_rules::mcp::evidence::Reply;
 use oncegate_rules::mcp::members::Members;
 use oncegate_rules::mcp::revision::Era;
 
-/// The methods that are passed on, and whether their results say how long to cache them.
+/// The methods that are forwarded, and whether their results say how long to cache them.
 const METHODS: [(&str, bool); 7] = [
     ("tools/list", true),
     ("resources/list", true),
@@ -28,7 +28,7 @@ const METHODS: [(&str, bool); 7] = [
     ("completion/complete", false),
 ];
 
-/// A request to pass on.
+/// A request to forward.
 pub(super) struct Forwarded {
     method: &'static str,
     is_cacheable: bool,
@@ -37,7 +37,7 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarded {
-    /// `None`: the method is not passed on.
+    /// `None`: the method is not forwarded.
     pub(super) fn of(method: &str, name: Option<&str>, params: &str) -> Option<Self> {
         let (method, is_cacheable) = METHODS.into_iter().find(|(known, _)| *known == method)?;
         Some(Self {
@@ -65,7 +65,7 @@ pub(super) async fn forward(
     // No scope exists for single resources or prompts.
     if !is_list && !caller.may_call(&format!("{upstream}.")) {
         return Err(Problem::forbidden(
-            "a token for single tools asks for no resources and prompts",
+            "a token for single tools cannot ask for resources and prompts",
         ));
     }
     let upstreams = &http.gateway.upstreams;

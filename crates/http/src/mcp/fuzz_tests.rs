@@ -9,7 +9,7 @@ use oncegate_fuzz::{attack, corpus};
 #[test]
 fn a_message_of_mcp_is_read_or_refused_with_its_own_id() {
     attack(&corpus("mcp"), |bytes| {
-        // A member that is not read may hold half of a surrogate pair, or a byte that is no UTF-8.
+        // A member that is not read may hold half of a surrogate pair, or a byte that is not UTF-8.
         let (id, message) = (readable_id(bytes), Message::read(bytes));
         let Ok(body) = serde_json::from_slice::<Value>(bytes) else {
             return Ok(());

@@ -17,7 +17,7 @@ use oncegate_rules::tool_schema_export::Keys;
 const FRESH_MS: u64 = 60_000;
 
 /// Instructions for models about all tools.
-pub(super) const INSTRUCTIONS: &str = "Each call of a tool here takes effect at most once. To repeat a call, after a timeout or an error or to ask how it ended, soon send exactly the same arguments again, the idempotency_key among them: the stored result comes back, and nothing is executed twice. A call that ended longer ago than its tool remembers (mostly a day, and an hour if it had no idempotency_key) may be taken for a new one: later look up what became of it, or ask a person. Choose a new idempotency_key only for a new intent. If an answer says that it may have happened, never try with other arguments or another tool.";
+pub(super) const INSTRUCTIONS: &str = "Each call of a tool here takes effect at most once. To repeat a call, after a timeout or an error or to ask how it ended, soon send exactly the same arguments again, the idempotency_key among them: the stored result comes back, and nothing is executed twice. A call that ended longer ago than its tool remembers (mostly a day, and an hour if it had no idempotency_key) may be taken for a new one: later look up what became of it, or ask an operator. Choose a new idempotency_key only for a new intent. If an answer says that it may have happened, never try with other arguments or another tool.";
 
 /// The description of a server, for clients.
 pub(super) struct About {

@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: a stream that tells of changes of the caller's list of tools.
+//! `subscriptions/listen`: a stream that reports changes of the caller's list of tools.
 
 use axum::http::HeaderMap;
 use axum::response::Response;

@@ -141,7 +141,7 @@ impl<'a> Message<'a> {
     /// Reads one message.
     ///
     /// # Errors
-    /// The bytes are no JSON, or neither a request nor a notification of JSON-RPC 2.0.
+    /// The bytes are not JSON, or neither a request nor a notification of JSON-RPC 2.0.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, RpcError> {
         let invalid = |why: &str| RpcError::new(INVALID_REQUEST, format!("Invalid request: {why}"));
         json::bound_message(bytes).map_err(|error| invalid(&error.to_string()))?;
@@ -149,7 +149,11 @@ impl<'a> Message<'a> {
             .map_err(|error| RpcError::new(PARSE_ERROR, format!("Parse error: {error}")))?;
         match whole.get().as_bytes().first() {
             Some(b'{') => {}
-            Some(b'[') => return Err(invalid("one message a request; there are no batches")),
+            Some(b'[') => {
+                return Err(invalid(
+                    "one message per request; batches are not supported",
+                ));
+            }
             _ => return Err(invalid("a message is an object")),
         }
         let message: Self = serde_json::from_str(whole.get())

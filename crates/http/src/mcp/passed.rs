@@ -1,4 +1,4 @@
-//! Results of MCP servers, passed on member for member.
+//! Results of MCP servers, forwarded member for member.
 
 use axum::body::Bytes;
 use serde_json::value::RawValue;
@@ -14,10 +14,10 @@ use oncegate_rules::mcp::round;
 /// The prefix of the gateway's own members of `_meta`.
 const OWN: &str = "dev.oncegate/";
 
-/// A response with an MCP server's result. `None`: the stored result is no MCP server's.
+/// A response with an MCP server's result. `None`: the stored result is not an MCP server's.
 ///
-/// Changed are `resultType` (by the caller's era), the gateway's members of `_meta`, the first text, which begins with the
-/// notes, and the `requestState` of questions, which names the call that asked.
+/// Changed are `resultType` (by the caller's era), the gateway's members of `_meta`, the first text, which begins with
+/// the notes, and the `requestState` of questions, which names the call that asked.
 pub(super) fn response(
     id: &RawValue,
     kept: &Bytes,

@@ -9,7 +9,7 @@ use oncegate_rules::record::CallId;
 use oncegate_rules::time::elapsed_ms;
 
 /// Reminds that a tool remembers a key for a limited time only.
-const SOON: &str = " Do that soon: a call that ended longer ago than its tool remembers may be taken for a new one; later look up what became of it, or ask a person.";
+const SOON: &str = " Do that soon: a call that ended longer ago than its tool remembers may be taken for a new one; later look up what became of it, or ask an operator.";
 
 pub(super) fn text(problem: &Problem, now: Timestamp) -> String {
     let seconds = problem.wait_seconds();
@@ -39,10 +39,10 @@ pub(super) fn text(problem: &Problem, now: Timestamp) -> String {
         Slug::PossibleDuplicate => possible_duplicate(problem, now, &again),
         Slug::KeyReused => key_reused(problem),
         Slug::KeyMissing => format!(
-            "Nothing was executed: this tool takes no call without an idempotency key. Call it again with the same arguments and the argument {MODEL_MEMBER}: a new unique text, such as a UUID. Give the same one whenever you repeat that call."
+            "Nothing was executed: this tool requires an idempotency key. Call it again with the same arguments and the argument {MODEL_MEMBER}: a new unique text, such as a UUID. Give the same one whenever you repeat that call."
         ),
         Slug::ToolPaused => format!(
-            "Nothing was executed. A person has paused this tool for the time being. Do not look for another way to the same effect.{again}"
+            "Nothing was executed. An operator has paused this tool for the time being. Do not look for another way to the same effect.{again}"
         ),
         Slug::RateLimited | Slug::StoreUnavailable | Slug::ShuttingDown
             if problem.effect == Effect::Unknown =>
@@ -63,7 +63,7 @@ pub(super) fn text(problem: &Problem, now: Timestamp) -> String {
 
 fn ask_person(call_id: impl std::fmt::Display) -> String {
     format!(
-        "No check is planned: tell the user that a person has to look into the tool's own system and settle call {call_id}."
+        "No check is planned: tell the user that an operator has to look into the tool's own system and settle call {call_id}."
     )
 }
 
@@ -80,7 +80,7 @@ fn possible_duplicate(problem: &Problem, now: Timestamp, again: &str) -> String 
     );
     if problem.effect == Effect::None {
         return format!(
-            "{found}. If this request repeats that call, do not send it again. If both are meant, tell the user: a person or your runtime confirms it with _meta[{:?}] = \"{call_id}\".",
+            "{found}. If this request repeats that call, do not send it again. If both are meant, tell the user: an operator or your runtime confirms it with _meta[{:?}] = \"{call_id}\".",
             mcp::CONFIRM
         );
     }
@@ -117,10 +117,10 @@ fn key_reused(problem: &Problem) -> String {
             "This request executed nothing: its key stands for an earlier call, {call_id}, with other arguments{differ}. That call may have been executed. If you mean the same, send exactly the arguments of that call: you get its result. Choose a new {MODEL_MEMBER} only for a new intent."
         ),
         (_, Effect::Unknown) => format!(
-            "This request executed nothing: an earlier call, {call_id}, has its key, and the arguments of the two can no longer be compared. It may be the same call, and may have been executed. Do not send this request again, with this key or another; ask a person what became of call {call_id}."
+            "This request executed nothing: an earlier call, {call_id}, has its key, and the arguments of the two can no longer be compared. It may be the same call, and may have been executed. Do not send this request again, with this key or another; ask an operator what became of call {call_id}."
         ),
         _ => format!(
-            "This request executed nothing: an earlier call, {call_id}, has the same business id and other arguments{differ}. A new {MODEL_MEMBER} would meet the same call. If you mean to repeat that call, send exactly its arguments: you get its result. Otherwise ask a person."
+            "This request executed nothing: an earlier call, {call_id}, has the same business id and other arguments{differ}. A new {MODEL_MEMBER} would find the same call. If you mean to repeat that call, send exactly its arguments: you get its result. Otherwise ask an operator."
         ),
     }
 }

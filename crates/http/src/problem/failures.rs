@@ -76,7 +76,7 @@ impl From<ErrorKind> for Problem {
             .waiting(retry_after),
             ErrorKind::OutcomeUnknown { retry_after: None } => Self::new(
                 Slug::OutcomeUnknown,
-                "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
+                "The tool may or may not have executed this call, and the gateway plans no further check. Tell the user, and ask an operator to look into the tool's own system and to settle the call that call_id names. Sending the same request again, with the same key and the same arguments, never executes it twice, and gets the outcome when it is known. Never send it with a new key or with other arguments.",
             ),
             ErrorKind::KeyReused { call_id, reused, differs } => Self {
                 call_id: Some(call_id),
@@ -84,7 +84,7 @@ impl From<ErrorKind> for Problem {
             },
             ErrorKind::UnknownRound => Self::new(
                 Slug::KeyReused,
-                "This request was not run: its requestState is none that was given for a call of this user with these arguments. Send requestState and arguments unchanged, or call the tool without answers.",
+                "This request was not run: its requestState was not issued for a call of this user with these arguments. Send requestState and arguments unchanged, or call the tool without answers.",
             )
             .stop(),
             ErrorKind::InputRequired => Self::new(
@@ -95,12 +95,12 @@ impl From<ErrorKind> for Problem {
             ErrorKind::ReplayUnsafe(why) => Self::new(Slug::ReplayUnsafe, format!("Nothing was sent: {why}. Look at the stored result instead.")),
             ErrorKind::KeyExpired { is_repetition: true } => Self::new(
                 Slug::KeyExpired,
-                "This request was not run: the same call was made with this key before, too long ago for its result to be remembered. It may have been executed then, so do not send it again, neither with this key nor with a new one. Look into the tool's own system, or ask a person.",
+                "This request was not run: the same call was made with this key before, too long ago for its result to be remembered. It may have been executed then, so do not send it again, neither with this key nor with a new one. Look into the tool's own system, or ask an operator.",
             )
             .stop(),
             ErrorKind::KeyExpired { is_repetition: false } => Self::new(
                 Slug::KeyExpired,
-                "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. If this is a new intent, send it with a new key; if it repeats that call in other words, do not send it, and ask a person what became of that call.",
+                "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. If this is a new intent, send it with a new key; if it repeats that call in other words, do not send it, and ask an operator what became of that call.",
             ),
             ErrorKind::ToolRejected(failure) => {
                 let status = failure.status.map_or_else(String::new, |status| format!(" (status {status})"));
@@ -175,7 +175,7 @@ impl From<ErrorKind> for Problem {
             ErrorKind::ShuttingDown => Self::new(Slug::ShuttingDown, "This request was not looked at: the gateway is shutting down. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.").waiting(RETRY_GATEWAY),
             ErrorKind::ToolPaused => Self::new(
                 Slug::ToolPaused,
-                "Nothing was run: a person has paused this tool for the time being. Do not look for another way to the same effect. Wait, then send the same request again with the same key.",
+                "Nothing was run: an operator has paused this tool for the time being. Do not look for another way to the same effect. Wait, then send the same request again with the same key.",
             )
             .waiting(RETRY_PAUSED),
         }
@@ -187,14 +187,14 @@ fn refused(refusal: &Refusal) -> Problem {
     match refusal {
         Refusal::Frozen => Problem::new(
             Slug::SessionFrozen,
-            "Nothing was run: a person has frozen this session. Stop calling tools in it and tell the user; only a person can thaw it.",
+            "Nothing was run: an operator has frozen this session. Stop calling tools in it and tell the user; only an operator can thaw it.",
         ),
         Refusal::Stale => Problem::new(
             Slug::StaleFencingToken,
             "Nothing was run: the session has given out a newer fencing token, so another branch has taken over. Do not repeat the request; stop this branch and tell the user.",
         ),
         Refusal::NotGiven => Problem::invalid_request(
-            "this session has not given out fencing_token, or has been at rest for a week; leave it out, or bring the one of the session's newest answer",
+            "this session has not given out fencing_token, or has been idle for a week; leave it out, or send the one of the session's newest answer",
         ),
         Refusal::Busy { retry_after } => Problem::new(
             Slug::SessionBusy,
@@ -221,7 +221,7 @@ fn refused(refusal: &Refusal) -> Problem {
                     "This request was not run: call {call_id} asked for the same a short while ago, with another key, and its outcome is not known yet. Wait as long as retry_after_ms says, then send the same request again with the same key: if that call has succeeded, you get its result. Do not use a new key."
                 ),
                 None => format!(
-                    "This request was not run: call {call_id} asked for the same a short while ago, with another key, and it may or may not have been executed. The gateway plans no further check. Tell the user, and ask a person to look into the tool's own system and to settle that call; after that the same request, with the same key, gets its result. Do not use a new key."
+                    "This request was not run: call {call_id} asked for the same a short while ago, with another key, and it may or may not have been executed. The gateway plans no further check. Tell the user, and ask an operator to look into the tool's own system and to settle that call; after that the same request, with the same key, gets its result. Do not use a new key."
                 ),
             };
             let problem = Problem::new(Slug::PossibleDuplicate, detail);
@@ -248,11 +248,11 @@ fn key_reused(reused: &Reused, differs: Differs) -> Problem {
     };
     match reused {
         Reused::Other => problem(format!("This request was not run: this key stands for an earlier call, which call_id names, with other arguments{named}. That call may have been executed. If you mean the same thing in other words, do not use a new key: send exactly the arguments of that call, and you get its result. Use a new key only for a new intent.")),
-        Reused::SameFields => problem(format!("This request was not run: an earlier call, which call_id names, has the same business id and other arguments{named}. A new key would meet the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask a person.")).stop(),
+        Reused::SameFields => problem(format!("This request was not run: an earlier call, which call_id names, has the same business id and other arguments{named}. A new key would find the same call, so do not send this request again. If you meant to repeat that call, send exactly its arguments; that gets its result. Otherwise ask an operator.")).stop(),
         Reused::Answered => problem(format!("This request was not run: the tool's questions were answered before, by the call that call_id names, and otherwise{named}. That call may have been executed. Questions are answered once: send exactly those answers to get its result. For a new intent call the tool without answers, with a new key.")).stop(),
         Reused::Unclear => Problem {
             effect: Effect::Unknown,
-            ..Problem::new(Slug::KeyReused, "This request was not run: an earlier call, which call_id names, has this key, and its arguments can no longer be compared with yours. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask a person what became of that call.")
+            ..Problem::new(Slug::KeyReused, "This request was not run: an earlier call, which call_id names, has this key, and its arguments can no longer be compared with yours. It may be the same call, and may have been executed. Do not send this request again, neither with this key nor with a new one; ask an operator what became of that call.")
         }
         .stop(),
     }

@@ -28,7 +28,7 @@ fn every_problem_says_what_to_do_next_and_none_leads_to_a_second_effect() {
     let mut differs = Differs::default();
     differs.places = vec!["/amount".into(), "/lines/0".into()];
     let kinds = [
-        ErrorKind::InvalidRequest("args is no JSON object".into()),
+        ErrorKind::InvalidRequest("args is not a JSON object".into()),
         ErrorKind::Key(key::Refused::Missing),
         ErrorKind::Key(key::Refused::Invalid("header")),
         ErrorKind::Key(key::Refused::Reserved),
@@ -39,7 +39,7 @@ fn every_problem_says_what_to_do_next_and_none_leads_to_a_second_effect() {
         ErrorKind::UnknownCall,
         ErrorKind::UnknownSaga,
         ErrorKind::UnknownReconciliation,
-        ErrorKind::InvalidArguments(vec![("/a".into(), "is no number".into())]),
+        ErrorKind::InvalidArguments(vec![("/a".into(), "is not a number".into())]),
         ErrorKind::CallInProgress { retry_after: time },
         ErrorKind::JustChanged,
         ErrorKind::NotConfirmed(Different::Members { then: 40, now: 39 }),

@@ -99,7 +99,7 @@ impl ToolBreaker {
         }
     }
 
-    /// A person says that the tool works again: the next call of each tenant is a trial, without further cooldown.
+    /// An operator says that the tool works again: the next call of each tenant is a trial, without further cooldown.
     pub fn end_cooldown(&mut self, now: Duration) {
         self.unreached.end_cooldown(now);
         for seen in self.tenants.values_mut() {

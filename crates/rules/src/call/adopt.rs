@@ -64,7 +64,7 @@ pub fn tenant_of(lookup: &Lookup, mut known: BTreeSet<String>) -> Result<String,
 /// Marks an adopted call whose effect is undone at its source. The key is not free meanwhile, nor afterwards.
 ///
 /// # Errors
-/// The call is not adopted, it is undone or being undone, or a person has decided that its effect stands.
+/// The call is not adopted, it is undone or being undone, or an operator has decided that its effect stands.
 pub(super) fn effect_to_undo(call: Call<'_>, by: &By) -> Result<Change, Illegal> {
     if !call.record.is_adopted() || call.record.is_skipped() {
         return Err(Illegal::NothingToUndo);

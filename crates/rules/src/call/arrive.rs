@@ -27,7 +27,7 @@ pub(super) fn is_over(record: &Record, intent: &Intent, aged: Timestamp) -> bool
     is_past(record.expires_at, aged) && !(record.is_adopted() && is_compensation)
 }
 
-/// Whether a call gives its names of arguments to a request for another intent with equal arguments.
+/// Whether a call gives its lookup keys of arguments to a request for another intent with equal arguments.
 ///
 /// Only the arguments show that it is the call: a key of the runtime, or the same key of the model, stands for it as long as
 /// the key is remembered. It gives way when the window of derived keys is over. A call that has ended well gives way at
@@ -90,7 +90,7 @@ fn stays(tool: &Tool, kind: FailureKind) -> bool {
     }
 }
 
-/// Whether the request's key still names a call that is past its window.
+/// Whether the request's key still finds a call that is past its window.
 ///
 /// It does if the caller brought the key. An adopted call does not know where its key came from; the request does.
 pub(super) fn keeps_key(record: &Record, intent: &Intent) -> bool {

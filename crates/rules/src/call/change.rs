@@ -130,7 +130,7 @@ pub struct Change {
     pub admission: Option<Admission>,
     /// The lock and the places that the call gives back.
     pub release: Release,
-    /// Further names for a call that has a key already. A claim claims all of its names without this.
+    /// Further lookup keys for a call that has a key already. A claim claims all of its lookup keys without this.
     pub takes: Takes,
 }
 
@@ -140,7 +140,7 @@ pub struct Change {
 /// of `instead_of`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Takes {
-    /// The last of the record's names.
+    /// The last of the record's lookup keys.
     pub names: Vec<Lookup>,
     pub instead_of: Vec<Record>,
 }
@@ -203,13 +203,13 @@ pub enum Action {
     Retry { after: Duration },
     /// Write the change: this run is over.
     Finish,
-    /// Write the change, and alert a person: an attempt that counts as not executed was executed.
+    /// Write the change, and alert an operator: an attempt that counts as not executed was executed.
     Alarm,
     /// Wait: the call runs.
     Wait,
     /// Answer with the stored record.
     Answer,
-    /// Write the change that gives the call further names, then answer with the stored record.
+    /// Write the change that gives the call further lookup keys, then answer with the stored record.
     TakeNames,
     /// Write the change that keeps what an adopted call asked for, then answer with the stored record.
     TakeFingerprint,
@@ -240,7 +240,7 @@ pub enum Illegal {
     #[error("the call is not under way")]
     NotRunning,
     /// The late end of an attempt proves nothing, so the call stays unknown.
-    #[error("the call's outcome is as unknown as it was")]
+    #[error("the call's outcome is still unknown")]
     StillUnknown,
     #[error("the call's outcome is known")]
     NotUnknown,
@@ -254,7 +254,7 @@ pub enum Illegal {
     /// The call only reads, or it is undone or being undone already.
     #[error("there is nothing to undo")]
     NothingToUndo,
-    #[error("the call is not kept for its saga")]
+    #[error("the call is not retained for its saga")]
     NotKept,
     /// Another request may have another effect; says why.
     #[error("{0}")]

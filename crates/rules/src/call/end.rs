@@ -144,7 +144,7 @@ pub(super) fn finish(
     };
     let mut detail = why.to_owned();
     if check.is_some_and(|check| check.at.is_none()) {
-        detail += "; it is given up: a late answer or a person still may settle it";
+        detail += "; it is given up: a late answer or an operator may still settle it";
     }
     let has_failed = matches!(state, State::Failed(_));
     let finished = Record {
@@ -165,7 +165,7 @@ pub(super) fn finish(
     };
     let mut change = Change::new(finished, event, by, detail);
     change.release.lock_from = tool.is_exclusive().then_some(free_from);
-    // A call that surely had no effect is no near-duplicate of a later one.
+    // A call that surely had no effect is not a near-duplicate of a later one.
     change.release.similar = record.intent.similar.filter(|_| has_failed);
     change.about(record.attempt.id).proving(outcome)
 }
@@ -229,7 +229,7 @@ fn end_of_earlier(call: Call<'_>, ended: &Ended) -> Result<Change, Illegal> {
 
 /// Notes that an attempt was executed which counts as not executed; `None`: no contradiction.
 ///
-/// The state stays: callers were told of it, and the key may have run again. A person has to know.
+/// The state stays: callers were told of it, and the key may have run again. An operator has to know.
 fn contradict(call: Call<'_>, ended: &Ended) -> Option<Change> {
     let Call { tool, record, .. } = call;
     let is_newest = record.attempt.id == ended.attempt;

@@ -24,7 +24,7 @@ pub enum Event {
     LeaseOver { by: InstanceId },
     /// The process that owned the running attempt has ended. Gateway `by` found the call.
     OwnerLost { by: InstanceId },
-    /// A person accepts that the store has lost its newest writes.
+    /// An operator accepts that the store has lost its newest writes.
     ///
     /// A running call may have ended since, and a failed one may have run again.
     StoreLost {
@@ -32,7 +32,7 @@ pub enum Event {
         /// The store has every write up to this time; `None`: no such time is known.
         whole_until: Option<Timestamp>,
     },
-    /// A person takes the session's lock from the run with this fencing token.
+    /// An operator takes the session's lock from the run with this fencing token.
     Unlocked { by: By, fencing: Option<u64> },
     /// The check of an unknown call is due, and gateway `by` does it.
     ///
@@ -48,17 +48,17 @@ pub enum Event {
     },
     /// Gateway `by` found an unknown call without a planned check, although its tool has a policy now.
     CheckMissing { by: InstanceId },
-    /// A person wants the tool asked whether it knows the key.
+    /// An operator wants the tool asked whether it knows the key.
     ProbeAsked(By),
     /// A probe has asked the tool whether it knows the key.
     Probed(Probed),
-    /// A person settles an unknown or a stuck call.
+    /// An operator settles an unknown or a stuck call.
     Resolved { by: By, resolution: Resolution },
     /// A source shows the effect of an unknown call to the reconciliation `by`.
     Reconciled { by: String, content: Content },
-    /// The person with token `by` wants the request sent once more, to compare the results.
+    /// The operator with token `by` wants the request sent once more, to compare the results.
     ///
-    /// `by_person`: the stored result comes from a person, not from the tool.
+    /// `by_person`: the stored result comes from an operator, not from the tool.
     ToVerify { by: String, by_person: bool },
     /// The tool answered the same request once more.
     Verified { by: String, fresh: Fresh },
@@ -75,7 +75,7 @@ pub enum Event {
     },
     /// Gateway `by` found that the compensation has ended, or never will run.
     UndoEnded { by: InstanceId, end: UndoEnd },
-    /// A person decides that the call is not undone.
+    /// An operator decides that the call is not undone.
     ///
     /// `compensation` is the stored compensation. No gateway begins it meanwhile.
     Skipped {
@@ -127,7 +127,7 @@ pub struct Resembled {
 #[derive(Debug, Clone)]
 pub struct Arrival {
     pub intent: Arc<Intent>,
-    /// The request's fingerprints by the recipes of earlier calls.
+    /// The request's fingerprints by the key schemes of earlier calls.
     pub prints: Arc<Prints>,
     pub brought: Brought,
     pub attempt: AttemptId,
@@ -154,7 +154,7 @@ pub struct Adoption {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UndoEnd {
     Undone,
-    /// Only a person can undo the call; says why.
+    /// Only an operator can undo the call; says why.
     Stuck(String),
 }
 

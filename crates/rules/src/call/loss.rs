@@ -76,7 +76,7 @@ pub(super) fn store_lost(
     Ok(change)
 }
 
-/// A person frees the session's lock.
+/// An operator frees the session's lock.
 ///
 /// The call's attempt goes on, and is its last.
 pub(super) fn unlock(call: Call<'_>, by: &By) -> Change {

@@ -1,6 +1,6 @@
 //! Which of several stored calls an arrival repeats, or which one blocks it.
 //!
-//! An arrival looks under all of its names, and may find several calls.
+//! An arrival looks under all of its lookup keys, and may find several calls.
 
 use jiff::Timestamp;
 
@@ -11,14 +11,14 @@ use crate::recipe::prints::{Prints, Sameness};
 use crate::record::{CallId, Holder, Intent, State};
 use crate::tool::Tool;
 
-/// The result of looking under an arrival's names. Numbers are indexes of holders.
+/// The result of looking under an arrival's lookup keys. Numbers are indexes of holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Met {
     /// No stored call blocks the arrival.
     Free {
-        /// Calls past their window, or that give way. The arrival claims its names from them.
+        /// Calls past their window, or that give way. The arrival claims its lookup keys from them.
         instead_of: Vec<usize>,
-        /// Names by earlier recipes that other calls hold. The arrival does not claim these names.
+        /// Lookup keys by earlier key schemes that other calls hold. The arrival does not claim these.
         left: Vec<Lookup>,
     },
     /// This call is the same as the arrival, or blocks it.
@@ -37,7 +37,7 @@ pub struct Seeking<'a> {
     pub confirmed: Option<CallId>,
 }
 
-/// Decides among the calls that hold the names of an arrival. `aged`: see [`Now::aged`](super::Now::aged).
+/// Decides among the calls that hold the lookup keys of an arrival. `aged`: see [`Now::aged`](super::Now::aged).
 pub fn meet(tool: &Tool, holders: &[Holder], seeking: Seeking<'_>, aged: Timestamp) -> Met {
     let Seeking {
         names,
@@ -63,7 +63,7 @@ pub fn meet(tool: &Tool, holders: &[Holder], seeking: Seeking<'_>, aged: Timesta
     };
     let has = |wanted| first(&|holder| lives(holder) && part(holder) == Some(wanted));
 
-    // An answer goes before a further run: of two equal calls under two names one may have failed.
+    // An answer goes before a further run: of two equal calls under two lookup keys one may have failed.
     let is_answer = |holder: &Holder| !matches!(holder.record.state, State::Failed(_));
     let answers = first(&|holder| {
         let is_same = || prints.compare(intent, &holder.record) == Sameness::Same;
@@ -108,7 +108,7 @@ mod tests {
         Lookup::new("shop", "t", key)
     }
 
-    /// A succeeded or past call of this fingerprint, found by these names.
+    /// A succeeded or past call of this fingerprint, found by these lookup keys.
     fn holder(names: &[&str], fingerprint: u8, expires_at: Option<i64>) -> Holder {
         let there = record(&tool("t"), Source::Business, &[]);
         let intent = Intent {
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// An arrival with business fields, a runtime key, and a key by an earlier recipe.
+    /// An arrival with business fields, a runtime key, and a key by an earlier key scheme.
     fn met(holders: &[Holder]) -> Met {
         let names = [
             Name {

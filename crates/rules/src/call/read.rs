@@ -3,7 +3,7 @@
 use crate::recipe::prints::{Prints, Sameness};
 use crate::record::{Holder, Intent, Record, State};
 
-/// The stored call that keeps a read from being executed. `holders`: the calls that hold the names of the request.
+/// The stored call that keeps a read from being executed. `holders`: the calls that hold the lookup keys of the request.
 ///
 /// A tool may have counted as a write when the call was made, by its earlier settings or by what its server said of it. While
 /// such a call runs, or its outcome is unknown, its callers have been told that asking again executes nothing. Any other

@@ -1,4 +1,4 @@
-//! How an unknown call is settled or given up: by probes, by sending it again, or by a person.
+//! How an unknown call is settled or given up: by probes, by sending it again, or by an operator.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) fn work_on(
     Ok(match (tool.unknown, attempt) {
         (OnUnknown::Elsewhere, _) => return Err(Illegal::NotDue),
         (OnUnknown::Hold, _) => {
-            let detail = "calls of the tool are held: a late answer or a person may settle it";
+            let detail = "calls of the tool are held: a late answer or an operator may settle it";
             Next::finish(change("held", None, detail))
         }
         // A probe has no effect, so a paused tool is asked, too.
@@ -45,11 +45,11 @@ pub(super) fn work_on(
             Next::write(change("probing", Some(later), &detail), Action::Probe)
         }
         (OnUnknown::Retry, _) if unknown::is_late(tool, &check, call.aged) => given_up(
-            "it is too late to send it again: the tool may have forgotten its key; a late answer or a person may \
+            "it is too late to send it again: the tool may have forgotten its key; a late answer or an operator may \
              still settle it",
         ),
         (OnUnknown::Retry, _) if !redact::is_whole(&record.intent.args) => {
-            given_up("it cannot be sent again: not all of its arguments are kept, or readable")
+            given_up("it cannot be sent again: not all of its arguments are stored, or readable")
         }
         (OnUnknown::Retry, None) => {
             let later = unknown::put_off(tool, check, Duration::ZERO, now);
@@ -74,7 +74,7 @@ pub(super) fn work_on(
     })
 }
 
-/// A person has the tool asked, even if no check is planned.
+/// An operator has the tool asked, even if no check is planned.
 ///
 /// A planned check stays planned. The answer is judged like that of any probe.
 pub(super) fn ask_now(call: Call<'_>, by: &By) -> Result<Next, Illegal> {
@@ -82,7 +82,7 @@ pub(super) fn ask_now(call: Call<'_>, by: &By) -> Result<Next, Illegal> {
         return Err(Illegal::NoProbe);
     }
     let reason = &by.reason;
-    let detail = format!("a person has the tool asked whether it knows the key ({reason})");
+    let detail = format!("an operator has the tool asked whether it knows the key ({reason})");
     let change = Change::new(call.changed(), "probing", &by.actor, detail);
     let change = change.about(call.record.attempt.id);
     Ok(Next::write(change, Action::Probe))
@@ -112,7 +112,7 @@ pub(super) fn postpone(
         CheckBlocker::Frozen => (Duration::ZERO, "its session is frozen"),
         CheckBlocker::Unplaced => (
             Duration::ZERO,
-            "what is kept of its request does not say by which rule it goes",
+            "what is stored of its request does not say by which rule it goes",
         ),
         CheckBlocker::Store => (Duration::ZERO, "the store lets nothing begin now"),
     };
@@ -184,8 +184,9 @@ pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
     });
     let goes_on = |check: Option<Check>| check.is_some_and(|check| check.at.is_some());
     let (event, why) = if goes_on(record.check) && !goes_on(check) {
-        let why =
-            format!("{why}; it is asked no more: a late answer or a person still may settle it");
+        let why = format!(
+            "{why}; it is not asked again: a late answer or an operator may still settle it"
+        );
         ("given_up", why)
     } else {
         ("probed", why)
@@ -193,11 +194,11 @@ pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
     reschedule(call, probed.by, event, check, &why).proving(&Outcome::Unknown)
 }
 
-/// A person settles an unknown call.
+/// An operator settles an unknown call.
 ///
 /// "Failed" is refused while the request may still be under way.
 pub(super) fn resolve(call: Call<'_>, by: &By, resolution: &Resolution) -> Result<Change, Illegal> {
-    let why = format!("a person has settled it ({})", by.reason);
+    let why = format!("an operator has settled it ({})", by.reason);
     let outcome = match resolution {
         Resolution::Succeeded(content) => Outcome::Executed(content.clone()),
         Resolution::Failed if call.may_still_run() => return Err(Illegal::MayStillRun),

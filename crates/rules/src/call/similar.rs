@@ -9,7 +9,7 @@ use crate::actor::Actor;
 use crate::record::{Alias, MAX_ALIASES, State};
 use crate::time::after;
 
-/// Adds the request's key to the names of a call that has succeeded and is remembered.
+/// Adds the request's key to the lookup keys of a call that has succeeded and is remembered.
 ///
 /// The request and every repetition of it get the call's result. While the outcome of the call is
 /// not known the request waits: it must neither run nor be told that nothing has happened.
@@ -55,7 +55,7 @@ pub(super) fn resembled(call: Call<'_>, request: &Resembled) -> Next {
     let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(call.aged, span)));
     named.expires_at = later(record.expires_at, tool.window(intent.key_source));
     named.retain_until = later(record.retain_until, tool.retention);
-    let detail = "a request with another key looked like it and gets its result; that key is a name of it now";
+    let detail = "a request with another key looked like it and gets its result; that key is a lookup key of it now";
     let by = Actor::Gateway(request.by);
     let mut change = Change::new(named, "replayed_as_similar", by, detail);
     change.takes = Takes {

@@ -18,7 +18,7 @@ pub(super) fn not_joined(call: Call<'_>, by: InstanceId, why: &Failure) -> Chang
     let outcome = Outcome::NotExecuted(why.clone());
     let by = Actor::Gateway(by);
     let mut change = finish(call, "not_joined", by, &outcome, &why.why);
-    // Its saga has nothing to undo here, and may not look at the call again.
+    // The saga may not revisit this call, so retention starts now.
     change.record.retain_until = Some(kept_until(call));
     change
 }
@@ -114,7 +114,7 @@ fn at_rest(call: Call<'_>, state: State) -> Record {
     }
 }
 
-/// A person settles a stuck call: its effect stands, or is gone.
+/// An operator settles a stuck call: its effect stands, or is gone.
 pub(super) fn resolve_stuck(call: Call<'_>, by: &By, resolution: &Resolution) -> Change {
     let known = call.record.state.content().cloned();
     let (resolved, what) = match resolution {
@@ -131,11 +131,11 @@ pub(super) fn resolve_stuck(call: Call<'_>, by: &By, resolution: &Resolution) ->
             (stands, "its effect stands")
         }
     };
-    let detail = format!("a person says that {what} ({})", by.reason);
+    let detail = format!("an operator says that {what} ({})", by.reason);
     Change::new(resolved, "resolved", &by.actor, detail)
 }
 
-/// A person decides that the call is not undone.
+/// An operator decides that the call is not undone.
 pub(super) fn skip(
     call: Call<'_>,
     by: &By,
@@ -163,7 +163,7 @@ pub(super) fn skip(
         // Its outcome was never known, and no check is planned any more.
         (_, None) => Record {
             state: State::Unknown(
-                "its outcome is not known, and a person has decided not to undo it".into(),
+                "its outcome is not known, and an operator has decided not to undo it".into(),
             ),
             check: Some(Check {
                 since: now,

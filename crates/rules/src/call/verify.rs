@@ -1,4 +1,4 @@
-//! Verified replay: a person has the same request sent once more, where that is safe.
+//! Verified replay: an operator has the same request sent once more, where that is safe.
 
 use super::change::{Action, Call, Change, Illegal, Next};
 use crate::actor::Actor;
@@ -21,7 +21,7 @@ pub(super) fn begin_to_verify(call: Call<'_>, by: &str, by_person: bool) -> Resu
     };
     let refused = |why| Err(Illegal::ReplayUnsafe(why));
     if !redact::is_whole(&record.intent.args) {
-        return refused("not all of its arguments are kept");
+        return refused("not all of its arguments are stored");
     }
     if tool.effect == Effect::Write {
         if tool.dedup != Dedup::Key {
@@ -29,7 +29,7 @@ pub(super) fn begin_to_verify(call: Call<'_>, by: &str, by_person: bool) -> Resu
         }
         if by_person {
             return refused(
-                "a person has said what became of the call, so the tool may never have seen its key",
+                "an operator has said what became of the call, so the tool may never have seen its key",
             );
         }
         // The tool would execute a call whose key it has forgotten.

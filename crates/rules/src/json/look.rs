@@ -7,7 +7,7 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
-/// How deep the values of a text stand in each other; `None`: it is no JSON that can be read.
+/// How deep the values of a text stand in each other; `None`: it is not JSON that can be read.
 ///
 /// A number or a text alone is one deep.
 pub fn depth(text: &[u8]) -> Option<usize> {
@@ -81,7 +81,7 @@ impl<'de> Visitor<'de> for Depth {
 /// Of members with the same name the last one counts.
 ///
 /// # Errors
-/// The text is no JSON.
+/// The text is not JSON.
 pub fn at(
     text: &str,
     steps: impl IntoIterator<Item = String>,
@@ -152,7 +152,7 @@ impl<'de> Visitor<'de> for Step<'_> {
 /// Does something with the text of each item of a list, one after the other.
 ///
 /// # Errors
-/// The text is no list; or what was done with an item has failed.
+/// The text is not a list; or what was done with an item has failed.
 pub fn each(
     list: &str,
     act: impl FnMut(&str) -> Result<(), String>,

@@ -14,7 +14,7 @@ pub struct Weight {
     pub bytes: usize,
 }
 
-/// Weighs a text. What is no JSON has a weight, too: readers build a part of it before they notice.
+/// Weighs a text. What is not JSON has a weight, too: readers build a part of it before they notice.
 pub fn weigh(text: &[u8]) -> Weight {
     let (mut values, mut objects, mut is_text, mut is_escaped) = (1_usize, 0_usize, false, false);
     // Whether the last sign has opened a list or an object, which may be empty.

@@ -29,7 +29,7 @@ impl Serialize for Fold {
 impl<'de> Deserialize<'de> for Fold {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let word = String::deserialize(deserializer)?;
-        Self::of(&word).ok_or_else(|| D::Error::custom("it is none of case, space, nfc"))
+        Self::of(&word).ok_or_else(|| D::Error::custom("it is not one of case, space, nfc"))
     }
 }
 

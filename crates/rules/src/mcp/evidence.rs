@@ -56,7 +56,7 @@ pub enum Match {
     Another,
     /// It is an error without an id of the gateway, as for a request that a server could not read.
     Nameless,
-    /// It is no response.
+    /// It is not a response.
     None,
 }
 
@@ -83,7 +83,7 @@ pub fn is_error(result: &[u8]) -> bool {
     object::<Head<'_>>(result).is_some_and(|head| head.is_error)
 }
 
-/// Whether a kept result came from an MCP server, and so is passed on as it is.
+/// Whether a kept result came from an MCP server, and so is forwarded as it is.
 pub fn is_tool_result(result: &[u8]) -> bool {
     object::<Head<'_>>(result).is_some_and(|head| {
         let content = head.content.map(RawValue::get);
@@ -159,7 +159,7 @@ pub enum Reply {
 /// Reads the answer to a question that executes nothing.
 ///
 /// # Errors
-/// Why it is no answer.
+/// Why it is not an answer.
 pub fn reply(answer: &McpAnswer) -> Result<Reply, String> {
     let bytes = match &answer.body {
         Body::Broken(why) => return Err(why.clone()),

@@ -131,7 +131,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// The messages of a batch; none if these bytes are no list.
+/// The messages of a batch; none if these bytes are not a list.
 ///
 /// Since 2025-06-18 there are no batches any more.
 pub fn batched(bytes: &[u8]) -> Vec<&[u8]> {

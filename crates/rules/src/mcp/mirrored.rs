@@ -45,7 +45,7 @@ pub fn mistake(mirrored: &[Mirrored]) -> Option<String> {
     mirrored.iter().find_map(|one| {
         let name = &one.header;
         if !is_header_name(name) {
-            return Some(format!("{name:?} is no header name"));
+            return Some(format!("{name:?} is not a header name"));
         }
         (!names.insert(name)).then(|| format!("{name} stands for two arguments"))
     })
@@ -211,7 +211,7 @@ mod tests {
         };
         assert_eq!(of("x!#$%&'*+-.^_`|~9", "y"), None);
         for bad in ["a b", "ä", "a:"] {
-            let why = format!("\"mcp-param-{bad}\" is no header name");
+            let why = format!("\"mcp-param-{bad}\" is not a header name");
             assert_eq!(of("x", bad), Some(why));
         }
         let why = "mcp-param-x stands for two arguments".to_owned();

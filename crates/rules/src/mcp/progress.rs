@@ -11,7 +11,7 @@ use super::members::Members;
 /// The member of `_meta` by which a caller asks for notifications.
 pub const TOKEN: &str = "progressToken";
 const METHOD: &str = "notifications/progress";
-/// The longest notification that is passed on, in bytes.
+/// The longest notification that is forwarded, in bytes.
 const MAX_NOTE: usize = 4 << 10;
 /// The longest token of a caller, in bytes.
 const MAX_TOKEN: usize = 256;

@@ -24,7 +24,7 @@ pub struct Told<'a> {
 
 /// A `tools/call`.
 ///
-/// The arguments are one JSON object, and keep their bytes. Only the answers of a round become
+/// The arguments are one JSON object, and keep their bytes. Only the answers to an elicitation become
 /// parameters of their own.
 pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) -> Bytes {
     let mut meta = meta(is_modern, told.can_answer);

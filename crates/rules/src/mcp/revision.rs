@@ -81,7 +81,7 @@ pub fn era(header: impl Fn(&str) -> HeaderLine, said: Said<'_>) -> Result<Era, M
     let in_body = match said.meta.get(VERSION) {
         None => None,
         Some(Value::String(version)) => Some(version),
-        Some(_) => return Err(Malformed::Params(format!("_meta[{VERSION:?}] is no text"))),
+        Some(_) => return Err(Malformed::Params(format!("_meta[{VERSION:?}] is not text"))),
     };
     let Some(version) = version else {
         return match in_body {
@@ -316,7 +316,7 @@ mod tests {
             decode("=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?=").as_deref(),
             Some("=?base64?literal?=")
         );
-        assert_eq!(decode("=?base64?/w==?="), None, "it is no UTF-8");
+        assert_eq!(decode("=?base64?/w==?="), None, "it is not UTF-8");
         assert_eq!(decode("=?base64?").as_deref(), Some("=?base64?"));
     }
 

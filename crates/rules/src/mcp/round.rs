@@ -1,7 +1,7 @@
 //! Rounds: a server answers a call with questions, and another call brings the answers.
 //!
 //! Source: revision 2026-07-28, "Multi Round-Trip Requests". A server may give no state, so the gateway puts the id of
-//! the call that asked before the state that a client sends back: that id names the round.
+//! the call that asked before the state that a client sends back: that id names the elicitation.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::members::{Members, object};
 use crate::record::{CallId, Content, Record, State};
 
-/// The member of a call's arguments for the round that it answers. Callers may not send it.
+/// The member of a call's arguments for the elicitation that it answers. Callers may not send it.
 pub const MEMBER: &str = "dev.oncegate/round";
 /// How long the text of an id is.
 const ID: usize = 36;
@@ -29,7 +29,7 @@ pub struct Asked {
     pub state: Option<String>,
 }
 
-/// The answer to a round in a request.
+/// The answer to an elicitation in a request.
 #[derive(Debug)]
 pub struct Answer {
     /// The call that asked.
@@ -78,7 +78,7 @@ fn with(args: &str, member: &str) -> String {
     format!("{args}{comma}{}:{member}}}", json!(MEMBER))
 }
 
-/// The state that a client sends back to answer a round.
+/// The state that a client sends back to answer an elicitation.
 pub fn state(asked_by: &str, theirs: Option<&str>) -> String {
     match theirs {
         None => asked_by.to_owned(),
@@ -118,7 +118,7 @@ pub fn answered_by(args: &Value) -> Option<CallId> {
     Uuid::try_parse(id).ok().map(CallId)
 }
 
-/// The arguments of the first round, with the answers of a later one.
+/// The arguments of the first call, with the answers to a later elicitation.
 ///
 /// `before`: the arguments of a call that asked.
 pub fn as_asked(args: &str, before: &[u8]) -> String {
@@ -128,7 +128,7 @@ pub fn as_asked(args: &str, before: &[u8]) -> String {
     }
 }
 
-/// The arguments without the member of the round.
+/// The arguments without the member of the elicitation.
 pub fn without(mut args: Value) -> Value {
     if let Some(members) = args.as_object_mut() {
         members.remove(MEMBER);
@@ -151,7 +151,7 @@ pub(super) struct Parts<'a> {
     pub(super) responses: Option<&'a RawValue>,
 }
 
-/// Splits arguments into the server's arguments and the answers of a round.
+/// Splits arguments into the server's arguments and the answers to an elicitation.
 pub(super) fn split(args: &[u8]) -> (Cow<'_, [u8]>, Option<Parts<'_>>) {
     let Members(members) = serde_json::from_slice(args).unwrap_or(Members(Vec::new()));
     let (round, others): (Vec<_>, Vec<_>) =
@@ -166,7 +166,7 @@ pub(super) fn split(args: &[u8]) -> (Cow<'_, [u8]>, Option<Parts<'_>>) {
     (Cow::Owned(format!("{{{others}}}").into()), Some(parts))
 }
 
-/// Whether these arguments answer a round.
+/// Whether these arguments answer an elicitation.
 pub fn is_answer(args: &[u8]) -> bool {
     member_of(args).is_some()
 }

@@ -1,4 +1,4 @@
-//! Attempts of servers, callers and persons to deceive a proxy.
+//! Attempts of servers, callers and operators to deceive a proxy.
 
 use serde_json::{Value, json};
 
@@ -334,7 +334,7 @@ fn a_kept_answer_is_shown_without_its_secrets_and_otherwise_whole() {
     };
     let masked = with("[redacted]", "[redacted]");
     assert_eq!(policy.shown(&with("a", "b").keep()), masked.keep());
-    assert_eq!(policy.shown(b"by a person"), "by a person");
+    assert_eq!(policy.shown(b"by an operator"), "by an operator");
 }
 
 #[test]

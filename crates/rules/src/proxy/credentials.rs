@@ -1,6 +1,6 @@
 //! Headers that count as the caller's own credentials.
 //!
-//! A key scheme keeps a list of counted headers. Two texts in that list, which are no names of headers, say that
+//! A key scheme keeps a list of counted headers. Two texts in that list, which are not names of headers, say that
 //! credentials count as well, and which of them do not.
 
 use serde_json::{Map, Value};

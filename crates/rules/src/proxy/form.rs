@@ -31,7 +31,7 @@ pub(super) fn bytes_to_read(text: &[u8]) -> usize {
     pairs * PAIR + steps * STEP + text.len()
 }
 
-/// Names and values in their order; `None`: a decoded name or value is no UTF-8, or there are too many.
+/// Names and values in their order; `None`: a decoded name or value is not UTF-8, or there are too many.
 pub(super) fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     if text.bytes().filter(|byte| *byte == b'&').count() >= MAX_VALUES {
         return None;

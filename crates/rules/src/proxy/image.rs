@@ -210,7 +210,7 @@ impl Policy {
     }
 }
 
-/// The request of an image. `None`: it is no image, or a part is masked.
+/// The request of an image. `None`: it is not an image, or a part is masked.
 pub fn message(image: &[u8]) -> Option<Message> {
     if !redact::is_whole(image) {
         return None;
@@ -226,7 +226,7 @@ pub fn message(image: &[u8]) -> Option<Message> {
     })
 }
 
-/// The headers of an image's request, some with masked values. None: it is no image.
+/// The headers of an image's request, some with masked values. None: it is not an image.
 pub fn headers(image: &[u8]) -> Vec<(String, String)> {
     #[derive(Deserialize)]
     struct Head {
@@ -243,7 +243,7 @@ pub struct Place {
     pub path: String,
 }
 
-/// Reads method and path, whatever else the image holds. `None`: it is no image.
+/// Reads method and path, whatever else the image holds. `None`: it is not an image.
 pub fn place(image: &[u8]) -> Option<Place> {
     serde_json::from_slice(image).ok()
 }

@@ -5,7 +5,7 @@ use percent_encoding::percent_decode_str;
 /// How many times a path may be percent-encoded. Servers, and what stands before them, may decode it several times.
 const ROUNDS: usize = 6;
 
-/// Why a path is refused; `None`: it is passed on as it is.
+/// Why a path is refused; `None`: it is forwarded as it is.
 pub(super) fn mistake(path: &str) -> Option<&'static str> {
     let mut at = path.to_owned();
     for _ in 0..ROUNDS {

@@ -75,7 +75,7 @@ impl Reply {
         true
     }
 
-    /// Reads a kept answer; `None`: it is none, as a result that a person has given.
+    /// Reads a kept answer; `None`: it is none, as a result that an operator has given.
     pub fn read(json: &[u8]) -> Option<Self> {
         let stored: Stored<ReplyHead> = serde_json::from_slice(json).ok()?;
         let (ReplyHead { status }, mut headers, body) = stored.into_parts()?;

@@ -303,7 +303,7 @@ fn secrets_are_not_kept() {
     assert_eq!(
         message(kept.as_bytes()),
         None,
-        "it cannot be sent from what is kept"
+        "it cannot be sent from what is stored"
     );
     let place = place(kept.as_bytes()).expect("a place");
     assert_eq!(

@@ -22,7 +22,7 @@ pub const CREDENTIAL: &str = "oncegate:credential";
 
 /// The member with the decoded body, where that differs from the body as it was sent.
 ///
-/// A recipe that names it among its headers compares decoded bodies.
+/// A key scheme that names it among its headers compares decoded bodies.
 pub const DECODED: &str = "oncegate:decoded";
 
 /// Makes the view: method, path, query, headers and body.
@@ -162,7 +162,7 @@ fn read(body: &[u8], written: &str, boundary: Option<&str>) -> Value {
     {
         return form;
     }
-    // JSON that two readers could understand differently is compared as it is written.
+    // Ambiguous JSON is compared byte for byte.
     if let Some(text) = text
         && (kind.is_empty() || kind.contains("json"))
         && let Ok(value) = json::parse_bounded(text)

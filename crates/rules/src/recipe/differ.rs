@@ -8,7 +8,7 @@ use super::Recipe;
 use crate::schema::holder_of;
 use crate::{json, redact, replay};
 
-/// Most places that are told.
+/// Most places that are reported.
 pub const MAX_PLACES: usize = 8;
 /// The longest arguments that are compared, in bytes.
 const MAX_ARGS: usize = 64 * 1024;

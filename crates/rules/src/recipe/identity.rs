@@ -1,4 +1,4 @@
-//! The names and fingerprints of a request, by today's recipe and by every earlier one.
+//! The lookup keys and fingerprints of a request, by today's key scheme and by every earlier one.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ pub struct Asking<'a> {
     pub secrets: &'a Secrets,
 }
 
-/// The recipe behind a name. Lower values count first.
+/// The key scheme behind a lookup key. Lower values count first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The key by today's recipe. Any call under it blocks the arrival.
+    /// The key by today's key scheme. Any call under it blocks the arrival.
     Today,
     /// The runtime's key, where the business fields make the key; or the client's own id of the call.
     ///
@@ -42,7 +42,7 @@ pub enum Part {
     /// The name of the arguments without the model's key. A call under it blocks the arrival only if both are the same
     /// intent, and only within the window of derived keys.
     Arguments,
-    /// A key by an earlier recipe. A call under it blocks the arrival only if both are the same
+    /// A key by an earlier key scheme. A call under it blocks the arrival only if both are the same
     /// intent.
     Earlier,
 }
@@ -73,19 +73,19 @@ pub fn is_by_arguments(names: &[Name], record: &Record) -> bool {
 /// The names and fingerprints of a request.
 #[derive(Debug)]
 pub struct Identity {
-    /// The key by today's recipe.
+    /// The key by today's key scheme.
     pub key: Result<Chosen, Refused>,
     pub fingerprint: Fingerprint,
-    /// The arguments that count by today's recipe; `None`: all of them.
+    /// The arguments that count by today's key scheme; `None`: all of them.
     pub counted: Option<Value>,
-    /// The names, each once, today's first. A recipe that makes no key gives no name.
+    /// The lookup keys, each once, today's first. A key scheme that makes no key gives none.
     pub names: Vec<Name>,
     /// The keys behind the names.
     pub keys: Vec<Chosen>,
     pub prints: Prints,
 }
 
-/// Reads a request by every recipe. `earlier`: the newest first.
+/// Reads a request by every key scheme. `earlier`: the newest first.
 pub fn identify(
     today: &Arc<Recipe>,
     earlier: &[(RecipeId, Arc<Recipe>)],
@@ -181,7 +181,7 @@ impl Recipe {
     /// The key of a call, from the first source that has one. `counted` lacks the model's key.
     fn choose(&self, asking: &Asking<'_>, counted: &Value) -> Result<Chosen, Refused> {
         let counted = &*self.present(counted);
-        // A round is answered once, whichever key comes with the answer.
+        // An elicitation is answered once, whichever key comes with the answer.
         if let Some(asked_by) = round::answered_by(asking.args) {
             return Ok(chosen(Source::Round, key::of_round(asked_by.0)));
         }
@@ -268,7 +268,7 @@ impl Recipe {
         Ok(chosen(Source::Business, key))
     }
 
-    /// The names of a request by this recipe: the keys under every secret, those of the arguments beside a model's key,
+    /// The lookup keys of a request by this key scheme: the keys under every secret, those of the arguments beside a model's key,
     /// the runtime's key, and the client's id of the call.
     fn names(
         &self,

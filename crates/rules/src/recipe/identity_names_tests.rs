@@ -1,4 +1,4 @@
-//! The names of a request, with the key and the recipe behind each.
+//! The lookup keys of a request, with the key and the key scheme behind each.
 
 use super::*;
 use crate::mcp::round;
@@ -77,7 +77,7 @@ fn the_runtimes_key_is_a_second_name_only_where_the_fields_make_the_key() {
     assert_eq!(
         read(&moved, &[&business], Some("k")),
         [runtime(Second), fields(Earlier)],
-        "a recipe that gives no key gives no name of it"
+        "a key scheme that gives no key gives no lookup key of it"
     );
 }
 
@@ -115,7 +115,7 @@ fn redacted_arguments_give_a_name_under_every_secret_of_the_store() {
         other.key.fields.clear();
         let found = names(&other, &[tool], None, &args, &all);
         let expected = keys.map(|key| (key, source, Part::Earlier));
-        assert_eq!(found, expected, "also by an earlier recipe");
+        assert_eq!(found, expected, "also by an earlier key scheme");
     }
     let plain = names(&tool("act"), &[], None, &args, &all);
     assert_eq!(plain.len(), 1, "what needs no secret has one name");

@@ -1,4 +1,4 @@
-//! Keys and fingerprints, by every recipe.
+//! Keys and fingerprints, by every key scheme.
 
 #[path = "identity_model_tests.rs"]
 mod models;
@@ -24,7 +24,7 @@ use std::time::Duration;
 static SECRET: Secret = Secret::new([7; 32]);
 static SECRETS: Secrets = Secrets::one(Secret::new([7; 32]));
 
-/// The key and the fingerprint of a request by a tool's recipe.
+/// The key and the fingerprint of a request by a tool's key scheme.
 fn read(
     tool: &Tool,
     runtime: Option<&Key>,
@@ -278,11 +278,11 @@ fn a_recipe_is_overdue_when_its_last_call_need_not_be_kept_any_more() {
     assert!(one.is_overdue(now + SignedDuration::from_hours(26)));
     let longer = one
         .renewed(2 * day, now)
-        .expect("calls are kept for longer");
+        .expect("calls are stored for longer");
     assert!(!longer.is_overdue(now + SignedDuration::from_hours(26)));
 }
 
-/// A stored call with these arguments, made by this tool's recipe.
+/// A stored call with these arguments, made by this tool's key scheme.
 fn stored(by: &Tool, args: &Value) -> Record {
     let recipe = Recipe::of(by);
     let record = crate::testing::record(by, Source::Runtime, &[]);
@@ -300,7 +300,7 @@ fn stored(by: &Tool, args: &Value) -> Record {
     }
 }
 
-/// How an arrival by today's recipe compares with a call by another recipe.
+/// How an arrival by today's key scheme compares with a call by another key scheme.
 fn compare(today: &Tool, arrives: &Value, by: &Tool, there: &Value, is_known: bool) -> Sameness {
     let (today, other) = (Arc::new(Recipe::of(today)), Arc::new(Recipe::of(by)));
     let earlier: Vec<_> = is_known.then(|| (other.id(), other)).into_iter().collect();
@@ -329,7 +329,7 @@ fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
         (&ignoring, &two, &plain, &one, true, Sameness::Same),
         (&ignoring, &two, &plain, &one, false, Sameness::Same),
         (&plain, &two, &ignoring, &one, true, Sameness::Same),
-        // They differ by today's recipe, and the recipe of the stored call is not known.
+        // They differ by today's key scheme, and the key scheme of the stored call is not known.
         (&plain, &two, &ignoring, &one, false, Sameness::Unclear),
         (&plain, &one, &ignoring, &one, false, Sameness::Same),
         (&ignoring, &other, &plain, &one, true, Sameness::Other),
@@ -337,7 +337,7 @@ fn equal_by_the_stored_or_by_todays_recipe_is_the_same() {
         (&plain, &two, &redacting, &one, true, Sameness::Other),
         // A redacted argument is not kept, so cannot be compared.
         (&plain, &one, &redacting, &one, false, Sameness::Unclear),
-        // They differ by the recipe of the stored call. By today's they would be equal if the rest is.
+        // They differ by the key scheme of the stored call. By today's they would be equal if the rest is.
         (&ignoring, &two, &redacting, &one, true, Sameness::Unclear),
         (&plain, &two, &plain, &one, true, Sameness::Other),
     ] {
@@ -426,7 +426,7 @@ fn a_call_under_an_unknown_secret_is_compared_by_its_kept_arguments() {
 proptest! {
     /// Under any two configurations the same bytes are the same call, or unclear.
     ///
-    /// If the recipe of the stored call is known, they are the same.
+    /// If the key scheme of the stored call is known, they are the same.
     #[test]
     fn the_same_arguments_are_never_another_call(
         today in 0..6_usize, by in 0..6_usize, id in 0..3, note in ".{0,4}", model in any::<bool>(), is_known in any::<bool>(),
@@ -445,7 +445,7 @@ proptest! {
 
     /// Each name occurs once, and today's key is the first.
     ///
-    /// An arrival that today's configuration refuses has the names by earlier recipes.
+    /// An arrival that today's configuration refuses has the lookup keys by earlier key schemes.
     #[test]
     fn names_are_those_of_every_recipe_once(today in 0..6_usize, earlier in proptest::collection::vec(0..6_usize, 0..4), has_id in any::<bool>()) {
         let all = tools();
@@ -478,7 +478,7 @@ fn a_recipe_has_settled_after_twice_the_greatest_age_of_a_list() {
     assert_eq!(in_seconds(0), Some(Duration::from_secs(30)));
     assert_eq!(in_seconds(29), Some(Duration::from_secs(1)));
     assert_eq!((in_seconds(30), in_seconds(31)), (None, None));
-    let stored = Remembered::from_document(&new.to_document()).expect("a recipe");
+    let stored = Remembered::from_document(&new.to_document()).expect("a key scheme");
     assert_eq!(stored, new);
     assert_eq!(
         stored

@@ -17,7 +17,7 @@ use crate::{json, redact};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sameness {
     Other,
-    /// A recipe is not known, or the stored arguments are not whole.
+    /// A key scheme is not known, or the stored arguments are not whole.
     Unclear,
     /// The call was adopted and has no fingerprint yet, and the arrival has its key.
     Unsaid,
@@ -30,14 +30,14 @@ impl Sameness {
     }
 }
 
-/// An arrival's fingerprints by earlier recipes. Its intent has the fingerprint by today's.
+/// An arrival's fingerprints by earlier key schemes. Its intent has the fingerprint by today's.
 #[derive(Debug, Clone, Default)]
 pub struct Prints {
     today: Option<(Arc<Recipe>, Secret)>,
     earlier: Vec<Print>,
-    /// The fingerprints by each recipe under the rule of earlier versions, where that makes another one.
+    /// The fingerprints by each key scheme under the rule of earlier versions, where that makes another one.
     by_older_rule: Vec<(RecipeId, Fingerprint)>,
-    /// The fingerprints under each earlier secret, after the one by today's recipe.
+    /// The fingerprints under each earlier secret, after the one by today's key scheme.
     older: Vec<(Fingerprint, Prints)>,
     /// The arrival's names that are made of its arguments without the model's key.
     ///
@@ -45,16 +45,16 @@ pub struct Prints {
     of_arguments: Vec<Lookup>,
 }
 
-/// An arrival's fingerprint by one earlier recipe.
+/// An arrival's fingerprint by one earlier key scheme.
 #[derive(Debug, Clone, Copy)]
 struct Print {
     recipe: RecipeId,
     fingerprint: Fingerprint,
-    /// Whether that recipe makes the same fingerprints as today's.
+    /// Whether that key scheme makes the same fingerprints as today's.
     is_as_today: bool,
-    /// Whether that recipe counts every credential that counts today.
+    /// Whether that key scheme counts every credential that counts today.
     counts_credentials: bool,
-    /// Whether the arrival has a credential that counts today, and not by that recipe.
+    /// Whether the arrival has a credential that counts today, and not by that key scheme.
     misses_credential: bool,
 }
 
@@ -84,7 +84,7 @@ impl Print {
 }
 
 impl Prints {
-    /// The fingerprints of arguments by today's recipe and by earlier ones.
+    /// The fingerprints of arguments by today's key scheme and by earlier ones.
     pub fn of(
         today: &Arc<Recipe>,
         earlier: &[(RecipeId, Arc<Recipe>)],
@@ -149,17 +149,17 @@ impl Prints {
         shown.peek().is_some() && shown.all(|name| self.of_arguments.contains(name))
     }
 
-    /// Whether a call by this recipe can be compared.
+    /// Whether a call by this key scheme can be compared.
     pub fn covers(&self, intent: &Intent, recipe: RecipeId) -> bool {
         recipe == intent.recipe || self.by(recipe).is_some()
     }
 
-    /// The fingerprint by an earlier recipe.
+    /// The fingerprint by an earlier key scheme.
     fn by(&self, recipe: RecipeId) -> Option<&Print> {
         self.earlier.iter().find(|print| print.recipe == recipe)
     }
 
-    /// Adds the fingerprint by one more recipe. `args`: the arguments as they came.
+    /// Adds the fingerprint by one more key scheme. `args`: the arguments as they came.
     #[must_use]
     pub fn with(&self, id: RecipeId, recipe: &Recipe, args: &Value) -> Self {
         let mut prints = self.clone();
@@ -178,8 +178,8 @@ impl Prints {
 
     /// Compares an arrival with a stored call.
     ///
-    /// They are the same if their fingerprints are equal by the stored call's recipe or by today's, or if all arguments but
-    /// the model's key are: a model makes up another key for the same intent.
+    /// They are the same if their fingerprints are equal by the stored call's key scheme or by today's, or if all
+    /// arguments but the model's key are: a model makes up another key for the same intent.
     /// An arrival with the key of an alias is compared with the alias. An adopted call has no
     /// fingerprint but those of its aliases.
     pub fn compare(&self, intent: &Intent, record: &Record) -> Sameness {
@@ -224,7 +224,7 @@ impl Prints {
         }
     }
 
-    /// The arrival's fingerprints under the secret of a stored one; the second is by today's recipe.
+    /// The arrival's fingerprints under the secret of a stored one; the second is by today's key scheme.
     ///
     /// `None`: that secret is not known.
     fn under_secret_of<'a>(
@@ -274,15 +274,15 @@ impl Prints {
         }
         match (prints.by_today(&stored.args), by_its_recipe) {
             (Some(stored), _) if stored == *today => Sameness::Same,
-            // They differ by both recipes, or by the call's, and today's makes the same fingerprints.
+            // They differ by both key schemes, or by the call's, and today's makes the same fingerprints.
             (Some(_), Some(_)) => Sameness::Other,
             (None, Some(print)) if print.is_as_today => Sameness::Other,
-            // The stored arguments are not whole, or the call's recipe is not known.
+            // The stored arguments are not whole, or the call's key scheme is not known.
             _ => Sameness::Unclear,
         }
     }
 
-    /// Whether this is the arrival's fingerprint by a recipe under the rule of earlier versions.
+    /// Whether this is the arrival's fingerprint by a key scheme under the rule of earlier versions.
     fn is_by_older_rule(&self, recipe: RecipeId, fingerprint: &Fingerprint) -> bool {
         self.by_older_rule.contains(&(recipe, *fingerprint))
     }
@@ -296,7 +296,7 @@ impl Prints {
         !is_proxy && self.by_today(&stored.args).as_ref() == Some(today)
     }
 
-    /// The fingerprint of stored arguments by today's recipe.
+    /// The fingerprint of stored arguments by today's key scheme.
     ///
     /// `None`: the arguments are not whole, or cannot be read.
     fn by_today(&self, args: &[u8]) -> Option<Fingerprint> {

@@ -1,4 +1,4 @@
-//! Compares arrivals with calls and aliases of other recipes and secrets.
+//! Compares arrivals with calls and aliases of other key schemes and secrets.
 
 use serde_json::json;
 
@@ -20,12 +20,12 @@ fn recipe(change: impl FnOnce(&mut Tool)) -> (RecipeId, Arc<Recipe>) {
     (recipe.id(), Arc::new(recipe))
 }
 
-/// Today's recipe.
+/// Today's key scheme.
 fn plain() -> (RecipeId, Arc<Recipe>) {
     recipe(|_| {})
 }
 
-/// Another recipe, which makes the same fingerprints.
+/// Another key scheme, which makes the same fingerprints.
 fn requiring() -> (RecipeId, Arc<Recipe>) {
     recipe(|tool| tool.key.required = true)
 }
@@ -43,7 +43,7 @@ fn name(key: &str) -> Lookup {
     Lookup::new("shop", "act", key)
 }
 
-/// An arrival under this name, by today's recipe.
+/// An arrival under this name, by today's key scheme.
 fn arrival(key: &str, args: &Value) -> Intent {
     let (recipe, today) = plain();
     let there = record(&tool("act"), Source::Runtime, &[]);
@@ -55,7 +55,7 @@ fn arrival(key: &str, args: &Value) -> Intent {
     }
 }
 
-/// A call under this name, with these arguments, recipe and secret.
+/// A call under this name, with these arguments, key scheme and secret.
 fn call(key: &str, by: &(RecipeId, Arc<Recipe>), secret: &Secret, args: &Value) -> Record {
     let intent = Intent {
         recipe: by.0,
@@ -102,7 +102,7 @@ fn an_alias_is_compared_by_the_recipe_and_the_secret_that_it_was_made_with() {
             Sameness::Unclear,
             Sameness::Unclear,
         ),
-        // A recipe that makes other fingerprints than today's: equal by today's is still possible.
+        // A key scheme that makes other fingerprints than today's: equal by today's is still possible.
         (ignoring(), SECRET, true, Sameness::Same, Sameness::Unclear),
         (ignoring(), EARLIER, true, Sameness::Same, Sameness::Unclear),
     ] {
@@ -143,7 +143,7 @@ fn a_call_under_another_secret_is_compared_by_the_secret_or_by_its_arguments() {
         (plain(), EARLIER, Sameness::Same, Sameness::Other),
         (requiring(), EARLIER, Sameness::Same, Sameness::Unclear),
         (plain(), UNKNOWN, Sameness::Same, Sameness::Other),
-        // The call's own recipe, which is not known, may make equal fingerprints.
+        // The call's own key scheme, which is not known, may make equal fingerprints.
         (requiring(), UNKNOWN, Sameness::Same, Sameness::Unclear),
     ] {
         let there = call("k", &by, &secret, &one);
@@ -182,7 +182,7 @@ fn a_proxied_call_of_an_earlier_version_is_answered_only_if_its_credentials_are_
     let today = Arc::new(Recipe::of(&of_today));
     let mut before = today.to_json();
     before["headers"] = json!([]);
-    let before: Recipe = serde_json::from_value(before).expect("a recipe");
+    let before: Recipe = serde_json::from_value(before).expect("a key scheme");
     let before = (before.id(), Arc::new(before));
     let asked = |header: Option<(&str, &str)>| Message {
         method: "POST".into(),

@@ -32,14 +32,14 @@ fn today() -> Arc<Recipe> {
     Arc::new(Recipe::of(&proxy()))
 }
 
-/// The recipe as 0.2.0 stored it.
+/// The key scheme as 0.2.0 stored it.
 fn earlier() -> (RecipeId, Arc<Recipe>) {
     let mut json = today().to_json();
     let headers = json["headers"].as_array_mut().expect("headers");
     let (before, later) = (headers.len(), ["oncegate:decoded", "oncegate:credentials"]);
     headers.retain(|name| !later.iter().any(|one| name == one));
     assert_eq!(headers.len() + later.len(), before);
-    let recipe: Recipe = serde_json::from_value(json.clone()).expect("a recipe");
+    let recipe: Recipe = serde_json::from_value(json.clone()).expect("a key scheme");
     assert_eq!(recipe.to_json(), json, "its id stays");
     (recipe.id(), Arc::new(recipe))
 }

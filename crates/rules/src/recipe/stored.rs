@@ -1,4 +1,4 @@
-//! A recipe as a document, and how long it is remembered.
+//! A key scheme as a document, and how long it is remembered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use super::{Recipe, RecipeId};
 use crate::document::{self, Document, Kind};
 use crate::time::{after, between, signed};
 
-/// How often a gateway that uses a recipe writes that down.
+/// How often a gateway that uses a key scheme writes that down.
 const RENEWED_EVERY: SignedDuration = SignedDuration::from_mins(10);
-/// How much longer than needed a recipe is remembered.
+/// How much longer than needed a key scheme is remembered.
 ///
-/// A gateway may write late that it uses the recipe.
+/// A gateway may write late that it uses the key scheme.
 const GRACE: SignedDuration = SignedDuration::from_hours(2);
 
 const KEPT: &str = "kept";
 const FORGOTTEN: &str = "forgotten";
 
-/// A recipe that stored calls may have been made with.
+/// A key scheme that stored calls may have been made with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remembered {
     pub id: RecipeId,
     pub recipe: Arc<Recipe>,
     pub version: u64,
     pub created_at: Timestamp,
-    /// Since when every gateway that reads the store finds the recipe.
+    /// Since when every gateway that reads the store finds the key scheme.
     pub known_since: Timestamp,
-    /// When a gateway last wrote that it uses the recipe.
+    /// When a gateway last wrote that it uses the key scheme.
     pub used_at: Timestamp,
-    /// The longest retention of the recipe's calls so far.
+    /// The longest retention of the key scheme's calls so far.
     pub keep: SignedDuration,
 }
 
-/// The members of a recipe that its document has no place for.
+/// The members of a key scheme that its document has no place for.
 #[derive(Serialize, Deserialize)]
 struct Body {
     recipe: Value,
@@ -46,18 +46,18 @@ struct Body {
     keep_ms: i64,
 }
 
-/// The name of a recipe's document.
+/// The name of a key scheme's document.
 pub fn name_of(tool: &str, id: RecipeId) -> String {
     format!("{tool} {id}")
 }
 
-/// The tool in a recipe document's name; `None`: it is not such a name.
+/// The tool in a key scheme document's name; `None`: it is not such a name.
 pub fn tool_of(name: &str) -> Option<&str> {
     name.split_once(' ').map(|(tool, _)| tool)
 }
 
 impl Remembered {
-    /// A recipe that no gateway has used. `keep`: how long the tool's calls are kept.
+    /// A key scheme that no gateway has used. `keep`: how long the tool's calls are kept.
     pub fn new(id: RecipeId, recipe: Arc<Recipe>, keep: Duration, now: Timestamp) -> Self {
         Self {
             id,
@@ -82,21 +82,21 @@ impl Remembered {
         })
     }
 
-    /// How long until every gateway claims names by this recipe, too; `None`: all do.
+    /// How long until every gateway claims lookup keys by this key scheme, too; `None`: all do.
     ///
-    /// `max_age`: the greatest age of a gateway's list of recipes.
+    /// `max_age`: the greatest age of a gateway's list of key schemes.
     pub fn settles_in(&self, max_age: Duration, now: Timestamp) -> Option<Duration> {
-        // Twice as long, because clocks differ a little, and the recipe was written a little later.
+        // Twice as long, because clocks differ a little, and the key scheme was written a little later.
         let left = between(now, after(self.known_since, max_age * 2));
         (!left.is_zero()).then_some(left)
     }
 
-    /// The time after which no call was made by this recipe.
+    /// The time after which no call was made by this key scheme.
     pub fn made_until(&self) -> Timestamp {
         after(self.used_at, GRACE)
     }
 
-    /// Whether all calls of this recipe should be gone, so that a search for them is due.
+    /// Whether all calls of this key scheme should be gone, so that a search for them is due.
     pub fn is_overdue(&self, now: Timestamp) -> bool {
         self.made_until()
             .checked_add(self.keep)
@@ -107,7 +107,7 @@ impl Remembered {
         self.document(KEPT, None)
     }
 
-    /// The next version, which says that the recipe is forgotten.
+    /// The next version, which says that the key scheme is forgotten.
     pub fn forgotten(&self, now: Timestamp) -> Document {
         Self {
             version: self.version + 1,
@@ -148,7 +148,7 @@ impl Remembered {
         })
     }
 
-    /// Whether the document says that the recipe is remembered.
+    /// Whether the document says that the key scheme is remembered.
     pub fn is_kept(document: &Document) -> bool {
         document.state != FORGOTTEN
     }

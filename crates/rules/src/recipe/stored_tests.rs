@@ -1,4 +1,4 @@
-//! How long a recipe is remembered, and how its documents follow each other.
+//! How long a key scheme is remembered, and how its documents follow each other.
 
 use super::*;
 use crate::testing::tool;
@@ -46,7 +46,7 @@ fn a_recipe_is_forgotten_by_its_next_version() {
     );
     assert_eq!(
         forgotten.id, kept.id,
-        "it stays the document of that recipe"
+        "it stays the document of that key scheme"
     );
     assert_eq!(tool_of(&kept.id), Some("act"));
     assert_eq!(tool_of("act"), None);

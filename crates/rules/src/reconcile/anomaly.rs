@@ -4,7 +4,7 @@
 
 mod case; // the case, and how it is stored
 mod listed; // an anomaly in a report
-mod person; // requests of persons
+mod person; // requests of operators
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub enum Event {
         by_person: bool,
         is_lost: bool,
     },
-    /// A person asks for an act.
+    /// An operator asks for an act.
     Asked { acted: Acted, is_lost: bool },
     /// A gateway begins to work on it. `undoing`: the compensation, if it can be decided now.
     Taken {
@@ -186,7 +186,7 @@ pub fn next(
                 Err(blocked) => blocked,
             };
             let blocker = match blocked.blocker {
-                // The outcome is looked for again later; that is no try.
+                // The outcome is looked for again later; that is not a try.
                 Blocker::Unknown => Blocker::Busy,
                 blocker => blocker,
             };
@@ -235,7 +235,7 @@ fn not_adopted(case: Case, call_id: CallId, holder: Holder) -> Case {
     Case { listed, ..case }
 }
 
-/// A case after the request of a person. `act`: `None` if nothing is to be done, ever.
+/// A case after the request of an operator. `act`: `None` if nothing is to be done, ever.
 fn asked(
     changed: Case,
     act: Option<Act>,
@@ -264,8 +264,8 @@ fn asked(
 
 /// A case at rest with the findings of a later run; `None`: they are not new, or the case is not at rest.
 ///
-/// The call may differ from before: the ledger may have lost the call that had the key. A run that a person asked for
-/// changes at least the time at which the anomaly was found.
+/// The call may differ from before: the ledger may have lost the call that had the key. A run that an operator asked
+/// for changes at least the time at which the anomaly was found.
 fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Option<Case> {
     let may_be_acted_on = match case.state {
         State::Reported | State::GivenUp | State::Ignored => true,
@@ -298,9 +298,9 @@ fn refreshed(case: &Case, again: &Case, by_person: bool, now: Timestamp) -> Opti
 
 /// Whether an act is due again for an anomaly that a run has found again.
 ///
-/// Always if it was only reported, or if it settled a call that is unknown again. After it was given up, only in a run that
-/// a person asked for. Never if a person ignores it. An adopted effect is reopened whichever act is wanted, if the ledger
-/// has lost its call: otherwise nothing would keep a repetition from being executed.
+/// Always if it was only reported, or if it settled a call that is unknown again. After it was given up, only in a run
+/// that an operator asked for. Never if an operator ignores it. An adopted effect is reopened whichever act is wanted,
+/// if the ledger has lost its call: otherwise nothing would keep a repetition from being executed.
 fn is_reopened(case: &Case, again: &Listed, by_person: bool, is_lost: bool) -> bool {
     // An effect that may have been undone is not adopted as a call that has succeeded.
     let may_be_undone = again.action == Act::Adopt && case.undoing.is_some();

@@ -61,7 +61,7 @@ fn an_adopted_effect_stays_adopted_while_its_call_is_stored() {
 fn an_adoption_whose_call_is_lost_is_refused_and_not_reported_as_done() {
     let asks = |is_lost| {
         let Event::Asked { acted, .. } = asks(Request::Adopt) else {
-            panic!("a person asks");
+            panic!("an operator asks");
         };
         let event = Event::Asked { acted, is_lost };
         next(&adopted(), &event, RETENTION, at(9))

@@ -1,4 +1,4 @@
-//! The states of cases, and the acts of persons.
+//! The states of cases, and the acts of operators.
 
 #[path = "anomaly_adopted_tests.rs"]
 mod adopted;
@@ -235,7 +235,7 @@ fn a_request_of_a_person_is_recorded_once() {
         let found = next(&first, &runs, RETENTION, at(7)).unwrap_or(first);
         assert_eq!(
             found.state, state,
-            "no run changes what a person has decided"
+            "no run changes what an operator has decided"
         );
     }
 }
@@ -330,7 +330,7 @@ fn only_an_orphan_with_a_key_of_the_gateways_own_is_adopted_and_not_what_may_be_
         ),
         (
             &|case| case.listed.key = "beside".into(),
-            "its key is none that this gateway gives to tools",
+            "its key is not one that this gateway gives to tools",
         ),
         (
             &|case| case.listed.call_id = Some(CALL.to_string()),

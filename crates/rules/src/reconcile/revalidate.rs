@@ -39,11 +39,11 @@ pub fn surplus(kind: Kind, call: Option<&Record>, effect: &str) -> Result<(), Bl
             State::Succeeded(_) | State::Compensating(_) | State::Compensated(_) | State::Stuck(_),
         ) => match call.state.content() {
             Some(Content::Kept(json)) if result_names(json, effect) => {
-                Err(Blocked::for_good("its call was told of just this effect"))
+                Err(Blocked::for_good("its call's answer was just this effect"))
             }
             Some(Content::Kept(_)) => Ok(()),
             Some(Content::Unavailable(_)) | None => {
-                Err(Blocked::for_good("its call's result is not kept"))
+                Err(Blocked::for_good("its call's result is not stored"))
             }
         },
         _ => Err(Blocked::for_good(format!("its call is {state} by now"))),
@@ -69,7 +69,7 @@ pub fn adopted(call: &Record) -> Result<bool, Blocked> {
     match &call.state {
         State::Compensated(_) => Ok(false),
         _ if call.is_skipped() => Err(Blocked::for_good(
-            "a person has decided that its effect stands",
+            "an operator has decided that its effect stands",
         )),
         State::Compensating(_) if call.compensation().is_none() => Ok(true),
         State::Compensating(_) | State::Stuck(_) => Err(Blocked::for_good(format!(
@@ -141,11 +141,11 @@ pub fn missing(
 /// Checks that a call may be undone because of an anomaly.
 ///
 /// # Errors
-/// A person has decided that it stands, or its outcome is still open.
+/// An operator has decided that it stands, or its outcome is still open.
 pub fn call(call: &Record) -> Result<(), Blocked> {
     match call.state {
         _ if call.is_skipped() => Err(Blocked::for_good(
-            "a person has decided that its effect stands",
+            "an operator has decided that its effect stands",
         )),
         State::Running | State::Unknown(_) => {
             Err(Blocked::busy("it is not known how the call ends"))

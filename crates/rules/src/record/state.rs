@@ -18,7 +18,7 @@ pub enum State {
     Compensating(Option<Content>),
     /// The call is undone, or it surely never ran and never will.
     Compensated(Option<Content>),
-    /// The call could not be undone: it needs a person.
+    /// The call could not be undone: it needs an operator.
     Stuck(Option<Content>),
 }
 

@@ -118,7 +118,7 @@ impl Target {
     pub fn url(&self, args: &Value, key: &str) -> Result<String, Mistakes> {
         let masked = |pointer: &&Pointer| args.pointer(pointer.as_str()).is_some_and(holds_mask);
         if let Some(pointer) = self.used().find(masked) {
-            return Err(mistake(pointer.as_str(), "what stood there is not kept"));
+            return Err(mistake(pointer.as_str(), "what stood there is not stored"));
         }
         let mut url = String::new();
         for piece in &self.pieces {

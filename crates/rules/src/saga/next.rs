@@ -59,10 +59,9 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
                 ..changed
             };
             match policy.on_timeout {
-                OnTimeout::Abort => overdue.aborted(by, "its deadline is over", now),
+                OnTimeout::Abort => overdue.aborted(by, "its deadline has passed", now),
                 OnTimeout::Report => {
-                    let detail =
-                        "its deadline is over; it stays open until a person completes or aborts it";
+                    let detail = "its deadline has passed; it stays open until an operator completes or aborts it";
                     let reported = overdue.reporting(now);
                     reported.noted("overdue", by, detail, now)
                 }
@@ -224,7 +223,7 @@ fn undoing(
     })
 }
 
-/// The trouble of a saga after a loss: its own trouble stays, with the call that a person may skip.
+/// The trouble of a saga after a loss: its own trouble stays, with the call that an operator may skip.
 fn after_loss(own: Option<&Trouble>, why: &str) -> Trouble {
     // The text of an earlier loss is replaced.
     let own_why = own.and_then(|own| own.why.split(LOST).next());

@@ -21,7 +21,7 @@ pub enum Step<'a> {
     Mark(&'a Record),
     /// Undo this call.
     Undo(&'a Record),
-    /// Wait for a person, who alone can undo this call.
+    /// Wait for an operator, who alone can undo this call.
     Stuck(&'a Record),
     /// Nothing is left to be undone.
     Done,
@@ -111,7 +111,7 @@ fn is_concerned(saga: &Saga, at_rest: bool, record: &Record, tool: &Tool) -> boo
     let is_undone =
         tool.effect == Effect::Write && tool.compensation != compensation::Policy::Needless;
     let is_only = saga.only == Some(record.intent.call_id);
-    // A person who asks for just this call wants it undone after all, unless it was skipped after that.
+    // An operator who asks for just this call wants it undone after all, unless it was skipped after that.
     let is_skipped = record.is_skipped() && (at_rest || !is_only);
     // An earlier saga of this name has let the call go.
     let is_released =

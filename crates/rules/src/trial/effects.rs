@@ -11,7 +11,7 @@ use crate::redact::MASK;
 const MAX_SHOWN: usize = 80;
 /// Most places that a sentence names.
 const MAX_PLACES: usize = 6;
-/// From how many letters and digits on it is no coincidence that an id repeats the request.
+/// From how many letters and digits on it is not a coincidence that an id repeats the request.
 const LONG: usize = 8;
 /// The same for a part of an id. A shorter part may be a time.
 const LONG_PART: usize = 12;

@@ -88,7 +88,7 @@ impl FromItem for Duration {
         let text = String::from_item(item, reader)
             .map_err(|_| "this must be a duration like \"10s\"".to_owned())?;
         duration(&text).ok_or_else(|| {
-            format!("{text:?} is no duration; one looks like \"200ms\", \"10s\", \"24h\"")
+            format!("{text:?} is not a duration; one looks like \"200ms\", \"10s\", \"24h\"")
         })
     }
 }
@@ -167,7 +167,7 @@ pub(crate) fn meaning<T: Clone>(text: &str, words: &[(&str, T)]) -> Result<T, St
     let found = found.map(|(_, value)| value.clone());
     found.ok_or_else(|| {
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        format!("{text:?} is none of {}", words.join(", "))
+        format!("{text:?} is not one of {}", words.join(", "))
     })
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
         ),
         OnUnknown::Retry if !tool.redact.args.is_empty() => (
             "redact",
-            "unknown = \"retry\" cannot send arguments again that are not kept",
+            "unknown = \"retry\" cannot send arguments again that are not stored",
         ),
         OnUnknown::Probe | OnUnknown::Retry => return,
     };
@@ -60,11 +60,11 @@ pub(crate) fn check_times(tool: &Tool, section: &Section<'_, '_>) {
     );
     section.check(tool.deadline >= attempts, "deadline", &why);
     let lasts = |window| window >= tool.deadline;
-    let why = "a key would be forgotten before its call's deadline";
+    let why = "must not be shorter than the deadline of a call";
     section.check(tool.dedup_window.is_none_or(lasts), "dedup_window", why);
     let mut windows = key::Source::ALL.iter().map(|source| tool.window(*source));
     let is_kept = windows.all(|window| window <= tool.retention);
-    let why = "records would be deleted while their keys are remembered";
+    let why = "must not be shorter than the time for which keys are remembered";
     section.check(is_kept, "retention", why);
 }
 
@@ -80,7 +80,7 @@ fn check_key_fields(tool: &Tool, section: &Section<'_, '_>) {
     }
 }
 
-/// Whether a schema lets a value pass that is no key: an empty text, list or object, or null.
+/// Whether a schema lets a value pass that is not a key: an empty text, list or object, or null.
 fn allows_empty(schema: &Value) -> bool {
     if schema.get("enum").is_some() || schema.get("const").is_some() {
         return false;

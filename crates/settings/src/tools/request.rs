@@ -154,7 +154,7 @@ pub(super) fn check_probe(tool: &Tool, section: &Section<'_, '_>) {
     check_needed(target, tool.schema.as_ref(), "probe", section);
     for pointer in target.used() {
         let is_kept = !tool.redact.args.iter().any(|at| at.overlaps(pointer));
-        let why = format!("{} is not kept (redact.args)", pointer.as_str());
+        let why = format!("{} is not stored (redact.args)", pointer.as_str());
         section.check(is_kept, "probe", &why);
         check_named(pointer, tool.schema.as_ref(), section);
     }

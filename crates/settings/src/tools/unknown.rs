@@ -55,12 +55,12 @@ pub(crate) fn schedule(mut section: Section<'_, '_>) -> Recheck {
         max: section.get_or("max", default.max),
         give_up_after: section.get_or("give_up_after", default.give_up_after),
     };
-    let why = "an unknown call is not worked on more often than every 100 ms";
+    let why = "must be at least 100 ms";
     section.check(schedule.base >= MIN_RECHECK, "base", why);
-    let why = "the first wait is longer than the longest";
+    let why = "recheck.base must not exceed recheck.max";
     section.check(schedule.base <= schedule.max, "base", why);
     let is_tried = schedule.give_up_after > schedule.base;
-    let why = "it would be given up before it was worked on";
+    let why = "recheck.give_up_after must be longer than recheck.base";
     section.check(is_tried, "give_up_after", why);
     schedule
 }

@@ -107,7 +107,7 @@ pub(super) struct State {
     /// An older copy of each server: a snapshot, or a replica that lags.
     pub(super) copy: Store,
     pub(super) gateways: [Gateway; GATEWAYS],
-    /// All acknowledged writes, and those of them that a person has given up.
+    /// All acknowledged writes, and those of them that an operator has given up.
     pub(super) written: Data,
     pub(super) given_up: Data,
     pub(super) epochs: u8,

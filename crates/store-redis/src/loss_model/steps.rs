@@ -180,7 +180,7 @@ impl Model {
         Some(Ok(state))
     }
 
-    /// An acknowledged write. One that `count` of marks.lua does not count is no part of the promise.
+    /// An acknowledged write. One that `count` of marks.lua does not count is not part of the promise.
     fn write(&self, state: &mut State, by: usize, at: usize) {
         state.left.writes -= 1;
         let number = (state.written & of_part(at)).count_ones();

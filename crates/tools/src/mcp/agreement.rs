@@ -22,7 +22,7 @@ pub(crate) struct Agreement {
 }
 
 impl Agreement {
-    /// Reads the answer to `server/discover`; `None`: the server does not speak 2026-07-28.
+    /// Reads the answer to `server/discover`; `None`: the server does not support 2026-07-28.
     pub(super) fn modern(answer: &Value) -> Option<Self> {
         let versions = answer["result"]["supportedVersions"].as_array()?;
         let is_modern = versions.iter().any(|version| version == MODERN);
@@ -43,7 +43,7 @@ impl Agreement {
         let version = version.ok_or("the server refuses to be initialized")?;
         let known = LEGACY.into_iter().find(|known| *known == version);
         Ok(Self {
-            version: known.ok_or("the server speaks no revision that is spoken here")?,
+            version: known.ok_or("the server supports no revision that the gateway supports")?,
             session,
             has_served: AtomicBool::new(false),
             about: Arc::new(About::of(&answer["result"])),
@@ -90,12 +90,12 @@ pub(super) fn envelope(version: &'static str, method: &'static str) -> HeaderMap
 /// What clients of a server learn about it.
 #[derive(Debug, Clone, Default)]
 pub struct About {
-    /// The capabilities that the gateway passes on.
+    /// The capabilities that the gateway forwards.
     pub capabilities: Vec<&'static str>,
     pub instructions: String,
 }
 
-/// Capabilities that the gateway passes on, besides calls of tools.
+/// Capabilities that the gateway forwards, besides calls of tools.
 const PASSED_ON: [&str; 4] = ["tools", "resources", "prompts", "completions"];
 /// The longest instructions that are kept, in bytes.
 const MAX_INSTRUCTIONS: usize = 16 << 10;

@@ -144,7 +144,7 @@ impl Http {
             return Ok(agreement);
         }
         if self.settings.era == Some(Era::Modern) {
-            return Err("the server does not speak 2026-07-28".into());
+            return Err("the server does not support 2026-07-28".into());
         }
         self.initialize().await
     }
@@ -250,7 +250,9 @@ async fn response_body(
         Match::Another => Body::Broken(ANOTHER.into()),
         // What refuses a request need not have read it, and may be no server of MCP.
         Match::Nameless | Match::None if is_refusal => body,
-        Match::Nameless | Match::None => Body::Broken("this is no response to the request".into()),
+        Match::Nameless | Match::None => {
+            Body::Broken("this is not a response to the request".into())
+        }
     }
 }
 
@@ -278,7 +280,7 @@ fn referred(status: u16, response: &reqwest::Response) -> Option<String> {
     ))
 }
 
-/// Handles another message: only progress is passed on.
+/// Handles another message: only progress is forwarded.
 ///
 /// The rest are the server's own: logs, and questions to clients that can do more.
 async fn event(

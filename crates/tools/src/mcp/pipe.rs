@@ -194,7 +194,7 @@ impl Pipe {
 
     async fn write(&self, message: Message) -> Result<(), String> {
         let sent = self.messages.send(message).await;
-        sent.map_err(|_| "the server's program reads no more".into())
+        sent.map_err(|_| "the server's program has stopped reading".into())
     }
 }
 
@@ -295,7 +295,7 @@ fn hear(name: &str, line: Bytes, waiting: &Waiting, messages: &mpsc::WeakSender<
         Said::Noise => {
             tracing::debug!(
                 upstream = name,
-                "the server wrote a line that is no message"
+                "the server wrote a line that is not a message"
             );
         }
     }

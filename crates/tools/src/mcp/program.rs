@@ -187,7 +187,7 @@ impl Keeper {
         let agreed = tokio::select! {
             biased;
             () = self.at_once.cancelled() => Err("the gateway stops".to_owned()),
-            () = self.retired.cancelled() => Err("it is needed no more".to_owned()),
+            () = self.retired.cancelled() => Err("it is not needed any more".to_owned()),
             agreed = agreed => agreed.unwrap_or_else(|_| Err("it says nothing".into())),
             why = process.ended() => Err(why),
         };
@@ -198,14 +198,14 @@ impl Keeper {
                 let retired = async {
                     self.retired.cancelled().await;
                     // The pipe is closed with the last request under way.
-                    let gone = Status::Down("it is needed no more".into(), Instant::now());
+                    let gone = Status::Down("it is not needed any more".into(), Instant::now());
                     self.status.send_replace(gone);
                     std::future::pending::<()>().await;
                 };
                 tokio::select! {
                     why = process.ended() => why,
                     () = self.at_once.cancelled() => "the gateway stops".to_owned(),
-                    () = retired => "it is needed no more".to_owned(),
+                    () = retired => "it is not needed any more".to_owned(),
                 }
             }
             Err(why) => {
@@ -293,7 +293,7 @@ impl Process {
                 Err(error) => format!("it has ended: {error}"),
             },
             _ = self.reading.join_next() => return "it has closed its output".into(),
-            _ = self.writing.join_next() => "it reads no more".into(),
+            _ = self.writing.join_next() => "it has stopped reading".into(),
         };
         timeout(LAST_LINES, self.reading.join_next()).await.ok();
         ended
@@ -344,7 +344,7 @@ async fn agree(pipe: &Pipe, era: Option<Era>, discovers: bool) -> Result<Agreeme
     };
     match modern {
         Some(modern) => Ok(modern),
-        None if era == Some(Era::Modern) => Err("the server does not speak 2026-07-28".into()),
+        None if era == Some(Era::Modern) => Err("the server does not support 2026-07-28".into()),
         None => initialize(pipe).await,
     }
 }

@@ -31,7 +31,9 @@ impl Programs {
             return Ok(server.clone());
         }
         if !known.wanted.contains(&start) {
-            return Err("the server is configured no more, or otherwise by now".into());
+            return Err(
+                "the server is not configured any more, or its settings have changed".into(),
+            );
         }
         let server = Arc::new(Server::new(start.clone()));
         known.servers.insert(start.name, server.clone());

@@ -7,7 +7,7 @@
   let stream = null;
   let isLate = false;
 
-  // What a person is writing is not taken away from them.
+  // What an operator is writing is not taken away from them.
   const isBusy = () => {
     const region_ = region();
     const active = document.activeElement;

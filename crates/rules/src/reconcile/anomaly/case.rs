@@ -12,7 +12,7 @@ use crate::record::CallId;
 use crate::time::after;
 use crate::work::{Blocked, Due, NotDue, Work};
 
-/// Most bytes of an item that is kept in case a person wants its effect undone.
+/// Most bytes of an item that is kept in case an operator wants its effect undone.
 const MAX_KEPT: usize = 16 << 10;
 
 /// The compensation for an effect: tool, key and arguments.
@@ -65,7 +65,7 @@ impl From<NotDue> for Illegal {
     }
 }
 
-/// The members of a case that are no columns of its document.
+/// The members of a case that are not columns of its document.
 #[derive(Serialize, Deserialize)]
 struct Body {
     reconciliation: String,
@@ -134,7 +134,7 @@ impl Case {
             listed = listed.showing(item, &terms.showing);
         }
         let effect = match (action, &terms.result) {
-            // A person may ask for its compensation.
+            // An operator may ask for its compensation.
             (Act::Report | Act::Webhook, _) => {
                 item.filter(|_| is_short && anomaly.kind.is_surplus())
             }

@@ -1,4 +1,4 @@
-//! An anomaly in a report: its kind, the act for it, and the person who asked for that.
+//! An anomaly in a report: its kind, the act for it, and the operator who asked for that.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ words! {
         Open = "open",
         Done = "done",
         GivenUp = "given_up",
-        /// A person has decided against every act.
+        /// An operator has decided against every act.
         Ignored = "ignored",
     }
 }
@@ -77,7 +77,7 @@ impl State {
 }
 
 words! {
-    /// What a person asks for.
+    /// What an operator asks for.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Request {
@@ -90,7 +90,7 @@ words! {
     }
 }
 
-/// A person's act on an anomaly.
+/// An operator's act on an anomaly.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acted {
     pub act: Request,
@@ -124,7 +124,7 @@ pub struct Listed {
     pub shown: BTreeMap<String, Value>,
     /// When the effect was made, as its source says: microseconds since 1970.
     pub made_at: Option<i64>,
-    /// The last act of a person on it.
+    /// The last act of an operator on it.
     pub acted: Option<Acted>,
     /// Why another effect of the key is the one to adopt.
     pub rival: Option<String>,
@@ -189,7 +189,7 @@ pub(super) fn adoptable(
         return Err(format!("it is a {kind}, and only an orphan has no call"));
     }
     if Lookup::of_tool_key(key).is_none() {
-        return Err("its key is none that this gateway gives to tools".into());
+        return Err("its key is not one that this gateway gives to tools".into());
     }
     rival.map_or(Ok(()), |rival| Err(rival.clone()))
 }

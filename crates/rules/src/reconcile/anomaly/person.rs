@@ -1,4 +1,4 @@
-//! Requests of persons about one anomaly, and when they are refused.
+//! Requests of operators about one anomaly, and when they are refused.
 
 use super::case::{Case, Illegal};
 use super::listed::{Act, Request, State, adoptable};

@@ -273,7 +273,7 @@ impl<'a> Judge<'a> {
     }
 
     fn failed_but_there(&self, item: &Item, call: &Call) -> Anomaly {
-        let why = "its call failed, which is to say that it was surely not executed";
+        let why = "its call failed, which means that it was not executed";
         self.orphan(item, Some(call.call_id), why)
     }
 
