@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote
 
 from ._errors import NotAGateway, OnceError, Problem, UnknownOutcome
@@ -30,6 +30,9 @@ SHORTEST_PAUSE_S = 0.05
 PASSING = {408, 425, 429, 500, 502, 503, 504}
 #: Problems of requests that the gateway did not look at: they say nothing of an earlier try.
 UNREAD = {400, 401, 403, 404, 405, 408, 413}
+
+
+E = TypeVar("E", bound=OnceError)
 
 
 class _Keys(Enum):
@@ -77,15 +80,17 @@ class Tries:
     def begin(self) -> tuple[dict[str, str], float]:
         """The headers and the timeout of the next try."""
         self.count += 1
-        wait = min(math.floor(self._left()), LONGEST_WAIT_S)
+        # At least one, or the answer to a call that has just begun is that it runs.
+        wait = min(max(1, math.ceil(self._left())), LONGEST_WAIT_S)
         return {"prefer": f"wait={wait}"}, wait + GRACE_S
 
     def lost(self, why: str, cause: Exception | None = None, after: float | None = None) -> float:
         """No answer, or none of a gateway's. Returns how long to wait before the next try."""
         self._lost += 1
         # An exponent of any size would overflow.
-        pause = min(FIRST_PAUSE_S * 2 ** min(self._lost, 10), LONGEST_PAUSE_S) * random.uniform(0.5, 1)
-        pause = max(pause, after or 0)
+        longest = min(FIRST_PAUSE_S * 2.0 ** min(self._lost, 10), LONGEST_PAUSE_S)
+        pause = longest * random.uniform(0.5, 1)
+        pause = max(pause, after or 0.0)
         if pause > self._left():
             how = f"with key {self.key!r}" if self.key else "with the same arguments"
             raise self._about(
@@ -133,10 +138,9 @@ class Tries:
             ) from problem
         raise self._about(problem)
 
-    def _about(self, error: Any) -> Any:
-        one = cast(OnceError, error)
-        one.key, one.key_made, one.client_call_id = self.key, self._key_made, self._client_call_id
-        return one
+    def _about(self, error: E) -> E:
+        error.key, error.key_made, error.client_call_id = self.key, self._key_made, self._client_call_id
+        return error
 
     def _left(self) -> float:
         return max(0.0, self._ends - time.monotonic())

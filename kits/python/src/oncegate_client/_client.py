@@ -190,7 +190,7 @@ class Once(_Settings):
     @overload
     def tool(self, function: Callable[P, R], /) -> Tool[P, R]: ...
     @overload
-    def tool(self, *, name: str | None = None) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+    def tool(self, function: None = None, /, *, name: str | None = None) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
     def tool(self, function: Any = None, /, *, name: str | None = None) -> Any:
         """Makes a tool of a typed function. Its body is never run: the gateway sends the call, or nobody does."""
         return Tool(self, function, name) if function else lambda one: Tool(self, one, name)
@@ -257,7 +257,9 @@ class AsyncOnce(_Settings):
     @overload
     def tool(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTool[P, R]: ...
     @overload
-    def tool(self, *, name: str | None = None) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], AsyncTool[P, R]]: ...
+    def tool(
+        self, function: None = None, /, *, name: str | None = None
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], AsyncTool[P, R]]: ...
     def tool(self, function: Any = None, /, *, name: str | None = None) -> Any:
         """See Once.tool."""
         return AsyncTool(self, function, name) if function else lambda one: AsyncTool(self, one, name)

@@ -33,5 +33,5 @@ class OnceTool(BaseTool):
 
 
 def adk_tools(once: AsyncOnce, tools: Iterable[Tool | Named]) -> list[OnceTool]:
-    """Tools for an agent, whose calls go through the gateway. `tools`: of once.tools(), or functions with @once.tool."""
+    """Tools whose calls go through the gateway. `tools`: of once.tools(), or functions with @once.tool."""
     return [OnceTool(once, one) for one in specs(tools)]

@@ -41,7 +41,7 @@ class OnceTool(BaseTool):
 
 
 def langchain_tools(once: Once | AsyncOnce, tools: Iterable[Tool | Named]) -> list[OnceTool]:
-    """Tools for an agent, whose calls go through the gateway. `tools`: of once.tools(), or functions with @once.tool."""
+    """Tools whose calls go through the gateway. `tools`: of once.tools(), or functions with @once.tool."""
     return [
         OnceTool(name=one.name, description=one.description, args_schema=one.input_schema, once=once)
         for one in specs(tools)
