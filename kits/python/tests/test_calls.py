@@ -10,7 +10,7 @@ import pytest
 from world import Both, World
 
 import oncegate_client
-from oncegate_client import BY_ARGUMENTS, NotAGateway, OnceError, Problem, UnknownOutcome, outcome_for_model
+from oncegate_client import BY_ARGUMENTS, OnceError, Problem, UnknownOutcome, outcome_for_model
 
 ORDER = {"order": "1"}
 
@@ -111,7 +111,7 @@ def test_a_gateway_that_is_killed_and_started_again(kit: Any, world: World) -> N
 
 def test_a_gateway_that_was_killed_may_not_know(kit: Any, world: World) -> None:
     world.tool.does = ["slow"]
-    once = kit(world.line.url, patience=20)
+    once = kit(world.line.url, patience=6)
     restart = threading.Thread(target=world.gateway.restart, args=(0.7,))
     restart.start()
     error = problem(once.fails("order", ORDER))
@@ -274,7 +274,3 @@ def test_a_token_is_not_shown() -> None:
     for url in ["127.0.0.1:8080", "ftp://example.org", "http://"]:
         with pytest.raises(ValueError, match="the URL of a gateway"):
             oncegate_client.Once(url)
-
-
-def test_nothing_else_is_taken_for_a_gateway() -> None:
-    assert issubclass(NotAGateway, OnceError)

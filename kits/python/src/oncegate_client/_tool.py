@@ -11,6 +11,8 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NotRequired,
+    Required,
     Union,
     get_args,
     get_origin,
@@ -55,7 +57,9 @@ def _schema(hint: Any, where: str) -> Schema:
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any:
         return {}
-    if hint in SIMPLE:
+    if origin in (Required, NotRequired):
+        return _schema(inner[0], where)
+    if isinstance(hint, type) and hint in SIMPLE:
         return {"type": SIMPLE[hint]}
     if origin is Annotated:
         words = [note for note in inner[1:] if isinstance(note, str)]
@@ -73,7 +77,14 @@ def _schema(hint: Any, where: str) -> Schema:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return {"enum": [one.value for one in hint]}
     if is_typeddict(hint):
-        return _members(get_type_hints(hint), sorted(hint.__required_keys__), where)
+        # Its own list is wrong where annotations are texts.
+        hints = get_type_hints(hint, include_extras=True)
+        needed = [
+            name
+            for name, one in hints.items()
+            if get_origin(one) is Required or (get_origin(one) is not NotRequired and name in hint.__required_keys__)
+        ]
+        return _members(hints, needed, where)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         none = dataclasses.MISSING
         fields = dataclasses.fields(hint)

@@ -1,7 +1,5 @@
 """What goes over the wire, as /openapi.json of the gateway has it (a test compares both)."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 Effect: TypeAlias = Literal["none", "done", "unknown"]
