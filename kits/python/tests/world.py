@@ -33,6 +33,10 @@ url = "{tool}/order"
 timeout = "3s"
 deadline = "4s"
 retry = {{ attempts = 1 }}
+[tools.create_order]
+url = "{tool}/order"
+key = {{ fields = ["/business_id"] }}
+input_schema = {{ type = "object", required = ["business_id"], properties = {{ business_id = {{ type = "string" }} }} }}
 [tools.sure]
 url = "{tool}/sure"
 timeout = "2s"

@@ -209,7 +209,8 @@ test("a typed tool is sent, and equal calls are one", async () => {
 
 test("what cannot be sent is not sent", async () => {
   const once = new Once(world.line.url);
-  for (const key of ["", "a b", "k".repeat(256), "é"]) await assert.rejects(once.call("order", ORDER, { key }), TypeError);
+  for (const key of ["", "a b", "k".repeat(256), "é"])
+    await assert.rejects(once.call("order", ORDER, { key }), TypeError);
   for (const value of [Number.NaN, 1n, () => 1, new Map(), [undefined]]) {
     await assert.rejects(once.call("order", { value }), TypeError);
   }

@@ -58,7 +58,7 @@ test("members that are not known are ignored", async (context) => {
   const body = JSON.stringify({ call_id: "c", status: "ok", result: 1, approved_by: "U1", replayed: true });
   const { once } = await before(context, () => ({ status: 200, type: JSON_TYPE, body }));
   const { result, replayed, fencing, members, text } = await once.call("order", {});
-  assert.deepEqual([result, replayed, fencing, members["approved_by"], text], [1, true, null, "U1", body]);
+  assert.deepEqual([result, replayed, fencing, members.approved_by, text], [1, true, null, "U1", body]);
 });
 
 test("an older gateway without members proves nothing", async (context) => {

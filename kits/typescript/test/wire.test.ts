@@ -34,7 +34,11 @@ function typeOf(schema: Schema, schemas: Schemas): string {
     return `{ ${members.join(" ")} }`;
   }
   const words = /^\^\(?([a-z|]+)\)?\$$/.exec(schema.pattern ?? "")?.[1];
-  if (words) return words.split("|").map((word) => JSON.stringify(word)).join(" | ");
+  if (words)
+    return words
+      .split("|")
+      .map((word) => JSON.stringify(word))
+      .join(" | ");
   const names = [schema.type ?? []].flat();
   if (names.length === 0) return "unknown";
   return names.map((name) => SIMPLE[name] ?? container(name, schema, schemas)).join(" | ");

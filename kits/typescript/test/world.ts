@@ -3,14 +3,14 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { createWriteStream, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer, type IncomingHttpHeaders, type Server as HttpServer } from "node:http";
+import { createServer, type Server as HttpServer, type IncomingHttpHeaders } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OnceError } from "@oncegate/client";
 
-const ONCEGATE = process.env["ONCEGATE"] ?? "target/debug/oncegate";
+const ONCEGATE = process.env.ONCEGATE ?? "target/debug/oncegate";
 const START_MS = 30_000;
 
 export interface Asked {
@@ -65,6 +65,10 @@ url = "${tool}/order"
 timeout = "3s"
 deadline = "4s"
 retry = { attempts = 1 }
+[tools.create_order]
+url = "${tool}/order"
+key = { fields = ["/business_id"] }
+input_schema = { type = "object", required = ["business_id"], properties = { business_id = { type = "string" } } }
 [tools.sure]
 url = "${tool}/sure"
 timeout = "2s"
@@ -169,7 +173,12 @@ export class World {
     if (answer === null || typeof text !== "string" || fault === "drop") return null;
     if (fault === "nginx") return { status: 502, type: "text/html", body: "<h1>502 Bad Gateway</h1>" };
     if (fault === "unauthenticated") {
-      const problem = { type: "/problems/unauthenticated", effect: "none", key_action: "stop", detail: "Nothing was run." };
+      const problem = {
+        type: "/problems/unauthenticated",
+        effect: "none",
+        key_action: "stop",
+        detail: "Nothing was run.",
+      };
       return { status: 401, type: "application/problem+json", body: JSON.stringify(problem) };
     }
     return { status: answer.status, type: answer.headers.get("content-type") ?? "", body: text };
