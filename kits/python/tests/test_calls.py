@@ -209,6 +209,32 @@ def test_arguments_that_do_not_fit_are_named(kit: Any, world: World) -> None:
     assert problem(kit(world.gateway.url).fails("nothing", {})).slug == "unknown-tool"
 
 
+def test_a_model_is_asked_for_a_key_where_one_is_required(kit: Any, world: World) -> None:
+    once = kit(world.gateway.url)
+    text = once.for_model("careful", ORDER)
+    assert "argument idempotency_key" in text
+    assert "header" not in text
+    for _ in range(2):
+        assert '"made": true' in once.for_model("careful", {**ORDER, "idempotency_key": "order-1"})
+    assert world.tool.effects == [ORDER]
+
+
+def test_what_is_not_json_is_said_to_a_model(kit: Any, world: World) -> None:
+    assert kit(world.line.url).for_model("order", {"order": float("inf")}).startswith("Nothing was executed")
+    assert world.line.bodies == []
+
+
+def test_a_client_for_another_user_is_the_same_client(kit: Any, world: World) -> None:
+    both = kit(world.line.url, user_id="u", session_id="s")
+    other = both.once.using(user_id="v")
+    both.run(other.call("order", ORDER, key=BY_ARGUMENTS))
+    both.run(other.close())
+    both.call("order", ORDER, key=BY_ARGUMENTS)
+    ids = [(one["user_id"], one["session_id"]) for one in map(json.loads, world.line.bodies)]
+    assert ids == [("v", "s"), ("u", "s")]
+    assert len(world.tool.effects) == 2
+
+
 def test_what_a_model_repeats_is_one_effect(kit: Any, world: World) -> None:
     once = kit(world.line.url, patience=1)
     world.tool.does = ["drop"]

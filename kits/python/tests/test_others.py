@@ -1,6 +1,9 @@
 """What answers is an older or a newer gateway, or none."""
 
+import contextlib
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +75,28 @@ def test_an_answer_that_never_ends_is_given_up(kit: Any) -> None:
         assert isinstance(error, UnknownOutcome)
         assert error.key == "k"
         assert time.monotonic() - begun < 9
+
+
+def test_an_answer_that_trickles_is_given_up(kit: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections = []
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = listener.accept()
+                connections.append(connection)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+                while True:
+                    connection.sendall(b" ")
+                    time.sleep(0.1)
+
+        threading.Thread(target=trickle, daemon=True).start()
+        begun = time.monotonic()
+        once = kit(f"http://127.0.0.1:{listener.getsockname()[1]}", patience=0)
+        assert isinstance(once.fails("order", {}), UnknownOutcome)
+        assert 5 < time.monotonic() - begun < 9
+        for connection in connections:
+            connection.close()
 
 
 def test_members_that_are_not_known_are_ignored(kit: Any) -> None:

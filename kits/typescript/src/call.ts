@@ -127,8 +127,19 @@ export function prepare(request: CallRequest, key: Key): { body: string; key: st
   if (sent !== null && !/^[!-~]{1,255}$/.test(sent)) {
     throw new TypeError("a key is 1 to 255 visible ASCII characters without spaces");
   }
-  const body = JSON.stringify({ ...request, ...(sent === null ? {} : { idempotency_key: sent }) }, exactly);
+  const body = written({ ...request, ...(sent === null ? {} : { idempotency_key: sent }) });
   return { body, key: sent, keyMade: key === undefined };
+}
+
+/** Arguments that cannot be sent. */
+export class NotJson extends TypeError {}
+
+function written(request: CallRequest): string {
+  try {
+    return JSON.stringify(request, exactly);
+  } catch (error) {
+    throw new NotJson(`the arguments are not JSON: ${error instanceof Error ? error.message : error}`);
+  }
 }
 
 /** What JSON would silently write as another value is refused: two intents could become one. */

@@ -1,6 +1,6 @@
 /** The client. */
 
-import { BY_ARGUMENTS, type Key, prepare, type Step, Tries } from "./call.js";
+import { BY_ARGUMENTS, type Key, NotJson, prepare, type Step, Tries } from "./call.js";
 import { OnceError } from "./errors.js";
 import { outcomeForModel, resultForModel } from "./text.js";
 import type { CallRequest, Tool } from "./wire.js";
@@ -130,6 +130,7 @@ export class Once {
       return resultForModel(await this.call(tool, args, { ...options, key: BY_ARGUMENTS }));
     } catch (error) {
       if (error instanceof OnceError) return outcomeForModel(error);
+      if (error instanceof NotJson) return `Nothing was executed: ${error.message}. Correct them, and call again.`;
       throw error;
     }
   }

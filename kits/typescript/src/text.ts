@@ -3,6 +3,11 @@
 import type { Result } from "./client.js";
 import { NotAGateway, type OnceError, ProblemError, UnknownOutcome } from "./errors.js";
 
+/** The gateway takes this argument out of the arguments again. */
+const ASKS_FOR_A_KEY =
+  "Nothing was executed: this tool takes no call without an idempotency key. Call it again with the same arguments and " +
+  "the argument idempotency_key: a new unique text, such as a UUID. Give the same one whenever you repeat that call.";
+
 /** What happened and what to do now, in words for a model: never a status, never "409 Conflict". */
 export function outcomeForModel(problem: OnceError): string {
   let told = problem.detail;
@@ -12,7 +17,9 @@ export function outcomeForModel(problem: OnceError): string {
   } else if (problem instanceof NotAGateway) {
     told = "The tool cannot be reached as this program is set up. Nothing proves whether the call was executed.";
   }
-  const parts = [told, advice(problem)];
+  // Its detail names a header, which a model cannot set.
+  const asks = problem instanceof ProblemError && problem.slug === "key-missing";
+  const parts = asks ? [ASKS_FOR_A_KEY] : [told, advice(problem)];
   if (problem.callId !== null && !problem.detail.includes(problem.callId)) {
     parts.push(`The id of the call is ${problem.callId}.`);
   }

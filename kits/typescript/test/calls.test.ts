@@ -157,6 +157,23 @@ test("arguments that do not fit are named", async () => {
   assert.equal((await fails(once.call("careful", ORDER, { key: BY_ARGUMENTS }), ProblemError)).slug, "key-missing");
 });
 
+test("a model is asked for a key where one is required", async () => {
+  const once = new Once(world.url);
+  const text = await once.forModel("careful", ORDER);
+  assert.match(text, /argument idempotency_key/);
+  assert.doesNotMatch(text, /header/);
+  for (let time = 0; time < 2; time += 1) {
+    assert.match(await once.forModel("careful", { ...ORDER, idempotency_key: "order-1" }), /"made":true/);
+  }
+  assert.deepEqual(world.effects, [ORDER]);
+});
+
+test("what is not JSON is said to a model", async () => {
+  const text = await new Once(world.line.url).forModel("order", { order: Number.POSITIVE_INFINITY });
+  assert.match(text, /^Nothing was executed/);
+  assert.deepEqual(world.bodies, []);
+});
+
 test("what a model repeats is one effect", async () => {
   const once = new Once(world.line.url, { patienceMs: 1_000 });
   world.does = ["drop"];

@@ -35,6 +35,10 @@ UNREAD = {400, 401, 403, 404, 405, 408, 413}
 E = TypeVar("E", bound=OnceError)
 
 
+class NotJson(ValueError):
+    """Arguments that cannot be sent."""
+
+
 class _Keys(Enum):
     BY_ARGUMENTS = "by arguments"
 
@@ -158,7 +162,7 @@ class Call:
     def new(
         cls, url: str, tool: str, args: Mapping[str, Any], key: Key, patience: float, ids: Mapping[str, Any]
     ) -> Call:
-        """Raises ValueError or TypeError for what cannot be sent; nothing has been sent then."""
+        """Raises ValueError for what cannot be sent; nothing has been sent then."""
         if not isinstance(tool, str) or not tool:
             raise ValueError("a tool has a name")
         made = key is None
@@ -167,7 +171,10 @@ class Call:
             raise ValueError("a key is 1 to 255 visible ASCII characters without spaces")
         request: dict[str, Any] = {"args": dict(args), "idempotency_key": sent, **ids}
         request = {name: value for name, value in request.items() if value is not None}
-        body = json.dumps(cast(CallRequest, request), allow_nan=False, separators=(",", ":")).encode()
+        try:
+            body = json.dumps(cast(CallRequest, request), allow_nan=False, separators=(",", ":")).encode()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise NotJson(f"the arguments are not JSON: {error}") from error
         path = f"{url}/v1/tools/{quote(tool, safe='')}/calls"
         return cls(path, body, Tries(url, patience, sent, made, ids.get("client_call_id")))
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from inspect import iscoroutinefunction
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import httpx
 
 from . import _wire
-from ._call import BY_ARGUMENTS, Call, Key, Result, Tries
+from ._call import BY_ARGUMENTS, Call, Key, NotJson, Result, Tries
 from ._errors import OnceError
 from ._text import outcome_for_model, result_for_model
 from ._tool import Signature
@@ -39,6 +40,8 @@ class Options(TypedDict, total=False):
 class _Settings:
     """What both clients share."""
 
+    _own: bool
+
     def __init__(
         self, url: str, token: str | None, session_id: str | None, user_id: str | None, patience: float
     ) -> None:
@@ -54,6 +57,14 @@ class _Settings:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+    def using(self, *, session_id: str | None = None, user_id: str | None = None) -> Self:
+        """The same client for another session or user, over the same connections."""
+        other = copy.copy(self)
+        other._own = False
+        other.session_id = self.session_id if session_id is None else session_id
+        other.user_id = self.user_id if user_id is None else user_id
+        return other
 
     def _prepare(self, tool: str, args: Mapping[str, Any], key: Key, options: Options) -> Call:
         if unknown := set(options) - set(Options.__annotations__):
@@ -181,6 +192,8 @@ class Once(_Settings):
             return result_for_model(self.call(tool, args, key=BY_ARGUMENTS, **options))
         except OnceError as problem:
             return outcome_for_model(problem)
+        except NotJson as error:
+            return f"Nothing was executed: {error}. Correct them, and call again."
 
     def tools(self, patience: float | None = None) -> list[_wire.Tool]:
         """The tools that this token may call, with the schemas that a model should see."""
@@ -248,6 +261,8 @@ class AsyncOnce(_Settings):
             return result_for_model(await self.call(tool, args, key=BY_ARGUMENTS, **options))
         except OnceError as problem:
             return outcome_for_model(problem)
+        except NotJson as error:
+            return f"Nothing was executed: {error}. Correct them, and call again."
 
     async def tools(self, patience: float | None = None) -> list[_wire.Tool]:
         """See Once.tools."""

@@ -8,6 +8,13 @@ import math
 from ._call import Result
 from ._errors import NotAGateway, OnceError, Problem, UnknownOutcome
 
+#: The gateway takes this argument out of the arguments again.
+ASKS_FOR_A_KEY = (
+    "Nothing was executed: this tool takes no call without an idempotency key. Call it again with the same arguments "
+    "and the argument idempotency_key: a new unique text, such as a UUID. Give the same one whenever "
+    "you repeat that call."
+)
+
 
 def outcome_for_model(problem: OnceError) -> str:
     """What happened and what to do now, in words for a model: never a status, never "409 Conflict"."""
@@ -17,6 +24,9 @@ def outcome_for_model(problem: OnceError) -> str:
         parts[0] = "It may have happened: no answer came, and nothing proves whether the call was executed."
     if isinstance(problem, NotAGateway):
         parts[0] = "The tool cannot be reached as this program is set up. Nothing proves whether the call was executed."
+    if isinstance(problem, Problem) and problem.slug == "key-missing":
+        # Its detail names a header, which a model cannot set.
+        parts = [ASKS_FOR_A_KEY]
     if problem.call_id and problem.call_id not in problem.detail:
         parts.append(f"The id of the call is {problem.call_id}.")
     text = " ".join(part for part in parts if part)
