@@ -91,8 +91,11 @@ export class Once {
     if (tool === "") throw new TypeError("a tool has a name");
     const set = this.#settings;
     const request: CallRequest = { args: args as Record<string, unknown> };
+    // A key made of arguments is forgotten after a while; this finds the call as long as it is stored.
+    const made = options.key === BY_ARGUMENTS ? crypto.randomUUID() : undefined;
+    const clientCallId = options.clientCallId || made;
     const ids = {
-      client_call_id: options.clientCallId,
+      client_call_id: clientCallId,
       session_id: options.sessionId ?? set.sessionId,
       user_id: options.userId ?? set.userId,
       saga_id: options.sagaId,
@@ -101,7 +104,7 @@ export class Once {
       confirm_duplicate_of: options.confirmDuplicateOf,
     };
     const { body, key, keyMade } = prepare({ ...request, ...given(ids) }, options.key);
-    const tries = new Tries(this.url, this.#patience(options.patienceMs), key, keyMade, options.clientCallId ?? null);
+    const tries = new Tries(this.url, this.#patience(options.patienceMs), key, keyMade, clientCallId ?? null);
     const url = `${this.url}/v1/tools/${encodeURIComponent(tool)}/calls`;
     const { members, text } = await this.#ask(url, body, tries, options.signal);
     if (!("result" in members) || typeof members.call_id !== "string") {

@@ -51,7 +51,7 @@ function model() {
 
 test("AI SDK", async () => {
   const tools = aiTools(once, await once.tools(), { thread: "t" });
-  assert.deepEqual(Object.keys(tools), ["careful", "create_order", "order", "scarce", "sure"]);
+  assert.deepEqual(Object.keys(tools), ["careful", "create_order", "order", "scarce", "short", "sure"]);
   world.faults = ["drop"];
   const { steps } = await generateText({ model: model(), prompt: "Order it.", tools, stopWhen: isStepCount(3) });
   const told = steps.flatMap((step) => step.toolResults.map((one) => String(one.output)));
@@ -75,6 +75,6 @@ test("Mastra", async () => {
 test("Mastra without an agent", async () => {
   const { order } = mastraTools(once, await once.tools());
   assert.match(String(await order?.execute?.(ORDER, {} as never)), /^\{"made"/);
-  assert.deepEqual(sent(), [undefined]);
+  assert.match(sent()[0], /^[0-9a-f-]{36}$/);
   assert.deepEqual(world.effects, [ORDER]);
 });

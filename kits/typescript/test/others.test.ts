@@ -51,7 +51,7 @@ test("an answer that never comes is given up", async (context) => {
   const begun = performance.now();
   const error = await fails(once.call("order", {}, { key: "k" }), UnknownOutcome);
   assert.equal(error.key, "k");
-  assert.ok(performance.now() - begun < 9_000);
+  assert.ok(performance.now() - begun < 15_000);
 });
 
 test("members that are not known are ignored", async (context) => {

@@ -69,6 +69,9 @@ retry = { attempts = 1 }
 url = "${tool}/order"
 key = { fields = ["/business_id"] }
 input_schema = { type = "object", required = ["business_id"], properties = { business_id = { type = "string" } } }
+[tools.short]
+url = "${tool}/short"
+dedup_window = "1s"
 [tools.sure]
 url = "${tool}/sure"
 timeout = "2s"
@@ -86,7 +89,7 @@ key = { source = "required" }
 input_schema = { type = "object", required = ["order"], properties = { order = { type = "string" } } }
 `;
 
-export type Fault = "" | "drop" | "cut" | "nginx" | "unauthenticated";
+export type Fault = "" | "drop" | "late" | "cut" | "nginx" | "unauthenticated";
 
 export class World {
   /** What the tool did, and what it does next. At /sure it knows its keys. */
@@ -171,6 +174,10 @@ export class World {
     const answer = await fetch(this.url + path, request).catch(() => null);
     const text = await answer?.text().catch(() => null);
     if (answer === null || typeof text !== "string" || fault === "drop") return null;
+    if (fault === "late") {
+      await sleep(2_500);
+      return null;
+    }
     if (fault === "nginx") return { status: 502, type: "text/html", body: "<h1>502 Bad Gateway</h1>" };
     if (fault === "unauthenticated") {
       const problem = {

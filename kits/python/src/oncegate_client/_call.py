@@ -169,14 +169,18 @@ class Call:
         sent = str(uuid.uuid4()) if key is None else None if isinstance(key, _Keys) else key
         if sent is not None and not re.fullmatch(r"[!-~]{1,255}", sent):
             raise ValueError("a key is 1 to 255 visible ASCII characters without spaces")
-        request: dict[str, Any] = {"args": dict(args), "idempotency_key": sent, **ids}
+        named = dict(ids)
+        if isinstance(key, _Keys) and not named.get("client_call_id"):
+            # A key made of arguments is forgotten after a while; this finds the call as long as it is stored.
+            named["client_call_id"] = str(uuid.uuid4())
+        request: dict[str, Any] = {"args": dict(args), "idempotency_key": sent, **named}
         request = {name: value for name, value in request.items() if value is not None}
         try:
             body = json.dumps(cast(CallRequest, request), allow_nan=False, separators=(",", ":")).encode()
         except (ValueError, TypeError, RecursionError) as error:
             raise NotJson(f"the arguments are not JSON: {error}") from error
         path = f"{url}/v1/tools/{quote(tool, safe='')}/calls"
-        return cls(path, body, Tries(url, patience, sent, made, ids.get("client_call_id")))
+        return cls(path, body, Tries(url, patience, sent, made, named.get("client_call_id")))
 
     def result(self, members: dict[str, Any], text: str) -> Result:
         """Reads a success; what is not known is left in `members`."""
