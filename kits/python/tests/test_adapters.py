@@ -45,7 +45,7 @@ def test_langgraph(world: World) -> None:
     graph = StateGraph(MessagesState)
     with Once(world.line.url, patience=2) as once:
         tools = langchain_tools(once, once.tools())
-        assert [tool.name for tool in tools] == ["careful", "create_order", "order", "scarce", "sure"]
+        assert [tool.name for tool in tools] == ["careful", "create_order", "order", "scarce", "short", "sure"]
         graph.add_node("tools", ToolNode(tools))
         graph.add_edge(START, "tools")
         compiled = graph.compile()

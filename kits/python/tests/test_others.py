@@ -74,7 +74,7 @@ def test_an_answer_that_never_ends_is_given_up(kit: Any) -> None:
         error = kit(other.url, patience=1).fails("order", {}, key="k")
         assert isinstance(error, UnknownOutcome)
         assert error.key == "k"
-        assert time.monotonic() - begun < 9
+        assert time.monotonic() - begun < 15
 
 
 def test_an_answer_that_trickles_is_given_up(kit: Any) -> None:
@@ -94,7 +94,7 @@ def test_an_answer_that_trickles_is_given_up(kit: Any) -> None:
         begun = time.monotonic()
         once = kit(f"http://127.0.0.1:{listener.getsockname()[1]}", patience=0)
         assert isinstance(once.fails("order", {}), UnknownOutcome)
-        assert 5 < time.monotonic() - begun < 9
+        assert 5 < time.monotonic() - begun < 15
         for connection in connections:
             connection.close()
 
@@ -124,9 +124,10 @@ def test_words_of_a_newer_gateway_prove_nothing(kit: Any) -> None:
         assert (error.effect, error.key_action, error.detail) == ("unknown", "stop", "Something new")
 
 
+@pytest.mark.parametrize("action", ["reuse", "wait"])
 @pytest.mark.parametrize("header", [False, True])
-def test_a_wait_is_obeyed_in_the_member_or_the_header(kit: Any, header: bool) -> None:
-    body: dict[str, Any] = {"type": "/problems/rate-limited", "effect": "none", "key_action": "reuse"}
+def test_a_wait_is_obeyed_in_the_member_or_the_header(kit: Any, header: bool, action: str) -> None:
+    body: dict[str, Any] = {"type": "/problems/rate-limited", "effect": "unknown", "key_action": action}
     headers = PROBLEM | ({"retry-after": "1"} if header else {})
     if not header:
         body["retry_after_ms"] = 1000
@@ -135,6 +136,14 @@ def test_a_wait_is_obeyed_in_the_member_or_the_header(kit: Any, header: bool) ->
         begun = time.monotonic()
         assert kit(other.url).call("order", {}).tries == 2
         assert time.monotonic() - begun >= 1
+
+
+@pytest.mark.parametrize("action", ["rotate", "stop"])
+def test_what_is_final_is_not_sent_again(kit: Any, action: str) -> None:
+    body = {"type": "/problems/x", "effect": "none", "key_action": action, "retry_after_ms": 0}
+    with Other(lambda _: (409, PROBLEM, json.dumps(body).encode())) as other:
+        kit(other.url).fails("order", {})
+        assert other.count == 1
 
 
 def test_a_call_that_runs_elsewhere_is_asked_for_again(kit: Any) -> None:

@@ -37,6 +37,12 @@ retry = {{ attempts = 1 }}
 url = "{tool}/order"
 key = {{ fields = ["/business_id"] }}
 input_schema = {{ type = "object", required = ["business_id"], properties = {{ business_id = {{ type = "string" }} }} }}
+[tools.short]
+url = "{tool}/short"
+timeout = "1s"
+deadline = "1s"
+retry = {{ attempts = 1 }}
+dedup_window = "1s"
 [tools.sure]
 url = "{tool}/sure"
 timeout = "2s"
@@ -126,7 +132,7 @@ class Tool(Server):
 
 
 class Line(Server):
-    """Before a gateway. `faults`, one a request: drop (the answer), cut (the request), nginx (it answers by itself)."""
+    """Before a gateway. `faults`, one a request: drop or late (no answer), cut (no request), nginx (its own answer)."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -147,6 +153,9 @@ class Line(Server):
         except OSError:
             return None
         if fault == "drop":
+            return None
+        if fault == "late":
+            time.sleep(2.5)
             return None
         if fault == "nginx":
             return 502, {"content-type": "text/html"}, b"<html><h1>502 Bad Gateway</h1><center>nginx</center></html>"
@@ -194,9 +203,10 @@ class Gateway:
             self.process.wait()
             self.process = None
 
-    def restart(self, after: float) -> None:
-        """Killed, and started again over the same store."""
-        time.sleep(after)
+    def restart(self, tool: Tool) -> None:
+        """Killed while a call runs, and started again over the same store."""
+        while not tool.effects:
+            time.sleep(0.02)
         self.stop(signal.SIGKILL)
         self.start()
 

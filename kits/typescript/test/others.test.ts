@@ -76,16 +76,29 @@ test("words of a newer gateway prove nothing", async (context) => {
   assert.deepEqual([error.effect, error.keyAction, error.detail], ["unknown", "stop", "New"]);
 });
 
-for (const headers of [{ "retry-after": "1" }, {}]) {
-  test(`a wait is obeyed in the member or the header: ${JSON.stringify(headers)}`, async (context) => {
+for (const [action, headers] of [
+  ["reuse", { "retry-after": "1" }],
+  ["reuse", {}],
+  ["wait", {}],
+] as [string, Record<string, string>][]) {
+  test(`a wait is obeyed in the member or the header: ${action} ${JSON.stringify(headers)}`, async (context) => {
     const wait = Object.keys(headers).length > 0 ? {} : { retry_after_ms: 1_000 };
-    const body = JSON.stringify({ type: "/problems/rate-limited", effect: "none", key_action: "reuse", ...wait });
+    const body = JSON.stringify({ type: "/problems/rate-limited", effect: "unknown", key_action: action, ...wait });
     const done = { status: 200, type: JSON_TYPE, body: '{"call_id": "c", "status": "ok", "result": null}' };
     const busy = { status: 429, type: PROBLEM, headers, body };
     const { once } = await before(context, (count) => (count === 1 ? busy : done));
     const begun = performance.now();
     assert.equal((await once.call("order", {})).tries, 2);
     assert.ok(performance.now() - begun >= 1_000);
+  });
+}
+
+for (const action of ["rotate", "stop"]) {
+  test(`what is final is not sent again: ${action}`, async (context) => {
+    const body = JSON.stringify({ type: "/problems/x", effect: "none", key_action: action, retry_after_ms: 0 });
+    const { once, count } = await before(context, () => ({ status: 409, type: PROBLEM, body }));
+    await fails(once.call("order", {}), ProblemError);
+    assert.equal(count(), 1);
   });
 }
 

@@ -25,7 +25,9 @@ test("the lines of the page about MCP run", async (context) => {
   context.after(() => Promise.all([world.end(), rmSync(file, { force: true })]));
   const page = readFileSync(join(import.meta.dirname, "..", "mcp.md"), "utf8");
   const lines = /^```ts\n(import .*?)^```/ms.exec(page)?.[1] ?? "";
-  const calls = [1, 2].map((id) => `console.log(await callTool("create_order", { business_id: "B-1" }, "call_${id}"));`);
+  const calls = [1, 2].map(
+    (id) => `console.log(await callTool("create_order", { business_id: "B-1" }, "call_${id}"));`,
+  );
   writeFileSync(file, [lines, ...calls].join("\n").replaceAll("http://127.0.0.1:8080", world.url));
   assert.match(await printed(file), /^\{"made":true.*\nStored result/s);
   assert.equal(world.effects.length, 1);

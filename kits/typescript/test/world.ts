@@ -71,6 +71,9 @@ key = { fields = ["/business_id"] }
 input_schema = { type = "object", required = ["business_id"], properties = { business_id = { type = "string" } } }
 [tools.short]
 url = "${tool}/short"
+timeout = "1s"
+deadline = "1s"
+retry = { attempts = 1 }
 dedup_window = "1s"
 [tools.sure]
 url = "${tool}/sure"
