@@ -1,7 +1,7 @@
-# What there is to do. CI runs `make test`, `check`, `docs`, `loss`, `observe`, `fuzz`, `explore`, `conformance` and `console`.
+# What there is to do. CI runs `make test`, `check`, `docs`, `loss`, `observe`, `fuzz`, `explore`, `conformance`, `console` and `kits`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console docs explore simulate clients import-check sdk abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console docs explore simulate clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -146,6 +146,13 @@ sdk:
 	@scripts/setup sdk
 	cargo build --quiet --bin oncegate
 	@scripts/sdk
+
+# The Python and TypeScript clients: linted, typed, built into target/kits/built, and tested as built before a real gateway and a
+# tool that misbehaves. Takes python3 (3.11), PyPI and npm's registry; two minutes, and some more for the packages.
+kits:
+	@scripts/setup kits
+	cargo build --quiet --bin oncegate
+	@scripts/kits
 
 # A gateway with a small memory budget under 5,000 slow clients for ten minutes, while another tenant calls; and HTTP/2,
 # spoken wrongly. Takes Linux and python3.

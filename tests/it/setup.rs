@@ -148,6 +148,7 @@ fn each_target_names_what_it_needs() {
         ("console", "python3 python3-venv"),
         ("browser", "chromium"),
         ("import-check", "python3 python3-venv"),
+        ("kits", "python3 python3-venv"),
         ("docs", "curl git python3"),
     ] {
         let machine = Machine::without_redis(0);
