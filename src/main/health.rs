@@ -117,9 +117,14 @@ where
     tokio::spawn(async move { connection.await.ok() });
     let authority = url.authority().rsplit('@').next().unwrap_or_default();
     let request = Request::get("/readyz").header(HOST, authority);
-    let answer = sender
-        .send_request(request.body(Empty::<&[u8]>::new())?)
-        .await?;
+    let answer = sender.send_request(request.body(Empty::<&[u8]>::new())?);
+    // Cancelled: what answers spoke before it was asked.
+    let answer = answer.await.map_err(|error| -> Failure {
+        match error.is_parse() || error.is_canceled() {
+            true => "what answers there does not speak HTTP".into(),
+            false => error.into(),
+        }
+    })?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MOST).collect().await;
     Ok((
