@@ -3,6 +3,7 @@
 Takes PyPI and npm's registry. The image needs root, umoci and runc; without them it is unpacked by nobody, which is said.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 import tomllib
@@ -261,7 +263,7 @@ def it_ends_with_its_client(world, launcher):
 
 
 def a_gateway_serves_and_drains(world, launcher):
-    """Also if a terminal sends the signal to each process of the group."""
+    """Also if a terminal sends the signal to each of its processes."""
     for how in ["SIGTERM", "Ctrl-C"]:
         with Slow(seconds=2) as tool:
             folder, port = RUN / f"{launcher.name}-{how}", free_port()
@@ -269,9 +271,18 @@ def a_gateway_serves_and_drains(world, launcher):
             (folder / "oncegate.toml").write_text(gateway_config(f"127.0.0.1:{port}", "oncegate.db", tool.url))
             log = open(folder / "log", "w")
             command = [*launcher.command, "serve", "--config", "oncegate.toml"]
+            terminal, end = os.openpty()
             process = subprocess.Popen(
-                command, env=launcher.env, cwd=folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env=launcher.env,
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                stdin=end,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
             )
+            os.close(end)
             health = [*launcher.command, "health", "--url", f"http://127.0.0.1:{port}"]
             ready = lambda: subprocess.run(health, env=launcher.env, cwd=RUN, capture_output=True).returncode == 0
             assert until(ready, 30), f"it does not serve, see {folder}/log"
@@ -283,13 +294,14 @@ def a_gateway_serves_and_drains(world, launcher):
             if how == "SIGTERM":
                 process.terminate()
             else:
-                os.killpg(group_of(process.pid), signal.SIGINT)
+                os.write(terminal, b"\x03")
             caller.join()
             assert answers and answers[0][0] == 200, f"{how}: the running call was answered {answers}"
             assert until(lambda: process.poll() is not None and all(map(ended, processes)), ENDS_S), f"{how}: it goes on"
             # npx and uvx have a status of their own for an interruption.
             allowed = (0,) if how == "SIGTERM" else (0, 130, -2)
             assert process.returncode in allowed or launcher.name == "npx", f"{how}: {process.returncode}"
+            os.close(terminal)
 
 
 def a_home_that_cannot_be_written(world, launcher):

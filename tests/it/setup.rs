@@ -149,6 +149,10 @@ fn each_target_names_what_it_needs() {
         ("browser", "chromium"),
         ("import-check", "python3 python3-venv"),
         ("docs", "curl git python3"),
+        (
+            "packages",
+            "ca-certificates git python3 python3-venv runc umoci",
+        ),
     ] {
         let machine = Machine::without_redis(0);
         for there in ["curl", "prometheus", "promtool", "python3"] {
