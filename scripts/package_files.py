@@ -165,11 +165,15 @@ def npm_manifest(platform):
         system, processor = PLATFORMS[platform]
         kept = {"os": [system], "cpu": [processor], "files": ["bin"], "preferUnplugged": True}
         return {"name": f"@oncegate/{platform}"} | common | kept
-    return {"name": "oncegate"} | common | {
-        "mcpName": MCP_NAME,
-        "keywords": ["mcp", "agents", "idempotency", "gateway"],
-        "bin": {"oncegate": "oncegate.js"},
-        "files": ["oncegate.js"],
-        "engines": {"node": ">=18"},
-        "optionalDependencies": {f"@oncegate/{name}": version() for name in PLATFORMS},
-    }
+    return (
+        {"name": "oncegate"}
+        | common
+        | {
+            "mcpName": MCP_NAME,
+            "keywords": ["mcp", "agents", "idempotency", "gateway"],
+            "bin": {"oncegate": "oncegate.js"},
+            "files": ["oncegate.js"],
+            "engines": {"node": ">=18"},
+            "optionalDependencies": {f"@oncegate/{name}": version() for name in PLATFORMS},
+        }
+    )

@@ -14,9 +14,8 @@ import sys
 import termios
 import threading
 import time
-import tomllib
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import package_chart
 import package_image_tests
@@ -183,16 +182,15 @@ def metadata_says_what_is_inside(world):
         assert manifest["os"] == [system] and manifest["cpu"] == [processor]
         assert launcher["optionalDependencies"][manifest["name"]] == version()
         assert (folder / "bin/oncegate").exists() == (name == world.binary.platform)
+    compose = (ROOT / "docker-compose.yml").read_text()
+    assert f"image: oncegate:{version()}\n" in compose, "docker-compose.yml has another version than Cargo.toml"
     sums = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=world.out)
     assert sums.returncode == 0, "a file is not what SHA256SUMS says"
-    info = subprocess.run(["unzip", "-p", world.wheel, "*/METADATA"], capture_output=True, text=True)
-    text = info.stdout if info.returncode == 0 else zip_text(world.wheel)
+    text = metadata_of(world.wheel)
     assert f"mcp-name: {MCP_NAME}" in text and "Name: oncegate-gateway\n" in text
 
 
-def zip_text(path):
-    import zipfile
-
+def metadata_of(path):
     with zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
         return archive.read(name).decode()
@@ -307,9 +305,9 @@ def a_gateway_serves_and_drains(world, launcher):
 def a_home_that_cannot_be_written(world, launcher):
     if os.geteuid() != 0:
         return "not tried: only root can become a user without a home"
-    home = RUN / "read-only"
-    home.mkdir(mode=0o555, exist_ok=True)
-    for home, sentence in [(str(home), "Permission denied"), (None, "--store")]:
+    read_only = RUN / "read-only"
+    read_only.mkdir(mode=0o555, exist_ok=True)
+    for home, sentence in [(str(read_only), "Permission denied"), (None, "--store")]:
         env = {name: value for name, value in launcher.env.items() if name != "HOME"}
         if home:
             env["HOME"] = home
@@ -337,5 +335,7 @@ def a_platform_without_a_package_is_named(world):
     alone = RUN / "alone"
     shutil.copytree(world.out / "npm/oncegate", alone)
     done = subprocess.run([world.node, alone / "oncegate.js", "--version"], capture_output=True, text=True, env=world.env)
-    wanted = f"oncegate: the package @oncegate/{world.binary.platform} is not installed; install oncegate without --omit=optional\n"
+    wanted = (
+        f"oncegate: the package @oncegate/{world.binary.platform} is not installed; install oncegate without --omit=optional\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", wanted), done
