@@ -215,6 +215,10 @@ def server_json_follows_its_rules(world):
 def it_says_its_version(world, launcher):
     done = subprocess.run([*launcher.command, "--version"], env=launcher.env, cwd=RUN, capture_output=True, text=True)
     assert done.stdout == f"{world.binary.said_version}\n" and done.returncode == 0, done
+    if launcher.name in ("pip", "uvx"):
+        # The command that uvx looks for if it is told the package only.
+        same = [*launcher.command[:-1], launcher.command[-1] + "-gateway", "--version"]
+        assert subprocess.check_output(same, env=launcher.env, cwd=RUN, text=True) == done.stdout
     wrong = subprocess.run([*launcher.command, "check", "--config", "missing"], env=launcher.env, cwd=RUN, capture_output=True)
     assert wrong.returncode == 1 and wrong.stdout == b"" and b"missing" in wrong.stderr, wrong
 
