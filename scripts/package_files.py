@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import io
+import os
 import re
 import struct
 import subprocess
@@ -13,7 +14,7 @@ import zipfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from time import gmtime
+from time import gmtime, strftime
 
 ROOT = Path(__file__).resolve().parent.parent
 MCP_NAME = "io.github.oncegate/oncegate"
@@ -50,6 +51,10 @@ def commit_time():
     return int(git("log", "-1", "--format=%ct") or 315532800)
 
 
+def commit_date():
+    return strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(commit_time()))
+
+
 class Binary:
     """A Linux program, and what it needs, read from its own header."""
 
@@ -67,7 +72,10 @@ class Binary:
         # A static program names no loader, also if it can be placed anywhere in memory.
         self.is_static = PT_INTERP not in headers
         self.glibc = max([int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", self.bytes)], default=0)
-        said = subprocess.run([self.path, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        if self.machine == os.uname().machine:
+            said = subprocess.run([self.path, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        else:
+            said = f"oncegate {version()} (not run: this machine has another processor)"
         self.said_version = said
         if said.split()[:2] != ["oncegate", version()]:
             raise SystemExit(f"scripts/packages: {path} says {said!r}, and the packages are of {version()}")

@@ -5,10 +5,9 @@ import json
 import re
 import shutil
 import subprocess
-from datetime import datetime, timezone
 from pathlib import Path
 
-from package_files import DESCRIPTION, MCP_NAME, Entry, commit_time, git, tarball, version
+from package_files import DESCRIPTION, MCP_NAME, Entry, commit_date, git, tarball, version
 
 USER = 10001
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -60,7 +59,7 @@ def layout(out, binary):
         # The MCP registry looks for this one.
         "io.modelcontextprotocol.server.name": MCP_NAME,
     }
-    created = datetime.fromtimestamp(commit_time(), timezone.utc).isoformat().replace("+00:00", "Z")
+    created = commit_date()
     platform = {"architecture": binary.oci_processor, "os": "linux"}
     config = platform | {
         "created": created,
