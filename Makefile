@@ -1,7 +1,7 @@
 # What there is to do. CI runs `make test`, `check`, `docs`, `loss`, `observe`, `fuzz`, `explore`, `conformance`, `console` and `kits`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console docs explore simulate clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist packages run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console docs explore simulate clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -204,3 +204,11 @@ install:
 dist:
 	@scripts/setup dist
 	@scripts/release dist
+
+# A wheel, npm's packages, an image, a chart and their papers from the binary of `make dist`, in target/packages; then they are
+# installed and run by pip, uvx, npm, npx, runc and Helm's library. ONCEGATE names another binary, for tests. Takes python3,
+# PyPI and npm's registry; two minutes after the build.
+packages:
+	@scripts/setup packages $(if $(ONCEGATE),,dist)
+	@scripts/packages
+	@scripts/packages test

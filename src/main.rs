@@ -2,6 +2,8 @@
 
 #[path = "main/about.rs"]
 mod about; // version, manual pages, completions
+#[path = "main/health.rs"]
+mod health; // ask a gateway whether it is ready
 #[path = "main/verify_tool.rs"]
 mod verify_tool; // ask a tool what it does with a key
 
@@ -22,6 +24,7 @@ use oncegate::{gateway, http, import};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use self::health::Health;
 use self::verify_tool::VerifyTool;
 
 /// Gives memory back to the system within seconds, from a thread of its own.
@@ -52,6 +55,9 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
+    /// Ask a gateway whether it is ready, as /readyz says it: exit status 0 if so, otherwise 1 and the reason. For
+    /// health checks of images without a shell.
+    Health(Health),
     /// Print the key of the request body on standard input.
     Key {
         #[arg(long)]
@@ -130,6 +136,7 @@ fn main() -> ExitCode {
             )?;
             say(&out)
         }),
+        Command::Health(asked) => asked.run().and_then(|ready| say(&ready)),
         Command::Key { config, tool } => read(&config).and_then(|config| key(&config, &tool)),
         Command::Token(new) => token(&new),
         Command::Wrap(options) => wrap(options),

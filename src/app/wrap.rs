@@ -88,6 +88,9 @@ impl Wrapped {
         let data = data.filter(|folder| folder.is_absolute());
         let home = environment.get("HOME").map(Path::new);
         let data = data.or_else(|| Some(home?.join(of_user)));
+        // A file that is named needs no such folder; a Redis has its watermarks there.
+        let is_named = store.is_some_and(|store| !is_redis(store));
+        let data = data.or_else(|| is_named.then(PathBuf::new));
         let data = data.ok_or("neither XDG_DATA_HOME nor HOME is set; --store names a file")?;
         Ok(Self {
             options,

@@ -61,6 +61,7 @@ mod file_losses; // a SQLite file that has lost data
 mod files; // only their user may read them, and nothing else is touched
 mod finished; // succeeded calls that a gateway remembers
 mod giving_way; // how fast silent connections give way
+mod health; // the health check of images
 mod house; // which room may know which
 mod house_files; // no circles, no long files
 mod house_words; // words that texts and comments must not use

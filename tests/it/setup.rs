@@ -150,6 +150,10 @@ fn each_target_names_what_it_needs() {
         ("import-check", "python3 python3-venv"),
         ("kits", "python3 python3-venv"),
         ("docs", "curl git python3"),
+        (
+            "packages",
+            "ca-certificates git python3 python3-venv runc umoci",
+        ),
     ] {
         let machine = Machine::without_redis(0);
         for there in ["curl", "prometheus", "promtool", "python3"] {

@@ -3,10 +3,12 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::support::binary::command;
 use crate::support::program::Program;
 use crate::support::redis::Redis;
 use crate::support::until;
@@ -115,4 +117,29 @@ async fn a_folder_or_a_file_that_others_may_write_is_refused() {
         fs::set_permissions(path, before).expect("set");
     }
     Wrapped::start(home.path(), &program).await.end().await;
+}
+
+#[test]
+fn without_a_home_the_file_has_to_be_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wrap = |options: &[&str]| {
+        let mut wrap = command(folder.path(), &["wrap"]);
+        wrap.args(options).args(["--", "cat"]);
+        wrap.env_remove("HOME").env_remove("XDG_DATA_HOME");
+        wrap.stdin(Stdio::null()).output().expect("it runs")
+    };
+    for options in [
+        &[][..],
+        &["--store", "redis://127.0.0.1:1", "--name", "shop"],
+    ] {
+        let refused = wrap(options);
+        assert_eq!(refused.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains("--store names a file"), "{said}");
+        assert!(refused.stdout.is_empty());
+    }
+    let served = wrap(&["--store", "calls.db"]);
+    assert!(served.status.success(), "{served:?}");
+    assert!(folder.path().join("calls.db").exists());
+    assert!(served.stdout.is_empty());
 }
