@@ -1,6 +1,6 @@
 """What was built into target/packages is installed and run, as people do it: by pip, uvx, npm, npx, and as an image.
 
-Takes PyPI and npm's registry. The image needs root, umoci and runc; without them it is unpacked by nobody, which is said.
+Takes PyPI and npm's registry. The image needs root, umoci and runc; without them the image is not tested, which is said.
 """
 
 import fcntl

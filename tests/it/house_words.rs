@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use regex::Regex;
 
 /// What must not be said any more, as regular expressions, and what is said instead.
-const RETIRED: [(&str, &str); 31] = [
+const RETIRED: [(&str, &str); 32] = [
     (r"(?:^|[ (])[Dd]oors?(?:$|[ .,;:'])", "route, endpoint"),
     (r"(?:^|[ (])[Pp]ersons?(?:$|[ .,;:'])", "operator"),
     (r"(?:^|[ (])[Rr]ecipes?(?:$|[ .,;:'])", "key scheme"),
@@ -41,6 +41,10 @@ const RETIRED: [(&str, &str); 31] = [
     (r"is none that", "is not one that"),
     (r"\bdisown", "release"),
     (r"[Tt]his room\b", "this crate"),
+    (
+        r"\b(?:[Nn]obody|[Ww]hoever|[Ss]omebody|[Aa]nybody)\b",
+        "who is meant",
+    ),
 ];
 
 /// "X is no Y", where English says "X is not a Y". "There is no Y" is English, and so is what follows here.

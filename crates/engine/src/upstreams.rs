@@ -316,7 +316,7 @@ impl Upstreams {
             if is_served {
                 self.add(&known, &here, &tool.name, &listed, effect);
             }
-            // Whoever holds the lock reads the list at this moment.
+            // The task that holds the lock reads the list at this moment.
             if let Ok(mut list) = known.listed.try_lock()
                 && let Some((_, Ok(list))) = &mut *list
             {

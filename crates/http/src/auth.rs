@@ -45,7 +45,7 @@ pub(super) fn caller_of(parts: &Parts, http: &Http) -> Result<Caller, Problem> {
     by_token(parts, http, bearer_digest(&parts.headers), room)
 }
 
-/// The caller with this token digest, or in open mode anybody on this machine.
+/// The caller with this token digest, or in open mode any client on this machine.
 ///
 /// `room`: bytes of memory that the answer may take.
 pub(super) fn by_token(

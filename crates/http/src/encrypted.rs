@@ -10,7 +10,7 @@ use super::Http;
 /// A year. Other hosts below this name are none of the gateway's business.
 const LATER: HeaderValue = HeaderValue::from_static("max-age=31536000");
 
-/// Tells browsers that they come back over TLS only. Whoever ends TLS before the gateway says that for itself.
+/// Tells browsers that they come back over TLS only. A proxy that ends TLS before the gateway says that itself.
 pub(super) async fn stay_encrypted(State(http): State<Http>, mut response: Response) -> Response {
     if http.is_tls {
         response

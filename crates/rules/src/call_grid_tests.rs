@@ -177,7 +177,7 @@ fn the_whole_grid() {
             5,
         ),
         (
-            "unknown, nobody here knows its tool",
+            "unknown, its tool is not known here",
             &elsewhere,
             Some(record(&elsewhere, Derived, &[finished(no_answer())])),
             4,

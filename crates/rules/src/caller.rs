@@ -211,19 +211,7 @@ pub fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
 mod tests {
     use super::*;
     use crate::key;
-
-    fn caller(scopes: &[&str]) -> Caller {
-        let scopes = scopes
-            .iter()
-            .map(|scope| scope.parse().expect("a scope"))
-            .collect();
-        Caller {
-            name: "agents".into(),
-            tenant: "shop".into(),
-            scopes,
-            pace: Pace::default(),
-        }
-    }
+    use crate::testing::caller;
 
     #[test]
     fn each_scope_opens_its_own_door_and_no_other() {

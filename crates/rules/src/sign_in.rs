@@ -1,7 +1,7 @@
 //! An operator's session in the console.
 //!
 //! It holds the token's digest and the time of its end. The store keeps it encrypted with the random bytes of the
-//! cookie, and under a digest of them. So nobody makes a session from what lies in the store and in the configuration.
+//! cookie, and under a digest of them. Store and configuration together are not enough to make a session.
 
 use std::time::Duration;
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::call::{Arrival, Change, Ended, Event, Retry, Takes, next};
+use crate::caller::{Caller, Pace};
 use crate::key::{self, Lookup};
 use crate::outcome::{self, Evidence};
 use crate::position::Position;
@@ -179,5 +180,19 @@ pub fn orphan() -> Anomaly {
         doubt: None,
         rival: None,
         item: None,
+    }
+}
+
+/// A caller of one tenant, with these scopes.
+pub fn caller(scopes: &[&str]) -> Caller {
+    let scopes = scopes
+        .iter()
+        .map(|scope| scope.parse().expect("a scope"))
+        .collect();
+    Caller {
+        name: "agents".into(),
+        tenant: "shop".into(),
+        scopes,
+        pace: Pace::default(),
     }
 }

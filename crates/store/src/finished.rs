@@ -258,7 +258,7 @@ impl Finished {
         held: impl Iterator<Item = &'a Lookup>,
         start: &Start,
     ) {
-        // A call whose name is free from its end on, as that of a read, answers nobody.
+        // A call whose name is free from its end on, as that of a read, answers no request.
         let is_over = record
             .expires_at
             .is_some_and(|until| until <= record.updated_at);

@@ -63,7 +63,7 @@ impl Endpoint {
     /// A `Location` of the API as its caller can follow it through the proxy; `None`: as it is.
     ///
     /// `target`: path and query of the request. `prefix`: the path of the proxy at this gateway. A place of the API that
-    /// the proxy does not lead to gets its whole URL, so that nobody takes it for a path of the gateway.
+    /// the proxy does not lead to gets its whole URL, so that it is not taken for a path of the gateway.
     pub fn lead_back(&self, target: &str, location: &str, prefix: &str) -> Option<String> {
         let base = self.url.path().trim_end_matches('/');
         let mut asked = self.url.clone();
@@ -132,7 +132,7 @@ impl Downstream {
             body => request.body(body),
         })
         .await?;
-        // Nobody has asked to speak another protocol on the connection.
+        // No request asked for another protocol on the connection.
         if response.status().is_informational() {
             return Err("the answer switches to another protocol".into());
         }

@@ -58,7 +58,7 @@ impl Claimer {
         }
         match begun {
             Ok(Begun::Ours(record)) => Ok(ClaimOutcome::Ours(record, permit.unwrap_or_default())),
-            // A read has no conditions, and nobody else has its name.
+            // A read has no conditions, and no other call has its lookup key.
             Ok(Begun::Denied(_) | Begun::Not(_) | Begun::Unconfirmed(_)) | Err(_) => {
                 Err(ErrorKind::StoreUnavailable)
             }

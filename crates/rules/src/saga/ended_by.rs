@@ -35,21 +35,8 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::caller::Pace;
     use crate::saga::{Policy, SagaId};
-
-    fn caller(scopes: &[&str]) -> Caller {
-        let scopes = scopes
-            .iter()
-            .map(|scope| scope.parse().expect("a scope"))
-            .collect();
-        Caller {
-            name: "agents".into(),
-            tenant: "shop".into(),
-            scopes,
-            pace: Pace::default(),
-        }
-    }
+    use crate::testing::caller;
 
     #[test]
     fn a_saga_is_ended_by_who_began_it_or_may_call_all_of_its_tools() {
