@@ -1,7 +1,8 @@
-# What there is to do. CI runs `make test`, `check`, `docs`, `loss`, `observe`, `fuzz`, `explore`, `conformance`, `console` and `kits`.
+# What there is to do. CI runs `make test`, `check`, `docs`, `loss`, `observe`, `fuzz`, `explore`, `conformance`, `console`, `kits`
+# and `packages-check`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist packages run test test-fast soak incident store-fixtures check otel loss observe faults fuzz conformance console docs explore simulate clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist packages packages-check packages-empty run test test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -9,26 +10,33 @@ run:
 	@scripts/demo
 
 # Most tests wait most of the time, so there are more of them at once than processors.
-TEST = cargo test --quiet --no-default-features --features crash-points
+TEST = cargo test --quiet --no-default-features --features full,crash-points
 
-# All tests. At most 4 minutes on two processors, after the build.
+# All tests, over SQLite, Redis and PostgreSQL. At most six minutes on two processors, after the build.
 test:
 	@scripts/setup test
 	TMPDIR=$$(scripts/test-folder) $(TEST) -- --test-threads=12
 
+# Those over a real PostgreSQL alone: at most three minutes.
+test-postgres:
+	@scripts/setup test-postgres
+	TMPDIR=$$(scripts/test-folder) $(TEST) --test it -- --test-threads=8 postgres
+
 # The rules, and everything over SQLite that takes no long series of accidents. At most a minute. Tests are chosen
-# by their names: one that needs a Redis has `redis` in its own, and is refused one here if it has not.
-LONG = redis chaos:: chaos_sagas:: crash:: exclusive:: points:: saga_sizes:: saga_store::
+# by their names: one that needs a Redis or a PostgreSQL has `redis` or `postgres` in its own; without that it gets no Redis here.
+LONG = redis postgres chaos:: crash:: exclusive:: points:: sagas::sizes:: sagas::store::
 test-fast:
 	@scripts/setup test-fast
 	NO_REDIS=1 $(TEST) -- --test-threads=8 $(LONG:%=--skip %)
 
-# The tests that try something again and again, five times as often as `make test`, and simulated seeds for MINUTES.
+# The tests that try something again and again, five times as often as `make test`, simulated seeds for MINUTES, and an hour of two
+# releases over one Redis (see upgrade-check).
 soak:
-	@scripts/setup test
+	@scripts/setup test upgrade-check
 	PROPTEST_CASES=1280 $(TEST) --lib -- --test-threads=3
-	SOAK=5 PROPTEST_CASES=1280 $(TEST) --test it -- --test-threads=3 chaos:: chaos_sagas:: crash:: exclusive:: points:: planted kills
+	SOAK=5 PROPTEST_CASES=1280 $(TEST) --test it -- --test-threads=3 chaos:: crash:: exclusive:: points:: planted kills
 	@scripts/simulate
+	@MINUTES=30 scripts/upgrade_check
 
 # An incident (unknown calls, stuck sagas, a killed gateway, an older Redis) is worked with the runbook's commands as printed.
 incident:
@@ -41,11 +49,20 @@ store-fixtures:
 	@scripts/setup store-fixtures
 	scripts/store_fixtures $(RELEASE)
 
-# Formatting, lints, documentation.
+# A gateway of 0.2.0 and one of today over one Redis, under load for MINUTES (10) in each of two orders, restarted in turn: no call
+# fails, no effect is missing or doubled, and the Redis is upgraded at the end. OLD names a binary of 0.2.0, otherwise it is built
+# from the repository. Takes git, python3 and redis-server; half an hour.
+upgrade-check:
+	@scripts/setup upgrade-check
+	cargo build --quiet --no-default-features --features full,crash-points --bin oncegate
+	@scripts/upgrade_check
+
+# Formatting, lints of the whole and of the smallest gateway, documentation.
 check:
 	@scripts/setup check
 	cargo fmt --check
 	cargo clippy --quiet --all-targets --all-features -- -D warnings
+	cargo clippy --quiet --package oncegate --no-default-features --features sqlite -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --all-features
 
 # Licences, advisories and sources of dependencies (deny.toml), and dependencies that nothing uses. Takes a network.
@@ -57,25 +74,27 @@ audit:
 # Spans that are exported, which takes another build.
 otel:
 	@scripts/setup test
-	cargo test --quiet --no-default-features --features crash-points,otel --test it -- traces config
+	cargo test --quiet --no-default-features --features full,crash-points,otel --test it -- traces config
 
-# 300 calls while 30 % of all packets are lost. Takes root on Linux; says so and does nothing elsewhere.
+# 300 calls while 30 % of all packets are lost, over a Redis or, with LOSS_STORE=postgres, a PostgreSQL. Takes root on Linux; says
+# so and does nothing elsewhere.
 loss:
 	@scripts/loss
 
 # A real Prometheus watches a real gateway: the ratios are what was counted, and alerts fire when they should and
-# never else. Takes python3, prometheus, promtool and redis-server, and three and a half minutes.
+# never else. Takes python3, prometheus, promtool and redis-server, and three and a half minutes. With
+# ONCEGATE_OBSERVE_STORE=postgres the store is a PostgreSQL.
 observe:
 	@scripts/setup observe
 	cargo build --quiet --bin oncegate
 	@scripts/observe
 
 # Faults of the machine under a real gateway: disks that are full, fail, lie or lose power, clocks, no memory, no files, stopped
-# processes, failover; over SQLite, Redis and Valkey. FAULTS names some of them. Takes Linux, python3, cc, redis-server and
-# valkey-server (or Debian's archive); seven minutes. See docs/evidence/reliability.md.
+# processes, failover; over SQLite, Redis, Valkey and PostgreSQL. FAULTS names some of them. Takes Linux, python3, cc, postgresql,
+# redis-server and valkey-server (or Debian's archive); seven minutes. See docs/evidence/reliability.md.
 faults:
 	@scripts/setup faults
-	cargo build --quiet --bin oncegate
+	cargo build --quiet --bin oncegate --bin judge
 	@scripts/faults $(FAULTS)
 
 # A real gateway under what schemathesis makes of /openapi.json; and each parser under samples that change at random, for
@@ -85,7 +104,7 @@ fuzz:
 	@scripts/setup fuzz
 	cargo build --quiet --bin oncegate --bin shop
 	@scripts/fuzz
-	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --no-default-features --features crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
+	FUZZ_SECONDS=$(FUZZ_SECONDS) cargo test --quiet --no-default-features --features full,crash-points --lib -- --nocapture --test-threads=2 fuzz_tests
 
 # The official MCP conformance suite, straight at a server and through a real gateway before it: the same checks pass.
 # Takes python3, PyPI and npm's registry; half a minute.
@@ -122,10 +141,19 @@ simulate:
 	@scripts/setup test
 	@scripts/simulate
 
+# Judges and generators that others wrote: a state machine of hypothesis drives a real gateway over SQLite, and two over Redis, for
+# JUDGE_MINUTES (10), and a linearizability checker judges the histories. What breaks the promise is shrunk and printed as a
+# script. PLANTED=1: liars between the parts, each of which must be found. Takes Linux, python3, PyPI, cc and redis-server. See
+# docs/evidence/judge.md.
+judge:
+	@scripts/setup judge
+	cargo build --quiet --no-default-features --features crash-points --bin oncegate --bin judge
+	@scripts/judge $(if $(PLANTED),planted)
+
 # Clients and agent frameworks that others wrote, before a server that takes effect and then fails, straight and through a
 # real gateway: the effects are counted. And servers that others wrote: what comes through is what they say. Prints the tables
-# of docs/mcp-clients.md, and fails if the page has other rows. Takes python3, git, PyPI and npm's registry; a quarter of an
-# hour, and some minutes for the packages.
+# of docs/mcp-clients.md and, for a tool of 90 s, of docs/long-tools.md, and fails if a page has other rows. Takes python3, git,
+# PyPI and npm's registry; a quarter of an hour, and some minutes for the packages.
 clients:
 	@scripts/setup clients
 	cargo build --quiet --bin oncegate
@@ -148,7 +176,7 @@ sdk:
 	@scripts/sdk
 
 # The Python and TypeScript clients: linted, typed, built into target/kits/built, and tested as built before a real gateway and a
-# tool that misbehaves. Takes python3 (3.11), PyPI and npm's registry; two minutes, and some more for the packages.
+# tool that misbehaves; and what the webhook is told is verified by the libraries `standardwebhooks` of both registries. Takes python3 (3.11), PyPI and npm's registry; two minutes, and some more for the packages.
 kits:
 	@scripts/setup kits
 	cargo build --quiet --bin oncegate
@@ -180,7 +208,7 @@ bench-ledger:
 
 # Breaks Lua, SQL, the gate and the order of durable steps on purpose (tests/breaks.toml): each must be noticed. Takes long.
 breaks:
-	@scripts/setup test
+	@scripts/setup test test-postgres
 	@scripts/breaks
 
 # Breaks crates/rules in every way that cargo-mutants knows; the unit tests must notice. Takes three hours, and cargo-mutants.
@@ -205,10 +233,27 @@ dist:
 	@scripts/setup dist
 	@scripts/release dist
 
-# A wheel, npm's packages, an image, a chart and their papers from the binary of `make dist`, in target/packages; then they are
-# installed and run by pip, uvx, npm, npx, runc and Helm's library. ONCEGATE names another binary, for tests. Takes python3,
-# PyPI and npm's registry; two minutes after the build.
+# Wheels, npm's packages, an image, a chart and their papers from the binary of `make dist`, and of one for this machine's glibc,
+# in target/packages; then they are installed and run by pip, uvx, npm, npx, runc and Helm's library. ONCEGATE names another
+# binary, for tests. Takes python3, PyPI and npm's registry; three minutes after the two builds.
 packages:
 	@scripts/setup packages $(if $(ONCEGATE),,dist)
 	@scripts/packages
 	@scripts/packages test
+
+# The same for a debug binary, which CI has built already: what is packed is tested, not how the program is compiled. Without
+# runc and umoci the image is not run. Takes python3, PyPI and npm's registry; two minutes.
+PACKED = target/package-binary
+packages-check:
+	@scripts/setup packages-check
+	-@scripts/setup image
+	cargo build --quiet --bin oncegate
+	@mkdir -p $(PACKED) && strip -o $(PACKED)/oncegate $${CARGO_TARGET_DIR:-target}/debug/oncegate
+	@ONCEGATE=$(PACKED)/oncegate scripts/packages
+	@ONCEGATE=$(PACKED)/oncegate scripts/packages test
+
+# What `make packages` has made, installed and run in a new Debian with Python and curl, by chroot. Takes root, debootstrap,
+# Debian's archive, PyPI and npm's registry; three minutes.
+packages-empty:
+	@scripts/setup packages-empty
+	@scripts/packages empty

@@ -1,9 +1,9 @@
 //! Measures a large store: claims, replays, pages, cleanup, and the bytes of a call.
 //!
-//! `cargo bench --bench ledger`. Fills a fresh SQLite file, and a Redis if `redis-server` is installed. The calls have 300
-//! bytes of arguments and 100 of results, and are spread over 15 days, users, sessions and traces. It measures at each of
-//! the sizes in `ONCEGATE_BENCH_CALLS` (10,000 and 100,000 if it is not set). After each figure comes the ratio of its
-//! cost to that at the smallest size. `ONCEGATE_BENCH_REDIS` is the largest size for Redis.
+//! `cargo bench --bench ledger`. Fills a fresh SQLite file, and a PostgreSQL and a Redis where they are installed. The calls
+//! have 300 bytes of arguments and 100 of results, and are spread over 15 days, users, sessions and traces. It measures at
+//! each of the sizes in `ONCEGATE_BENCH_CALLS` (10,000 and 100,000 if it is not set). After each figure comes the ratio of its
+//! cost to that at the smallest size. `ONCEGATE_BENCH_REDIS` and `ONCEGATE_BENCH_POSTGRES` are the largest sizes for these.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,6 +16,8 @@ mod calls; // the calls that fill a store
 mod copies; // makes a file larger by copies of its calls
 #[path = "ledger/masters.rs"]
 mod masters; // many tenants on one master and on three
+#[path = "ledger/postgres.rs"]
+mod postgres; // a PostgreSQL
 #[path = "ledger/table.rs"]
 mod table; // the printed table
 
@@ -28,9 +30,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::key::Lookup;
 use oncegate::core::ledger::Filter;
-use oncegate::core::pace::next_batch;
 use oncegate::core::position::Position;
-use oncegate::store::redis::{Redis, Settings, Target};
+use oncegate::core::timings::next_batch;
+use oncegate::store::redis::{FORMAT, Redis, Settings, Target};
 use oncegate::store::sqlite::Sqlite;
 use oncegate::store::{Durability, Store};
 use tokio::task::JoinSet;
@@ -38,7 +40,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use self::calls::{Fallible, ME, TOOLS, fill, key_of, now, session_of, time_of, trace_of, user_of};
+use self::calls::{
+    Fallible, ME, TOOLS, fill, key_of, now, patient, session_of, time_of, trace_of, user_of,
+};
 use self::copies::multiply;
 use self::table::{Table, median, processor_time, say};
 
@@ -64,7 +68,6 @@ fn main() -> Fallible<()> {
 
 async fn run() -> Fallible<()> {
     let sizes = numbers("ONCEGATE_BENCH_CALLS", &[10_000, 100_000])?;
-    let most = numbers("ONCEGATE_BENCH_REDIS", &[1_000_000])?[0];
     // Not in /tmp, which may be memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let file = folder.path().join("oncegate.db");
@@ -105,6 +108,8 @@ async fn run() -> Fallible<()> {
     growing.store.close().await;
     drop(growing);
 
+    let most = numbers("ONCEGATE_BENCH_POSTGRES", &[1_000_000])?[0];
+    over_postgres(folder.path(), &sizes, most).await?;
     let Ok(server) = Server::start(folder.path(), &[]) else {
         say("no redis-server, so no figures for Redis");
         return Ok(());
@@ -117,7 +122,8 @@ async fn run() -> Fallible<()> {
         ca: None,
         watermarks: folder.path().join("watermarks"),
         stream: false,
-        pace: oncegate::core::pace::Pace::default(),
+        timings: patient(),
+        newest_format: FORMAT,
     };
     let store: Arc<dyn Store> = Arc::new(Redis::open(settings).await?);
     while !store.readiness().await.reasons.is_empty() {
@@ -135,6 +141,7 @@ async fn run() -> Fallible<()> {
             .find_map(|line| line.strip_prefix("used_memory:"));
         Ok(used.ok_or("no used_memory")?.trim().parse()?)
     };
+    let most = numbers("ONCEGATE_BENCH_REDIS", &[1_000_000])?[0];
     let sizes: Vec<usize> = sizes.into_iter().filter(|size| *size <= most).collect();
     let mut growing = Growing::new(store, used(&mut connection).await?, &sizes);
     for &size in &sizes {
@@ -144,6 +151,23 @@ async fn run() -> Fallible<()> {
     growing.table.print("Redis", &sizes);
     drop((growing, server));
     masters::measure(folder.path()).await
+}
+
+async fn over_postgres(folder: &Path, sizes: &[usize], most: usize) -> Fallible<()> {
+    let Some(server) = postgres::Server::start(&folder.join("postgres")).await? else {
+        say("no PostgreSQL is installed, so no figures for it");
+        return Ok(());
+    };
+    let sizes: Vec<usize> = sizes.iter().copied().filter(|size| *size <= most).collect();
+    let store = server.store(folder).await?;
+    let mut growing = Growing::new(store, server.used().await?, &sizes);
+    for &size in &sizes {
+        growing.grow(size).await?;
+        growing.measure(size, server.used().await?).await?;
+    }
+    growing.table.print("PostgreSQL", &sizes);
+    growing.store.close().await;
+    Ok(())
 }
 
 fn numbers(name: &str, usual: &[usize]) -> Fallible<Vec<usize>> {

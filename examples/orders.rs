@@ -44,12 +44,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let args = Args::parse();
     let db = Connection::open(&args.db)?;
     db.execute_batch(TABLES)?;
-    let doors = Router::new()
+    let router = Router::new()
         .route("/v1/orders", post(create).get(list))
         .route("/v1/orders/{order_id}/cancel", post(cancel))
         .route("/v1/orders/by-key/{key}", get(by_key))
         .with_state(Arc::new(Mutex::new(db)));
-    axum::serve(TcpListener::bind(&args.listen).await?, doors).await?;
+    axum::serve(TcpListener::bind(&args.listen).await?, router).await?;
     Ok(())
 }
 

@@ -349,6 +349,59 @@ def test_input_required_result_capabilities(ctx: Context) -> InputRequiredResult
     return asks("capability-gated", **requests)
 
 
+# Tools of the scenarios about tasks. The server itself has no tasks: the gateway has.
+
+
+@server.tool()
+def greet(name: str) -> str:
+    """Answers at once"""
+    return f"Hello, {name}!"
+
+
+@server.tool()
+async def slow_compute(seconds: float, label: str = "") -> str:
+    """Takes so many seconds"""
+    await asyncio.sleep(seconds)
+    return f"{label}: {seconds} s"
+
+
+@server.tool()
+async def failing_job() -> str:
+    """Fails after a moment"""
+    await asyncio.sleep(1)
+    raise RuntimeError("This job always fails")
+
+
+@server.tool()
+async def protocol_error_job() -> str:
+    """Answers with an error of JSON-RPC"""
+    raise MCPError(code=-32603, message="This job breaks")
+
+
+@server.tool()
+def confirm_delete(filename: str, ctx: Context) -> str | InputRequiredResult:
+    """Asks before it deletes"""
+    answers = given(ctx, "confirm")
+    return f"Deleted {filename}." if answers else asks(confirm=ask_user(f"Delete {filename}?", "confirm", "boolean"))
+
+
+@server.tool()
+def multi_input(ctx: Context) -> str | InputRequiredResult:
+    """Asks two questions at once"""
+    answers = given(ctx, "first", "second")
+    return "Both answered." if answers else asks(first=ask_user(), second=ask_user("And your color?", "color"))
+
+
+@server.tool()
+async def test_tool_with_task(ctx: Context) -> str | InputRequiredResult:
+    """Asks for a name, and then takes its time"""
+    answers = given(ctx, "user_name")
+    if not answers:
+        return asks(user_name=ask_user())
+    await asyncio.sleep(3)
+    return f"Done for {answers[0].content['name']}."
+
+
 # Resources.
 
 

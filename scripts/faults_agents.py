@@ -8,6 +8,8 @@ import threading
 import time
 from collections import Counter
 
+from judge_history import OF_THE_CALL, now
+
 TOOLS = ("hold", "probe", "retry")
 AGENTS = 16
 # An answer that takes longer is none, and the agent asks again.
@@ -110,6 +112,7 @@ class Lane:
     def is_told(self, n):
         world, agents = self.agents.world, self.agents
         phase, self.is_unknown, self.is_held = world.phase, False, False
+        begun, begun_at = world.history.begin("ask", f"call/{n}", process=f"agent-{self.at}"), now()
         try:
             if not self.connection:
                 gateway = world.gateways[self.at % len(world.gateways)]
@@ -126,6 +129,7 @@ class Lane:
         slug = answer.get("type", "").rpartition("/")[2].rpartition("#")[2] if isinstance(answer, dict) else "garbled"
         self.last = f"{status} {slug}".strip()
         agents.answers[phase][self.last] += 1
+        self.note(begun, begun_at, status, slug, answer)
         if status == 200:
             with agents.lock:
                 first = agents.acknowledged.setdefault(n, answer["result"])
@@ -141,6 +145,18 @@ class Lane:
             self.close()
             self.at += 1
         return False
+
+
+    def note(self, begun, begun_at, status, slug, answer):
+        """The answer, as the history has it. What is not known stays open."""
+        history = self.agents.world.history
+        if status == 200:
+            history.end(begun, "ok", str(answer["result"]["effect"]))
+        elif slug in OF_THE_CALL and answer.get("effect") == "none":
+            history.end(begun, "fail")
+        elif slug == "outcome-unknown":
+            history.end(begun, "info", slug)
+            history.point("unsure", begun[2], begin=begun_at)
 
 
 def exchange(connection, method, path, body, headers):

@@ -27,7 +27,7 @@ class Tool(JsonAnswers):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
-        key, n = self.headers["idempotency-key"], json.loads(body)["n"]
+        key, n, self.arrived = self.headers["idempotency-key"], json.loads(body)["n"], time.monotonic_ns()
         time.sleep(random.uniform(0, LONGEST_S))
         with self.lock:
             known = self.path == "/retry" and self.made_for.get(key)
@@ -43,8 +43,9 @@ class Tool(JsonAnswers):
         Tool.made += 1
         effect = {"n": n, "effect": Tool.made, "key": key, "tool": self.path}
         self.made_for[key] = effect
-        # One write, which outlives this process.
-        os.write(self.books, json.dumps(effect).encode() + b"\n")
+        # One write, which outlives this process. The times are for the history.
+        line = {**effect, "arrived": self.arrived, "at": time.monotonic_ns()}
+        os.write(self.books, json.dumps(line).encode() + b"\n")
         return effect
 
 

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from faults_agents import ANSWER_S, Agents, exchange, of_tool
+from judge_history import History, now
 from processes import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -271,6 +272,8 @@ class World:
         self.is_loss_expected = False
         # Losses that an operator had to accept.
         self.accepted = 0
+        # What agents asked and were told, for the judge that is not ours: crates/judge.
+        self.history, self.fault_at = History(), 0
         port = free_port()
         tool = [sys.executable, Path(__file__).with_name("faults_tool.py"), port, self.folder / "books"]
         self.tool = self.add(Program(self.folder, "tool", tool, port).start())
@@ -301,6 +304,11 @@ class World:
 
     def accept_loss(self):
         """What an operator does who has looked."""
+        with self.agents.lock:
+            intents = set(self.agents.intents)
+        for n in intents:
+            self.history.point("set back", f"call/{n}", at=self.fault_at)
+            self.history.point("forget", f"call/{n}")
         said = lambda: self.gateways[0].ask("POST", "/v1/store/accept-loss", {"reason": "a fault"}, timeout=30)
         wait_for("the loss is accepted", lambda: said()[0] == 200, found=said)
         self.until_ready()
@@ -328,7 +336,7 @@ class World:
         self.accepted += 1
 
     def meanwhile(self):
-        self.phase = "meanwhile"
+        self.phase, self.fault_at = "meanwhile", now()
 
     def over(self):
         self.phase = "after"
@@ -354,8 +362,10 @@ class World:
     def books(self):
         """The effects of each intent."""
         effects = defaultdict(list)
+        self.times_of_effects = {}
         for line in (self.folder / "books").read_text().splitlines():
             effect = json.loads(line)
+            self.times_of_effects[effect["effect"]] = effect.pop("arrived"), effect.pop("at")
             effects[effect["n"]].append(effect)
         return effects
 
@@ -375,6 +385,14 @@ class World:
             return {text["key"]: text}
         return {call["key"]: call for call in map(json.loads, text.splitlines())}
 
+    def write_history(self, effects):
+        for n, made in effects.items():
+            for effect in made:
+                arrived, at = self.times_of_effects[effect["effect"]]
+                self.history.point("effect", f"call/{n}", None, str(effect["effect"]), at, arrived)
+        with (self.folder / "history").open("w") as file:
+            self.history.write(file)
+
     def judge(self):
         """Everything is well again. Says what the books show."""
         self.over()
@@ -386,6 +404,7 @@ class World:
         running = lambda: [call for call in self.ledger().values() if call["state"] == "running"]
         wait_for("no call runs", lambda: not running(), LEASE_S + 30, running)
         effects, calls = self.books(), self.ledger()
+        self.write_history(effects)
         wrong = list(self.agents.contradictions)
         doubled = sum(len(made) > 1 for made in effects.values())
         lost = {n for n in self.agents.acknowledged if n in unknown}

@@ -7,6 +7,7 @@ import schemathesis
 
 DICE = random.Random(1)
 CALLS = []
+LONG_WAITS = [str(seconds) for seconds in range(2, 61)]
 ARGS = {
     "create_order": lambda: {"business_id": f"B-{DICE.randrange(40)}", "sku": "widget", "quantity": 1, "amount_cents": DICE.randrange(3)},
     "cancel_order": lambda: {"order_id": "ord_none"},
@@ -22,6 +23,12 @@ def before_call(context, case, kwargs):
     if case.path.endswith(("/pause", "/resume")) and isinstance(case.path_parameters, dict):
         if case.path_parameters.get("tool") in ARGS:
             case.path_parameters["tool"] = "idle"
+    # And nothing calls the tool that is paused, also where a link leads to it.
+    elif isinstance(case.path_parameters, dict) and case.path_parameters.get("tool") == "idle":
+        case.path_parameters["tool"] = DICE.choice(sorted(ARGS))
+    # Each of these requests would wait so long for a call that nothing settles.
+    if case.path.endswith("/answer") and isinstance(case.query, dict) and str(case.query.get("wait")) in LONG_WAITS:
+        case.query["wait"] = 1
     # What the document refuses is sent as it is: the gateway must refuse it, too.
     if case.meta is not None and case.meta.generation.mode.is_negative:
         return

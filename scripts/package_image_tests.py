@@ -8,7 +8,7 @@ import threading
 
 from package_files import version
 from package_image import CONFIG, HEALTH, USER
-from package_world import ANSWER_S, Slow, gateway_config, post, until
+from package_world import ANSWER_S, TOKEN, TOKENS, Shop, demo_config, order, until
 from processes import free_port
 
 NAME = f"oncegate-packages-{os.getpid()}"
@@ -25,8 +25,8 @@ def the_image_serves(world):
     state, config = world.run / "state", world.run / "image.toml"
     shutil.copytree(root / "state", state)
     os.chown(state, USER, USER)
-    with Slow(seconds=2) as tool:
-        config.write_text(gateway_config(f"0.0.0.0:{port}", "/state/oncegate.db", tool.url))
+    with Shop() as shop:
+        config.write_text(demo_config(f"0.0.0.0:{port}", "/state/oncegate.db", shop) + TOKENS)
         (root / CONFIG.lstrip("/")).touch()
         described = json.loads((bundle / "config.json").read_text())
         process = described["process"]
@@ -43,27 +43,26 @@ def the_image_serves(world):
         log = open(world.run / "image.log", "w")
         running = subprocess.Popen(["runc", "run", "--bundle", bundle, NAME], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
-            return watched(running, tool, port)
+            return watched(running, shop, port)
         finally:
             subprocess.run(["runc", "delete", "--force", NAME], capture_output=True)
             running.wait(ANSWER_S)
 
 
-def watched(running, tool, port):
+def watched(running, shop, port):
     health = lambda: subprocess.run(["runc", "exec", NAME, *HEALTH], capture_output=True, text=True)
     assert until(lambda: health().returncode == 0, 30), f"it is not healthy: {health().stderr}"
     assert health().stdout == f"http://127.0.0.1:{port} is ready\n", health()
-    body = {"args": {"business_id": "B-1"}}
-    status, answer = post(port, body)
-    assert status == 200 and answer["result"] == {"done": 42}, answer
-    status, answer = post(port, body)
-    assert status == 200 and answer["replayed"] and tool.begun == 1, answer
+    answer = order(port, token=TOKEN)
+    assert answer.get("status") == "ok" and not answer["replayed"], answer
+    answer = order(port, token=TOKEN)
+    assert answer["replayed"] and shop.begun == 1, answer
     answers = []
-    caller = threading.Thread(target=lambda: answers.append(post(port, {"args": {"business_id": "B-2"}})))
+    caller = threading.Thread(target=lambda: answers.append(order(port, "B-2", TOKEN)))
     caller.start()
-    assert until(lambda: tool.begun == 2, 10), "the second call does not begin"
+    assert until(lambda: shop.begun == 2, 10), "the second call does not begin"
     subprocess.run(["runc", "kill", NAME, "TERM"], check=True)
     caller.join()
-    assert answers[0][0] == 200, f"the running call was answered {answers}"
+    assert answers and answers[0].get("status") == "ok", f"the running call was answered {answers}"
     assert running.wait(ANSWER_S) == 0, running.returncode
-    return "by runc, with a read-only root; SIGTERM lets the running call end"
+    return "README's first curl, by runc, with a read-only root; SIGTERM lets the running call end"

@@ -3,6 +3,7 @@
 Takes PyPI and npm's registry. The image needs root, umoci and runc; without them the image is not tested, which is said.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -20,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import package_chart
 import package_image_tests
 from package_files import MCP_NAME, PLATFORMS, ROOT, npm_manifest, version
-from package_world import Client, Slow, ended, gateway_config, group_of, pids_below, post, until
+from package_world import Client, Shop, demo_config, ended, group_of, order, pids_below, until
 from processes import free_port, install, node, python
 
 HOME = ROOT / "target" / "package-tools"
@@ -45,13 +46,15 @@ def main(out, binary):
     RUN.mkdir()
     world = World(out, binary)
     failures = 0
-    tests = [metadata_says_what_is_inside, server_json_follows_its_rules]
+    tests = [metadata_says_what_is_inside, pip_takes_the_wheel_of_this_machines_c_library, server_json_follows_its_rules]
     per_launcher = [it_says_its_version, tools_are_listed_in_time, it_ends_with_its_client, a_gateway_serves_and_drains]
     launchers = world.launchers()
     tests += [bound(test, launcher) for launcher in launchers for test in per_launcher]
+    tests += [bound(a_second_signal_ends_it_at_once, launcher) for launcher in launchers if launcher.name != "npx"]
     at_home = [launcher for launcher in launchers if launcher.name in ("pip", "npm")]
     tests += [bound(a_home_that_cannot_be_written, launcher) for launcher in at_home]
-    tests += [a_platform_without_a_package_is_named, package_image_tests.the_image_serves, package_chart.the_chart_is_valid]
+    tests += [both_files_are_enough_without_a_registry, a_platform_without_a_package_is_named]
+    tests += [package_image_tests.the_image_serves, package_chart.the_chart_is_valid]
     only = os.environ.get("ONLY", "")
     for test in tests:
         label = getattr(test, "label", test.__name__).replace("_", " ")
@@ -83,7 +86,9 @@ class World:
 
     def __init__(self, out, binary):
         self.out, self.binary, self.run, self.home = out, binary, RUN, HOME
-        self.wheel = next(out.glob("*.whl"))
+        self.wheels = sorted(out.glob("*.whl"))
+        # One has the binary of all packages; where there is another one, pip prefers that on this machine.
+        self.wheel = next(path for path in self.wheels if binary.wheel_tags[0] in path.name)
         self.node = node(HOME, "venv")[0]
         self.npm = self.node.parent.parent / "lib" / "node_modules" / "npm" / "bin"
         self.everything = HOME / "npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
@@ -105,7 +110,7 @@ class World:
     def launchers(self):
         subprocess.run([python(HOME, "venv"), "-m", "venv", RUN / "pip"], check=True)
         pip = [RUN / "pip/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
-        subprocess.run([*pip, self.wheel], check=True)
+        subprocess.run([*pip, "--find-links", self.out, "oncegate-gateway"], check=True)
         project = RUN / "npm"
         project.mkdir()
         (project / "package.json").write_text("{}")
@@ -190,6 +195,17 @@ def metadata_says_what_is_inside(world):
     assert f"mcp-name: {MCP_NAME}" in text and "Name: oncegate-gateway\n" in text
 
 
+def pip_takes_the_wheel_of_this_machines_c_library(world):
+    if len(world.wheels) < 2:
+        return "not tried: there is one wheel"
+    (other,) = set(world.wheels) - {world.wheel}
+    assert f"mcp-name: {MCP_NAME}" in metadata_of(other)
+    with zipfile.ZipFile(other) as archive:
+        program = archive.read(next(name for name in archive.namelist() if name.endswith("/scripts/oncegate")))
+    assert (RUN / "pip/bin/oncegate").read_bytes() == program, "pip took the other one"
+    assert program != world.binary.bytes
+
+
 def metadata_of(path):
     with zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
@@ -214,7 +230,9 @@ def server_json_follows_its_rules(world):
 
 def it_says_its_version(world, launcher):
     done = subprocess.run([*launcher.command, "--version"], env=launcher.env, cwd=RUN, capture_output=True, text=True)
-    assert done.stdout == f"{world.binary.said_version}\n" and done.returncode == 0, done
+    if launcher.name != "pip" or len(world.wheels) == 1:
+        assert done.stdout == f"{world.binary.said_version}\n", done
+    assert done.stdout.startswith(f"oncegate {version()}") and done.returncode == 0, done
     if launcher.name in ("pip", "uvx"):
         # The command that uvx looks for if it is told the package only.
         same = [*launcher.command[:-1], launcher.command[-1] + "-gateway", "--version"]
@@ -266,45 +284,80 @@ def it_ends_with_its_client(world, launcher):
 
 
 def a_gateway_serves_and_drains(world, launcher):
-    """Also if a terminal sends the signal to each of its processes."""
-    for how in ["SIGTERM", "Ctrl-C"]:
-        with Slow(seconds=2) as tool:
-            folder, port = RUN / f"{launcher.name}-{how}", free_port()
-            folder.mkdir()
-            (folder / "oncegate.toml").write_text(gateway_config(f"127.0.0.1:{port}", "oncegate.db", tool.url))
-            log = open(folder / "log", "w")
-            command = [*launcher.command, "serve", "--config", "oncegate.toml"]
-            terminal, end = os.openpty()
-            process = subprocess.Popen(
-                command,
-                env=launcher.env,
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-                stdin=end,
-                start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            )
-            os.close(end)
-            health = [*launcher.command, "health", "--url", f"http://127.0.0.1:{port}"]
-            ready = lambda: subprocess.run(health, env=launcher.env, cwd=RUN, capture_output=True).returncode == 0
-            assert until(ready, 30), f"it does not serve, see {folder}/log"
+    """README's first curl. A stop waits for it, also if each of its processes gets the signal and passes it on, too."""
+    # The shell between npm and the launcher passes on nothing that only npx gets.
+    for how in ["SIGTERM", "Ctrl-C", "SIGINT to all", *(["SIGINT"] if launcher.name != "npx" else [])]:
+        with Shop() as shop:
+            terminal, end = os.openpty() if how == "Ctrl-C" else (None, None)
+            process, port, folder = served(world, launcher, how, shop, end)
             answers = []
-            caller = threading.Thread(target=lambda: answers.append(post(port, {"args": {"business_id": "B-1"}})))
+            caller = threading.Thread(target=lambda: answers.append(order(port)))
             caller.start()
-            assert until(lambda: tool.begun, 10), "the call does not begin"
+            assert until(lambda: shop.begun, 10), "the call does not begin"
             processes = pids_below(process.pid)
-            if how == "SIGTERM":
-                process.terminate()
-            else:
+            if how == "Ctrl-C":
                 os.write(terminal, b"\x03")
+            elif how == "SIGINT to all":
+                os.killpg(process.pid, signal.SIGINT)
+            else:
+                process.send_signal(getattr(signal, how))
             caller.join()
-            assert answers and answers[0][0] == 200, f"{how}: the running call was answered {answers}"
+            assert answers and answers[0].get("status") == "ok", f"{how}: the running call was answered {answers}"
             assert until(lambda: process.poll() is not None and all(map(ended, processes)), ENDS_S), f"{how}: it goes on"
             # npx and uvx have a status of their own for an interruption.
             allowed = (0,) if how == "SIGTERM" else (0, 130, -2)
             assert process.returncode in allowed or launcher.name == "npx", f"{how}: {process.returncode}"
-            os.close(terminal)
+            if terminal:
+                os.close(terminal)
+
+
+def served(world, launcher, name, shop, terminal):
+    """A gateway in a session of its own, at a terminal if there is one. Returns it when it is ready."""
+    folder, port = RUN / f"{launcher.name}-{name.replace(' ', '-')}", free_port()
+    folder.mkdir()
+    (folder / "oncegate.toml").write_text(demo_config(f"127.0.0.1:{port}", "oncegate.db", shop))
+    log = open(folder / "log", "w")
+    process = subprocess.Popen(
+        [*launcher.command, "serve", "--config", "oncegate.toml"],
+        env=launcher.env,
+        cwd=folder,
+        stdout=log,
+        stderr=log,
+        stdin=terminal or subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if terminal else None,
+    )
+    if terminal:
+        os.close(terminal)
+    health = [*launcher.command, "health", "--url", f"http://127.0.0.1:{port}"]
+    ready = lambda: subprocess.run(health, env=launcher.env, cwd=RUN, capture_output=True).returncode == 0
+    assert until(ready, 30), f"it does not serve, see {folder}/log"
+    return process, port, folder
+
+
+def a_second_signal_ends_it_at_once(world, launcher):
+    """Without a terminal, as a supervisor sends it. A call that runs is not waited for, and is unknown."""
+    with Shop() as shop:
+        process, port, folder = served(world, launcher, "twice", shop, None)
+        caller = threading.Thread(target=answer_or_none, args=(port,))
+        caller.start()
+        assert until(lambda: shop.begun, 10), "the call does not begin"
+        processes = pids_below(process.pid)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        # The launcher of npm counts what comes within half a second as one.
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        assert until(lambda: process.poll() is not None and all(map(ended, processes)), ENDS_S), "it goes on"
+        took = time.monotonic() - begun
+        caller.join()
+        assert "second stop signal" in (folder / "log").read_text(), f"see {folder}/log"
+        return f"after {took:.1f} s"
+
+
+def answer_or_none(port):
+    with contextlib.suppress(AssertionError):
+        return order(port)
 
 
 def a_home_that_cannot_be_written(world, launcher):
@@ -328,6 +381,22 @@ def a_home_that_cannot_be_written(world, launcher):
         os.chown(folder, 10001, 10001)
         done = run([*launcher.command, "wrap", "--store", folder / "calls.db", "--", "cat"], folder)
         assert done.returncode == 0 and done.stdout == "", done
+
+
+def both_files_are_enough_without_a_registry(world):
+    folder = RUN / "offline"
+    folder.mkdir()
+    (folder / "package.json").write_text("{}")
+    files = [f"oncegate-{world.binary.platform}-{version()}.tgz", f"oncegate-{version()}.tgz"]
+    for file in files:
+        shutil.copy(world.out / file, folder)
+    # Nothing listens there.
+    env = world.env | {"npm_config_registry": "http://127.0.0.1:9/", "npm_config_fetch_retries": "0"}
+    quiet = ["--silent", "--no-audit", "--no-fund"]
+    command = [world.node, world.npm / "npm-cli.js", "install", *quiet, *(f"./{file}" for file in files)]
+    subprocess.run(command, check=True, cwd=folder, env=env)
+    said = subprocess.check_output([folder / "node_modules/.bin/oncegate", "--version"], env=world.env, text=True)
+    assert said == f"{world.binary.said_version}\n", said
 
 
 def a_platform_without_a_package_is_named(world):

@@ -1,18 +1,27 @@
-"""What tests of packages speak with: a client of MCP, a tool that takes its time, and the processes of this machine."""
+"""What tests of packages speak with: a client of MCP, README's first order, a shop that takes its time, and processes."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from package_files import ROOT
+
 ANSWER_S = 60
 TOKEN = "try-me"
+# Of a gateway that others can reach, which the one of README's first lines is not.
+TOKENS = """
+[[auth.tokens]]
+name = "tests"
+tenant = "tests"
+sha256 = "4b3c1bf421d96f1b49942450483ffb00bad52cbc5be4cc39b9552bb8fa56395c"
+scopes = ["call", "read"]
+"""
 
 
 class Client:
@@ -75,30 +84,32 @@ class Client:
         assert not self.other, f"not MCP on standard output: {self.other}"
 
 
-class Slow:
-    """A tool whose effect takes some seconds."""
+class Shop:
+    """Takes orders as the demo's shop does, and takes two seconds for each."""
 
-    def __init__(self, seconds, host="127.0.0.1"):
-        self.begun, tool = 0, self
+    def __init__(self):
+        self.begun, shop = 0, self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                tool.begun += 1
-                self.rfile.read(int(self.headers["content-length"]))
-                time.sleep(seconds)
+                shop.begun += 1
+                order = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                time.sleep(2)
+                made = {"order_id": f"ord_{shop.begun}", "status": "created", "created_at": "2026-11-21T08:04:19.062Z"}
+                text = json.dumps(order | made).encode()
                 self.send_response(200)
                 self.send_header("content-type", "application/json")
-                self.send_header("content-length", "11")
+                self.send_header("content-length", str(len(text)))
                 self.end_headers()
-                self.wfile.write(b'{"done":42}')
+                self.wfile.write(text)
 
             def log_message(self, *_):
                 pass
 
-        self.server = ThreadingHTTPServer((host, 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         # A gateway that is gone takes no answer.
         self.server.handle_error = lambda *_: None
-        self.url = f"http://{host}:{self.server.server_address[1]}/act"
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
 
     def __enter__(self):
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -108,36 +119,35 @@ class Slow:
         self.server.shutdown()
 
 
-def gateway_config(listen, store, url):
-    return f"""[server]
-listen = "{listen}"
-shutdown_grace = "10s"
-[store]
-url = "sqlite:{store}"
-[[auth.tokens]]
-name = "tests"
-tenant = "tests"
-sha256 = "4b3c1bf421d96f1b49942450483ffb00bad52cbc5be4cc39b9552bb8fa56395c"
-scopes = ["call", "read"]
-[tools.act]
-url = "{url}"
-key = {{ fields = ["/business_id"] }}
-input_schema = {{ type = "object", required = ["business_id"], properties = {{ business_id = {{ type = "string" }} }} }}
-"""
+def demo_config(listen, store, shop):
+    """The demo's, which README's first lines are for, with these addresses."""
+    text = (ROOT / "config" / "demo.toml").read_text()
+    text = text.replace("sqlite:target/demo/oncegate.db", f"sqlite:{store}").replace("127.0.0.1:9090", shop.address)
+    return text.replace("127.0.0.1:8080", listen)
 
 
-def post(port, body):
-    """The status and the answer of a call of the tool."""
-    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
-    url = f"http://127.0.0.1:{port}/v1/tools/act/calls"
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as refused:
-        return refused.code, json.load(refused)
-    except OSError as why:
-        return 0, str(why)
+def readmes_first_order():
+    """The command, and the answer that README shows below it."""
+    readme = (ROOT / "README.md").read_text()
+    found = re.search(r"^```sh\n(curl [^`]*)```\s+```json\n(\{[^`]*\})\n```", readme, re.M)
+    return found[1], json.loads(found[2])
+
+
+def order(port, number="B-1", token=None):
+    """Runs README's first curl, and returns its answer, which has the members that README shows."""
+    command, shown = readmes_first_order()
+    command = command.replace("127.0.0.1:8080", f"127.0.0.1:{port}").replace("B-1", number)
+    if token:
+        command = command.replace("curl -s", f"curl -s -H 'authorization: Bearer {token}'")
+    env = os.environ | {"no_proxy": "*", "NO_PROXY": "*"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=env, timeout=ANSWER_S)
+    assert done.returncode == 0 and done.stdout, done
+    answer = json.loads(done.stdout)
+    if answer.get("status") == "ok":
+        result, wanted = answer["result"], shown["result"]
+        assert shown.keys() <= answer.keys() and wanted.keys() <= result.keys(), f"README shows {shown}: {answer}"
+        assert result["business_id"] == number and result["sku"] == wanted["sku"], answer
+    return answer
 
 
 def until(what, seconds):

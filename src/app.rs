@@ -1,8 +1,12 @@
 //! The whole gateway: build it, then run it. The only part that sees every other.
 
 pub mod loops; // what is done again and again while the gateway runs
+mod offline; // acts on a store without a gateway that serves
 mod reload; // the configuration, read again while the gateway runs
-mod trial; // a tool is asked what it does with a key
+pub mod routes; // the routes of each listener
+mod stores; // the stores of this build
+mod wings; // the wings of this build
+#[cfg(all(feature = "mcp", feature = "sqlite"))]
 mod wrap; // one MCP server, for one client on standard input
 
 use std::mem::take;
@@ -15,21 +19,27 @@ use prometheus::IntCounter;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-pub use self::reload::Reloader;
-pub use self::trial::{Report, TrialOptions, TrialPlan, verify_tool};
-pub use self::wrap::{WrapOptions, Wrapped, wrap};
+pub use self::offline::accept_loss;
+#[cfg(feature = "redis")]
+pub use self::offline::{move_on, standing};
+use self::reload::note_expiry;
+pub use self::reload::{Reloader, takes_restart};
+pub use self::stores::Error;
+use self::stores::{open_store, visit};
+pub use self::wings::{Config, WingServices, WingSettings};
+#[cfg(all(feature = "console", feature = "mcp", feature = "sqlite"))]
+pub use self::wrap::approval_sockets;
+#[cfg(all(feature = "mcp", feature = "sqlite"))]
+pub use self::wrap::{WrapOptions, Wrapped, data_folder, wrap};
 use crate::budget::Budget;
-use crate::config::{Config, StoreAt};
 use crate::core::caller::Caller;
 use crate::core::record::InstanceId;
 use crate::downstream::Downstream;
-use crate::gateway::{self, Gateway, Limits, Parts, RecipesError};
+use crate::gateway::{self, Gateway, KeySchemesError, Limits, Parts};
 use crate::http::{self, Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
-use crate::serve::{self, Bounds, Doors, Ends, Listening};
-use crate::store::redis::{self, Redis};
-use crate::store::sqlite::{self, Sqlite};
-use crate::store::{self, Encrypted, Keys, Store};
+use crate::serve::{self, Bounds, Ends, Listening, Routers};
+use crate::store::{Encrypted, Keys, Store};
 
 /// Most connections to the ops listener.
 const OPS_CONNECTIONS: usize = 64;
@@ -39,57 +49,7 @@ const LOOP_ENDED: &str = "a background task ended unexpectedly";
 /// How long connections may take to end after the last call.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Why a gateway does not start, or stopped by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("the store cannot be opened: {0}")]
-    Sqlite(#[from] sqlite::OpenError),
-    #[error("the store cannot be opened: {0}")]
-    Redis(#[from] redis::OpenError),
-    #[error("calls left over from the last run cannot be settled: {0}")]
-    Recovery(#[from] store::Error),
-    #[error("the store's file can no longer be trusted")]
-    StoreFailed,
-    #[error("{0}")]
-    Other(String),
-}
-
-/// Accepts a loss of data from the command line.
-///
-/// Answers how many calls became unknown.
-///
-/// # Errors
-/// Nothing is lost, or the store is not reached.
-pub async fn accept_loss(mut config: Config, reason: &str) -> Result<usize, Error> {
-    drop(rustls::crypto::ring::default_provider().install_default());
-    let instance = gateway::new_instance();
-    let store: Arc<dyn Store> = match &config.store {
-        StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &CancellationToken::new())?),
-        StoreAt::Redis(settings) => Arc::new(Redis::visit(*settings.clone()).await?),
-    };
-    let store = encrypt(store, config.store_keys.take());
-    // Only tools matter for this.
-    config.upstreams.clear();
-    config.reconciliations.clear();
-    config.webhook = None;
-    let gateway = gateway_over(store.clone(), instance, &mut config)?;
-    let accepted = gateway
-        .loss
-        .accept_loss(Caller::operator(), reason.to_owned())
-        .await;
-    if !store.is_shared() {
-        store.close().await;
-    }
-    accepted.map_err(|error| {
-        let why = match error.kind {
-            gateway::ErrorKind::WrongState(why) => why,
-            kind => kind.to_string(),
-        };
-        Error::Other(format!("the loss was not accepted: {why}"))
-    })
-}
-
-/// A gateway over its store. Takes tools, upstreams and reconciliations out of the configuration.
+/// A gateway over its store. Takes tools out of the configuration.
 fn gateway_over(
     store: Arc<dyn Store>,
     instance: InstanceId,
@@ -110,8 +70,6 @@ fn gateway_over(
         metrics: Arc::new(Metrics::new()),
         instance,
         limits: config.limits.clone(),
-        upstreams: take(&mut config.upstreams),
-        reconciliations: take(&mut config.reconciliations),
         webhook: config.webhook.take(),
     }))
 }
@@ -119,6 +77,7 @@ fn gateway_over(
 /// A gateway that is ready to serve: its store is open and recovered, its address is bound.
 pub struct App {
     gateway: Arc<Gateway>,
+    wings: Arc<WingServices>,
     reloader: Arc<Reloader>,
     listening: Listening,
     /// The listener of proxies, if `proxy_listen` is set.
@@ -138,7 +97,7 @@ impl App {
     /// Says which part could not be had. Nothing was served.
     pub async fn build(config: Config) -> Result<Self, Error> {
         let opened = open(config).await?;
-        let (gateway, config) = (opened.gateway, opened.config);
+        let (gateway, wings, config) = (opened.gateway, opened.wings, opened.config);
         let listen = |address| {
             let listening = serve::listen(address);
             listening.map_err(|error| Error::Other(format!("cannot listen on {address}: {error}")))
@@ -158,6 +117,7 @@ impl App {
             max_connections,
             ..server.bounds
         };
+        note_expiry(&gateway, &config.tokens, server.tls.as_ref());
         let tokens = Tokens::new(config.tokens);
         tracing::info!(
             listen = %listener.local_addr().unwrap_or(server.listen),
@@ -174,11 +134,15 @@ impl App {
             "oncegate starts",
         );
         let base = &gateway.base;
-        base.metrics.configured(base.wall_time().as_second());
+        base.metrics
+            .configured(base.wall_time().as_second(), config.written.number());
+        base.metrics.built(env!("CARGO_PKG_VERSION"));
         let reloader = Reloader {
             gateway: gateway.clone(),
+            wings: wings.clone(),
             tokens: tokens.clone(),
             tls: server.tls.clone(),
+            in_force: config.written.clone().into(),
             written: config.written,
         };
         let (ops, own_ops) = Ops::of(server.ops_token, ops_listener.is_some());
@@ -189,7 +153,6 @@ impl App {
                 bytes: server.max_body,
                 time: server.body_timeout,
             },
-            mcp: Arc::new(config.mcp),
             ops,
             is_tls: server.tls.is_some(),
         };
@@ -200,7 +163,7 @@ impl App {
             };
             Listening {
                 listener,
-                doors: Doors {
+                routers: Routers {
                     all: http::ops_router(http.clone()),
                     spare: http::spare_router(http),
                 },
@@ -214,13 +177,13 @@ impl App {
             }
         });
         let all = match &proxy_listener {
-            Some(_) => http::router_without_proxies(http.clone()),
-            None => http::router(http.clone()),
+            Some(_) => routes::router_without_proxies(http.clone(), &wings),
+            None => routes::router(http.clone(), &wings),
         };
         let proxies = proxy_listener.map(|listener| Listening {
             listener,
-            doors: Doors {
-                all: http::proxy_router(http.clone()),
+            routers: Routers {
+                all: routes::proxy_router(http.clone(), &wings),
                 spare: http::spare_router(http.clone()),
             },
             tls: server.tls.clone(),
@@ -229,7 +192,7 @@ impl App {
         });
         let listening = Listening {
             listener,
-            doors: Doors {
+            routers: Routers {
                 all,
                 spare: http::spare_router(http),
             },
@@ -239,6 +202,7 @@ impl App {
         };
         Ok(Self {
             gateway,
+            wings,
             reloader: Arc::new(reloader),
             listening,
             proxies,
@@ -298,7 +262,7 @@ impl App {
             let all = join_all(all.map(serve).collect::<Vec<_>>());
             async { all.await.into_iter().sum::<usize>() }
         };
-        let mut loops = loops::begin(&self.gateway, self.limits.pace, &stop);
+        let mut loops = loops::begin(&self.gateway, &self.wings, self.limits.timings, &stop);
         let mut serving = tokio::spawn(serving);
         let broken = tokio::select! {
             biased;
@@ -369,11 +333,13 @@ impl App {
 /// A gateway over its open store, and the rest of the configuration.
 struct Opened {
     gateway: Arc<Gateway>,
+    wings: Arc<WingServices>,
     /// Cancelled by the store when the process must end at once.
     fatal: CancellationToken,
     /// Calls of an earlier run that recovery settled at the start.
     left_over: usize,
     instance: InstanceId,
+    #[cfg(all(feature = "mcp", feature = "sqlite"))]
     records: Arc<dyn Store>,
     /// What the gateway has not taken out of it.
     config: Config,
@@ -391,10 +357,7 @@ async fn open(mut config: Config) -> Result<Opened, Error> {
     }
     let fatal = CancellationToken::new();
     let instance = gateway::new_instance();
-    let store: Arc<dyn Store> = match &config.store {
-        StoreAt::Sqlite(path) => Arc::new(Sqlite::open(path, instance, &fatal)?),
-        StoreAt::Redis(settings) => Arc::new(Box::pin(Redis::open(*settings.clone())).await?),
-    };
+    let store = open_store(&config.store, instance, &fatal).await?;
     let records = encrypt(store, config.store_keys.take());
     let max_connections = serve::at_most(config.server.bounds.max_connections);
     let max_running = serve::running_at_most(config.limits.max_running, max_connections);
@@ -408,13 +371,17 @@ async fn open(mut config: Config) -> Result<Opened, Error> {
     let gateway = gateway_over(records.clone(), instance, &mut config)?;
     let gateway = Arc::new(gateway);
     gateway.base.set_tenants(Caller::tenants(&config.tokens));
-    let is_remote = matches!(config.store, StoreAt::Redis(_));
-    let left_over = take_up(&gateway, is_remote).await?;
+    let left_over = take_up(&gateway, config.store.is_remote()).await?;
+    let upstreams = take(&mut config.upstreams);
+    let wings = WingServices::new(&gateway, upstreams, &mut config.wings);
+    wings.take_up().await;
     Ok(Opened {
         gateway,
+        wings: Arc::new(wings),
         fatal,
         left_over,
         instance,
+        #[cfg(all(feature = "mcp", feature = "sqlite"))]
         records,
         config,
     })
@@ -435,14 +402,12 @@ pub(crate) async fn take_up(gateway: &Gateway, is_remote: bool) -> Result<usize,
         Err(error) => return Err(error.into()),
     };
     gateway.saga_worker.free_sagas().await;
-    gateway.anomalies.free_anomalies().await;
 
-    match gateway.recipes.learn_recipes().await {
+    match gateway.key_schemes.learn_key_schemes().await {
         // Nothing is claimed before they are written down; that is tried again and again.
-        Ok(()) | Err(RecipesError::Store(_)) => {}
-        Err(error @ RecipesError::TooMany(_)) => return Err(Error::Other(error.to_string())),
+        Ok(()) | Err(KeySchemesError::Store(_)) => {}
+        Err(error @ KeySchemesError::TooMany(_)) => return Err(Error::Other(error.to_string())),
     }
-    gateway.upstreams.remember();
 
     match gateway.pauses.look_at_pauses().await {
         // Nothing is claimed before it has been looked at.
@@ -454,8 +419,6 @@ pub(crate) async fn take_up(gateway: &Gateway, is_remote: bool) -> Result<usize,
 
 /// Wraps the store in encryption, if there are keys.
 fn encrypt(store: Arc<dyn Store>, keys: Option<Keys>) -> Arc<dyn Store> {
-    match keys {
-        Some(keys) => Arc::new(Encrypted::new(store, keys)),
-        None => store,
-    }
+    let Some(keys) = keys else { return store };
+    Arc::new(Encrypted::new(store, keys))
 }

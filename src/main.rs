@@ -2,13 +2,23 @@
 
 #[path = "main/about.rs"]
 mod about; // version, manual pages, completions
+#[cfg(all(feature = "console", feature = "mcp", feature = "sqlite"))]
+#[path = "main/approvals.rs"]
+mod approvals; // calls of wrapped servers that wait for approval
+#[path = "main/check.rs"]
+mod check; // every mistake of a configuration
 #[path = "main/health.rs"]
 mod health; // ask a gateway whether it is ready
+#[cfg(feature = "redis")]
+#[path = "main/shared_store.rs"]
+mod shared_store; // acts on a Redis
+#[path = "main/store.rs"]
+mod store; // acts on the store
+#[cfg(feature = "trial")]
 #[path = "main/verify_tool.rs"]
 mod verify_tool; // ask a tool what it does with a key
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -16,15 +26,25 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use oncegate::app::{self, App, WrapOptions, Wrapped};
-use oncegate::config::{Config, Environment, Log, LogFormat, Mistake, NewToken, SECRET_BYTES};
-use oncegate::gateway::AFTER_LOSS;
+use oncegate::app::App;
+#[cfg(all(feature = "mcp", feature = "sqlite"))]
+use oncegate::app::{self, WrapOptions, Wrapped};
+use oncegate::config::{Config, Environment, InClear, Mistake, NewToken, SECRET_BYTES};
+#[cfg(all(feature = "mcp", feature = "sqlite"))]
+use oncegate::config::{Log, LogFormat};
+#[cfg(feature = "import")]
+use oncegate::import;
 use oncegate::telemetry::{self, Telemetry};
-use oncegate::{gateway, http, import};
+use oncegate::{gateway, http};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+#[cfg(all(feature = "console", feature = "mcp", feature = "sqlite"))]
+use self::approvals::Approvals;
+use self::check::Check;
 use self::health::Health;
+use self::store::StoreAct;
+#[cfg(feature = "trial")]
 use self::verify_tool::VerifyTool;
 
 /// Gives memory back to the system within seconds, from a thread of its own.
@@ -51,10 +71,7 @@ enum Command {
         config: PathBuf,
     },
     /// Check a configuration and print every mistake with its line and column.
-    Check {
-        #[arg(long)]
-        config: PathBuf,
-    },
+    Check(Check),
     /// Ask a gateway whether it is ready, as /readyz says it: exit status 0 if so, otherwise 1 and the reason. For
     /// health checks of images without a shell.
     Health(Health),
@@ -69,11 +86,17 @@ enum Command {
     Token(NewToken),
     /// Run an MCP server that is a program, and make it safe to repeat its calls: a prefix in a client's mcp.json.
     /// Speaks MCP on standard input and output.
+    #[cfg(all(feature = "mcp", feature = "sqlite"))]
     Wrap(WrapOptions),
+    /// Show and decide calls of servers behind `oncegate wrap --approve` that wait for approval.
+    #[cfg(all(feature = "console", feature = "mcp", feature = "sqlite"))]
+    Approvals(Approvals),
     /// Try a tool, with real effects: whether it executes a key once, and whether its probe and its compensation work.
     /// Prints each request and answer, a verdict on each claim, and the justified lines of configuration.
+    #[cfg(feature = "trial")]
     VerifyTool(Box<VerifyTool>),
     /// Print an API's description as lines of configuration.
+    #[cfg(feature = "import")]
     Import {
         #[command(subcommand)]
         from: import::From,
@@ -89,17 +112,14 @@ enum Command {
     Man { folder: PathBuf },
 }
 
-#[derive(Subcommand)]
-enum StoreAct {
-    /// Accept that the store has lost data, and open it again. Calls that ran, or may run again, become
-    /// unknown first. A call that the store has forgotten may be executed once more.
-    AcceptLoss {
-        #[arg(long)]
-        config: PathBuf,
-        /// What happened, for the ledger and the log.
-        #[arg(long)]
-        reason: String,
-    },
+impl Command {
+    /// Whether an MCP server runs below this process.
+    fn is_wrap(&self) -> bool {
+        #[cfg(all(feature = "mcp", feature = "sqlite"))]
+        return matches!(self, Self::Wrap(_));
+        #[cfg(not(all(feature = "mcp", feature = "sqlite")))]
+        false
+    }
 }
 
 /// Why a command failed, in a sentence for standard error.
@@ -114,39 +134,26 @@ fn main() -> ExitCode {
     let command = Arguments::parse().command;
     // Other users of the machine must not read what is kept of calls, also in files that libraries make. A wrapped server
     // makes files of its own, for which the user's mask holds; those of calls lie in a folder that only the user sees.
-    if !matches!(command, Command::Wrap(_)) {
+    if !command.is_wrap() {
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
     let done = match command {
         Command::Serve { config } => read(&config).and_then(|read| serve(read, config)),
-        Command::Check { config } => read(&config).and_then(|config| {
-            let mut out = String::new();
-            for warning in config.warnings_at(gateway::local_time()) {
-                writeln!(out, "warning: {warning}")?;
-            }
-            for note in &config.notes {
-                writeln!(out, "note: {note}")?;
-            }
-            let (memory, tools, tokens) = (config.memory(), &config.tools, &config.tokens);
-            writeln!(
-                out,
-                "{memory}\nok: {} tools, {} tokens",
-                tools.len(),
-                tokens.len()
-            )?;
-            say(&out)
-        }),
+        Command::Check(check) => check.run(),
         Command::Health(asked) => asked.run().and_then(|ready| say(&ready)),
         Command::Key { config, tool } => read(&config).and_then(|config| key(&config, &tool)),
         Command::Token(new) => token(&new),
+        #[cfg(all(feature = "mcp", feature = "sqlite"))]
         Command::Wrap(options) => wrap(options),
+        #[cfg(all(feature = "console", feature = "mcp", feature = "sqlite"))]
+        Command::Approvals(asked) => asked.run(),
+        #[cfg(feature = "trial")]
         Command::VerifyTool(asked) => {
             return asked.run().unwrap_or_else(fail);
         }
+        #[cfg(feature = "import")]
         Command::Import { from } => import(from),
-        Command::Store {
-            act: StoreAct::AcceptLoss { config, reason },
-        } => read(&config).and_then(|config| accept_loss(config, &reason)),
+        Command::Store { act } => act.run(),
         Command::Completions { shell } => say(&about::completions(shell)),
         Command::Man { folder } => about::manual(&folder),
     };
@@ -183,15 +190,18 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| vec![format!("{}: {error}", path.display())])?;
     let environment = environment();
-    let mut config = Config::read(&text, &environment).map_err(|mistakes| {
-        let mistake = |mistake: &Mistake| format!("{}:{mistake}", path.display());
+    let mut config = Config::read_file(path, &text, &environment).map_err(|mistakes| {
+        let mistake = |mistake: &Mistake| mistake.in_file(path);
         mistakes.iter().map(mistake).collect::<Vec<_>>()
     })?;
-    config.warnings.extend(exposed(path, &config.in_clear));
+    for InClear { file, settings } in &config.in_clear {
+        let path = file.as_deref().unwrap_or(path);
+        config.warnings.extend(exposed(path, settings));
+    }
     #[cfg(feature = "crash-points")]
-    if let Some(pace) = environment.get("TEST_PACE") {
-        let pace = serde_json::from_str(pace);
-        return Ok(config.at_pace(pace.unwrap_or_else(|error| panic!("TEST_PACE: {error}"))));
+    if let Some(timings) = environment.get("TEST_PACE") {
+        let timings = serde_json::from_str(timings);
+        return Ok(config.at_pace(timings.unwrap_or_else(|error| panic!("TEST_PACE: {error}"))));
     }
     Ok(config)
 }
@@ -201,7 +211,7 @@ fn read_lines(path: &Path) -> Result<Config, Vec<String>> {
 /// The group may: the service's own group often has to.
 fn exposed(path: &Path, secrets: &[String]) -> Option<String> {
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
-    (mode & 0o007 != 0 && !secrets.is_empty()).then(|| {
+    (mode & 0o007 != 0).then(|| {
         format!(
             "{}: other users may read or write it, and it holds secrets ({}); chmod o-rwx, or take them from variables, as in \
              \"${{NAME}}\"",
@@ -223,6 +233,11 @@ fn environment() -> Environment {
         .collect()
 }
 
+/// How long signals to end count as the first one.
+///
+/// A terminal sends Ctrl-C to a launcher (uvx, npm), too, which forwards it a moment later.
+const ONE_SIGNAL: Duration = Duration::from_millis(500);
+
 /// Two tokens, cancelled by the first and the second signal to end.
 fn on_signals() -> Result<(CancellationToken, CancellationToken), Failure> {
     // Before anything else: by itself a signal would end the process, or, where it is the first one of a container, be
@@ -230,15 +245,24 @@ fn on_signals() -> Result<(CancellationToken, CancellationToken), Failure> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (stop, at_once) = (CancellationToken::new(), CancellationToken::new());
-    let on_signals = [stop.clone(), at_once.clone()];
+    let (on_first, on_second) = (stop.clone(), at_once.clone());
     tokio::spawn(async move {
-        for on_signal in on_signals {
+        let mut next = async || {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            on_signal.cancel();
-        }
+        };
+        next().await;
+        on_first.cancel();
+        let repeated = async {
+            loop {
+                next().await;
+            }
+        };
+        tokio::time::timeout(ONE_SIGNAL, repeated).await.ok();
+        next().await;
+        on_second.cancel();
     });
     Ok((stop, at_once))
 }
@@ -275,6 +299,7 @@ fn serve(config: Config, path: PathBuf) -> Result<(), Failure> {
     ended
 }
 
+#[cfg(all(feature = "mcp", feature = "sqlite"))]
 fn wrap(options: WrapOptions) -> Result<(), Failure> {
     let log = Log {
         format: LogFormat::Pretty,
@@ -295,22 +320,6 @@ fn wrap(options: WrapOptions) -> Result<(), Failure> {
     ended
 }
 
-fn accept_loss(config: Config, reason: &str) -> Result<(), Failure> {
-    let log = Log {
-        level: "warn".into(),
-        ..config.log.clone()
-    };
-    let telemetry = telemetry::start(&log, None)?;
-    let runtime = tokio::runtime::Runtime::new()?;
-    complain("the loss is being accepted, which takes up to half a minute over Redis\n".into());
-    let accepted = runtime.block_on(app::accept_loss(config, reason));
-    telemetry.lines.flush();
-    let marked = accepted?;
-    say(&format!(
-        "the loss is accepted; {marked} calls became unknown; {AFTER_LOSS}\n"
-    ))
-}
-
 fn key(config: &Config, name: &str) -> Result<(), Failure> {
     let mut body = Vec::new();
     std::io::stdin().read_to_end(&mut body)?;
@@ -320,6 +329,7 @@ fn key(config: &Config, name: &str) -> Result<(), Failure> {
 }
 
 /// Prints a description's tools to standard output, and left-out parts to standard error.
+#[cfg(feature = "import")]
 fn import(import::From::Openapi { file, asked }: import::From) -> Result<(), Failure> {
     let broken = |why: &dyn std::fmt::Display| format!("{}: {why}", file.display());
     let description = std::fs::File::open(&file).map_err(|error| broken(&error))?;

@@ -5,7 +5,8 @@
 //! * *null*: an empty handler;
 //! * *nginx* and *forward* (a few lines of Rust), which pass requests on to a tool;
 //! * *bare*: a gateway made of `SET NX EX` and `INCR`, without a ledger and without durability;
-//! * the gateway over a fresh SQLite file, and over a Redis that syncs every write, both on the disk of `target`.
+//! * the gateway over a fresh SQLite file, and over a Redis that syncs every write, both on the disk of `target`;
+//! * the gateway over a PostgreSQL on the same disk.
 //!
 //! With `make bench-peers` also a bare gateway in Python, and Restate.
 //!
@@ -22,6 +23,7 @@ mod client; // a client with one connection
 mod many; // replays of more calls than fit into memory
 mod memory; // memory of connections and calls
 mod peers; // a Python gateway and Restate, if they are installed
+mod postgres; // a PostgreSQL
 mod processes; // the processes that are started and measured
 mod programs; // the programs that the gateway is compared with
 mod report; // table, ratios, JSON, picture

@@ -48,7 +48,16 @@ impl Process {
 
     /// Its processor time so far, in seconds. `None` where the system does not show it.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        Self::cpu_seconds_of(self.id())
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The same of any process, by its number.
+    pub(super) fn cpu_seconds_of(id: u32) -> Option<f64> {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         // User and system time are fields 12 and 13 after the name, which may have spaces and parentheses in it.
         let behind = stat.rsplit_once(") ")?.1;
         let mut times = behind.split(' ').skip(11).map(str::parse::<f64>);

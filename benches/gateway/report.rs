@@ -11,7 +11,7 @@ use super::memory::Held;
 use super::rows::{Row, report_folder};
 
 pub(super) const HEAD: &str =
-    "connections  row                  requests/s   p50 ms   p99 ms   CPU us  Redis us  memory MiB";
+    "connections  row                  requests/s   p50 ms   p99 ms   CPU us  store us  memory MiB";
 
 pub(super) fn line(row: &Row) -> String {
     let figures = &row.figures;
@@ -102,6 +102,22 @@ pub(super) fn ratios(rows: &[Row], many: &Replays) -> Vec<Ratio> {
             busy.map(|(busy, alone)| busy.p99 / alone.p99),
         );
     }
+    let (of_redis, of_postgres) = (at("first, Redis", 64), at("first, PostgreSQL", 64));
+    add(
+        "first arrivals a second over PostgreSQL, to those over Redis, at 64 (more is better)"
+            .into(),
+        Some(1.0),
+        of_redis
+            .zip(of_postgres)
+            .map(|(redis, postgres)| postgres.per_second / redis.per_second),
+    );
+    add(
+        "CPU of PostgreSQL for a first arrival, in 300 us".into(),
+        Some(1.0),
+        of_postgres
+            .and_then(|row| row.redis_us)
+            .map(|us| us / 300.0),
+    );
     for what in ["replay", "first"] {
         let reached = cpu(&format!("{what} by MCP")).zip(cpu(&format!("{what}, SQLite")));
         add(
@@ -180,7 +196,9 @@ fn picture(rows: &[Row]) -> Result<String, std::fmt::Error> {
     for (at, (name, cpu)) in shown.into_iter().enumerate() {
         let top = 32.0 + step * at as f64;
         let bar = cpu / most * width;
-        let is_ours = name.contains("SQLite") || name.contains("Redis") || name.contains("MCP");
+        let is_ours = ["SQLite", "Redis", "PostgreSQL", "MCP"]
+            .iter()
+            .any(|ours| name.contains(ours));
         let color = if is_ours { "#2563eb" } else { "#94a3b8" };
         let (text, end) = (top + 14.0, left + bar + 6.0);
         writeln!(

@@ -14,6 +14,7 @@ use super::Fallible;
 use super::client::{Ask, Client, Serials};
 use super::many::{self, Replays};
 use super::peers;
+use super::postgres;
 use super::processes::{self, Keeps, Process};
 
 /// What takes longer has failed.
@@ -34,12 +35,13 @@ pub(super) enum Of {
     Bare,
     Sqlite,
     Redis,
+    Postgres,
     Python,
     Restate,
 }
 
 /// The rows, in the order in which they are measured and printed.
-const ROWS: [(&str, Of, Ask); 16] = [
+const ROWS: [(&str, Of, Ask); 18] = [
     ("direct", Of::Tool, Ask::Do),
     ("null", Of::Null, Ask::Do),
     ("nginx", Of::Nginx, Ask::Do),
@@ -52,6 +54,8 @@ const ROWS: [(&str, Of, Ask); 16] = [
     ("first by MCP", Of::Sqlite, Ask::McpFirst),
     ("replay, Redis", Of::Redis, Ask::Replay),
     ("first, Redis", Of::Redis, Ask::First),
+    ("replay, PostgreSQL", Of::Postgres, Ask::Replay),
+    ("first, PostgreSQL", Of::Postgres, Ask::First),
     ("replay, Python", Of::Python, Ask::Replay),
     ("first, Python", Of::Python, Ask::First),
     ("replay, Restate", Of::Restate, Ask::Replay),
@@ -73,7 +77,7 @@ pub(super) struct Figures {
     pub(super) p99: f64,
     /// Processor time of the measured process, in microseconds a request.
     pub(super) cpu_us: Option<f64>,
-    /// The same of its Redis.
+    /// The same of its Redis or PostgreSQL.
     pub(super) redis_us: Option<f64>,
     /// Resident memory of the measured process.
     pub(super) memory_mib: Option<f64>,
@@ -88,7 +92,7 @@ pub(super) struct Row {
     pub(super) figures: Figures,
 }
 
-/// A process and, if it has them, its Redis and a second process of its own.
+/// A process and, if it has them, its Redis or PostgreSQL and a second process of its own.
 struct Subject {
     of: Of,
     process: Process,
@@ -157,6 +161,11 @@ impl Bench {
             let gateway = processes::gateway(&folder.join("shared"), tool.address, &url).await?;
             add(Of::Redis, gateway, Some(redis));
         }
+        if let Some(server) = postgres::start(&folder.join("postgres")).await? {
+            let url = format!("postgres://gate@{}/postgres", server.address);
+            let gateway = processes::gateway(&folder.join("tables"), tool.address, &url).await?;
+            add(Of::Postgres, gateway, Some(server));
+        }
         if let Some(redis) = processes::redis(&folder.join("bare"), Keeps::InMemory).await? {
             let beside = format!("{},redis://{}", tool.address, redis.address);
             let bare = processes::program("bare", &beside, folder).await?;
@@ -172,7 +181,14 @@ impl Bench {
             time,
             folder: whole,
         };
-        for of in [Of::Bare, Of::Sqlite, Of::Redis, Of::Python, Of::Restate] {
+        for of in [
+            Of::Bare,
+            Of::Sqlite,
+            Of::Redis,
+            Of::Postgres,
+            Of::Python,
+            Of::Restate,
+        ] {
             if let Some(subject) = bench.subject(of) {
                 timeout(PATIENCE, bench.claim(subject)).await??;
             }
@@ -251,7 +267,13 @@ impl Bench {
             .clients(subject, ask, connections, (from, until))
             .await?;
         sleep_until(from).await;
-        let redis = || subject.redis.as_ref().and_then(Process::cpu_seconds);
+        let redis = || {
+            let server = subject.redis.as_ref()?;
+            match subject.of {
+                Of::Postgres => postgres::cpu_seconds(server),
+                _ => server.cpu_seconds(),
+            }
+        };
         let before = (subject.cpu_seconds(), redis());
         sleep_until(until).await;
         let after = (subject.cpu_seconds(), redis());

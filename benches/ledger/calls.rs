@@ -8,10 +8,11 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use oncegate::core::call::{Arrival, Change, Event, next};
 use oncegate::core::key::{Lookup, Source};
+use oncegate::core::key_scheme::KeySchemeId;
 use oncegate::core::outcome::{Body, Evidence};
-use oncegate::core::recipe::RecipeId;
 use oncegate::core::record::{AttemptId, CallId, InstanceId, Intent};
-use oncegate::core::session::Brought;
+use oncegate::core::session::Preconditions;
+use oncegate::core::timings::Timings;
 use oncegate::core::tool::Tool;
 use oncegate::store::{Claimed, Replaced, Store};
 use tokio::task::JoinSet;
@@ -123,8 +124,8 @@ fn arrival(tool: &Tool, tenant: &str, n: usize, created_at: Timestamp) -> Fallib
         tenant: tenant.into(),
         tool: name.into(),
         lookup,
-        names: Vec::new(),
-        recipe: RecipeId([3; 16]),
+        lookups: Vec::new(),
+        key_scheme: KeySchemeId([3; 16]),
         key,
         key_source: Source::Runtime,
         fingerprint: [7; 32],
@@ -141,11 +142,11 @@ fn arrival(tool: &Tool, tenant: &str, n: usize, created_at: Timestamp) -> Fallib
         .into(),
         created_at,
     };
-    let (intent, brought) = (Arc::new(intent), Brought::default());
+    let (intent, preconditions) = (Arc::new(intent), Preconditions::default());
     let event = Event::Arrived(Arrival {
         intent,
-        prints: Arc::default(),
-        brought,
+        fingerprints: Arc::default(),
+        preconditions,
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
     });
@@ -156,6 +157,14 @@ fn arrival(tool: &Tool, tenant: &str, n: usize, created_at: Timestamp) -> Fallib
 pub(super) fn now() -> Timestamp {
     static NOW: OnceLock<Timestamp> = OnceLock::new();
     *NOW.get_or_init(Timestamp::now)
+}
+
+/// For claims at times of long ago, which are not too late for their leases.
+pub(super) fn patient() -> Timings {
+    Timings {
+        lease_margin: Duration::from_secs(2 * 24 * 3_600 * (DAYS as u64 + 1)),
+        ..Timings::default()
+    }
 }
 
 /// When the n-th of so many calls was made.

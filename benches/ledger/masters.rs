@@ -5,14 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::core::pace::Pace;
 use oncegate::core::tool::Tool;
-use oncegate::store::redis::{Redis, Settings, Target};
+use oncegate::store::redis::{FORMAT, Redis, Settings, Target};
 use oncegate::store::{Durability, Store};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::calls::{Fallible, now, write};
+use super::calls::{Fallible, now, patient, write};
 use super::table::{processor_time_of, say};
 use super::{Server, WRITERS, free_port};
 
@@ -56,7 +55,7 @@ pub(super) async fn measure(folder: &Path) -> Fallible<()> {
 }
 
 async fn one(folder: &Path) -> Fallible<Kind> {
-    let server = Server::start(&room(folder, "one")?, &[])?;
+    let server = Server::start(&subfolder(folder, "one")?, &[])?;
     let url = format!("redis://127.0.0.1:{}", server.port);
     Kind::of(vec![server], &url, folder).await
 }
@@ -64,7 +63,7 @@ async fn one(folder: &Path) -> Fallible<Kind> {
 async fn three(folder: &Path) -> Fallible<Kind> {
     let mut servers = Vec::new();
     for (epoch, [from, to]) in (1..).zip(SLOTS) {
-        let folder = room(folder, &format!("master-{epoch}"))?;
+        let folder = subfolder(folder, &format!("master-{epoch}"))?;
         let bus = free_port()?.to_string();
         let settings = ["--cluster-enabled", "yes", "--cluster-port", &bus];
         let server = Server::start(&folder, &settings)?;
@@ -90,10 +89,10 @@ async fn three(folder: &Path) -> Fallible<Kind> {
     Kind::of(servers, &url, folder).await
 }
 
-fn room(folder: &Path, name: &str) -> Fallible<std::path::PathBuf> {
-    let room = folder.join(name);
-    fs::create_dir(&room)?;
-    Ok(room)
+fn subfolder(folder: &Path, name: &str) -> Fallible<std::path::PathBuf> {
+    let subfolder = folder.join(name);
+    fs::create_dir(&subfolder)?;
+    Ok(subfolder)
 }
 
 impl Kind {
@@ -108,7 +107,8 @@ impl Kind {
                 ca: None,
                 watermarks,
                 stream: false,
-                pace: Pace::default(),
+                timings: patient(),
+                newest_format: FORMAT,
             });
             let store: Arc<dyn Store> = Arc::new(store.await?);
             while !store.readiness().await.reasons.is_empty() {

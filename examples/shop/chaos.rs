@@ -154,7 +154,7 @@ pub(super) async fn chaos(
 fn ghost(path: &str, body: &Bytes) -> Option<Value> {
     let kind = [("/orders", &ORDER), ("/payments", &PAYMENT)]
         .into_iter()
-        .find(|(door, _)| *door == path)?
+        .find(|(route, _)| *route == path)?
         .1;
     let mut item: Value = serde_json::from_slice(body).ok().filter(Value::is_object)?;
     item[kind.id] = format!("{}_{}", &kind.id[..3], Uuid::now_v7().simple()).into();

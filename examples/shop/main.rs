@@ -132,16 +132,16 @@ fn router(shop: Arc<Shop>) -> Router {
         .route("/payments/refund", post(refund_payment))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shop), dedup))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&shop), chaos));
-    let mut doors = Router::new().merge(effects);
+    let mut router = Router::new().merge(effects);
     for kind in [&ORDER, &PAYMENT] {
         let listed = move |shop: Shared, window: Asked| list(shop, kind, window);
         let found = move |shop: Shared, key: Segment| by_key(shop, kind, key);
         let plural = kind.plural;
-        doors = doors
+        router = router
             .route(&format!("/{plural}"), get(listed))
             .route(&format!("/{plural}/by-key/{{key}}"), get(found));
     }
-    doors
+    router
         .route("/orders/query", post(query_order))
         .route("/orders/{order_id}", get(get_order))
         .route("/stock/query", post(query_stock))

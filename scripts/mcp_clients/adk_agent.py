@@ -31,7 +31,8 @@ class ScriptedModel(BaseLlm):
 def server_at(place, timeout_s):
     """By its URL, or by its command as JSON."""
     if place.startswith("http"):
-        return StreamableHTTPConnectionParams(url=place, timeout=timeout_s, sse_read_timeout=timeout_s)
+        timeout = {"timeout": timeout_s, "sse_read_timeout": timeout_s} if timeout_s else {}
+        return StreamableHTTPConnectionParams(url=place, **timeout)
     command, *rest = json.loads(place)
     return StdioConnectionParams(server_params=StdioServerParameters(command=command, args=rest), timeout=timeout_s)
 

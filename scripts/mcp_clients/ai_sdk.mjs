@@ -33,7 +33,8 @@ await work(async (place, job, model) => {
   const client = await createMCPClient({ transport: transportTo(place), maxRetries: 2 });
   try {
     // `timeout` bounds the step, and with it the tool's call.
-    const settings = { timeout: { toolMs: job.timeout_s * 1000 }, stopWhen: stepCountIs(5) };
+    const timeout = job.timeout_s ? { timeout: { toolMs: job.timeout_s * 1000 } } : {};
+    const settings = { ...timeout, stopWhen: stepCountIs(5) };
     const tools = job.client_call_id ? named(await client.tools()) : await client.tools();
     await generateText({ model, tools, prompt: "Order it.", ...settings });
   } finally {

@@ -54,7 +54,7 @@ def prepare(place, job):
     told = []
 
     async def once():
-        await asyncio.wait_for(in_a_thread(place, job, told), job["timeout_s"] + 10)
+        await asyncio.wait_for(in_a_thread(place, job, told), job["timeout_s"] and job["timeout_s"] + 10)
 
     return told, once
 

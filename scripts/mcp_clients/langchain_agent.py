@@ -52,10 +52,12 @@ def server_at(place):
 async def run(place, model):
     model.before = len(model.told)
     # Without it a stream that ends without an answer is waited for without end.
-    timeout = {"read_timeout_seconds": timedelta(seconds=model.job["timeout_s"])}
+    timeout_s = model.job["timeout_s"]
+    timeout = {"read_timeout_seconds": timedelta(seconds=timeout_s)} if timeout_s else {}
     shop = server_at(place) | {"session_kwargs": timeout}
     tools = await MultiServerMCPClient({"shop": shop}, tool_interceptors=[name_the_session]).get_tools()
-    agent = create_agent(model, tools=tools, middleware=[ToolRetryMiddleware(initial_delay=0.1)])
+    middleware = [] if model.job.get("once") else [ToolRetryMiddleware(initial_delay=0.1)]
+    agent = create_agent(model, tools=tools, middleware=middleware)
     thread = {"configurable": {"thread_id": "conversation-1"}}
     await agent.ainvoke({"messages": [{"role": "user", "content": "Order it."}]}, thread)
 

@@ -24,7 +24,8 @@ function named(tools) {
 
 let runs = 0;
 await work(async (place, job, model) => {
-  const client = new MCPClient({ id: `run-${runs++}`, servers: { shop: serverAt(place) }, timeout: job.timeout_s * 1000 });
+  const timeout = job.timeout_s ? { timeout: job.timeout_s * 1000 } : {};
+  const client = new MCPClient({ id: `run-${runs++}`, servers: { shop: serverAt(place) }, ...timeout });
   try {
     const tools = job.client_call_id ? named(await client.listTools()) : await client.listTools();
     const agent = new Agent({ id: "clerk", name: "clerk", instructions: "Order it.", model, tools });

@@ -55,13 +55,10 @@ async def run(place, model):
             named["dev.oncegate/client-call-id"] = f"{conversation}:{call.run_context.tool_call_id}"
         return named
 
-    server = server_at(
-        place,
-        client_session_timeout_seconds=model.job["timeout_s"],
-        max_retry_attempts=2,
-        retry_backoff_seconds_base=0.1,
-        tool_meta_resolver=meta,
-    )
+    settings = {} if model.job.get("once") else {"max_retry_attempts": 2, "retry_backoff_seconds_base": 0.1}
+    if model.job["timeout_s"]:
+        settings["client_session_timeout_seconds"] = model.job["timeout_s"]
+    server = server_at(place, tool_meta_resolver=meta, **settings)
     async with server:
         agent = Agent(name="clerk", model=model, mcp_servers=[server])
         await Runner.run(agent, "Order it.", context={"conversation": "conversation-1"})

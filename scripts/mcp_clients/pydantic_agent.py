@@ -38,12 +38,9 @@ async def run(place, job, told):
         # A model makes a new id for each call.
         return ModelResponse([ToolCallPart("create_order", call, f"call_{len(told)}")])
 
-    toolset = MCPToolset(
-        server_at(place),
-        read_timeout=job["timeout_s"],
-        tool_error_behavior="failed",
-        process_tool_call=name_the_call,
-    )
+    timeout = {"read_timeout": job["timeout_s"]} if job["timeout_s"] else {}
+    settings = {"tool_error_behavior": "failed", "process_tool_call": name_the_call}
+    toolset = MCPToolset(server_at(place), **timeout, **settings)
     agent = Agent(FunctionModel(model), toolsets=[toolset], deps_type=dict)
     deps = {"conversation": "conversation-1", "client_call_id": job.get("client_call_id")}
     await agent.run("Order it.", deps=deps)

@@ -20,27 +20,32 @@ async def answer(context, question):
     return ElicitResult(action="accept", content={"sure": True})
 
 
-async def ask(place, job):
-    settings = {"read_timeout_seconds": job["timeout_s"], "elicitation_callback": answer}
-    async with Client(server_at(place), **settings) as client:
+async def ask(place, job, running):
+    timeout = {"read_timeout_seconds": job["timeout_s"]} if job["timeout_s"] else {}
+    async with Client(server_at(place), elicitation_callback=answer, **timeout) as client:
+        if running and "await_call" in [tool.name for tool in (await client.list_tools()).tools]:
+            return await client.call_tool("await_call", {"call_id": running})
         call = {"order": job["order"], "fault": job["fault"]}
         # An application that knows its steps has names for them.
         meta = {"dev.oncegate/client-call-id": "run-1:step-1"} if job.get("client_call_id") else None
-        result = await client.call_tool("create_order", call, meta=meta)
-        return result.is_error, "\n".join(block.text for block in result.content)
+        return await client.call_tool("create_order", call, meta=meta)
 
 
 async def main(place, jobs):
     for job in jobs:
-        told = []
+        told, running = [], None
         for _ in range(job["turns"]):
             try:
-                failed, text = await ask(place, job)
+                result = await ask(place, job, running)
+                failed, text = result.is_error, "\n".join(block.text for block in result.content)
+                if job.get("awaits") and text.startswith("Still running"):
+                    running = result.meta["dev.oncegate/call-id"]
             except Exception as error:
                 failed, text = True, repr(error)
             told.append(text)
             if not failed:
                 break
+            await asyncio.sleep(job.get("pause_s", 0))
         print(json.dumps({"order": job["order"], "told": told}), flush=True)
 
 

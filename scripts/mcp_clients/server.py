@@ -40,6 +40,7 @@ HANG_S, SLOW_S = 12, 3.5
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--port", type=int)
+arguments.add_argument("--slow", type=float, default=SLOW_S, help="seconds until a slow order is answered")
 arguments.add_argument("--effects", type=Path, required=True, help="a file that gets a line for each effect")
 arguments = arguments.parse_args()
 
@@ -87,7 +88,7 @@ def call(asked):
     if fault == "end":
         os._exit(1)
     if fault in ("hang", "slow"):
-        time.sleep(HANG_S if fault == "hang" else SLOW_S)
+        time.sleep(HANG_S if fault == "hang" else arguments.slow)
     elif fault != "none":
         raise NoAnswer("drop" if fault == "asks" else fault)
     order = {"order_id": f"o-{count}"}

@@ -16,7 +16,7 @@ export async function work(sdk) {
       } catch (error) {
         told.push(String(error));
       }
-      await new Promise((asked) => setTimeout(asked, PAUSE_MS));
+      await new Promise((asked) => setTimeout(asked, job.pause_s ? job.pause_s * 1000 : PAUSE_MS));
     }
     console.log(JSON.stringify({ order: job.order, told }));
   }
@@ -30,7 +30,7 @@ async function ask(sdk, place, { order, fault, timeout_s, client_call_id }) {
     const call = { name: "create_order", arguments: { order, fault } };
     // An application that knows its steps has names for them.
     if (client_call_id) call._meta = { "dev.oncegate/client-call-id": "run-1:step-1" };
-    return await sdk.call(client, call, { timeout: timeout_s * 1000 });
+    return await sdk.call(client, call, timeout_s ? { timeout: timeout_s * 1000 } : {});
   } finally {
     await client.close();
   }

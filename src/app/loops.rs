@@ -9,7 +9,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::pace::Pace;
+use super::WingServices;
+#[cfg(feature = "console")]
+use crate::console::SAMPLE_EVERY;
+use crate::core::timings::Timings;
 use crate::gateway::{self, Gateway, Tools};
 
 /// How often paused tools are read.
@@ -18,11 +21,23 @@ use crate::gateway::{self, Gateway, Tools};
 const LOOK_AT_PAUSES_EVERY: Duration = Duration::from_millis(500);
 
 /// Starts all loops. They end when `stop` is cancelled.
-pub fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> JoinSet<()> {
+#[cfg_attr(
+    not(any(feature = "console", feature = "reconcile")),
+    expect(unused_variables, reason = "these wings are left out")
+)]
+pub fn begin(
+    gateway: &Arc<Gateway>,
+    wings: &WingServices,
+    timings: Timings,
+    stop: &CancellationToken,
+) -> JoinSet<()> {
     let mut loops = JoinSet::new();
     macro_rules! every {
         ($period:expr, |$gateway:ident| $work:expr) => {
-            let ($gateway, stop, period) = (gateway.clone(), stop.clone(), $period);
+            every!($period, gateway, |$gateway| $work);
+        };
+        ($period:expr, $service:expr, |$own:ident| $work:expr) => {
+            let ($own, stop, period) = ($service.clone(), stop.clone(), $period);
             loops.spawn(async move {
                 while pause(period, &stop).await {
                     let _done = $work;
@@ -30,18 +45,33 @@ pub fn begin(gateway: &Arc<Gateway>, pace: Pace, stop: &CancellationToken) -> Jo
             });
         };
     }
-    let (recover, look) = (pace.recover_every, pace.look_every);
+    let (recover, look) = (timings.recover_every, timings.look_every);
     every!(recover, |g| g.lost.recover_all(g.now()).await);
     // A loop of its own: recovery does not wait for deletions.
     every!(recover, |g| g.prune_all().await);
-    every!(recover, |g| g.recipes.keep_recipes_once(g.now()).await);
+    every!(recover, |g| g
+        .key_schemes
+        .keep_key_schemes_once(g.now())
+        .await);
     every!(recover, |g| g.status.count_frozen().await);
+    every!(recover, |g| g.erasures.erase_due(g.now()).await);
     every!(LOOK_AT_PAUSES_EVERY, |g| g.pauses.look_at_pauses().await);
-    every!(pace.count_every, |g| g.duplicates.write_duplicates().await);
-    every!(gateway::SAMPLE_EVERY, |g| g.samples.take_samples(g.now()));
+    every!(timings.count_every, |g| g
+        .duplicates
+        .write_duplicates()
+        .await);
+    every!(look, |g| g.approvals.run_once(g.now()).await);
+    every!(recover, |g| g.approvals.note_oldest().await);
+    every!(look, |g| g.notices.run_once(g.now()).await);
     every!(look, |g| g.saga_worker.begin_saga_work(g.now()).await);
-    every!(look, |g| g.reconciler.reconcile_due(g.now()).await);
-    every!(look, |g| g.anomalies.work_on_anomalies_once(g.now()).await);
+    #[cfg(feature = "reconcile")]
+    {
+        let reconciler = &wings.reconciler;
+        every!(look, reconciler, |r| r.reconcile_due(r.now()).await);
+        every!(look, reconciler, |r| r.work_on_anomalies().await);
+    }
+    #[cfg(feature = "console")]
+    every!(SAMPLE_EVERY, wings.console, |c| c.take_samples());
     loops.spawn(recheck(gateway.clone(), look, stop.clone()));
     loops
 }

@@ -3,15 +3,15 @@
 //! Tools, proxies and tokens are swapped as a whole, and so is what reconciliations do about anomalies. Other changes are
 //! logged: they need a restart.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use crate::config::{Config, Log, Written, retention_mistakes};
-use crate::core::caller::Caller;
-use crate::core::reconcile::anomaly::Act;
+use super::WingServices;
+use crate::config::{Config, Log, Written, is_below, retention_mistakes};
+use crate::core::caller::{Caller, Token};
 use crate::gateway::Gateway;
-use crate::gateway::reconcile::Reconciliation;
 use crate::http::Tokens;
 use crate::serve::Tls;
+use crate::store::lock::lock;
 
 /// Settings that a reload may change, with everything below them.
 const RELOADED: [&str; 7] = [
@@ -23,16 +23,19 @@ const RELOADED: [&str; 7] = [
     "tools",
     "upstreams",
 ];
-/// Settings of a reconciliation that a reload may change, if nothing else of it has changed.
-const RELOADED_OF_RECONCILIATION: [&str; 2] = ["on", "show"];
+/// Most characters about one reload in the audit.
+const MAX_AUDITED: usize = 4_000;
 
 /// Puts another configuration into a running gateway.
 pub struct Reloader {
     pub(super) gateway: Arc<Gateway>,
+    pub(super) wings: Arc<WingServices>,
     pub(super) tokens: Tokens,
     pub(super) tls: Option<Tls>,
     /// The configuration that the process was started with.
     pub(super) written: Written,
+    /// The configuration of the last accepted reload, or of the start.
+    pub(super) in_force: Mutex<Written>,
 }
 
 impl Reloader {
@@ -42,20 +45,44 @@ impl Reloader {
     /// the log settings that hold now.
     pub async fn reload(&self, config: Result<Config, Vec<String>>) -> Option<Log> {
         let taken_over = match config {
-            Ok(config) => self.take_over(config).await,
+            Ok(config) => {
+                let written = config.written.clone();
+                self.take_over(config).await.map(|log| (log, written))
+            }
             Err(mistakes) => Err(mistakes),
         };
         let metrics = &self.gateway.base.metrics;
-        match &taken_over {
-            Ok(_) => metrics.reloaded(self.gateway.base.wall_time().as_second()),
+        match taken_over {
+            Ok((log, written)) => {
+                let hash = written.number();
+                metrics.reloaded(self.gateway.base.wall_time().as_second(), hash);
+                let before = std::mem::replace(&mut *lock(&self.in_force), written.clone());
+                let changed = before.differing(&written).join(", ");
+                let changed = if changed.is_empty() {
+                    "nothing"
+                } else {
+                    &changed
+                };
+                let digest = hex::encode(written.digest());
+                self.record(&format!("changed: {changed}; configuration {digest}"), true)
+                    .await;
+                Some(log)
+            }
             Err(mistakes) => {
                 metrics.reload_failed();
-                for mistake in mistakes {
+                for mistake in &mistakes {
                     tracing::error!("the configuration was not reloaded: {mistake}");
                 }
+                self.record(&mistakes.join("\n"), false).await;
+                None
             }
         }
-        taken_over.ok()
+    }
+
+    /// Keeps a reload in the audit: the changed settings without their values, which may be secrets, or the mistakes.
+    async fn record(&self, what: &str, is_done: bool) {
+        let what: String = what.chars().take(MAX_AUDITED).collect();
+        self.gateway.record_reload(&what, is_done).await;
     }
 
     async fn take_over(&self, config: Config) -> Result<Log, Vec<String>> {
@@ -67,13 +94,9 @@ impl Reloader {
             tracing::warn!("{warning}");
         }
         let changed = self.written.differing(&config.written);
-        let reconciliations = self.reloaded(&config.reconciliations, &changed);
+        let of_wings = self.wings.reloadable(&config.wings, &changed);
         let mut restart = changed;
-        restart.retain(|key| {
-            let mut taken_over = reconciliations.iter();
-            let is_taken_over = taken_over.any(|of| setting_of(key, &of.name).is_some());
-            !is_reloaded(key, &RELOADED) && !is_taken_over
-        });
+        restart.retain(|key| !is_below(key, &RELOADED) && !of_wings.takes_over(key));
         // A reload can replace a certificate, but not turn TLS on or off.
         if config.server.tls.is_some() != self.tls.is_some() {
             restart.push("server.tls");
@@ -85,20 +108,25 @@ impl Reloader {
             );
         }
         // Before anything is claimed by them; what is refused here has changed nothing.
-        let adopted = self.gateway.recipes.adopt_recipes(&config.tools).await;
+        let adopted = self
+            .gateway
+            .key_schemes
+            .adopt_key_schemes(&config.tools)
+            .await;
         adopted.map_err(|error| vec![error.to_string()])?;
         let (tools, tokens) = (config.tools.len(), config.tokens.len());
         // The tools first: they may still be refused, and then nothing has changed.
-        self.gateway
-            .set_tools(config.tools, config.upstreams)
+        self.wings
+            .set_tools(&self.gateway, config.tools, config.upstreams)
             .map_err(|error| {
                 vec![format!(
                     "the HTTP client for the tools cannot be made: {error}"
                 )]
             })?;
-        self.gateway.reconciler.take_over(&reconciliations);
+        self.wings.take_over(&of_wings);
         let tenants = Caller::tenants(&config.tokens);
         self.gateway.base.set_tenants(tenants);
+        note_expiry(&self.gateway, &config.tokens, config.server.tls.as_ref());
         self.tokens.set(config.tokens);
         self.gateway.base.tell_listeners();
         if let (Some(tls), Some(new)) = (&self.tls, &config.server.tls) {
@@ -106,20 +134,6 @@ impl Reloader {
         }
         tracing::info!(tools, tokens, "the configuration was read again");
         Ok(config.log)
-    }
-
-    /// Reconciliations of which nothing has changed but what is taken over.
-    fn reloaded<'a>(&self, all: &'a [Reconciliation], changed: &[&str]) -> Vec<&'a Reconciliation> {
-        let needs_webhook = |of: &Reconciliation| of.on.values().any(|on| *on == Act::Webhook);
-        let keeps_rest = |of: &&Reconciliation| {
-            let mut rest = changed.iter().filter_map(|key| setting_of(key, &of.name));
-            rest.all(|rest| is_reloaded(rest, &RELOADED_OF_RECONCILIATION))
-        };
-        let has_webhook = self.gateway.anomalies.has_webhook();
-        all.iter()
-            .filter(keeps_rest)
-            .filter(|of| has_webhook || !needs_webhook(of))
-            .collect()
     }
 
     /// Settings that fit together in the file but do not fit the running gateway.
@@ -140,15 +154,17 @@ impl Reloader {
     }
 }
 
-/// The setting of a reconciliation without the names of its section.
-fn setting_of<'a>(key: &'a str, reconciliation: &str) -> Option<&'a str> {
-    let rest = key.strip_prefix("reconciliations.")?;
-    rest.strip_prefix(reconciliation)?.strip_prefix('.')
+/// Whether a change of this setting takes a restart, as far as the setting's name says it.
+pub fn takes_restart(setting: &str, config: &Config) -> bool {
+    !is_below(setting, &RELOADED) && !config.wings.may_take_over(setting)
 }
 
-fn is_reloaded(key: &str, reloaded: &[&str]) -> bool {
-    reloaded.iter().any(|reloaded| {
-        key.strip_prefix(reloaded)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    })
+/// Notes when the tokens and the certificate in use expire.
+pub(super) fn note_expiry(gateway: &Gateway, tokens: &[Token], tls: Option<&Tls>) {
+    let expiring = tokens.iter().filter_map(|token| {
+        let at = token.expires?.as_second();
+        Some((token.caller.name.as_str(), at))
+    });
+    let certificate = tls.and_then(Tls::expires_at);
+    gateway.base.metrics.expire(expiring, certificate);
 }

@@ -1,10 +1,17 @@
 //! `oncegate wrap`: one MCP server that is a program, for one client on standard input, with a store of its own.
 
-use std::fs::{DirBuilder, File};
+#[cfg(feature = "console")]
+mod desk; // calls that wait for approval
+#[cfg(feature = "console")]
+mod desk_text; // what is printed of them
+mod draining; // a file that one process leaves to the next
+mod folder; // where files of calls lie, and that they are its user's
+
+use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
@@ -14,11 +21,24 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, LOOP_ENDED, Opened, loops, open};
+use super::{Error, LOOP_ENDED, Opened, loops, open, routes};
 use crate::config::{Config, Environment, StoreAt};
 use crate::downstream::Program;
-use crate::http::{self, Http, MaxBody, Ops, Tokens, stdio};
-use crate::store::{self, redis, sqlite};
+use crate::http::{Http, MaxBody, Ops, Tokens};
+use crate::mcp::stdio;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+use crate::store::shared::OpenError;
+use crate::store::sqlite;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+use crate::store::watermarks::WatermarksError;
+
+#[cfg(feature = "console")]
+pub use self::desk::sockets as approval_sockets;
+#[cfg(feature = "console")]
+use self::desk::{Asks, Place};
+use self::draining::Draining;
+pub use self::folder::data_folder;
+use self::folder::must_be_ours;
 
 /// Files for clients that run the same command at once.
 const MAX_FILES: usize = 16;
@@ -27,13 +47,20 @@ const MAX_REMEMBERED: usize = 16 << 20;
 /// How long to wait for a process that is draining, before another file is taken.
 const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How much input is read before the store is open, in bytes.
-const AHEAD: usize = 256 << 10;
+/// How long a process may take to notice that its client is gone. A client that comes back at once waits for that.
+const NOTICED: Duration = Duration::from_millis(300);
 
 /// The options of `oncegate wrap`.
 #[derive(Args)]
 pub struct WrapOptions {
-    /// A file or a Redis instead of a file for this command and folder. A Redis needs --name.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        doc = "A file or a Redis instead of a file for this command and folder. A Redis needs --name."
+    )]
+    #[cfg_attr(
+        feature = "postgres",
+        doc = "A file, a Redis or a PostgreSQL instead of a file for this command and folder. The last two need --name."
+    )]
     #[arg(long)]
     store: Option<String>,
     /// The server's name in keys and in the ledger. Default: made of the command and the folder.
@@ -48,6 +75,10 @@ pub struct WrapOptions {
     /// Count every tool as a write, also if its annotations say that it only reads.
     #[arg(long)]
     distrust_annotations: bool,
+    /// Calls that are sent only once you have approved them: those of these tools, or, with the word writes, of all that write.
+    #[cfg(feature = "console")]
+    #[arg(long, value_name = "writes|TOOL,…")]
+    approve: Option<Asks>,
     /// The level of log lines on standard error.
     #[arg(long, default_value = "warn")]
     pub log_level: String,
@@ -65,6 +96,8 @@ pub struct Wrapped {
     folder: PathBuf,
     /// Where the files of wrapped servers lie.
     data: PathBuf,
+    /// Where its user decides about calls that wait.
+    pages: OnceLock<String>,
 }
 
 impl Wrapped {
@@ -76,27 +109,27 @@ impl Wrapped {
         folder: PathBuf,
     ) -> Result<Self, &'static str> {
         let store = options.store.as_deref();
-        if store.is_some_and(is_redis) && options.name.is_none() {
-            return Err("a Redis needs --name: by it other machines know the same server");
+        if store.is_some_and(is_shared) && options.name.is_none() {
+            let is_redis = store.is_some_and(|store| store.starts_with("redis"));
+            return Err(if is_redis {
+                "a Redis needs --name: by it other machines know the same server"
+            } else {
+                "a PostgreSQL needs --name: by it other machines know the same server"
+            });
         }
-        let of_user = if cfg!(target_os = "macos") {
-            "Library/Application Support"
-        } else {
-            ".local/share"
-        };
-        let data = environment.get("XDG_DATA_HOME").map(PathBuf::from);
-        let data = data.filter(|folder| folder.is_absolute());
-        let home = environment.get("HOME").map(Path::new);
-        let data = data.or_else(|| Some(home?.join(of_user)));
-        // A file that is named needs no such folder; a Redis has its watermarks there.
-        let is_named = store.is_some_and(|store| !is_redis(store));
-        let data = data.or_else(|| is_named.then(PathBuf::new));
+        let data = data_folder(&environment);
+        // A file that is named needs no such folder; a shared store has its watermarks there, and approvals their socket.
+        let is_named = store.is_some_and(|store| !is_shared(store));
+        #[cfg(feature = "console")]
+        let is_named = is_named && options.approve.is_none();
+        let data = data.or_else(|| is_named.then(|| PathBuf::from("oncegate/wrap")));
         let data = data.ok_or("neither XDG_DATA_HOME nor HOME is set; --store names a file")?;
         Ok(Self {
             options,
             environment,
             folder,
-            data: data.join("oncegate/wrap"),
+            data,
+            pages: OnceLock::new(),
         })
     }
 
@@ -152,7 +185,15 @@ impl Wrapped {
             if let Some(mcp) = &mut upstream.endpoint.mcp {
                 mcp.program = Some(program.clone());
             }
+            #[cfg(feature = "console")]
+            if let Some(asks) = &self.options.approve {
+                upstream.approval = Some(desk::rule());
+                if let Asks::Of(tools) = asks {
+                    upstream.asked_about.clone_from(tools);
+                }
+            }
         }
+        config.wings.mcp.pages = self.pages.get().cloned();
         Ok(config)
     }
 
@@ -166,8 +207,8 @@ impl Wrapped {
         gone: &CancellationToken,
     ) -> Result<(Opened, Option<Draining>), Error> {
         if let Some(store) = &self.options.store {
-            if is_redis(store) {
-                let opened = self.open_redis(store).await?;
+            if is_shared(store) {
+                let opened = self.open_shared(store).await?;
                 tell(format!("calls are stored in {}", opened.config.store));
                 return Ok((opened, None));
             }
@@ -216,6 +257,18 @@ impl Wrapped {
         Ok((opened, Some(Draining::of(&path))))
     }
 
+    /// The port of the console for approvals.
+    ///
+    /// # Errors
+    /// There is none, or the folder of its socket cannot be made.
+    #[cfg(feature = "console")]
+    fn place(&self) -> Result<Place, Error> {
+        self.make_folder()?;
+        let place = Place::take()?;
+        drop(self.pages.set(place.pages()));
+        Ok(place)
+    }
+
     /// Makes the folder of the files. Only its user may see what is kept of calls.
     ///
     /// # Errors
@@ -228,11 +281,18 @@ impl Wrapped {
         must_be_ours(std::iter::once(&*self.data))
     }
 
-    /// Opens a Redis, with a file of watermarks that no other process has.
+    /// Refuses a store that this build does not have as `check` does.
+    #[cfg(not(any(feature = "postgres", feature = "redis")))]
+    async fn open_shared(&self, store: &str) -> Result<Opened, Error> {
+        open(self.config(store)?).await
+    }
+
+    /// Opens a store of many gateways, with a file of watermarks that no other process has.
     ///
     /// # Errors
     /// It cannot be opened.
-    async fn open_redis(&self, store: &str) -> Result<Opened, Error> {
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    async fn open_shared(&self, store: &str) -> Result<Opened, Error> {
         self.make_folder()?;
         // What an earlier release has left in the working folder knows what it has written.
         let left = self.folder.join("oncegate.watermarks");
@@ -240,24 +300,29 @@ impl Wrapped {
         let numbered = (1..=MAX_FILES).map(|number| self.watermarks(store, number));
         for path in left.into_iter().chain(numbered) {
             let mut config = self.config(store)?;
-            let StoreAt::Redis(settings) = &mut config.store else {
-                return Err(Error::Other("--store names no Redis".into()));
+            let watermarks = match &mut config.store {
+                #[cfg(feature = "redis")]
+                StoreAt::Redis(settings) => &mut settings.watermarks,
+                #[cfg(feature = "postgres")]
+                StoreAt::Postgres(settings) => &mut settings.watermarks,
+                StoreAt::Sqlite(_) => {
+                    return Err(Error::Other("--store names no shared store".into()));
+                }
             };
             must_be_ours([&*path, &path.with_added_extension("lock")].into_iter())?;
-            settings.watermarks = path;
+            *watermarks = path;
             match open(config).await {
-                Err(Error::Redis(redis::OpenError::Watermarks(redis::WatermarksError::InUse(
-                    _,
-                )))) => {}
+                Err(Error::Shared(OpenError::Watermarks(WatermarksError::InUse(_)))) => {}
                 opened => return opened,
             }
         }
         Err(Error::Other(format!(
-            "{MAX_FILES} clients use this Redis already under this name"
+            "{MAX_FILES} clients use this store already under this name"
         )))
     }
 
-    /// A file of watermarks. They belong to one Redis, which counts without its credentials.
+    /// A file of watermarks. They belong to one store, which counts without its credentials.
+    #[cfg(any(feature = "postgres", feature = "redis"))]
     fn watermarks(&self, store: &str, number: usize) -> PathBuf {
         let address = store.rsplit_once('@').map_or(store, |(_, address)| address);
         let address = hex::encode(&Sha256::digest(address)[..6]);
@@ -279,7 +344,7 @@ impl Wrapped {
         let folder = folder.unwrap_or(Path::new("."));
         let files = sqlite::files_of(path);
         must_be_ours(std::iter::once(folder).chain(files.iter().map(PathBuf::as_path)))?;
-        let (draining, patience) = (Draining::of(path), Instant::now() + PATIENCE);
+        let (draining, came) = (Draining::of(path), Instant::now());
         let mut has_waited = false;
         loop {
             let mut config = self.config("sqlite:oncegate.db")?;
@@ -290,9 +355,10 @@ impl Wrapped {
                     return Ok((Some(opened), has_waited));
                 }
                 Err(Error::Sqlite(sqlite::OpenError::InUse(_)))
-                    if draining.is_there() && Instant::now() < patience =>
+                    if came.elapsed() < NOTICED
+                        || draining.is_there() && came.elapsed() < PATIENCE =>
                 {
-                    has_waited = true;
+                    has_waited |= draining.is_there();
                     tokio::select! {
                         () = sleep(LOOK_AGAIN) => {}
                         () = gone.cancelled() => {
@@ -316,62 +382,11 @@ async fn has_unknown(opened: &Opened) -> bool {
     })
 }
 
-/// Whether a store's name is the address of a Redis of any kind, with or without TLS.
-fn is_redis(store: &str) -> bool {
+/// Whether a store's name is the address of a Redis of any kind or of a PostgreSQL.
+fn is_shared(store: &str) -> bool {
     store
         .split_once("://")
-        .is_some_and(|(scheme, _)| scheme.starts_with("redis"))
-}
-
-/// # Errors
-/// One of these is another user's, or others may write there: they would decide which calls count as executed.
-fn must_be_ours<'a>(paths: impl Iterator<Item = &'a Path>) -> Result<(), Error> {
-    for path in paths {
-        if let Some(why) = store::distrust(path) {
-            return Err(Error::Other(why));
-        }
-    }
-    Ok(())
-}
-
-/// A file which says that the holder of the store's file is draining.
-struct Draining(PathBuf);
-
-impl Draining {
-    fn of(store: &Path) -> Self {
-        let mut path = store.as_os_str().to_owned();
-        path.push(".draining");
-        Self(path.into())
-    }
-
-    // If it cannot be made, another client takes another file. A link in its place is not followed.
-    fn begin(&self) {
-        File::create_new(&self.0).ok();
-    }
-
-    fn is_there(&self) -> bool {
-        self.0.exists()
-    }
-
-    fn end(&self) {
-        std::fs::remove_file(&self.0).ok();
-    }
-}
-
-/// Reads the input ahead, so that its end is seen while nothing takes it.
-///
-/// `ended` is cancelled then.
-fn ahead(
-    mut input: impl AsyncRead + Unpin + Send + 'static,
-    ended: CancellationToken,
-) -> impl AsyncRead + Unpin {
-    let (mut writes, reads) = tokio::io::duplex(AHEAD);
-    tokio::spawn(async move {
-        // Either way nothing more comes.
-        tokio::io::copy(&mut input, &mut writes).await.ok();
-        ended.cancel();
-    });
-    reads
+        .is_some_and(|(scheme, _)| scheme.starts_with("redis") || scheme.starts_with("postgres"))
 }
 
 /// Serves one client until its input ends and its calls have ended.
@@ -387,15 +402,23 @@ pub async fn wrap(
         impl AsyncRead + Unpin + Send + 'static,
         impl AsyncWrite + Unpin + Send + 'static,
     ),
-    tell: impl Fn(String),
+    tell: impl Fn(String) + Send + Sync + 'static,
     stop: CancellationToken,
     at_once: CancellationToken,
 ) -> Result<(), Error> {
     let gone = stop.child_token();
-    let input = ahead(input, gone.clone());
+    let input = stdio::ahead(input, gone.clone());
+    #[cfg(feature = "console")]
+    let place = wrapped
+        .options
+        .approve
+        .as_ref()
+        .map(|_| wrapped.place())
+        .transpose()?;
     let (opened, draining) = wrapped.open(&tell, &gone).await?;
     let Opened {
         gateway,
+        wings,
         fatal,
         config,
         ..
@@ -409,19 +432,28 @@ pub async fn wrap(
             bytes: server.max_body,
             time: server.body_timeout,
         },
-        mcp: Arc::new(config.mcp),
         ops,
         is_tls: false,
     };
+    #[cfg(feature = "console")]
+    let _desk = place
+        .map(|place| {
+            let at = (
+                wrapped.data.clone(),
+                desk::has_display(&wrapped.environment),
+            );
+            desk::begin((&gateway, &wings), place, at, &http, server.bounds, tell)
+        })
+        .transpose()?;
     let path = format!("/mcp/{}", wrapped.name());
     let path = path
         .parse()
         .map_err(|_| Error::Other(format!("{path:?} is not a path")))?;
     let drains = || draining.iter().for_each(Draining::begin);
-    let door = http::upstream_router(http);
-    let serving = stdio::serve(door, path, server.max_body, input, output, &stop, drains);
+    let router = routes::upstream_router(&http, &wings);
+    let serving = stdio::serve(router, path, server.max_body, input, output, &stop, drains);
     let end_loops = CancellationToken::new();
-    let mut loops = loops::begin(&gateway, config.limits.pace, &end_loops);
+    let mut loops = loops::begin(&gateway, &wings, config.limits.timings, &end_loops);
     let ended = tokio::select! {
         biased;
         () = fatal.cancelled() => return Err(Error::StoreFailed),

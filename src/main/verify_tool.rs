@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use oncegate::app::{self, TrialOptions, TrialPlan};
 use oncegate::core::trial::Verdict;
+use oncegate::trial::{self, TrialOptions, TrialPlan};
 
 use super::{Failure, complain, read, say};
 
@@ -36,7 +36,10 @@ impl VerifyTool {
     /// # Errors
     /// The options are wrong, the operator does not consent, or the trial shows nothing.
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let plan = TrialPlan::new(read(&self.config)?, self.options)?;
+        let plan = {
+            let config = read(&self.config)?;
+            TrialPlan::new(config.tools, config.server.max_result, self.options)?
+        };
         if !self.yes {
             ask(&plan.warning())?;
         }
@@ -51,7 +54,7 @@ impl VerifyTool {
                 say(exchange).ok();
             }
         };
-        let report = runtime.block_on(app::verify_tool(&plan, &mut tell));
+        let report = runtime.block_on(trial::verify_tool(&plan, &mut tell));
         let report = report.map_err(|why| held + &why)?;
         if self.json {
             say(&format!("{}\n", report.json()))?;

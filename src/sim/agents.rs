@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::dice::Dice;
 use super::gateway::{Answer, Gateways};
-use super::plan::Kind;
+use super::plan::{Kind, Plan};
 use super::world::Asked;
 use crate::core::key::Lookup;
 
@@ -30,7 +30,7 @@ impl Agent {
         }
     }
 
-    async fn rest(&mut self, at_most_ms: u64) {
+    pub(super) async fn rest(&mut self, at_most_ms: u64) {
         let rest_ms = self.dice.below(at_most_ms);
         let turns = &self.gateways.world.turns;
         turns
@@ -43,17 +43,22 @@ impl Agent {
         let plan = self.gateways.world.plan.clone();
         for _ in 0..plan.steps {
             self.rest(700).await;
-            let (tool, key) = (
-                self.dice.pick(&plan.tools_alone),
-                self.dice.below(plan.keys),
-            );
-            let asked = Asked {
-                tool,
-                key: format!("{tool}-{key}"),
-                session: format!("session-{}", key % 2),
-                saga: String::new(),
-            };
+            let asked = self.any_call(&plan);
             self.call(&asked).await;
+        }
+    }
+
+    /// One of the calls without a saga.
+    pub(super) fn any_call(&mut self, plan: &Plan) -> Asked {
+        let (tool, key) = (
+            self.dice.pick(&plan.tools_alone),
+            self.dice.below(plan.keys),
+        );
+        Asked {
+            tool,
+            key: format!("{tool}-{key}"),
+            session: format!("session-{}", key % 2),
+            saga: String::new(),
         }
     }
 
@@ -143,11 +148,11 @@ impl Agent {
             world.say(format!("agent {}: {} unheard", self.number, asked.key));
             return None;
         };
-        let told = match answer.status {
+        let answered = match answer.status {
             200 => format!("{} {}", answer.body["result"], answer.body["call_id"]),
             _ => answer.problem().to_owned(),
         };
-        world.say(format!("agent {}: {} {told}", self.number, asked.key));
+        world.say(format!("agent {}: {} {answered}", self.number, asked.key));
         world.count("answers");
         if is_mixed_up {
             return Some(answer);
@@ -157,9 +162,9 @@ impl Agent {
         if answer.status == 200 {
             world.count("successes told");
             let made = answer.body["result"]["made"].as_u64();
-            world.judge_told(&asked.key, call, made, is_forgotten);
+            world.judge_answer(&asked.key, call, made, is_forgotten);
         } else if answer.problem() == "result-unavailable" {
-            world.judge_told(&asked.key, call, None, is_forgotten);
+            world.judge_answer(&asked.key, call, None, is_forgotten);
         } else if is_forgotten {
             // An earlier intent of its key may have been executed.
         } else if answer.body["effect"] == "none" && !OF_SAGAS.contains(&answer.problem()) {
@@ -173,10 +178,15 @@ impl Agent {
     }
 
     async fn ask(&mut self, path: &str, body: &Value, wait_s: Option<u64>) -> Option<Answer> {
-        let gateways = self.gateways.world.plan.gateways as u64;
-        let place = self.dice.below(gateways) as usize;
-        let asking = self.gateways.ask(self.number, place, path, body, wait_s);
+        let slot = self.any_slot();
+        let asking = self.gateways.ask(self.number, slot, path, body, wait_s);
         asking.await
+    }
+
+    /// The place of a gateway.
+    pub(super) fn any_slot(&mut self) -> usize {
+        let gateways = self.gateways.world.plan.gateways as u64;
+        self.dice.below(gateways) as usize
     }
 }
 

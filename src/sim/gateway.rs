@@ -18,11 +18,11 @@ use super::net::Net;
 use super::plan;
 use super::store::SimStore;
 use super::world::World;
-use crate::app::{loops, take_up};
+use crate::app::{WingServices, loops, routes, take_up};
 use crate::config::{Config, Environment};
 use crate::downstream::Downstream;
 use crate::gateway::{self, Gateway, Parts};
-use crate::http::{self, Http, MaxBody, Ops, Tokens};
+use crate::http::{Http, MaxBody, Ops, Tokens};
 use crate::metrics::Metrics;
 
 const LARGEST: usize = 1 << 20;
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A gateway that serves.
 #[derive(Clone)]
-struct Door {
+struct Running {
     life: Arc<Life>,
     gateway: Arc<Gateway>,
     router: Router,
@@ -42,15 +42,15 @@ struct Door {
 /// All gateways of a world.
 pub(super) struct Gateways {
     pub(super) world: Arc<World>,
-    places: Mutex<Vec<Place>>,
+    slots: Mutex<Vec<Slot>>,
 }
 
 /// Where one gateway after the other serves.
-struct Place {
+struct Slot {
     lives: u64,
     life: Arc<Life>,
     /// None while it begins.
-    door: Option<Door>,
+    running: Option<Running>,
 }
 
 /// What came back from an endpoint.
@@ -70,43 +70,42 @@ impl Answer {
 
 impl Gateways {
     pub(super) fn begin(world: &Arc<World>) -> Arc<Self> {
-        let places = (0..world.plan.gateways).map(|place| Place {
+        let slots = (0..world.plan.gateways).map(|slot| Slot {
             lives: 1,
-            life: Life::begin(name_of(place, 1), world.clone()),
-            door: None,
+            life: Life::begin(name_of(slot, 1), world.clone()),
+            running: None,
         });
         let all = Arc::new(Self {
-            places: Mutex::new(places.collect()),
+            slots: Mutex::new(slots.collect()),
             world: world.clone(),
         });
-        for place in 0..world.plan.gateways {
-            let life = all.places()[place].life.clone();
-            drop(tokio::spawn(all.clone().open(place, life)));
+        for slot in 0..world.plan.gateways {
+            let life = all.slots()[slot].life.clone();
+            drop(tokio::spawn(all.clone().open(slot, life)));
         }
         all
     }
 
     /// Builds a gateway as `app` does, and serves.
-    async fn open(self: Arc<Self>, place: usize, life: Arc<Life>) {
+    async fn open(self: Arc<Self>, slot: usize, life: Arc<Life>) {
         let config = Config::read(
             &plan::config(self.world.plan.broken),
             &Environment::default(),
         );
         let config = config.unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
-        let config = config.at_pace(plan::pace());
+        let mut config = config.at_pace(plan::timings());
         let gateway = Arc::new(Gateway::new(Parts {
             store: Arc::new(SimStore::of(life.clone())),
             downstream: Downstream::over(Arc::new(Net::of(life.clone())), LARGEST),
             tools: config.tools,
-            upstreams: Vec::new(),
             metrics: Arc::new(Metrics::new()),
             instance: gateway::new_instance(),
             limits: config.limits,
-            reconciliations: Vec::new(),
             webhook: None,
         }));
         take_up(&gateway, true).await.ok();
-        let loops = loops::begin(&gateway, plan::pace(), &CancellationToken::new());
+        let wings = WingServices::new(&gateway, Vec::new(), &mut config.wings);
+        let loops = loops::begin(&gateway, &wings, plan::timings(), &CancellationToken::new());
         let http = Http {
             gateway: gateway.clone(),
             tokens: Tokens::default(),
@@ -114,37 +113,36 @@ impl Gateways {
                 bytes: LARGEST,
                 time: Duration::from_secs(10),
             },
-            mcp: Arc::default(),
             ops: Ops::CodesOnly,
             is_tls: false,
         };
         self.world.say(format!("{} serves", life.name));
-        let door = Door {
+        let running = Running {
             life,
             gateway,
-            router: http::router(http),
+            router: routes::router(http, &wings),
             _loops: Arc::new(loops),
         };
-        self.places()[place].door = Some(door);
+        self.slots()[slot].running = Some(running);
     }
 
     /// Ends a gateway and begins another in its place. `in_order`: it is told to stop before.
-    pub(super) async fn restart(self: &Arc<Self>, place: usize, in_order: bool, pause_ms: u64) {
-        let (old, door) = {
-            let mut places = self.places();
-            (places[place].life.clone(), places[place].door.take())
+    pub(super) async fn restart(self: &Arc<Self>, slot: usize, in_order: bool, pause_ms: u64) {
+        let (old, running) = {
+            let mut slots = self.slots();
+            (slots[slot].life.clone(), slots[slot].running.take())
         };
-        if in_order && let Some(door) = &door {
+        if in_order && let Some(running) = &running {
             self.world.say(format!("{} stops", old.name));
             self.world.count("stops in order");
             let stopping = async {
-                door.gateway.shut_down().await;
-                door.gateway.close().await;
+                running.gateway.shut_down().await;
+                running.gateway.close().await;
             };
             timeout(Duration::from_secs(5), stopping).await.ok();
         }
         old.over.cancel();
-        drop(door);
+        drop(running);
         self.world.say(format!("{} has ended", old.name));
         self.world.count("ends of gateways");
         self.world
@@ -152,18 +150,18 @@ impl Gateways {
             .wait(format!("begin {}", old.name), pause_ms)
             .await;
         let life = {
-            let mut places = self.places();
-            let place_now = &mut places[place];
-            place_now.lives += 1;
-            place_now.life = Life::begin(name_of(place, place_now.lives), self.world.clone());
-            place_now.life.clone()
+            let mut slots = self.slots();
+            let slot_now = &mut slots[slot];
+            slot_now.lives += 1;
+            slot_now.life = Life::begin(name_of(slot, slot_now.lives), self.world.clone());
+            slot_now.life.clone()
         };
-        drop(tokio::spawn(self.clone().open(place, life)));
+        drop(tokio::spawn(self.clone().open(slot, life)));
     }
 
     /// Lets a gateway stall: whatever it does now takes so much longer.
-    pub(super) fn stall(&self, place: usize, for_ms: u64) {
-        let life = self.places()[place].life.clone();
+    pub(super) fn stall(&self, slot: usize, for_ms: u64) {
+        let life = self.slots()[slot].life.clone();
         self.world
             .say(format!("{} stalls for {for_ms} ms", life.name));
         self.world.count("stalls");
@@ -174,24 +172,39 @@ impl Gateways {
     pub(super) async fn ask(
         &self,
         agent: u64,
-        place: usize,
+        slot: usize,
         path: &str,
         body: &Value,
         wait_s: Option<u64>,
     ) -> Option<Answer> {
+        let wait = wait_s.map(|wait_s| format!("wait={wait_s}"));
+        let headers = wait.iter().map(|wait| ("prefer", &**wait));
+        let headers: Vec<_> = headers.collect();
+        self.ask_with(agent, slot, path, body, &headers).await
+    }
+
+    /// The same, with these headers.
+    pub(super) async fn ask_with(
+        &self,
+        agent: u64,
+        slot: usize,
+        path: &str,
+        body: &Value,
+        headers: &[(&str, &str)],
+    ) -> Option<Answer> {
         let name = format!("agent {agent} asks {path}");
         let mut dice = self.world.dice(&name);
         self.world.turns.wait(name.clone(), dice.below(5)).await;
-        let door = self.places()[place].door.clone()?;
-        door.life.awake_or_over(&name).await?;
+        let running = self.slots()[slot].running.clone()?;
+        running.life.awake_or_over(&name).await?;
         let mut request = Request::post(path).header("host", "localhost");
-        if let Some(wait_s) = wait_s {
-            request = request.header("prefer", format!("wait={wait_s}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let request = request.body(Body::from(body.to_string())).ok()?;
-        let over = door.life.over.clone();
+        let over = running.life.over.clone();
         let asking = AGENT.scope(agent, async {
-            let response = door.router.oneshot(request).await.ok()?;
+            let response = running.router.oneshot(request).await.ok()?;
             let status = response.status().as_u16();
             let bytes = response.into_body().collect().await.ok()?.to_bytes();
             Some(Answer {
@@ -205,20 +218,20 @@ impl Gateways {
             answer = timeout(PATIENCE, asking) => answer.ok()?,
         }?;
         self.world.turns.wait(name.clone(), dice.below(5)).await;
-        door.life.awake_or_over(&name).await?;
+        running.life.awake_or_over(&name).await?;
         Some(answer)
     }
 
     /// Whether each of them serves.
     pub(super) fn are_there(&self) -> bool {
-        self.places().iter().all(|place| place.door.is_some())
+        self.slots().iter().all(|slot| slot.running.is_some())
     }
 
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn name_of(place: usize, life: u64) -> String {
-    format!("{}{life}", ["A", "B"][place])
+fn name_of(slot: usize, life: u64) -> String {
+    format!("{}{life}", ["A", "B"][slot])
 }

@@ -79,7 +79,7 @@ fn label(record: &Record) -> String {
 /// The number of the effect in a result.
 fn effect_in(content: &Content) -> Option<u64> {
     match content {
-        Content::Kept(json) => {
+        Content::Stored(json) => {
             let result: serde_json::Value = serde_json::from_slice(json).ok()?;
             result["made"].as_u64()
         }
@@ -109,9 +109,9 @@ impl World {
         } else {
             self.written().settled.remove(&call);
         }
-        let told = self.written().told.get(&after.intent.key).cloned();
-        if let Some((told, effect)) = told
-            && told == call
+        let answer = self.written().answers.get(&after.intent.key).cloned();
+        if let Some((answer, effect)) = answer
+            && answer == call
             && after.state.content().and_then(effect_in) != Some(effect)
         {
             let state = after.state.as_str();
@@ -221,7 +221,7 @@ impl World {
     /// A caller hears of a success.
     ///
     /// `is_forgotten`: its key stands for another intent after a while.
-    pub(super) fn judge_told(
+    pub(super) fn judge_answer(
         &self,
         key: &str,
         call: &str,
@@ -240,17 +240,20 @@ impl World {
             ));
         }
         let Some(effect) = effect else { return };
-        let told = (call.to_owned(), effect);
+        let answer = (call.to_owned(), effect);
         if is_forgotten {
-            self.written().told.insert(key.to_owned(), told);
+            self.written().answers.insert(key.to_owned(), answer);
             return;
         }
         let before = {
             let mut written = self.written();
-            let before = written.told.entry(key.to_owned()).or_insert(told.clone());
+            let before = written
+                .answers
+                .entry(key.to_owned())
+                .or_insert(answer.clone());
             before.clone()
         };
-        if before != told {
+        if before != answer {
             self.breaks(format!("{key} is answered with two results"));
         }
     }
@@ -323,7 +326,11 @@ impl World {
                 State::Failed(_) => effects == 0,
                 State::Compensated(_) => effects == 0 || is_undone || record.is_skipped(),
                 State::Stuck(_) => true,
-                State::Running | State::Unknown(_) | State::Compensating(_) => false,
+                State::Running
+                | State::Unknown(_)
+                | State::Compensating(_)
+                | State::Proposed
+                | State::Approved => false,
             };
             if !is_true {
                 let state = record.state.as_str();
@@ -335,8 +342,8 @@ impl World {
                 self.breaks(format!("{name} has {effects} effects at the end"));
             }
         }
-        let told = self.written().told.clone();
-        for (key, (call, effect)) in &told {
+        let answer = self.written().answers.clone();
+        for (key, (call, effect)) in &answer {
             let mut stored = records.iter().map(|(record, _)| record);
             let stored = stored.find(|record| record.intent.call_id.to_string() == *call);
             if stored.is_none() && self.written().settled.contains(call) && key.starts_with("short")

@@ -23,10 +23,11 @@ mod life; // one life of a gateway
 #[path = "../../tests/it/support/memory/mod.rs"]
 mod memory;
 mod net; // the network and the tools behind it
-mod persons; // what operators do
+mod operators; // what operators do
 mod plan; // what a seed decides at the beginning
 mod run; // one seed, from the beginning to the end
 mod store; // the store as a gateway reaches it
+mod tasks; // agents that make calls as tasks of MCP
 mod tests;
 mod turns; // one thing after the other
 mod world; // what all of them share

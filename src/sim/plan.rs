@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::dice::Dice;
-use crate::core::pace::Pace;
+use crate::core::timings::Timings;
 
 /// A deliberate break. The simulation must find what it leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,10 @@ pub(super) struct Plan {
     pub(super) broken: Break,
     pub(super) gateways: usize,
     pub(super) agents: usize,
-    /// How many of them carry out sagas.
+    /// How many more carry out sagas.
     pub(super) planners: usize,
+    /// How many more make calls as tasks.
+    pub(super) takers: usize,
     pub(super) steps: u64,
     pub(super) keys: u64,
     /// The tools that calls without a saga are for.
@@ -123,6 +125,7 @@ impl Plan {
             tools: dice.pick(&[0, 20, 40, 60]),
             crashes: dice.pick(&[0, 0, 1, 1, 2, 4]),
             stalls: dice.pick(&[0, 0, 1, 2]),
+            takers: dice.pick(&[0, 0, 1, 2]),
         }
     }
 
@@ -213,6 +216,7 @@ impl Kind {
 pub(super) fn config(broken: Break) -> String {
     let mut config = "[server]\nmax_memory = \"64MiB\"\nshutdown_grace = \"500ms\"\n\
          [store]\nurl = \"sqlite:nowhere.db\"\n\
+         [mcp]\ntask_after = \"100ms\"\n\
          [sagas]\ndeadline = \"6s\"\non_timeout = \"abort\"\n\
          retry = { attempts = 3, base = \"50ms\", max = \"300ms\" }\n"
         .to_owned();
@@ -256,8 +260,8 @@ pub(super) fn config(broken: Break) -> String {
 }
 
 /// How fast gateways look at things: as fast as their short leases need it.
-pub(super) fn pace() -> Pace {
-    Pace {
+pub(super) fn timings() -> Timings {
+    Timings {
         lease_margin: Duration::from_secs(1),
         recover_every: Duration::from_millis(700),
         look_every: Duration::from_millis(400),
@@ -266,7 +270,7 @@ pub(super) fn pace() -> Pace {
         look_for_claim: Duration::from_millis(300),
         work_margin: Duration::from_secs(1),
         saga_looks_again: Duration::from_millis(500),
-        recipes_max_age: Duration::from_secs(4),
-        ..Pace::default()
+        key_schemes_max_age: Duration::from_secs(4),
+        ..Timings::default()
     }
 }

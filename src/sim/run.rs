@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::agents::Agent;
 use super::dice::Dice;
 use super::gateway::Gateways;
-use super::persons::Person;
+use super::operators::Operator;
 use super::plan::Plan;
 use super::world::{Asked, World};
 use crate::core::record::State;
@@ -101,7 +101,11 @@ async fn live(world: &Arc<World>) {
         let number = number + plan.agents as u64;
         living.spawn(Agent::of(number, &gateways).carry_out());
     }
-    living.spawn(Person::of(&gateways).help());
+    for number in 1..=plan.takers as u64 {
+        let number = number + (plan.agents + plan.planners) as u64;
+        living.spawn(Agent::of(number, &gateways).take_tasks());
+    }
+    living.spawn(Operator::of(&gateways).help());
     for n in 0..plan.crashes {
         living.spawn(crash(gateways.clone(), n));
     }
@@ -125,25 +129,25 @@ async fn strike(gateways: &Gateways, accident: String) -> (Dice, usize) {
     let mut dice = world.dice(&accident);
     let at = dice.below(world.plan.trouble_until);
     world.turns.wait(accident, at).await;
-    let place = dice.below(world.plan.gateways as u64) as usize;
-    (dice, place)
+    let slot = dice.below(world.plan.gateways as u64) as usize;
+    (dice, slot)
 }
 
 async fn crash(gateways: Arc<Gateways>, n: u64) {
-    let (mut dice, place) = strike(&gateways, format!("crash {n}")).await;
+    let (mut dice, slot) = strike(&gateways, format!("crash {n}")).await;
     let (in_order, pause_ms) = (dice.chance(25), dice.below(1_200));
-    gateways.restart(place, in_order, pause_ms).await;
+    gateways.restart(slot, in_order, pause_ms).await;
 }
 
 async fn stall(gateways: Arc<Gateways>, n: u64) {
-    let (mut dice, place) = strike(&gateways, format!("stall {n}")).await;
-    gateways.stall(place, dice.pick(&[100, 500, 1_200, 2_500]));
+    let (mut dice, slot) = strike(&gateways, format!("stall {n}")).await;
+    gateways.stall(slot, dice.pick(&[100, 500, 1_200, 2_500]));
 }
 
 /// Time goes on, and operators do what only they can, until nothing is under way. Whether that was so in time.
 async fn come_to_rest(gateways: &Arc<Gateways>) -> bool {
     let world = &gateways.world;
-    let mut person = Person::of(gateways);
+    let mut operator = Operator::of(gateways);
     let mut left = Vec::new();
     for round in 0..ROUNDS {
         world.turns.wait("rest".to_owned(), ROUND_MS).await;
@@ -152,10 +156,10 @@ async fn come_to_rest(gateways: &Arc<Gateways>) -> bool {
             continue;
         }
         if round == 0 {
-            person.resume_all().await;
+            operator.resume_all().await;
         }
-        person.settle(true).await;
-        person.help_sagas().await;
+        operator.settle(true).await;
+        operator.help_sagas().await;
         left = under_way(world).await;
         if left.is_empty() {
             world.say("all is at rest".to_owned());
@@ -194,15 +198,16 @@ async fn under_way(world: &World) -> Vec<String> {
     left
 }
 
-/// All is well: who asks again for what has succeeded gets the same result, and nothing is executed again.
+/// All is well: who asks again for what has succeeded gets the same result, and nothing is executed again. Every task has ended.
 async fn ask_again(gateways: &Arc<Gateways>) {
     let world = &gateways.world;
-    let (asked, told): (Vec<Asked>, Vec<String>) = {
+    let (asked, tasks, answered): (Vec<Asked>, _, Vec<String>) = {
         let written = world.written();
         (
             written.asked.values().cloned().collect(),
+            written.tasks.clone(),
             written
-                .told
+                .answers
                 .keys()
                 .filter(|key| !key.starts_with("short"))
                 .cloned()
@@ -210,7 +215,7 @@ async fn ask_again(gateways: &Arc<Gateways>) {
         )
     };
     let mut agent = Agent::of(99, gateways);
-    for asked in asked.iter().filter(|asked| told.contains(&asked.key)) {
+    for asked in asked.iter().filter(|asked| answered.contains(&asked.key)) {
         let before = world.books().effects();
         let answer = agent.call_once(asked).await;
         let is_answered = answer.is_some_and(|answer| {
@@ -224,6 +229,13 @@ async fn ask_again(gateways: &Arc<Gateways>) {
                 "{} has succeeded, and is executed again",
                 asked.key
             ));
+        }
+    }
+    for asked in &asked {
+        if let Some(id) = tasks.get(&asked.key)
+            && agent.look(asked, id).await != Some(true)
+        {
+            world.breaks(format!("the task of {} has not ended", asked.key));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::memory::Memory;
 use super::plan::{Break, Rates};
 use crate::core::record::State;
 use crate::store::verbs::layer::*;
-use crate::store::{Finished, Health, Listener, Readiness};
+use crate::store::{Health, Listener, Readiness, ReplayCache};
 
 /// How much later than its answer is lost a verb is carried out, at most.
 const LATEST_MS: u64 = 300;
@@ -141,11 +141,11 @@ fn drawn(dice: &mut Dice, rates: Rates) -> Fault {
 
 macro_rules! simulated {
     ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
-        let about: [String; _] = [$(Told::short(&$arg)),*];
-        let watched: [Option<Target>; _] = [$(Told::changes(&$arg)),*];
-        let kept = ($(Argument::keep($arg),)*);
+        let about: [String; _] = [$(Described::short(&$arg)),*];
+        let watched: [Option<Target>; _] = [$(Described::changes(&$arg)),*];
+        let given = ($(Argument::keep($arg),)*);
         let run = move |store: Arc<dyn Store>| {
-            let ($($arg,)*) = kept.clone();
+            let ($($arg,)*) = given.clone();
             async move { store.$verb($(Argument::lend(&$arg)),*).await }
         };
         let watched = watched.into_iter().flatten().next();
@@ -175,7 +175,7 @@ impl Health for SimStore {
         self.store.listen(call_id)
     }
 
-    fn track(&self, _: &Arc<Finished>) -> bool {
+    fn track(&self, _: &Arc<ReplayCache>) -> bool {
         false
     }
 
@@ -191,11 +191,11 @@ struct Broken {
 }
 
 macro_rules! broken {
-    ($self:ident, $label:expr, claim($change:ident, $instead_of:ident)) => {{
-        let mut given_up = $instead_of.to_vec();
+    ($self:ident, $label:expr, claim($change:ident, $replaced:ident)) => {{
+        let mut given_up = $replaced.to_vec();
         if $self.broken == Break::ClaimTakesHeldKey {
-            let names: Vec<Lookup> = $change.record.intent.all_names().copied().collect();
-            let held = $self.store.holders(&names).await?;
+            let lookups: Vec<Lookup> = $change.record.intent.all_lookups().copied().collect();
+            let held = $self.store.holders(&lookups).await?;
             given_up.extend(held.into_iter().map(|holder| holder.record));
         }
         $self.store.claim($change, &given_up).await
@@ -249,7 +249,7 @@ forward_secrets!(Broken);
 forward_health!(Broken);
 
 /// An argument of a verb: a few words about it, and what the verb is to change.
-trait Told {
+trait Described {
     fn short(&self) -> String;
 
     fn changes(&self) -> Option<Target> {
@@ -257,7 +257,7 @@ trait Told {
     }
 }
 
-impl Told for &Change {
+impl Described for &Change {
     fn short(&self) -> String {
         let record = &self.record;
         format!(
@@ -273,7 +273,7 @@ impl Told for &Change {
     }
 }
 
-impl Told for &Document {
+impl Described for &Document {
     fn short(&self) -> String {
         format!("{} {} v{}", self.kind.as_str(), self.id, self.version)
     }
@@ -283,9 +283,9 @@ impl Told for &Document {
     }
 }
 
-macro_rules! told {
+macro_rules! described {
     ($($ty:ty: |$value:ident| $short:expr;)*) => { $(
-        impl Told for $ty {
+        impl Described for $ty {
             fn short(&self) -> String {
                 let $value = self;
                 $short
@@ -293,12 +293,12 @@ macro_rules! told {
         }
     )* };
 }
-told! {
+described! {
     &Record: |record| format!("{} v{}", record.intent.call_id, record.version);
     &[Record]: |records| records.len().to_string();
     &Lookup: |name| Lookup::short(name);
-    &[Lookup]: |names| names.iter().map(Lookup::short).collect::<Vec<_>>().join(" ");
-    &[String]: |names| names.len().to_string();
+    &[Lookup]: |lookups| lookups.iter().map(Lookup::short).collect::<Vec<_>>().join(" ");
+    &[String]: |lookups| lookups.len().to_string();
     &str: |text| (*text).to_owned();
     &Filter: |_filter| String::new();
     &DocumentQuery: |query| format!("{query:?}");

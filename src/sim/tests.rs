@@ -17,7 +17,7 @@ const SEEDS: u64 = 120;
 /// Every so many-th seed of a long run is run twice, and must have the same history.
 const TWICE: u64 = 50;
 /// Within so many seeds a break must be found.
-const TO_FIND: u64 = 150;
+const TO_FIND: u64 = 400;
 
 fn of(seed: u64, broken: Break) -> Outcome {
     run(Plan::of(seed, broken))
@@ -189,6 +189,16 @@ fn an_outcome_that_is_acknowledged_and_not_written_is_found() {
 #[test]
 fn unknown_calls_that_are_forgotten_are_found() {
     finds(Break::ForgetsUnknown, "and the store does not know it");
+}
+
+#[test]
+fn tasks_that_are_forgotten_are_found() {
+    finds(Break::ForgetsUnknown, "is not there");
+}
+
+#[test]
+fn a_call_that_is_two_tasks_is_found() {
+    finds(Break::ClaimTakesHeldKey, "is two tasks");
 }
 
 #[test]

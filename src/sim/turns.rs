@@ -44,7 +44,7 @@ impl Turns {
 
     /// Milliseconds since the beginning.
     pub(super) fn now(&self) -> u64 {
-        seed::passed().map_or(0, |passed| passed.as_millis() as u64)
+        seed::elapsed().map_or(0, |elapsed| elapsed.as_millis() as u64)
     }
 
     /// Waits for a turn, at about this many milliseconds from now.

@@ -31,7 +31,11 @@ pub(super) struct Written {
     /// How often what has happened.
     pub(super) tally: BTreeMap<&'static str, u64>,
     /// The effect that callers were told of, by the key of the call.
-    pub(super) told: BTreeMap<String, (String, u64)>,
+    pub(super) answers: BTreeMap<String, (String, u64)>,
+    /// The task that callers were told of, by the key of the call.
+    pub(super) tasks: BTreeMap<String, String>,
+    /// The tasks that agents have asked to cancel.
+    pub(super) cancelled: BTreeSet<String>,
     /// Calls that were at their end when the store last wrote them.
     pub(super) settled: BTreeSet<String>,
     /// Every key that was asked for.

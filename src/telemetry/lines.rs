@@ -193,11 +193,14 @@ mod tests {
 
     #[test]
     fn marks_that_change_the_order_of_a_text_are_escaped_and_the_text_stays_the_same() {
-        let marks = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
-        let line = serde_json::json!({ "reason": format!("a{marks}b ü 日") }).to_string();
+        let characters = "\u{61c}\u{200e}\u{200f}\u{2028}\u{2029}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}";
+        let line = serde_json::json!({ "reason": format!("a{characters}b ü 日") }).to_string();
         let escaped = escaped(line.as_bytes()).into_owned();
         let text = String::from_utf8(escaped).expect("text");
-        assert!(!text.chars().any(|char| marks.contains(char)), "{text}");
+        assert!(
+            !text.chars().any(|char| characters.contains(char)),
+            "{text}"
+        );
         assert!(
             text.contains("\\u202e") && text.contains("b ü 日"),
             "{text}"

@@ -70,7 +70,7 @@ impl Connection {
 
     fn new(budget: &Budget, client: Client) -> Self {
         let state = State {
-            base: budget.empty(Party::Stranger(client), None),
+            base: budget.empty(Party::Unauthenticated(client), None),
             head: 0,
             is_new: true,
             opened_at: Instant::now(),
@@ -100,7 +100,7 @@ impl Connection {
         let first = if state.is_new { REQUEST } else { 0 };
         let needed = BASE + first.max(state.head + bytes);
         let more = needed.saturating_sub(state.base.bytes());
-        state.base.grow_bounding_strangers(more)?;
+        state.base.grow_bounding_unauthenticated(more)?;
         state.head += bytes;
         Ok(())
     }
@@ -118,8 +118,8 @@ impl Connection {
     }
 
     /// Whether the connection has shown no valid token yet.
-    pub fn is_strange(&self) -> bool {
-        self.state().base.party.is_strange()
+    pub fn is_unauthenticated(&self) -> bool {
+        self.state().base.party.is_unauthenticated()
     }
 
     /// Begins a request.
@@ -148,7 +148,7 @@ impl Connection {
 
     fn begin_now(self: &Arc<Self>) -> Option<Result<Guest, Exhausted>> {
         let mut state = self.state();
-        if state.base.party.is_strange() && state.requests >= FEW {
+        if state.base.party.is_unauthenticated() && state.requests >= FEW {
             return None;
         }
         let party = state.base.party.clone();
@@ -159,7 +159,7 @@ impl Connection {
             // The room that was kept for it.
             state.base.shrink_to(BASE);
             charge.grow_anyway(REQUEST);
-        } else if let Err(exhausted) = charge.grow_bounding_strangers(REQUEST) {
+        } else if let Err(exhausted) = charge.grow_bounding_unauthenticated(REQUEST) {
             return Some(Err(exhausted));
         }
         state.is_new = false;
@@ -228,7 +228,7 @@ impl Guest {
             state.known += 1;
         }
         state.known_at = Some(Instant::now());
-        if state.base.party.is_strange() {
+        if state.base.party.is_unauthenticated() {
             state.base.move_to(party.clone());
             self.0.connection.changed.notify_waiters();
         }
@@ -300,7 +300,7 @@ impl Drop for Inner {
 mod tests {
     use futures_util::future::join_all;
 
-    use super::super::STRANGER;
+    use super::super::UNAUTHENTICATED;
     use super::*;
 
     fn trust(connection: &Connection) -> Trust {
@@ -351,7 +351,7 @@ mod tests {
         });
         assert!(refused.iter().all(Result::is_err), "no token has come");
         assert!(
-            most >= held + 2 * MAX_HEAD && most <= BASE + STRANGER,
+            most >= held + 2 * MAX_HEAD && most <= BASE + UNAUTHENTICATED,
             "{held} {most}"
         );
         assert_eq!((guests.len(), budget.held()), (FEW, held));
@@ -394,8 +394,8 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         tokio::time::advance(Duration::from_secs(60)).await;
-        let stranger = open();
-        assert!(trust(&stranger) < trust(&known) && trust(&known) < trust(&later));
+        let unknown = open();
+        assert!(trust(&unknown) < trust(&known) && trust(&known) < trust(&later));
     }
 
     #[tokio::test(start_paused = true)]

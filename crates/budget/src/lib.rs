@@ -4,6 +4,18 @@
 //! unauthenticated clients together, and each connection.
 //! `core::share` has the rule for how much each may hold. Free bytes may be *lent* to one borrower, which gives them
 //! back as soon as a charge fits only without them.
+//!
+//! ```
+//! use oncegate_budget::Budget;
+//!
+//! let budget = Budget::new(1 << 20);
+//! let charge = budget.charge("acme", 1_000)?;
+//! assert_eq!(budget.held(), 1_000);
+//! assert!(budget.charge("acme", 1 << 20).is_err());
+//! drop(charge);
+//! assert_eq!(budget.held(), 0);
+//! # Ok::<(), oncegate_budget::Exhausted>(())
+//! ```
 
 mod connection; // what is held for one connection
 
@@ -16,10 +28,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 
 pub use self::connection::{Connection, Elsewhere, Guest, MAX_HEAD, OPENING, Trust};
-use oncegate_rules::share::{self, CONNECTION, SMALL_CLIENT, Strange, TENANT};
+use oncegate_rules::share::{self, CONNECTION, SMALL_CLIENT, TENANT, Unauthenticated};
 
 /// Most bytes that one connection without a valid token may hold beside its base.
-const STRANGER: usize = 256 * 1024;
+const UNAUTHENTICATED: usize = 256 * 1024;
 
 /// The budget has no room for a charge now.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -53,7 +65,7 @@ struct Pool {
 #[derive(Default)]
 struct Held {
     all: usize,
-    strangers: usize,
+    unauthenticated: usize,
     by_party: HashMap<Party, usize>,
 }
 
@@ -63,13 +75,13 @@ pub type Client = Option<IpAddr>;
 /// The account of a charge.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Party {
-    Stranger(Client),
+    Unauthenticated(Client),
     Tenant(Arc<str>),
 }
 
 impl Party {
-    fn is_strange(&self) -> bool {
-        matches!(self, Self::Stranger(_))
+    fn is_unauthenticated(&self) -> bool {
+        matches!(self, Self::Unauthenticated(_))
     }
 }
 
@@ -80,16 +92,16 @@ impl Held {
 
     fn add(&mut self, party: &Party, bytes: usize) {
         self.all += bytes;
-        if party.is_strange() {
-            self.strangers += bytes;
+        if party.is_unauthenticated() {
+            self.unauthenticated += bytes;
         }
         *self.by_party.entry(party.clone()).or_default() += bytes;
     }
 
     fn take(&mut self, party: &Party, bytes: usize) {
         self.all -= bytes;
-        if party.is_strange() {
-            self.strangers -= bytes;
+        if party.is_unauthenticated() {
+            self.unauthenticated -= bytes;
         }
         let left = self.of(party) - bytes;
         if left == 0 {
@@ -158,17 +170,17 @@ impl Budget {
     /// Itself if it holds much, otherwise the one that holds most.
     pub fn greediest(&self, newcomer: Client) -> Client {
         let held = self.0.held();
-        if newcomer.is_some() && held.of(&Party::Stranger(newcomer)) >= SMALL_CLIENT {
+        if newcomer.is_some() && held.of(&Party::Unauthenticated(newcomer)) >= SMALL_CLIENT {
             return newcomer;
         }
-        let strangers = held
+        let unauthenticated = held
             .by_party
             .iter()
             .filter_map(|(party, bytes)| match party {
-                Party::Stranger(client) => Some((*client, *bytes)),
+                Party::Unauthenticated(client) => Some((*client, *bytes)),
                 Party::Tenant(_) => None,
             });
-        let most = strangers.max_by_key(|(_, bytes)| *bytes);
+        let most = unauthenticated.max_by_key(|(_, bytes)| *bytes);
         most.map_or(newcomer, |(client, _)| client)
     }
 
@@ -240,13 +252,13 @@ impl Charge {
             .map_or(0, |own| own.load(Ordering::Relaxed));
         let of_party = held.of(&self.party);
         let fits = match self.party {
-            Party::Stranger(client) => {
-                let strange = Strange {
-                    by_all: held.strangers,
+            Party::Unauthenticated(client) => {
+                let unauthenticated = Unauthenticated {
+                    by_all: held.unauthenticated,
                     by_client: client.map(|_| of_party),
                 };
-                of_connection + more <= STRANGER
-                    && share::fits_stranger(pool.total, used, strange, more)
+                of_connection + more <= UNAUTHENTICATED
+                    && share::fits_unauthenticated(pool.total, used, unauthenticated, more)
             }
             Party::Tenant(_) => {
                 fits(of_party, TENANT)
@@ -263,8 +275,8 @@ impl Charge {
     ///
     /// # Errors
     /// There is no room for all of an unauthenticated client's; nothing is changed.
-    fn grow_bounding_strangers(&mut self, more: usize) -> Result<(), Exhausted> {
-        if self.party.is_strange() {
+    fn grow_bounding_unauthenticated(&mut self, more: usize) -> Result<(), Exhausted> {
+        if self.party.is_unauthenticated() {
             return self.grow(more);
         }
         self.grow_anyway(more);
@@ -320,12 +332,12 @@ impl Drop for Charge {
 }
 
 /// Bytes with their charge.
-struct Kept {
+struct Charged {
     bytes: Bytes,
     _charge: Arc<Charge>,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for Charged {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -333,7 +345,7 @@ impl AsRef<[u8]> for Kept {
 
 /// The same bytes, which hold the charge while they exist.
 pub fn attach(bytes: Bytes, charge: &Arc<Charge>) -> Bytes {
-    Bytes::from_owner(Kept {
+    Bytes::from_owner(Charged {
         bytes,
         _charge: charge.clone(),
     })
@@ -353,9 +365,9 @@ mod tests {
         one.shrink_to(100);
         drop(two);
         assert_eq!(budget.held(), 100);
-        let kept = one.keep(b"0123456789");
-        let part = kept.slice(2..4);
-        drop(kept);
+        let charged = one.keep(b"0123456789");
+        let part = charged.slice(2..4);
+        drop(charged);
         assert_eq!((budget.held(), &part[..]), (10, &b"23"[..]));
         drop(part);
         assert_eq!(budget.held(), 0);

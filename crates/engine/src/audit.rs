@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::base::Base;
 use super::error::{Error, ErrorKind};
-use super::ids::new_run_id;
+use crate::base::ids::new_run_id;
 use oncegate_rules::audit::{Act, Outcome};
 use oncegate_rules::document::Document;
 use oncegate_rules::time::{after, signed};
 
-/// Makes an act in a task of its own, and keeps it in the audit as [`kept`] does.
+/// Makes an act in a task of its own, and keeps it in the audit as `recorded` does.
 ///
 /// The act goes on to its end even if its caller hangs up: half of it is of no use.
 ///
 /// # Errors
 /// Those of the act.
-pub(super) async fn kept_to_its_end<T: Send + 'static>(
+pub async fn recorded_to_its_end<T: Send + 'static>(
     base: &Arc<Base>,
     act: Act,
     doing: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     let of = base.clone();
-    let acting = async move { kept(&of, act, doing).await };
+    let acting = async move { recorded(&of, act, doing).await };
     base.to_its_end(acting).await
 }
 
@@ -34,16 +34,19 @@ pub(super) async fn kept_to_its_end<T: Send + 'static>(
 ///
 /// # Errors
 /// Those of the act.
-pub(super) async fn kept<T>(
+pub(super) async fn recorded<T>(
     base: &Base,
     act: Act,
     doing: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    kept_as(base, act, doing, outcome).await
+    recorded_as(base, act, doing, outcome).await
 }
 
-/// Like [`kept`], for an act whose outcome does not follow from its result alone.
-pub(super) async fn kept_as<T>(
+/// Like `recorded`, for an act whose outcome does not follow from its result alone.
+///
+/// # Errors
+/// Those of the act.
+pub async fn recorded_as<T>(
     base: &Base,
     act: Act,
     doing: impl Future<Output = Result<T, Error>>,
@@ -59,7 +62,7 @@ pub(super) async fn kept_as<T>(
 }
 
 /// The outcome of an act that changes nothing if it is refused.
-pub(super) fn outcome<T>(done: &Result<T, Error>) -> Outcome {
+pub fn outcome<T>(done: &Result<T, Error>) -> Outcome {
     match done {
         Ok(_) => Outcome::Done,
         Err(error) if matches!(error.kind, ErrorKind::StoreUnavailable) => Outcome::Unknown,
@@ -85,6 +88,11 @@ impl Steps {
     }
 }
 
+/// Keeps an act in the audit that was made already, or refused.
+pub(super) async fn made(base: &Base, act: &Act, outcome: Outcome) {
+    write(base, act, &act.made(begin(base, act), outcome)).await;
+}
+
 /// Makes an act of a program, and keeps it in the audit if it has changed something.
 ///
 /// `doing` returns whether it has. Programs repeat acts in loops and in vain, which must not fill the store; the history
@@ -92,7 +100,7 @@ impl Steps {
 ///
 /// # Errors
 /// Those of the act.
-pub(super) async fn kept_if_changed<T>(
+pub(super) async fn recorded_if_changed<T>(
     base: &Base,
     act: Act,
     doing: impl Future<Output = Result<(T, bool), Error>>,
@@ -117,8 +125,8 @@ fn begin(base: &Base, act: &Act) -> Document {
 async fn write(base: &Base, act: &Act, document: &Document) -> bool {
     let put = base.store.put_back_document(document).await;
     if let Err(error) = &put {
-        let (deed, by) = (act.deed.as_str(), &act.by);
-        tracing::error!(act = deed, by, reason = act.reason, %error, "the audit lacks an act, or its outcome");
+        let (action, by) = (act.action.as_str(), &act.by);
+        tracing::error!(act = action, by, reason = act.reason, %error, "the audit lacks an act, or its outcome");
     }
     put.is_ok()
 }

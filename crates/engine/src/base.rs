@@ -1,35 +1,46 @@
 //! The parts that every service of a gateway shares: store, clock, tools and shutdown.
 
+pub(crate) mod clock; // the time that the rules go by
+pub(crate) mod decided; // calls whose wait for approval has begun or ended
+pub(crate) mod documents; // stored documents, page after page
+pub(crate) mod ids; // random names
+pub(crate) mod lock; // locks that outlive a panic
+pub(crate) mod measured; // the time and the errors of the store's verbs
+
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use reqwest::Url;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::clock::{self, Clock};
+use self::clock::Clock;
+use self::decided::Decided;
+use self::lock::lock;
+use self::measured::Measured;
 use super::error::{Error, must_be_admin, tenant_to_list, unavailable};
-use super::lock::lock;
-use super::measured::Measured;
-use super::places::{Owner, Place, Places};
 use super::tools::{ToolAt, Tools, tools_after};
+use crate::callers::permits::{FairPermit, FairPermits, Owner};
 use crate::metrics::Metrics;
 use oncegate_budget::{Budget, Lent};
+use oncegate_rules::approval;
 use oncegate_rules::call::Now;
 use oncegate_rules::caller::Caller;
 use oncegate_rules::document::{Document, Kind};
-use oncegate_rules::ledger::LIMITS;
-use oncegate_rules::pace::Pace;
 use oncegate_rules::position::Position;
 use oncegate_rules::record::{InstanceId, Record};
 use oncegate_rules::saga;
 use oncegate_rules::time::{after, signed};
+use oncegate_rules::timings::Timings;
 use oncegate_rules::tool::{OnUnknown, Tool};
-use oncegate_store::{self as store, DocumentQuery, Finished, Found, Remembering, Store, Tracked};
+use oncegate_store::{
+    self as store, DocumentQuery, Found, Remembering, ReplayCache, Store, Tracked,
+};
 
 /// Unreadable calls that the log names; more are only counted.
 const MAX_UNREADABLE: usize = 1_000;
@@ -48,10 +59,13 @@ pub struct Limits {
     /// The share of recorded traces, 0 to 1, where the caller does not decide.
     pub sample: f64,
     pub sagas: saga::Policy,
+    pub approvals: approval::Limits,
+    /// The base of the links to the console in notices; `None`: they have none.
+    pub approval_console: Option<Url>,
     /// How long the audit keeps acts of operators.
     pub audit_retention: Duration,
     /// Not set by operators.
-    pub pace: Pace,
+    pub timings: Timings,
     /// The budget for requests and answers; connections share it.
     pub memory: Budget,
     /// Most bytes of it that remembered calls may fill.
@@ -69,8 +83,10 @@ impl Limits {
             shutdown_grace: Duration::ZERO,
             sample: 0.0,
             sagas: saga::Policy::default(),
+            approvals: approval::Limits::default(),
+            approval_console: None,
             audit_retention: Duration::ZERO,
-            pace: Pace::default(),
+            timings: Timings::default(),
             memory: Budget::new(1 << 20),
             max_remembered: 0,
         }
@@ -79,13 +95,13 @@ impl Limits {
 
 /// The parts that every service of a gateway shares.
 pub struct Base {
-    pub(super) store: Arc<dyn Store>,
+    pub store: Arc<dyn Store>,
     /// Succeeded calls in memory. `None`: the store does not tell what other processes write to it.
-    pub(super) finished: Option<Arc<Finished>>,
+    pub(super) replay_cache: Option<Arc<ReplayCache>>,
     pub metrics: Arc<Metrics>,
     /// This run of the process.
-    pub(super) instance: InstanceId,
-    pub(super) limits: Limits,
+    pub instance: InstanceId,
+    pub limits: Limits,
     pub(super) clock: Clock,
     pub(super) tools: ArcSwap<Tools>,
     /// The tenants of the configured tokens.
@@ -93,21 +109,22 @@ pub struct Base {
     /// How often the tools were swapped.
     tool_changes: watch::Sender<u64>,
     /// Clients that listen for changes of the tools.
-    listeners: Places,
+    listeners: FairPermits,
     /// Every call's task, so that shutdown can wait for them.
     pub(super) tasks: TaskTracker,
     /// Pre-drain: readiness fails, calls are still accepted.
     pub(super) leaving: CancellationToken,
     /// No new calls.
-    pub(super) draining: CancellationToken,
+    pub draining: CancellationToken,
     /// No more time for the running ones.
     pub(super) abandoned: CancellationToken,
     /// Unreadable stored calls that the log has named.
     unreadable: Mutex<HashSet<String>>,
+    pub(super) decided: Decided,
 }
 
 /// Lends memory of the budget to the remembered calls, which are forgotten when a charge needs it.
-struct Borrower(Arc<Finished>);
+struct Borrower(Arc<ReplayCache>);
 
 impl Lent for Borrower {
     fn bytes(&self) -> usize {
@@ -120,24 +137,26 @@ impl Lent for Borrower {
 }
 
 /// Adds a memory of succeeded calls to a store that no other process writes, or that tells what others write.
-fn remembering(store: Arc<dyn Store>, limits: &Limits) -> (Arc<dyn Store>, Option<Arc<Finished>>) {
+fn remembering(
+    store: Arc<dyn Store>,
+    limits: &Limits,
+) -> (Arc<dyn Store>, Option<Arc<ReplayCache>>) {
     let (bytes, is_shared) = (limits.max_remembered, store.is_shared());
-    let finished = Arc::new(if is_shared {
-        Finished::of_shared_store(bytes)
-    } else {
-        Finished::new(bytes)
+    let replay_cache = Arc::new(match is_shared {
+        true => ReplayCache::of_shared_store(bytes),
+        false => ReplayCache::new(bytes),
     });
     let budget = limits.memory.clone();
-    let has_room = Arc::new(move |bytes| budget.may_lend(bytes));
+    let has_memory = Arc::new(move |bytes| budget.may_lend(bytes));
     let store: Arc<dyn Store> = if !is_shared {
-        Arc::new(Remembering::new(store, finished.clone(), has_room))
-    } else if store.track(&finished) {
-        Arc::new(Tracked::new(store, finished.clone(), has_room))
+        Arc::new(Remembering::new(store, replay_cache.clone(), has_memory))
+    } else if store.track(&replay_cache) {
+        Arc::new(Tracked::new(store, replay_cache.clone(), has_memory))
     } else {
         return (store, None);
     };
-    limits.memory.lend(Arc::new(Borrower(finished.clone())));
-    (store, Some(finished))
+    limits.memory.lend(Arc::new(Borrower(replay_cache.clone())));
+    (store, Some(replay_cache))
 }
 
 impl Base {
@@ -148,14 +167,14 @@ impl Base {
         instance: InstanceId,
         limits: Limits,
     ) -> Self {
-        let (store, finished) = remembering(store, &limits);
+        let (store, replay_cache) = remembering(store, &limits);
         Self {
-            finished,
+            replay_cache,
             clock: Clock::start(store.clock_offset()),
             tools: ArcSwap::from_pointee(tools_after(&Tools::new(), tools)),
             tenants: ArcSwap::default(),
             tool_changes: watch::Sender::default(),
-            listeners: Places::new(limits.max_waiting),
+            listeners: FairPermits::new(limits.max_waiting),
             store: Arc::new(Measured::new(store, metrics.clone())),
             metrics,
             instance,
@@ -165,6 +184,7 @@ impl Base {
             draining: CancellationToken::new(),
             abandoned: CancellationToken::new(),
             unreadable: Mutex::default(),
+            decided: Decided::default(),
         }
     }
 
@@ -194,7 +214,7 @@ impl Base {
     /// Whether this gateway's time differs from that of the gateways that share its store.
     ///
     /// A gateway would then take over calls that another one still runs.
-    pub(super) fn is_out_of_time(&self) -> bool {
+    pub fn is_out_of_time(&self) -> bool {
         self.store.is_shared() && self.clock.is_ahead(self.store.clock_offset())
     }
 
@@ -218,9 +238,9 @@ impl Base {
         Some(ToolChanges {
             changes: self.tool_changes.subscribe(),
             draining: self.draining.clone(),
-            check_every: self.limits.pace.check_listener_every,
-            until: Instant::now() + self.limits.pace.listen_at_most,
-            _place: self.listeners.take(Owner::of_caller(caller))?,
+            check_every: self.limits.timings.check_listener_every,
+            until: Instant::now() + self.limits.timings.listen_at_most,
+            _permit: self.listeners.take(Owner::of_caller(caller))?,
         })
     }
 
@@ -229,14 +249,14 @@ impl Base {
         let tools = self.tools();
         let may_see = |at: &&Arc<ToolAt>| {
             !at.is_unlisted()
-                && at.tool.proxy.is_none()
+                && !at.tool.is_proxy()
                 && (caller.is_admin() || caller.may_call(&at.tool.name))
         };
         tools.values().filter(may_see).cloned().collect()
     }
 
     /// Adds a tool of an MCP server that no section names. False: the server has too many.
-    pub(super) fn add_unlisted(&self, added: ToolAt, upstream: &str, most: usize) -> bool {
+    pub fn add_unlisted(&self, added: ToolAt, upstream: &str, most: usize) -> bool {
         let added = Arc::new(added.seen_before(&self.tools()));
         let mut is_added = false;
         self.tools.rcu(|tools| {
@@ -253,12 +273,12 @@ impl Base {
     }
 
     /// One tool as it is now.
-    pub(super) fn tool_at(&self, name: &str) -> Option<Arc<ToolAt>> {
+    pub fn tool_at(&self, name: &str) -> Option<Arc<ToolAt>> {
         self.tools.load().get(name).cloned()
     }
 
     /// The tool of a stored call, as it is now.
-    pub(super) fn tool_of(&self, record: &Record) -> Option<Arc<ToolAt>> {
+    pub fn tool_of(&self, record: &Record) -> Option<Arc<ToolAt>> {
         let at = self.tool_at(&record.intent.tool)?;
         at.for_record(record)
     }
@@ -276,7 +296,7 @@ impl Base {
     ///
     /// A tool that is not configured here counts as a write. A gateway that has the tool decides about its unknown
     /// calls.
-    pub(super) fn policy_of(&self, record: &Record) -> Tool {
+    pub fn policy_of(&self, record: &Record) -> Tool {
         let name = &record.intent.tool;
         let undeclared = || Tool {
             unknown: OnUnknown::Elsewhere,
@@ -287,8 +307,8 @@ impl Base {
     }
 
     /// Until when other gateways leave this gateway's work alone, if the work takes `time`.
-    pub(super) fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
-        let span = signed(self.limits.pace.work_margin + time);
+    pub fn busy_until(&self, now: Timestamp, time: Duration) -> Timestamp {
+        let span = signed(self.limits.timings.work_margin + time);
         after(now.max(self.now()), span)
     }
 
@@ -296,7 +316,7 @@ impl Base {
     ///
     /// # Errors
     /// Those of the act.
-    pub(super) async fn to_its_end<T: Send + 'static>(
+    pub async fn to_its_end<T: Send + 'static>(
         &self,
         act: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
@@ -305,7 +325,7 @@ impl Base {
     }
 
     /// The tenants of the configured tokens.
-    pub(super) fn tenants(&self) -> Arc<BTreeSet<String>> {
+    pub fn tenants(&self) -> Arc<BTreeSet<String>> {
         self.tenants.load_full()
     }
 
@@ -315,7 +335,7 @@ impl Base {
     }
 
     /// Refuses an act of a caller who is not an administrator, and any act while data is known to be lost.
-    pub(super) async fn admit_person(&self, caller: &Caller) -> Result<(), Error> {
+    pub(super) async fn admit_operator(&self, caller: &Caller) -> Result<(), Error> {
         must_be_admin(caller)?;
         self.must_know_all_data().await
     }
@@ -335,7 +355,10 @@ impl Base {
     /// The readable part of a search's result.
     ///
     /// Unreadable calls are counted each time, and logged once.
-    pub(super) fn readable<T>(
+    ///
+    /// # Errors
+    /// That of the search.
+    pub fn readable<T>(
         &self,
         operation: &str,
         found: Result<Found<T>, store::Error>,
@@ -360,7 +383,10 @@ impl Base {
     /// The readable documents of a page, and where the next page begins.
     ///
     /// Unreadable ones are counted and logged as in [`readable`](Self::readable).
-    pub(super) async fn readable_page(
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub async fn readable_page(
         &self,
         query: &DocumentQuery,
     ) -> Result<(Vec<Document>, Option<Position>), store::Error> {
@@ -390,7 +416,7 @@ impl Base {
     }
 
     /// Postpones a document that this gateway cannot work on, so that it delays no other.
-    pub(super) async fn put_aside(&self, document: Document, until: Timestamp) {
+    pub async fn put_aside(&self, document: Document, until: Timestamp) {
         let later = Document {
             version: document.version + 1,
             due_at: Some(until),
@@ -400,7 +426,7 @@ impl Base {
     }
 
     /// Whether this unreadable id was not logged before. Remembers it as logged.
-    pub(super) fn is_not_logged_yet(&self, id: &str) -> bool {
+    pub fn is_not_logged_yet(&self, id: &str) -> bool {
         let mut logged = lock(&self.unreadable);
         logged.len() < MAX_UNREADABLE && logged.insert(id.to_owned())
     }
@@ -435,7 +461,7 @@ pub struct ToolChanges {
     draining: CancellationToken,
     check_every: Duration,
     until: Instant,
-    _place: Place,
+    _permit: FairPermit,
 }
 
 /// The result of listening.
@@ -458,34 +484,5 @@ impl ToolChanges {
             changed = self.changes.changed() => changed.map_or(Heard::End, |()| Heard::Change),
             () = sleep(self.check_every) => Heard::Nothing,
         }
-    }
-}
-
-/// The documents of one kind and state, page after page.
-pub(super) struct Documents {
-    query: DocumentQuery,
-    is_over: bool,
-}
-
-impl Documents {
-    pub(super) fn new(kind: Kind, state: &str) -> Self {
-        Self {
-            query: DocumentQuery::in_state(kind, state, LIMITS.1),
-            is_over: false,
-        }
-    }
-
-    /// The readable documents of the next page. `None`: there are no more pages.
-    pub(super) async fn next(
-        &mut self,
-        base: &Base,
-    ) -> Result<Option<Vec<Document>>, store::Error> {
-        if self.is_over {
-            return Ok(None);
-        }
-        let (found, next) = base.readable_page(&self.query).await?;
-        self.is_over = next.is_none();
-        self.query.before = next;
-        Ok(Some(found))
     }
 }

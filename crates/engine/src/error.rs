@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use oncegate_rules::caller::Caller;
 use oncegate_rules::key;
 use oncegate_rules::many::Different;
@@ -44,6 +46,27 @@ pub enum ErrorKind {
     CallInProgress { retry_after: Duration },
     #[error("the call has just changed")]
     JustChanged,
+    #[error("the call waits for approval")]
+    ApprovalRequired {
+        asked_at: Timestamp,
+        /// Until when it may be decided.
+        expires_at: Timestamp,
+        retry_after: Duration,
+    },
+    #[error("an approver declined the call")]
+    ApprovalDeclined {
+        /// What the approver says to the agent; empty: nothing.
+        tell: String,
+    },
+    #[error("the call was not approved in time, or was taken back")]
+    ApprovalLapsed {
+        /// Whether the same request asks again.
+        may_ask_again: bool,
+    },
+    #[error("too many calls wait for approval")]
+    TooManyProposals { retry_after: Duration },
+    #[error("the call would not be sent as it was shown")]
+    NotAsShown,
     #[error("it is not known whether the call was executed")]
     OutcomeUnknown {
         /// The time until its next check; `None`: none is planned.
@@ -56,7 +79,7 @@ pub enum ErrorKind {
         differs: Differs,
     },
     #[error("the request answers an unknown elicitation")]
-    UnknownRound,
+    UnknownElicitation,
     #[error("the tool asks for more, and this caller cannot be asked")]
     InputRequired,
     #[error("the key is too old")]
@@ -89,7 +112,7 @@ pub enum ErrorKind {
     #[error("too many calls are under way")]
     RateLimited,
     #[error("there is no memory for it or for its answer")]
-    NoRoom,
+    NoMemory,
     #[error("too many requests with this token")]
     TooFast { retry_after: Duration },
     #[error("too many new calls with this token")]
@@ -127,7 +150,7 @@ pub struct Differs {
 }
 
 /// A failure of the store, without details.
-pub(super) fn unavailable<E>(_: E) -> Error {
+pub fn unavailable<E>(_: E) -> Error {
     ErrorKind::StoreUnavailable.alone()
 }
 
@@ -138,7 +161,7 @@ pub(super) fn of_store(error: store::Error) -> Error {
 
 /// # Errors
 /// The caller is not an administrator.
-pub(super) fn must_be_admin(caller: &Caller) -> Result<(), Error> {
+pub fn must_be_admin(caller: &Caller) -> Result<(), Error> {
     if caller.is_admin() {
         Ok(())
     } else {
@@ -163,7 +186,7 @@ pub(super) fn tenant_to_list(
 
 impl ErrorKind {
     /// The failure, as far as this caller may know it.
-    pub(super) fn told_to(mut self, caller: &Caller, tool: &str) -> Self {
+    pub(super) fn for_caller(mut self, caller: &Caller, tool: &str) -> Self {
         if let Self::KeyReused { differs, .. } = &mut self
             && !caller.may_read_call(&caller.tenant, tool, &differs.made_by)
         {
@@ -189,18 +212,37 @@ impl ErrorKind {
                 | Self::ToolUnreachable(_)
                 | Self::ToolUnavailable(_)
                 | Self::ResultUnavailable(_)
+                | Self::ApprovalDeclined { .. }
+                | Self::ApprovalLapsed { .. }
+        )
+    }
+
+    /// Whether a claim that is refused by this says that nothing ran because the store has no earlier call.
+    pub(super) fn rests_on_all_data(&self) -> bool {
+        matches!(
+            self,
+            Self::ToolPaused
+                | Self::RateLimited
+                | Self::BreakerOpen { .. }
+                | Self::TooManyNewKeys { .. }
+                | Self::TooManyProposals { .. }
+                | Self::KeysSettle { .. }
+                | Self::InvalidArguments(_)
+                | Self::InvalidRequest(_)
         )
     }
 
     /// The blocker for work whose call was refused.
-    pub(super) fn blocker(&self) -> Blocker {
+    pub fn blocker(&self) -> Blocker {
         match self {
             Self::CallInProgress { .. }
             | Self::ToolPaused
             | Self::BreakerOpen { .. }
             | Self::RateLimited
-            | Self::NoRoom
+            | Self::NoMemory
             | Self::TooManyNewKeys { .. }
+            | Self::TooManyProposals { .. }
+            | Self::ApprovalRequired { .. }
             | Self::KeysSettle { .. }
             | Self::StoreUnavailable
             | Self::ShuttingDown
@@ -209,14 +251,14 @@ impl ErrorKind {
             Self::InvalidArguments(_)
             | Self::InvalidRequest(_)
             | Self::KeyReused { .. }
-            | Self::UnknownRound
+            | Self::UnknownElicitation
             | Self::KeyExpired { .. } => Blocker::Final,
             _ => Blocker::Failed,
         }
     }
 
     /// The failure, about one call.
-    pub(super) fn of_call(self, call_id: CallId) -> Error {
+    pub fn of_call(self, call_id: CallId) -> Error {
         Error {
             call_id: Some(call_id),
             ..self.alone()
@@ -232,4 +274,11 @@ impl ErrorKind {
             replayed: None,
         }
     }
+}
+
+/// Why a server may not have the answers that were sent to it.
+pub enum Unheard {
+    Refused,
+    /// It is not known; says why.
+    Unknown(String),
 }

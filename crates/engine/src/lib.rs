@@ -1,102 +1,104 @@
 //! The use cases: they load, ask `core`, save and act. Every rule is in `core`, every status in `http`.
+//!
+//! What counts as the same call does not depend on how its arguments are written:
+//!
+//! ```
+//! use oncegate_engine::{Request, identify};
+//! use oncegate_rules::tool::Tool;
+//!
+//! let key = |args: &str| {
+//!     let request = Request { tool: "ship".into(), args: args.into(), ..Request::default() };
+//!     identify(&Tool::new("ship"), &request).map(|chosen| chosen.key).expect("a key")
+//! };
+//! assert_eq!(key(r#"{"order": 7, "to": "x"}"#), key(r#"{"to":"x","order":7}"#));
+//! assert_ne!(key(r#"{"order": 7}"#), key(r#"{"order": 8}"#));
+//! ```
 
-mod acceptance; // how far the acceptance of a loss is
+mod adopt; // an effect without a call becomes a call
+mod approvals; // calls that wait for an approver
 mod audit; // the acts of operators are written down
 mod base; // what every service shares
+mod callers; // how much a caller gets, and who is refused
 mod calls; // the way of a call, and the only one that sends to tools
-mod clock; // the time that the rules go by
 mod error; // why a request gets no result
-mod health; // the breaker, retries and latency of a tool
-mod ids; // random names
-mod lock; // locks that outlive a panic
-mod measured; // the time and the errors of the store's verbs
+mod key_schemes; // how keys are made
 pub mod metrics; // what is counted
+mod notices; // the webhook is told of calls that wait for approval
 mod operator; // what operators ask and do
-mod pauses; // tools that an operator has paused
-mod places; // permits that tenants and tokens share
-mod proxies; // APIs that callers use as they are
-mod recipes; // how keys are made
-pub mod reconcile; // compares the ledger with the systems behind the tools
 pub mod recovery; // lost owners, unknown calls, lost data
-mod refusals; // tokens that were refused
 mod sagas; // groups of calls that are completed or undone as a whole
-mod samples; // the last hour of each tool
 mod secret; // the secret of fingerprints
-mod sign_ins; // sessions of operators in the console
 mod status; // what the ops endpoints show; asks the store at most once a second
-mod throttle; // how fast a caller may be
 mod tools; // the tools as they are configured now
 mod trace; // spans
 mod transition; // asks core about calls, and writes its decision
-mod upstreams; // MCP servers, and their tools that no section names
-mod watches; // pages that stay current
 mod webhook; // telling a system outside
+pub mod wings; // what wings build on
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use jiff::Timestamp;
 
-pub use self::acceptance::Accepted;
-use self::acceptance::Progress;
+use self::approvals::Held;
+pub use self::approvals::{
+    Approvals, BuiltRequest, Look as ApprovalLook, Proposals, Shown as ShownProposal,
+    State as ApprovalState,
+};
+pub use self::base::clock::local_time;
+pub use self::base::ids::{jitter, new_instance};
 pub use self::base::{Base, Heard, Limits, Query, ToolChanges};
-pub use self::calls::{Answer, Answers, Patience, Preview, Request, Stored, ToolRequest, Would};
-use self::calls::{Claimer, Duplicates, Engine, LargeRequests, ResultMemory, Sender, SharedRuns};
+pub use self::callers::permits::FairPermit;
+use self::callers::permits::{FairPermits, Lines};
+use self::callers::refusals::Refusals;
+pub use self::callers::refusals::TokenRefused;
+use self::callers::throttle::Throttle;
+pub use self::calls::{
+    Answer, Answers, AskFor, Asked, Engine, Patience, Preview, Proxied, Request, Stored,
+    ToolRequest, Would,
+};
+use self::calls::{Claimer, Duplicates, LargeRequests, ResultMemory, Sender, SharedRuns};
 pub use self::calls::{identify, probe_url};
-pub use self::clock::local_time;
-pub use self::error::{Differs, Error, ErrorKind, Reused};
-pub use self::ids::{jitter, new_instance};
+pub use self::error::{Differs, Error, ErrorKind, Reused, Unheard};
+pub use self::key_schemes::{Error as KeySchemesError, KeySchemes};
+use self::notices::Notices;
 pub use self::operator::{
-    CallAct, DryRun, Line, LineOf, Many, Replay, Report, Reports, SessionFilter, Totals,
+    CallAct, DryRun, Erasures, FeedEvent, FeedPage, FeedQuery, Line, LineOf, Many, Replay, Report,
+    Reports, SessionFilter, Totals,
 };
 use self::operator::{Ledger, Operator, Sessions};
-use self::pauses::Pauses;
-pub use self::pauses::{ToolNow, ToolState};
-use self::places::{Lines, Places};
-use self::proxies::hosts;
-pub use self::proxies::{Asked, Entry, Proxies, Through};
-pub use self::recipes::Error as RecipesError;
-use self::recipes::Recipes;
-use self::reconcile::{AnomalyWorker, Reconciler, Reconciliation, by_name};
 pub use self::recovery::AFTER_LOSS;
+pub use self::recovery::acceptance::Accepted;
+use self::recovery::acceptance::Progress;
 use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
-use self::refusals::Refusals;
-pub use self::refusals::TokenRefused;
 pub use self::sagas::{SagaAct, SagaAt};
 use self::sagas::{SagaRegistry, SagaWorker, Sagas};
-use self::samples::Samples;
-pub use self::samples::{Rates, SAMPLE_EVERY};
 use self::secret::KnownSecrets;
-use self::sign_ins::SignIns;
 use self::status::Status;
-use self::throttle::Throttle;
+pub use self::tools::pauses::{Pauses, ToolNow, ToolState};
 use self::tools::tools_after;
 pub use self::tools::{ToolAt, Tools};
 pub use self::trace::RequestSpan;
-pub use self::upstreams::{UpstreamAt, Upstreams};
-pub use self::watches::Watch;
-use self::watches::Watches;
 use self::webhook::Notifier;
-pub use crate::metrics::Door;
+pub use crate::metrics::Interface;
 use crate::metrics::Metrics;
+use oncegate_rules::audit::{Act, Action, Outcome, Target};
+use oncegate_rules::caller::Caller;
 use oncegate_rules::record::InstanceId;
 use oncegate_store::{self as store, Store};
 pub use oncegate_store::{LOST_DATA, Reason};
-use oncegate_tools::Downstream;
 use oncegate_tools::outside::Webhook;
-pub use oncegate_tools::{Client, Question, as_header, passed};
+pub use oncegate_tools::{Client, Question, as_header, forwardable};
+use oncegate_tools::{Downstream, Endpoint};
 
 /// The parts of a gateway.
 pub struct Parts {
     pub store: Arc<dyn Store>,
     pub downstream: Downstream,
     pub tools: Vec<ToolAt>,
-    pub upstreams: Vec<UpstreamAt>,
     pub metrics: Arc<Metrics>,
     pub instance: InstanceId,
     pub limits: Limits,
-    pub reconciliations: Vec<Reconciliation>,
     pub webhook: Option<Webhook>,
 }
 
@@ -106,29 +108,45 @@ pub struct Gateway {
     pub engine: Arc<Engine>,
     pub lost: Arc<LostCalls>,
     pub rechecks: Arc<Rechecks>,
+    pub approvals: Arc<Approvals>,
+    pub notices: Arc<Notices>,
     pub loss: Arc<LossAcceptance>,
     pub sagas: Arc<Sagas>,
     pub saga_worker: Arc<SagaWorker>,
-    pub reconciler: Arc<Reconciler>,
-    pub anomalies: Arc<AnomalyWorker>,
     pub operator: Arc<Operator>,
     pub sessions: Arc<Sessions>,
-    pub upstreams: Upstreams,
-    pub proxies: Proxies,
     pub ledger: Arc<Ledger>,
+    pub erasures: Arc<Erasures>,
     pub pauses: Arc<Pauses>,
-    pub recipes: Arc<Recipes>,
+    pub key_schemes: Arc<KeySchemes>,
     pub status: Arc<Status>,
     pub throttle: Arc<Throttle>,
     pub refusals: Refusals,
-    pub sign_ins: SignIns,
-    pub watches: Watches,
-    pub samples: Samples,
+    pub secrets: Arc<KnownSecrets>,
     pub duplicates: Arc<Duplicates>,
-    downstream: Arc<Downstream>,
+    pub registry: Arc<SagaRegistry>,
+    pub sender: Arc<Sender>,
+    pub notifier: Arc<Notifier>,
+    pub downstream: Arc<Downstream>,
 }
 
 impl Gateway {
+    /// Keeps a reload of the configuration in the audit: what has changed, or why it was refused.
+    pub async fn record_reload(&self, what: &str, is_done: bool) {
+        // A gateway of 0.2.0 that shares the store cannot read such an act: it would log an error at each list.
+        if !self.base.store.takes_new_acts() {
+            return;
+        }
+        let operator = Caller::operator();
+        let act = Act::new(&operator, Action::Reload, "", Target::Configuration, what);
+        let outcome = if is_done {
+            Outcome::Done
+        } else {
+            Outcome::Refused
+        };
+        audit::made(&self.base, &act, outcome).await;
+    }
+
     /// Builds every service, each from those below it.
     pub fn new(parts: Parts) -> Self {
         let (downstream, metrics) = (Arc::new(parts.downstream), parts.metrics);
@@ -142,12 +160,12 @@ impl Gateway {
         let max_running = base.limits.max_running;
         let throttle = Arc::new(Throttle::new(metrics.clone()));
         let secrets = Arc::new(KnownSecrets::new(base.clone()));
-        let recipes = Arc::new(Recipes::new(base.clone(), secrets.clone()));
+        let key_schemes = Arc::new(KeySchemes::new(base.clone(), secrets.clone()));
         let pauses = Arc::new(Pauses::new(base.clone()));
         let acceptance = Arc::<Progress>::default();
         let status = Arc::new(Status::new(
             base.clone(),
-            recipes.clone(),
+            key_schemes.clone(),
             secrets.clone(),
             pauses.clone(),
             acceptance.clone(),
@@ -165,42 +183,46 @@ impl Gateway {
             downstream: downstream.clone(),
             pauses: pauses.clone(),
             sagas: registry.clone(),
+            followed: Arc::default(),
+        });
+        let notifier = Notifier::new(base.clone(), downstream.clone(), parts.webhook);
+        let notifier = Arc::new(notifier);
+        let notices = Arc::new(Notices {
+            base: base.clone(),
+            notifier: notifier.clone(),
         });
         let claims = Arc::new(Claimer {
             base: base.clone(),
-            recipes: recipes.clone(),
+            key_schemes: key_schemes.clone(),
             secrets: secrets.clone(),
             pauses: pauses.clone(),
             throttle: throttle.clone(),
             sender: sender.clone(),
-            listening: Places::new(max_running),
+            notices: notices.clone(),
+            listening: FairPermits::new(max_running),
         });
-        let waiting = Places::new(base.limits.max_waiting);
+        let waiting = FairPermits::new(base.limits.max_waiting);
 
         let memory = Arc::new(ResultMemory {
             budget: base.limits.memory.clone(),
             max_result: downstream.max_result(),
         });
         let engine = Arc::new(Engine {
-            recipes: recipes.clone(),
+            key_schemes: key_schemes.clone(),
             secrets: secrets.clone(),
             claims,
             sender: sender.clone(),
             lost: lost.clone(),
-            running: Places::new(max_running),
+            running: FairPermits::new(max_running),
             sagas: registry.clone(),
             pauses: pauses.clone(),
             duplicates: duplicates.clone(),
             runs,
             waiting,
             lines: Lines::default(),
-            memory: memory.clone(),
+            memory,
             large: LargeRequests::new(),
             base: base.clone(),
-        });
-        let notifier = Arc::new(Notifier {
-            downstream: downstream.clone(),
-            webhook: parts.webhook,
         });
         let saga_worker = Arc::new(SagaWorker::new(
             registry.clone(),
@@ -212,62 +234,44 @@ impl Gateway {
             registry: registry.clone(),
             worker: saga_worker.clone(),
         });
-        let anomalies = Arc::new(AnomalyWorker {
-            base: base.clone(),
-            downstream: downstream.clone(),
-            engine: engine.clone(),
-            sender: sender.clone(),
-            registry: registry.clone(),
-            sagas: sagas.clone(),
-            notifier,
-            all: by_name(parts.reconciliations),
-        });
         let ledger = Arc::new(Ledger::new(base.clone()));
         let rechecks = Arc::new(Rechecks {
             base: base.clone(),
             pauses: pauses.clone(),
             sender: sender.clone(),
+            secrets: secrets.clone(),
         });
         let operator = Arc::new(Operator {
             base: base.clone(),
             pauses: pauses.clone(),
             status: status.clone(),
-            sender,
+            sender: sender.clone(),
             ledger: ledger.clone(),
             sagas: sagas.clone(),
             rechecks: rechecks.clone(),
         });
+        let approvals = Arc::new(Approvals {
+            base: base.clone(),
+            engine: engine.clone(),
+            pauses: pauses.clone(),
+            held: Held::default(),
+        });
         Self {
             rechecks,
+            approvals,
+            notices,
             operator,
             loss: Arc::new(LossAcceptance {
                 base: base.clone(),
                 secrets: secrets.clone(),
-                sagas: registry,
+                sagas: registry.clone(),
                 progress: acceptance,
                 accepting: Arc::default(),
             }),
-            reconciler: Arc::new(Reconciler::new(anomalies.clone())),
-            anomalies,
             sessions: Arc::new(Sessions { base: base.clone() }),
-            sign_ins: SignIns::new(base.clone(), secrets),
-            watches: Watches::new(base.clone()),
-            samples: Samples::new(base.clone()),
+            erasures: Arc::new(Erasures { base: base.clone() }),
+            secrets,
             refusals: Refusals::new(metrics),
-            proxies: Proxies {
-                hosts: ArcSwap::from_pointee(hosts(&base.tools())),
-                base: base.clone(),
-                engine: engine.clone(),
-                downstream: downstream.clone(),
-                pauses: pauses.clone(),
-            },
-            upstreams: Upstreams::new(
-                base.clone(),
-                downstream.clone(),
-                (memory, engine.running.clone()),
-                recipes.clone(),
-                parts.upstreams,
-            ),
             base,
             engine,
             lost,
@@ -275,10 +279,13 @@ impl Gateway {
             saga_worker,
             ledger,
             pauses,
-            recipes,
+            key_schemes,
             status,
             throttle,
             duplicates,
+            registry,
+            sender,
+            notifier,
             downstream,
         }
     }
@@ -299,16 +306,15 @@ impl Gateway {
     /// Replaces the tools.
     ///
     /// Running calls keep the tools with which they began. Calls of a tool that is gone are held as they are.
+    /// `further`: endpoints of systems that are not tools themselves.
     ///
     /// # Errors
     /// A client for one of the tools cannot be built; then nothing has changed.
-    pub fn set_tools(&self, tools: Vec<ToolAt>, upstreams: Vec<UpstreamAt>) -> Result<(), String> {
+    pub fn set_tools(&self, tools: Vec<ToolAt>, further: &[Endpoint]) -> Result<(), String> {
         let of_tools = tools.iter().map(|at| &at.endpoint);
-        let endpoints = of_tools.chain(upstreams.iter().map(|at| &at.endpoint));
-        self.downstream.serve(endpoints)?;
+        self.downstream.serve(of_tools.chain(further))?;
         let tools = tools_after(&self.base.tools(), tools);
-        self.upstreams.set(upstreams, tools);
-        self.proxies.renew();
+        self.base.tools.store(Arc::new(tools));
         Ok(())
     }
 

@@ -3,8 +3,10 @@
 //! Labels come from the configuration and from enums only: no key, session, user or tenant is ever
 //! a label.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use jiff::Timestamp;
 use prometheus::{
     Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
     register_histogram_vec_with_registry, register_int_counter_vec_with_registry,
@@ -16,7 +18,7 @@ use oncegate_rules::outcome::Outcome;
 use oncegate_rules::record::FailureKind;
 use oncegate_rules::session::Refusal;
 use oncegate_rules::words::words;
-use oncegate_store::{Census, Durability, Readiness};
+use oncegate_store::{Census, Durability, Readiness, Space};
 
 /// Seconds: from a replay out of memory to a tool that takes its whole deadline.
 const BUCKETS: [f64; 14] = [
@@ -24,6 +26,11 @@ const BUCKETS: [f64; 14] = [
 ];
 /// Seconds: two parallel calls of a model, an SDK's retry, a timed-out agent, a resumed run.
 const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.0, 3600.0];
+
+/// Seconds: an approver at the screen, one who is called, one in another time zone.
+const WAIT_BUCKETS: [f64; 9] = [
+    5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0, 604800.0,
+];
 
 /// Seconds: runs of a reconciliation, from a handful of calls to a hundred thousand.
 const RUN_BUCKETS: [f64; 8] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 180.0, 600.0];
@@ -39,6 +46,8 @@ const STORE_BUCKETS: [f64; 13] = [
 /// Reasons of first arrivals without a result that did not fail.
 const NO_RESULT: [&str; 2] = ["unknown", "result_unavailable"];
 const UNDONE: [&str; 5] = ["compensated", "empty", "failed", "skipped", "stuck"];
+/// How waiting for approval ends.
+const DECISIONS: [&str; 5] = ["approved", "declined", "lapsed", "withdrawn", "voided"];
 const ERRORS: [&str; 3] = ["refused", "ambiguous", "unreadable"];
 
 words! {
@@ -54,13 +63,15 @@ words! {
         Suppressed = "suppressed",
         /// It was refused.
         Refused = "refused",
+        /// Its call waits for approval.
+        Asked = "asked",
     }
 }
 
 words! {
     /// The protocol of a request.
     #[derive(Default)]
-    pub enum Door {
+    pub enum Interface {
         #[default]
         Http = "http",
         Mcp = "mcp",
@@ -117,6 +128,10 @@ macro_rules! metrics {
 }
 
 metrics! {
+    pub tasks: IntCounterVec = "oncegate_tasks_total", ["tool"]
+        => "Answers to MCP clients that a call is a task, which they ask for later.";
+    pub task_requests: IntCounterVec = "oncegate_task_requests_total", ["method", "result"]
+        => "Requests of MCP clients for a task, by what they were answered.";
     pub arrivals: IntCounterVec = "oncegate_arrivals_total", ["tool", "kind"]
         => "Requests for a call, by how they were answered.";
     pub requests: IntCounterVec = "oncegate_requests_total", ["tool", "door"]
@@ -149,9 +164,9 @@ metrics! {
         => "Requests refused because their token asks too fast, by the limit that was reached.";
     pub refused_tokens: IntCounterVec = "oncegate_refused_tokens_total", ["reason"]
         => "Requests refused because of their token: missing, unknown, expired, or its scopes do not cover them.";
-    pub passed_through: IntCounterVec = "oncegate_passed_through_total", ["tool"]
+    pub pass_through: IntCounterVec = "oncegate_passed_through_total", ["tool"]
         => "Reads that went to their tool although the store could not be asked.";
-    pub passed_on: IntCounterVec = "oncegate_passed_on_total", ["tool", "kind"]
+    pub proxied: IntCounterVec = "oncegate_passed_on_total", ["tool", "kind"]
         => "Requests that a proxy forwarded without making calls of them: reads, and writes without a key where unkeyed is pass.";
     pub uncounted_duplicates: IntCounter = "oncegate_uncounted_duplicates_total", []
         => "Duplicates that the ledger does not count, because too many waited to be written down.";
@@ -171,6 +186,24 @@ metrics! {
         => "1 for each reason why nothing is claimed, and for each warning.";
     store_lost_writes: IntCounter = "oncegate_store_lost_claims_total", []
         => "Writes of this gateway that the store has lost.";
+    store_file: IntGauge = "oncegate_store_file_bytes", []
+        => "The SQLite file without its log; 0 over other stores.";
+    store_free: IntGauge = "oncegate_store_free_bytes", []
+        => "Free pages of the SQLite file, which new calls use first.";
+    store_disk_free: IntGauge = "oncegate_store_disk_free_bytes", []
+        => "What the disk of the SQLite file still has for the gateway; -1 where that is not known.";
+    store_checked: IntGauge = "oncegate_store_checked_percent", []
+        => "How much of the SQLite file this process has checked for damage; 100 over other stores.";
+    store_checked_at: IntGauge = "oncegate_store_checked_timestamp_seconds", []
+        => "When the last check of the whole SQLite file found no damage, in seconds since 1970; 0 if none has.";
+    token_expires: IntGaugeVec = "oncegate_token_expires_timestamp_seconds", ["token"]
+        => "When the first token of this name expires, for those that do.";
+    certificate_expires: IntGauge = "oncegate_certificate_expires_timestamp_seconds", []
+        => "When the certificate of this gateway expires; 0: it has none.";
+    build_info: IntGaugeVec = "oncegate_build_info", ["version"]
+        => "1, with the version of this gateway.";
+    config_hash: IntGauge = "oncegate_config_hash", []
+        => "The first 48 bits of a digest of the configuration in force: gateways with the same file have the same number.";
     reloads: IntCounterVec = "oncegate_config_reloads_total", ["result"]
         => "Reloads of the configuration (SIGHUP), by whether it was accepted.";
     reload_succeeded: IntGauge = "oncegate_config_last_reload_successful", []
@@ -193,6 +226,16 @@ metrics! {
         => "Calls that are running.";
     unknown: IntGaugeVec = "oncegate_unknown_calls", ["tool"]
         => "Calls whose outcome is unknown.";
+    proposals: IntGaugeVec = "oncegate_proposals", ["tool"]
+        => "Calls that wait for approval, or that are approved and have not begun.";
+    pub oldest_proposal: IntGauge = "oncegate_oldest_proposal_seconds", []
+        => "How long the oldest call waits for approval; 0 if none does.";
+    pub approvals: IntCounterVec = "oncegate_approvals_total", ["tool", "outcome"]
+        => "Ends of waiting for approval, by outcome.";
+    pub approval_wait: HistogramVec = "oncegate_approval_wait_seconds", ["tool"], WAIT_BUCKETS
+        => "From an ask to its approval.";
+    pub webhook_events: IntCounterVec = "oncegate_webhook_events_total", ["event", "result"]
+        => "Tries to send an event to the webhook, by whether it was taken.";
     pub anomalies: IntCounterVec = "oncegate_anomalies_total", ["reconciliation", "kind"]
         => "New disagreements between ledger and sources, by kind.";
     reconciliation_runs: IntCounterVec = "oncegate_reconciliation_runs_total", ["reconciliation", "result"]
@@ -206,8 +249,14 @@ metrics! {
 }
 
 impl Metrics {
-    /// Notes the configuration of the start.
-    pub fn configured(&self, at: i64) {
+    /// Notes the version of this gateway.
+    pub fn built(&self, version: &str) {
+        self.build_info.with_label_values(&[version]).set(1);
+    }
+
+    /// Notes the configuration of the start, with its number.
+    pub fn configured(&self, at: i64, hash: i64) {
+        self.config_hash.set(hash);
         for result in ["success", "failure"] {
             self.reloads.with_label_values(&[result]).inc_by(0);
         }
@@ -215,8 +264,27 @@ impl Metrics {
         self.configured_at.set(at);
     }
 
-    /// Notes an accepted reload.
-    pub fn reloaded(&self, at: i64) {
+    /// Notes when tokens and certificate expire, in seconds since 1970.
+    pub fn expire<'a>(
+        &self,
+        tokens: impl Iterator<Item = (&'a str, i64)>,
+        certificate: Option<i64>,
+    ) {
+        let mut first = BTreeMap::<&str, i64>::new();
+        for (name, at) in tokens {
+            let first = first.entry(name).or_insert(at);
+            *first = at.min(*first);
+        }
+        self.token_expires.reset();
+        for (name, at) in first {
+            self.token_expires.with_label_values(&[name]).set(at);
+        }
+        self.certificate_expires.set(certificate.unwrap_or(0));
+    }
+
+    /// Notes an accepted reload, with the number of its configuration.
+    pub fn reloaded(&self, at: i64, hash: i64) {
+        self.config_hash.set(hash);
         self.reload_succeeded.set(1);
         self.reloads.with_label_values(&["success"]).inc();
         self.configured_at.set(at);
@@ -294,6 +362,22 @@ impl Metrics {
         self.store_lost_writes.inc_by(news);
     }
 
+    /// Takes over the room that the store takes; without any, its disk counts as not known.
+    pub fn take_space(&self, space: Option<Space>) {
+        let number = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.store_file
+            .set(space.map_or(0, |space| number(space.file)));
+        self.store_free
+            .set(space.map_or(0, |space| number(space.free)));
+        let disk_free = space.and_then(|space| space.disk_free);
+        self.store_disk_free.set(disk_free.map_or(-1, number));
+        self.store_checked
+            .set(space.map_or(100, |space| space.checked.into()));
+        let checked_at = space.and_then(|space| space.checked_at);
+        self.store_checked_at
+            .set(checked_at.map_or(0, Timestamp::as_second));
+    }
+
     /// Takes over use and refusals of the memory budget.
     pub fn take_memory(&self, total: usize, held: usize, refused: u64) {
         let number = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -365,12 +449,13 @@ impl Metrics {
             self.call_duration
                 .with_label_values(&[tool, arrival.as_str()]);
         }
-        for door in Door::ALL {
-            self.requests.with_label_values(&[tool, door.as_str()]);
+        for interface in Interface::ALL {
+            self.requests.with_label_values(&[tool, interface.as_str()]);
         }
         self.attempt_duration.with_label_values(&[tool]);
         self.duplicate_gap.with_label_values(&[tool]);
-        self.passed_through.with_label_values(&[tool]);
+        self.approval_wait.with_label_values(&[tool]);
+        self.pass_through.with_label_values(&[tool]);
         self.late_executions.with_label_values(&[tool]);
         self.similar.with_label_values(&[tool]);
         for (counters, words) in [
@@ -382,6 +467,7 @@ impl Metrics {
             (&self.first_arrival_failures, &NO_RESULT),
             (&self.denied, &Refusal::WORDS),
             (&self.compensations, &UNDONE),
+            (&self.approvals, &DECISIONS),
         ] {
             for word in words {
                 counters.with_label_values(&[tool, word]);
@@ -394,14 +480,19 @@ impl Metrics {
     /// Every configured tool has a series, so that alerts have something to compare. A tool that is not configured any
     /// more has one as long as it has such calls.
     fn take<'a>(&self, tools: impl Iterator<Item = &'a String> + Clone, census: &[Census]) {
-        for (state, gauge) in [("running", &self.running), ("unknown", &self.unknown)] {
+        for (states, gauge) in [
+            (&["running"][..], &self.running),
+            (&["unknown"], &self.unknown),
+            (&["proposed", "approved"], &self.proposals),
+        ] {
             gauge.reset();
             for tool in tools.clone() {
                 gauge.with_label_values(&[tool]).set(0);
             }
-            for count in census.iter().filter(|count| count.state == state) {
+            let counted = |count: &&Census| states.contains(&count.state.as_str());
+            for count in census.iter().filter(counted) {
                 let calls = i64::try_from(count.calls).unwrap_or(i64::MAX);
-                gauge.with_label_values(&[&count.tool]).set(calls);
+                gauge.with_label_values(&[&count.tool]).add(calls);
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio::join;
 use tokio::time::sleep;
 
 use super::base::Base;
-use super::ids::random;
+use crate::base::ids::random;
 use oncegate_rules::document::{self, Document, Kind};
 use oncegate_rules::secret::{MAX_SECRETS, Secret, Secrets};
 use oncegate_rules::time::signed;
@@ -27,7 +27,7 @@ use oncegate_store::{self as store, LOST_DATA, Put, Reason};
 const ID: &str = "secret";
 
 /// The secrets that this gateway knows.
-pub(super) struct KnownSecrets {
+pub struct KnownSecrets {
     base: Arc<Base>,
     known: ArcSwapOption<Secrets>,
     /// A secret for requests that claim no call, until the store's own is known.
@@ -133,13 +133,20 @@ impl KnownSecrets {
     }
 
     /// The secrets for lookup keys and fingerprints.
-    pub(super) fn current(&self) -> Arc<Secrets> {
+    pub fn current(&self) -> Arc<Secrets> {
         self.known.load_full().unwrap_or_else(|| self.spare.clone())
     }
 
     /// The secret that stands in until the store's own is known.
-    pub(super) fn spare(&self) -> Arc<Secrets> {
+    pub fn spare(&self) -> Arc<Secrets> {
         self.spare.clone()
+    }
+
+    /// Whether the store's secret is known.
+    ///
+    /// Nothing is stored before that: calls without a secret count as a secret that is lost.
+    pub(super) fn is_known(&self) -> bool {
+        self.known.load().is_some()
     }
 
     /// Whether no call is claimed until an operator accepts that the secret is lost.
@@ -155,7 +162,7 @@ impl KnownSecrets {
             );
             return Some(Reason::new(LOST_DATA, why));
         }
-        if self.known.load().is_some() {
+        if self.is_known() {
             return None;
         }
         let why = "the store's secret is not known; if no key opens it, add the missing one to store.encryption_keys";
@@ -202,7 +209,7 @@ impl KnownSecrets {
     /// # Errors
     /// The store failed, the stored secret cannot be read, or it is not the one with which calls were made.
     pub(super) async fn learn_secret(&self) -> Result<(), store::Error> {
-        let is_known = self.known.load().is_some();
+        let is_known = self.is_known();
         // Only for a new secret.
         let tenants = async {
             match is_known {
@@ -257,7 +264,7 @@ impl KnownSecrets {
     ///
     /// Part of the acceptance of a loss: no call is claimed before this is done.
     pub(super) async fn join_secrets(&self) -> Result<(), store::Error> {
-        let max_age = self.base.limits.pace.recipes_max_age;
+        let max_age = self.base.limits.timings.key_schemes_max_age;
         for _ in 0..ROUNDS {
             let found = self.base.store.document(Kind::Secret, "", ID).await;
             let Some(document) = found? else {
@@ -304,13 +311,13 @@ impl KnownSecrets {
 
     /// What an acceptance awaits while it joins the secrets.
     pub(super) fn why_join_waits(&self) -> String {
-        let max_age = self.base.limits.pace.recipes_max_age.as_secs();
+        let max_age = self.base.limits.timings.key_schemes_max_age.as_secs();
         format!("for up to {max_age} s other gateways may still claim by the secret that they know")
     }
 
     /// What it awaits while it learns the secret.
     pub(super) fn why_learning_waits(&self) -> String {
-        let waits = self.base.limits.pace.recover_every * ROUNDS as u32;
+        let waits = self.base.limits.timings.recover_every * ROUNDS as u32;
         let waits = waits.as_secs();
         format!("for up to {waits} s a gateway that knows the store's secret may put it back")
     }
@@ -335,10 +342,10 @@ impl KnownSecrets {
         for _ in 0..ROUNDS {
             let found = self.base.store.document(Kind::Secret, "", ID).await;
             let is_stored = found.is_ok_and(|found| found.is_some());
-            if is_stored || !self.base.store.is_shared() || self.known.load().is_some() {
+            if is_stored || !self.base.store.is_shared() || self.is_known() {
                 break;
             }
-            sleep(self.base.limits.pace.recover_every).await;
+            sleep(self.base.limits.timings.recover_every).await;
         }
         drop(waiting);
         match self.learn_secret().await {
@@ -379,7 +386,7 @@ impl KnownSecrets {
         {
             return Err(self.is_closed_by(Trouble::Differs));
         }
-        if known.as_ref() != Some(&secrets) || self.known.load().is_none() {
+        if known.as_ref() != Some(&secrets) || !self.is_known() {
             // Even an equal copy is written at the start, to seal it with the newest key.
             self.base.store.remember_secret(&copy_of(&secrets));
             self.known.store(Some(Arc::new(secrets)));

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::acceptance::Progress;
 use super::base::Base;
-use super::pauses::Pauses;
-use super::recipes::Recipes;
+use super::key_schemes::KeySchemes;
 use super::secret::KnownSecrets;
+use crate::recovery::acceptance::Progress;
+use crate::tools::pauses::Pauses;
 use oncegate_rules::document::Kind;
 use oncegate_rules::frozen::FROZEN;
 use oncegate_rules::ledger::Filter;
@@ -23,7 +23,7 @@ use oncegate_store::{self as store, Census, Readiness, Reason};
 /// The answers of the ops routes.
 pub struct Status {
     base: Arc<Base>,
-    recipes: Arc<Recipes>,
+    key_schemes: Arc<KeySchemes>,
     secrets: Arc<KnownSecrets>,
     pauses: Arc<Pauses>,
     acceptance: Arc<Progress>,
@@ -58,11 +58,24 @@ impl<T: Clone> Recent<T> {
 struct Loss {
     noticed: Timestamp,
     /// The sentence about it, once the newest remaining call is known.
-    told: Option<String>,
+    sentence: Option<String>,
 }
 
 /// How long readiness waits for the newest call that remains after a loss. Later the search is made again.
 const LOOKS_FOR: Duration = Duration::from_millis(500);
+
+/// How far the clocks of tools may be behind this gateway's, for the time from which effects are looked for.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(60);
+
+/// The sentence about a loss of what was written after a time.
+///
+/// That time comes from what was compared before gateways put lost calls back, which the newest call would not.
+fn gap(until: Timestamp, noticed: Timestamp) -> String {
+    let since = until.checked_sub(CLOCKS_DIFFER).unwrap_or(until);
+    format!(
+        "all that was written until {until:.3} is there, and this was noticed here at {noticed:.3}: look for what was done in between; reconcile since {since:.0}"
+    )
+}
 
 /// The counts of the store when it was last asked.
 #[derive(Default)]
@@ -90,14 +103,14 @@ fn keep_at_least<T: Clone>(
 impl Status {
     pub(super) fn new(
         base: Arc<Base>,
-        recipes: Arc<Recipes>,
+        key_schemes: Arc<KeySchemes>,
         secrets: Arc<KnownSecrets>,
         pauses: Arc<Pauses>,
         acceptance: Arc<Progress>,
     ) -> Self {
         Self {
             base,
-            recipes,
+            key_schemes,
             secrets,
             pauses,
             acceptance,
@@ -122,7 +135,7 @@ impl Status {
             readiness.reasons.push(Reason::new("clock", why));
         }
         if readiness.reasons.is_empty() {
-            self.recipes.look_at_recipes(&mut readiness).await;
+            self.key_schemes.look_at_key_schemes(&mut readiness).await;
         } else if self.secrets.has_lost_secret() {
             readiness.reasons.extend(self.secrets.trouble_with_secret());
         }
@@ -152,14 +165,18 @@ impl Status {
         }
         let loss = loss.get_or_insert_with(|| Loss {
             noticed: self.base.now(),
-            told: None,
+            sentence: None,
         });
+        let noticed = loss.noticed;
+        let until = match timeout(LOOKS_FOR, self.base.store.whole_until()).await {
+            Ok(Ok(until)) => until,
+            Ok(Err(_)) | Err(_) => None,
+        };
         // No call is claimed until the loss is accepted, so the newest call stays the newest.
-        if loss.told.is_none() {
-            let noticed = loss.noticed;
-            loss.told = match timeout(LOOKS_FOR, self.newest_left()).await {
+        if until.is_none() && loss.sentence.is_none() {
+            loss.sentence = match timeout(LOOKS_FOR, self.newest_left()).await {
                 Ok(Ok(Some(left))) => Some(format!(
-                    "the newest call that is left was made at {left:.3}, and this was noticed here at {noticed:.3}: look for what was done in between"
+                    "the newest call that is left was made at {left:.3}, and this was noticed here at {noticed:.3}: look for what was done in between, and also before, because gateways may have put their newest calls back"
                 )),
                 Ok(Ok(None)) => Some(format!(
                     "no call is left; this was noticed here at {noticed:.3}"
@@ -167,9 +184,10 @@ impl Status {
                 Ok(Err(_)) | Err(_) => None,
             };
         }
-        if let Some(told) = &loss.told {
+        let whole = until.map(|until| gap(until, noticed));
+        if let Some(sentence) = whole.as_ref().or(loss.sentence.as_ref()) {
             for reason in lost {
-                reason.text = format!("{}; {told}", reason.text);
+                reason.text = format!("{}; {sentence}", reason.text);
             }
         }
     }
@@ -213,7 +231,7 @@ impl Status {
 
     /// The metrics as text, with counts of the store. At most a second old.
     pub async fn scrape(&self) -> Bytes {
-        let max_age = self.base.limits.pace.ask_store_every;
+        let max_age = self.base.limits.timings.ask_store_every;
         self.scrape.get(max_age, self.scrape_now()).await
     }
 
@@ -252,6 +270,7 @@ impl Status {
             let counts = states.map(|state| (state.as_str(), count(state)));
             metrics.take_sagas(counts, count(saga::State::Stuck));
         }
+        metrics.take_space(self.base.store.space().await);
         let memory = &self.base.limits.memory;
         metrics.take_memory(memory.total(), memory.held(), memory.refused());
         let tools = self.base.tools();
@@ -276,7 +295,7 @@ impl Status {
         let max_age = if is_open && !was_open {
             Duration::ZERO
         } else {
-            self.base.limits.pace.ask_store_every
+            self.base.limits.timings.ask_store_every
         };
         let found = self.readiness.get(max_age, ask).await;
         self.readiness_with(found).await

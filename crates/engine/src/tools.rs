@@ -2,6 +2,10 @@
 //!
 //! They are swapped as a whole. A request takes them once and keeps them, so a running call goes on as it began.
 
+pub(crate) mod followed; // the tasks of MCP servers
+pub(crate) mod health; // the breaker, retries and latency of a tool
+pub(crate) mod pauses; // tools that an operator has paused
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +13,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 
-use super::health::Health;
-use oncegate_rules::proxy::image;
-use oncegate_rules::recipe::{Recipe, RecipeId};
+use self::health::Health;
+use oncegate_rules::key::Pointer;
+use oncegate_rules::key_scheme::{KeyScheme, KeySchemeId};
+use oncegate_rules::mcp::payment;
+use oncegate_rules::proxy::stored_form;
 use oncegate_rules::record::Record;
 use oncegate_rules::redact;
 use oncegate_rules::time::elapsed_ms;
@@ -27,24 +33,23 @@ pub struct ToolAt {
     pub tool: Tool,
     pub endpoint: Endpoint,
     /// The key scheme of its calls' lookup keys and fingerprints.
-    pub(super) recipe: Arc<Recipe>,
-    pub(super) recipe_id: RecipeId,
+    pub(super) key_scheme: Arc<KeyScheme>,
+    pub key_scheme_id: KeySchemeId,
     pub(super) health: Arc<Health>,
     /// Of a proxy: the tool under each rule that has outcomes or a probe of its own.
     by_rule: Vec<Option<Arc<ToolAt>>>,
 }
 
 impl ToolAt {
-    pub fn new(mut tool: Tool, endpoint: Endpoint) -> Self {
-        tool.may_ask = endpoint.mcp.is_some();
+    pub fn new(tool: Tool, endpoint: Endpoint) -> Self {
         let health = Arc::new(Health::new(tool.breaker));
-        let recipe = Arc::new(Recipe::of(&tool));
-        let recipe_id = recipe.id();
+        let key_scheme = Arc::new(KeyScheme::of(&tool));
+        let key_scheme_id = key_scheme.id();
         Self {
             tool,
             endpoint,
-            recipe,
-            recipe_id,
+            key_scheme,
+            key_scheme_id,
             health,
             by_rule: Vec::new(),
         }
@@ -70,7 +75,7 @@ impl ToolAt {
 
     /// The tool under the rule for a request to a proxy.
     pub(super) fn for_request(self: Arc<Self>, method: &str, path: &str) -> Arc<Self> {
-        let policy = self.tool.proxy.as_ref();
+        let policy = self.tool.proxy();
         let rule = policy.and_then(|policy| policy.decide(method, path).0);
         let of_rule = rule.and_then(|rule| self.by_rule.get(rule)?.clone());
         of_rule.unwrap_or(self)
@@ -81,17 +86,26 @@ impl ToolAt {
         if self.by_rule.iter().all(Option::is_none) {
             return Some(self);
         }
-        let place = image::place(&record.intent.args)?;
-        Some(self.for_request(&place.method, &place.path))
+        let target = stored_form::target(&record.intent.args)?;
+        Some(self.for_request(&target.method, &target.path))
     }
 
     /// A result as the ledger shows it.
     pub(super) fn shown(&self, json: &Bytes) -> Bytes {
-        let json = match &self.tool.proxy {
+        let json = match self.tool.proxy() {
             Some(policy) => policy.shown(json),
+            None if self.is_of_upstream() => {
+                let receipts = payment::RECEIPTS.map(|name| Pointer::to(&["_meta", name]));
+                redact::mask(json, &receipts)
+            }
             None => json.clone(),
         };
         redact::mask(&json, &self.tool.redact.result)
+    }
+
+    /// Whether the ledger hides a part of its calls.
+    pub(super) fn hides(&self) -> bool {
+        !self.tool.redact.is_empty()
     }
 
     /// Whether it is the tool of an MCP server.
@@ -129,8 +143,11 @@ impl ToolAt {
         self.has_probe() || rules.any(|at| at.has_probe())
     }
 
-    /// How soon to ask again for a call that is running.
+    /// How soon to ask again for a call that is running, or waits for approval.
     pub(super) fn retry_after_of(&self, record: &Record, now: Timestamp) -> Duration {
+        if let (true, Some(proposal)) = (record.state.waits_for_approval(), &record.proposal) {
+            return proposal.ask_again_after(now);
+        }
         let runs_for = elapsed_ms(record.attempt.run_started_at, now);
         self.health.retry_after(Duration::from_millis(runs_for))
     }

@@ -8,7 +8,7 @@
 use tracing::field::Empty;
 use tracing::{Span, info_span};
 
-use crate::ids::quick_number;
+use crate::base::ids::quick_number;
 use crate::metrics::ArrivalKind;
 use oncegate_rules::record::{Intent, Record};
 use oncegate_rules::trace::{self, Context, SpanId};

@@ -104,6 +104,9 @@ pub(super) async fn apply(
         };
         match base.store.replace(&change, &record).await? {
             Replaced::Done(written) => {
+                if record.state.waits_for_approval() && written.state != record.state {
+                    base.decided.note(written.intent.call_id);
+                }
                 return Ok(Moved::Written {
                     record: written,
                     was: record.state,
@@ -154,7 +157,7 @@ pub(super) async fn change(
 #[derive(Clone, Copy)]
 pub(super) enum Begin<'a> {
     /// The lookup keys are claimed.
-    Claim { instead_of: &'a [Record] },
+    Claim { replaced: &'a [Record] },
     /// A failed call runs again.
     Again { held: &'a Record },
 }
@@ -204,10 +207,11 @@ pub(super) async fn begin(
 
 async fn begin_once(base: &Base, change: &Change, how: Begin<'_>) -> Result<Begun, store::Error> {
     Ok(match how {
-        Begin::Claim { instead_of } => match base.store.claim(change, instead_of).await? {
+        Begin::Claim { replaced } => match base.store.claim(change, replaced).await? {
             Claimed::Yours(record) => Begun::Ours(record),
             Claimed::Existing(record) => Begun::Not(Some(record)),
             Claimed::Denied(denied) => Begun::Denied(denied),
+            Claimed::Late => Begun::Not(None),
         },
         Begin::Again { held } => match base.store.replace(change, held).await? {
             Replaced::Done(record) => Begun::Ours(record),
@@ -218,7 +222,7 @@ async fn begin_once(base: &Base, change: &Change, how: Begin<'_>) -> Result<Begu
 }
 
 /// The result of writing an attempt's end.
-pub(super) struct Completed {
+pub(super) struct EndedAttempt {
     /// The record as it is stored now; if nothing was written, as it was.
     pub(super) record: Record,
     /// How long to wait before a further attempt, if one was begun.
@@ -234,29 +238,29 @@ pub(super) struct Completed {
 /// Calls `unwritten` once if the outcome has to wait for the store.
 ///
 /// A further attempt is begun only if the store takes it. If it does not, the call ends without one.
-pub(super) async fn complete(
+pub(super) async fn end_attempt(
     base: &Base,
     tool: &Tool,
     record: Record,
     event: &Event,
     unwritten: impl Fn(&Record),
-) -> Completed {
+) -> EndedAttempt {
     // A late answer to a call that is unknown already has nothing to lose.
-    let mut owns = record.state == State::Running;
-    let mut completed = Completed {
+    let mut is_ours = record.state == State::Running;
+    let mut completed = EndedAttempt {
         record,
         retry_after: None,
         is_alarm: false,
         stale: None,
     };
-    let (mut for_good, mut begun, mut failures) = (None::<Event>, None, 0);
+    let (mut final_event, mut further_attempt, mut failures) = (None::<Event>, None, 0);
     for _ in 0..ROUNDS {
         let record = &completed.record;
-        let event = for_good.as_ref().unwrap_or(event);
+        let event = final_event.as_ref().unwrap_or(event);
         let next = match ask(tool, Some(record), event, base.time()) {
             Ok(next) => next,
             Err(_) => {
-                if owns {
+                if is_ours {
                     completed.stale = Some(record.state.as_str());
                 }
                 break;
@@ -268,7 +272,7 @@ pub(super) async fn complete(
             _ => None,
         };
         let replaced = if retry_after.is_some() {
-            begun = Some(change.record.attempt.id);
+            further_attempt = Some(change.record.attempt.id);
             match base.store.replace(&change, record).await {
                 Ok(replaced) => replaced,
                 // The further attempt must not begin now. That nothing was executed can still be written.
@@ -277,7 +281,7 @@ pub(super) async fn complete(
                     if failures < CLAIM_TRIES {
                         sleep(WRITE_AGAIN).await;
                     } else {
-                        for_good = Some(event.without_retry());
+                        final_event = Some(event.without_retry());
                     }
                     continue;
                 }
@@ -300,13 +304,13 @@ pub(super) async fn complete(
             // The key stands for another call by now, or for none.
             Replaced::Lost(_) | Replaced::Denied(_) => break,
         };
-        if Some(newer.attempt.id) == begun {
+        if Some(newer.attempt.id) == further_attempt {
             // This is the further attempt. Its beginning was not confirmed, so it was not sent.
             let why = "its beginning was not confirmed by the store in time".into();
-            for_good = Some(Event::ended(&newer, Evidence::NotSent { why }));
+            final_event = Some(Event::ended(&newer, Evidence::NotSent { why }));
         } else if newer.attempt.id != record.attempt.id || newer.state != State::Running {
             // Another gateway took the call for lost. What it wrote stands, and core is asked again.
-            if std::mem::take(&mut owns) {
+            if std::mem::take(&mut is_ours) {
                 completed.stale = Some(newer.state.as_str());
             }
         }
@@ -326,7 +330,7 @@ async fn write_until_taken(
     unwritten: impl Fn(&Record),
 ) -> Option<Replaced> {
     let mut last_tries = LAST_TRIES;
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         match base.store.replace(change, expected).await {
             Ok(replaced) => return Some(replaced),
@@ -334,7 +338,7 @@ async fn write_until_taken(
             Err(_) if base.abandoned.is_cancelled() => last_tries -= 1,
             Err(_) => {}
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_reported, true) {
             unwritten(expected);
         }
         sleep(WRITE_AGAIN).await;
@@ -342,5 +346,4 @@ async fn write_until_taken(
 }
 
 #[cfg(test)]
-#[path = "transition_tests.rs"]
 mod tests;

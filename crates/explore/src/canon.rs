@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::gateway::effect_in;
+use super::gateway::evidence::effect_in;
 use super::model::{Model, Past};
 use super::world::{
-    ENDED, Job, SagaStep, Store, Task, World, at, name_of, number, tick_of, undone_by,
+    ENDED, Job, SagaStep, Said, Seen, Store, Task, Tasked, World, at, name_of, number, tick_of,
+    undone_by,
 };
 use oncegate_rules::record::{CallId, FailureKind, Record, State};
 use oncegate_rules::saga::{Phase, Saga};
@@ -26,6 +27,7 @@ struct Canon<'a> {
     now: i64,
     past: Past,
     is_saga: bool,
+    has_tasks: bool,
     stored: &'a Store,
     tool: &'a Tool,
     /// All known fencing tokens. Only their order is written.
@@ -102,13 +104,17 @@ impl Canon<'_> {
             State::Compensating(_) => 5,
             State::Compensated(_) => 6,
             State::Stuck(_) => 7,
+            State::Proposed => 8,
+            State::Approved => 9,
         });
+        self.proposal(record);
         self.add(
             record
                 .state
                 .content()
-                .map_or(0, |content| effect_in(content) + 1),
+                .map_or(0, |content| effect_in(content).unwrap_or(0) + 1),
         );
+        self.add(u8::from(record.is_erased()));
         self.add(record.attempt.id.0.as_u128());
         self.add(if record.attempt.owner == ENDED {
             9
@@ -116,6 +122,9 @@ impl Canon<'_> {
             record.attempt.owner.0.as_u128()
         });
         self.add(record.attempt.number);
+        self.add(
+            u8::from(record.attempt.remote_task.is_some()) + 2 * u8::from(record.cancel_asked),
+        );
         self.token(record.fencing);
         let sent_again = record.attempts > record.attempt.number;
         self.add(u8::from(record.earlier_attempt_may_have_run) + 2 * u8::from(sent_again));
@@ -137,8 +146,9 @@ impl Canon<'_> {
             None => self.add(1),
         }
         // The time since when it may have been executed: it counts once the call is unknown and is checked.
-        let is_checked =
-            self.tool.unknown != OnUnknown::Hold || undone_by(name_of(record)).is_some();
+        let is_checked = self.tool.unknown != OnUnknown::Hold
+            || self.has_tasks
+            || undone_by(name_of(record)).is_some();
         if is_checked && !is_over && record.check.is_none() {
             self.time(record.attempt.run_started_at, past.since);
             self.time(record.intent.created_at, past.since);
@@ -162,6 +172,25 @@ impl Canon<'_> {
                 self.add(self.moments.partition_point(|known| *known < time));
             }
         }
+    }
+
+    fn proposal(&mut self, record: &Record) {
+        let Some(proposal) = record.proposal.as_deref() else {
+            return;
+        };
+        let waits = matches!(record.state, State::Proposed | State::Approved);
+        self.add(proposal.ask);
+        self.add(proposal.requested);
+        self.time(proposal.until, 0);
+        self.maybe(proposal.good_until, 0);
+        if waits {
+            self.bytes.extend(proposal.bound.map(|bound| bound[0]));
+            for approval in &proposal.approvals {
+                self.bytes.extend(approval.by.as_bytes());
+                self.bytes.extend(&approval.seen[..4]);
+            }
+        }
+        self.add(proposal.approvals.len());
     }
 
     fn saga(&mut self, saga: &Saga) {
@@ -190,7 +219,7 @@ impl Canon<'_> {
             .map(|trouble| trouble.call_id.map_or(1, |id| number(id) + 2));
         self.add(call.unwrap_or(0));
         self.add(saga.work.tries.min(3));
-        self.add(saga.telling.map_or(0, |told| told.min(1) + 1));
+        self.add(saga.telling.map_or(0, |answered| answered.min(1) + 1));
         if is_stale && matches!(self.versions, Versions::Newest) {
             return;
         }
@@ -260,7 +289,7 @@ impl Canon<'_> {
                 self.add(*name);
                 self.tick(*until, 0);
             }
-            Job::Disown { .. } => self.add(2),
+            Job::ReleaseUnconfirmed { .. } => self.add(2),
             Job::Join { until, .. } => {
                 self.add(3);
                 self.tick(*until, 0);
@@ -278,10 +307,13 @@ impl Canon<'_> {
                 self.add(write.attempt.0.as_u128());
                 self.token(write.fencing);
                 self.add(match write.seen {
-                    super::world::Seen::NotSent => 250,
-                    super::world::Seen::NoAnswer => 251,
-                    super::world::Seen::Refused => 252,
-                    super::world::Seen::Executed(effect) => effect,
+                    Seen::NotSent => 250,
+                    Seen::NoAnswer => 251,
+                    Seen::Refused => 252,
+                    Seen::Task => 253,
+                    Seen::Gone => 254,
+                    Seen::Ended(effect) => 128 + effect,
+                    Seen::Executed(effect) => effect,
                 });
                 self.add(write.retry.map_or(0, |id| id.0.as_u128()));
                 self.tick(write.until, 1);
@@ -290,6 +322,23 @@ impl Canon<'_> {
                     Some(pending) => self.record(&pending.record),
                     None => self.add(0),
                 }
+            }
+            Job::Given { until, tells, .. } => {
+                self.add(17 + u8::from(*tells));
+                self.tick(*until, 1);
+            }
+            Job::Follow { until, tells, .. } => {
+                self.add(19 + u8::from(*tells));
+                self.tick(*until, 1);
+            }
+            Job::See { .. } => self.add(21),
+            Job::Saw { said, .. } => {
+                self.add(22);
+                self.add(match said {
+                    Said::Runs => 250,
+                    Said::Gone => 251,
+                    Said::Ended(effect) => *effect,
+                });
             }
             Job::Listen { until, .. } => {
                 self.add(10);
@@ -313,6 +362,11 @@ impl Canon<'_> {
                 self.asked(record, *asked_at);
                 self.add(found.map_or(0, |effect| effect + 1));
             }
+            Job::Begin { request, until, .. } => {
+                self.add(16);
+                self.add(*request);
+                self.tick(*until, 0);
+            }
             Job::Saga(job) => {
                 self.add(15);
                 self.saga(&job.saga);
@@ -335,31 +389,6 @@ impl Canon<'_> {
 }
 
 impl Model {
-    /// Puts tasks into an order that is the same in equal states.
-    pub(super) fn sort_tasks(world: &mut World) {
-        world.tasks.sort_by_key(|task| {
-            let kind = match &task.job {
-                Job::Arrived { name, .. } => (1, *name),
-                Job::Disown { record } => (2, name_of(record)),
-                Job::Join { record, .. } => (3, name_of(record)),
-                Job::Send { record, .. } => (4, name_of(record)),
-                Job::Wait { record, .. } => (5, name_of(record)),
-                Job::Write(write) => (6, name_of(&write.record)),
-                Job::Listen { record, .. } => (7, name_of(record)),
-                Job::Lost { record } => (8, name_of(record)),
-                Job::Check { record, .. } => (9, name_of(record)),
-                Job::Ask { record, .. } => (10, name_of(record)),
-                Job::Note { record, .. } => (11, name_of(record)),
-                Job::Saga(_) => (12, 0),
-            };
-            (
-                task.gateway,
-                kind,
-                task.records().first().map(|record| record.attempt.id.0),
-            )
-        });
-    }
-
     /// The hash of a state. States that differ only in what makes no difference have the same hash.
     pub(super) fn hash(&self, world: &World) -> u128 {
         let mut lowest: Vec<(CallId, u64)> = Vec::new();
@@ -395,6 +424,7 @@ impl Model {
             now: world.now,
             past: self.longest_past(),
             is_saga: self.scene.group == super::scene::Group::Saga,
+            has_tasks: self.has_tasks(),
             stored: &world.store,
             tool: &self.scene.tool,
             tokens: &tokens,
@@ -411,6 +441,11 @@ impl Model {
             None => canon.add(254),
         }
         canon.add(u8::from(world.is_closed) + 2 * u8::from(world.is_paused));
+        canon.add(world.request);
+        if let Some((id, seen)) = world.page {
+            canon.add(number(id));
+            canon.bytes.extend(&seen[..4]);
+        }
         canon.add(world.tasks.len());
         world.tasks.iter().for_each(|task| canon.task(task));
         canon.add(world.requests.len());
@@ -420,6 +455,12 @@ impl Model {
             canon.add(request.attempt);
             canon.add(request.executed.map_or(0, |effect| effect + 1));
             canon.add(u8::from(request.is_forgiven));
+            canon.add(match request.task {
+                Tasked::No => 0,
+                Tasked::Given => 1,
+                Tasked::Followed => 2,
+                Tasked::Gone => 3,
+            });
             canon.tick(request.until, 0);
         }
         for (name, truth) in &world.truth {
@@ -429,7 +470,7 @@ impl Model {
             if self.scene.left.losses > 0 {
                 canon.add(truth.earlier);
             }
-            canon.add(truth.told.map_or(0, |told| told + 1));
+            canon.add(truth.answered.map_or(0, |answered| answered + 1));
             canon.add(u8::from(truth.is_undone));
             match truth.settled_at {
                 Some(since) => canon.tick(since, self.scene.window),

@@ -9,9 +9,9 @@ use super::model::{Broken, Model, label, title};
 use super::scene::Break;
 use super::store::{Claimed, Replaced};
 use super::world::{Job, Name, Seen, Task, World, Write, instance, undone_by};
-use oncegate_rules::call::{self, Action, Event, Met, Seeking};
+use oncegate_rules::call::{self, Action, Event, Resolved, Seeking};
 use oncegate_rules::key::{Lookup, Source};
-use oncegate_rules::recipe::identity::{Name as Alias, Part};
+use oncegate_rules::key_scheme::identity::{LookupKey as Alias, Part};
 use oncegate_rules::record::{Holder, Intent, Record, State};
 
 impl Model {
@@ -28,7 +28,7 @@ impl Model {
         let now = world.now;
         let (call_id, attempt) = (self.id_for(world, name), world.fresh_attempt());
         let event = self.arrival(world, name, call_id, attempt, instance(gateway));
-        let Event::Arrived(arrival) = &event else {
+        let (Event::Arrived(arrival) | Event::Asked { arrival, .. }) = &event else {
             return Ok(None);
         };
         let named = |(part, lookup): (Part, &Lookup)| Alias {
@@ -37,22 +37,22 @@ impl Model {
             is_runtime: arrival.intent.key_source == Source::Runtime,
         };
         let parts = [Part::Today, Part::Arguments].into_iter();
-        let names: Vec<Alias> = parts.zip(arrival.intent.all_names()).map(named).collect();
+        let lookups: Vec<Alias> = parts.zip(arrival.intent.all_lookups()).map(named).collect();
         let found = self.found(world, &arrival.intent, seen);
         let holder = |record: &Arc<Record>| Holder {
             record: (**record).clone(),
-            names: self.names_held(world, record, &names),
+            lookups: self.lookups_held(world, record, &lookups),
         };
         let holders: Vec<Holder> = found.iter().map(holder).collect();
         let seeking = Seeking {
-            names: &names,
+            lookups: &lookups,
             intent: &arrival.intent,
-            prints: &arrival.prints,
+            fingerprints: &arrival.fingerprints,
             confirmed: None,
         };
-        let met = call::meet(&self.scene.tool, &holders, seeking, super::world::at(now));
+        let met = call::resolve(&self.scene.tool, &holders, seeking, super::world::at(now));
         let (met, gives_up) = match met {
-            Met::Expired(_) => {
+            Resolved::Expired(_) => {
                 self.say(|| {
                     format!(
                         "{} refuses {}: the window of the key is over",
@@ -62,9 +62,9 @@ impl Model {
                 });
                 return Ok(None);
             }
-            Met::Call(place) => (found.get(place).cloned(), Vec::new()),
-            Met::Free { instead_of, .. } => {
-                let past = instead_of.iter().filter_map(|place| found.get(*place));
+            Resolved::Call(index) => (found.get(index).cloned(), Vec::new()),
+            Resolved::Free { replaced, .. } => {
+                let past = replaced.iter().filter_map(|index| found.get(*index));
                 (None, past.cloned().collect())
             }
         };
@@ -89,7 +89,11 @@ impl Model {
                 }
                 return Ok(None);
             }
-            (Action::Claim | Action::Run, Some(change)) if !world.is_paused => change,
+            (Action::Claim | Action::Run | Action::Propose | Action::Begin, Some(change))
+                if !world.is_paused =>
+            {
+                change
+            }
             _ => {
                 self.say(|| format!("{} refuses {}", title(gateway), label(name)));
                 return Ok(None);
@@ -126,15 +130,17 @@ impl Model {
                         label(name)
                     )
                 });
-                Some(match answers {
-                    Answers::Lost => Job::Disown { record },
-                    Answers::Yes if self.has_saga(&record) => Job::Join { record, until },
-                    Answers::Yes => Job::Send {
+                match answers {
+                    Answers::Lost => Some(Job::ReleaseUnconfirmed { record }),
+                    Answers::Yes if self.has_saga(&record) => Some(Job::Join { record, until }),
+                    // It waits for an approver, or for the worker that begins it.
+                    Answers::Yes if record.state != State::Running => None,
+                    Answers::Yes => Some(Job::Send {
                         record,
                         until,
                         tells: true,
-                    },
-                })
+                    }),
+                }
             }
             Claimed::Existing(there) => {
                 self.say(|| {
@@ -181,7 +187,7 @@ impl Model {
             return vec![seen];
         }
         let held = intent
-            .all_names()
+            .all_lookups()
             .filter_map(|name| world.store.holder(name.0[0]));
         let mut found: Vec<Arc<Record>> = Vec::new();
         for holder in held {
@@ -194,15 +200,15 @@ impl Model {
     }
 
     /// Those of an arrival's names that a found call holds.
-    fn names_held(&self, world: &World, record: &Record, names: &[Alias]) -> Vec<Lookup> {
+    fn lookups_held(&self, world: &World, record: &Record, lookups: &[Alias]) -> Vec<Lookup> {
         let holds = |name: &&Alias| {
             let holder = world.store.holder(name.lookup.0[0]);
             holder.is_some_and(|holder| holder.intent.call_id == record.intent.call_id)
         };
-        let names = names
+        let lookups = lookups
             .iter()
             .filter(|name| !self.scene.are_alike || holds(name));
-        names.map(|name| name.lookup).collect()
+        lookups.map(|name| name.lookup).collect()
     }
 
     /// The id of a call that would be claimed now. The id of a compensation was decided before.
@@ -219,7 +225,7 @@ impl Model {
     }
 
     /// Looks for a claim that was never confirmed, and for which nothing was sent.
-    pub(super) fn disown(
+    pub(super) fn release_unconfirmed(
         &mut self,
         world: &World,
         gateway: u8,

@@ -3,15 +3,20 @@
 //! Imitates `crates/engine/src/calls/engine.rs`, and `run.rs` and `attempt.rs` beside it, and `complete` of
 //! `crates/engine/src/transition.rs`. Each function is one step: other gateways act between two of them.
 
+pub(super) mod evidence; // what gateways read in answers
+mod remote; // servers that work on calls as tasks of their own
+
 use std::sync::Arc;
 
+use self::evidence::{effect_in, evidence};
 use super::model::{Broken, Model, label, title};
 use super::scene::Break;
 use super::store::Replaced;
-use super::world::{Job, Request, Seen, World, Write, comes_before, instance, name_of, undone_by};
+use super::world::{
+    Job, Request, Seen, Tasked, World, Write, comes_before, instance, name_of, undone_by,
+};
 use oncegate_rules::call::{self, Action, Change, Ended, Event, Retry, may_be_retried};
-use oncegate_rules::outcome::{Body, Evidence};
-use oncegate_rules::record::{Content, Failure, FailureKind, Record, State};
+use oncegate_rules::record::{Failure, FailureKind, Record, State};
 use oncegate_rules::undo;
 
 /// Whether the store's answer arrives.
@@ -20,33 +25,6 @@ pub(super) enum Answers {
     Yes,
     /// The store makes the change, and its answer is lost.
     Lost,
-}
-
-/// The evidence of an attempt, as the gateway reads it.
-pub(super) fn evidence(seen: Seen) -> Evidence {
-    let answer = |status, text: String| Evidence::Answer {
-        status,
-        body: Body::Whole(text.into()),
-        retry_after: None,
-        newest_token: None,
-    };
-    match seen {
-        Seen::NotSent => Evidence::NotSent { why: String::new() },
-        Seen::NoAnswer => Evidence::NoAnswer { why: String::new() },
-        Seen::Executed(effect) => answer(200, effect.to_string()),
-        Seen::Refused => answer(429, "{}".into()),
-    }
-}
-
-/// The number of the effect that a result belongs to.
-pub(super) fn effect_in(content: &Content) -> u8 {
-    match content {
-        Content::Kept(json) => std::str::from_utf8(json)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0),
-        Content::Unavailable(_) => 0,
-    }
 }
 
 impl Model {
@@ -96,7 +74,7 @@ impl Model {
                     label(name_of(&record))
                 )
             });
-            world.truth_mut(name_of(&record)).told = Some(effect);
+            world.truth_mut(name_of(&record)).answered = Some(effect);
         }
         Ok(Job::Write(Box::new(Write {
             tells,
@@ -116,7 +94,8 @@ impl Model {
     ) -> Result<Job, Broken> {
         let name = name_of(&record);
         let is_late = world.now >= until && !self.is_broken(Break::SendsAfterDeadline);
-        let is_held = record.attempt.number > 1 && world.is_paused;
+        let is_held =
+            (record.attempt.number > 1 && world.is_paused) || self.is_cancelled(world, &record);
         if is_late || is_held {
             self.say(|| format!("{} comes too late to send {}", title(gateway), label(name)));
             return self.ended(world, gateway, record, Seen::NotSent, until, tells);
@@ -131,6 +110,7 @@ impl Model {
             until: until_there,
             executed: None,
             is_forgiven: self.is_forgotten(world, &record),
+            task: Tasked::No,
         });
         Ok(Job::Wait {
             record,
@@ -288,7 +268,9 @@ impl Model {
         if undone_by(name).is_none()
             && let Some(content) = record.state.content()
         {
-            return Self::judge_told(world, record.intent.call_id, name, effect_in(content));
+            // Of an erased call the caller is told that it was executed, and that its result is not available.
+            let effect = effect_in(content).unwrap_or(world.truth(name).effects);
+            return Self::judge_answer(world, record.intent.call_id, name, effect);
         }
         Ok(())
     }
@@ -327,7 +309,8 @@ impl Model {
                     label(name)
                 )
             });
-            return Ok(Some(Job::Send {
+            let is_sent = record.state == State::Running;
+            return Ok(is_sent.then_some(Job::Send {
                 record,
                 until,
                 tells: true,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::gateway::effect_in;
+use super::gateway::evidence::effect_in;
 use super::model::{Broken, Model, label};
 use super::scene::Group;
 use super::world::{Name, Request, Truth, World, name_of, number, undone_by};
@@ -29,6 +29,9 @@ impl Model {
     /// A call that may have been executed is not sent again, unless the tool deduplicates.
     pub(super) fn judge_send(&self, world: &World, record: &Record) -> Result<(), Broken> {
         let name = name_of(record);
+        if record.is_erased() {
+            return Err(format!("{} is sent of what was erased", label(name)));
+        }
         if let Some(saga) = world
             .store
             .sagas
@@ -47,6 +50,7 @@ impl Model {
                 label(name)
             ));
         }
+        Self::judge_cancelled(world, record)?;
         if self.dedups(name) || self.is_forgotten(world, record) {
             return Ok(());
         }
@@ -136,7 +140,7 @@ impl Model {
     }
 
     /// A caller gets the answer of a success.
-    pub(super) fn judge_told(
+    pub(super) fn judge_answer(
         world: &mut World,
         call_id: CallId,
         name: Name,
@@ -153,12 +157,12 @@ impl Model {
                 label(name)
             ));
         }
-        match truth.told {
+        match truth.answered {
             Some(before) if before != effect => {
                 Err(format!("{} is answered with two results", label(name)))
             }
             _ => {
-                truth.told = Some(effect);
+                truth.answered = Some(effect);
                 Ok(())
             }
         }
@@ -192,11 +196,15 @@ impl Model {
             if let Some(record) = store.holder(*name) {
                 // A stored success may be answered at any time.
                 if let State::Succeeded(content) = &record.state {
-                    truth.told = truth.told.or(Some(effect_in(content)));
+                    let effect = effect_in(content).unwrap_or(truth.effects);
+                    truth.answered = truth.answered.or(Some(effect));
                 }
                 truth.settled_at =
                     Self::is_settled(&record.state).then(|| truth.settled_at.unwrap_or(now));
             }
+        }
+        if self.has_tasks() {
+            Self::judge_tasks(after)?;
         }
         self.judge_state(after)
     }
@@ -220,6 +228,13 @@ impl Model {
                 ))
             };
         };
+        if after.is_erased() && after.state.content().and_then(effect_in).is_some() {
+            return Err(format!("{} was erased, and has a result", label(name)));
+        }
+        self.judge_waiting(world, before, after)?;
+        if self.has_tasks() {
+            Self::judge_task(world, before, after)?;
+        }
         let effects = world.effects_of(before);
         let may_come = world.may_still_come(before);
         // A change that is written now is marked as unknown when the loss is accepted.
@@ -261,14 +276,15 @@ impl Model {
     /// Checks what must hold in every state.
     fn judge_state(&self, world: &World) -> Result<(), Broken> {
         for (name, truth) in &world.truth {
-            let Some(told) = truth.told else { continue };
+            let Some(answered) = truth.answered else {
+                continue;
+            };
             let is_lost = world.left.losses < self.scene.left.losses;
             match world.store.holder(*name) {
                 Some(record) => {
-                    let is_same = record
-                        .state
-                        .content()
-                        .is_some_and(|content| effect_in(content) == told);
+                    let is_same = record.state.content().is_some_and(|content| {
+                        effect_in(content).is_none_or(|effect| effect == answered)
+                    });
                     let is_in_doubt = is_lost && matches!(record.state, State::Unknown(_));
                     let is_being_lost = is_lost && world.is_closed;
                     if !is_same && !is_in_doubt && !is_being_lost {

@@ -1,7 +1,7 @@
 //! The store loses its newest writes, and an operator accepts that.
 //!
 //! Imitates `crates/engine/src/recovery/loss.rs` and what both stores do about calls at risk.
-//! `crates/store-redis/src/loss_model.rs` explores whether a store notices a loss.
+//! `crates/store-redis/src/loss/model.rs` explores whether a store notices a loss.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::store::Replaced;
 use super::world::{Truth, World, at, name_of, number, tick_of};
 use oncegate_rules::actor::By;
 use oncegate_rules::call::Event;
-use oncegate_rules::record::State;
+use oncegate_rules::record::{Record, State};
 use oncegate_rules::saga;
 
 impl Model {
@@ -53,9 +53,19 @@ impl Model {
         let at_risk = at_risk.iter().filter(|record| {
             matches!(
                 record.state,
-                State::Running | State::Failed(_) | State::Unknown(_)
+                State::Running
+                    | State::Failed(_)
+                    | State::Unknown(_)
+                    | State::Proposed
+                    | State::Approved
             )
         });
+        let stays_approvable = |record: &Record| {
+            let waits = matches!(record.state, State::Proposed | State::Approved);
+            waits && self.is_broken(Break::LossKeepsProposals)
+        };
+        let at_risk: Vec<_> = at_risk.filter(|record| !stays_approvable(record)).collect();
+        let at_risk = at_risk.into_iter();
         for record in at_risk.filter(|_| !self.is_broken(Break::AcceptsWithoutMarks)) {
             let whole_until = match self.is_broken(Break::TakesTheStoreForWhole) {
                 true => Some(world.now),

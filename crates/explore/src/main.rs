@@ -9,6 +9,7 @@
     reason = "only tests use it; it says how long a search took"
 )]
 
+mod approvals; // approvers, and who begins what they have approved
 mod canon; // a state as bytes, without what makes no difference
 mod claims; // how a gateway claims a key
 mod gateway; // what a gateway does about one call
@@ -16,8 +17,8 @@ mod judge; // the promise
 mod loss; // the store loses writes
 mod model; // the real rules, but for one that a test breaks
 mod names; // names, numbers and times
+mod operators; // what callers and operators do
 mod outside; // the tool, and the network before it
-mod persons; // what callers and operators do
 mod recover; // workers for lost and unknown calls
 mod sagas; // the worker for sagas
 mod scene; // what is explored, and within which bounds

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use super::gateway::evidence::is_gone;
 use super::names::ARGUMENTS;
 use super::scene::{Break, GIVE_UP, Group, LEASE, Scene};
 use super::world::{Name, World, at, lookup, name_of, tick_of, undone_by};
 use oncegate_rules::call::{self, Arrival, Change, Event, Illegal, Next, Probed};
 use oncegate_rules::key::{Lookup, Source};
-use oncegate_rules::recipe::prints::Prints;
+use oncegate_rules::key_scheme::fingerprints::Fingerprints;
 use oncegate_rules::record::{
-    AttemptId, CallId, Failure, FailureKind, InstanceId, Intent, Record, State,
+    AttemptId, CallId, ERASED, Failure, FailureKind, InstanceId, Intent, Record, State,
 };
-use oncegate_rules::session::Brought;
+use oncegate_rules::session::Preconditions;
+use oncegate_rules::time::after;
 use oncegate_rules::tool::{OnUnknown, Tool};
 use oncegate_rules::unknown::{Finding, Resolution};
 
@@ -81,6 +83,8 @@ impl Model {
     ) -> Result<Next, Illegal> {
         let tool = self.tool_of(name);
         let now = at(now);
+        let misread = record.and_then(|record| self.misread(record, event));
+        let record = misread.as_ref().or(record);
         let lax;
         let tool = match event {
             Event::CheckDue { .. } if self.sends_again(name) => {
@@ -95,7 +99,7 @@ impl Model {
         let mut next = call::next(tool, record, event, now)
             .or_else(|illegal| self.decide_anyhow(tool, record, event, illegal, now))?;
         if let Some(change) = &mut next.change {
-            self.alter(event, change, now);
+            self.alter(event, record, change, now);
         }
         Ok(next)
     }
@@ -118,19 +122,33 @@ impl Model {
         illegal: Illegal,
         now: jiff::Timestamp,
     ) -> Result<Next, Illegal> {
+        if let (Break::ErasesUnknown, Event::Erased { .. }, Some(record)) =
+            (self.broken, event, record)
+            && matches!(record.state, State::Unknown(_))
+        {
+            let mut ended = record.clone();
+            ended.state = State::Failed(Failure::new(FailureKind::NotExecuted, "broken"));
+            ended.check = None;
+            ended.expires_at = Some(after(now, tool.retention));
+            ended.retain_until = ended.expires_at;
+            return call::next(tool, Some(&ended), event, now);
+        }
         let waits = matches!(
             (self.broken, event),
             (
-                Break::PersonsNeedNotWait,
+                Break::OperatorsNeedNotWait,
                 Event::Resolved {
                     resolution: Resolution::Failed,
                     ..
                 },
             ) | (Break::UndoesWithoutWaiting, Event::ToCompensate { .. })
         );
-        let Some(record) = record.filter(|_| waits && illegal == Illegal::MayStillRun) else {
+        let Some(record) = record else {
             return Err(illegal);
         };
+        if !waits || illegal != Illegal::MayStillRun {
+            return self.decide_approval_anyhow(record, event, illegal, now);
+        }
         let mut over = record.clone();
         over.attempt.lease_until = now;
         if over.state == State::Running {
@@ -140,7 +158,13 @@ impl Model {
     }
 
     /// Changes a decision of the real rules as the broken rule would.
-    fn alter(&self, event: &Event, change: &mut Change, now: jiff::Timestamp) {
+    fn alter(
+        &self,
+        event: &Event,
+        before: Option<&Record>,
+        change: &mut Change,
+        now: jiff::Timestamp,
+    ) {
         let record = &mut change.record;
         let never_ran = |record: &mut Record| {
             record.state = State::Failed(Failure::new(FailureKind::NotExecuted, "broken"));
@@ -156,6 +180,20 @@ impl Model {
                     ..
                 }),
             ) => never_ran(record),
+            (Break::TakesGoneForNotExecuted, _) if is_gone(event) => never_ran(record),
+            (Break::CountsGoneFromLease, _) if is_gone(event) => {
+                let lease = before.map(|before| before.attempt.lease_until);
+                record.attempt.lease_until = lease.unwrap_or(record.attempt.lease_until);
+            }
+            (Break::ErasureFreesKey, Event::Erased { .. }) => record.expires_at = Some(now),
+            (Break::ErasureLeavesResult, Event::Erased { .. }) => {
+                record.state = before.map_or(State::Running, |before| before.state.clone());
+            }
+            (Break::SendsWhatWasErased, Event::Arrived(_))
+                if before.is_some_and(Record::is_erased) =>
+            {
+                Arc::make_mut(&mut record.intent).args = ERASED.into();
+            }
             (Break::FreesLockAtOnce, _) if change.release.lock_from.is_some() => {
                 change.release.lock_from = Some(now)
             }
@@ -172,29 +210,35 @@ impl Model {
         attempt: AttemptId,
         owner: InstanceId,
     ) -> Event {
-        Event::Arrived(Arrival {
+        let arrival = Arrival {
             intent: Arc::new(self.intent(world, name, call_id)),
-            prints: Arc::new(self.prints(name)),
-            brought: Brought::default(),
+            fingerprints: Arc::new(self.fingerprints(name)),
+            preconditions: Preconditions::default(),
             attempt,
             owner,
-        })
+        };
+        match self.scene.ask().filter(|_| undone_by(name).is_none()) {
+            Some(ask) => Event::Asked { arrival, ask },
+            None => Event::Arrived(arrival),
+        }
     }
 
     /// The names of a call beside its key.
-    fn further_names(&self, name: Name) -> Vec<Lookup> {
+    fn further_lookups(&self, name: Name) -> Vec<Lookup> {
         let is_alike = self.scene.are_alike && undone_by(name).is_none();
         is_alike.then(|| lookup(ARGUMENTS)).into_iter().collect()
     }
 
     /// What a request is compared by: the names that are made of its arguments.
-    pub(super) fn prints(&self, name: Name) -> Prints {
-        Prints::default().with_names_of_arguments(self.further_names(name))
+    pub(super) fn fingerprints(&self, name: Name) -> Fingerprints {
+        Fingerprints::default().with_lookups_of_arguments(self.further_lookups(name))
     }
 
     fn intent(&self, world: &World, name: Name, call_id: CallId) -> Intent {
         let undoes = undone_by(name).is_some();
         let (saga, session) = match self.scene.group {
+            // What undoes a call alone is of the saga of that.
+            Group::None if undoes => ("alone", ""),
             Group::None => ("", ""),
             Group::Saga => ("trip", ""),
             Group::Session => ("", "talk"),
@@ -210,8 +254,8 @@ impl Model {
             tenant: String::new(),
             tool: if undoes { "cancel" } else { "act" }.into(),
             lookup: lookup(name),
-            names: self.further_names(name),
-            recipe: oncegate_rules::recipe::RecipeId::default(),
+            lookups: self.further_lookups(name),
+            key_scheme: oncegate_rules::key_scheme::KeySchemeId::default(),
             key: String::new(),
             key_source: if undoes {
                 Source::Compensation

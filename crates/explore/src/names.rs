@@ -34,7 +34,7 @@ pub(super) fn name_of(record: &Record) -> Name {
 
 /// All names of a call, its key first.
 pub(super) fn names_of(record: &Record) -> impl Iterator<Item = Name> {
-    record.intent.all_names().map(|lookup| lookup.0[0])
+    record.intent.all_lookups().map(|lookup| lookup.0[0])
 }
 
 /// The name of a call's compensation.

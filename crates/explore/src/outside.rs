@@ -100,10 +100,16 @@ impl Model {
                 until,
                 tells,
             } => (record, until, tells, Seen::NoAnswer),
+            Job::Follow {
+                record,
+                until,
+                tells,
+            } => (record, until, tells, Seen::Task),
             _ => return Ok(()),
         };
         self.say(|| match seen {
             Seen::NotSent => format!("{} cannot reach the tool", title(gateway)),
+            Seen::Task => format!("{} follows the task no longer", title(gateway)),
             _ => {
                 let call = Self::call_label(&record);
                 format!("{} has waited long enough for {call}", title(gateway))
@@ -127,13 +133,28 @@ impl Model {
             Job::Arrived { name, seen, until } => {
                 self.claim(world, gateway, name, seen, until, answers)?
             }
-            Job::Disown { record } => self.disown(world, gateway, record),
+            Job::ReleaseUnconfirmed { record } => self.release_unconfirmed(world, gateway, record),
             Job::Join { record, until } => self.join(world, gateway, record, until)?,
             Job::Send {
                 record,
                 until,
                 tells,
             } => Some(self.send(world, gateway, record, until, tells)?),
+            Job::Given {
+                record,
+                until,
+                tells,
+            } => Some(self.note_task(world, gateway, record, (until, tells), answers)),
+            Job::Follow {
+                record,
+                until,
+                tells,
+            } => Some(self.look_at_task(world, gateway, record, (until, tells))?),
+            Job::See { record } => Some(self.see(world, gateway, record)),
+            Job::Saw { record, said } => {
+                self.note_seen(world, gateway, &record, said);
+                None
+            }
             Job::Write(write) => self.write(world, gateway, *write, answers)?,
             Job::Lost { record } => {
                 self.settle_lost(world, gateway, &record);
@@ -149,6 +170,11 @@ impl Model {
                 self.note(world, gateway, &record, asked_at, found);
                 None
             }
+            Job::Begin {
+                record,
+                request,
+                until,
+            } => self.begin(world, gateway, &record, request, until)?,
             Job::Saga(job) => self.work_on_saga(world, gateway, *job)?,
             job @ (Job::Wait { .. } | Job::Listen { .. }) => Some(job),
         };

@@ -18,7 +18,7 @@ use oncegate_rules::unknown::{CheckBlocker, Finding, Resolution};
 
 /// A result with the number of its effect.
 pub(super) fn result(effect: u8) -> Content {
-    Content::Kept(effect.to_string().into())
+    Content::Stored(effect.to_string().into())
 }
 
 impl Model {
@@ -38,6 +38,7 @@ impl Model {
     /// Whether a worker would check an unknown call now.
     pub(super) fn is_due(&self, world: &World, record: &Record) -> bool {
         let has_policy = self.tool_of(name_of(record)).unknown != OnUnknown::Hold
+            || record.attempt.remote_task.is_some()
             || self.sends_again(name_of(record));
         let due_at = match record.check {
             Some(check) => check.at.is_some_and(|due_at| due_at <= at(world.now)),
@@ -56,6 +57,10 @@ impl Model {
         gateway: u8,
         record: Arc<Record>,
     ) -> Result<(), Broken> {
+        if self.is_waiting(world, &record) {
+            self.take_up_waiting(world, gateway, record);
+            return Ok(());
+        }
         let is_lost = record.state == State::Running;
         let what = if is_lost {
             "without an owner"
@@ -149,7 +154,9 @@ impl Model {
     ) -> Option<Job> {
         let name = name_of(&record);
         let attempt = (!world.is_paused).then(|| world.fresh_attempt());
-        let sends = self.tool_of(name).unknown == OnUnknown::Retry && attempt.is_some();
+        let sends = self.tool_of(name).unknown == OnUnknown::Retry
+            && attempt.is_some()
+            && record.attempt.remote_task.is_none();
         let by = instance(gateway);
         let postpone = |blocker| Event::CheckPostponed { by, blocker };
         if sends && !self.is_wanted_again(world, &record) {
@@ -195,6 +202,7 @@ impl Model {
                 record: stored,
                 asked_at: world.now,
             }),
+            Action::AskTask => Some(Job::See { record: stored }),
             Action::Run => Some(Job::Send {
                 record: stored,
                 until,
@@ -263,13 +271,24 @@ impl Model {
             finding,
             retry_after: None,
         });
+        self.change_of_attempt(world, gateway, record, &event);
+    }
+
+    /// Writes an event's change, also if the call has changed meanwhile, unless another attempt has begun.
+    pub(super) fn change_of_attempt(
+        &mut self,
+        world: &mut World,
+        gateway: u8,
+        record: &Arc<Record>,
+        event: &Event,
+    ) {
         let newest = world.store.load(record.intent.call_id).cloned();
         let newest = newest.filter(|newest| newest.attempt.id == record.attempt.id);
         // First on the record that the worker has read; if that has changed, on the newest of the same attempt.
-        if self.change(world, gateway, record, &event).is_none()
+        if self.change(world, gateway, record, event).is_none()
             && let Some(newest) = newest.filter(|newest| newest.version != record.version)
         {
-            self.change(world, gateway, &newest, &event);
+            self.change(world, gateway, &newest, event);
         }
     }
 
@@ -279,6 +298,8 @@ impl Model {
             return None;
         }
         match world.effects_of(record) {
+            // The gateway refuses that as long as it asks the server itself.
+            0 if Self::is_asked_for(record) => Some(Resolution::Failed),
             // If the operator has declared how late a request may arrive, operators wait for so long, too.
             0 if self.scene.late > 0 && world.may_still_come(record) => None,
             0 => Some(Resolution::Failed),

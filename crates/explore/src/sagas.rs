@@ -1,6 +1,6 @@
 //! The worker that undoes the calls of sagas, step by step.
 //!
-//! Imitates `crates/engine/src/sagas/worker.rs`, and `undo.rs`, `registry.rs` and `marks.rs` beside it. `core::saga` decides.
+//! Imitates `crates/engine/src/sagas/worker.rs`, and `undo.rs`, `registry.rs` and `compensating.rs` beside it. `core::saga` decides.
 
 use std::sync::Arc;
 
@@ -181,8 +181,8 @@ impl Model {
 
     fn look_at_saga(&mut self, world: &mut World, saga: Arc<Saga>) -> Further {
         if saga.telling.is_some() {
-            let told = self.move_on(world, &saga, &Event::Told { delivered: true })?;
-            return look(told).filter(|job| job.saga.phase.is_stuck_for_now());
+            let answered = self.move_on(world, &saga, &Event::Notified { delivered: true })?;
+            return look(answered).filter(|job| job.saga.phase.is_stuck_for_now());
         }
         match saga.phase {
             Phase::Open => {
@@ -215,7 +215,7 @@ impl Model {
         let is_of = |record: &&Arc<Record>| {
             record.intent.saga_id == saga.id.id || saga.only == Some(record.intent.call_id)
         };
-        let kept: Vec<_> = world
+        let stored: Vec<_> = world
             .store
             .calls
             .iter()
@@ -225,7 +225,7 @@ impl Model {
             .collect();
         let event = call::Event::SagaEnded { by: instance(0) };
         let mut all = true;
-        for record in kept {
+        for record in stored {
             all &= self.change(world, 0, &record, &event).is_some();
         }
         all
@@ -249,10 +249,10 @@ impl Model {
         if self.is_broken(Break::UndoesWithoutWaiting)
             && let Step::Wait(record, ..) = step
         {
-            step = Step::Mark(record);
+            step = Step::ToCompensate(record);
         }
         let record = match step {
-            Step::Mark(record) | Step::Undo(record) => record,
+            Step::ToCompensate(record) | Step::Undo(record) => record,
             // The calls are listed once more before the next decision.
             _ if !is_fresh => return look(saga),
             Step::Wait(record, blocker, why) => {
@@ -286,7 +286,7 @@ impl Model {
             };
             return self.undo(world, gateway, undoing);
         }
-        match self.mark(world, &record) {
+        match self.begin_compensating(world, &record) {
             Ok(Some(marked)) => {
                 renew(&mut calls, &marked);
                 Some(SagaJob {
@@ -306,7 +306,7 @@ impl Model {
     }
 
     /// Marks a call with its compensation; `None`: another writer was faster.
-    pub(super) fn mark(
+    pub(super) fn begin_compensating(
         &mut self,
         world: &mut World,
         record: &Arc<Record>,
@@ -357,6 +357,13 @@ impl Model {
                     record,
                     calls,
                 } = undoing;
+                if record.is_erased()
+                    && let Policy::By(template) = &self.scene.tool.compensation
+                    && let Err(why) = template.args(&record)
+                {
+                    let id = record.intent.call_id;
+                    return self.block(world, gateway, &saga, Some(id), &Blocked::for_good(why));
+                }
                 let until = at(world.now + 2);
                 let saga = self.move_on(world, &saga, &Event::Prolonged { until })?;
                 let runs_here = |task: &Task| task.gateway == gateway && task.runs() == Some(name);

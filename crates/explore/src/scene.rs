@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use oncegate_rules::compensation::{Policy, Template};
-use oncegate_rules::key::Source;
+use oncegate_rules::approval::Ask;
+use oncegate_rules::compensation::{Part, Policy, Template};
+use oncegate_rules::key::{Pointer, Source};
 use oncegate_rules::retry;
 use oncegate_rules::saga;
 use oncegate_rules::tool::{Declared, Dedup, Mode, OnUnknown, Recheck, SessionPolicy, Tool};
@@ -15,6 +16,9 @@ pub(super) const DEADLINE: i64 = 1;
 pub(super) const LEASE: i64 = 2;
 /// How long unknown calls are checked, from the beginning of the run on: longer than a lease.
 pub(super) const GIVE_UP: i64 = 5;
+
+/// The approvers.
+pub(super) const NAMES: [&str; 2] = ["ann", "bob"];
 
 /// How often each fault and each act may still happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,20 @@ pub(super) struct Left {
     pub(super) refusals: u8,
     /// How often a gateway takes a saga on which another gateway still works.
     pub(super) takeovers: u8,
+    /// Calls whose data an operator has erased.
+    pub(super) erasures: u8,
+    /// Looks of approvers at a call that waits.
+    pub(super) looks: u8,
+    /// Calls that an approver declines.
+    pub(super) declines: u8,
+    /// Reloads by which the request for the tool becomes another one.
+    pub(super) reloads: u8,
+    /// Requests that a server answers with a task.
+    pub(super) tasks: u8,
+    /// Tasks that a server cancels or forgets.
+    pub(super) gone: u8,
+    /// Calls that a client asks to cancel.
+    pub(super) cancels: u8,
 }
 
 impl Left {
@@ -56,9 +74,16 @@ impl Left {
         unlocks: 0,
         refusals: 0,
         takeovers: 0,
+        erasures: 0,
+        looks: 0,
+        declines: 0,
+        reloads: 0,
+        tasks: 0,
+        gone: 0,
+        cancels: 0,
     };
 
-    pub(super) fn bytes(&self) -> [u8; 12] {
+    pub(super) fn bytes(&self) -> [u8; 19] {
         let [a, b] = self.arrivals;
         [
             a,
@@ -73,6 +98,13 @@ impl Left {
             self.unlocks,
             self.refusals,
             self.takeovers,
+            self.erasures,
+            self.looks,
+            self.declines,
+            self.reloads,
+            self.tasks,
+            self.gone,
+            self.cancels,
         ]
     }
 }
@@ -94,7 +126,7 @@ pub(super) enum Break {
     /// A call is sent again to a tool that executes it again.
     SendsAgainWithoutDedup,
     /// An operator may say "failed" while the request is under way.
-    PersonsNeedNotWait,
+    OperatorsNeedNotWait,
     /// Cleanup deletes unknown calls, too.
     CleansUpUnknown,
     /// An unknown call becomes failed when its key's window is over.
@@ -121,6 +153,36 @@ pub(super) enum Break {
     FreesLockAtOnce,
     /// Another key of a model makes another call, although all other arguments are equal.
     TakesArgumentsFromLivingCall,
+    /// The key of an erased call is free.
+    ErasureFreesKey,
+    /// A call is erased although its outcome is unknown, as if it had failed.
+    ErasesUnknown,
+    /// The key of an erased call runs again with what is left of its arguments.
+    SendsWhatWasErased,
+    /// An erased call still has its result.
+    ErasureLeavesResult,
+    /// An approver may approve when the time to decide is over.
+    ApprovesAfterItsTime,
+    /// An approved call begins whatever would be sent now.
+    BeginsWithoutComparing,
+    /// A call that has begun lapses when the time to decide is over.
+    LapsesBegunCall,
+    /// After a loss a call that waited may still be approved.
+    LossKeepsProposals,
+    /// A server's task that is gone counts as not executed.
+    TakesGoneForNotExecuted,
+    /// After a task is gone, "not found" counts from the end of the lease, which may be over for long.
+    CountsGoneFromLease,
+    /// A task is followed, and not written down.
+    FollowsWithoutWriting,
+    /// A call is sent again while its server works on it as a task.
+    SendsBesideTask,
+    /// An operator may say "failed" while the server is still asked for its task.
+    OperatorsForgetTasks,
+    /// A call that is to be cancelled is sent again.
+    SendsAfterCancel,
+    /// The last look for a wish to cancel is left out for a call that is sent again by its check.
+    ChecksPassOverCancels,
 }
 
 /// What groups the calls of all keys.
@@ -147,8 +209,15 @@ pub(super) struct Scene {
     pub(super) are_alike: bool,
     pub(super) group: Group,
     pub(super) left: Left,
+    /// How many approvers have to approve; 0: no call waits for approval.
+    pub(super) approvals: u8,
     /// How many ticks after its lease a request may still reach the tool.
     pub(super) late: i64,
+    /// For how many ticks a server may work on a task; 0: servers give no tasks.
+    pub(super) task_life: i64,
+    /// Whether it may do so with a task that no gateway has written down. Otherwise such a request is executed before the
+    /// time that its operator has declared, like any other.
+    pub(super) works_on_unwritten: bool,
     /// Whether time may pass while a gateway has something to do.
     pub(super) stalls: bool,
     /// For how many ticks the key of a finished call is remembered.
@@ -180,8 +249,11 @@ impl Scene {
             source: Source::Runtime,
             are_alike: false,
             group: Group::None,
+            approvals: 0,
             left,
             late: 0,
+            task_life: 0,
+            works_on_unwritten: true,
             stalls: true,
             window: 3,
             is_shared: true,
@@ -238,7 +310,8 @@ impl Scene {
     pub(super) fn saga(left: Left, undoes_unknown: bool) -> Self {
         let template = Template {
             tool: "cancel".into(),
-            args: Vec::new(),
+            // Something that an erased call does not have.
+            args: vec![("of".into(), Part::Taken(Pointer::to(&["call", "user_id"])))],
             undoes_unknown,
         };
         let tool = Tool {
@@ -261,6 +334,16 @@ impl Scene {
         }
     }
 
+    /// A call of no saga, which an operator may have undone alone.
+    pub(super) fn alone(left: Left) -> Self {
+        Self {
+            name: "alone",
+            keys: 1,
+            group: Group::None,
+            ..Self::saga(left, false)
+        }
+    }
+
     /// Two calls that take turns in one session.
     pub(super) fn session(left: Left) -> Self {
         let session = SessionPolicy {
@@ -277,6 +360,41 @@ impl Scene {
             group: Group::Session,
             ..Self::new("session", tool, left)
         }
+    }
+
+    /// The same scene with a tool whose calls wait for approval.
+    pub(super) fn approved_by(self, approvals: u8) -> Self {
+        Self { approvals, ..self }
+    }
+
+    /// The same scene with servers that give tasks, which outlive the lease.
+    pub(super) fn with_tasks(self) -> Self {
+        Self {
+            task_life: 4,
+            late: 1,
+            ..self
+        }
+    }
+
+    /// The same scene, in which only tasks that are written down outlive the time that the operator has declared.
+    pub(super) fn which_are_written(self) -> Self {
+        Self {
+            works_on_unwritten: false,
+            ..self
+        }
+    }
+
+    /// What a request for the tool asks of approvers.
+    pub(super) fn ask(&self) -> Option<Ask> {
+        (self.approvals > 0).then(|| Ask {
+            why: Vec::new(),
+            expires: 2 * TICK,
+            good_for: TICK,
+            needed: self.approvals,
+            from: Vec::new(),
+            similar: false,
+            over_budget: false,
+        })
     }
 
     /// The same scene over a file, whose gateways end when the file is replaced.

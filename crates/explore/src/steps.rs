@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::gateway::Answers;
 use super::model::{Broken, Model, title};
-use super::persons::Act;
-use super::scene::{Break, Group};
+use super::operators::Act;
+use super::scene::Break;
 use super::world::{
-    Job, Name, SagaStep, Seen, Store, Task, World, at, instance, name_of, undone_by,
+    Job, Name, SagaStep, Said, Seen, Store, Task, Tasked, World, at, instance, name_of, undone_by,
 };
 use oncegate_rules::record::{CallId, State};
 use oncegate_rules::saga::Phase;
@@ -25,6 +25,9 @@ pub(super) enum Step {
     Execute(u8),
     Answer(u8),
     Refuse(u8),
+    GiveTask(u8),
+    EndTask(u8),
+    Cancel(u8),
     Repeat(u8),
     Crash(u8),
     TakeUp(u8, u8),
@@ -36,9 +39,14 @@ pub(super) enum Step {
     Act(Act),
     UndoOne(u8),
     Unlock,
+    Erase(u8),
     Copy,
     Lose(Option<Name>),
     Accept,
+    Look(u8),
+    Approve(u8, u8),
+    Decline(u8),
+    Reload,
 }
 
 impl Step {
@@ -62,13 +70,21 @@ impl Step {
             | Self::Execute(_)
             | Self::Answer(_)
             | Self::Refuse(_)
+            | Self::GiveTask(_)
+            | Self::EndTask(_)
+            | Self::Cancel(_)
             | Self::Repeat(_)
             | Self::Crash(_)
             | Self::Pause
             | Self::Act(Act::Abort)
             | Self::UndoOne(_)
             | Self::Unlock
+            | Self::Erase(_)
             | Self::Copy
+            | Self::Look(_)
+            | Self::Approve(..)
+            | Self::Decline(_)
+            | Self::Reload
             | Self::Lose(_) => false,
         }
     }
@@ -84,7 +100,7 @@ impl Model {
     pub(super) fn steps(&self, world: &World) -> Vec<Step> {
         let mut steps = Vec::new();
         let waits = |task: &Task| match &task.job {
-            Job::Wait { .. } | Job::Listen { .. } => true,
+            Job::Wait { .. } | Job::Follow { .. } | Job::Listen { .. } => true,
             Job::Saga(job) => matches!(job.step, SagaStep::Undoing { .. }),
             _ => false,
         };
@@ -96,9 +112,15 @@ impl Model {
             match &task.job {
                 Job::Wait { .. } => steps.push(Step::GiveUp(at)),
                 Job::Listen { .. } => {}
+                Job::Follow { record, .. } => {
+                    steps.push(Step::GiveUp(at));
+                    if Self::said(world, record) != Said::Runs {
+                        steps.push(Step::Go(at));
+                    }
+                }
                 job => {
                     steps.push(Step::Go(at));
-                    let writes = matches!(job, Job::Arrived { .. })
+                    let writes = matches!(job, Job::Arrived { .. } | Job::Given { .. })
                         || matches!(job, Job::Write(write) if write.pending.is_none());
                     if writes && world.left.unanswered > 0 {
                         steps.push(Step::GoUnanswered(at));
@@ -116,7 +138,7 @@ impl Model {
             }
             self.add_work(world, gateway, &mut steps);
         }
-        self.add_persons(world, &mut steps);
+        self.add_operators(world, &mut steps);
         if world.left.losses > 0 {
             match &world.copy {
                 None => steps.push(Step::Copy),
@@ -168,8 +190,13 @@ impl Model {
 
     fn add_outside(&self, world: &World, steps: &mut Vec<Step>) {
         for (at, request) in places(&world.requests) {
+            if matches!(request.task, Tasked::Given | Tasked::Followed) && world.left.gone > 0 {
+                steps.push(Step::EndTask(at));
+            }
             match request.executed {
-                Some(_) => steps.push(Step::Answer(at)),
+                Some(_) if request.task == Tasked::No => steps.push(Step::Answer(at)),
+                Some(_) => {}
+                None if request.task != Tasked::No => steps.push(Step::Execute(at)),
                 None => {
                     steps.push(Step::Execute(at));
                     let knows = self.dedups(request.name) && world.truth(request.name).effects > 0;
@@ -181,6 +208,9 @@ impl Model {
                     });
                     if !knows && is_heard && world.left.refusals > 0 {
                         steps.push(Step::Refuse(at));
+                    }
+                    if world.left.tasks > 0 && Self::is_waited_for(world, request) {
+                        steps.push(Step::GiveTask(at));
                     }
                     if world.left.repeats > 0 && self.dedups(request.name) {
                         steps.push(Step::Repeat(at));
@@ -199,7 +229,8 @@ impl Model {
             return;
         }
         for (place, record) in places(&world.store.calls) {
-            if self.is_lost(world, gateway, record) || self.is_due(world, record) {
+            let is_due = self.is_due(world, record) || self.is_waiting(world, record);
+            if is_due || self.is_lost(world, gateway, record) {
                 steps.push(Step::TakeUp(gateway, place));
             }
         }
@@ -224,16 +255,37 @@ impl Model {
             .any(|task| matches!(task.job, Job::Saga(_)))
     }
 
-    fn add_persons(&self, world: &World, steps: &mut Vec<Step>) {
+    fn add_operators(&self, world: &World, steps: &mut Vec<Step>) {
         for (place, record) in places(&world.store.calls) {
             let resolves = self.resolution(world, record).is_some()
                 || Self::resolution_of_stuck(world, record).is_some();
             if resolves && !world.is_closed {
                 steps.push(Step::Resolve(place));
             }
+            if world.left.erasures > 0 && self.may_erase(world, record) {
+                steps.push(Step::Erase(place));
+            }
+            if record.state == State::Proposed && !world.is_closed {
+                if world.left.looks > 0 {
+                    steps.push(Step::Look(place));
+                }
+                if world.page.is_some() {
+                    steps.extend((0..self.scene.approvals).map(|by| Step::Approve(place, by)));
+                }
+            }
+            let waits = matches!(record.state, State::Proposed | State::Approved);
+            if waits && world.left.declines > 0 && !world.is_closed {
+                steps.push(Step::Decline(place));
+            }
+            if Self::may_cancel(world, record) {
+                steps.push(Step::Cancel(place));
+            }
             if world.left.undos > 0 && undone_by(name_of(record)).is_none() {
                 steps.push(Step::UndoOne(place));
             }
+        }
+        if world.left.reloads > 0 {
+            steps.push(Step::Reload);
         }
         if world.left.pauses > 0 && !world.is_paused {
             steps.push(Step::Pause);
@@ -248,7 +300,7 @@ impl Model {
         if world.left.unlocks > 0 && world.store.lock.is_some() {
             steps.push(Step::Unlock);
         }
-        if self.scene.group == Group::Saga {
+        if !world.store.sagas.is_empty() {
             let acts = [Act::Complete, Act::Abort, Act::Retry, Act::Skip];
             steps.extend(
                 acts.into_iter()
@@ -310,6 +362,12 @@ impl Model {
                 world.left.refusals -= 1;
                 self.answer(world, place(at), Seen::Refused)?;
             }
+            Step::GiveTask(at) => self.give_task(world, place(at)),
+            Step::EndTask(at) => self.end_task(world, place(at)),
+            Step::Cancel(at) => {
+                let record = world.store.calls[place(at)].clone();
+                self.cancel(world, &record);
+            }
             Step::Repeat(at) => self.repeat(world, place(at)),
             Step::Crash(gateway) => {
                 self.say(|| format!("{} ends without a word, and starts again", title(gateway)));
@@ -354,6 +412,10 @@ impl Model {
                 self.undo_one(world, id);
             }
             Step::Unlock => self.unlock(world),
+            Step::Erase(at) => {
+                let record = world.store.calls[place(at)].clone();
+                self.erase(world, &record);
+            }
             Step::Copy => {
                 self.say(|| "what the store writes from now on may be lost".into());
                 let copy = Store {
@@ -364,6 +426,23 @@ impl Model {
             }
             Step::Lose(keeps) => self.lose(world, keeps),
             Step::Accept => self.accept_loss(world),
+            Step::Look(at) => {
+                let record = world.store.calls[place(at)].clone();
+                self.look_at(world, &record);
+            }
+            Step::Approve(at, approver) => {
+                let record = world.store.calls[place(at)].clone();
+                self.approve(world, &record, approver)?;
+            }
+            Step::Decline(at) => {
+                let record = world.store.calls[place(at)].clone();
+                self.decline(world, &record);
+            }
+            Step::Reload => {
+                self.say(|| "a reload makes the request for the tool another one".into());
+                world.left.reloads -= 1;
+                world.request += 1;
+            }
         }
         Ok(())
     }

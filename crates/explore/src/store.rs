@@ -1,4 +1,4 @@
-//! The store's compare-and-swap, like `crates/store-sqlite/src/calls.rs` and `crates/store-sqlite/src/session.rs`.
+//! The store's compare-and-swap, like `crates/store-sqlite/src/calls.rs` and `crates/store-sqlite/src/calls/session.rs`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::world::{Name, World};
 use oncegate_rules::call::Change;
 use oncegate_rules::record::{Record, State};
 use oncegate_rules::saga::Saga;
-use oncegate_rules::session::Lock;
+use oncegate_rules::session::{Lock, Token};
 
 /// The result of a claim.
 pub(super) enum Claimed {
@@ -31,11 +31,11 @@ fn is_seen(holder: &Record, seen: &[Arc<Record>]) -> bool {
 }
 
 impl World {
-    /// Claims the call's name, unless a call that is not in `instead_of` holds it.
+    /// Claims the call's name, unless a call that is not in `replaced` holds it.
     pub(super) fn claim(
         &mut self,
         change: &Change,
-        instead_of: &[Arc<Record>],
+        replaced: &[Arc<Record>],
         broken: Break,
     ) -> Claimed {
         for name in names_of(&change.record) {
@@ -49,7 +49,7 @@ impl World {
             let is_taken = match broken {
                 Break::ClaimTakesHeldKey => true,
                 Break::TakesArgumentsFromLivingCall => name == ARGUMENTS,
-                _ => is_seen(holder, instead_of),
+                _ => is_seen(holder, replaced),
             };
             if !is_taken {
                 return Claimed::Existing(holder.clone());
@@ -119,6 +119,9 @@ impl World {
             if self.store.lock.as_ref().is_some_and(|lock| !is_free(lock)) {
                 return None;
             }
+        }
+        if admission.token == Token::Undrawn {
+            return Some(Arc::new(record));
         }
         self.store.token += 1;
         record.fencing = Some(self.store.token);

@@ -1,5 +1,8 @@
 //! The explorations, and the deliberate breaks that they must find.
 
+mod approvals; // calls that wait for approval
+mod remote; // calls that servers work on as tasks
+
 use super::model::Model;
 use super::scene::{Break, Left, Scene};
 use super::search::{Found, explore};
@@ -38,6 +41,13 @@ fn bounds(small: Left, full: Left) -> Left {
             "unlocks" => &mut left.unlocks,
             "refusals" => &mut left.refusals,
             "takeovers" => &mut left.takeovers,
+            "erasures" => &mut left.erasures,
+            "looks" => &mut left.looks,
+            "declines" => &mut left.declines,
+            "reloads" => &mut left.reloads,
+            "tasks" => &mut left.tasks,
+            "gone" => &mut left.gone,
+            "cancels" => &mut left.cancels,
             other => panic!("EXPLORE knows no {other}"),
         };
         *place = number(value);
@@ -198,6 +208,87 @@ fn a_saga_that_undoes_unknown_calls_undoes_each_once() {
     begins_well(scene.called("saga, undoes unknown calls"));
 }
 
+/// Erased as it has succeeded or failed, whatever comes after that.
+#[test]
+fn a_call_that_is_erased_is_executed_once() {
+    let small = Left {
+        erasures: 1,
+        refusals: 1,
+        ..TWO
+    };
+    let full = Left {
+        arrivals: [2, 1],
+        crashes: 1,
+        ..small
+    };
+    holds(Scene::held(bounds(small, full)).called("held, and calls are erased"));
+}
+
+/// After a loss an erased failure may count as unknown again.
+#[test]
+fn a_call_that_is_erased_and_lost_is_executed_once() {
+    let full = Left {
+        arrivals: [2, 0],
+        losses: 1,
+        erasures: 1,
+        ..ONE
+    };
+    let scene = Scene::held(bounds(full, full));
+    begins_well(scene.called("held, and calls are erased and lost"));
+}
+
+#[test]
+fn an_erased_call_is_undone_once_or_not_at_all() {
+    let full = Left {
+        undos: 1,
+        erasures: 1,
+        ..ONE
+    };
+    begins_well(
+        Scene::alone(bounds(full, full))
+            .without_stalls()
+            .called("alone, and calls are erased"),
+    );
+}
+
+#[test]
+fn an_erasure_that_frees_the_key_is_found() {
+    let erased = Left { erasures: 1, ..TWO };
+    finds(
+        Break::ErasureFreesKey,
+        Scene::held(erased),
+        "was answered as succeeded, and is running now",
+    );
+}
+
+#[test]
+fn an_erasure_of_an_unknown_call_is_found() {
+    let erased = Left { erasures: 1, ..TWO };
+    finds(
+        Break::ErasesUnknown,
+        Scene::held(erased),
+        "counts as not executed, although it",
+    );
+}
+
+#[test]
+fn a_call_that_is_sent_of_what_was_erased_is_found() {
+    finds(
+        Break::SendsWhatWasErased,
+        Scene::held(Left { erasures: 1, ..TWO }),
+        "is sent of what was erased",
+    );
+}
+
+#[test]
+fn an_erasure_that_leaves_the_result_is_found() {
+    finds(
+        Break::ErasureLeavesResult,
+        Scene::held(Left { erasures: 1, ..ONE }),
+        "was erased, and has a result",
+    );
+}
+
 #[test]
 fn a_claim_that_takes_a_held_key_is_found() {
     finds(
@@ -253,9 +344,9 @@ fn an_unknown_call_that_is_sent_again_is_found() {
 }
 
 #[test]
-fn a_person_who_does_not_wait_is_found() {
+fn an_operator_who_does_not_wait_is_found() {
     finds(
-        Break::PersonsNeedNotWait,
+        Break::OperatorsNeedNotWait,
         Scene::held(ONE),
         "although it still may be",
     );

@@ -7,10 +7,40 @@ use std::sync::Arc;
 
 use super::model::Model;
 use super::scene::Break;
-use super::world::{Job, Request, Seen, Task, World, Write, name_of};
+use super::world::{Job, Request, Seen, Task, Tasked, World, Write, name_of};
 use oncegate_rules::record::{Record, State};
 
 impl Model {
+    /// Puts tasks into an order that is the same in equal states.
+    pub(super) fn sort_tasks(world: &mut World) {
+        world.tasks.sort_by_key(|task| {
+            let kind = match &task.job {
+                Job::Arrived { name, .. } => (1, *name),
+                Job::ReleaseUnconfirmed { record } => (2, name_of(record)),
+                Job::Join { record, .. } => (3, name_of(record)),
+                Job::Send { record, .. } => (4, name_of(record)),
+                Job::Wait { record, .. } => (5, name_of(record)),
+                Job::Write(write) => (6, name_of(&write.record)),
+                Job::Listen { record, .. } => (7, name_of(record)),
+                Job::Lost { record } => (8, name_of(record)),
+                Job::Check { record, .. } => (9, name_of(record)),
+                Job::Ask { record, .. } => (10, name_of(record)),
+                Job::Note { record, .. } => (11, name_of(record)),
+                Job::Begin { record, .. } => (13, name_of(record)),
+                Job::Given { record, .. } => (14, name_of(record)),
+                Job::Follow { record, .. } => (15, name_of(record)),
+                Job::See { record } => (16, name_of(record)),
+                Job::Saw { record, .. } => (17, name_of(record)),
+                Job::Saga(_) => (12, 0),
+            };
+            (
+                task.gateway,
+                kind,
+                task.records().first().map(|record| record.attempt.id.0),
+            )
+        });
+    }
+
     /// Whether a task that has read an older version can never write.
     pub(super) fn compares(&self, world: &World) -> bool {
         world.copy.is_none() && !self.is_broken(Break::ReplacesWithoutComparing)
@@ -33,6 +63,17 @@ impl Model {
                 _ => false,
             })
         };
+        let open: Vec<u128> = if self.has_tasks() {
+            let is_open =
+                |record: &&Arc<Record>| matches!(record.state, State::Running | State::Unknown(_));
+            let open = world.records().filter(is_open);
+            open.map(|record| record.attempt.id.0.as_u128()).collect()
+        } else {
+            Vec::new()
+        };
+        // A gateway may still ask the server for its task.
+        let is_asked =
+            |request: &Request| request.task != Tasked::No && open.contains(&request.attempt);
         let truth = &world.truth;
         let has_effect = |name| {
             truth
@@ -40,19 +81,25 @@ impl Model {
                 .any(|(held, truth)| *held == name && truth.effects > 0)
         };
         world.requests.retain(|request| match request.executed {
-            Some(_) => is_heard(request),
+            Some(_) => is_heard(request) || (is_asked(request) && request.task != Tasked::Gone),
             // A tool that deduplicates does not execute a known key again.
             None => {
                 now < request.until
                     && (is_heard(request)
+                        || is_asked(request)
                         || !self.dedups(request.name)
                         || !has_effect(request.name))
             }
         });
+        for request in &mut world.requests {
+            if !is_asked(request) {
+                request.task = Tasked::No;
+            }
+        }
         for request in world
             .requests
             .iter_mut()
-            .filter(|request| self.dedups(request.name))
+            .filter(|request| self.dedups(request.name) && request.task == Tasked::No)
         {
             if !is_heard(request) {
                 request.attempt = 0;
@@ -110,9 +157,9 @@ impl Model {
                 let seen = world.store.holder(name).or(newest(&seen)).cloned();
                 Some(Job::Arrived { name, seen, until })
             }
-            Job::Disown { record } => newest(&record)
+            Job::ReleaseUnconfirmed { record } => newest(&record)
                 .is_some_and(|newest| newest.version == record.version)
-                .then_some(Job::Disown { record }),
+                .then_some(Job::ReleaseUnconfirmed { record }),
             Job::Write(write) if write.pending.is_none() => self.moved_write(world, *write),
             Job::Join { record, until }
                 if until <= now
@@ -149,6 +196,43 @@ impl Model {
                 asked_at,
                 found,
             }),
+            Job::See { record } => is_unknown(&record).then_some(Job::See { record }),
+            Job::Saw { record, said } => is_unknown(&record).then_some(Job::Saw { record, said }),
+            Job::Given {
+                record,
+                until,
+                tells,
+            } => Some(
+                match newest(&record).filter(|newest| newest.attempt.id == record.attempt.id) {
+                    Some(newest) => Job::Given {
+                        record: newest.clone(),
+                        until,
+                        tells,
+                    },
+                    None => Job::Follow {
+                        record,
+                        until,
+                        tells,
+                    },
+                },
+            ),
+            Job::Follow {
+                record,
+                until,
+                tells,
+            } => {
+                let same = newest(&record).filter(|newest| newest.attempt.id == record.attempt.id);
+                Some(Job::Follow {
+                    record: same.cloned().unwrap_or(record),
+                    until,
+                    tells,
+                })
+            }
+            Job::Begin { record, .. }
+                if newest(&record).is_none_or(|newest| newest.version != record.version) =>
+            {
+                None
+            }
             job => Some(job),
         }
     }
@@ -167,8 +251,8 @@ impl Model {
         write.renew(newest);
         let event = Self::event_of(&write, 0);
         // A known result stays known.
-        let proves =
-            matches!(write.seen, Seen::Executed(_)) && write.record.state.content().is_none();
+        let proves = matches!(write.seen, Seen::Executed(_) | Seen::Ended(_))
+            && write.record.state.content().is_none();
         let is_news = proves
             || self
                 .decide(

@@ -1,16 +1,19 @@
 //! The state of the model: store, gateways, tool, and what an outside observer knows.
 
+mod jobs; // the tasks of gateways, and what each does next
+
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::names::{ARGUMENTS, CALLS_OF_KEY, UNDOES};
 use super::scene::{Left, Scene};
-use oncegate_rules::call::Change;
+use oncegate_rules::approval::Digest;
 use oncegate_rules::record::{AttemptId, CallId, Record};
 use oncegate_rules::saga::{Saga, SagaId};
 use oncegate_rules::session::Lock;
 
+pub(super) use self::jobs::{Job, SagaJob, SagaStep, Said, Seen, Task, Write};
 pub(super) use super::names::{
     ENDED, Name, at, instance, lookup, name_of, name_of_undo, number, tick_of, undone_by,
 };
@@ -64,229 +67,16 @@ impl Store {
     }
 }
 
-/// A gateway's observation of an attempt.
+/// Whether a server works on a request as a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Seen {
-    NotSent,
-    NoAnswer,
-    /// The tool's answer, with the number of its effect.
-    Executed(u8),
-    /// The tool says that it did nothing.
-    Refused,
-}
-
-/// The next job of a gateway's task. A record in it is the version that the task has read.
-#[derive(Clone)]
-pub(super) enum Job {
-    /// A request wants its call: it claims the key, or finds out which call has it.
-    Arrived {
-        name: Name,
-        seen: Option<Arc<Record>>,
-        until: i64,
-    },
-    /// The store did not answer the claim: nothing is sent, and the gateway looks for the claim.
-    Disown { record: Arc<Record> },
-    /// The call is claimed; asks whether its saga lets it be sent.
-    Join { record: Arc<Record>, until: i64 },
-    /// Is about to send.
-    Send {
-        record: Arc<Record>,
-        until: i64,
-        tells: bool,
-    },
-    /// Has sent, and waits for an answer.
-    Wait {
-        record: Arc<Record>,
-        until: i64,
-        tells: bool,
-    },
-    /// Knows how the attempt ended, and writes that down.
-    Write(Box<Write>),
-    /// Has written that the outcome is unknown, and may still hear of it.
-    Listen { record: Arc<Record>, until: i64 },
-    /// A worker has found a call without an owner.
-    Lost { record: Arc<Record> },
-    /// A worker has found a due check of an unknown call.
-    Check { record: Arc<Record>, until: i64 },
-    /// A worker asks the tool.
-    Ask { record: Arc<Record>, asked_at: i64 },
-    /// A worker has the tool's answer, and writes it down.
-    Note {
-        record: Arc<Record>,
-        asked_at: i64,
-        found: Option<u8>,
-    },
-    /// A worker has taken a saga.
-    Saga(Box<SagaJob>),
-}
-
-/// Matches the jobs that have read one call and nothing else. Its argument must be `record`.
-macro_rules! about_one_call {
-    ($record:ident) => {
-        Job::Disown { $record }
-            | Job::Join { $record, .. }
-            | Job::Send { $record, .. }
-            | Job::Wait { $record, .. }
-            | Job::Listen { $record, .. }
-            | Job::Lost { $record }
-            | Job::Check { $record, .. }
-            | Job::Ask { $record, .. }
-            | Job::Note { $record, .. }
-    };
-}
-
-/// The end of an attempt that is to be written.
-#[derive(Clone)]
-pub(super) struct Write {
-    pub(super) record: Arc<Record>,
-    pub(super) attempt: AttemptId,
-    pub(super) fencing: Option<u64>,
-    pub(super) seen: Seen,
-    /// The id of a further attempt.
-    pub(super) retry: Option<AttemptId>,
-    pub(super) until: i64,
-    /// Whether a caller waits for the end.
-    pub(super) tells: bool,
-    /// Whether an answer may still come.
-    pub(super) listens: bool,
-    /// Whether the call was claimed and is not sent, because its saga is closed.
-    pub(super) is_turned_away: bool,
-    /// The change that was offered to the store, which did not answer.
-    pub(super) pending: Option<Arc<Change>>,
-}
-
-impl Write {
-    /// Goes on with a newer version of the call.
-    pub(super) fn renew(&mut self, newer: Arc<Record>) {
-        if Some(newer.attempt.id) == self.retry {
-            // This task's own further attempt. Its beginning was not confirmed, so it was not sent.
-            self.attempt = newer.attempt.id;
-            self.fencing = newer.fencing;
-            self.seen = Seen::NotSent;
-            self.retry = None;
-        }
-        self.record = newer;
-    }
-}
-
-/// The work on a saga.
-#[derive(Clone)]
-pub(super) struct SagaJob {
-    pub(super) saga: Arc<Saga>,
-    pub(super) step: SagaStep,
-}
-
-#[derive(Clone)]
-pub(super) enum SagaStep {
-    /// Decides what is next.
-    Look,
-    /// Goes through the listed calls. `is_fresh`: nothing was done since they were listed.
-    Calls {
-        calls: Vec<Arc<Record>>,
-        is_fresh: bool,
-    },
-    /// Waits for the compensation of a call.
-    Undoing {
-        record: Arc<Record>,
-        calls: Vec<Arc<Record>>,
-    },
-    /// The compensation has succeeded; writes that the call is undone.
-    Undone {
-        record: Arc<Record>,
-        calls: Vec<Arc<Record>>,
-    },
-    /// The call is written as undone, and the saga goes on. `changed` is `None` if another writer was faster.
-    Advance {
-        changed: Option<Arc<Record>>,
-        calls: Vec<Arc<Record>>,
-    },
-    /// A call is given up, and the saga with it.
-    Put { ahead: Arc<Saga> },
-}
-
-/// A task of a gateway.
-#[derive(Clone)]
-pub(super) struct Task {
-    pub(super) gateway: u8,
-    pub(super) job: Job,
-}
-
-impl Task {
-    /// The name of the call that the task runs in this process.
-    pub(super) fn runs(&self) -> Option<Name> {
-        match &self.job {
-            Job::Arrived { name, .. } => Some(*name),
-            Job::Join { record, .. }
-            | Job::Send {
-                record,
-                tells: true,
-                ..
-            }
-            | Job::Wait {
-                record,
-                tells: true,
-                ..
-            } => Some(name_of(record)),
-            Job::Write(write) if write.tells => Some(name_of(&write.record)),
-            _ => None,
-        }
-    }
-
-    pub(super) fn is_worker(&self) -> bool {
-        matches!(
-            self.job,
-            Job::Lost { .. }
-                | Job::Check { .. }
-                | Job::Ask { .. }
-                | Job::Note { .. }
-                | Job::Saga(_)
-        )
-    }
-
-    /// All records that the task has read.
-    pub(super) fn records(&self) -> Vec<&Arc<Record>> {
-        match &self.job {
-            Job::Arrived { seen, .. } => seen.iter().collect(),
-            about_one_call!(record) => vec![record],
-            Job::Write(write) => vec![&write.record],
-            Job::Saga(job) => match &job.step {
-                SagaStep::Look | SagaStep::Put { .. } => Vec::new(),
-                SagaStep::Calls { calls, .. } => calls.iter().collect(),
-                SagaStep::Undoing { record, calls } | SagaStep::Undone { record, calls } => {
-                    calls.iter().chain([record]).collect()
-                }
-                SagaStep::Advance { changed, calls } => calls.iter().chain(changed).collect(),
-            },
-        }
-    }
-
-    /// Changes all records that the task has read.
-    fn each_record(&mut self, change: &mut impl FnMut(&mut Arc<Record>)) {
-        match &mut self.job {
-            Job::Arrived { seen, .. } => seen.iter_mut().for_each(change),
-            about_one_call!(record) => change(record),
-            Job::Write(write) => {
-                change(&mut write.record);
-                if let Some(pending) = &mut write.pending {
-                    let mut record = Arc::new(pending.record.clone());
-                    change(&mut record);
-                    Arc::make_mut(pending).record = Arc::unwrap_or_clone(record);
-                }
-            }
-            Job::Saga(job) => match &mut job.step {
-                SagaStep::Look | SagaStep::Put { .. } => {}
-                SagaStep::Calls { calls, .. } => calls.iter_mut().for_each(change),
-                SagaStep::Undoing { record, calls } | SagaStep::Undone { record, calls } => {
-                    change(record);
-                    calls.iter_mut().for_each(change);
-                }
-                SagaStep::Advance { changed, calls } => {
-                    changed.iter_mut().for_each(&mut *change);
-                    calls.iter_mut().for_each(change);
-                }
-            },
-        }
-    }
+pub(super) enum Tasked {
+    No,
+    /// The server has answered with the task.
+    Given,
+    /// A gateway has written the task down, and follows it.
+    Followed,
+    /// The server has cancelled or forgotten the task.
+    Gone,
 }
 
 /// A request on its way to the tool, or at the tool.
@@ -301,6 +91,7 @@ pub(super) struct Request {
     pub(super) executed: Option<u8>,
     /// Whether the store has lost its call, and an operator has accepted that.
     pub(super) is_forgiven: bool,
+    pub(super) task: Tasked,
 }
 
 /// The knowledge of an observer that sees callers and tool.
@@ -313,7 +104,7 @@ pub(super) struct Truth {
     /// Effects of the earlier intent.
     pub(super) earlier: u8,
     /// The success that a caller was told.
-    pub(super) told: Option<u8>,
+    pub(super) answered: Option<u8>,
     /// Since when the call is at its end.
     pub(super) settled_at: Option<i64>,
     /// Whether the effect is undone, or a caller was told that the call is.
@@ -330,6 +121,10 @@ pub(super) struct World {
     /// Whether the store has lost writes and no operator has accepted the loss.
     pub(super) is_closed: bool,
     pub(super) is_paused: bool,
+    /// The number of the configuration, by which requests for the tool differ.
+    pub(super) request: u8,
+    /// The call that an approver has before itself, and what the page says.
+    pub(super) page: Option<(CallId, Digest)>,
     pub(super) tasks: Vec<Task>,
     pub(super) requests: Vec<Request>,
     pub(super) truth: Vec<(Name, Truth)>,
@@ -346,6 +141,8 @@ impl World {
             copy: None,
             is_closed: false,
             is_paused: false,
+            request: 0,
+            page: None,
             tasks: Vec::new(),
             requests: Vec::new(),
             truth: Vec::new(),

@@ -2,6 +2,16 @@
 //!
 //! The samples of `tests/corpus/{name}` are tried as they are, and then with random changes: a few hundred of them, or as
 //! many as `FUZZ_SECONDS` allow. `make test` changes them in the same way each time, `make fuzz` in new ways.
+//!
+//! ```
+//! use oncegate_fuzz::attack;
+//!
+//! attack(&[b"[1, 2]".to_vec()], |bytes| {
+//!     // Whatever comes, there is no panic.
+//!     drop(std::str::from_utf8(bytes).map(str::len));
+//!     Ok(())
+//! });
+//! ```
 
 #![expect(
     clippy::expect_used,

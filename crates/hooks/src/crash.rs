@@ -2,7 +2,7 @@
 //!
 //! Without the feature `crash-points` there is nothing. With it, `FAILPOINTS` in the environment says what
 //! happens, as `after_claim=2*off->1*return`: at the third time `return` ends the process at once, as a
-//! loss of power would; `sleep(500)` pauses it.
+//! loss of power would; `sleep(500)` pauses it, and `return(FILE)` pauses it until there is such a file.
 
 /// Reads `FAILPOINTS`. Keep the answer for as long as the points are to work.
 #[cfg(feature = "crash-points")]
@@ -13,9 +13,14 @@ pub fn set_up() -> impl Sized {
 /// Passes the point of this name.
 #[cfg(feature = "crash-points")]
 pub fn point(name: &str) {
-    if let Some(never) = fail::eval(name, |_| std::process::abort()) {
-        never
-    }
+    fail::eval(name, |until| match until {
+        Some(file) => {
+            while !std::path::Path::new(&file).exists() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        None => std::process::abort(),
+    });
 }
 
 #[cfg(not(feature = "crash-points"))]

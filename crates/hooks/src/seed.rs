@@ -38,14 +38,14 @@ pub fn end() {
 }
 
 /// The time since the simulation began.
-pub fn passed() -> Option<Duration> {
+pub fn elapsed() -> Option<Duration> {
     SEED.get().map(|seed| seed.began.elapsed())
 }
 
 /// The wall clock of all machines.
 pub fn wall() -> Option<Timestamp> {
     const BEGIN: i64 = 1_800_000_000;
-    let micros = i64::try_from(passed()?.as_micros()).ok()?;
+    let micros = i64::try_from(elapsed()?.as_micros()).ok()?;
     Timestamp::from_microsecond(BEGIN * 1_000_000 + micros).ok()
 }
 

@@ -9,8 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// `Instant` does not count that: it stands still then, while leases end elsewhere.
 pub fn since_boot() -> Duration {
     #[cfg(feature = "simulate")]
-    if let Some(passed) = crate::seed::passed() {
-        return passed;
+    if let Some(elapsed) = crate::seed::elapsed() {
+        return elapsed;
     }
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let clock = ClockId::Boottime;

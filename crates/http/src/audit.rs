@@ -7,10 +7,20 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::ledger::{named, time};
+use super::openapi::Route;
 use super::problem::Problem;
 use super::read::{On, QueryOf, named_tenant, one_of, page_query};
-use oncegate_rules::audit::{Audited, Deed, Target};
+use oncegate_rules::audit::{Action, Audited, Target};
 use oncegate_rules::position::Position;
+
+/// The route of the audit.
+pub(super) fn routes() -> Vec<Route> {
+    let about = "What operators have done, newest first";
+    vec![
+        Route::get("/v1/audit", "list_acts", about, list)
+            .page::<Parameters, PageView<'_>>("A page."),
+    ]
+}
 
 /// Which acts.
 #[derive(Deserialize, IntoParams)]
@@ -20,7 +30,7 @@ pub(super) struct Parameters {
     /// Tenant of the targets; an administrator who names none gets all.
     tenant: Option<String>,
     #[param(
-        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|probe|verify|compensate|complete|abort|retry|skip|reconcile|ignore|adopt|accept-loss)$"
+        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|probe|verify|compensate|complete|abort|retry|skip|reconcile|ignore|adopt|accept-loss|reload|export|erase|approve|decline)$"
     )]
     act: Option<String>,
     /// The `next_cursor` of an earlier answer.
@@ -40,11 +50,11 @@ pub(super) struct PageView<'a> {
 }
 
 /// `GET /v1/audit`
-pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
+async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
     let tenant = named_tenant(asked.tenant)?;
-    let deed = one_of("act", &Deed::ALL, Deed::as_str, asked.act)?;
-    let query = page_query(tenant, deed, asked.cursor, asked.limit)?;
+    let action = one_of("act", &Action::ALL, Action::as_str, asked.act)?;
+    let query = page_query(tenant, action, asked.cursor, asked.limit)?;
     let ledger = &on.http.gateway.ledger;
     let (acts, next) = ledger.list_acts(&on.caller, &query).await?;
     let page = PageView {
@@ -65,7 +75,7 @@ struct ActView<'a> {
     /// The name of the token.
     by: &'a str,
     #[schema(
-        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|probe|verify|compensate|complete|abort|retry|skip|reconcile|ignore|adopt|accept-loss)$"
+        pattern = "^(pause|resume|freeze|thaw|unlock|resolve|probe|verify|compensate|complete|abort|retry|skip|reconcile|ignore|adopt|accept-loss|reload|export|erase|approve|decline)$"
     )]
     act: &'static str,
     target: TargetView<'a>,
@@ -81,9 +91,11 @@ struct ActView<'a> {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ActTarget)]
 struct TargetView<'a> {
-    #[schema(pattern = "^(tool|session|saga|call|reconciliation|anomaly|store|calls|sagas)$")]
+    #[schema(
+        pattern = "^(tool|session|saga|call|reconciliation|anomaly|store|configuration|calls|sagas|user)$"
+    )]
     kind: &'static str,
-    /// Its name or its id; null for the store, and for acts on many.
+    /// Its name or its id, of a user a digest; null for the store and the configuration, and for acts on many.
     #[schema(required)]
     id: Option<String>,
     /// Null if the target belongs to no tenant.
@@ -113,7 +125,7 @@ impl<'a> ActView<'a> {
             act_id: &audited.id,
             at: time(audited.at),
             by: &act.by,
-            act: act.deed.as_str(),
+            act: act.action.as_str(),
             target: TargetView::of(&act.target, &act.tenant),
             reason: &act.reason,
             outcome: audited.outcome.as_str(),
@@ -154,8 +166,30 @@ impl<'a> TargetView<'a> {
                 ..named("anomaly", Some(id.clone()))
             },
             Target::Store => named("store", None),
+            Target::Configuration => named("configuration", None),
+            Target::User(digest) => named("user", Some(digest.clone())),
             Target::Calls { filter, count } => many("calls", filter, *count),
             Target::Sagas { filter, count } => many("sagas", filter, *count),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use utoipa::PartialSchema as _;
+
+    use super::*;
+
+    #[test]
+    fn the_document_names_each_act_that_the_audit_may_hold() {
+        let words = json!(format!("^({})$", Action::ALL.map(Action::as_str).join("|")));
+        let act = json!(ActView::schema());
+        assert_eq!(act["properties"]["act"]["pattern"], words);
+        let parameters = json!(Parameters::into_params(|| None));
+        let parameters = parameters.as_array().expect("parameters");
+        let is_act = |parameter: &&Value| parameter["name"] == "act";
+        let asked = parameters.iter().find(is_act).expect("the filter");
+        assert_eq!(asked["schema"]["pattern"], words);
     }
 }

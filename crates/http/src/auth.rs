@@ -39,46 +39,46 @@ impl Tokens {
 }
 
 /// The caller of a request, by the bearer token in `Authorization`.
-pub(super) fn caller_of(parts: &Parts, http: &Http) -> Result<Caller, Problem> {
+pub fn caller_of(parts: &Parts, http: &Http) -> Result<Caller, Problem> {
     let route = parts.extensions.get::<MatchedPath>();
-    let room = room_of(&parts.method, route.map_or("", MatchedPath::as_str), http);
-    by_token(parts, http, bearer_digest(&parts.headers), room)
+    let memory = memory_of(&parts.method, route.map_or("", MatchedPath::as_str), http);
+    by_token(parts, http, bearer_digest(&parts.headers), memory)
 }
 
 /// The caller with this token digest, or in open mode any client on this machine.
 ///
-/// `room`: bytes of memory that the answer may take.
-pub(super) fn by_token(
+/// `memory`: bytes of memory that the answer may take.
+pub fn by_token(
     parts: &Parts,
     http: &Http,
     digest: Option<[u8; 32]>,
-    room: usize,
+    memory: usize,
 ) -> Result<Caller, Problem> {
     if http.tokens.now().is_empty() {
         // A web page in a browser on this machine reaches loopback, too.
         host::is_local(parts)?;
-        return open(parts, room);
+        return open(parts, memory);
     }
     let Some(digest) = digest else {
         http.gateway.refusals.note_refused(TokenRefused::Missing);
         return Err(Problem::unauthenticated());
     };
-    by_digest(parts, http, &digest, room)
+    by_digest(parts, http, &digest, memory)
 }
 
 /// The caller with this token digest, if tokens are configured.
-pub(super) fn by_digest(
+pub fn by_digest(
     parts: &Parts,
     http: &Http,
     digest: &[u8; 32],
-    room: usize,
+    memory: usize,
 ) -> Result<Caller, Problem> {
     let now = http.gateway.base.wall_time();
     let (why, problem) = match caller::find(&http.tokens.now(), digest, now) {
         // The rate limit comes first, so that a flood of requests costs no further work.
         Ok(caller) => {
             http.gateway.throttle.admit_request(caller)?;
-            make_room(parts, caller, room)?;
+            reserve_memory(parts, caller, memory)?;
             return Ok(caller.clone());
         }
         Err(Closed::Unknown) => (TokenRefused::Unknown, Problem::unauthenticated()),
@@ -89,14 +89,14 @@ pub(super) fn by_digest(
 }
 
 /// The caller of a gateway without tokens. The request must come from this machine.
-pub(super) fn open(parts: &Parts, room: usize) -> Result<Caller, Problem> {
+pub fn open(parts: &Parts, memory: usize) -> Result<Caller, Problem> {
     let caller = Caller::open();
-    make_room(parts, &caller, room)?;
+    reserve_memory(parts, &caller, memory)?;
     Ok(caller)
 }
 
 /// The caller that opened a stream. `None`: its token is no longer valid.
-pub(super) fn still_known(http: &Http, digest: Option<&[u8; 32]>) -> Option<Caller> {
+pub fn still_known(http: &Http, digest: Option<&[u8; 32]>) -> Option<Caller> {
     let tokens = http.tokens.now();
     if tokens.is_empty() {
         return Some(Caller::open());
@@ -106,11 +106,7 @@ pub(super) fn still_known(http: &Http, digest: Option<&[u8; 32]>) -> Option<Call
 }
 
 /// Middleware: counts the requests that are forbidden to a known token.
-pub(super) async fn count_forbidden(
-    State(http): State<Http>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub async fn count_forbidden(State(http): State<Http>, request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     if response.extensions().get::<Slug>() == Some(&Slug::Forbidden) {
         http.gateway.refusals.note_refused(TokenRefused::Scope);
@@ -119,21 +115,21 @@ pub(super) async fn count_forbidden(
 }
 
 /// Charges the request's memory to its tenant, and reserves memory for the answer.
-fn make_room(parts: &Parts, caller: &Caller, room: usize) -> Result<(), Problem> {
+fn reserve_memory(parts: &Parts, caller: &Caller, memory: usize) -> Result<(), Problem> {
     // A test that serves the routes without `serve` has no budget.
     let Some(guest) = parts.extensions.get::<Guest>() else {
         return Ok(());
     };
     guest
-        .is_known(&caller.tenant, room)
-        .map_err(|_| ErrorKind::NoRoom.into())
+        .is_known(&caller.tenant, memory)
+        .map_err(|_| ErrorKind::NoMemory.into())
 }
 
 /// The memory for a route's answer, in bytes.
-fn room_of(method: &Method, door: &str, http: &Http) -> usize {
-    match (method, door) {
-        // The gateway reserves memory for a result before it claims the call, or asks a server.
-        (&Method::POST, "/v1/tools/{tool}/calls" | "/mcp" | "/mcp/{upstream}") => 0,
+fn memory_of(method: &Method, route: &str, http: &Http) -> usize {
+    match (method, route) {
+        // The gateway reserves memory for a result before it claims the call.
+        (&Method::POST, "/v1/tools/{tool}/calls") => 0,
         (
             &Method::GET,
             "/v1/calls" | "/v1/sagas" | "/v1/sessions" | "/v1/reconciliations/{name}",
@@ -145,12 +141,12 @@ fn room_of(method: &Method, door: &str, http: &Http) -> usize {
 /// The SHA-256 of the bearer token in `Authorization`.
 ///
 /// `None`: the header is absent, has several lines, or has another scheme.
-pub(super) fn bearer_digest(headers: &HeaderMap) -> Option<[u8; 32]> {
+pub fn bearer_digest(headers: &HeaderMap) -> Option<[u8; 32]> {
     digest_in(headers, &AUTHORIZATION)
 }
 
 /// The SHA-256 of the bearer token in this header. `None`: as above.
-pub(super) fn digest_in(headers: &HeaderMap, name: &HeaderName) -> Option<[u8; 32]> {
+pub fn digest_in(headers: &HeaderMap, name: &HeaderName) -> Option<[u8; 32]> {
     let line = only_line(headers, name)?.ok()?;
     let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
     scheme

@@ -1,10 +1,14 @@
 //! `POST /v1/tools/{tool}/calls`: reads a request for a call, and prints the answer.
 
+pub mod approvals; // calls that wait for approval
+pub(crate) mod asked; // the answer to a call that is named by its id
+pub(crate) mod preview; // the key of a call that is not made
+
 use std::ops::Not;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -17,20 +21,96 @@ use super::headers::{
     CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, key_header, trace_context,
 };
 use super::ledger::named;
+use super::openapi::Route;
 use super::parts::Parts;
-use super::problem::Problem;
+use super::problem::{Problem, Slug, whole_seconds};
 use super::read::{On, ToolName, identity, object, read_body};
 use oncegate_budget::Elsewhere;
-use oncegate_engine::{Answer, Door, Patience, Request, RequestSpan, Stored, identify};
+use oncegate_engine::{Answer, Interface, Patience, Request, RequestSpan, Stored, identify};
 use oncegate_rules::key::COMPENSATION;
 use oncegate_rules::record::{CallId, Record, State as CallState};
-use oncegate_rules::session::Brought;
+use oncegate_rules::session::Preconditions;
 use oncegate_rules::tool::Tool;
+
+/// Problems of a request before its call is known.
+pub(super) const OF_A_REQUEST: [Slug; 8] = [
+    Slug::KeyMissing,
+    Slug::KeyInvalid,
+    Slug::KeyConflict,
+    Slug::UnknownTool,
+    Slug::UnknownPath,
+    Slug::InvalidArguments,
+    Slug::StoreUnavailable,
+    Slug::ShuttingDown,
+];
+/// Problems of a call.
+const OF_A_CALL: [Slug; 20] = [
+    Slug::CallInProgress,
+    Slug::ApprovalRequired,
+    Slug::ApprovalDeclined,
+    Slug::ApprovalLapsed,
+    Slug::WrongState,
+    Slug::OutcomeUnknown,
+    Slug::SessionBusy,
+    Slug::SessionFrozen,
+    Slug::StaleFencingToken,
+    Slug::PossibleDuplicate,
+    Slug::KeyExpired,
+    Slug::KeyReused,
+    Slug::InputRequired,
+    Slug::ToolRejected,
+    Slug::RateLimited,
+    Slug::BudgetExceeded,
+    Slug::ToolUnreachable,
+    Slug::ToolUnavailable,
+    Slug::ResultUnavailable,
+    Slug::ToolPaused,
+];
+
+/// The main route.
+pub(super) fn routes() -> Vec<Route> {
+    let about = "Run a call, or get what is known of it";
+    let route = Route::post("/v1/tools/{tool}/calls", "call_tool", about, call)
+        .path("tool", "The tool's name.")
+        .call_headers()
+        .body::<CallBody<'_>>()
+        .problems(&OF_A_REQUEST)
+        .problems(&OF_A_CALL);
+    vec![with_answers(route)]
+}
+
+/// The answers about a call that has a result, or runs.
+fn with_answers(route: Route) -> Route {
+    route
+        .json_with::<ResultView<'_>>(
+            200,
+            "The tool's result, new or stored.",
+            &[
+                &IDEMPOTENCY_KEY,
+                &CALL_ID,
+                &GATEWAY_OUTCOME,
+                &REPLAYED,
+                &FENCING_TOKEN,
+            ],
+        )
+        .json_with::<Accepted<'_>>(
+            202,
+            "The call runs, or waits for approval; ask for its answer at Location, after Retry-After.",
+            &[
+                &LOCATION,
+                &RETRY_AFTER,
+                &IDEMPOTENCY_KEY,
+                &CALL_ID,
+                &GATEWAY_OUTCOME,
+                &FENCING_TOKEN,
+            ],
+        )
+}
 
 /// The longest wait that a caller may ask for.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Every fencing token is smaller: each reader of JSON holds such integers exactly.
-pub(super) const FENCING_TOKEN_BOUND: u64 = 1 << 53;
+pub const FENCING_TOKEN_BOUND: u64 = 1 << 53;
 
 /// A request for a call.
 #[derive(Deserialize, ToSchema)]
@@ -66,11 +146,7 @@ pub(super) struct CallBody<'a> {
 }
 
 /// `POST /v1/tools/{tool}/calls`
-pub(super) async fn call(
-    on: On<ToolName>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Problem> {
+async fn call(on: On<ToolName>, headers: HeaderMap, body: Body) -> Result<Response, Problem> {
     let span = RequestSpan::begin(trace_context(&headers));
     let bytes = read_body(body, on.http.max_body).await?;
     let engine = &on.http.gateway.engine;
@@ -81,7 +157,10 @@ pub(super) async fn call(
     drop(bytes);
     match engine.call(&on.caller, request).await? {
         Answer::Result(stored) => Ok(result(&stored)),
-        Answer::Accepted(record) => Ok(accepted(&record)),
+        Answer::Accepted(record) => {
+            let retry_after = engine.retry_after(&record);
+            Ok(accepted(&record, retry_after))
+        }
     }
 }
 
@@ -145,12 +224,12 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
         span: RequestSpan::default(),
         key_header,
         key_member: body.idempotency_key,
-        brought: Brought {
+        preconditions: Preconditions {
             fencing: body.fencing_token,
             confirmed: body.confirm_duplicate_of.map(CallId),
         },
         patience: patience(headers),
-        door: Door::Http,
+        interface: Interface::Http,
         ..Request::default()
     })
 }
@@ -158,7 +237,7 @@ pub(super) fn parse(tool: String, headers: &HeaderMap, bytes: &[u8]) -> Result<R
 /// Checks a caller's session id.
 ///
 /// A tool gets the id as a header. Headers lose outer spaces, so that two sessions would look like one.
-pub(super) fn session_id(id: String) -> Result<String, Problem> {
+pub fn session_id(id: String) -> Result<String, Problem> {
     if id.trim() != id {
         return Err(Problem::invalid_request(
             "session_id must not begin or end with a space",
@@ -168,7 +247,7 @@ pub(super) fn session_id(id: String) -> Result<String, Problem> {
 }
 
 /// Checks a caller's saga id.
-pub(super) fn saga(id: String) -> Result<String, Problem> {
+pub fn saga(id: String) -> Result<String, Problem> {
     if id.starts_with(COMPENSATION) {
         let why = format!("a saga_id that begins with {COMPENSATION} is the gateway's own");
         return Err(Problem::invalid_request(&why));
@@ -300,28 +379,37 @@ fn result(stored: &Stored) -> Response {
         .into_response()
 }
 
-/// A call that runs.
+/// A call that runs, or that waits for approval.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Accepted<'a> {
     call_id: Uuid,
-    #[schema(pattern = "^running$")]
+    #[schema(pattern = "^(running|proposed|approved)$")]
     status: &'a str,
     idempotency_key: &'a str,
 }
 
-/// 202 with the URL of the call.
-fn accepted(record: &Record) -> Response {
+/// 202 with the URL of the call's answer, and when to ask for it.
+fn accepted(record: &Record, retry_after: Duration) -> Response {
     let call_id = record.intent.call_id.0;
-    let place = format!("/v1/calls/{call_id}");
+    let location = format!("/v1/calls/{call_id}/answer");
     let body = Accepted {
         call_id,
-        status: "running",
+        status: record.state.as_str(),
         idempotency_key: &record.intent.key,
+    };
+    let outcome = if record.state.waits_for_approval() {
+        "not-executed"
+    } else {
+        "unknown"
     };
     (
         StatusCode::ACCEPTED,
         call_headers(record),
-        [(LOCATION, place.as_str()), (GATEWAY_OUTCOME, "unknown")],
+        [
+            (LOCATION, location),
+            (RETRY_AFTER, whole_seconds(retry_after).to_string()),
+            (GATEWAY_OUTCOME, outcome.to_owned()),
+        ],
         Json(body),
     )
         .into_response()

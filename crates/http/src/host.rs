@@ -14,7 +14,7 @@ const FETCH_SITE: &str = "sec-fetch-site";
 const FETCH_MODE: &str = "sec-fetch-mode";
 
 /// Middleware: refuses HTTP/1.1 requests without exactly one `Host` (RFC 9112, section 3.2).
-pub(super) async fn one_host(request: Request, next: Next) -> Response {
+pub async fn one_host(request: Request, next: Next) -> Response {
     let is_v1 = request.version() == Version::HTTP_11;
     if is_v1 && request.headers().get_all(HOST).iter().count() != 1 {
         return Problem::invalid_request("a request over HTTP/1.1 has exactly one Host header")
@@ -29,7 +29,7 @@ pub(super) async fn one_host(request: Request, next: Next) -> Response {
 ///
 /// # Errors
 /// The request comes from a web page, or its host name is not this machine's.
-pub(super) fn is_local(parts: &Parts) -> Result<(), Problem> {
+pub fn is_local(parts: &Parts) -> Result<(), Problem> {
     let headers = &parts.headers;
     if headers.contains_key(ORIGIN) || is_from_another_site(headers) {
         return Err(no_web_pages());
@@ -41,7 +41,7 @@ pub(super) fn is_local(parts: &Parts) -> Result<(), Problem> {
 ///
 /// # Errors
 /// A web page of another site asks otherwise than by a link, or the host name is not this machine's.
-pub(super) fn asks_this_machine(parts: &Parts) -> Result<(), Problem> {
+pub fn asks_this_machine(parts: &Parts) -> Result<(), Problem> {
     let mode = parts.headers.get(FETCH_MODE);
     let is_navigation = mode.is_some_and(|mode| mode == "navigate");
     if is_from_another_site(&parts.headers) && !is_navigation {
@@ -51,7 +51,7 @@ pub(super) fn asks_this_machine(parts: &Parts) -> Result<(), Problem> {
 }
 
 /// Whether a browser is to show the answer as a page, or in a frame of one.
-pub(super) fn is_navigation(headers: &HeaderMap) -> bool {
+pub fn is_navigation(headers: &HeaderMap) -> bool {
     let mut modes = headers.get_all(FETCH_MODE).iter();
     modes.any(|mode| mode.as_bytes().eq_ignore_ascii_case(b"navigate"))
 }
@@ -70,14 +70,14 @@ fn asks_for_loopback(parts: &Parts) -> Result<(), Problem> {
 }
 
 /// Whether a request comes from a page of this gateway on this machine.
-pub(super) fn is_own_page(parts: &Parts, origin: &HeaderValue) -> bool {
+pub fn is_own_page(parts: &Parts, origin: &HeaderValue) -> bool {
     is_own_origin(parts, origin) && name(&parts.uri, &parts.headers).is_some_and(is_loopback)
 }
 
 /// Whether a form was sent by a page of this gateway, by the browser's headers.
 ///
 /// A request with neither header comes from no browser, and passes.
-pub(super) fn has_own_origin(parts: &Parts) -> bool {
+pub fn has_own_origin(parts: &Parts) -> bool {
     if parts.headers.contains_key(FETCH_SITE) {
         return !is_from_another_site(&parts.headers);
     }
@@ -98,7 +98,7 @@ fn is_own_origin(parts: &Parts, origin: &HeaderValue) -> bool {
 /// Whether a page of another site made this request, as the browser says.
 ///
 /// The browser sends no cookie of a session with such a request.
-pub(super) fn is_from_another_site(headers: &HeaderMap) -> bool {
+pub fn is_from_another_site(headers: &HeaderMap) -> bool {
     headers
         .get_all(FETCH_SITE)
         .iter()
@@ -106,7 +106,7 @@ pub(super) fn is_from_another_site(headers: &HeaderMap) -> bool {
 }
 
 /// The host name of a request, without its port.
-pub(super) fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+pub fn name<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     if let Some(host) = uri.host() {
         return Some(host);
     }

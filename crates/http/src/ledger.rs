@@ -1,5 +1,10 @@
 //! Routes of single calls: show, resolve, probe and replay. How a call looks in JSON.
 
+pub mod export; // all calls, as lines that can be resumed
+pub mod listing; // many calls
+pub mod many; // acts on many calls or sagas at once
+pub mod users; // users whose data is erased
+
 use std::time::Duration;
 
 use axum::Json;
@@ -10,15 +15,61 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::problem::Problem;
+use super::openapi::Route;
+use super::problem::{Problem, Slug};
 use super::read::{Act, On, Sentence, given, read_object, word};
 use oncegate_engine::CallAct;
 use oncegate_rules::ledger::{Duplicate, Duplicates};
 use oncegate_rules::record::{CallId, Content, Entry, Record, State as CallState};
 use oncegate_rules::unknown::Resolution;
 
+/// The routes of single calls.
+pub(super) fn routes() -> Vec<Route> {
+    let on_call = |route: Route| {
+        let route = route.path("id", "The call's id.");
+        route.problems(&[Slug::UnknownCall]).of_one()
+    };
+    let replayed = "Whether a result is stable: as it is stored, or compared with a fresh one";
+    let resolved = "Settle a call whose outcome is unknown";
+    let probed = "Ask the tool of an unknown call whether it knows the key; nothing is sent again";
+    vec![
+        on_call(Route::get(
+            "/v1/calls/{id}",
+            "show_call",
+            "A call with its history",
+            show,
+        ))
+        .json::<CallView<'_>>("The call."),
+        on_call(
+            Route::post("/v1/calls/{id}/replay", "replay_call", replayed, replay)
+                .body::<ReplayBody>(),
+        )
+        .problems(&[
+            Slug::WrongState,
+            Slug::ReplayUnsafe,
+            Slug::ShuttingDown,
+            Slug::ToolPaused,
+        ])
+        .json::<ReplayView<'_>>("Both results and their differences."),
+        on_call(
+            Route::post("/v1/calls/{id}/resolve", "resolve_call", resolved, resolve)
+                .body::<ResolveBody>(),
+        )
+        .problems(&[Slug::WrongState])
+        .json::<CallView<'_>>("The call, without its history."),
+        on_call(Route::act(
+            "/v1/calls/{id}/probe",
+            "probe_call",
+            probed,
+            probe,
+        ))
+        .problems(&[Slug::CallInProgress])
+        .json::<CallView<'_>>("The call as the answer leaves it, without its history."),
+    ]
+}
+
 /// `GET /v1/calls/{id}`
-pub(super) async fn show(on: On<CallId>) -> Result<Response, Problem> {
+async fn show(on: On<CallId>) -> Result<Response, Problem> {
     let ledger = &on.http.gateway.ledger;
     let history = ledger.find_call(&on.caller, on.target).await?;
     // A claim shows the token that made the call.
@@ -57,7 +108,7 @@ pub(super) enum As {
 }
 
 /// `POST /v1/calls/{id}/resolve`
-pub(super) async fn resolve(on: On<CallId>, body: Body) -> Result<Response, Problem> {
+async fn resolve(on: On<CallId>, body: Body) -> Result<Response, Problem> {
     let body: ResolveBody = read_object(body, on.http.max_body).await?;
     let act = CallAct::Resolve(resolution(body.r#as, body.result)?);
     let reason = body.reason.checked()?;
@@ -71,7 +122,7 @@ pub(super) fn resolution(r#as: As, result: Option<Box<RawValue>>) -> Result<Reso
     match (r#as, result) {
         (As::Succeeded, Some(json)) => {
             let json = String::from(Box::<str>::from(json));
-            Ok(Resolution::Succeeded(Content::Kept(json.into())))
+            Ok(Resolution::Succeeded(Content::Stored(json.into())))
         }
         (As::Succeeded, None) => Err(Problem::invalid_request(
             "what has succeeded needs result: what every duplicate gets from now on, or null",
@@ -82,7 +133,7 @@ pub(super) fn resolution(r#as: As, result: Option<Box<RawValue>>) -> Result<Reso
 }
 
 /// `POST /v1/calls/{id}/probe`
-pub(super) async fn probe(Act { on, reason }: Act<CallId>) -> Result<Response, Problem> {
+async fn probe(Act { on, reason }: Act<CallId>) -> Result<Response, Problem> {
     let operator = &on.http.gateway.operator;
     let probing = operator.act_on_call(&on.caller, CallAct::Probe, on.target, &reason, None);
     Ok(shown(&probing.await?))
@@ -111,7 +162,7 @@ enum Mode {
 }
 
 /// `POST /v1/calls/{id}/replay`
-pub(super) async fn replay(on: On<CallId>, body: Body) -> Result<Response, Problem> {
+async fn replay(on: On<CallId>, body: Body) -> Result<Response, Problem> {
     let body: ReplayBody = read_object(body, on.http.max_body).await?;
     let operator = &on.http.gateway.operator;
     let replay = match body.mode {
@@ -156,7 +207,9 @@ pub(super) struct CallView<'a> {
     key_source: &'static str,
     /// The key as the tool gets it, and as its own books may show it.
     tool_key: String,
-    #[schema(pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck)$")]
+    #[schema(
+        pattern = "^(running|succeeded|failed|unknown|compensating|compensated|stuck|proposed|approved)$"
+    )]
     state: &'static str,
     #[schema(required)]
     user_id: Option<&'a str>,
@@ -174,7 +227,8 @@ pub(super) struct CallView<'a> {
     /// The client's ids of the request: the members of `_meta` that `[mcp] client_ids` lists.
     #[schema(required, value_type = Option<Object>)]
     client_ids: Option<&'a RawValue>,
-    #[schema(required, value_type = Option<Object>)]
+    /// An object. The text `[erased]` once the data of the call's user was erased; null if it cannot be read.
+    #[schema(required, value_type = serde_json::Value)]
     args: Option<&'a RawValue>,
     /// The tool's JSON.
     #[schema(required, value_type = serde_json::Value)]
@@ -233,7 +287,7 @@ impl<'a> CallView<'a> {
             client_ids: serde_json::from_str(&intent.client_ids).ok(),
             args: raw(&intent.args),
             result: match record.state.content() {
-                Some(Content::Kept(json)) => raw(json),
+                Some(Content::Stored(json)) => raw(json),
                 Some(Content::Unavailable(_)) | None => None,
             },
             error: ErrorView::of(&record.state),
@@ -246,7 +300,11 @@ impl<'a> CallView<'a> {
             expires_at: record.expires_at.map(time),
             next_check_at: record.check.and_then(|check| check.at).map(time),
             duplicates: duplicates.count,
-            last_duplicates: duplicates.last.iter().map(duplicate).collect(),
+            last_duplicates: duplicates
+                .newest_first()
+                .into_iter()
+                .map(duplicate)
+                .collect(),
             events: None,
         }
     }
@@ -285,7 +343,7 @@ impl<'a> ErrorView<'a> {
             CallState::Unknown(why) => ("unknown", why),
             _ => match state.content()? {
                 Content::Unavailable(unread) => ("result_unavailable", &unread.why),
-                Content::Kept(_) => return None,
+                Content::Stored(_) => return None,
             },
         };
         Some(Self {
@@ -334,16 +392,16 @@ pub(super) fn named(id: &str) -> Option<&str> {
     Some(id).filter(|id| !id.is_empty())
 }
 
-fn raw(json: &[u8]) -> Option<&RawValue> {
+pub(super) fn raw(json: &[u8]) -> Option<&RawValue> {
     serde_json::from_slice(json).ok()
 }
 
 /// A time in RFC 3339, in UTC with milliseconds.
-pub(super) fn time(time: jiff::Timestamp) -> String {
+pub fn time(time: jiff::Timestamp) -> String {
     format!("{time:.3}")
 }
 
 /// A length of time in milliseconds.
-pub(super) fn millis(length: Duration) -> u64 {
+pub fn millis(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }

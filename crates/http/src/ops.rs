@@ -4,13 +4,13 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::auth::bearer_digest;
-use super::problem::{self, Problem};
+use super::openapi::Route;
+use super::problem::{self, Problem, Slug};
 use super::read::Act;
 use super::{Http, host};
 use oncegate_budget::Elsewhere;
@@ -46,41 +46,73 @@ impl Ops {
         match self {
             Self::CodesOnly | Self::Elsewhere => false,
             Self::Open => true,
-            Self::Guarded(token) => {
-                bearer_digest(headers).is_some_and(|brought| caller::is_same(&brought, &token))
-            }
+            Self::Guarded(token) => bearer_digest(headers)
+                .is_some_and(|preconditions| caller::is_same(&preconditions, &token)),
         }
     }
 }
 
 /// The routes of `server.ops_listen`.
 pub fn ops_router(http: Http) -> Router {
-    doors()
+    ops()
         .fallback(problem::unknown_path)
         .with_state(http)
         .layer(middleware::from_fn(host::one_host))
 }
 
-fn doors() -> Router<Http> {
-    health()
-        .route("/metrics", get(metrics))
-        .route("/readyz", get(readyz))
+/// The ops routes, and the act on the store.
+pub(super) fn routes() -> Vec<Route> {
+    let about = "Accept that the store has lost data";
+    let act = Route::act("/v1/store/accept-loss", "accept_loss", about, accept_loss)
+        .problems(&[Slug::StoreUnavailable])
+        .json::<LossAccepted>("How many calls are unknown now.")
+        .json_with::<LossUnderWay>(
+            202,
+            "The acceptance is under way, and goes on by itself. Ask again at the same gateway for its result.",
+            &[],
+        );
+    let mut routes = of_ops();
+    routes.push(act);
+    routes
+}
+
+fn of_ops() -> Vec<Route> {
+    vec![
+        health(),
+        Route::open("/metrics", "metrics", "What is counted", metrics)
+            .text("text/plain", "Prometheus text exposition."),
+        Route::open("/readyz", "readyz", "Whether calls may be claimed", readyz)
+            .json::<ReadinessView>("Calls may be claimed.")
+            .json_with::<ReadinessView>(
+                problem::NOT_READY.as_u16(),
+                "No call may be claimed.",
+                &[],
+            ),
+    ]
 }
 
 /// The route that says whether the process lives.
-pub(super) fn health() -> Router<Http> {
-    Router::new().route("/healthz", get(healthz))
+pub(super) fn health() -> Route {
+    Route::open("/healthz", "healthz", "Whether the process lives", healthz)
+        .text("text/plain", "The process lives.")
+}
+
+fn ops() -> Router<Http> {
+    of_ops().into_iter().fold(Router::new(), |router, route| {
+        let (path, handler, _) = route.split();
+        router.route(path, handler)
+    })
 }
 
 /// The routes for connections beyond the limit, so that operators still reach the ops routes.
 pub fn spare_router(http: Http) -> Router {
-    doors()
+    ops()
         .fallback(problem::too_many_connections)
         .with_state(http)
 }
 
 /// `GET /healthz`: the process lives.
-pub(super) async fn healthz() -> &'static str {
+async fn healthz() -> &'static str {
     "ok\n"
 }
 
@@ -99,7 +131,7 @@ pub(super) struct ReadinessView {
 }
 
 /// `GET /readyz`: whether write tools may be called, and if not, why.
-pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
+async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Response {
     let readiness = http.gateway.status.recent_readiness().await;
     let shows_sentences = http.ops.shows_sentences(&headers);
     let text = |reason: Reason| {
@@ -125,10 +157,7 @@ pub(super) async fn readyz(State(http): State<Http>, headers: HeaderMap) -> Resp
 }
 
 /// `GET /metrics`: Prometheus text exposition.
-pub(super) async fn metrics(
-    State(http): State<Http>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+async fn metrics(State(http): State<Http>, headers: HeaderMap) -> Result<Response, Problem> {
     match http.ops {
         Ops::Elsewhere => return Err(problem::unknown_path().await),
         Ops::Guarded(_) if !http.ops.shows_sentences(&headers) => {
@@ -169,7 +198,7 @@ pub(super) struct LossUnderWay {
 }
 
 /// `POST /v1/store/accept-loss`: an operator accepts that the store has lost data.
-pub(super) async fn accept_loss(Act { on, reason }: Act<()>) -> Result<Response, Problem> {
+async fn accept_loss(Act { on, reason }: Act<()>) -> Result<Response, Problem> {
     let loss = &on.http.gateway.loss;
     let answer = match loss.begin_to_accept_loss(on.caller, reason).await? {
         Accepted::Done(marked) => Json(LossAccepted {

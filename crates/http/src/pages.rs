@@ -9,7 +9,30 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::headers::accepts;
+use super::openapi::Route;
 use super::problem::{Problem, Slug};
+
+/// The routes of pages.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::open(
+            "/",
+            "welcome",
+            "What this is, and where to look; HTML for a browser",
+            root,
+        )
+        .json::<WelcomeView>("Where to look."),
+        Route::open("/problems", "problems", "The problems", index)
+            .text("text/html", "A page with all of them."),
+        Route::open("/problems/{slug}", "problem", "One problem", page)
+            .path("slug", "The problem's name.")
+            .problems(&[Slug::UnknownPath])
+            .text(
+                "text/html",
+                "A page that says what it means and what to do.",
+            ),
+    ]
+}
 
 /// Where to look first.
 #[derive(Serialize, ToSchema)]
@@ -48,7 +71,7 @@ const WELCOME: WelcomeView = WelcomeView {
 };
 
 /// `GET /`: HTML for a browser, JSON for anything else.
-pub(super) async fn root(headers: HeaderMap) -> Response {
+async fn root(headers: HeaderMap) -> Response {
     if !accepts(&headers, "text/html") {
         return Json(WELCOME).into_response();
     }
@@ -77,7 +100,7 @@ pub(super) async fn root(headers: HeaderMap) -> Response {
 }
 
 /// `GET /problems`
-pub(super) async fn index() -> Html<String> {
+async fn index() -> Html<String> {
     let rows: String = Slug::ALL
         .iter()
         .map(|slug| {
@@ -94,9 +117,7 @@ pub(super) async fn index() -> Html<String> {
 }
 
 /// `GET /problems/{slug}`
-pub(super) async fn page(
-    slug: Result<Path<String>, PathRejection>,
-) -> Result<Html<String>, Problem> {
+async fn page(slug: Result<Path<String>, PathRejection>) -> Result<Html<String>, Problem> {
     let slug = slug.map_or_else(|_| String::new(), |Path(slug)| slug);
     let slug = Slug::ALL.iter().find(|known| known.as_str() == slug);
     let slug = slug.ok_or_else(Problem::unknown_problem)?;

@@ -15,7 +15,7 @@ const LONGEST_PIECE: u64 = 6 * ESCAPED_AT_ONCE as u64;
 
 /// One part of a body.
 #[derive(Debug, Clone)]
-pub(super) enum Part {
+pub enum Part {
     Plain(Bytes),
     /// A UTF-8 text, which is escaped for the inside of a JSON string as it is sent.
     Escaped(Bytes),
@@ -29,7 +29,7 @@ impl Part {
     }
 
     /// The length as sent, in bytes.
-    pub(super) fn len(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         match self {
             Self::Plain(bytes) => bytes.len() as u64,
             Self::Escaped(bytes) => bytes.iter().map(|byte| escaped_len(*byte)).sum(),
@@ -37,30 +37,30 @@ impl Part {
     }
 
     /// How many sent bytes take no memory of their own: all but the longest escaped piece.
-    pub(super) fn shared(&self) -> u64 {
+    pub fn shared(&self) -> u64 {
         match self {
             Self::Plain(bytes) => bytes.len() as u64,
-            Self::Escaped(_) => self.len().saturating_sub(LONGEST_PIECE),
+            Self::Escaped(_) => self.length().saturating_sub(LONGEST_PIECE),
         }
     }
 }
 
 /// The parts that are still to be sent.
 #[derive(Debug, Clone)]
-pub(super) struct Parts(VecDeque<Part>);
+pub struct Parts(VecDeque<Part>);
 
 impl Parts {
-    pub(super) fn new(parts: impl IntoIterator<Item = Bytes>) -> Self {
+    pub fn new(parts: impl IntoIterator<Item = Bytes>) -> Self {
         Self::of(parts.into_iter().map(Part::Plain))
     }
 
-    pub(super) fn of(parts: impl IntoIterator<Item = Part>) -> Self {
+    pub fn of(parts: impl IntoIterator<Item = Part>) -> Self {
         let parts = parts.into_iter();
         Self(parts.filter(|part| !part.bytes().is_empty()).collect())
     }
 
     /// The next bytes to send.
-    pub(super) fn next(&mut self) -> Option<Bytes> {
+    pub fn next_piece(&mut self) -> Option<Bytes> {
         match self.0.pop_front()? {
             Part::Plain(bytes) => Some(bytes),
             Part::Escaped(mut bytes) => {
@@ -76,7 +76,7 @@ impl Parts {
     #[cfg(test)]
     fn into_bytes(mut self) -> Vec<u8> {
         let mut whole = Vec::new();
-        while let Some(bytes) = self.next() {
+        while let Some(bytes) = self.next_piece() {
             whole.extend_from_slice(&bytes);
         }
         whole
@@ -91,7 +91,7 @@ impl HttpBody for Parts {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.next().map(|bytes| Ok(Frame::data(bytes))))
+        Poll::Ready(self.next_piece().map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -99,7 +99,7 @@ impl HttpBody for Parts {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.iter().map(Part::len).sum())
+        SizeHint::with_exact(self.0.iter().map(Part::length).sum())
     }
 }
 
@@ -137,9 +137,9 @@ mod tests {
     #[test]
     fn the_shared_bytes_of_an_escaped_text_leave_out_its_longest_piece() {
         let text = Part::Escaped(vec![1; 5 * ESCAPED_AT_ONCE].into());
-        let (all, shared) = (text.len(), text.shared());
+        let (all, shared) = (text.length(), text.shared());
         let mut parts = Parts::of([text]);
-        let pieces = std::iter::from_fn(|| parts.next()).map(|piece| piece.len() as u64);
+        let pieces = std::iter::from_fn(|| parts.next_piece()).map(|piece| piece.len() as u64);
         assert_eq!(pieces.max(), Some(all - shared));
         let short = Part::Escaped(Bytes::from_static(b"short"));
         assert_eq!(short.shared(), 0);

@@ -4,7 +4,7 @@
 
 mod failures; // the text of each failure of the gateway
 #[cfg(test)]
-mod told_tests;
+mod sentences_tests;
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use oncegate_rules::words::words;
 pub const NOT_READY: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 
 /// The status for a malformed MCP message, and in 2026-07-28 for an unknown method.
-pub(super) const MALFORMED: StatusCode = StatusCode::BAD_REQUEST;
-pub(super) const NO_SUCH_METHOD: StatusCode = StatusCode::NOT_FOUND;
+pub const MALFORMED: StatusCode = StatusCode::BAD_REQUEST;
+pub const NO_SUCH_METHOD: StatusCode = StatusCode::NOT_FOUND;
 
 /// How soon to ask again for a running call.
 const RETRY_RUNNING: Duration = Duration::from_secs(1);
@@ -122,6 +122,12 @@ table! {
         "The Allow header names the allowed methods.";
     CallInProgress = "call-in-progress", CONFLICT, Unknown, Reuse, "The call is still running",
         "An earlier request with this key is under way. Send the same request again after Retry-After, with the same key; it will get the same result.";
+    ApprovalRequired = "approval-required", CONFLICT, None, Wait, "The call waits for approval",
+        "Nothing was run yet: an approver has to approve exactly this call, and does so elsewhere. Tell the user. Send the same request again after Retry-After, with the same key and the same arguments: it gets the result once the call was approved and has run. Never send it with other arguments, and do not look for another way to the same effect.";
+    ApprovalDeclined = "approval-declined", CONFLICT, None, Stop, "The call was declined",
+        "Nothing was run: an approver has declined this call. It will not run under this key. Do not send it in other words, and do not look for another way to the same effect.";
+    ApprovalLapsed = "approval-lapsed", CONFLICT, None, Reuse, "The call was not approved in time",
+        "Nothing was run: it was not approved in time, it did not begin in time, or it was taken back. If it is still needed, send the same request again, with the same key: approvers are asked once more, as long as the detail does not say otherwise.";
     OutcomeUnknown = "outcome-unknown", CONFLICT, Unknown, Wait, "It is not known whether the call was executed",
         "The request was sent to the tool, and no proof of success or failure came back. Asking again with the same key and the same arguments is safe: it never executes the call twice, and gets the outcome when it is known. Never use a new key or other arguments for it: that would be a second intent. retry_after_ms is the time until the gateway checks next; where it is null no check is planned, and an operator has to look into the tool's own system and settle the call.";
     WrongState = "wrong-state", CONFLICT, None, Stop, "Not in this state",
@@ -180,24 +186,37 @@ impl Slug {
 
 /// One failure, as a caller is told of it.
 pub struct Problem {
-    pub(super) slug: Slug,
-    pub(super) detail: String,
+    pub slug: Slug,
+    /// As in the table, unless the client would misread that.
+    status: StatusCode,
+    pub detail: String,
     /// The call that the problem is about.
-    pub(super) call_id: Option<CallId>,
+    pub call_id: Option<CallId>,
     key: Option<String>,
-    pub(super) retry_after: Option<Duration>,
+    pub retry_after: Option<Duration>,
     errors: Option<Vec<Mistake>>,
     tool_status: Option<u16>,
     /// The tool's answer.
-    pub(super) tool_body: Option<Box<RawValue>>,
+    pub tool_body: Option<Box<RawValue>>,
     /// The call that this one looks like.
-    pub(super) similar_to: Option<CallId>,
+    pub similar_to: Option<CallId>,
     /// Where the arguments differ from those of the call that has the key.
-    pub(super) differs: Vec<String>,
+    pub differs: Vec<String>,
     replayed: Option<bool>,
+    /// When it was asked, and until when it may be approved.
+    approval: Option<ApprovalTimes>,
     /// As in the table, unless the failure is known better.
-    pub(super) key_action: KeyAction,
-    pub(super) effect: Effect,
+    pub key_action: KeyAction,
+    pub effect: Effect,
+}
+
+/// The times of an ask.
+#[derive(Debug, Serialize, ToSchema)]
+struct ApprovalTimes {
+    #[schema(format = DateTime)]
+    asked_at: String,
+    #[schema(format = DateTime)]
+    expires_at: String,
 }
 
 /// One mistake in the arguments.
@@ -213,6 +232,7 @@ impl Problem {
         let row = slug.row();
         Self {
             slug,
+            status: row.status,
             detail: detail.into(),
             call_id: None,
             key: None,
@@ -223,6 +243,7 @@ impl Problem {
             similar_to: None,
             differs: Vec::new(),
             replayed: None,
+            approval: None,
             key_action: row.key_action,
             effect: row.effect,
         }
@@ -242,6 +263,16 @@ impl Problem {
 
     fn waiting(mut self, time: Duration) -> Self {
         self.retry_after = Some(time);
+        self
+    }
+
+    /// The problem for a client of a payment protocol.
+    ///
+    /// It takes 409 for "another request has this key", makes a new key, and would pay twice. So "not yet" is 503 there.
+    pub fn for_payment(mut self) -> Self {
+        if matches!(self.slug, Slug::CallInProgress | Slug::OutcomeUnknown) {
+            self.status = StatusCode::SERVICE_UNAVAILABLE;
+        }
         self
     }
 
@@ -301,16 +332,16 @@ impl Problem {
     }
 
     /// Whether the request answers a tool's questions (MCP).
-    pub fn is_of_round(&self) -> bool {
+    pub fn is_of_elicitation(&self) -> bool {
         let key = self.key.as_deref();
-        key.is_some_and(|key| key.starts_with(key::ROUND))
+        key.is_some_and(|key| key.starts_with(key::ELICITATION))
     }
 }
 
-/// Why a request has no result. Unknown members are null; the last five are present only where they apply.
+/// Why a request has no result. Unknown members are null; the last six are present only where they apply.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
-pub(super) struct Body<'a> {
+pub struct Body<'a> {
     /// A page that says what it means and what to do.
     #[schema(pattern = "^/problems/[a-z-]+$")]
     r#type: String,
@@ -349,16 +380,20 @@ pub(super) struct Body<'a> {
     /// that may read that call, and not for tools that redact arguments.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     differs: &'a [String],
+    /// The times of an ask for approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = ApprovalTimes, nullable = false)]
+    approval: Option<&'a ApprovalTimes>,
 }
 
 impl Problem {
     /// The members of the problem.
-    pub(super) fn body(&self) -> Body<'_> {
+    pub fn body(&self) -> Body<'_> {
         let row = self.slug.row();
         Body {
             r#type: format!("/problems/{}", row.slug),
             title: row.title,
-            status: row.status.as_u16(),
+            status: self.status.as_u16(),
             detail: &self.detail,
             call_id: self.call_id.map(|call_id| call_id.to_string()),
             idempotency_key: self.key.as_deref(),
@@ -375,15 +410,20 @@ impl Problem {
             tool_body: self.tool_body.as_deref(),
             similar_to: self.similar_to.map(|call_id| call_id.to_string()),
             differs: &self.differs,
+            approval: self.approval.as_ref(),
         }
     }
 
     /// The time to wait in whole seconds, rounded up.
-    pub(super) fn wait_seconds(&self) -> Option<u64> {
-        let time = self.retry_after?;
-        let begun = u64::from(time.subsec_nanos() > 0);
-        Some(time.as_secs().saturating_add(begun).min(MOST))
+    pub fn wait_seconds(&self) -> Option<u64> {
+        self.retry_after.map(whole_seconds)
     }
+}
+
+/// A time to wait in whole seconds, rounded up.
+pub(crate) fn whole_seconds(time: Duration) -> u64 {
+    let begun = u64::from(time.subsec_nanos() > 0);
+    time.as_secs().saturating_add(begun).min(MOST)
 }
 
 impl IntoResponse for Problem {
@@ -391,7 +431,7 @@ impl IntoResponse for Problem {
         let is_replayed = |replayed| if replayed { "true" } else { "false" };
         let call_id = self.call_id.map(|call_id| call_id.to_string());
         (
-            self.slug.row().status,
+            self.status,
             Extension(self.slug),
             [
                 (CONTENT_TYPE, "application/problem+json"),

@@ -33,24 +33,40 @@ const MAX_REASON: usize = 1_000;
 /// The longest user, session, saga or trace id, in bytes.
 const MAX_ID: usize = 255;
 
+/// The longest sentence for an agent, in characters.
+const MAX_TELL: usize = 500;
+
 /// A sentence in one line.
 #[derive(Deserialize, ToSchema)]
 #[schema(
     max_length = 1000,
     pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
 )]
-pub(super) struct Sentence(String);
+pub struct Sentence(String);
 
 impl Sentence {
-    pub(super) fn checked(self) -> Result<String, Problem> {
+    pub fn checked(self) -> Result<String, Problem> {
         reason(self.0)
     }
+}
+
+/// Checks what an agent is to be told, because it is stored and shown.
+///
+/// # Errors
+/// It is too long, or not in one line.
+pub fn checked_tell(tell: String) -> Result<String, Problem> {
+    if tell.chars().count() > MAX_TELL || tell.chars().any(char::is_control) {
+        return Err(Problem::invalid_request(
+            "tell must be a sentence of at most 500 characters in one line",
+        ));
+    }
+    Ok(tell)
 }
 
 /// Why an operator does something.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Reason {
+pub struct Reason {
     // Documented as a type: a description here would make it a string and an object at once.
     #[schema(inline)]
     reason: Sentence,
@@ -59,7 +75,7 @@ pub(super) struct Reason {
 /// Why an operator does something that needs no reason.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OptionalReason {
+pub struct OptionalReason {
     /// A sentence in one line.
     #[schema(
         max_length = 1000,
@@ -72,40 +88,40 @@ pub(super) struct OptionalReason {
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TenantQuery {
-    /// The tenant of the session or saga; by default the caller's own.
+pub struct TenantQuery {
+    /// The tenant of the session, saga or user; by default the caller's own.
     #[param(max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     tenant: Option<String>,
 }
 
 impl TenantQuery {
     /// The named tenant, or the caller's own. Whether the caller may read it is decided later.
-    pub(super) fn tenant_for(self, caller: &Caller) -> Result<String, Problem> {
+    pub fn tenant_for(self, caller: &Caller) -> Result<String, Problem> {
         let tenant = self.tenant.unwrap_or_else(|| caller.tenant.clone());
         identity("tenant", tenant)
     }
 }
 
 /// The parameters of a request's query.
-pub(super) struct QueryOf<T>(pub(super) T);
+pub struct QueryOf<T>(pub T);
 
-fn query_of<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
+pub(crate) fn query_of<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     let read = Query::try_from_uri(uri);
     let Query(members) = read.map_err(|error| Problem::invalid_request(&error.body_text()))?;
     Ok(members)
 }
 
 /// Reads a query that is given as text, as pages of the console have it.
-pub(super) fn query<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
+pub fn query<T: DeserializeOwned>(query: &str) -> Result<T, Problem> {
     let uri = format!("/?{query}").parse();
     query_of(&uri.map_err(|_| Problem::invalid_request("the query cannot be read"))?)
 }
 
 /// A request of a known caller, and what it is about.
-pub(super) struct On<T> {
-    pub(super) http: Http,
-    pub(super) caller: Caller,
-    pub(super) target: T,
+pub struct On<T> {
+    pub http: Http,
+    pub caller: Caller,
+    pub target: T,
 }
 
 impl<T: Target> FromRequestParts<Http> for On<T> {
@@ -123,9 +139,9 @@ impl<T: Target> FromRequestParts<Http> for On<T> {
 }
 
 /// A request to act on one thing, with the operator's reason as its body.
-pub(super) struct Act<T> {
-    pub(super) on: On<T>,
-    pub(super) reason: String,
+pub struct Act<T> {
+    pub on: On<T>,
+    pub reason: String,
 }
 
 impl<T: Target + 'static> FromRequest<Http> for Act<T> {
@@ -140,7 +156,7 @@ impl<T: Target + 'static> FromRequest<Http> for Act<T> {
 }
 
 /// What a request can be about: a thing that its path names, or its query.
-pub(super) trait Target: Sized + Send {
+pub trait Target: Sized + Send {
     /// Reads it. The tenant of a session or saga is the caller's, unless the query names one.
     ///
     /// # Errors
@@ -164,7 +180,7 @@ impl<T: DeserializeOwned + Send> Target for QueryOf<T> {
     }
 }
 
-pub(super) struct ToolName(pub(super) String);
+pub struct ToolName(pub String);
 
 impl Target for ToolName {
     async fn read(parts: &mut Parts, _: &Caller) -> Result<Self, Problem> {
@@ -194,17 +210,16 @@ impl Target for SagaId {
     }
 }
 
-pub(super) struct AnomalyName {
-    pub(super) reconciliation: String,
-    pub(super) id: String,
+/// A user, as calls name it.
+pub struct UserId {
+    pub tenant: String,
+    pub id: String,
 }
 
-impl Target for AnomalyName {
-    async fn read(parts: &mut Parts, _: &Caller) -> Result<Self, Problem> {
-        let (reconciliation, id) = in_path(parts)
-            .await
-            .ok_or(ErrorKind::UnknownReconciliation)?;
-        Ok(Self { reconciliation, id })
+impl Target for UserId {
+    async fn read(parts: &mut Parts, caller: &Caller) -> Result<Self, Problem> {
+        let (tenant, id) = tenant_and_id(parts, caller).await?;
+        Ok(Self { tenant, id })
     }
 }
 
@@ -216,19 +231,19 @@ async fn tenant_and_id(parts: &mut Parts, caller: &Caller) -> Result<(String, St
 }
 
 /// The variable parts of a path. `None`: they are not text, or not of this type.
-pub(super) async fn in_path<T: DeserializeOwned + Send + 'static>(parts: &mut Parts) -> Option<T> {
+pub async fn in_path<T: DeserializeOwned + Send + 'static>(parts: &mut Parts) -> Option<T> {
     parts.extract().await.ok().map(|Path(name)| name)
 }
 
 /// Reads a whole body, within the bounds on its size and its time.
-pub(super) async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Problem> {
+pub async fn read_body(body: Body, max_body: MaxBody) -> Result<Bytes, Problem> {
     let read = timeout(max_body.time, body::to_bytes(body, max_body.bytes)).await;
     let read = read.map_err(|_| Problem::body_too_slow())?;
     read.map_err(|error| {
         if is_caused_by::<LengthLimitError>(&error) {
             Problem::body_too_large(max_body.bytes)
         } else if is_caused_by::<Exhausted>(&error) {
-            ErrorKind::NoRoom.into()
+            ErrorKind::NoMemory.into()
         } else {
             Problem::invalid_request("the request's body could not be read")
         }
@@ -241,7 +256,7 @@ fn is_caused_by<E: std::error::Error + 'static>(error: &axum::Error) -> bool {
 }
 
 /// Reads a JSON object with these members.
-pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+pub fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
     let bounded = json::bound_message(bytes);
     bounded.map_err(|error| Problem::invalid_request(&format!("the body: {error}")))?;
     let read: Result<Members<T>, _> = serde_json::from_slice(bytes);
@@ -252,7 +267,7 @@ pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Probl
 /// A type that is read from a JSON object only.
 ///
 /// A derived `Deserialize` would also take a list, as the members in their order.
-pub(super) struct Members<T>(pub(super) T);
+pub struct Members<T>(pub T);
 
 impl<'a, T: Deserialize<'a>> Deserialize<'a> for Members<T> {
     fn deserialize<D: Deserializer<'a>>(value: D) -> Result<Self, D::Error> {
@@ -277,28 +292,23 @@ impl<'a, T: Deserialize<'a>> Visitor<'a> for OfObject<T> {
 /// Reads the variant of an enum from a JSON string only.
 ///
 /// A derived `Deserialize` would also take the object `{"word": null}`.
-pub(super) fn word<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<T, D::Error> {
+pub fn word<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<T, D::Error> {
     let word = String::deserialize(value)?;
     T::deserialize(word.into_deserializer())
 }
 
 /// Reads a member, and tells null (`Some`) from an absent member (`None`, by `default`).
-pub(super) fn given<'a, D: Deserializer<'a>, T: Deserialize<'a>>(
-    value: D,
-) -> Result<Option<T>, D::Error> {
+pub fn given<'a, D: Deserializer<'a>, T: Deserialize<'a>>(value: D) -> Result<Option<T>, D::Error> {
     T::deserialize(value).map(Some)
 }
 
 /// Reads a body that is a JSON object with these members.
-pub(super) async fn read_object<T: DeserializeOwned>(
-    body: Body,
-    max_body: MaxBody,
-) -> Result<T, Problem> {
+pub async fn read_object<T: DeserializeOwned>(body: Body, max_body: MaxBody) -> Result<T, Problem> {
     object(&read_body(body, max_body).await?)
 }
 
 /// Reads the same, or an empty body as an object without members.
-pub(super) async fn read_optional_object<T: DeserializeOwned + Default>(
+pub async fn read_optional_object<T: DeserializeOwned + Default>(
     body: Body,
     max_body: MaxBody,
 ) -> Result<T, Problem> {
@@ -310,13 +320,13 @@ pub(super) async fn read_optional_object<T: DeserializeOwned + Default>(
 }
 
 /// Reads the reason of an act that needs none. Without one the text is empty.
-pub(super) async fn read_optional_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
+pub async fn read_optional_reason(body: Body, max_body: MaxBody) -> Result<String, Problem> {
     let read: OptionalReason = read_optional_object(body, max_body).await?;
     read.reason.map_or_else(|| Ok(String::new()), reason)
 }
 
 /// Checks a reason, because it is stored, logged and shown.
-pub(super) fn reason(reason: String) -> Result<String, Problem> {
+pub fn reason(reason: String) -> Result<String, Problem> {
     if reason.trim().is_empty() || reason.len() > MAX_REASON || reason.chars().any(char::is_control)
     {
         return Err(Problem::invalid_request(
@@ -327,7 +337,7 @@ pub(super) fn reason(reason: String) -> Result<String, Problem> {
 }
 
 /// Checks an id, because it is stored, logged and sent as a header.
-pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
+pub fn identity(name: &str, id: String) -> Result<String, Problem> {
     if id.len() > MAX_ID || id.chars().any(char::is_control) {
         let why = format!("{name} must be at most {MAX_ID} bytes without control characters");
         return Err(Problem::invalid_request(&why));
@@ -336,12 +346,12 @@ pub(super) fn identity(name: &str, id: String) -> Result<String, Problem> {
 }
 
 /// Checks the tenant of a list, if one is named.
-pub(super) fn named_tenant(tenant: Option<String>) -> Result<Option<String>, Problem> {
+pub fn named_tenant(tenant: Option<String>) -> Result<Option<String>, Problem> {
     tenant.map(|tenant| identity("tenant", tenant)).transpose()
 }
 
 /// Reads a parameter if it is given; refuses a bad one by saying what it must be.
-pub(super) fn parameter<T>(
+pub fn parameter<T>(
     name: &str,
     must_be: &str,
     text: Option<String>,
@@ -352,7 +362,7 @@ pub(super) fn parameter<T>(
 }
 
 /// Reads a parameter that must be one of these words.
-pub(super) fn one_of<T: Copy>(
+pub fn one_of<T: Copy>(
     name: &str,
     all: &[T],
     word: impl Fn(T) -> &'static str,
@@ -366,13 +376,13 @@ pub(super) fn one_of<T: Copy>(
 }
 
 /// Reads a parameter that is a time.
-pub(super) fn moment(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
+pub fn moment(name: &str, text: Option<String>) -> Result<Option<Timestamp>, Problem> {
     let must_be = "a time of RFC 3339, such as 2026-01-31T12:00:00Z";
     parameter(name, must_be, text, |text| text.parse().ok())
 }
 
 /// Reads the limit of a list; without one, the default.
-pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
+pub fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
     let must_be = format!("a number from 1 to {}", LIMITS.1);
     let limit = parameter("limit", &must_be, text, |text| {
         text.parse()
@@ -383,7 +393,7 @@ pub(super) fn limit(text: Option<String>, or: u32) -> Result<u32, Problem> {
 }
 
 /// Reads which page of a list is asked for.
-pub(super) fn page_query<F>(
+pub fn page_query<F>(
     tenant: Option<String>,
     filter: F,
     before: Option<String>,
@@ -395,7 +405,7 @@ pub(super) fn page_query<F>(
 }
 
 /// Reads the cursor of a list.
-pub(super) fn cursor<T>(
+pub fn cursor<T>(
     text: Option<String>,
     read: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, Problem> {

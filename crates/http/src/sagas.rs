@@ -9,13 +9,94 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::ledger::{EventView, time};
-use super::problem::Problem;
-use super::read::{Act, On, QueryOf, TenantQuery};
+use super::openapi::Route;
+use super::problem::{Problem, Slug};
+use super::read::{Act, On, OptionalReason, QueryOf, TenantQuery};
 use super::read::{named_tenant, one_of, page_query, read_optional_reason};
 use oncegate_engine::{SagaAct, SagaAt};
 use oncegate_rules::position::Position;
 use oncegate_rules::record::{CallId, Record, State as CallState};
 use oncegate_rules::saga::{Saga, SagaId, State as SagaState, Trouble};
+
+/// The routes of sagas, and of the call that becomes one by being undone.
+pub(super) fn routes() -> Vec<Route> {
+    let of_saga = |route: Route| {
+        route
+            .params::<TenantQuery>()
+            .problems(&[
+                Slug::InvalidRequest,
+                Slug::UnknownSaga,
+                Slug::StoreUnavailable,
+            ])
+            .json::<SagaView<'_>>("The saga with its calls, as it is now.")
+    };
+    let on_saga =
+        |route: Route| of_saga(route.path("id", "The saga's id.")).problems(&[Slug::UnknownPath]);
+    let named = "A saga that has this name";
+    let completed = "Complete a saga whose plan has come to its end";
+    let aborted = "Undo what the saga's calls have done";
+    let skipped = "Go on without undoing the call that is stuck";
+    vec![
+        Route::act(
+            "/v1/calls/{id}/compensate",
+            "compensate_call",
+            "Undo one call",
+            compensate,
+        )
+        .path("id", "The call's id.")
+        .problems(&[Slug::UnknownCall])
+        .of_one()
+        .json::<SagaView<'_>>("The undoing of the call, which is a saga of its own."),
+        Route::get("/v1/sagas", "list_sagas", "Sagas, newest first", list)
+            .page::<Parameters, PageView<'_>>("A page, without the calls of the sagas."),
+        of_saga(Route::get(
+            "/v1/sagas/retry",
+            "show_saga_named_retry",
+            named,
+            show_named,
+        )),
+        of_saga(Route::get(
+            "/v1/sagas/skip",
+            "show_saga_named_skip",
+            named,
+            show_named,
+        )),
+        on_saga(Route::get(
+            "/v1/sagas/{id}",
+            "show_saga",
+            "A saga with its calls",
+            show,
+        )),
+        on_saga(
+            Route::post(
+                "/v1/sagas/{id}/complete",
+                "complete_saga",
+                completed,
+                complete,
+            )
+            .optional_body::<OptionalReason>()
+            .problems(&[Slug::WrongState]),
+        ),
+        on_saga(Route::act(
+            "/v1/sagas/{id}/abort",
+            "abort_saga",
+            aborted,
+            abort,
+        )),
+        on_saga(Route::act(
+            "/v1/sagas/{id}/retry",
+            "retry_saga",
+            "Try again what is stuck",
+            retry,
+        )),
+        on_saga(Route::act(
+            "/v1/sagas/{id}/skip",
+            "skip_saga",
+            skipped,
+            skip,
+        )),
+    ]
+}
 
 /// Which sagas.
 #[derive(Deserialize, IntoParams)]
@@ -43,7 +124,7 @@ pub(super) struct PageView<'a> {
 }
 
 /// `GET /v1/sagas`
-pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
+async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
     let state = one_of("state", &SagaState::ALL, SagaState::as_str, asked.state)?;
     let tenant = named_tenant(asked.tenant)?;
@@ -57,7 +138,7 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
 }
 
 /// `GET /v1/sagas/{id}`
-pub(super) async fn show(on: On<SagaId>) -> Result<Response, Problem> {
+async fn show(on: On<SagaId>) -> Result<Response, Problem> {
     let sagas = &on.http.gateway.sagas;
     Ok(shown(&sagas.find_saga(&on.caller, &on.target).await?))
 }
@@ -65,10 +146,7 @@ pub(super) async fn show(on: On<SagaId>) -> Result<Response, Problem> {
 /// `GET /v1/sagas/retry` and `GET /v1/sagas/skip`: the sagas named "retry" and "skip".
 ///
 /// Their paths would otherwise be those of the acts on many sagas, which take only POST.
-pub(super) async fn show_named(
-    on: On<QueryOf<TenantQuery>>,
-    path: MatchedPath,
-) -> Result<Response, Problem> {
+async fn show_named(on: On<QueryOf<TenantQuery>>, path: MatchedPath) -> Result<Response, Problem> {
     let name = path.as_str().rsplit('/').next().unwrap_or_default();
     let id = SagaId::new(on.target.0.tenant_for(&on.caller)?, name);
     let sagas = &on.http.gateway.sagas;
@@ -76,7 +154,7 @@ pub(super) async fn show_named(
 }
 
 /// `POST /v1/sagas/{id}/complete`
-pub(super) async fn complete(on: On<SagaId>, body: Body) -> Result<Response, Problem> {
+async fn complete(on: On<SagaId>, body: Body) -> Result<Response, Problem> {
     let reason = read_optional_reason(body, on.http.max_body).await?;
     let sagas = &on.http.gateway.sagas;
     let completing = sagas.complete_saga(&on.caller, &on.target, &reason);
@@ -84,19 +162,19 @@ pub(super) async fn complete(on: On<SagaId>, body: Body) -> Result<Response, Pro
 }
 
 /// `POST /v1/sagas/{id}/abort`
-pub(super) async fn abort(Act { on, reason }: Act<SagaId>) -> Result<Response, Problem> {
+async fn abort(Act { on, reason }: Act<SagaId>) -> Result<Response, Problem> {
     let sagas = &on.http.gateway.sagas;
     let aborting = sagas.abort_saga(&on.caller, &on.target, &reason);
     Ok(shown(&aborting.await?))
 }
 
 /// `POST /v1/sagas/{id}/retry`
-pub(super) async fn retry(act: Act<SagaId>) -> Result<Response, Problem> {
+async fn retry(act: Act<SagaId>) -> Result<Response, Problem> {
     on_stuck(act, SagaAct::Retry).await
 }
 
 /// `POST /v1/sagas/{id}/skip`
-pub(super) async fn skip(act: Act<SagaId>) -> Result<Response, Problem> {
+async fn skip(act: Act<SagaId>) -> Result<Response, Problem> {
     on_stuck(act, SagaAct::Skip).await
 }
 
@@ -108,7 +186,7 @@ async fn on_stuck(request: Act<SagaId>, act: SagaAct) -> Result<Response, Proble
 }
 
 /// `POST /v1/calls/{id}/compensate`
-pub(super) async fn compensate(Act { on, reason }: Act<CallId>) -> Result<Response, Problem> {
+async fn compensate(Act { on, reason }: Act<CallId>) -> Result<Response, Problem> {
     let sagas = &on.http.gateway.sagas;
     let undoing = sagas.compensate(&on.caller, on.target, &reason);
     Ok(shown(&undoing.await?))
@@ -224,7 +302,7 @@ impl<'a> SagaView<'a> {
 }
 
 /// How far a call is undone, in one word. `undoing`: the stored call that undoes it.
-pub(super) fn compensation(record: &Record, undoing: Option<&Record>) -> &'static str {
+pub fn compensation(record: &Record, undoing: Option<&Record>) -> &'static str {
     let is_decided = record.compensation().is_some();
     match (record.undo.as_ref(), undoing, &record.state) {
         (None, ..) => "none",

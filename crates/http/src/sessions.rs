@@ -8,12 +8,53 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::ledger::{EventView, time};
-use super::problem::Problem;
-use super::read::{Act, On, QueryOf, named_tenant, page_query};
+use super::openapi::Route;
+use super::problem::{Problem, Slug};
+use super::read::{Act, On, QueryOf, TenantQuery, named_tenant, page_query};
 use oncegate_engine::SessionFilter;
 use oncegate_rules::position::Position;
 use oncegate_rules::record::CallId;
 use oncegate_rules::session::{Lock, Session, SessionId};
+
+/// The routes of sessions.
+pub(super) fn routes() -> Vec<Route> {
+    let on_session = |route: Route| {
+        let route = route.path("id", "The session's id.");
+        let route = route.params::<TenantQuery>().of_one();
+        route.problems(&[Slug::InvalidRequest])
+    };
+    let listed = "Sessions that are frozen or locked, newest first";
+    let shown = "What bounds the branches of a session now";
+    let unlocked = "Take the session's lock away from its call";
+    let frozen = "Let nothing of the session run";
+    vec![
+        Route::get("/v1/sessions", "list_sessions", listed, list)
+            .page::<Parameters, PageView<'_>>("A page; it may be short, and even empty."),
+        on_session(Route::get("/v1/sessions/{id}", "show_session", shown, show))
+            .json::<SessionView<'_>>("The session; one that was never seen has nothing in it."),
+        on_session(Route::act(
+            "/v1/sessions/{id}/unlock",
+            "unlock_session",
+            unlocked,
+            unlock,
+        ))
+        .json::<Unlocked>("The call that held the lock."),
+        on_session(Route::act(
+            "/v1/sessions/{id}/freeze",
+            "freeze_session",
+            frozen,
+            freeze,
+        ))
+        .json::<Frozen<'_>>("Whether the session is frozen now."),
+        on_session(Route::act(
+            "/v1/sessions/{id}/thaw",
+            "thaw_session",
+            "Let the session go on",
+            thaw,
+        ))
+        .json::<Frozen<'_>>("Whether the session is frozen now."),
+    ]
+}
 
 /// Which sessions; all that is named must hold.
 #[derive(Deserialize, IntoParams)]
@@ -45,7 +86,7 @@ pub(super) struct PageView<'a> {
 }
 
 /// `GET /v1/sessions`
-pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
+async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Problem> {
     let QueryOf(asked) = on.target;
     let only_true = |asked: Option<String>| match asked.as_deref() {
         None => Ok(false),
@@ -75,14 +116,14 @@ pub(super) async fn list(on: On<QueryOf<Parameters>>) -> Result<Response, Proble
 }
 
 /// `GET /v1/sessions/{id}`
-pub(super) async fn show(on: On<SessionId>) -> Result<Response, Problem> {
+async fn show(on: On<SessionId>) -> Result<Response, Problem> {
     let (sessions, id) = (&on.http.gateway.sessions, &on.target);
     let session = sessions.find_session(&on.caller, id).await?;
     Ok(Json(SessionView::of(id, &session)).into_response())
 }
 
 /// `POST /v1/sessions/{id}/unlock`
-pub(super) async fn unlock(Act { on, reason }: Act<SessionId>) -> Result<Response, Problem> {
+async fn unlock(Act { on, reason }: Act<SessionId>) -> Result<Response, Problem> {
     let sessions = &on.http.gateway.sessions;
     let unlocking = sessions.unlock_session(&on.caller, &on.target, &reason, None);
     let call_id = unlocking.await?.call_id.0;
@@ -94,12 +135,12 @@ pub(super) async fn unlock(Act { on, reason }: Act<SessionId>) -> Result<Respons
 }
 
 /// `POST /v1/sessions/{id}/freeze`
-pub(super) async fn freeze(act: Act<SessionId>) -> Result<Response, Problem> {
+async fn freeze(act: Act<SessionId>) -> Result<Response, Problem> {
     set_frozen(&act, true).await
 }
 
 /// `POST /v1/sessions/{id}/thaw`
-pub(super) async fn thaw(act: Act<SessionId>) -> Result<Response, Problem> {
+async fn thaw(act: Act<SessionId>) -> Result<Response, Problem> {
     set_frozen(&act, false).await
 }
 

@@ -1,24 +1,62 @@
-//! The tools as callers and models see them, their pauses, and the preview of a call's key.
+//! The tools as callers and models see them, and their pauses.
 
 use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::calls::parse;
 use super::headers::{CALL_ID, FENCING_TOKEN, GATEWAY_OUTCOME, IDEMPOTENCY_KEY, REPLAYED, title};
 use super::ledger::{EventView, millis, time};
-use super::problem::Problem;
-use super::read::{Act, On, QueryOf, ToolName, read_body, read_optional_reason};
-use oncegate_engine::{ToolState, Would};
+use super::openapi::Route;
+use super::problem::{Problem, Slug};
+use super::read::{Act, On, OptionalReason, QueryOf, Reason, ToolName, read_optional_reason};
+use oncegate_engine::ToolState;
 use oncegate_rules::key::{MAX_LEN, MODEL_MEMBER, Pointer};
 use oncegate_rules::tool::{Effect, Tool};
 use oncegate_rules::tool_schema_export::{self as export, KEY_PATTERN, Keys};
+
+/// The routes of tools.
+pub(super) fn routes() -> Vec<Route> {
+    let on_tool = |route: Route| {
+        let route = route.path("tool", "The tool's name.");
+        route
+            .problems(&[Slug::UnknownTool, Slug::WrongState])
+            .of_one()
+            .json::<ToolStateView<'_>>("The tool, and what was done to it.")
+    };
+    let listed = "The tools that this token may call, for a runtime or a model";
+    let shown =
+        "Whether a tool is paused; for administrators also the last acts of operators on it";
+    let paused = "Let no call of the tool begin, on any gateway";
+    let resumed = "Let the tool's calls begin again";
+    let promised =
+        "What this gateway promises about idempotency, for each tool that this token may call";
+    vec![
+        Route::get("/v1/tools", "list_tools", listed, list)
+            .params::<Wanted>()
+            .problems(&[Slug::InvalidRequest])
+            .json::<ToolList>("The tools by name."),
+        on_tool(Route::get("/v1/tools/{tool}", "show_tool", shown, show)),
+        on_tool(
+            Route::post("/v1/tools/{tool}/pause", "pause_tool", paused, pause).body::<Reason>(),
+        ),
+        on_tool(
+            Route::post("/v1/tools/{tool}/resume", "resume_tool", resumed, resume)
+                .optional_body::<OptionalReason>(),
+        ),
+        Route::get(
+            "/.well-known/idempotency",
+            "idempotency",
+            promised,
+            well_known,
+        )
+        .json::<Published>("Keys, headers and tools."),
+    ]
+}
 
 #[derive(Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -71,7 +109,7 @@ enum Shown {
 }
 
 /// `GET /v1/tools`
-pub(super) async fn list(on: On<QueryOf<Wanted>>) -> Json<ToolList> {
+async fn list(on: On<QueryOf<Wanted>>) -> Json<ToolList> {
     let QueryOf(wanted) = on.target;
     let keys = match wanted.keys {
         None | Some(WhoBringsKeys::Model) => Keys::Model,
@@ -229,7 +267,7 @@ struct AnthropicTool {
 /// An entry of MCP's `tools/list`.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct McpTool {
+pub struct McpTool {
     name: String,
     description: String,
     #[schema(value_type = Object)]
@@ -248,7 +286,8 @@ struct Annotations {
 }
 
 impl McpTool {
-    pub(super) fn of(tool: &Tool, keys: Keys) -> Self {
+    /// What a model sees of a tool.
+    pub fn of(tool: &Tool, keys: Keys) -> Self {
         let is_read = tool.effect == Effect::Read;
         Self {
             name: tool.name.clone(),
@@ -280,21 +319,21 @@ fn with_plain_root(tool: &Tool, keys: Keys) -> (Value, String) {
 }
 
 /// `GET /v1/tools/{tool}`
-pub(super) async fn show(on: On<ToolName>) -> Result<Response, Problem> {
+async fn show(on: On<ToolName>) -> Result<Response, Problem> {
     let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
     let state = pauses.show_tool(&on.caller, tool).await?;
     Ok(shown_state(tool, &state))
 }
 
 /// `POST /v1/tools/{tool}/pause`
-pub(super) async fn pause(Act { on, reason }: Act<ToolName>) -> Result<Response, Problem> {
+async fn pause(Act { on, reason }: Act<ToolName>) -> Result<Response, Problem> {
     let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
     let state = pauses.set_paused(&on.caller, tool, true, &reason).await?;
     Ok(shown_state(tool, &state))
 }
 
 /// `POST /v1/tools/{tool}/resume`
-pub(super) async fn resume(on: On<ToolName>, body: Body) -> Result<Response, Problem> {
+async fn resume(on: On<ToolName>, body: Body) -> Result<Response, Problem> {
     let reason = read_optional_reason(body, on.http.max_body).await?;
     let (pauses, ToolName(tool)) = (&on.http.gateway.pauses, &on.target);
     let state = pauses.set_paused(&on.caller, tool, false, &reason).await?;
@@ -330,58 +369,6 @@ fn shown_state(tool: &str, state: &ToolState) -> Response {
         events: state.events.iter().map(EventView::of).collect(),
     })
     .into_response()
-}
-
-/// The answer that a request for a call would get.
-#[derive(Serialize, ToSchema)]
-#[schema(as = KeyPreview)]
-pub(super) struct PreviewView {
-    tool: String,
-    idempotency_key: String,
-    #[schema(pattern = "^(runtime|business|model|derived)$")]
-    key_source: &'static str,
-    /// The `Idempotency-Key` that the tool gets. Null for a tool that reads: it gets a new one each time.
-    tool_key: Option<String>,
-    /// What would happen to the request, as far as its key decides. Null for a tool that redacts arguments, unless the
-    /// token may read calls: arguments of others could be guessed by it. Each such request counts as a new key.
-    #[schema(required, pattern = "^(run|wait|replay|refuse)$")]
-    would: Option<&'static str>,
-    /// The name of the problem that would be answered.
-    problem: Option<&'static str>,
-    /// The call that holds the key, if the caller may read it. `state` is its state.
-    call_id: Option<String>,
-    state: Option<&'static str>,
-}
-
-/// `POST /v1/tools/{tool}/key`
-pub(super) async fn key(
-    on: On<ToolName>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Json<PreviewView>, Problem> {
-    let bytes = read_body(body, on.http.max_body).await?;
-    let engine = &on.http.gateway.engine;
-    let parse = || parse(on.target.0, &headers, &bytes);
-    let request = engine.large.read_off_workers(bytes.len(), parse).await?;
-    let preview = engine.preview(&on.caller, request).await?;
-    let (intent, meets) = (preview.intent, preview.meets.as_ref());
-    let (would, problem) = match preview.would {
-        None => (None, None),
-        Some(Would::Run) => (Some("run"), None),
-        Some(Would::Wait) => (Some("wait"), None),
-        Some(Would::Replay) => (Some("replay"), None),
-        Some(Would::Refuse(kind)) => (Some("refuse"), Some(Problem::from(kind).slug.as_str())),
-    };
-    Ok(Json(PreviewView {
-        tool: intent.tool.clone(),
-        idempotency_key: intent.key.clone(),
-        key_source: intent.key_source.as_str(),
-        tool_key: preview.has_tool_key.then(|| intent.lookup.for_tool()),
-        would,
-        problem,
-        call_id: meets.map(|record| record.intent.call_id.to_string()),
-        state: meets.map(|record| record.state.as_str()),
-    }))
 }
 
 /// The gateway's promises about idempotency, for SDKs.
@@ -430,7 +417,7 @@ struct PublishedTool {
 }
 
 /// `GET /.well-known/idempotency`
-pub(super) async fn well_known(on: On<()>) -> Json<Published> {
+async fn well_known(on: On<()>) -> Json<Published> {
     let tools = on.http.gateway.base.tools_of(&on.caller);
     let tools = tools.iter().map(|at| &at.tool).map(|tool| PublishedTool {
         name: tool.name.clone(),

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use serde_json::Value;
 
-use super::json;
-use super::key::Key;
-use super::mcp::lines::{Line, Lines, Said, one_line};
-use super::mcp::sse::Decoder;
-use super::mcp::{evidence, progress, revision, round};
-use super::proxy::image;
-use super::trace::{self, Context, SpanId};
+use crate::json;
+use crate::key::Key;
+use crate::mcp::lines::{Line, Lines, Said, one_line};
+use crate::mcp::sse::Decoder;
+use crate::mcp::{elicitation, evidence, progress, revision};
+use crate::proxy::stored_form;
+use crate::trace::{self, Context, SpanId};
 use oncegate_fuzz::{attack, corpus};
 
 type Held = Result<(), TestCaseError>;
@@ -125,8 +125,8 @@ fn answers_are_read(message: &[u8]) -> Held {
     black_box(evidence::is_error(message));
     black_box(evidence::has(message, "/a/0"));
     drop(progress::read(message));
-    black_box(round::asked(message));
-    black_box(round::is_answer(message));
+    black_box(elicitation::asked(message));
+    black_box(elicitation::is_answer(message));
     let line = one_line(message);
     prop_assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
     let value = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
@@ -148,8 +148,8 @@ fn messages_of_servers_never_panic() {
 #[test]
 fn a_stored_request_of_a_proxy_is_read_or_refused() {
     attack(&corpus("json"), |bytes| {
-        drop(image::message(bytes));
-        drop(image::place(bytes));
+        drop(stored_form::message(bytes));
+        drop(stored_form::target(bytes));
         Ok(())
     });
 }

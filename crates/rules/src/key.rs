@@ -3,6 +3,8 @@
 //! Must not know where a key is stored.
 
 mod fold; // fields that people type
+pub mod nulls; // members that are null
+pub mod secret; // what fingerprints are made with
 mod spelling; // the bytes of a key as other systems print them
 
 use std::fmt;
@@ -14,9 +16,9 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 pub use self::fold::{Fold, Folded};
-use super::json::canonical;
-use super::secret::Secret;
-use super::words::words;
+use crate::json::canonical;
+use crate::secret::Secret;
+use crate::words::words;
 
 /// The longest key in bytes: what Stripe, ACP and most tools accept.
 pub const MAX_LEN: usize = 255;
@@ -105,7 +107,7 @@ words! {
         /// The gateway, for a compensation. The key is kept as long as its call.
         Compensation = "compensation",
         /// The elicitation that the call answers. Each is answered once.
-        Round = "round",
+        Elicitation = "round",
         /// Unknown: the call was adopted from its effect, which shows only the key for the tool.
         Adopted = "adopted",
     }
@@ -114,7 +116,7 @@ words! {
 /// The prefix of compensations' keys. Callers may not bring such a key.
 pub const COMPENSATION: &str = "compensate:";
 /// The prefix of the keys of calls that answer an elicitation.
-pub const ROUND: &str = "oncegate-round:";
+pub const ELICITATION: &str = "oncegate-round:";
 /// The prefix of the lookup keys of calls by the client's own id of the call.
 const CLIENT_CALL: &str = "oncegate-client-call:";
 /// The beginning of what makes the name of a read.
@@ -317,7 +319,9 @@ pub enum Refused {
     Invalid(&'static str),
     #[error("the Idempotency-Key header and the body member idempotency_key differ")]
     Conflict,
-    #[error("keys that begin with {COMPENSATION}, {ROUND} or {CLIENT_CALL} are the gateway's own")]
+    #[error(
+        "keys that begin with {COMPENSATION}, {ELICITATION} or {CLIENT_CALL} are the gateway's own"
+    )]
     Reserved,
     #[error("this tool requires an idempotency key for each call")]
     Missing,
@@ -347,7 +351,7 @@ pub fn from_runtime(header: Option<&[u8]>, body: Option<&str>) -> Result<Option<
 }
 
 /// The prefixes of the gateway's own keys.
-const OWN: [&str; 3] = [COMPENSATION, ROUND, CLIENT_CALL];
+const OWN: [&str; 3] = [COMPENSATION, ELICITATION, CLIENT_CALL];
 
 /// Refuses the gateway's own keys.
 ///
@@ -360,8 +364,8 @@ fn not_ours(key: Option<Key>) -> Result<Option<Key>, Refused> {
 }
 
 /// The key of a call that answers another call's questions.
-pub(super) fn of_round(asked_by: Uuid) -> Key {
-    Key(format!("{ROUND}{asked_by}"))
+pub(super) fn of_elicitation(asked_by: Uuid) -> Key {
+    Key(format!("{ELICITATION}{asked_by}"))
 }
 
 /// The lookup key of a call by the client's own id of it. Each user has ids of their own.
@@ -404,7 +408,7 @@ pub(super) const SECRET_ID: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupKey(pub [u8; 32]);
 
-/// A name under which a call is claimed. The name of its key is also the key that the tool gets.
+/// A lookup key: a call is claimed under it. That of its key is also the key that the tool gets.
 ///
 /// The first 15 bytes are of SHA-256 over (tenant, tool, key), each behind its length in eight big-endian bytes. The last
 /// byte follows from the tenant alone: all lookup keys of a tenant lie in one partition of a store, where one step claims
@@ -422,7 +426,7 @@ impl Lookup {
         Self(lookup)
     }
 
-    /// The name of one read: no other request has it. `unique`: a random number.
+    /// The lookup key of one read: no other request has it. `unique`: a random number.
     pub fn of_read(tenant: &str, tool: &str, unique: Uuid) -> Self {
         Self::new(tenant, tool, &format!("{READ}{unique}"))
     }
@@ -432,7 +436,7 @@ impl Lookup {
         self.0[Self::LEN - 1]
     }
 
-    /// The last byte of every name of this tenant.
+    /// The last byte of every lookup key of this tenant.
     pub fn partition_of(tenant: &str) -> u8 {
         digest(["tenant", tenant])[0]
     }
@@ -476,5 +480,4 @@ pub fn digest<const N: usize>(parts: [&str; N]) -> [u8; 32] {
 }
 
 #[cfg(test)]
-#[path = "key_tests.rs"]
 mod tests;

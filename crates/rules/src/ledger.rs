@@ -1,9 +1,16 @@
 //! Searches in the ledger: which calls, in which order, from where on. A store finds the calls.
 
+pub mod audit; // the acts of operators
+pub mod document; // what is stored beside the calls
+pub mod erasure; // a user whose data is erased
+pub mod many; // acts on many calls or sagas at once
+pub mod position; // positions in lists
+
 use jiff::Timestamp;
 
-use super::position::Position;
-use super::record::{Entry, Record};
+use crate::erasure::UserDigest;
+use crate::position::Position;
+use crate::record::{Entry, Record, State};
 
 /// The default and the largest number of calls on a page.
 pub const LIMITS: (u32, u32) = (50, 500);
@@ -16,6 +23,8 @@ pub struct Filter {
     pub trace_id: Option<String>,
     pub session_id: Option<String>,
     pub user_id: Option<String>,
+    /// A user without the name.
+    pub user: Option<UserDigest>,
     pub tool: Option<String>,
     pub key: Option<String>,
     pub saga_id: Option<String>,
@@ -31,6 +40,12 @@ pub struct Filter {
     pub since: Option<Timestamp>,
     /// Before this time, by `created_at`.
     pub until: Option<Timestamp>,
+    /// Changed at or after this time, by `updated_at`. Without an index.
+    pub updated_since: Option<Timestamp>,
+    /// Unknown at some time from the first of these on, and before the second. Without an index.
+    ///
+    /// [`matches`](Self::matches) leaves out only calls that surely were not; [`History::was_unknown_in`] decides.
+    pub unknown_in: Option<(Timestamp, Timestamp)>,
     /// Whether calls come without their texts: see [`Record::without_texts`].
     pub is_brief: bool,
     /// About how many calls a store looks at for a page; `None`: as many as the store allows.
@@ -38,7 +53,7 @@ pub struct Filter {
 }
 
 /// The states that a filter can name.
-pub const STATES: [&str; 7] = [
+pub const STATES: [&str; 9] = [
     "running",
     "succeeded",
     "failed",
@@ -46,11 +61,13 @@ pub const STATES: [&str; 7] = [
     "compensating",
     "compensated",
     "stuck",
+    "proposed",
+    "approved",
 ];
 /// States with few calls, each of which has an index.
-const INDEXED: [&str; 3] = ["running", "failed", "unknown"];
+const INDEXED: [&str; 5] = ["running", "failed", "unknown", "proposed", "approved"];
 /// The indexed states in which a call stays. Running calls are found without a list.
-const LISTED: [&str; 2] = ["failed", "unknown"];
+const LISTED: [&str; 4] = ["failed", "unknown", "proposed", "approved"];
 
 /// Whether a store keeps a list of the calls in this state.
 pub fn is_listed(state: &str) -> bool {
@@ -66,6 +83,7 @@ pub enum Index<'a> {
     Trace(&'a str),
     Session(&'a str),
     User(&'a str),
+    UserDigest(&'a UserDigest),
     Saga(&'a str),
     /// One of the indexed states.
     State(&'a str),
@@ -83,6 +101,7 @@ impl Filter {
             self.trace_id.as_deref().map(Index::Trace),
             self.session_id.as_deref().map(Index::Session),
             self.user_id.as_deref().map(Index::User),
+            self.user.as_ref().map(Index::UserDigest),
             state.map(Index::State),
             self.tool.as_deref().map(Index::Tool),
         ]
@@ -106,6 +125,7 @@ impl Filter {
         is(&self.trace_id, &intent.trace_id)
             && is(&self.session_id, &intent.session_id)
             && is(&self.user_id, &intent.user_id)
+            && self.user.is_none_or(|user| user.is_of(intent))
             && is(&self.tool, &intent.tool)
             && is(&self.key, &intent.key)
             && is(&self.saga_id, &intent.saga_id)
@@ -114,6 +134,13 @@ impl Filter {
             && is(&self.state, record.state.as_str())
             && self.since.is_none_or(|since| intent.created_at >= since)
             && self.until.is_none_or(|until| intent.created_at < until)
+            && self
+                .updated_since
+                .is_none_or(|since| record.updated_at >= since)
+            && self.unknown_in.is_none_or(|(since, until)| {
+                let is_unknown = matches!(record.state, State::Unknown(_));
+                intent.created_at < until && (is_unknown || record.updated_at >= since)
+            })
     }
 }
 
@@ -179,6 +206,28 @@ pub struct History {
     pub duplicates: Duplicates,
 }
 
+impl History {
+    /// Whether the outcome was unknown at some time from `since` on, and before `until`.
+    ///
+    /// A call that is sent again stays unknown until its outcome is known.
+    pub fn was_unknown_in(&self, (since, until): (Timestamp, Timestamp)) -> bool {
+        let mut unknown_from: Option<Timestamp> = None;
+        for entry in &self.entries {
+            match (entry.outcome.as_deref(), unknown_from) {
+                (Some("unknown"), None) => unknown_from = Some(entry.at),
+                (Some("executed" | "not_executed"), Some(from)) => {
+                    if from < until && entry.at > since {
+                        return true;
+                    }
+                    unknown_from = None;
+                }
+                _ => {}
+            }
+        }
+        unknown_from.is_some_and(|from| from < until)
+    }
+}
+
 /// The maker of a call, which decides who may read the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maker {
@@ -194,7 +243,7 @@ pub struct Maker {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Duplicates {
     pub count: u64,
-    /// The newest duplicates, newest first.
+    /// The newest duplicates.
     pub last: Vec<Duplicate>,
 }
 
@@ -202,6 +251,13 @@ pub struct Duplicates {
 pub const LISTED_DUPLICATES: usize = 10;
 
 impl Duplicates {
+    /// The newest duplicates, newest first. A store has them in the order in which gateways told it of them.
+    pub fn newest_first(&self) -> Vec<&Duplicate> {
+        let mut last: Vec<_> = self.last.iter().collect();
+        last.sort_by_key(|one| std::cmp::Reverse(one.at));
+        last
+    }
+
     /// Adds further duplicates.
     pub fn add(&mut self, later: &Self) {
         self.count += later.count;
@@ -274,8 +330,7 @@ impl Page<Listed> {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
-mod of_calls;
+mod call_tests;
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -325,6 +380,52 @@ mod tests {
                 before = page.next;
             }
             prop_assert_eq!(shown, taken.into_iter().rev().collect::<Vec<Position>>());
+        }
+    }
+
+    #[test]
+    fn a_call_was_unknown_from_that_outcome_until_another_one() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let entry = |second, outcome: Option<&'static str>| Entry {
+            outcome: outcome.map(Into::into),
+            ..Entry::new(at(second), "it", "g", "")
+        };
+        let history = |entries: &[(i64, Option<&'static str>)]| History {
+            record: crate::testing::record(
+                &crate::tool::Tool::new("act"),
+                crate::key::Source::Runtime,
+                &[],
+            ),
+            entries: entries
+                .iter()
+                .map(|(second, outcome)| entry(*second, *outcome))
+                .collect(),
+            duplicates: Duplicates::default(),
+        };
+        let settled = history(&[
+            (1, None),
+            (10, Some("unknown")),
+            (15, None),
+            (20, Some("executed")),
+            (30, None),
+        ]);
+        let still = history(&[(1, None), (10, Some("unknown")), (15, Some("unknown"))]);
+        let never = history(&[
+            (1, None),
+            (10, Some("not_executed")),
+            (20, Some("executed")),
+        ]);
+        for (since, until, was, is) in [
+            (1, 10, false, false),
+            (1, 11, true, true),
+            (12, 14, true, true),
+            (19, 40, true, true),
+            (20, 40, false, true),
+        ] {
+            let between = (at(since), at(until));
+            assert_eq!(settled.was_unknown_in(between), was, "{since} {until}");
+            assert_eq!(still.was_unknown_in(between), is, "{since} {until}");
+            assert!(!never.was_unknown_in(between));
         }
     }
 

@@ -3,21 +3,26 @@
 //! Source: the Model Context Protocol, revisions 2025-06-18, 2025-11-25 and 2026-07-28.
 
 pub mod annotations; // what a server says of its tools' effects
+pub mod elicitation; // questions of a server, and the calls that answer them
 pub mod evidence; // what the answer of an MCP server proves
 pub mod lines; // messages of one line each
 pub mod members; // objects, and their members as they were written
 pub mod mirrored; // arguments that a request repeats in its headers
+pub mod payment; // payments in requests, and answers that ask for them
 pub mod portable; // JSON that every client can read
 pub mod progress; // progress notifications
+pub mod remote; // tasks of servers
 pub mod request; // requests to MCP servers
 pub mod revision; // the revision of a request
-pub mod round; // questions of a server, and the calls that answer them
 pub mod sse; // server-sent events
+pub mod tasks; // calls as tasks
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+
+use crate::words::words;
 
 /// Members of `_meta` that are the gateway's own.
 pub const KEY: &str = "dev.oncegate/idempotency-key";
@@ -43,6 +48,12 @@ pub struct Settings {
     pub answer_within: Duration,
     /// After this long an answer becomes a stream, so that no proxy closes the connection.
     pub stream_after: Duration,
+    /// Whether a call may be answered with a task, to clients that know tasks.
+    pub tasks: bool,
+    /// After this long a call that still runs becomes a task.
+    pub task_after: Duration,
+    /// At which endpoints the tool `await_call` is listed.
+    pub await_tool: AwaitTool,
     /// Places of the session in a request. The first with a text counts.
     pub session: Vec<Source>,
     /// Places of the user in a request.
@@ -54,6 +65,8 @@ pub struct Settings {
     pub client_ids: Vec<String>,
     /// Places of the client's own id of a call, after [`CLIENT_CALL`] in `_meta`.
     pub client_call_id: Vec<Source>,
+    /// Where this machine's user decides about a call that waits for approval, without the call's id. Only `oncegate wrap` has it.
+    pub pages: Option<String>,
 }
 
 impl Default for Settings {
@@ -62,6 +75,9 @@ impl Default for Settings {
             origins: Vec::new(),
             answer_within: Duration::from_secs(45),
             stream_after: Duration::from_secs(2),
+            tasks: true,
+            task_after: Duration::from_secs(2),
+            await_tool: AwaitTool::default(),
             session: vec![
                 Source::Meta(SESSION.into()),
                 Source::Meta("openai/session".into()),
@@ -70,7 +86,21 @@ impl Default for Settings {
             key_meta: Vec::new(),
             client_ids: vec!["claudecode/toolUseId".into()],
             client_call_id: Vec::new(),
+            pages: None,
         }
+    }
+}
+
+words! {
+    /// At which endpoints the tool `await_call` is listed.
+    #[derive(Default)]
+    pub enum AwaitTool {
+        /// At `POST /mcp`, for callers of a tool that may run longer than `answer_within`.
+        #[default]
+        Auto = "auto",
+        /// At every endpoint.
+        On = "on",
+        Off = "off",
     }
 }
 

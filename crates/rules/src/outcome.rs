@@ -2,15 +2,19 @@
 //!
 //! The rule: unknown unless positive evidence proves more. Must not know what is done with an outcome.
 
+pub mod evidence; // what was observed of an attempt
+pub mod replay; // whether a tool gives the same answer as before
+pub mod unknown; // when an unknown call is checked, and what a probe proves
+
 use std::time::Duration;
 
 use serde_json::Value;
 
-pub use super::evidence::{Body, Evidence, Outcome, Sent, keep};
-use super::json;
-use super::mcp::{evidence, round};
-use super::record::{Content, Failure, FailureKind};
-use super::tool::{Declared, Dedup, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
+pub use crate::evidence::{Body, Evidence, Outcome, Sent, keep};
+use crate::json;
+use crate::mcp::{self, elicitation};
+use crate::record::{Content, Failure, FailureKind};
+use crate::tool::{Declared, Dedup, Effect, Errors, RequestErrors, SuccessTest, Tool, ToolError};
 
 /// Whether the evidence shows a working tool, whatever it proves of the call.
 ///
@@ -23,7 +27,10 @@ pub fn is_sign_of_life(evidence: &Evidence) -> bool {
         };
         let refuses =
             (400..500).contains(&answer.status) && !matches!(answer.status, 408 | 425 | 429);
-        return refuses || evidence::classify(answer, errors, None).0.is_healthy();
+        return refuses || mcp::evidence::classify(answer, errors, None).0.is_healthy();
+    }
+    if let Evidence::Task { .. } = evidence {
+        return true;
     }
     let is_sign = |status| status < 500 && !matches!(status, 408 | 425 | 429);
     evidence.status().is_some_and(is_sign)
@@ -48,6 +55,10 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
             let why = format!("no gateway has seen how the attempt ended: {why}");
             (Outcome::Unknown, why)
         }
+        Evidence::Task { why, .. } => {
+            let why = format!("the server has given a task for the call: {why}");
+            (Outcome::Unknown, why)
+        }
         Evidence::Answer {
             status,
             body,
@@ -55,7 +66,7 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
             newest_token,
         } => {
             // A proxied API gets no fencing token.
-            let is_stale = tool.proxy.is_none() && is_stale(*status, sent.fencing, *newest_token);
+            let is_stale = !tool.is_proxy() && is_stale(*status, sent.fencing, *newest_token);
             let (meaning, rule) = meaning(tool, *status, body, is_stale);
             // Callers are not sent away for longer than a call may take, whatever the tool says.
             let retry_after = retry_after.map(|wait| wait.min(tool.deadline));
@@ -69,7 +80,7 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
         }
         Evidence::Mcp(answer) => {
             let declared = tool.outcomes.get(&answer.status).copied();
-            evidence::classify(answer, errors(tool, sent), declared)
+            mcp::evidence::classify(answer, errors(tool, sent), declared)
         }
     };
     match outcome {
@@ -77,10 +88,10 @@ pub fn classify(tool: &Tool, evidence: &Evidence, sent: Sent) -> (Outcome, Strin
             Outcome::Unknown,
             format!("{why}; but an earlier attempt may have been executed"),
         ),
-        Outcome::Executed(Content::Kept(json))
+        Outcome::Executed(Content::Stored(json))
             if (sent.earlier_attempt_may_have_run || sent.undoes)
-                && tool.may_ask
-                && round::asked(&json).is_some() =>
+                && tool.may_ask()
+                && elicitation::asked(&json).is_some() =>
         {
             let why = format!("{why}, which do not prove that nothing was executed before them");
             (Outcome::Unknown, why)
@@ -107,7 +118,7 @@ fn errors(tool: &Tool, sent: Sent) -> Errors {
     let must_be_sure = sent.must_be_sure && tool.effect == Effect::Write;
     let mut errors = Errors {
         strict: tool.is_strict(),
-        ..tool.errors
+        ..tool.errors()
     };
     if must_be_sure && errors.tool_error == ToolError::Remember {
         errors.tool_error = ToolError::Unknown;
@@ -166,7 +177,7 @@ fn outcome_of(
     body: &Body,
     retry_after: Option<Duration>,
 ) -> Outcome {
-    let kept = || keep(body).kept().cloned();
+    let stored = || keep(body).stored().cloned();
     let failure = |kind, body| {
         Outcome::NotExecuted(Failure {
             kind,
@@ -181,11 +192,11 @@ fn outcome_of(
         Declared::Executed => Outcome::Executed(keep(body)),
         Declared::NotExecuted => {
             // The callers of a proxied API get every answer as it is.
-            let body = kept().filter(|_| tool.proxy.is_some());
+            let body = stored().filter(|_| tool.is_proxy());
             failure(FailureKind::Unavailable, body)
         }
-        Declared::Rejected => failure(FailureKind::Rejected, kept()),
-        Declared::Fenced => failure(FailureKind::Fenced, kept()),
+        Declared::Rejected => failure(FailureKind::Rejected, stored()),
+        Declared::Fenced => failure(FailureKind::Fenced, stored()),
         Declared::Unknown => Outcome::Unknown,
     }
 }
@@ -206,8 +217,6 @@ pub(super) fn passes(test: &SuccessTest, body: &Body) -> Option<bool> {
 }
 
 #[cfg(test)]
-#[path = "outcome_life_tests.rs"]
-mod life;
+mod life_tests;
 #[cfg(test)]
-#[path = "outcome_tests.rs"]
 mod tests;

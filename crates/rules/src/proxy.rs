@@ -2,18 +2,19 @@
 //!
 //! Promises: a request that may write is a call unless the operator says otherwise; credentials are kept nowhere.
 
+pub mod compared_form;
 pub mod cookies; // cookies on several lines
 pub mod credentials; // headers that count as the caller's own credentials
 pub mod encoded; // bodies with Content-Encoding
 mod form; // the names and values of a form
-pub mod image; // a request as the ledger keeps it
 mod methods; // methods that a query or a body names
 mod multipart; // the boundary of a multipart body
 pub mod names; // headers that no caller may set, in any spelling
 mod paths; // paths as servers may read them
+pub mod payment; // payments of agents, and what APIs say of them
 pub mod reply; // an answer as it is kept
 mod secrets; // names and values that sound like secrets
-pub mod view; // the value from which key and fingerprint are made
+pub mod stored_form; // a request as the ledger keeps it // the value from which key and fingerprint are made
 
 #[cfg(test)]
 mod attacked_tests; // requests that try to deceive the rules
@@ -29,10 +30,10 @@ use bytes::Bytes;
 use self::form::is_at;
 use self::names::folded;
 use self::paths::Path;
-pub use self::secrets::SECRETS;
-use self::secrets::{is_of_scheme, is_secret};
-use super::key::Pointer;
-use super::words::words;
+use self::secrets::is_of_scheme;
+pub use self::secrets::{SECRETS, is_secret};
+use crate::key::Pointer;
+use crate::words::words;
 
 words! {
     /// The treatment of a request.
@@ -183,10 +184,15 @@ impl Policy {
     /// The treatment of a request with a key, and without.
     ///
     /// Where headers, query or body name another method, the stricter treatment counts, and no request passes
-    /// unguarded.
+    /// unguarded. A request that pays is a write, whatever its method, and does not pass unguarded either.
     pub fn decide_on(&self, message: &Message) -> (Does, Unkeyed) {
         let (rule, does) = self.decide(&message.method, &message.path);
-        let mut decided = (does, self.unkeyed(rule));
+        let mut decided = match (does, self.unkeyed(rule)) {
+            (Does::Deny, unkeyed) => (Does::Deny, unkeyed),
+            (_, Unkeyed::Pass) if message.pays() => (Does::Write, Unkeyed::Derive),
+            (_, unkeyed) if message.pays() => (Does::Write, unkeyed),
+            as_ruled => as_ruled,
+        };
         let in_content = methods::named_in(message).unwrap_or_default();
         let named: BTreeSet<String> = message.overrides().chain(in_content).collect();
         if named.len() > MAX_METHODS {
@@ -221,14 +227,14 @@ impl Policy {
 
     /// The headers that are part of the intent.
     ///
-    /// [`CREDENTIAL`](view::CREDENTIAL) is one of them if credentials go through: a fingerprint that
+    /// [`CREDENTIAL`](compared_form::CREDENTIAL) is one of them if credentials go through: a fingerprint that
     /// covers them can be compared only while they do, so it needs a key scheme of its own.
     pub fn counted(&self) -> Vec<String> {
         let mut counted = self.counted_headers.clone();
         // Not a header: a release that does not know the word can read the key scheme, and finds an absent header.
-        counted.push(view::DECODED.to_owned());
+        counted.push(compared_form::DECODED.to_owned());
         if self.passes_authorization {
-            counted.push(view::CREDENTIAL.to_owned());
+            counted.push(compared_form::CREDENTIAL.to_owned());
         }
         counted.extend(credentials::in_list(&self.uncounted_headers));
         counted
@@ -237,6 +243,7 @@ impl Policy {
     /// Whether a header's value is not kept or shown.
     fn hides_header(&self, name: &str, value: &str) -> bool {
         is_secret(name)
+            || payment::is_secret(name)
             || self.secret_headers.iter().any(|one| one == name)
             || secrets::is_secret_value(value)
     }

@@ -2,6 +2,7 @@
 //!
 //! Only values; `call` decides what happens to them.
 
+mod id; // the name of a call
 mod state; // how far the call is, its result, and why it failed
 
 use std::borrow::Cow;
@@ -10,40 +11,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+pub use self::id::CallId;
 pub use self::state::{Content, Failure, FailureKind, State, Unread};
-use super::key::{self, GroupKey};
-use super::recipe::RecipeId;
-
-/// Names one call for ever; ordered by time (a UUIDv7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct CallId(pub Uuid);
-
-impl CallId {
-    /// A new id for a call with this lookup key.
-    ///
-    /// Id and key end in the same byte, so that a partitioned store finds the call by either.
-    pub fn new(unique: Uuid, lookup: &key::Lookup) -> Self {
-        let mut bytes = unique.into_bytes();
-        bytes[15] = lookup.partition();
-        Self(Uuid::from_bytes(bytes))
-    }
-
-    /// When the id was made, by the clock of its gateway; `None`: the id holds no time.
-    pub fn made_at(&self) -> Option<Timestamp> {
-        let (seconds, nanoseconds) = self.0.get_timestamp()?.to_unix();
-        let (seconds, nanoseconds) = (seconds.try_into().ok()?, nanoseconds.try_into().ok()?);
-        Timestamp::new(seconds, nanoseconds).ok()
-    }
-}
-
-impl fmt::Display for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
-    }
-}
+use crate::approval::Proposal;
+use crate::key::{self, GroupKey};
+use crate::key_scheme::KeySchemeId;
 
 /// Names one attempt: 128 random bits. Only the owner of the attempt knows them in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,10 +58,10 @@ pub struct Intent {
     pub tenant: String,
     pub tool: String,
     pub lookup: key::Lookup,
-    /// Further names, claimed with the key in one step. The tool does not get them.
-    pub names: Vec<key::Lookup>,
+    /// Further lookup keys, claimed with the key in one step. The tool does not get them.
+    pub lookups: Vec<key::Lookup>,
     /// The key scheme by which lookup keys and fingerprint were made.
-    pub recipe: RecipeId,
+    pub key_scheme: KeySchemeId,
     /// The key in the form that the caller knows.
     pub key: String,
     pub key_source: key::Source,
@@ -113,36 +87,39 @@ pub struct Intent {
 }
 
 impl Intent {
-    pub fn has_name(&self, name: &key::Lookup) -> bool {
-        self.all_names().any(|own| own == name)
+    pub fn has_lookup(&self, name: &key::Lookup) -> bool {
+        self.all_lookups().any(|own| own == name)
     }
 
-    /// Every name that the call claims, its key first.
-    pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
-        std::iter::once(&self.lookup).chain(&self.names)
+    /// Every lookup key that the call claims, its key first.
+    pub fn all_lookups(&self) -> impl Iterator<Item = &key::Lookup> {
+        std::iter::once(&self.lookup).chain(&self.lookups)
     }
 }
 
 /// A key whose requests get the result of a similar call, or the first request for an adopted call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alias {
-    /// The names of the key.
-    pub names: Vec<key::Lookup>,
+    /// The lookup keys of the key.
+    pub lookups: Vec<key::Lookup>,
     /// The fingerprint of the request.
     pub fingerprint: key::Fingerprint,
     /// The key scheme by which lookup keys and fingerprint were made.
-    pub recipe: RecipeId,
+    pub key_scheme: KeySchemeId,
 }
+
+/// The arguments of an erased call, as JSON. Those of any other call are an object.
+pub const ERASED: &str = "\"[erased]\"";
 
 /// Most aliases of one call. Each change of the call writes all of them.
 pub const MAX_ALIASES: usize = 32;
 
-/// A call, and the names by which a search found it.
+/// A call, and the lookup keys by which a search found it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub record: Record,
-    /// The searched names that the call holds, in the order of the search.
-    pub names: Vec<key::Lookup>,
+    /// The searched lookup keys that the call holds, in the order of the search.
+    pub lookups: Vec<key::Lookup>,
 }
 
 /// One call: its intent and its progress.
@@ -160,6 +137,8 @@ pub struct Record {
     ///
     /// If the call was executed, it may be that attempt that was.
     pub earlier_attempt_may_have_run: bool,
+    /// Whether a client has asked to cancel the newest run. What was sent is not broken off, and nothing more is sent.
+    pub cancel_asked: bool,
     /// The fencing token of the newest run, drawn by the store; `None`: the tool only reads.
     pub fencing: Option<u64>,
     /// The newest similar call from before the newest run, found by the store.
@@ -177,16 +156,13 @@ pub struct Record {
     pub expires_at: Option<Timestamp>,
     /// From when on cleanup may delete the record; `None`: the call or its saga is unfinished.
     pub retain_until: Option<Timestamp>,
+    /// What was asked about the call, and who has approved it; `None`: it needs no approval.
+    pub proposal: Option<Box<Proposal>>,
 }
 
 impl Record {
     /// The first version of a call, in its first attempt.
-    pub(super) fn first(
-        intent: Arc<Intent>,
-        state: State,
-        attempt: Attempt,
-        now: Timestamp,
-    ) -> Self {
+    pub fn first(intent: Arc<Intent>, state: State, attempt: Attempt, now: Timestamp) -> Self {
         Self {
             intent,
             version: 1,
@@ -194,6 +170,7 @@ impl Record {
             attempt,
             attempts: 1,
             earlier_attempt_may_have_run: false,
+            cancel_asked: false,
             fencing: None,
             similar_to: None,
             check: None,
@@ -203,6 +180,7 @@ impl Record {
             updated_at: now,
             expires_at: None,
             retain_until: None,
+            proposal: None,
         }
     }
 
@@ -236,16 +214,21 @@ impl Record {
         self
     }
 
-    /// Every name of the call: its intent's, then those of its aliases.
-    pub fn all_names(&self) -> impl Iterator<Item = &key::Lookup> {
+    /// Every lookup key of the call: its intent's, then those of its aliases.
+    pub fn all_lookups(&self) -> impl Iterator<Item = &key::Lookup> {
         self.intent
-            .all_names()
-            .chain(self.aliases.iter().flat_map(|alias| &alias.names))
+            .all_lookups()
+            .chain(self.aliases.iter().flat_map(|alias| &alias.lookups))
     }
 
-    /// Whether a request with these names gets the result of a similar call.
-    pub fn answers_as_similar(&self, mut names: impl Iterator<Item = key::Lookup>) -> bool {
-        !self.aliases.is_empty() && !names.any(|name| self.intent.has_name(&name))
+    /// Whether a request with these lookup keys gets the result of a similar call.
+    pub fn answers_as_similar(&self, mut lookups: impl Iterator<Item = key::Lookup>) -> bool {
+        !self.aliases.is_empty() && !lookups.any(|name| self.intent.has_lookup(&name))
+    }
+
+    /// Whether arguments, result and names of the call were erased.
+    pub fn is_erased(&self) -> bool {
+        self.intent.args == ERASED
     }
 
     /// Whether the call was written back from its effect, which shows nothing but its key.
@@ -268,8 +251,8 @@ impl Record {
         self.retain_until.is_some_and(|until| until <= now)
     }
 
-    /// Whether the call is surely remembered at this time: under its names, and not deleted.
-    pub fn is_kept_at(&self, time: Timestamp) -> bool {
+    /// Whether the call is surely remembered at this time: under its lookup keys, and not deleted.
+    pub fn is_remembered_at(&self, time: Timestamp) -> bool {
         !self.may_be_forgotten(time) && self.expires_at.is_none_or(|until| until > time)
     }
 
@@ -319,6 +302,8 @@ pub struct Attempt {
     ///
     /// Never a time to live in a store: when the lease is over the call is unknown, and its key is not free.
     pub lease_until: Timestamp,
+    /// The id of the task that an MCP server has given for the attempt, until its end is known.
+    pub remote_task: Option<String>,
 }
 
 /// One entry of a call's history.
@@ -356,5 +341,4 @@ impl Entry {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;

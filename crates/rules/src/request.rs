@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 pub use self::pairs::Lists;
 use self::pairs::write_pairs;
 pub use self::target::{MAX_URL, Target};
-use super::key::Pointer;
+use crate::key::Pointer;
 
 /// Mistakes in arguments: a JSON Pointer each, and a sentence that quotes no value.
 pub type Mistakes = Vec<(String, String)>;

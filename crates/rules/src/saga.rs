@@ -18,11 +18,13 @@
 //!
 //! A saga that is open when the store loses data is stuck, too, until an operator completes or aborts it.
 
+pub mod compensation; // how a tool's calls are undone
 mod ended_by; // who may end it
 mod event; // the events
 mod next; // what an event does
 pub mod plan; // the next step of the undoing
 mod stored; // a saga as a document
+pub mod undo; // the keys and arguments of compensations
 
 use std::time::Duration;
 
@@ -30,13 +32,13 @@ use jiff::Timestamp;
 
 pub use self::event::{Event, Illegal};
 pub use self::next::next;
-use super::actor::By;
-use super::pace::Pace;
-use super::record::{CallId, Entry, Record, State as CallState};
-use super::time::later;
-use super::words::words;
-use super::work::{self, Due, Work};
-use super::{retry, undo};
+use crate::actor::By;
+use crate::record::{CallId, Entry, Record, State as CallState};
+use crate::retry;
+use crate::time::later;
+use crate::timings::Timings;
+use crate::words::words;
+use crate::work::{self, Due, Work};
 
 /// Names a saga for ever, within its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -93,7 +95,7 @@ impl Default for Policy {
                 max: Duration::from_mins(5),
             },
             retention: Duration::from_hours(30 * 24),
-            look_again: Pace::default().saga_looks_again,
+            look_again: Timings::default().saga_looks_again,
         }
     }
 }
@@ -340,5 +342,4 @@ impl Saga {
 }
 
 #[cfg(test)]
-#[path = "saga_tests.rs"]
 mod tests;

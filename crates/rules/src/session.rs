@@ -4,22 +4,25 @@
 //! claims a key. If a condition does not hold, the store answers a [`Denied`], and [`verdict`] says whether the
 //! call waits or is refused. Must not know how a store keeps sessions.
 
+pub mod frozen; // flags by which frozen sessions are listed
+
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::json::canonical;
-use super::key::{self, GroupKey, Pointer, Source};
-use super::mcp::round;
-use super::nulls::without_nulls;
-use super::record::{CallId, Entry, Intent, Record, State};
-use super::secret::Secret;
-use super::time::between;
-use super::tool::{Budget, Effect, Mode, OnSimilar, Per, SessionPolicy, Tool};
+use crate::approval::{Ask, Found, Policy};
+use crate::json::canonical;
+use crate::key::{self, GroupKey, Pointer, Source};
+use crate::mcp::elicitation;
+use crate::nulls::without_nulls;
+use crate::record::{CallId, Entry, Intent, Record, State};
+use crate::secret::Secret;
+use crate::time::between;
+use crate::tool::{Budget, Effect, Mode, OnSimilar, Per, SessionPolicy, Tool};
 
 /// How long a call keeps its place in the line after it last asked for the lock.
-pub const LINE_PLACE: Duration = Duration::from_secs(3);
+pub const LINE_ENTRY: Duration = Duration::from_secs(3);
 /// Calls that wait for one session's lock at once; more are refused.
 pub const LINE_LENGTH: u32 = 100;
 
@@ -42,7 +45,7 @@ impl SessionId {
 
 /// The values for the session that a request brings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Brought {
+pub struct Preconditions {
     /// A token that the caller got earlier.
     pub fencing: Option<u64>,
     /// The similar call that the caller has confirmed as another intent.
@@ -68,6 +71,8 @@ pub enum Token {
     /// The session's next token: max(newest + 1, clock in microseconds, every token that this gateway has
     /// seen + 1).
     Next,
+    /// None is drawn: the call waits for approval, and keeps the token of its earlier run.
+    Undrawn,
     /// This token: the newest that the store knows, or a higher one that an accepted loss may have removed.
     ///
     /// Without that bound a caller could invent a token that makes all other tokens of the session
@@ -80,7 +85,7 @@ pub enum Token {
 pub enum Line {
     /// The call gets a place in the line if fewer than `longest` calls stand there.
     ///
-    /// It keeps the place for [`LINE_PLACE`] each time it asks.
+    /// It keeps the place for [`LINE_ENTRY`] each time it asks.
     Waits { longest: u32 },
     /// The call gets no place in the line.
     Leaves,
@@ -92,6 +97,21 @@ pub struct BudgetRule {
     pub group: GroupKey,
     pub max: u32,
     pub window: Duration,
+}
+
+impl BudgetRule {
+    /// The same rule; or one that refuses nothing, if an approver is asked about a call beyond the budget. The call takes a place
+    /// in the budget all the same.
+    #[must_use]
+    pub fn unless(self, is_asked: bool) -> Self {
+        match is_asked {
+            true => Self {
+                max: u32::MAX,
+                ..self
+            },
+            false => self,
+        }
+    }
 }
 
 /// Near-duplicate check: refuse if another call of this group began within `window`.
@@ -147,6 +167,17 @@ pub enum Denied {
         /// The call directly ahead in the line; `None`: the denied call has no place in it.
         behind: Option<CallId>,
     },
+}
+
+impl Denied {
+    /// What of it an approver may be asked about instead.
+    pub fn found(&self) -> Option<Found> {
+        match self {
+            Self::Similar { .. } => Some(Found::Similar),
+            Self::Spent { .. } => Some(Found::OverBudget),
+            Self::Frozen | Self::Stale | Self::NotGiven | Self::Busy { .. } => None,
+        }
+    }
 }
 
 /// The stored state of a session.
@@ -218,7 +249,7 @@ impl Refusal {
 pub fn admission(
     tool: &Tool,
     intent: &Intent,
-    brought: Brought,
+    preconditions: Preconditions,
 ) -> Result<Option<Admission>, &'static str> {
     if tool.effect == Effect::Read {
         return Ok(None);
@@ -226,7 +257,7 @@ pub fn admission(
     if tool.is_exclusive() && intent.session_id.is_empty() {
         return Err("session_id is missing, and this tool runs one call of a session at a time");
     }
-    let token = match (tool.session.mode, brought.fencing) {
+    let token = match (tool.session.mode, preconditions.fencing) {
         (Mode::Exclusive | Mode::Fenced, Some(token)) => Token::This(token),
         (Mode::Exclusive | Mode::Fenced, None) | (Mode::Shared, _) => Token::Next,
     };
@@ -238,24 +269,57 @@ pub fn admission(
         }
     };
     // No budget holds back a compensation, and the call that asked has paid for the elicitation.
-    let spends = !matches!(intent.key_source, Source::Compensation | Source::Round);
+    let spends = !matches!(
+        intent.key_source,
+        Source::Compensation | Source::Elicitation
+    );
     let budget = tool.budget.filter(|_| spends).map(|budget| BudgetRule {
         group: budget_group(&budget, intent),
         max: budget.max,
         window: budget.window,
     });
+    // An approver decides about it: its caller's word does not count.
+    let is_asked = tool
+        .approval
+        .as_ref()
+        .is_some_and(Policy::asks_about_similar);
     let similar = tool.similar.as_ref().zip(intent.similar);
     let similar = similar.map(|(similar, group)| NearDuplicateRule {
         group,
         window: similar.window,
-        refuses: similar.action != OnSimilar::Flag,
-        confirmed: brought.confirmed,
+        refuses: is_asked || similar.action != OnSimilar::Flag,
+        confirmed: preconditions.confirmed.filter(|_| !is_asked),
     });
     Ok(Some(Admission {
         token,
         lock: tool.is_exclusive().then_some(line),
         budget,
         similar,
+    }))
+}
+
+/// The conditions on which a call may wait for approval; `None` for a read.
+///
+/// It takes its places in the budget and among similar calls now. Token and lock are for its begin. What it is asked about
+/// does not refuse it.
+///
+/// # Errors
+/// What the request lacks to begin, in a sentence.
+pub fn admission_of_proposal(
+    tool: &Tool,
+    intent: &Intent,
+    preconditions: Preconditions,
+    ask: &Ask,
+) -> Result<Option<Admission>, &'static str> {
+    let begins = admission(tool, intent, preconditions)?;
+    Ok(begins.map(|begins| Admission {
+        token: Token::Undrawn,
+        lock: None,
+        budget: begins.budget.map(|rule| rule.unless(ask.over_budget)),
+        similar: begins.similar.map(|rule| NearDuplicateRule {
+            refuses: rule.refuses && !ask.similar,
+            ..rule
+        }),
     }))
 }
 
@@ -271,7 +335,7 @@ pub fn similar_group(
 ) -> Option<GroupKey> {
     let writes = tool.effect == Effect::Write;
     let similar = tool.similar.as_ref().filter(|_| writes)?;
-    if round::answered_by(args).is_some() {
+    if elicitation::answered_by(args).is_some() {
         return None;
     }
     let args = without_nulls(args);
@@ -336,7 +400,7 @@ pub fn verdict(
 /// Why a call with this token is refused; `None`: it is not.
 ///
 /// `explained` is the highest token that may have been given before an accepted loss of data.
-pub fn brought(token: Token, newest: Option<u64>, explained: u64) -> Option<Denied> {
+pub fn token_denied(token: Token, newest: Option<u64>, explained: u64) -> Option<Denied> {
     let Token::This(token) = token else {
         return None;
     };
@@ -360,5 +424,4 @@ pub fn is_left_over(lock: &Lock, holder: Option<&Record>, now: Timestamp) -> boo
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
 mod tests;

@@ -12,15 +12,15 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::call::{Arrival, Change, Ended, Event, Retry, Takes, next};
-use crate::caller::{Caller, Pace};
+use crate::caller::{Caller, Timings};
 use crate::key::{self, Lookup};
 use crate::outcome::{self, Evidence};
 use crate::position::Position;
-use crate::reconcile::{Anomaly, Kind};
 use crate::record::{AttemptId, CallId, Entry, InstanceId, Intent, Record, State};
+use crate::request::Target;
 use crate::schema::Schema;
-use crate::session::{Brought, Release};
-use crate::tool::Tool;
+use crate::session::{Preconditions, Release};
+use crate::tool::{Http, Probe, Protocol, Tool};
 
 /// The gateway of the events.
 pub const ME: InstanceId = InstanceId(Uuid::from_u128(0xe));
@@ -39,8 +39,8 @@ pub fn intent(source: key::Source, fingerprint: u8) -> Arc<Intent> {
         tenant: "shop".into(),
         tool: "t".into(),
         lookup: Lookup::new("shop", "t", "k"),
-        names: Vec::new(),
-        recipe: crate::recipe::RecipeId::default(),
+        lookups: Vec::new(),
+        key_scheme: crate::key_scheme::KeySchemeId::default(),
         key: "k".into(),
         key_source: source,
         fingerprint: [fingerprint; 32],
@@ -63,8 +63,8 @@ pub fn arrived(source: key::Source, fingerprint: u8, id: u128) -> Event {
 pub fn arrived_with(intent: Arc<Intent>, id: u128) -> Event {
     Event::Arrived(Arrival {
         intent,
-        prints: Arc::default(),
-        brought: Brought::default(),
+        fingerprints: Arc::default(),
+        preconditions: Preconditions::default(),
         attempt: attempt(id),
         owner: ME,
     })
@@ -121,6 +121,7 @@ pub fn claim_of(record: Record) -> Change {
         admission: None,
         release: Release::default(),
         takes: Takes::default(),
+        erases: None,
     }
 }
 
@@ -155,6 +156,18 @@ pub fn tool(name: &str) -> Tool {
     Tool::new(name)
 }
 
+/// The protocol of an HTTP tool that is asked at a URL whether a call was executed, and where its answer has the effect.
+pub fn probed_by(url: &str, found: Option<&str>) -> Protocol {
+    let probe = Probe {
+        target: Target::read(url).expect("a target"),
+        found: found.map(|found| found.parse().expect("a pointer")),
+    };
+    Protocol::Http(Http {
+        request: None,
+        probe: Some(probe),
+    })
+}
+
 impl Tool {
     pub fn set_schema(&mut self, schema: Value) {
         self.schema = Some(Schema::new(schema).expect("a schema"));
@@ -169,20 +182,6 @@ pub fn positions() -> impl Strategy<Value = Position> {
     })
 }
 
-pub fn orphan() -> Anomaly {
-    Anomaly {
-        kind: Kind::Orphan,
-        source: "shop".into(),
-        key: "b700221b7ed665c90e13a4fa78c6f69c".into(),
-        call_id: None,
-        id: "e1".into(),
-        detail: "no call has made it".into(),
-        doubt: None,
-        rival: None,
-        item: None,
-    }
-}
-
 /// A caller of one tenant, with these scopes.
 pub fn caller(scopes: &[&str]) -> Caller {
     let scopes = scopes
@@ -193,6 +192,6 @@ pub fn caller(scopes: &[&str]) -> Caller {
         name: "agents".into(),
         tenant: "shop".into(),
         scopes,
-        pace: Pace::default(),
+        timings: Timings::default(),
     }
 }

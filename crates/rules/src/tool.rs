@@ -1,16 +1,22 @@
 //! The policy of one tool. `downstream` has its address.
 
+mod ecma; // patterns of schemas that look around
+pub mod pause; // whether a paused tool was resumed
+mod protocol; // how it is spoken to
+pub mod schema; // what a tool's arguments must be like
+pub mod schema_export; // what a model sees of a tool
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::key::{self, Pointer};
-use super::pace::Pace;
-use super::request::{Shape, Target};
-use super::schema::Schema;
-use super::words::words;
-use super::{breaker, compensation, proxy, redact, retry};
+pub use self::protocol::{Asks, Http, Mcp, Probe, Protocol, Proxy};
+use crate::key::{self, Pointer};
+use crate::schema::Schema;
+use crate::timings::Timings;
+use crate::words::words;
+use crate::{approval, breaker, compensation, redact, retry};
 
 words! {
     /// Whether a tool changes anything. A tool that declares nothing is taken to write.
@@ -76,15 +82,6 @@ pub struct Errors {
     pub strict: bool,
 }
 
-/// A probe by a call of another tool, which only reads.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Asks {
-    /// The tool, and its arguments.
-    pub by: compensation::Template,
-    /// The place in the result that is not null if the call was executed.
-    pub found: Pointer,
-}
-
 words! {
     /// How the write calls of one session run together.
     pub enum Mode {
@@ -111,6 +108,30 @@ impl Default for SessionPolicy {
             mode: Mode::Fenced,
             wait: Duration::from_secs(5),
         }
+    }
+}
+
+words! {
+    /// When a call becomes a task, for a client of MCP that knows tasks.
+    #[derive(Default)]
+    pub enum AsTask {
+        /// If it still runs after `task_after`.
+        #[default]
+        Auto = "auto",
+        Never = "never",
+        /// As soon as it is claimed.
+        Always = "always",
+    }
+}
+
+words! {
+    /// What a client's wish to cancel a call does to the task of the call's MCP server.
+    #[derive(Default)]
+    pub enum OnCancel {
+        #[default]
+        Keep = "keep",
+        /// The server is asked to cancel its task.
+        Forward = "forward",
     }
 }
 
@@ -224,34 +245,26 @@ pub struct Tool {
     /// Whether a status that is not among `outcomes` proves anything only if it is 2xx: `outcomes = "strict"`.
     pub strict: bool,
     pub success: Option<SuccessTest>,
-    /// The meaning of errors, for an MCP server's tool.
-    pub errors: Errors,
-    /// How the arguments become an HTTP request; `None`: the tool is an MCP server's.
-    pub request: Option<Shape>,
-    /// The URL that is asked whether a call was executed.
-    pub probe: Option<Target>,
-    /// The place of the effect, for a probe that answers 2xx even if it finds none.
-    pub probe_found: Option<Pointer>,
+    pub protocol: Protocol,
     /// How long after the lease "not found" proves that the call was not executed; `None`: it never does.
     pub negative_final_after: Option<Duration>,
-    /// The policy of a proxied API, which callers use as it is; `None`: calls have arguments.
-    pub proxy: Option<proxy::Policy>,
-    /// The tool that is asked whether a call was executed.
-    pub asks: Option<Asks>,
     /// Whether a rejection is kept and replayed. Otherwise the key may run again.
     pub remember_rejections: bool,
     /// Parts of a result that a verified replay does not compare.
     pub replay_ignore: Vec<Pointer>,
     pub redact: redact::Policy,
+    /// When its calls wait for approval; `None`: never.
+    pub approval: Option<approval::Policy>,
     /// How its calls are undone.
     pub compensation: compensation::Policy,
     pub schema: Option<Schema>,
+    /// When a call becomes a task, for clients of MCP that know tasks.
+    pub task: AsTask,
+    pub on_cancel: OnCancel,
     /// Whether an argument named like a key is the tool's own. Then the model is asked for no key.
     pub keeps_key_member: bool,
     /// Whether an argument named like a confirmation is the tool's own.
     pub keeps_confirm_member: bool,
-    /// Whether the tool may answer a call with questions to the client, as MCP servers may.
-    pub may_ask: bool,
 }
 
 impl Tool {
@@ -263,7 +276,7 @@ impl Tool {
             effect: Effect::Write,
             timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(30),
-            lease_margin: Pace::default().lease_margin,
+            lease_margin: Timings::default().lease_margin,
             dedup_window: None,
             derived_window: None,
             retention: Duration::from_hours(30 * 24),
@@ -279,21 +292,18 @@ impl Tool {
             outcomes: BTreeMap::new(),
             strict: false,
             success: None,
-            errors: Errors::default(),
-            request: None,
-            probe: None,
-            probe_found: None,
+            protocol: Protocol::default(),
             negative_final_after: None,
-            proxy: None,
-            asks: None,
             remember_rejections: false,
             replay_ignore: Vec::new(),
             redact: redact::Policy::default(),
+            approval: None,
             compensation: compensation::Policy::default(),
             schema: None,
+            task: AsTask::Auto,
+            on_cancel: OnCancel::Keep,
             keeps_key_member: false,
             keeps_confirm_member: false,
-            may_ask: false,
         }
     }
 
@@ -324,12 +334,12 @@ impl Tool {
                 let longest = others.map(|other| self.window(other)).max();
                 return longest.unwrap_or_default();
             }
-            key::Source::Runtime | key::Source::Compensation | key::Source::Round => day,
+            key::Source::Runtime | key::Source::Compensation | key::Source::Elicitation => day,
             key::Source::Derived => self.derived_window.unwrap_or(Duration::from_hours(1)),
             key::Source::Business | key::Source::Model => day,
         };
         // Two equal requests to a proxied API may be two intents: only `derived_window` says how long they count as one.
-        let is_apart = self.proxy.is_some() && source == key::Source::Derived;
+        let is_apart = self.is_proxy() && source == key::Source::Derived;
         self.dedup_window.filter(|_| !is_apart).unwrap_or(default)
     }
 
@@ -340,7 +350,7 @@ impl Tool {
 
     /// Whether a model's keys name its calls: such a key proves sameness, never difference.
     pub fn takes_models_keys(&self) -> bool {
-        self.effect == Effect::Write && self.proxy.is_none() && self.key.fields.is_empty()
+        self.effect == Effect::Write && !self.is_proxy() && self.key.fields.is_empty()
     }
 
     /// Whether a model may say in the arguments that a call with equal arguments is meant as well.
@@ -394,7 +404,7 @@ mod tests {
             [2; 7],
             "a configured window holds for every source"
         );
-        tool.proxy = Some(proxy::Policy::default());
+        tool.protocol = Protocol::Proxy(Proxy::default());
         assert_eq!(hours(&tool), [2, 2, 2, 1, 2, 2, 2]);
         tool.derived_window = Some(Duration::from_hours(3));
         assert_eq!(

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use self::effects::Effects;
 use self::seen::{Judgement, not_shown, proved, refuted};
 pub use self::seen::{Naming, Seen, Step, Verdict};
-use super::compensation::Template;
-use super::record::{CallId, Content, Unread};
-use super::unknown;
+use crate::compensation::Template;
+use crate::record::{CallId, Content, Unread};
+use crate::unknown;
 
 /// A claim about a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -244,7 +244,7 @@ impl Trial {
 
     fn of_used(&self, effects: &Effects<'_>, found: &unknown::Finding) -> Judgement {
         let found = match found {
-            unknown::Finding::Found(Content::Kept(json)) => json,
+            unknown::Finding::Found(Content::Stored(json)) => json,
             unknown::Finding::Found(Content::Unavailable(Unread { why, .. })) => {
                 return not_shown(format!("it says found, and its body cannot be read: {why}"));
             }
@@ -368,5 +368,4 @@ pub fn friendly(span: Duration) -> String {
 }
 
 #[cfg(test)]
-#[path = "trial_tests.rs"]
 mod tests;

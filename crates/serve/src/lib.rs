@@ -1,10 +1,25 @@
 //! Connections: accepting, bounds, silence, and their end.
 //!
 //! It knows no route: routers give the answers.
+//!
+//! ```
+//! use oncegate_serve::{Network, listen};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = listen("127.0.0.1:0".parse()?)?;
+//! // The address is taken now.
+//! assert!(listen(listener.local_addr()?).is_err());
+//! // Connections of a load balancer count apart from those of clients.
+//! assert!(Network::parse("10.0.0.0/8").is_ok());
+//! assert!(Network::parse("balancer").is_err());
+//! # Ok(())
+//! # }
+//! ```
 
 mod bounds; // how many connections there may be, and how long they may be silent
 mod metered; // a request's body, charged as it comes in
-mod places; // how many connections there may be, and who gives way
+mod permits; // how many connections there may be, and who gives way
 mod tls; // a certificate that can be changed while it is used
 mod watch; // how long a connection may be without a request
 
@@ -34,7 +49,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::bounds::{Bounds, Network};
 use self::metered::Metered;
-use self::places::{Listing, Place, Places, SPARE};
+use self::permits::{Listing, Permit, Permits, SPARE};
 pub use self::tls::{Tls, Unfit};
 use self::watch::{UnderWay, Watch, Watched};
 use oncegate_budget::{Budget, Connection, Elsewhere, MAX_HEAD, OfBalancer};
@@ -62,7 +77,7 @@ const NO_CONNECTIONS: Duration = Duration::from_millis(200);
 
 /// The routers that answer.
 #[derive(Clone)]
-pub struct Doors {
+pub struct Routers {
     pub all: Router,
     /// For connections beyond the bound.
     pub spare: Router,
@@ -102,7 +117,7 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// A listener, and how its connections are served.
 pub struct Listening {
     pub listener: TcpListener,
-    pub doors: Doors,
+    pub routers: Routers,
     pub tls: Option<Tls>,
     pub bounds: Bounds,
     pub memory: Budget,
@@ -116,18 +131,18 @@ pub async fn serve(listening: Listening, ends: Ends, open: IntGauge) -> usize {
     let listener = listening.listener;
     let host = Arc::new(Host {
         builders: [builder(false), builder(true)],
-        doors: listening.doors,
+        routers: listening.routers,
         tls: listening.tls,
-        places: Places::new(&listening.bounds, listening.memory),
+        permits: Permits::new(&listening.bounds, listening.memory),
         bounds: listening.bounds,
         ends,
         open,
     });
-    while let Some((stream, address, place)) = next(&listener, &host).await {
-        connections.spawn(host.clone().host(stream, address, place));
+    while let Some((stream, address, permit)) = next(&listener, &host).await {
+        connections.spawn(host.clone().host(stream, address, permit));
     }
     for (stream, address) in last_of(listener) {
-        connections.spawn(host.clone().host(stream, address, host.places.now()));
+        connections.spawn(host.clone().host(stream, address, host.permits.now()));
     }
     connections.close();
     tokio::select! {
@@ -137,12 +152,12 @@ pub async fn serve(listening: Listening, ends: Ends, open: IntGauge) -> usize {
 }
 
 /// The next connection with its place; `None`: it is time to stop.
-async fn next(listener: &TcpListener, host: &Host) -> Option<(TcpStream, IpAddr, Place)> {
+async fn next(listener: &TcpListener, host: &Host) -> Option<(TcpStream, IpAddr, Permit)> {
     tokio::select! {
         biased;
         () = host.ends.stop.cancelled() => None,
         next = async {
-            let place = host.places.some().await;
+            let permit = host.permits.some().await;
             let (stream, address) = loop {
                 match listener.accept().await {
                     Ok((stream, address)) => break (stream, address.ip()),
@@ -154,7 +169,7 @@ async fn next(listener: &TcpListener, host: &Host) -> Option<(TcpStream, IpAddr,
                 }
             };
             // An ordinary place may have become free meanwhile.
-            (stream, address, host.places.better(place))
+            (stream, address, host.permits.better(permit))
         } => Some(next),
     }
 }
@@ -191,12 +206,12 @@ fn is_of_one_connection(error: &std::io::Error) -> bool {
 struct Host {
     /// For ordinary connections, and for spare ones.
     builders: [Builder<TokioExecutor>; 2],
-    doors: Doors,
+    routers: Routers,
     tls: Option<Tls>,
     bounds: Bounds,
     ends: Ends,
     open: IntGauge,
-    places: Places,
+    permits: Permits,
 }
 
 /// An open connection, counted until this is dropped.
@@ -233,22 +248,22 @@ fn builder(is_spare: bool) -> Builder<TokioExecutor> {
 }
 
 impl Host {
-    async fn host(self: Arc<Self>, stream: TcpStream, address: IpAddr, place: Place) {
+    async fn host(self: Arc<Self>, stream: TcpStream, address: IpAddr, permit: Permit) {
         self.open.inc();
         let _open = Open(&self.open);
-        let Some((place, listing)) = self.places.settle(place, address).await else {
+        let Some((permit, listing)) = self.permits.settle(permit, address).await else {
             return;
         };
         // A connection without it is only slower.
         drop(stream.set_nodelay(true));
         let Some(tls) = &self.tls else {
-            return self.converse(stream, address, place, listing).await;
+            return self.converse(stream, address, permit, listing).await;
         };
         let gives_way = listing.gives_way.clone();
         let hello = timeout(self.bounds.header_timeout, tls.greet(stream));
         tokio::select! {
             hello = hello => match hello {
-                Ok(Ok(stream)) => self.converse(stream, address, place, listing).await,
+                Ok(Ok(stream)) => self.converse(stream, address, permit, listing).await,
                 Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                 Err(_) => tracing::debug!("a TLS handshake took too long"),
             },
@@ -258,7 +273,7 @@ impl Host {
     }
 
     /// Answers one connection's requests until it ends.
-    async fn converse<S>(&self, stream: S, address: IpAddr, place: Place, listing: Listing)
+    async fn converse<S>(&self, stream: S, address: IpAddr, permit: Permit, listing: Listing)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -267,14 +282,14 @@ impl Host {
             .any(|proxy| proxy.holds(address))
             .then_some(OfBalancer);
         let watch = Arc::new(Watch::new(&self.bounds));
-        let doors = if place.is_spare {
-            &self.doors.spare
+        let routers = if permit.is_spare {
+            &self.routers.spare
         } else {
-            &self.doors.all
+            &self.routers.all
         };
         let served = Served {
-            doors: doors.clone(),
-            spare: self.doors.spare.clone(),
+            routers: routers.clone(),
+            spare: self.routers.spare.clone(),
             connection: listing.connection.clone(),
             address,
             leaving: self.ends.leaving.clone(),
@@ -287,19 +302,19 @@ impl Host {
             served.clone().answer(request, under_way)
         });
         let (coming, going) = (watch.clone(), watch.clone());
-        let (connection, has_no_room) = (listing.connection.clone(), listing.gives_way.clone());
+        let (connection, must_go) = (listing.connection.clone(), listing.gives_way.clone());
         let stream = InspectReader::new(stream, move |read: &[u8]| {
             coming.note_read(!read.is_empty());
             if connection.head_grows(read.len()).is_err() {
-                has_no_room.cancel();
+                must_go.cancel();
             }
         });
         let stream = TokioIo::new(InspectWriter::new(stream, move |written: &[u8]| {
             going.note_written(written.len())
         }));
-        let builder = &self.builders[usize::from(place.is_spare)];
+        let builder = &self.builders[usize::from(permit.is_spare)];
         let mut connection = pin!(builder.serve_connection(stream, service));
-        let (mut is_told, mut is_ending) = (false, false);
+        let (mut is_draining, mut is_ending) = (false, false);
         loop {
             tokio::select! {
                 biased;
@@ -314,13 +329,13 @@ impl Host {
                 () = watch.has_been_idle_for(LAST_WORDS), if is_ending => return,
                 // By HTTP/1 only an answer can say it: a request may be on its way while nothing is heard.
                 () = async { self.ends.stop.cancelled().await; watch.becomes_multiplexed().await },
-                    if !is_told => {
+                    if !is_draining => {
                     connection.as_mut().graceful_shutdown();
-                    is_told = true;
+                    is_draining = true;
                 }
                 () = self.ends.over.cancelled(), if !is_ending => {
                     connection.as_mut().graceful_shutdown();
-                    (is_told, is_ending) = (true, true);
+                    (is_draining, is_ending) = (true, true);
                 }
                 () = async { tokio::select! {
                     () = listing.gives_way.cancelled() => {}
@@ -330,7 +345,7 @@ impl Host {
                         return;
                     }
                     connection.as_mut().graceful_shutdown();
-                    (is_told, is_ending) = (true, true);
+                    (is_draining, is_ending) = (true, true);
                 }
             }
         }
@@ -340,7 +355,7 @@ impl Host {
 /// The service of one connection.
 #[derive(Clone)]
 struct Served {
-    doors: Router,
+    routers: Router,
     /// For a request for which there is no memory.
     spare: Router,
     connection: Arc<Connection>,
@@ -376,7 +391,7 @@ impl Served {
                     request.extensions_mut().insert(balancer);
                 }
                 request.extensions_mut().insert(ConnectInfo(self.address));
-                let Ok(response) = TowerToHyperService::new(self.doors.clone())
+                let Ok(response) = TowerToHyperService::new(self.routers.clone())
                     .call(request)
                     .await;
                 let elsewhere = response

@@ -85,6 +85,8 @@ mod tests {
                 false,
             ),
             ("webhook.secret", json!(""), false),
+            ("webhook.secrets", json!(["whsec_AAAA"]), true),
+            ("webhook.secrets", json!(["${SECRET}"]), false),
             ("proxies.p.pass_authorization", json!(true), false),
             ("tools.t.description", json!("mail a@b.example: x"), false),
         ];

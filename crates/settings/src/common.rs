@@ -17,7 +17,7 @@ use oncegate_tools::{check_header, is_http, secret_header};
 
 impl Section<'_, '_> {
     /// Notes a mistake if a name has other than plain characters.
-    pub(super) fn check_name(&self, name: &str, whose: &str) {
+    pub fn check_name(&self, name: &str, whose: &str) {
         let is_plain = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
@@ -26,7 +26,7 @@ impl Section<'_, '_> {
     }
 
     /// Notes a mistake at each of these keys that is there.
-    pub(super) fn check_absent(&self, keys: &[&str], otherwise: &str) {
+    pub fn check_absent(&self, keys: &[&str], otherwise: &str) {
         for key in keys {
             let is_there = self.has(key) || self.has_taken(key);
             self.check(!is_there, key, otherwise);
@@ -36,7 +36,7 @@ impl Section<'_, '_> {
     /// A URL of requests.
     ///
     /// Only the known placeholders are filled in, so others are mistakes.
-    pub(super) fn url(&mut self, known: &[&str]) -> Option<Url> {
+    pub fn url(&mut self, known: &[&str]) -> Option<Url> {
         let text: String = self.need("url")?;
         if let (Ok(_), Some(place)) = (text.parse::<Url>(), placeholder(&text, known)) {
             let why = format!("{place} would be sent as it stands: nothing fills it in");
@@ -47,7 +47,7 @@ impl Section<'_, '_> {
     }
 
     /// The value of `url`, filled in where it has places.
-    pub(super) fn http_url(&self, text: &str) -> Option<Url> {
+    pub fn http_url(&self, text: &str) -> Option<Url> {
         let url = text.parse().ok().filter(is_http);
         // The text may hold a secret, so it is not repeated.
         let why = "this is not an http:// or https:// URL";
@@ -56,20 +56,20 @@ impl Section<'_, '_> {
     }
 
     /// Warns if requests to a URL, and their credentials, can be read on the way.
-    pub(super) fn warn_in_the_open(&self, what: &str, url: &Url) {
+    pub fn warn_in_the_open(&self, what: &str, url: &Url) {
         if is_in_the_open(url) {
             self.warn(format!("{what} is plain http:// to another machine"));
         }
     }
 
     /// The longest idle time of a connection that is reused.
-    pub(super) fn connection_reuse(&mut self) -> Option<Duration> {
+    pub fn connection_reuse(&mut self) -> Option<Duration> {
         let default = Switch(Some(Duration::from_secs(1)));
         self.get_or("connection_reuse", default).0
     }
 
     /// The header that carries the idempotency key; none of the forbidden ones.
-    pub(super) fn key_header(&mut self, forbidden: &[&str]) -> String {
+    pub fn key_header(&mut self, forbidden: &[&str]) -> String {
         let read = |name: &str| match name.to_ascii_lowercase() {
             usual if usual == KEY_HEADER => Ok(usual),
             other => check_header(&other, forbidden).map(|name| name.as_str().to_owned()),
@@ -79,17 +79,12 @@ impl Section<'_, '_> {
     }
 
     /// Headers of requests, which may be secrets.
-    pub(super) fn headers(&mut self) -> HeaderMap {
+    pub fn headers(&mut self) -> HeaderMap {
         self.entries("headers", secret_header).into_iter().collect()
     }
 
     /// How many attempts, and the waits between them.
-    pub(super) fn retry(
-        &mut self,
-        default: retry::Policy,
-        most: u32,
-        longest: Duration,
-    ) -> retry::Policy {
+    pub fn retry(&mut self, default: retry::Policy, most: u32, longest: Duration) -> retry::Policy {
         let mut section = self.defaulted("retry");
         let policy = retry::Policy {
             attempts: section.get_or("attempts", default.attempts),
@@ -106,17 +101,12 @@ impl Section<'_, '_> {
     }
 
     /// One of a few words, or the default.
-    pub(super) fn word_or<T: Clone>(
-        &mut self,
-        key: &'static str,
-        words: &[(&str, T)],
-        default: T,
-    ) -> T {
+    pub fn word_or<T: Clone>(&mut self, key: &'static str, words: &[(&str, T)], default: T) -> T {
         self.word(key, words).unwrap_or(default)
     }
 
     /// A list of texts that a function can read. Each text that does not fit is a mistake.
-    pub(super) fn each_parsed<T>(
+    pub fn each_parsed<T>(
         &mut self,
         key: &'static str,
         parse: impl Fn(&str) -> Result<T, String>,
@@ -128,7 +118,7 @@ impl Section<'_, '_> {
     }
 
     /// A list of texts that a function can read. Only the first that does not fit is a mistake.
-    pub(super) fn all_parsed<T>(
+    pub fn all_parsed<T>(
         &mut self,
         key: &'static str,
         parse: impl Fn(&str) -> Result<T, String>,
@@ -139,7 +129,7 @@ impl Section<'_, '_> {
     }
 
     /// A list of JSON Pointers.
-    pub(super) fn pointers(&mut self, key: &'static str) -> Vec<Pointer> {
+    pub fn pointers(&mut self, key: &'static str) -> Vec<Pointer> {
         self.each_parsed(key, str::parse)
     }
 }

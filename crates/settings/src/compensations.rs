@@ -28,7 +28,7 @@ pub(super) fn mistakes(at: &ToolAt, tools: &[ToolAt]) -> Vec<String> {
         (by.name == tool.name).then(|| "a tool does not undo itself".to_owned()),
         lacks_session(tool, by),
         lacks_result(template),
-        lacks_what_is_not_kept(tool, template),
+        lacks_what_is_not_stored(tool, template),
         lacks_what_is_required(by, template),
     ];
     found.into_iter().flatten().collect()
@@ -83,7 +83,7 @@ pub(super) fn probe_mistakes(tool: &Tool, by: &Tool, template: &Template) -> Vec
     let found = [
         names_no_call(),
         has_result(),
-        lacks_what_is_not_kept(tool, template),
+        lacks_what_is_not_stored(tool, template),
         lacks_what_is_required(by, template),
     ];
     found.into_iter().flatten().collect()
@@ -114,7 +114,7 @@ fn lacks_result(template: &Template) -> Option<String> {
 }
 
 /// Arguments of the compensation that are kept only as a mask.
-fn lacks_what_is_not_kept(tool: &Tool, template: &Template) -> Option<String> {
+fn lacks_what_is_not_stored(tool: &Tool, template: &Template) -> Option<String> {
     let args = Pointer::to(&["args"]);
     let secrets = tool.redact.args.iter();
     let secrets: Vec<Pointer> = secrets.map(|secret| args.followed_by(secret)).collect();

@@ -10,7 +10,7 @@ use oncegate_fuzz::{attack, corpus};
 fn a_configuration_is_read_or_its_mistakes_are_placed_in_it() {
     attack(&corpus("config"), |bytes| {
         let text = String::from_utf8_lossy(bytes);
-        let Err(mistakes) = Config::read(&text, &Environment::new()) else {
+        let Err(mistakes) = Config::<()>::read(&text, &Environment::new()) else {
             return Ok(());
         };
         prop_assert!(!mistakes.is_empty(), "a refusal says why");
@@ -22,7 +22,7 @@ fn a_configuration_is_read_or_its_mistakes_are_placed_in_it() {
             };
             prop_assert!((1..=lines).contains(&line) && column > 0, "{mistake}");
         }
-        let again = Config::read(&text, &Environment::new()).expect_err("the same");
+        let again = Config::<()>::read(&text, &Environment::new()).expect_err("the same");
         prop_assert_eq!(again, mistakes);
         Ok(())
     });

@@ -2,50 +2,67 @@
 //!
 //! It is checked once, and every mistake is reported with its place. Only `app` sees the whole of
 //! it.
+//!
+//! ```
+//! use oncegate_settings::{Config, Environment};
+//!
+//! let text = r#"
+//! [store]
+//! url = "sqlite:oncegate.db"
+//! [tools.ship]
+//! url = "http://localhost:9100/ship"
+//! timeout = "soon"
+//! "#;
+//! // `()`: without the sections of wings.
+//! let mistakes = Config::<()>::read(text, &Environment::new()).expect_err("a mistake");
+//! assert!(mistakes[0].to_string().starts_with("6:11: tools.ship.timeout: "));
+//! ```
 
+mod approval; // approval of calls
 mod audit;
 mod clear; // secrets in the file
 mod common; // settings and checks that several sections have
 mod compensations; // whether compensating calls can be made
-mod mcp; // the endpoint for clients that speak MCP
 mod memory; // how much memory there is
-mod outcomes; // what the statuses of a tool mean
-mod proxies; // APIs that callers use as they are
-mod reader; // TOML with places
-mod reconciliations; // reconciliations and the webhook
+pub mod outcomes; // what the statuses of a tool mean
+pub mod reader; // TOML with places
 mod sagas;
 mod server; // where it listens, and its bounds
 mod store; // where records are kept
 mod tokens; // bearer tokens
-mod tools; // one tool
+pub mod tools; // one tool
 mod tracing; // where spans go
 mod upstreams; // MCP servers
+mod webhook; // a system that is told what needs an operator
+mod wings; // sections that a wing reads by itself
 
 #[cfg(test)]
 mod fuzz_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 pub use self::reader::{Environment, Mistake, Place};
-use self::reader::{Reader, Section, Spot};
+use self::reader::{Files, Reader, Section, Spot};
 pub use self::server::Server;
 pub use self::store::StoreAt;
 pub use self::tokens::{NewToken, SECRET_BYTES};
 pub use self::tracing::Tracing;
-use oncegate_engine::reconcile::Reconciliation;
-use oncegate_engine::{Limits, ToolAt, UpstreamAt};
+pub use self::wings::{Known, Wings};
+use oncegate_engine::{Limits, ToolAt};
 use oncegate_rules::caller::{Scope, Token};
-use oncegate_rules::pace::Pace;
 use oncegate_rules::saga;
+use oncegate_rules::timings::Timings;
 use oncegate_store::Keys;
+use oncegate_tools::UpstreamAt;
 use oncegate_tools::outside::Webhook;
 
-/// A configuration that fits together.
+/// A configuration that fits together. `W`: the settings of wings.
 #[derive(Debug)]
-pub struct Config {
+pub struct Config<W = ()> {
     pub server: Server,
     pub log: Log,
     /// Where spans go; `None`: nowhere.
@@ -57,23 +74,31 @@ pub struct Config {
     pub tokens: Vec<Token>,
     pub tools: Vec<ToolAt>,
     pub upstreams: Vec<UpstreamAt>,
-    pub reconciliations: Vec<Reconciliation>,
     pub webhook: Option<Webhook>,
-    pub mcp: mcp::Settings,
+    /// What wings have read.
+    pub wings: W,
     pub limits: Limits,
     /// Warnings to log at every start; see [`Config::warnings_at`].
     pub warnings: Vec<String>,
-    /// The settings of the file that are secrets in clear.
-    pub in_clear: Vec<String>,
+    /// The settings that are secrets in clear, and the file that has them, if it was included.
+    pub in_clear: Vec<InClear>,
     /// What `check` says beside the warnings.
     pub notes: Vec<String>,
     pub written: Written,
 }
 
+/// Secrets in clear of one file.
+#[derive(Debug)]
+pub struct InClear {
+    /// `None`: the file that was read first.
+    pub file: Option<PathBuf>,
+    pub settings: Vec<String>,
+}
+
 /// The configuration as digests.
 ///
 /// They show later which settings have changed, without keeping secrets.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Written(BTreeMap<String, [u8; 32]>);
 
 impl Written {
@@ -85,6 +110,25 @@ impl Written {
                 .map(|(path, value)| (path, digest(value)))
                 .collect(),
         )
+    }
+
+    /// A digest of all settings.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut digest = Sha256::new();
+        for (path, value) in &self.0 {
+            digest.update((path.len() as u64).to_be_bytes());
+            digest.update(path);
+            digest.update(value);
+        }
+        digest.finalize().into()
+    }
+
+    /// The first 48 bits of the digest, as a number for metrics.
+    pub fn number(&self) -> i64 {
+        let digest = self.digest();
+        digest[..6]
+            .iter()
+            .fold(0, |number, byte| number << 8 | i64::from(*byte))
     }
 
     /// The settings, with their sections, that differ between two configurations.
@@ -111,18 +155,34 @@ pub enum LogFormat {
     Pretty,
 }
 
-impl Config {
-    /// Reads a configuration.
+impl<W: Wings> Config<W> {
+    /// Reads a configuration that includes no files.
     ///
     /// # Errors
     /// Every mistake that can be found, in the order of the file.
     pub fn read(text: &str, environment: &Environment) -> Result<Self, Vec<Mistake>> {
-        let reader = Reader::new(text, environment);
+        Self::read_all(&Files::alone(text), environment)
+    }
+
+    /// Reads the configuration in a file, with the files that it includes.
+    ///
+    /// # Errors
+    /// Every mistake that can be found, in the order of the files.
+    pub fn read_file(
+        path: &Path,
+        text: &str,
+        environment: &Environment,
+    ) -> Result<Self, Vec<Mistake>> {
+        Self::read_all(&Files::including(path, text), environment)
+    }
+
+    fn read_all(files: &Files, environment: &Environment) -> Result<Self, Vec<Mistake>> {
+        let reader = Reader::new(files, environment);
         let config = read_all(reader.root());
         let mistakes = reader.mistakes();
         match config {
             Some(config) if mistakes.is_empty() => Ok(Self {
-                in_clear: in_clear(text),
+                in_clear: in_clear(files),
                 ..config
             }),
             _ => Err(mistakes),
@@ -131,15 +191,19 @@ impl Config {
 
     /// The same, with times that no file sets.
     #[must_use]
-    pub fn at_pace(mut self, pace: Pace) -> Self {
-        self.limits.sagas.look_again = pace.saga_looks_again;
+    pub fn at_pace(mut self, timings: Timings) -> Self {
+        self.limits.sagas.look_again = timings.saga_looks_again;
         for at in &mut self.tools {
-            at.tool.lease_margin = pace.lease_margin;
+            at.tool.lease_margin = timings.lease_margin;
         }
-        if let StoreAt::Redis(settings) = &mut self.store {
-            settings.pace = pace;
+        match &mut self.store {
+            StoreAt::Sqlite(_) => {}
+            #[cfg(feature = "redis")]
+            StoreAt::Redis(settings) => settings.timings = timings,
+            #[cfg(feature = "postgres")]
+            StoreAt::Postgres(settings) => settings.timings = timings,
         }
-        self.limits.pace = pace;
+        self.limits.timings = timings;
         self
     }
 
@@ -155,23 +219,35 @@ impl Config {
     }
 }
 
-/// The settings of a file that are secrets in clear.
-fn in_clear(text: &str) -> Vec<String> {
+/// The settings of each file that are secrets in clear.
+fn in_clear(files: &Files) -> Vec<InClear> {
     let nothing = Environment::new();
-    let file = Reader::new(text, &nothing);
-    clear::secrets(&file.root().leaves())
+    let each = files.each().map(|(path, file)| InClear {
+        file: path.map(Path::to_owned),
+        settings: clear::secrets(&Reader::new(&file, &nothing).root().leaves()),
+    });
+    each.filter(|file| !file.settings.is_empty()).collect()
 }
 
 /// Reads all settings; `None` only if there is a mistake.
 ///
 /// It goes on after a mistake, to find the others.
-fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
+fn read_all<W: Wings>(mut root: Section<'_, '_>) -> Option<Config<W>> {
     let written = Written::of(&root);
+    for (key, why) in W::LEFT_OUT {
+        if root.has(key)
+            && let Some(section) = root.section(key)
+        {
+            section.refuse(why);
+        }
+    }
     let log = log(root.defaulted("log"));
     let (tracing, sample) = root
         .section("tracing")
         .map_or((None, None), tracing::tracing);
-    let (store, store_keys) = root.section("store").map_or((None, None), store::store);
+    let (store, store_keys) = root
+        .section("store")
+        .map_or((None, None), |section| store::store(section, W::NO_STORES));
     root.check(root.has_taken("store"), "store", "this section is missing");
     let strict = outcomes::usual_outcomes(&mut root).unwrap_or(false);
     let upstreams = upstreams::upstreams(&mut root, strict);
@@ -187,17 +263,16 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
     }
     let tokens = tokens::tokens(root.defaulted("auth"));
     let (server, limits) = server::server(&mut root, tokens.is_empty());
-    let proxies = root.named("proxies", |name, section| {
-        proxies::proxy(name, section, tokens.is_empty(), strict)
-    });
-    for proxy in &proxies {
-        let name = &proxy.tool.name;
-        let is_tool = tools.iter().any(|at| at.tool.name == *name);
-        let why =
-            format!("{name} is a tool already, and stands in the ledger and in metrics as one");
-        root.check(!is_tool, "proxies", &why);
-    }
+    let known = Known {
+        tools: &tools,
+        is_open: tokens.is_empty(),
+        strict,
+    };
+    let of_wings = W::tools(&mut root, &known);
+    let (approvals, approval_console) = approval::limits(root.defaulted("approvals"));
     let limits = Limits {
+        approvals,
+        approval_console,
         sample: sample.unwrap_or(limits.sample),
         sagas: sagas::sagas(root.defaulted("sagas")),
         audit_retention: audit::audit(root.defaulted("audit")),
@@ -211,14 +286,24 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             root.warn(warning);
         }
     }
-    tools.extend(proxies);
+    for why in approval::mistakes(&tools, upstreams.values().flatten(), &tokens) {
+        root.mistake("tools", &why);
+    }
+    for warning in approval::warnings(&tools) {
+        root.warn(warning);
+    }
+    let default_timeout = tools::note(&tools);
+    tools.extend(of_wings);
     let tool_names: Vec<&str> = tools.iter().map(|at| at.tool.name.as_str()).collect();
     for scope in tokens.iter().flat_map(|token| &token.caller.scopes) {
-        if let Scope::CallTool(name) = scope
-            && !tool_names.contains(&name.as_str())
-        {
+        let (may, name) = match scope {
+            Scope::CallTool(name) => ("call", name),
+            Scope::ApproveTool(name) => ("approve", name),
+            Scope::Call | Scope::Read | Scope::Admin | Scope::Approve => continue,
+        };
+        if !tool_names.contains(&name.as_str()) {
             root.warn(format!(
-                "a token may call {name}, but there is no such tool"
+                "a token may {may} {name}, but there is no such tool"
             ));
         }
     }
@@ -234,15 +319,15 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
             "{name}: its deadline of {deadline:?} is longer than shutdown_grace; a stop may leave its calls unknown"
         ));
     }
-    let webhook = root.section("webhook").and_then(reconciliations::webhook);
+    let webhook = root.section("webhook").and_then(webhook::webhook);
     let has_webhook = root.has_taken("webhook");
-    let reconciliations = root.named("reconciliations", |name, section| {
-        reconciliations::reconciliation(name, section, &tools, has_webhook)
-    });
-    let mcp = mcp::mcp(root.defaulted("mcp"));
+    if !has_webhook {
+        approval::warn_without_webhook(&tools, limits.approval_console.as_ref(), &root);
+    }
+    let wings = W::read(&mut root, &tools, has_webhook);
     let store = store?;
     let notes = upstreams.values().flatten().filter_map(upstreams::note);
-    let notes = notes.collect();
+    let notes = default_timeout.into_iter().chain(notes).collect();
     Some(Config {
         server,
         log,
@@ -252,14 +337,21 @@ fn read_all(mut root: Section<'_, '_>) -> Option<Config> {
         tokens,
         tools,
         upstreams: upstreams.into_values().flatten().collect(),
-        reconciliations,
         webhook,
-        mcp,
+        wings,
         limits,
         warnings: root.warnings(),
         in_clear: Vec::new(),
         notes,
         written,
+    })
+}
+
+/// Whether a setting is one of these, or in a section of theirs.
+pub fn is_below(key: &str, all: &[&str]) -> bool {
+    all.iter().any(|one| {
+        key.strip_prefix(one)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }
 

@@ -8,7 +8,7 @@ use oncegate_rules::words::Words;
 
 /// The meaning of statuses.
 #[derive(Default)]
-pub(super) struct Outcomes {
+pub struct Outcomes {
     /// Whether a status that is not listed proves anything only if it is 2xx; `None`: not said.
     pub strict: Option<bool>,
     pub listed: BTreeMap<u16, Declared>,
@@ -18,7 +18,7 @@ pub(super) struct Outcomes {
 const OTHERS: [(&str, bool); 2] = [("strict", true), ("usual", false)];
 
 /// `outcomes`: a word for all statuses, or single statuses, and a word for the others.
-pub(super) fn outcomes(section: &mut Section<'_, '_>) -> Outcomes {
+pub fn outcomes(section: &mut Section<'_, '_>) -> Outcomes {
     if section.is_text("outcomes") {
         return Outcomes {
             strict: section.word("outcomes", &OTHERS),
@@ -45,6 +45,6 @@ pub(super) fn outcomes(section: &mut Section<'_, '_>) -> Outcomes {
 }
 
 /// `outcomes` where no single status can be listed: the default for several tools.
-pub(super) fn usual_outcomes(section: &mut Section<'_, '_>) -> Option<bool> {
+pub fn usual_outcomes(section: &mut Section<'_, '_>) -> Option<bool> {
     section.word("outcomes", &OTHERS)
 }

@@ -2,17 +2,23 @@
 //!
 //! Must not know which keys there are.
 
+mod files; // the file, and those that it includes
+mod merge; // several tables as one
+mod place; // where a mistake is
 mod placeholders; // variables of the environment in texts
 mod value; // what a value can be read as
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 
 use serde_json::Value as Json;
 use toml::de::{DeTable, DeValue};
 
-pub(super) use self::value::{Bytes, FromItem, Share, Switch, meaning};
+pub use self::files::Files;
+use self::merge::{merge, put};
+pub use self::place::{Item, Mistake, Place};
+use self::place::{Node, Origin};
+pub use self::value::{Bytes, FromItem, Share, Switch, meaning};
 
 /// The variables of the environment that the caller hands in.
 pub type Environment = BTreeMap<String, String>;
@@ -20,83 +26,36 @@ pub type Environment = BTreeMap<String, String>;
 /// The prefix of overrides: `ONCEGATE_SERVER__LISTEN` is `listen` in `[server]`.
 const PREFIX: &str = "ONCEGATE_";
 
-/// One thing that is wrong with a configuration, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
-    pub place: Place,
-    pub message: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    /// Both count from 1; columns in characters.
-    File {
-        line: usize,
-        column: usize,
-    },
-    Environment(String),
-}
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::File { line, column } => write!(f, "{line}:{column}: {}", self.message),
-            Place::Environment(name) => write!(f, "environment variable {name}: {}", self.message),
-        }
-    }
-}
-
-/// Where a value stands.
-#[derive(Debug, Clone)]
-enum Origin {
-    /// The offset of its first byte.
-    File(usize),
-    Environment(String),
-}
-
-/// A value with its place.
-#[derive(Debug, Clone)]
-pub(super) struct Item {
-    origin: Origin,
-    node: Node,
-}
-
-#[derive(Debug, Clone)]
-enum Node {
-    Table(BTreeMap<String, Item>),
-    List(Vec<Item>),
-    Text(String),
-    Integer(i64),
-    Float(f64),
-    Bool(bool),
-}
-
 /// A configuration under inspection.
-pub(super) struct Reader<'a> {
-    text: &'a str,
+pub struct Reader<'a> {
+    files: &'a Files,
     environment: &'a Environment,
     mistakes: RefCell<Vec<Mistake>>,
     warnings: RefCell<Vec<String>>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(text: &'a str, environment: &'a Environment) -> Self {
+    pub fn new(files: &'a Files, environment: &'a Environment) -> Self {
         Self {
-            text,
+            files,
             environment,
             mistakes: RefCell::default(),
-            warnings: RefCell::default(),
+            warnings: RefCell::new(files.warnings.clone()),
         }
     }
 
-    /// The whole file with what the environment puts over it.
-    pub(super) fn root(&self) -> Section<'_, 'a> {
-        let (table, errors) = DeTable::parse_recoverable(self.text);
-        for error in errors {
-            let span = error.span().unwrap_or_default();
-            self.note(&Origin::File(span.start), error.message().to_owned());
+    /// All files with what the environment puts over them.
+    pub fn root(&self) -> Section<'_, 'a> {
+        for (at, problem) in &self.files.problems {
+            self.note(at, problem.clone());
         }
-        let mut root = self.table(table.into_inner(), &Origin::File(0));
+        let mut root = BTreeMap::new();
+        for file in 0..self.files.all.len() {
+            for (item, why) in merge(&mut root, self.file(file)) {
+                let first = self.place(&item.first);
+                self.note(&item.second, format!("{}: {why} at {first}", item.path));
+            }
+        }
         for (name, value) in self.environment {
             let path = name.strip_prefix(PREFIX);
             let Some(path) = path.filter(|path| path.contains("__")) else {
@@ -116,32 +75,39 @@ impl<'a> Reader<'a> {
                 self.note(&origin, "this is a value, not a section".into());
             }
         }
-        Section::new(self, String::new(), Origin::File(0), root)
+        Section::new(self, String::new(), Origin::START, root)
+    }
+
+    /// One file as a table.
+    fn file(&self, file: usize) -> BTreeMap<String, Item> {
+        let (table, errors) = DeTable::parse_recoverable(&self.files.all[file].text);
+        for error in errors {
+            let offset = error.span().unwrap_or_default().start;
+            self.note(&Origin::File { file, offset }, error.message().to_owned());
+        }
+        let mut table = self.table(table.into_inner(), &Origin::File { file, offset: 0 });
+        table.remove(files::INCLUDE);
+        table
     }
 
     /// Every mistake that was found, in the order of the file.
-    pub(super) fn mistakes(&self) -> Vec<Mistake> {
+    pub fn mistakes(&self) -> Vec<Mistake> {
         let mut mistakes = self.mistakes.take();
         mistakes.sort_by(|a, b| a.place.cmp(&b.place));
         mistakes
     }
 
-    fn place(&self, offset: usize) -> Place {
-        let before = &self.text[..self.text.floor_char_boundary(offset)];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        Place::File {
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
+    fn place(&self, origin: &Origin) -> Place {
+        match origin {
+            Origin::Environment(name) => Place::Environment(name.clone()),
+            Origin::File { file, offset } => self.files.place(*file, *offset),
         }
     }
 
     fn note(&self, origin: &Origin, message: String) {
-        let place = match origin {
-            Origin::Environment(name) => Place::Environment(name.clone()),
-            Origin::File(offset) => self.place(*offset),
-        };
+        let place = self.place(origin);
         let message = match origin {
-            Origin::File(offset) => self.naming_variables(*offset, message),
+            Origin::File { file, offset } => self.naming_variables(*file, *offset, message),
             Origin::Environment(_) => message,
         };
         self.mistakes.borrow_mut().push(Mistake { place, message });
@@ -159,7 +125,10 @@ impl<'a> Reader<'a> {
     /// The place of every value in an environment variable is that variable.
     fn item(&self, value: toml::Spanned<DeValue<'_>>, within: &Origin) -> Item {
         let origin = match within {
-            Origin::File(_) => Origin::File(value.span().start),
+            Origin::File { file, .. } => Origin::File {
+                file: *file,
+                offset: value.span().start,
+            },
             Origin::Environment(name) => Origin::Environment(name.clone()),
         };
         let plain = |value: &str| value.replace('_', "");
@@ -187,29 +156,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts an item at a path; false if a value is in the way.
-fn put(table: &mut BTreeMap<String, Item>, path: &[String], item: Item) -> bool {
-    match path {
-        [] => false,
-        [last] => {
-            table.insert(last.clone(), item);
-            true
-        }
-        [first, rest @ ..] => {
-            let empty = || Item {
-                origin: item.origin.clone(),
-                node: Node::Table(BTreeMap::new()),
-            };
-            match &mut table.entry(first.clone()).or_insert_with(empty).node {
-                Node::Table(inner) => put(inner, rest, item),
-                _ => false,
-            }
-        }
-    }
-}
-
 /// Where a value stands, and by which path.
-pub(super) struct Spot {
+pub struct Spot {
     origin: Origin,
     path: String,
 }
@@ -217,7 +165,7 @@ pub(super) struct Spot {
 /// One table.
 ///
 /// Each key is taken once; a key that is left when the section is dropped is a mistake.
-pub(super) struct Section<'r, 'a> {
+pub struct Section<'r, 'a> {
     reader: &'r Reader<'a>,
     path: String,
     origin: Origin,
@@ -244,7 +192,7 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 
     /// Every value below, by its path.
-    pub(super) fn leaves(&self) -> BTreeMap<String, Json> {
+    pub fn leaves(&self) -> BTreeMap<String, Json> {
         let mut leaves = BTreeMap::new();
         for (name, item) in &self.items {
             item.node.leaves(self.path_to(name), &mut leaves);
@@ -253,7 +201,7 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 
     /// The value of a key. A value that does not fit is noted and counts as absent.
-    pub(super) fn get<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
+    pub fn get<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
         let item = self.take(key)?;
         match T::from_item(&item, self.reader) {
             Ok(value) => Some(value),
@@ -265,60 +213,63 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 
     /// The value of a key that must be there.
-    pub(super) fn need<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
+    pub fn need<T: FromItem>(&mut self, key: &'static str) -> Option<T> {
         self.require(key);
         self.get(key)
     }
 
     /// Notes a mistake if a key is missing.
-    pub(super) fn require(&self, key: &str) {
+    pub fn require(&self, key: &str) {
         self.check(self.has(key), key, "this key is missing");
     }
 
-    pub(super) fn has(&self, key: &str) -> bool {
+    /// Whether a key is there and was not taken.
+    pub fn has(&self, key: &str) -> bool {
         self.items.contains_key(key)
     }
 
     /// Whether the value is one text, and not a section.
-    pub(super) fn is_text(&self, key: &str) -> bool {
+    pub fn is_text(&self, key: &str) -> bool {
         self.items
             .get(key)
             .is_some_and(|item| matches!(item.node, Node::Text(_)))
     }
 
     /// A text, which is not taken.
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
+    pub fn text(&self, key: &str) -> Option<&str> {
         match &self.items.get(key)?.node {
             Node::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    pub(super) fn has_taken(&self, key: &str) -> bool {
+    /// Whether a key was there and is taken.
+    pub fn has_taken(&self, key: &str) -> bool {
         self.taken.contains_key(key)
     }
 
     /// A variable of the environment.
-    pub(super) fn variable(&self, name: &str) -> Option<&'a String> {
+    pub fn variable(&self, name: &str) -> Option<&'a String> {
         self.reader.environment.get(name)
     }
 
-    pub(super) fn get_or<T: FromItem>(&mut self, key: &'static str, default: T) -> T {
+    /// The value of a key, or the default.
+    pub fn get_or<T: FromItem>(&mut self, key: &'static str, default: T) -> T {
         self.get(key).unwrap_or(default)
     }
 
     /// A number of things, at least one.
-    pub(super) fn count_or(&mut self, key: &'static str, default: usize) -> usize {
+    pub fn count_or(&mut self, key: &'static str, default: usize) -> usize {
         self.get(key).map_or(default, |count: u32| count as usize)
     }
 
     /// One of a few words that are of no enumeration.
-    pub(super) fn word<T: Clone>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+    pub fn word<T: Clone>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.parsed(key, |text| meaning(text, words))
     }
 
     /// A text that a function can read.
-    pub(super) fn parsed<T>(
+    pub fn parsed<T>(
         &mut self,
         key: &'static str,
         parse: impl Fn(&str) -> Result<T, String>,
@@ -329,21 +280,22 @@ impl<'r, 'a> Section<'r, 'a> {
             .ok()
     }
 
-    pub(super) fn section(&mut self, key: &'static str) -> Option<Section<'r, 'a>> {
+    /// The section below a key.
+    pub fn section(&mut self, key: &'static str) -> Option<Section<'r, 'a>> {
         let item = self.take(key)?;
         let path = self.path_to(key);
         self.as_section(item, path)
     }
 
     /// A section that has a default for each key. One that is not there counts as empty.
-    pub(super) fn defaulted(&mut self, key: &'static str) -> Section<'r, 'a> {
+    pub fn defaulted(&mut self, key: &'static str) -> Section<'r, 'a> {
         let (path, origin) = (self.path_to(key), self.origin.clone());
         let empty = Section::new(self.reader, path, origin, BTreeMap::new());
         self.section(key).unwrap_or(empty)
     }
 
     /// Reads each table in a table, by its name.
-    pub(super) fn named<T>(
+    pub fn named<T>(
         &mut self,
         key: &'static str,
         mut read: impl FnMut(&str, Section<'r, 'a>) -> Option<T>,
@@ -356,7 +308,7 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 
     /// An array of tables.
-    pub(super) fn list_of_sections(&mut self, key: &'static str) -> Vec<Section<'r, 'a>> {
+    pub fn list_of_sections(&mut self, key: &'static str) -> Vec<Section<'r, 'a>> {
         let Some(item) = self.take(key) else {
             return Vec::new();
         };
@@ -372,7 +324,7 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 
     /// Texts by key, each read by a function.
-    pub(super) fn entries<T>(
+    pub fn entries<T>(
         &mut self,
         key: &'static str,
         read: impl Fn(&str, &str) -> Result<T, String>,
@@ -394,24 +346,24 @@ impl<'r, 'a> Section<'r, 'a> {
     /// Notes a mistake at a key's value.
     ///
     /// If the key is not there, the mistake stands at the section.
-    pub(super) fn mistake(&self, key: &str, message: &str) {
+    pub fn mistake(&self, key: &str, message: &str) {
         self.mistake_at(&self.spot(key), message);
     }
 
     /// Notes a mistake at a key's value unless a rule holds.
-    pub(super) fn check(&self, holds: bool, key: &str, otherwise: &str) {
+    pub fn check(&self, holds: bool, key: &str, otherwise: &str) {
         if !holds {
             self.mistake(key, otherwise);
         }
     }
 
     /// Notes a warning to log at every start.
-    pub(super) fn warn(&self, warning: String) {
+    pub fn warn(&self, warning: String) {
         self.reader.warnings.borrow_mut().push(warning);
     }
 
     /// Notes a warning, unless it was noted before.
-    pub(super) fn warn_once(&self, warning: String) {
+    pub fn warn_once(&self, warning: String) {
         let is_new = !self.reader.warnings.borrow().contains(&warning);
         if is_new {
             self.warn(warning);
@@ -419,12 +371,12 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 
     /// All warnings that were noted.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         self.reader.warnings.borrow().clone()
     }
 
     /// The place of a key's value, for a later mistake.
-    pub(super) fn spot(&self, key: &str) -> Spot {
+    pub fn spot(&self, key: &str) -> Spot {
         let origin = self.taken.get(key).unwrap_or(&self.origin).clone();
         Spot {
             origin,
@@ -433,13 +385,13 @@ impl<'r, 'a> Section<'r, 'a> {
     }
 
     /// Notes a mistake at a place that was seen before.
-    pub(super) fn mistake_at(&self, spot: &Spot, message: &str) {
+    pub fn mistake_at(&self, spot: &Spot, message: &str) {
         self.reader
             .note(&spot.origin, format!("{}: {message}", spot.path));
     }
 
     /// Notes that the section as a whole is a mistake. Its keys are not read.
-    pub(super) fn refuse(mut self, message: &str) {
+    pub fn refuse(mut self, message: &str) {
         self.items.clear();
         self.reader
             .note(&self.origin, format!("{}: {message}", self.path));

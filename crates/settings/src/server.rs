@@ -12,9 +12,10 @@ use super::memory;
 use super::reader::{Bytes, Section};
 use oncegate_budget::{Budget, OPENING};
 use oncegate_engine::Limits;
-use oncegate_rules::pace::Pace;
+use oncegate_rules::approval;
 use oncegate_rules::saga;
-use oncegate_rules::share::{STRANGERS, TENANT};
+use oncegate_rules::share::{TENANT, UNAUTHENTICATED};
+use oncegate_rules::timings::Timings;
 use oncegate_serve::{Bounds, Network, Tls, Unfit};
 
 #[derive(Debug, Clone)]
@@ -53,9 +54,9 @@ const REMEMBERED: usize = 4;
 pub(super) fn memory(server: &Server, limits: &Limits) -> String {
     let size = |bytes: usize| ByteSize::b(bytes as u64).display().iec().to_string();
     let total = limits.memory.total();
-    let (tenant, strangers) = (TENANT.alone(total), STRANGERS.alone(total));
+    let (tenant, unauthenticated) = (TENANT.alone(total), UNAUTHENTICATED.alone(total));
     let calls = (tenant / server.max_result.max(1)).min(limits.max_running);
-    let connections = (strangers / OPENING).min(server.bounds.max_connections);
+    let connections = (unauthenticated / OPENING).min(server.bounds.max_connections);
     format!(
         "memory: at most {} for connections, requests and answers; of it one tenant has at most {}, \
          enough for {calls} calls at once with results of {}; \
@@ -63,7 +64,7 @@ pub(super) fn memory(server: &Server, limits: &Limits) -> String {
         size(total),
         size(tenant),
         size(server.max_result),
-        size(strangers),
+        size(unauthenticated),
     )
 }
 
@@ -118,8 +119,10 @@ pub(super) fn server(root: &mut Section<'_, '_>, is_open: bool) -> (Server, Limi
         shutdown_grace: section.get_or("shutdown_grace", Duration::from_secs(30)),
         sample: 1.0,
         sagas: saga::Policy::default(),
+        approvals: approval::Limits::default(),
+        approval_console: None,
         audit_retention: audit::RETENTION,
-        pace: Pace::default(),
+        timings: Timings::default(),
         memory: Budget::new(match section.get("max_memory") {
             Some(Bytes(bytes)) => bytes,
             None => memory::default_budget(),

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::common::token_digest;
 use super::reader::Section;
-use oncegate_rules::caller::{Caller, Pace, Scope, Token};
+use oncegate_rules::caller::{Caller, Scope, Timings, Token};
 use oncegate_rules::rate::Rate;
 use oncegate_rules::tenant::RESERVED_TENANT;
 
@@ -18,6 +18,9 @@ pub const SECRET_BYTES: usize = 32;
 ///
 /// By it scanners find a token in a log or a repository.
 const PREFIX: &str = "og_";
+/// Why a token that calls does not approve.
+const CALLS_AND_APPROVES: &str =
+    "a token that may call tools must not approve calls: it would approve its own";
 /// Largest rate: a gateway does not serve more in a second.
 const MAX_RATE: u32 = 1_000_000;
 
@@ -30,7 +33,7 @@ pub struct NewToken {
     /// The tenant that its calls belong to.
     #[arg(long)]
     tenant: String,
-    /// call, call:TOOL, read or admin; may be given several times.
+    /// call, call:TOOL, read, admin, approve or approve:TOOL; may be given several times.
     #[arg(long = "scope", required = true)]
     scopes: Vec<String>,
     /// When it expires, like 2027-01-01T00:00:00Z. Default: never.
@@ -100,18 +103,21 @@ fn token(section: &mut Section<'_, '_>) -> Option<Token> {
     section.require("scopes");
     let scopes = section.each_parsed("scopes", str::parse::<Scope>);
     let expires = section.parsed("expires", time);
-    let pace = Pace {
+    let timings = Timings {
         rate: rate(section, "rate"),
         new_keys: rate(section, "new_keys"),
     };
+    let caller = Caller {
+        name: name?,
+        tenant: tenant?,
+        scopes,
+        timings,
+    };
+    let is_both = caller.is_approver() && caller.may_call_any();
+    section.check(!is_both, "scopes", CALLS_AND_APPROVES);
     Some(Token {
         sha256: sha256?,
-        caller: Caller {
-            name: name?,
-            tenant: tenant?,
-            scopes,
-            pace,
-        },
+        caller,
         expires,
     })
 }
@@ -144,7 +150,11 @@ fn check_beside(section: &Section<'_, '_>, others: &[Token], token: &Token) {
     section.check(twins.next().is_none(), "name", why);
     let why = "tokens with the same name must have the same tenant";
     section.check(twin.caller.tenant == token.caller.tenant, "tenant", why);
+    let is_both =
+        |one: &Token, other: &Token| one.caller.is_approver() && other.caller.may_call_any();
+    let is_both = is_both(twin, token) || is_both(token, twin);
+    section.check(!is_both, "scopes", CALLS_AND_APPROVES);
     let why =
         "tokens with the same name share their limits: rate and new_keys must be the same for both";
-    section.check(twin.caller.pace == token.caller.pace, "name", why);
+    section.check(twin.caller.timings == token.caller.timings, "name", why);
 }

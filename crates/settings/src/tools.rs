@@ -1,13 +1,14 @@
 //! The section `[tools.NAME]`.
 
-pub(super) mod checks; // whether the settings of a tool fit together
+pub mod checks; // whether the settings of a tool fit together
 mod request; // how its arguments become a request
-pub(super) mod unknown; // what is done about its unknown calls, and its probe
+pub mod unknown; // what is done about its unknown calls, and its probe
 
 use std::time::Duration;
 
 use reqwest::{Method, Url};
 
+use super::approval;
 use super::common::{reads, template};
 use super::outcomes::outcomes;
 use super::reader::{Section, Spot, meaning};
@@ -17,7 +18,9 @@ use oncegate_rules::compensation;
 use oncegate_rules::key::{self, Pointer};
 use oncegate_rules::request::Shape;
 use oncegate_rules::schema::Schema;
-use oncegate_rules::tool::{Budget, Declared, Effect, OnSimilar};
+use oncegate_rules::tool::{
+    AsTask, Budget, Declared, Effect, Http, Mcp, OnCancel, OnSimilar, Protocol,
+};
 use oncegate_rules::tool::{SessionPolicy, Similar, SuccessTest, Tool};
 use oncegate_rules::words::Words;
 use oncegate_rules::{breaker, redact};
@@ -59,41 +62,73 @@ pub(super) fn tool(
         description: section.get("description").unwrap_or_default(),
         effect: section.get_or("effect", shared.effect),
         schema: schema(&mut section),
+        task: section.get_or("task", AsTask::Auto),
+        on_cancel: section.get_or("cancel", OnCancel::Keep),
         key: key_policy(section.defaulted("key")),
         session: session_policy(&mut section),
         budget: section.section("budget").and_then(budget),
         similar: section.section("similar").and_then(similar),
         success: section.section("success").and_then(success_test),
-        errors: upstreams::errors(&mut section),
+        protocol: Protocol::Mcp(Mcp {
+            errors: upstreams::errors(&mut section),
+            asks: None,
+        }),
         replay_ignore: section.defaulted("replay").pointers("ignore"),
         redact: redact_policy(section.defaulted("redact")),
+        approval: section.section("approval").and_then(approval::policy),
         compensation: compensation(&mut section),
         ..shared
     };
     let probe = section.section("probe");
     let endpoint = if is_upstreams {
-        if let Some(probe) = probe {
-            unknown::probe_by_tool(probe, &mut tool);
+        let asks = probe.and_then(|probe| unknown::probe_by_tool(probe, &mut tool));
+        if let Protocol::Mcp(mcp) = &mut tool.protocol {
+            mcp.asks = asks;
         }
         upstreams::check(&tool, &section);
         upstreams::endpoint(&tool, &mut section, upstreams)
     } else {
         let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
-        let (endpoint, shape) = endpoint(&mut section, method, probe).unzip();
-        tool.request = shape;
+        let (probe, url) = probe.unzip();
+        let (endpoint, request) = endpoint(&mut section, method, url).unzip();
+        tool.protocol = Protocol::Http(Http { request, probe });
         endpoint
     };
     request::check(&tool, &section);
     request::check_probe(&tool, &section);
     checks::check(&tool, &section);
+    approval::check(&tool, &section);
     let undone = section.spot("compensation");
     let endpoint = endpoint?;
     checks::warn(&tool, &endpoint, &section);
     Some((ToolAt::new(tool, endpoint), undone))
 }
 
+/// Most tools that a note names.
+const NAMED: usize = 5;
+
+/// What `check` says of tools that have the default timeout; `None`: there are none.
+pub(super) fn note(tools: &[ToolAt]) -> Option<String> {
+    let default = Tool::new("").timeout;
+    let all = tools.iter().filter(|at| at.tool.timeout == default);
+    let mut names: Vec<&str> = all.map(|at| &*at.tool.name).collect();
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let others = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    let named = names.join(", ");
+    (!names.is_empty()).then(|| {
+        format!(
+            "{named}{others}: the timeout is the default of {default:?}; the result of a call that takes longer is lost, and its outcome is unknown. With a gateway that serves, --calls URL compares it with the newest calls"
+        )
+    })
+}
+
 /// The settings that tools and proxies have in common; all others are as in `default`.
-pub(super) fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
+pub fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
     let outcomes = outcomes(section);
     Tool {
         timeout: section.get_or("timeout", default.timeout),

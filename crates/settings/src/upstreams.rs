@@ -7,14 +7,15 @@ use std::time::Duration;
 use reqwest::Url;
 use reqwest::header::{HeaderName, HeaderValue};
 
+use super::approval;
 use super::compensations;
 use super::outcomes::usual_outcomes;
 use super::reader::Section;
-use oncegate_engine::{ToolAt, UpstreamAt};
+use oncegate_engine::ToolAt;
 use oncegate_rules::mcp::mirrored;
 use oncegate_rules::mcp::revision::Era;
-use oncegate_rules::tool::{Effect, Errors, RequestErrors, Tool, ToolError};
-use oncegate_tools::{Endpoint, McpTool, Program, secret_header};
+use oncegate_rules::tool::{AsTask, Effect, Errors, OnCancel, RequestErrors, Tool, ToolError};
+use oncegate_tools::{Endpoint, McpTool, Program, UpstreamAt, secret_header};
 
 /// How long derived keys of unlisted tools are remembered.
 ///
@@ -81,7 +82,11 @@ fn upstream(name: &str, mut section: Section<'_, '_>, strict: bool) -> Option<Up
     let why = "must not be shorter than the deadline of a call";
     section.check(timeout <= window, "dedup_window", why);
     section.check(!timeout.is_zero(), "timeout", "must be longer than zero");
+    let task = section.get_or("task", AsTask::Auto);
+    let on_cancel = section.get_or("cancel", OnCancel::Keep);
     let repeatable: Vec<String> = section.get("repeatable").unwrap_or_default();
+    let approval = section.section("approval").and_then(approval::policy);
+    approval::check_of_upstream(approval.as_ref(), &section);
     let program = section.has("command").then(|| program(&mut section));
     let url = match &program {
         Some(_) => of_program(name)?,
@@ -106,7 +111,11 @@ fn upstream(name: &str, mut section: Section<'_, '_>, strict: bool) -> Option<Up
         strict,
         timeout,
         dedup_window: window,
+        task,
+        on_cancel,
         repeatable: BTreeSet::from_iter(repeatable),
+        approval,
+        asked_about: BTreeSet::new(),
     })
 }
 
@@ -209,7 +218,7 @@ pub(super) fn endpoint(
 pub(super) fn link_probes(tools: &mut [ToolAt]) -> Vec<String> {
     let mut mistakes = Vec::new();
     for at in 0..tools.len() {
-        let Some(asks) = &tools[at].tool.asks else {
+        let Some(asks) = tools[at].tool.asks() else {
             continue;
         };
         let by = tools.iter().find(|other| other.tool.name == asks.by.tool);
@@ -284,17 +293,17 @@ pub(super) fn check(tool: &Tool, section: &Section<'_, '_>) {
     section.check(holds, "redact", why);
     let name = &tool.name;
     let is_write = tool.effect == Effect::Write;
-    if is_write && tool.errors.tool_error == ToolError::Rejected {
+    if is_write && tool.errors().tool_error == ToolError::Rejected {
         section.warn(format!(
             "{name}: a result with isError is taken as proof that nothing was executed"
         ));
     }
-    if is_write && tool.errors.request_errors == RequestErrors::Rejected {
+    if is_write && tool.errors().request_errors == RequestErrors::Rejected {
         section.warn(format!(
             "{name}: JSON-RPC errors about the request are taken as proof that nothing was executed"
         ));
     }
-    if tool.errors.tool_error == ToolError::Remember && !tool.key.fields.is_empty() {
+    if tool.errors().tool_error == ToolError::Remember && !tool.key.fields.is_empty() {
         section.warn(format!(
             "{name}: a result with isError is remembered under key.fields; corrected arguments with the same fields are refused"
         ));

@@ -1,26 +1,31 @@
 //! Calls: claims, changes, and finding those that need work.
 
+pub(crate) mod at_risk; // calls that a loss of data puts at risk
+pub(crate) mod find; // finding calls
+pub(crate) mod forget; // deleting old calls
+pub(crate) mod record; // records as texts
+pub(crate) mod session; // conditions of claims, and denials
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use super::answer::{Answer, unreadable};
-use super::find::SEARCHED;
+use self::find::SEARCHED;
+use self::record::NEVER;
+use self::session::{condition_keys, denied, freed_from};
 use super::keys::{self, Partition};
-use super::memory::Need;
-use super::put_back::put_back;
-use super::record::{self, NEVER};
 use super::scripts::command;
-use super::session::{condition_keys, denied, freed_from};
 use super::store::Redis;
+use crate::link::answer::{Answer, unreadable};
+use crate::loss::put_back::put_back;
 use oncegate_rules::call::Change;
 use oncegate_rules::key::Lookup;
 use oncegate_rules::record::{CallId, Holder, Record, State};
-use oncegate_rules::session::{Admission, Token};
+use oncegate_rules::session::Token;
 use oncegate_store::{
-    Calls, Census, Claimed, Due, Error, Found, Replaced, Result, UNREADABLE, codec, is_seen,
+    Calls, Census, Claimed, Due, Error, Found, Replaced, Result, UNREADABLE, codec, other_holder,
 };
 
 /// How many unknown calls one search for unscheduled calls reads. It runs once after a start.
@@ -28,18 +33,12 @@ const UNSCHEDULED_SEARCHED: usize = 10_000;
 
 #[async_trait]
 impl Calls for Redis {
-    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
-        let intent = &change.record.intent;
-        let holder = match self.try_claim(change, instead_of).await {
+    async fn claim(&self, change: &Change, replaced: &[Record]) -> Result<Claimed> {
+        let holder = match self.try_claim(change, replaced).await {
             // Nothing may be claimed, but a stored result can still be replayed.
             Err(Error::Refused(why)) if self.server.status.is_reached() => {
-                match self.other_holder(change, instead_of).await {
-                    Ok(Some(holder)) if holder.intent.call_id == intent.call_id => {
-                        return Err(Error::Ambiguous(why));
-                    }
-                    Ok(Some(holder)) => holder,
-                    _ => return Err(Error::Refused(why)),
-                }
+                let lookups: Vec<Lookup> = change.record.intent.all_lookups().copied().collect();
+                other_holder(why, change, replaced, self.server.held(&lookups).await)?
             }
             Ok(Claimed::Existing(holder)) => holder,
             claimed => return claimed,
@@ -50,20 +49,23 @@ impl Calls for Redis {
     async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced> {
         let (server, record) = (&self.server, &change.record);
         let intent = &record.intent;
-        // A change after which a request is sent, or that claims names, needs a store that is open.
+        // A change after which a request is sent, or that claims lookup keys, needs a store that is open.
         let runs = matches!(record.state, State::Running);
-        let begins = runs || !change.takes.names.is_empty();
+        let begins = runs || !change.takes.lookups.is_empty();
         let (epoch, script) = if begins {
             server.status.must_be_open()?;
             (server.memory.epoch(), &server.scripts.begin)
         } else {
             (String::new(), &server.scripts.finish)
         };
-        let (stored_intent, args) = if runs {
+        let (stored_intent, args) = if runs || change.erases.is_some() {
             (codec::intent(intent), &intent.args[..])
         } else {
             (Vec::new(), &[][..])
         };
+        let lists = change.erases.as_deref().map(keys::lists);
+        let mut left = lists.unwrap_or_default();
+        left.retain(|list| !keys::lists(intent).contains(list));
         let leaves_similar = change.release.similar.is_some();
         let run = server
             .about_call(
@@ -71,8 +73,8 @@ impl Calls for Redis {
                 epoch,
                 (record, &change.entry),
                 condition_keys(change),
-                &[],
-                &change.takes.instead_of,
+                &left,
+                &change.takes.replaced,
             )
             .arg((stored_intent, args))
             .arg(server.conditions(change)?)
@@ -80,7 +82,9 @@ impl Calls for Redis {
             .arg((freed_from(change), if leaves_similar { "1" } else { "" }))
             .arg(if change.release.retakes_lock { "1" } else { "" })
             .arg(if begins { "" } else { server.publish_command() })
-            .arg(change.takes.names.len());
+            .arg(change.takes.lookups.len())
+            .arg(server.latest_begin(record))
+            .arg(record.similar_to.map(keys::id).unwrap_or_default());
         let answer = if begins {
             server.run_guarded(run).await?
         } else {
@@ -89,6 +93,11 @@ impl Calls for Redis {
         match answer.word.as_str() {
             "done" => Ok(Replaced::Done(self.written(change, &answer).await?)),
             "denied" => Ok(Replaced::Denied(denied(&answer)?)),
+            "late" => {
+                server.was_late(&answer);
+                // As it was: the change is made again from it, at the right time.
+                Ok(Replaced::Lost(answer.record()?))
+            }
             "gone" if begins => Err(server.has_lost("call")),
             "gone" => self.complete_lost(change).await,
             "changed" => {
@@ -109,8 +118,8 @@ impl Calls for Redis {
         }
     }
 
-    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
-        let mut holders = self.server.held(names).await?;
+    async fn holders(&self, lookups: &[Lookup]) -> Result<Vec<Holder>> {
+        let mut holders = self.server.held(lookups).await?;
         for holder in &mut holders {
             holder.record = self.server.settled(holder.record.clone()).await?;
         }
@@ -155,10 +164,10 @@ impl Calls for Redis {
     ) -> Result<Found<Record>> {
         let mut free: HashMap<&str, u32> = tools.iter().map(|tool| (tool.as_str(), each)).collect();
         let limit = tools.len().saturating_mul(each as usize);
-        let has_place = |record: &Record| match free.get_mut(record.intent.tool.as_str()) {
+        let has_permit = |record: &Record| match free.get_mut(record.intent.tool.as_str()) {
             None | Some(0) => false,
-            Some(places) => {
-                *places -= 1;
+            Some(permits) => {
+                *permits -= 1;
                 true
             }
         };
@@ -166,7 +175,7 @@ impl Calls for Redis {
         let times = self.checked_until.load(Ordering::Relaxed)..=now.as_microsecond();
         let search = self
             .server
-            .search("unknown", times, limit, SEARCHED, has_place);
+            .search("unknown", times, limit, SEARCHED, has_permit);
         let (found, last) = search.await?;
         self.checked_until
             .store(last.unwrap_or(0), Ordering::Relaxed);
@@ -180,6 +189,18 @@ impl Calls for Redis {
         let search = self
             .server
             .search("unknown", times, limit, UNSCHEDULED_SEARCHED, is_of_tools);
+        Ok(search.await?.0)
+    }
+
+    async fn due_proposals(&self, now: Timestamp, limit: u32) -> Result<Found<Record>> {
+        if self.server.status.is_in_doubt() {
+            return Ok(Found::default());
+        }
+        let (limit, times) = (limit as usize, 0..=now.as_microsecond());
+        let searched = limit + UNREADABLE as usize;
+        let search = self
+            .server
+            .search("waiting", times, limit, searched, |_| true);
         Ok(search.await?.0)
     }
 
@@ -203,15 +224,7 @@ impl Calls for Redis {
 }
 
 impl Redis {
-    /// The first call that holds one of these names and does not give it up.
-    async fn other_holder(&self, change: &Change, instead_of: &[Record]) -> Result<Option<Record>> {
-        let names: Vec<Lookup> = change.record.intent.all_names().copied().collect();
-        let holders = self.server.held(&names).await?.into_iter();
-        let mut records = holders.map(|holder| holder.record);
-        Ok(records.find(|record| !is_seen(record, instead_of)))
-    }
-
-    async fn try_claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
+    async fn try_claim(&self, change: &Change, replaced: &[Record]) -> Result<Claimed> {
         self.server.status.must_be_open()?;
         let (server, intent) = (&self.server, &change.record.intent);
         let epoch = server.memory.epoch();
@@ -223,11 +236,12 @@ impl Redis {
                 (&change.record, &change.entry),
                 condition_keys(change),
                 &keys::lists(intent),
-                instead_of,
+                replaced,
             )
             .arg((codec::intent(intent), &intent.args[..]))
             .arg(server.conditions(change)?)
-            .arg(if is_listed { "" } else { &intent.tenant });
+            .arg(if is_listed { "" } else { &intent.tenant })
+            .arg(server.latest_begin(&change.record));
         let answer = server.run_guarded(run).await?;
         match answer.word.as_str() {
             "done" => {
@@ -240,6 +254,10 @@ impl Redis {
                 Ok(Claimed::Existing(answer.record()?.ok_or_else(missing)?))
             }
             "denied" => Ok(Claimed::Denied(denied(&answer)?)),
+            "late" => {
+                server.was_late(&answer);
+                Ok(Claimed::Late)
+            }
             _ => Err(answer.unexpected()),
         }
     }
@@ -256,16 +274,9 @@ impl Redis {
         let partition = Partition::of(&record.intent.lookup);
         self.server.saw_count(partition, answer, 1);
         if let Some(token) = record.fencing {
-            let is_brought = |admission: &Admission| matches!(admission.token, Token::This(_));
-            if change.admission.as_ref().is_some_and(is_brought) {
-                // Tokens of other sessions need not be above it. But after a loss it must not be given again.
-                memory.saw_brought(token);
-            } else if memory.saw_token(token)
-                && !self.server.save_watermarks(Need::Token(token)).await
-            {
-                let why = "written, but the token could not be noted in the watermarks";
-                return Err(Error::Ambiguous(why.into()));
-            }
+            let admission = change.admission.as_ref();
+            let asked = admission.map_or(Token::Next, |admission| admission.token);
+            memory.note_token(asked, token).await?;
         }
         memory.remember(memory.call_write(&record, change));
         self.server.barrier.pass(partition).await?;

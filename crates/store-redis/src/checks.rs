@@ -2,32 +2,37 @@
 //!
 //! Runs at the start, on every trouble with the connection, and every second.
 
+pub(crate) mod durability; // how durable a Redis is
+pub(crate) mod selftest; // a trial of the scripts
+
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use redis::{FromRedisValue, PushInfo, PushKind};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio::{join, try_join};
 
-use super::answer::unreadable;
-use super::durability::{self, Demand, Node, Verdict};
-use super::epoch::Epochs;
-use super::memory::{Need, TOKEN_LIMIT_US};
+use self::durability::{Node, Verdict};
 use super::scripts::command;
-use super::server::{Server, local_time};
-use super::status::unreachable;
-use super::subscriber::Subscriber;
+use super::server::Server;
 use super::target::{Kind, Settings};
+use crate::link::answer::unreadable;
+use crate::link::subscriber::Subscriber;
+use crate::loss::epoch::Epochs;
 use oncegate_store::lock::lock;
+use oncegate_store::shared::clock::local_time;
+use oncegate_store::shared::demand::{Class, Demand};
+use oncegate_store::shared::inspection::{Inspects, PAUSE, Settling};
+use oncegate_store::watermarks::Need;
 use oncegate_store::{Error, Readiness, Reason, Result};
 
 /// How often an unreachable or unfit Redis is inspected.
 const TRY_EVERY: Duration = Duration::from_millis(250);
-/// The shortest time between two inspections after trouble.
-const PAUSE: Duration = Duration::from_millis(50);
 /// So little of the time for other gateways is awaited during an inspection, which then opens the store.
 const NEARLY: Duration = Duration::from_millis(500);
 /// After so many failed inspections in a row the connection is made anew.
@@ -39,74 +44,62 @@ pub(super) struct Watch {
     pub(super) epochs: Epochs,
     pub(super) subscriber: Subscriber,
     settings: Settings,
-    /// When the servers last changed.
-    changed_at: Mutex<Option<Instant>>,
+    settling: Settling,
+    /// How many inspections in a row have failed.
+    failures: AtomicU32,
 }
 
-/// Inspects the Redis as long as a handle of the store is open.
-pub(super) async fn keep_inspecting(store: Weak<Watch>) {
-    let mut failures: u32 = 0;
-    loop {
-        let Some(watch) = store.upgrade() else { return };
-        let trouble = watch.server.link.trouble.clone();
-        let every = watch.settings.pace.redis_look_every;
-        let pause = match watch.others_still_inspect() {
+#[async_trait]
+impl Inspects for Watch {
+    fn trouble(&self) -> Arc<Notify> {
+        self.server.link.trouble.clone()
+    }
+
+    fn pause(&self) -> Duration {
+        let every = self.settings.timings.redis_look_every;
+        match self.settling.left() {
             // The inspection waits for the rest itself.
             Some(left) if left <= NEARLY => PAUSE,
-            _ if watch.server.status.is_open() => every,
+            _ if self.server.status.is_open() => every,
             _ => TRY_EVERY.min(every),
-        };
-        drop(watch);
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = trouble.notified() => sleep(PAUSE).await,
         }
-        let Some(watch) = store.upgrade() else { return };
-        failures = if watch.inspect().await {
+    }
+
+    async fn inspect(&self) {
+        let (server, closings) = (&self.server, self.server.status.closings());
+        let found = self.find_out().await;
+        let failures = if found.is_ok() {
             0
         } else {
-            failures + 1
+            self.failures.load(Ordering::Relaxed) + 1
         };
-        if failures >= PATIENCE {
-            watch.server.link.disconnect();
-            failures = 1;
+        let is_saved = server.memory.keep(Need::IfOld).await;
+        let trouble = &server.link.trouble;
+        let mut found = server.status.complete(found, closings, is_saved, trouble);
+        found.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
+        found.whole_since = *lock(&self.epochs.whole_since);
+        server.status.publish(found, &server.link.target);
+        server.looks.send_replace(());
+        let is_over = failures >= PATIENCE;
+        if is_over {
+            server.link.disconnect();
         }
+        // The next one comes over a new connection, so one failure less is needed.
+        let counted = if is_over { 1 } else { failures };
+        self.failures.store(counted, Ordering::Relaxed);
     }
 }
 
 impl Watch {
     pub(super) fn new(server: Arc<Server>, settings: Settings) -> Self {
         Self {
-            epochs: Epochs::new(server.clone(), settings.pace.redis_watch_gone),
+            epochs: Epochs::new(server.clone(), settings.timings.redis_watch_gone),
             subscriber: Subscriber::new(&server.link),
             server,
+            settling: Settling::new(settings.timings.redis_others_look),
             settings,
-            changed_at: Mutex::default(),
+            failures: 0.into(),
         }
-    }
-
-    /// Inspects everything once, and publishes what it finds. Returns whether the Redis was reached.
-    pub(super) async fn inspect(&self) -> bool {
-        let closings = self.server.status.closings();
-        let found = self.find_out().await;
-        let is_reached = found.is_ok();
-        let mut found =
-            found.unwrap_or_else(|error| unreachable(format!("Redis is not reached: {error}")));
-        if !self.server.save_watermarks(Need::IfOld).await {
-            let text = "the file of watermarks cannot be written";
-            found.reasons.push(Reason::new("watermarks", text));
-        }
-        if self.server.status.closings() != closings && found.reasons.is_empty() {
-            // This inspection may have seen the state before the store was closed.
-            let text = "Redis has to be inspected once more";
-            found.reasons.push(Reason::new("disconnected", text));
-            self.server.link.trouble.notify_one();
-        }
-        found.lost_writes = self.epochs.lost_writes.load(Ordering::Relaxed);
-        found.whole_since = *lock(&self.epochs.whole_since);
-        self.server.status.publish(found, &self.server.link.target);
-        self.server.looks.send_replace(());
-        is_reached
     }
 
     async fn find_out(&self) -> Result<Readiness> {
@@ -128,12 +121,12 @@ impl Watch {
             declared: self.settings.declared,
             clock_offset_us,
         };
-        let Verdict {
+        let Verdict { class, wait_for } = durability::judge(&nodes, demand);
+        let Class {
             durability,
             mut reasons,
             mut warnings,
-            wait_for,
-        } = durability::judge(&nodes, demand);
+        } = class;
         self.server.barrier.demand(wait_for);
         let has_reason = |reasons: &[Reason], codes: &[&str]| {
             reasons.iter().any(|reason| codes.contains(&reason.code))
@@ -151,12 +144,9 @@ impl Watch {
         servers.sort_unstable();
         let servers = servers.concat();
         let now = self.server.now().as_microsecond().unsigned_abs();
-        if self.server.memory.token() > now + TOKEN_LIMIT_US {
-            let text = "fencing tokens are more than a day ahead of the clock";
-            reasons.push(Reason::new("tokens_ahead", text));
-        }
+        reasons.extend(self.server.memory.tokens_ahead(now));
         if !has_reason(&reasons, &["role", "loading", "version"]) {
-            if let Some(left) = self.others_still_inspect().filter(|left| *left <= NEARLY) {
+            if let Some(left) = self.settling.left().filter(|left| *left <= NEARLY) {
                 sleep(left).await;
             }
             reasons.extend(self.epochs.look_for_loss().await?);
@@ -210,8 +200,7 @@ impl Watch {
             offsets.push(offset_us(time.map_err(unreadable)?, here, took));
         }
         let smallest = offsets.iter().copied().min().unwrap_or(0);
-        let clock_offset_us = &self.server.clock_offset_us;
-        clock_offset_us.store(smallest, Ordering::Relaxed);
+        self.server.clock.set(smallest);
         let largest = offsets
             .into_iter()
             .max_by_key(|offset| offset.unsigned_abs());
@@ -279,20 +268,11 @@ impl Watch {
     /// `answered_at`: when these servers were there at the latest.
     fn let_others_inspect(&self, servers: &str, answered_at: Instant) -> Option<Reason> {
         if self.server.memory.replace_servers(servers) != servers {
-            *lock(&self.changed_at) = Some(answered_at);
+            self.settling.begin(answered_at);
         }
         let text =
             "Redis was restarted or replaced: first every gateway checks whether it has lost data";
-        self.others_still_inspect()
-            .map(|_| Reason::new("restarted", text))
-    }
-
-    /// How long other gateways still have to inspect a server that was restarted or exchanged.
-    fn others_still_inspect(&self) -> Option<Duration> {
-        let time = self.settings.pace.redis_others_look;
-        let changed_at = (*lock(&self.changed_at))?;
-        let left = time.checked_sub(changed_at.elapsed())?;
-        (!left.is_zero()).then_some(left)
+        self.settling.left().map(|_| Reason::new("restarted", text))
     }
 
     /// The warning about a user with all permissions.

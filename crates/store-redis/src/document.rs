@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use redis::{FromRedisValue, Script, Value};
 use serde::{Deserialize, Serialize};
 
-use super::answer::{positions, unreadable};
 use super::keys::{self, Partition};
-use super::record;
 use super::scripts::command;
 use super::store::Redis;
+use crate::calls::record;
+use crate::link::answer::{positions, unreadable};
 use oncegate_rules::document::{Document, Kind, digest};
 use oncegate_rules::position::Position;
 use oncegate_store::{DocumentQuery, Documents, Error, Found, Put, Result, UNREADABLE};
@@ -55,8 +55,8 @@ impl Documents for Redis {
 
     async fn put_back_document(&self, document: &Document) -> Result<Put> {
         // Also while data is missing: the document existed before, and triggers no sending.
-        if document.needs_spare_room() {
-            self.server.status.must_have_room()?;
+        if document.needs_spare_space() {
+            self.server.status.must_have_space()?;
         }
         let scripts = &self.server.scripts;
         let scripts = [&scripts.make_again, &scripts.put_back];
@@ -236,7 +236,7 @@ fn names(document: &Document) -> Vec<String> {
     let mut names = vec![
         keys::document(document.digest()),
         keys::documents_by("due", kind),
-        PARTITION.marks(),
+        PARTITION.counters(),
         keys::documents_by("retained", kind),
         keys::documents_by("count", kind),
         keys::documents(kind, None, None),

@@ -62,8 +62,8 @@ impl Partition {
         self.key(&format!("key:{}", short(&lookup.0)))
     }
 
-    /// The key of the marks: the epoch and each gateway's writes, see `marks.lua`.
-    pub(super) fn marks(self) -> String {
+    /// The key of the loss counters: the epoch and each gateway's writes, see `marks.lua`.
+    pub(super) fn counters(self) -> String {
         self.key("marks")
     }
 
@@ -87,6 +87,10 @@ impl Partition {
     /// The name is hashed, so that it contains no text of callers.
     pub(super) fn list(self, tenant: &str, list: Index<'_>) -> String {
         let (name, value) = match list {
+            // The same digest as that of the user's name.
+            Index::UserDigest(user) => {
+                return self.key(&format!("list:{}", short(&user.0[..16])));
+            }
             Index::Key(key) => ("key", key),
             Index::Trace(trace) => ("trace", trace),
             Index::Session(session) => ("session", session),
@@ -112,7 +116,7 @@ impl Partition {
         let mut keys = vec![
             self.holder(&intent.lookup),
             call(intent.call_id),
-            self.marks(),
+            self.counters(),
             self.key("earliest"),
         ];
         let indexes = ["census", "running", "unknown", "failed"];
@@ -122,10 +126,11 @@ impl Partition {
         keys.push(self.tools(&intent.tenant));
         let list = |list| self.list(&intent.tenant, list);
         keys.extend(LISTED.map(Index::State).map(list));
+        keys.push(self.key("waiting"));
         keys.extend(lists.iter().copied().map(list));
         let of_givers = givers.iter().map(|giver| Index::Key(&giver.intent.key));
         keys.extend(of_givers.map(list));
-        keys.extend(record.all_names().skip(1).map(|name| self.holder(name)));
+        keys.extend(record.all_lookups().skip(1).map(|name| self.holder(name)));
         keys
     }
 
@@ -136,7 +141,7 @@ impl Partition {
 }
 
 /// The states with a list for each tenant.
-const LISTED: [&str; 2] = ["unknown", "failed"];
+const LISTED: [&str; 4] = ["unknown", "failed", "proposed", "approved"];
 
 /// The keys of a call's session, its line, the line's live waiters, its budget and its near-duplicate group.
 pub(super) type ConditionKeys = [String; 5];
@@ -177,8 +182,8 @@ pub(super) fn call_id(text: &[u8]) -> Option<CallId> {
 /// What a key belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum About {
-    /// A name, whose holder the key has.
-    Name(Lookup),
+    /// A lookup key, whose holder the key has.
+    Lookup(Lookup),
     Call(CallId),
 }
 
@@ -188,7 +193,7 @@ pub(super) fn about(key: &[u8]) -> Option<About> {
     let (kind, id) = name.split_once(':')?;
     let id = <[u8; 16]>::try_from(URL_SAFE_NO_PAD.decode(id).ok()?).ok()?;
     match kind {
-        "key" => Some(About::Name(Lookup(id))),
+        "key" => Some(About::Lookup(Lookup(id))),
         "call" => Some(About::Call(CallId(Uuid::from_bytes(id)))),
         _ => None,
     }
@@ -249,6 +254,11 @@ pub(super) fn seen() -> String {
     Partition::FIRST.key("seen")
 }
 
+/// The hash of what each gateway can read.
+pub(super) fn abilities() -> String {
+    Partition::FIRST.key("abilities")
+}
+
 /// The hash of the highest fencing token that each gateway may have given.
 pub(super) fn tokens() -> String {
     Partition::FIRST.key("tokens")
@@ -294,9 +304,9 @@ mod tests {
         let lookup = Lookup(*b"a name in sixtee");
         let call_id = CallId(Uuid::from_bytes(*b"a call in sixtee"));
         let holder = Partition::of(&lookup).holder(&lookup);
-        assert_eq!(about(holder.as_bytes()), Some(About::Name(lookup)));
+        assert_eq!(about(holder.as_bytes()), Some(About::Lookup(lookup)));
         assert_eq!(about(call(call_id).as_bytes()), Some(About::Call(call_id)));
-        let others = [duplicates(call_id), Partition::FIRST.marks(), seen()];
+        let others = [duplicates(call_id), Partition::FIRST.counters(), seen()];
         for other in others.iter().map(String::as_bytes).chain([&b"\xff"[..]]) {
             assert_eq!(about(other), None);
         }
@@ -306,7 +316,7 @@ mod tests {
     #[test]
     fn each_name_begins_with_the_prefix_of_its_partition() {
         let partition = Partition(7);
-        assert_eq!(partition.marks(), "oncegate:{p007}:marks");
+        assert_eq!(partition.counters(), "oncegate:{p007}:marks");
         assert_eq!(partition.endings(), "oncegate:{p007}:endings");
         let tools = partition.tools("shop");
         assert!(tools.starts_with("oncegate:{p007}:tools:"), "{tools}");

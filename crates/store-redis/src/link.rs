@@ -2,6 +2,11 @@
 //!
 //! A command is sent only once, with one exception: a server said that it has not run it (`MOVED`, `ASK`, `TRYAGAIN`).
 
+pub(crate) mod answer; // answers of scripts and commands
+pub(crate) mod barrier; // WAIT, for writes that replicas must have
+pub(crate) mod subscriber; // hears the ends of other gateways' calls
+pub(crate) mod tracker; // hears what other gateways change
+
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -484,5 +489,4 @@ fn has_not_run(error: &RedisError) -> bool {
 }
 
 #[cfg(test)]
-#[path = "link_tests.rs"]
 mod tests;

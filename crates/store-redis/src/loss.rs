@@ -19,22 +19,35 @@
 //!
 //! `loss_model` explores all states of a model of these rules.
 
+pub(crate) mod abilities; // what each gateway can read
+pub(crate) mod counters; // epoch and counts of a partition
+pub(crate) mod epoch; // lost data: noticing it, accepting it
+pub(crate) mod format; // the store's format, and the steps to the newest one
+pub(crate) mod gateways; // gateways that are gone are forgotten
+pub(crate) mod memory; // what a gateway remembers of the store
+#[cfg(test)]
+mod model; // explores all states of a model of the loss check
+pub(crate) mod move_on; // moves the store to the newest format
+pub(crate) mod put_back; // writes that the store has lost and the gateway remembers
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use self::format::Format;
 use super::keys::{PARTITIONS, Partition};
 
 /// The epoch of a partition that a gateway has closed because of a loss.
 pub(super) const CLOSED: &str = "lost";
-/// The version of the keys and values. A gateway never writes to data of another version.
-pub(super) const FORMAT: u32 = 5;
-
 /// The manifest of all partitions: which epoch holds, and which ones it followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
+    /// The version of the keys and values. A gateway never writes to data of a version that it does not know.
     pub(super) format: u32,
+    /// When the store was moved to this format, in microseconds; `None` if it began with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moved_us: Option<i64>,
     pub(super) partitions: u8,
     pub(super) epoch: String,
     /// Earlier epochs whose loss an operator has accepted, the newest last.
@@ -129,7 +142,7 @@ impl Manifest {
     const MAX_FOLLOWED: usize = 32;
 
     /// A new epoch after these, which is not complete yet.
-    pub(super) fn after(epochs: &[&str]) -> Self {
+    pub(super) fn after(epochs: &[&str], format: Format) -> Self {
         let mut follows: Vec<String> = Vec::new();
         for epoch in epochs.iter().filter(|epoch| !epoch.is_empty()) {
             if !follows.iter().any(|known| known == epoch) {
@@ -138,7 +151,8 @@ impl Manifest {
         }
         follows.drain(..follows.len().saturating_sub(Self::MAX_FOLLOWED));
         Self {
-            format: FORMAT,
+            format: format.number,
+            moved_us: format.moved_us,
             partitions: PARTITIONS,
             epoch: Uuid::new_v4().simple().to_string(),
             follows,
@@ -147,6 +161,13 @@ impl Manifest {
             lost: String::new(),
             token: 0,
             whole_since_us: None,
+        }
+    }
+
+    pub(super) fn format(&self) -> Format {
+        Format {
+            number: self.format,
+            moved_us: self.moved_us,
         }
     }
 
@@ -172,6 +193,13 @@ impl Sight {
     /// The highest token before the last accepted loss.
     pub(super) fn accepted_token(&self) -> u64 {
         self.manifest.as_ref().map_or(0, |manifest| manifest.token)
+    }
+
+    /// Whether all these writes are there. `epoch`: the one that this gateway knows.
+    pub(super) fn has(&self, writes: &Writes, epoch: &str) -> bool {
+        // Under another epoch another gateway may have counted new writes instead of lost ones.
+        let is_known = |seen: &String| seen == epoch || seen == CLOSED || seen.is_empty();
+        self.epochs.iter().all(is_known) && writes.missing_in(&self.writes, &self.forgotten) == 0
     }
 
     /// The gateways with writes or tokens. Some twice.
@@ -202,8 +230,8 @@ pub(super) enum Finding {
     Lost { what: String, writes: u64 },
 }
 
-/// Compares the store with this gateway's memory. Pure.
-pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
+/// Compares the store with this gateway's memory. Pure. `newest`: the newest format that this gateway knows.
+pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes, newest: u32) -> Finding {
     let lost = |what: &str, writes| Finding::Lost {
         what: what.to_owned(),
         writes,
@@ -211,17 +239,14 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
     let missing = known.missing_in(&sight.writes, &sight.forgotten);
     let Some(manifest) = &sight.manifest else {
         return if epoch.is_empty() && sight.epochs.iter().all(String::is_empty) {
-            Finding::Fresh(Manifest::after(&[]))
+            Finding::Fresh(Manifest::after(&[], Format::begun(newest)))
         } else {
             let what = "the store is not the one that was used before: its manifest is gone";
             lost(what, missing)
         };
     };
-    if (manifest.format, manifest.partitions) != (FORMAT, PARTITIONS) {
-        return Finding::Foreign(format!(
-            "the store has format {} in {} partitions; this gateway knows format {FORMAT} in {PARTITIONS}",
-            manifest.format, manifest.partitions
-        ));
+    if let Some(why) = format::unknown(manifest.format, manifest.partitions, newest) {
+        return Finding::Foreign(why);
     }
     if !manifest.lost.is_empty() {
         return lost(&manifest.lost, missing);
@@ -258,10 +283,10 @@ pub(super) fn compare(sight: &Sight, epoch: &str, known: &Writes) -> Finding {
 /// It names `epoch`, that of the gateway that has found the loss, among those that an acceptance follows: otherwise the
 /// gateway would not know the epoch of the accepted store. `None` if the manifest says all that already. Also `None` if
 /// it belongs to another Redis than the gateway has used since it started (`was_whole`): that must not close the other
-/// Redis for its own gateways.
+/// Redis for its own gateways. `format`: that of the data, as the gateway remembers it.
 pub(super) fn warning(
     before: Option<&Manifest>,
-    epoch: &str,
+    (epoch, format): (&str, Format),
     what: &str,
     was_whole: bool,
 ) -> Option<Manifest> {
@@ -269,7 +294,7 @@ pub(super) fn warning(
         return Some(Manifest {
             lost: what.to_owned(),
             complete: true,
-            ..Manifest::after(&[epoch])
+            ..Manifest::after(&[epoch], format)
         });
     };
     let is_named = before.epoch == epoch || before.has_followed(epoch);
@@ -289,5 +314,4 @@ pub(super) fn warning(
 }
 
 #[cfg(test)]
-#[path = "loss_tests.rs"]
 mod tests;

@@ -19,7 +19,7 @@ pub(super) struct Scripts {
     pub(super) come_back: Script,
     pub(super) arrived: Script,
     pub(super) pause: Script,
-    pub(super) mark: Script,
+    pub(super) set_epoch: Script,
     pub(super) swap: Script,
     pub(super) barrier: Script,
     pub(super) create_document: Script,
@@ -45,12 +45,12 @@ impl Scripts {
     /// restarted server lacks them until this gateway has inspected its data, whatever other gateways have loaded.
     pub(super) fn new(gateway: &str) -> Self {
         // Flags: some scripts need memory to be free, others work when memory is full.
-        const NEEDS_ROOM: &str = "";
+        const NEEDS_SPACE: &str = "";
         const ALWAYS: &str = " flags=allow-oom";
         const READS: &str = " flags=no-writes";
         // Functions that several scripts share.
-        const MARKS: &str = include_str!("lua/marks.lua");
-        let of_session = &[MARKS, include_str!("lua/session.lua")].concat();
+        const COUNTERS: &str = include_str!("lua/marks.lua");
+        let of_session = &[COUNTERS, include_str!("lua/session.lua")].concat();
         let of_call = &[of_session, include_str!("lua/common.lua")].concat();
         let (alone, shared) = ("", "");
         let own = &format!("\n-- of gateway {gateway}\n");
@@ -63,30 +63,35 @@ impl Scripts {
         };
         let replace = include_str!("lua/replace.lua");
         let put = include_str!("lua/put_document.lua");
-        let forget_gateways = include_str!("lua/forget_gateways.lua");
+        let forget_gateways = include_str!("lua/loss/forget_gateways.lua");
         let forget_document = include_str!("lua/forget_document.lua");
         Self {
-            claim: script(NEEDS_ROOM, of_call, include_str!("lua/claim.lua"), own),
-            begin: script(NEEDS_ROOM, of_call, replace, own),
+            claim: script(NEEDS_SPACE, of_call, include_str!("lua/claim.lua"), own),
+            begin: script(NEEDS_SPACE, of_call, replace, own),
             finish: script(ALWAYS, of_call, replace, shared),
             assert: script(ALWAYS, of_call, include_str!("lua/assert.lua"), shared),
-            holders: script(READS, alone, include_str!("lua/holders.lua"), shared),
+            holders: script(READS, COUNTERS, include_str!("lua/holders.lua"), shared),
             leave: script(ALWAYS, alone, include_str!("lua/leave.lua"), shared),
             act: script(ALWAYS, of_session, include_str!("lua/act.lua"), own),
             look: script(READS, alone, include_str!("lua/look.lua"), shared),
-            forget: script(ALWAYS, MARKS, include_str!("lua/forget.lua"), own),
-            forget_gateways: script(ALWAYS, MARKS, forget_gateways, own),
-            come_back: script(ALWAYS, MARKS, include_str!("lua/come_back.lua"), shared),
+            forget: script(ALWAYS, COUNTERS, include_str!("lua/forget.lua"), own),
+            forget_gateways: script(ALWAYS, COUNTERS, forget_gateways, own),
+            come_back: script(
+                ALWAYS,
+                COUNTERS,
+                include_str!("lua/loss/come_back.lua"),
+                shared,
+            ),
             arrived: script(ALWAYS, alone, include_str!("lua/arrived.lua"), shared),
-            pause: script(ALWAYS, MARKS, include_str!("lua/pause.lua"), shared),
-            mark: script(ALWAYS, alone, include_str!("lua/mark.lua"), shared),
-            swap: script(ALWAYS, alone, include_str!("lua/swap.lua"), shared),
-            barrier: script(ALWAYS, alone, include_str!("lua/barrier.lua"), shared),
-            create_document: script(NEEDS_ROOM, MARKS, put, own),
-            change_document: script(ALWAYS, MARKS, put, own),
-            make_again: script(NEEDS_ROOM, MARKS, put, shared),
-            put_back: script(ALWAYS, MARKS, put, shared),
-            forget_document: script(ALWAYS, MARKS, forget_document, own),
+            pause: script(ALWAYS, COUNTERS, include_str!("lua/pause.lua"), shared),
+            set_epoch: script(ALWAYS, alone, include_str!("lua/loss/mark.lua"), shared),
+            swap: script(ALWAYS, alone, include_str!("lua/loss/swap.lua"), shared),
+            barrier: script(ALWAYS, alone, include_str!("lua/loss/barrier.lua"), shared),
+            create_document: script(NEEDS_SPACE, COUNTERS, put, own),
+            change_document: script(ALWAYS, COUNTERS, put, own),
+            make_again: script(NEEDS_SPACE, COUNTERS, put, shared),
+            put_back: script(ALWAYS, COUNTERS, put, shared),
+            forget_document: script(ALWAYS, COUNTERS, forget_document, own),
             at_risk: script(READS, alone, include_str!("lua/at_risk.lua"), shared),
             take_out: script(ALWAYS, alone, include_str!("lua/take_out.lua"), shared),
             postpone: script(ALWAYS, alone, include_str!("lua/postpone.lua"), shared),

@@ -1,6 +1,6 @@
 //! The Redis of this gateway: connection, scripts, the gateway's memory of it, and whether it may be used.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -9,19 +9,22 @@ use redis::{Script, Value};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::answer::Answer;
-use super::barrier::Barrier;
 use super::keys::{self, ConditionKeys, PARTITIONS, Partition};
-use super::known::Known;
 use super::link::Link;
-use super::memory::{Memory, Need};
-use super::record;
 use super::scripts::{Run, Scripts};
-use super::status::Status;
+use super::target::Settings;
+use crate::calls::record;
+use crate::link::answer::Answer;
+use crate::link::barrier::Barrier;
+use crate::loss::memory::Memory;
 use oncegate_rules::ledger::Index;
 use oncegate_rules::position::Position;
-use oncegate_rules::record::{CallId, Entry, Record};
+use oncegate_rules::record::{CallId, Entry, Record, State};
+use oncegate_rules::time::{after, signed};
+use oncegate_store::known::Known;
 use oncegate_store::lock::write;
+use oncegate_store::shared::clock::{StoreClock, local_time};
+use oncegate_store::status::Status;
 use oncegate_store::{Error, Reason, Result, codec};
 
 /// How long a call waits for the inspection of a restarted server.
@@ -32,10 +35,10 @@ pub(super) struct Server {
     pub(super) link: Arc<Link>,
     pub(super) barrier: Barrier,
     pub(super) scripts: Scripts,
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Memory,
     pub(super) status: Arc<Status>,
-    /// From this machine's clock to the store's, in microseconds; of several masters the smallest.
-    pub(super) clock_offset_us: AtomicI64,
+    /// Of several masters the one that is furthest behind.
+    pub(super) clock: StoreClock,
     /// The highest fencing token before the last accepted loss.
     pub(super) accepted_token: AtomicU64,
     /// The servers that the scripts were tried on.
@@ -47,11 +50,21 @@ pub(super) struct Server {
     pub(super) known: Known,
     /// Whether the streams of changes are written.
     pub(super) has_stream: bool,
+    /// How far the store's clock may be ahead of the time of a change that begins a run.
+    ///
+    /// Half of what a lease has beyond the deadline: a run that begins later could outlive its lease.
+    latest_begin: SignedDuration,
+    /// The newest format that this gateway knows.
+    pub(super) newest_format: u32,
+    /// How long nothing is written in the form to which the store was moved.
+    pub(super) format_settles: SignedDuration,
+    /// Whether this gateway has said that it stops.
+    pub(super) has_left: AtomicBool,
 }
 
 impl Server {
-    pub(super) fn new(link: Link, memory: Memory, has_stream: bool) -> Self {
-        let (link, memory) = (Arc::new(link), Arc::new(memory));
+    pub(super) fn new(link: Link, memory: Memory, settings: &Settings) -> Self {
+        let link = Arc::new(link);
         let lanes = if link.target.is_cluster() {
             PARTITIONS.into()
         } else {
@@ -63,26 +76,57 @@ impl Server {
             scripts,
             link,
             memory,
-            status: Arc::new(Status::new()),
-            clock_offset_us: 0.into(),
+            status: Arc::new(Status::new("Redis")),
+            clock: StoreClock::default(),
             accepted_token: 0.into(),
             tried_on: RwLock::default(),
             trial: tokio::sync::Mutex::default(),
             looks: watch::Sender::new(()),
             known: Known::default(),
-            has_stream,
+            has_stream: settings.stream,
+            latest_begin: signed(settings.timings.lease_margin / 2),
+            newest_format: settings.newest_format,
+            format_settles: signed(settings.timings.redis_format_settles),
+            has_left: false.into(),
         }
-    }
-
-    /// How far the store's clock is ahead of this machine's.
-    pub(super) fn clock_offset(&self) -> SignedDuration {
-        SignedDuration::from_micros(self.clock_offset_us.load(Ordering::Relaxed))
     }
 
     /// The time by the store's clock.
     pub(super) fn now(&self) -> Timestamp {
-        let wall = local_time();
-        wall.checked_add(self.clock_offset()).unwrap_or(wall)
+        self.clock.now()
+    }
+
+    /// Whether what belongs to this format may be written.
+    pub(super) fn may_write(&self, format: u32) -> bool {
+        let stored = self.memory.format();
+        stored.may_write(format, self.now(), self.format_settles)
+    }
+
+    /// The latest time of the store at which a change may begin a run, in microseconds; empty if it begins none.
+    ///
+    /// The time of the change is this machine's, which may have been set back since the store's clock was read.
+    pub(super) fn latest_begin(&self, record: &Record) -> String {
+        match record.state {
+            State::Running => {
+                record::microseconds(Some(after(record.updated_at, self.latest_begin)))
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Notes the store's clock, which a script has answered: this machine's was set back since it was read.
+    pub(super) fn was_late(&self, answer: &Answer) {
+        let Some(us) = answer.number(0).and_then(|us| i64::try_from(us).ok()) else {
+            return;
+        };
+        let offset_us = us.saturating_sub(local_time().as_microsecond());
+        let before_us = self.clock.set(offset_us);
+        let set_back_ms = offset_us.saturating_sub(before_us) / 1_000;
+        tracing::warn!(
+            set_back_ms,
+            "a claim came too late for its lease: this machine's clock was set back, or it was slow; the clock of Redis counts"
+        );
+        self.link.trouble.notify_one();
     }
 
     /// A run of a script that writes, with its first arguments: see `marks.lua`.
@@ -99,7 +143,7 @@ impl Server {
             .arg(self.memory.writes(partition))
     }
 
-    /// A run of a script that writes two keys beside a partition's marks, to the data that this gateway knows.
+    /// A run of a script that writes two keys beside a partition's loss counters, to the data that this gateway knows.
     pub(super) fn writing_two<'a>(
         &self,
         script: &'a Script,
@@ -108,7 +152,7 @@ impl Server {
     ) -> Run<'a> {
         self.writing(script, partition, self.memory.epoch())
             .key(&keys)
-            .key(partition.marks())
+            .key(partition.counters())
     }
 
     /// A run of a script about a call, with its keys and its first arguments: see `common.lua`.
@@ -240,19 +284,6 @@ impl Server {
         Error::Refused(text)
     }
 
-    /// Writes the file of watermarks. False if it cannot be written.
-    pub(super) async fn save_watermarks(&self, need: Need) -> bool {
-        let memory = self.memory.clone();
-        let saved = tokio::task::spawn_blocking(move || memory.save(need)).await;
-        match saved.map_err(std::io::Error::other).flatten() {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::error!(%error, "the file of watermarks cannot be written");
-                false
-            }
-        }
-    }
-
     /// The command that announces the end of a call.
     pub(super) fn publish_command(&self) -> &'static str {
         if self.link.target.is_cluster() {
@@ -268,12 +299,4 @@ impl Server {
         let published = self.link.ask::<()>(self.publish_command(), message);
         published.await.ok();
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "to be compared with the store's clock"
-)]
-pub(super) fn local_time() -> Timestamp {
-    Timestamp::now()
 }

@@ -3,35 +3,27 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use redis::TlsCertificates;
-use tokio::time::timeout;
 
-use super::at_risk::calls_at_risk;
-use super::checks::{Watch, keep_inspecting};
+use super::checks::Watch;
 use super::link::Link;
-use super::memory::{Memory, Need, WatermarksError};
 use super::server::Server;
 use super::target::Settings;
-use super::tracker::Tracker;
+use crate::calls::at_risk::calls_at_risk;
+use crate::link::tracker::Tracker;
+use crate::loss::abilities;
+use crate::loss::format::AUDITED_RELOADS;
+use crate::loss::memory::Memory;
+use crate::loss::move_on::Standing;
 use oncegate_rules::record::CallId;
-use oncegate_store::{Finished, Health, Listener, LossRecovery, Readiness, Result, Secrets};
-
-/// How long a start waits for the first inspection.
-const FIRST_INSPECTION: Duration = Duration::from_secs(3);
-
-/// Why a Redis store cannot be opened. An unreachable Redis is not a reason: it may become reachable.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error(transparent)]
-    Watermarks(#[from] WatermarksError),
-    #[error("{0}: the certificate authority cannot be read: {1}")]
-    Ca(PathBuf, std::io::Error),
-}
+use oncegate_store::shared::OpenError;
+use oncegate_store::shared::inspection::{self, Inspects as _};
+use oncegate_store::watermarks::Need;
+use oncegate_store::{Health, Listener, LossRecovery, Readiness, ReplayCache, Result, Secrets};
 
 /// A Redis store. Clones share it.
 #[derive(Clone)]
@@ -44,6 +36,22 @@ pub struct Redis {
 }
 
 impl Redis {
+    /// The store's format, and the gateways that share it. A gateway that was killed is among them for an hour.
+    ///
+    /// # Errors
+    /// The store does not answer, or is empty.
+    pub async fn standing(&self) -> Result<Standing> {
+        self.watch.epochs.standing().await
+    }
+
+    /// Moves the store to the newest format. Answers where it stood before.
+    ///
+    /// # Errors
+    /// The store is not ready, or a gateway that shares it does not know the format. Nothing has changed.
+    pub async fn move_on(&self) -> Result<Standing> {
+        self.watch.epochs.move_on().await
+    }
+
     /// Opens a store and inspects it.
     ///
     /// If it is not reached, or is not as it should be, nothing can be claimed until it is.
@@ -70,15 +78,13 @@ impl Redis {
                 client_tls: None,
                 root_cert: Some(pem),
             }),
-            Err(error) => Err(OpenError::Ca(path.clone(), error)),
+            Err(error) => Err(OpenError::Ca(path.clone(), error.to_string())),
         };
         let tls = settings.ca.as_ref().map(read).transpose()?;
         let link = Link::new(settings.target.clone(), tls);
-        let server = Arc::new(Server::new(link, memory, settings.stream));
+        let server = Arc::new(Server::new(link, memory, &settings));
         let watch = Arc::new(Watch::new(server.clone(), settings));
-        // If it takes longer, the loop repeats it.
-        drop(timeout(FIRST_INSPECTION, Box::pin(watch.inspect())).await);
-        tokio::spawn(keep_inspecting(Arc::downgrade(&watch)));
+        inspection::begin(&watch).await;
         Ok(Self {
             server,
             watch,
@@ -119,9 +125,7 @@ impl Secrets for Redis {
     }
 
     fn remember_secret(&self, secret: &Bytes) {
-        if let Err(error) = self.server.memory.remember_secret(secret) {
-            tracing::error!(%error, "the copy of the store's secret cannot be stored");
-        }
+        self.server.memory.remember_secret(secret);
     }
 }
 
@@ -132,7 +136,7 @@ impl Health for Redis {
     }
 
     fn clock_offset(&self) -> SignedDuration {
-        self.server.clock_offset()
+        self.server.clock.offset()
     }
 
     fn is_shared(&self) -> bool {
@@ -143,8 +147,8 @@ impl Health for Redis {
         Some(self.watch.subscriber.endings.listen(call_id))
     }
 
-    fn track(&self, finished: &Arc<Finished>) -> bool {
-        let tracker = Tracker::begin(&self.server, finished);
+    fn track(&self, replay_cache: &Arc<ReplayCache>) -> bool {
+        let tracker = Tracker::begin(&self.server, replay_cache);
         tracker.is_some_and(|tracker| self.tracker.set(tracker).is_ok())
     }
 
@@ -152,7 +156,14 @@ impl Health for Redis {
         self.watch.epochs.forget_acceptance();
     }
 
+    fn takes_new_acts(&self) -> bool {
+        self.server.may_write(AUDITED_RELOADS)
+    }
+
     async fn close(&self) {
-        self.server.save_watermarks(Need::Last).await;
+        if self.server.status.is_reached() && !self.server.memory.is_visitor() {
+            drop(abilities::say_stopped(&self.server).await);
+        }
+        self.server.memory.keep(Need::Last).await;
     }
 }

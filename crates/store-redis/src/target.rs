@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
-use oncegate_rules::pace::Pace;
+use oncegate_rules::timings::Timings;
 use oncegate_store::Durability;
 
 /// The settings of a Redis store.
@@ -25,7 +25,10 @@ pub struct Settings {
     /// Whether the streams of changes are written.
     pub stream: bool,
     /// Not set by operators.
-    pub pace: Pace,
+    pub timings: Timings,
+    /// The newest format that the gateway knows. Not set by operators: with an older one than [`FORMAT`](crate::FORMAT) a
+    /// gateway is as one of an earlier release.
+    pub newest_format: u32,
 }
 
 /// The address of a Redis. Printed without its password.

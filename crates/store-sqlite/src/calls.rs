@@ -1,46 +1,52 @@
 //! Calls: claims, changes, and finding those that need work.
 
+pub(crate) mod history; // the history of a call, in its row and beside it
+pub(crate) mod row; // calls as rows
+pub(crate) mod session; // the conditions of a claim; tokens, locks and places
+
 use std::slice::from_ref;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
+use self::row::{Fresh, Stored, record, select};
 use super::query::{all, corrupt, first, readable};
-use super::row::{self, Fresh, Stored, record, select};
 use super::worker::Need;
-use super::{Sqlite, lists, session};
+use super::{Sqlite, lists};
 use oncegate_rules::call::Change;
 use oncegate_rules::key::Lookup;
 use oncegate_rules::record::{CallId, Holder, Record, State};
 use oncegate_store::codec::{self, Unreadable};
+use oncegate_store::search;
 use oncegate_store::{Calls, Census, Claimed, Due, Error, Found, Replaced, Result, is_seen};
 
 #[async_trait]
 impl Calls for Sqlite {
-    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
+    async fn claim(&self, change: &Change, replaced: &[Record]) -> Result<Claimed> {
         let fresh = Fresh::of(change);
         let change = change.clone();
-        let instead_of = instead_of.to_vec();
+        let replaced = replaced.to_vec();
         let gate = self.gate.clone();
         let claim = move |connection: &Connection| {
             let mut earlier = Vec::new();
-            for held in held(connection, change.record.intent.all_names()) {
+            for held in held(connection, change.record.intent.all_lookups()) {
                 let held = held?;
                 if is_seen(&held.record, from_ref(&change.record)) {
                     return Ok(Claimed::Yours(held.record));
                 }
-                if !is_seen(&held.record, &instead_of) {
+                if !is_seen(&held.record, &replaced) {
                     return Ok(Claimed::Existing(held.record));
                 }
                 earlier.push(held);
             }
-            gate.may_begin()?;
+            let is_free = |name: &&Lookup| earlier.iter().all(|held| held.name != **name);
+            gate.may_claim(change.record.intent.all_lookups().filter(is_free))?;
             let record = match session::enter(connection, &change)? {
                 Ok(record) => record,
                 Err(denied) => return Ok(Claimed::Denied(denied)),
             };
-            lose_names(connection, &earlier)?;
+            lose_lookups(connection, &earlier)?;
             row::insert(connection, &record, &fresh)?;
             Ok(Claimed::Yours(record))
         };
@@ -53,13 +59,13 @@ impl Calls for Sqlite {
         // A full disk refuses changes by which something is sent next: its outcome would need room, too.
         let begins = matches!(change.record.state, State::Running)
             && change.record.attempt.id != expected.attempt.id;
-        let claims = begins || !change.takes.names.is_empty();
+        let claims = begins || !change.takes.lookups.is_empty();
         let need = if claims { Need::Plain } else { Need::Reserve };
         let gate = self.gate.clone();
         let replace = move |connection: &Connection| {
             let call_id = change.record.intent.call_id;
             if matches!(change.record.state, State::Running) {
-                for held in held(connection, change.record.intent.all_names()) {
+                for held in held(connection, change.record.intent.all_lookups()) {
                     let holder = held?.record;
                     if holder.intent.call_id != call_id {
                         return Ok(Replaced::Lost(Some(holder)));
@@ -76,18 +82,18 @@ impl Calls for Sqlite {
                 });
             };
             let mut earlier = Vec::new();
-            for held in held(connection, &change.takes.names) {
+            for held in held(connection, &change.takes.lookups) {
                 let held = held?;
                 if held.record.intent.call_id == call_id {
                     continue;
                 }
-                if !is_seen(&held.record, &change.takes.instead_of) {
+                if !is_seen(&held.record, &change.takes.replaced) {
                     return Ok(Replaced::Lost(Some(held.record)));
                 }
                 earlier.push(held);
             }
             if claims {
-                gate.may_begin()?;
+                gate.may_claim(change.takes.lookups.iter())?;
             }
             let record = match session::enter(connection, &change)? {
                 Ok(record) => record,
@@ -96,9 +102,16 @@ impl Calls for Sqlite {
             if begins {
                 row::update_intent(connection, stored.seq, &record)?;
             }
-            lose_names(connection, &earlier)?;
-            row::take_names(connection, stored.seq, &change.takes.names)?;
+            if let Some(before) = &change.erases {
+                row::overwrite_deleted(connection, true)?;
+                row::erase(connection, stored.seq, before, &record)?;
+            }
+            lose_lookups(connection, &earlier)?;
+            row::take_lookups(connection, stored.seq, &change.takes.lookups)?;
             stored.update(connection, &record, &progress, &change.entry)?;
+            if change.erases.is_some() {
+                row::overwrite_deleted(connection, false)?;
+            }
             session::release(connection, &change)?;
             Ok(Replaced::Done(record))
         };
@@ -111,9 +124,9 @@ impl Calls for Sqlite {
         Ok(replaced)
     }
 
-    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
-        let names = names.to_vec();
-        let find = move |connection: &Connection| holders(connection, &names);
+    async fn holders(&self, lookups: &[Lookup]) -> Result<Vec<Holder>> {
+        let lookups = lookups.to_vec();
+        let find = move |connection: &Connection| holders(connection, &lookups);
         self.readers.calls.read(find).await
     }
 
@@ -151,7 +164,7 @@ impl Calls for Sqlite {
         tools: &[String],
         each: u32,
     ) -> Result<Found<Record>> {
-        if self.gate.has_lost_data() {
+        if self.gate.is_closed() {
             return Ok(Found::default());
         }
         let tools = tools.to_vec();
@@ -183,10 +196,27 @@ impl Calls for Sqlite {
         self.readers.due.read(find).await
     }
 
+    async fn due_proposals(&self, now: Timestamp, limit: u32) -> Result<Found<Record>> {
+        if self.gate.is_closed() {
+            return Ok(Found::default());
+        }
+        let find = move |connection: &Connection| {
+            let sql = select!(
+                "calls c LEFT JOIN intents i ON i.seq = c.seq
+                 WHERE c.state IN (7, 8) AND c.due_at <= ?1 ORDER BY c.due_at"
+            );
+            let due = [now.as_microsecond()];
+            readable(connection, sql, due, limit, row::id, record)
+        };
+        self.readers.due.read(find).await
+    }
+
     async fn census(&self) -> Result<Vec<Census>> {
         let census = |connection: &Connection| {
             let sql = "SELECT tool, 'running', count(*) FROM calls WHERE state = 0 GROUP BY tool
-         UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 3 GROUP BY tool";
+         UNION ALL SELECT tool, 'unknown', count(*) FROM calls WHERE state = 3 GROUP BY tool
+         UNION ALL SELECT tool, iif(state = 7, 'proposed', 'approved'), count(*) FROM calls WHERE state IN (7, 8)
+                   GROUP BY state, tool";
             all(connection, sql, [], |row| {
                 Ok(Census {
                     tool: row.get(0)?,
@@ -199,27 +229,27 @@ impl Calls for Sqlite {
     }
 }
 
-/// A name, and the call that holds it.
+/// A lookup key, and the call that holds it.
 struct Held {
     name: Lookup,
     seq: i64,
     record: Record,
 }
 
-/// Those of the names that calls hold, in their order.
+/// Those of the lookup keys that calls hold, in their order.
 ///
-/// A name that leads to no call, to half of one, or to one without this name is an error: its call may have run.
+/// A lookup key that leads to no call, to half of one, or to one without this lookup key is an error: its call may have run.
 fn held<'a>(
     connection: &'a Connection,
-    names: impl IntoIterator<Item = &'a Lookup>,
+    lookups: impl IntoIterator<Item = &'a Lookup>,
 ) -> impl Iterator<Item = rusqlite::Result<Held>> {
     let sql = select!(
         "names n LEFT JOIN calls c ON c.seq = n.seq LEFT JOIN intents i ON i.seq = n.seq WHERE n.lookup = ?1"
     );
-    names.into_iter().filter_map(|name| {
+    lookups.into_iter().filter_map(|name| {
         let held = first(connection, sql, [name.0], |row| {
             let record = record(row)?;
-            if !record.all_names().any(|own| own == name) {
+            if !record.all_lookups().any(|own| own == name) {
                 return Err(corrupt(Unreadable::Damaged("name")));
             }
             let (name, seq) = (*name, row::seq(row)?);
@@ -229,30 +259,30 @@ fn held<'a>(
     })
 }
 
-/// Adds calls that are about to lose these names to the lists of their keys.
-fn lose_names(connection: &Connection, lost: &[Held]) -> rusqlite::Result<()> {
+/// Adds calls that are about to lose these lookup keys to the lists of their keys.
+fn lose_lookups(connection: &Connection, lost: &[Held]) -> rusqlite::Result<()> {
     for Held { name, seq, record } in lost {
         let intent = &record.intent;
         if *name == intent.lookup {
-            let list = lists::by_key(&intent.tenant, &intent.key);
+            let list = search::by_key(&intent.tenant, &intent.key);
             lists::insert(connection, list, intent.created_at, *seq)?;
         }
     }
     Ok(())
 }
 
-/// The calls that hold these names, in the order of the names.
-fn holders(connection: &Connection, names: &[Lookup]) -> rusqlite::Result<Vec<Holder>> {
+/// The calls that hold these lookup keys, in the order of the lookup keys.
+fn holders(connection: &Connection, lookups: &[Lookup]) -> rusqlite::Result<Vec<Holder>> {
     let mut holders: Vec<Holder> = Vec::new();
-    for held in held(connection, names) {
+    for held in held(connection, lookups) {
         let Held { name, record, .. } = held?;
         let call_id = record.intent.call_id;
         let is_same = |holder: &&mut Holder| holder.record.intent.call_id == call_id;
         match holders.iter_mut().find(is_same) {
-            Some(holder) => holder.names.push(name),
+            Some(holder) => holder.lookups.push(name),
             None => holders.push(Holder {
                 record,
-                names: vec![name],
+                lookups: vec![name],
             }),
         }
     }
@@ -292,20 +322,27 @@ pub(super) fn newest(connection: &Connection) -> rusqlite::Result<Option<Timesta
     Ok(first(connection, sql, [], made_at)?.flatten())
 }
 
+/// The oldest call that is stored; `None` if there is none, or it cannot be read.
+pub(super) fn oldest(connection: &Connection) -> rusqlite::Result<Option<Record>> {
+    let sql = select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq ORDER BY c.seq LIMIT 1");
+    Ok(first(connection, sql, [], |row| Ok(record(row).ok()))?.flatten())
+}
+
 /// A call by its number; or why it cannot be read.
 pub(super) type AtRisk = (i64, Result<CallId, String>);
 
-/// Running, failed and unknown calls with higher numbers than this.
+/// Running, failed, unknown, proposed and approved calls with higher numbers than this.
 pub(super) fn at_risk_after_loss(
     connection: &Connection,
     after: i64,
     limit: u32,
 ) -> rusqlite::Result<Vec<AtRisk>> {
-    // Three queries, because each has its own index.
+    // Four queries, because each has its own index.
     let sql = select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq WHERE c.seq IN (
             SELECT seq FROM calls WHERE state = 0 AND seq > ?1
             UNION ALL SELECT seq FROM calls WHERE state = 2 AND seq > ?1
             UNION ALL SELECT seq FROM calls WHERE state = 3 AND seq > ?1
+            UNION ALL SELECT seq FROM calls WHERE state IN (7, 8) AND +seq > ?1
             ORDER BY seq LIMIT ?2)
          ORDER BY c.seq");
     all(connection, sql, params![after, limit], |row| {
@@ -357,7 +394,7 @@ mod tests {
         change.record = running.clone();
         change.record.version += 1;
         change.admission = None;
-        change.takes.names.clear();
+        change.takes.lookups.clear();
         let replaced = damaged.store.replace(&change, &running).await;
         let replaced = replaced.expect("an answer");
         assert!(matches!(replaced, Replaced::Done(_)), "{replaced:?}");

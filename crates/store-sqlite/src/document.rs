@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::Sqlite;
 use super::query::{all, execute, first, is_full, readable};
-use super::row::{integer, maybe_time, time};
 use super::worker::Need;
+use crate::calls::row::{integer, maybe_time, time};
 use oncegate_rules::document::{Document, Kind, digest};
 use oncegate_rules::position::Position;
 use oncegate_store::{DocumentQuery, Documents, Found, Put, Result};
@@ -43,8 +43,8 @@ impl Documents for Sqlite {
     async fn put_back_document(&self, document: &Document) -> Result<Put> {
         let (document, gate) = (document.to_the_microsecond(), self.gate.clone());
         let put = move |connection: &Connection| {
-            if document.needs_spare_room() {
-                gate.must_have_room()?;
+            if document.needs_spare_space() {
+                gate.must_have_space()?;
             }
             put(connection, &document)
         };
@@ -57,7 +57,7 @@ impl Documents for Sqlite {
         now: Timestamp,
         limit: u32,
     ) -> Result<Found<Document>> {
-        if self.gate.has_lost_data() {
+        if self.gate.is_closed() {
             return Ok(Found::default());
         }
         let find = move |connection: &Connection| {

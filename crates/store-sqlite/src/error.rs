@@ -7,8 +7,13 @@ use rusqlite::ErrorCode;
 
 /// The version of the tables: `user_version` of every file that is served from.
 ///
-/// Raise it with each change of the schema, and when an older gateway would misread a document.
-pub(super) const LAYOUT: i64 = 15;
+/// Raise it with each change of the schema, and when an older gateway would misread a document. Then add a step to
+/// `upgrade.rs`, and the next release to [`RELEASES`].
+pub(super) const LAYOUT: i64 = 16;
+/// The oldest layout that is carried forward.
+pub(super) const OLDEST_LAYOUT: i64 = 15;
+/// Which releases serve from a file of each layout.
+pub(super) const RELEASES: [(i64, &str); 2] = [(15, "0.2.0"), (16, "0.3.0")];
 
 /// Why a gateway does not open a file.
 #[derive(Debug, thiserror::Error)]
@@ -39,10 +44,26 @@ pub enum OpenError {
     #[error("{0} is a SQLite file, but not one of oncegate")]
     NotOurs(PathBuf),
     #[error(
-        "{0} was written by another version of oncegate (layout {1}, this one has {LAYOUT}); serve from it with that \
-         version, or start with another file and reconcile"
+        "{0} has layout {1}, and this release knows layouts up to {LAYOUT}: a newer release has served it. Nothing was \
+         changed; start that release"
     )]
-    OtherLayout(PathBuf, i64),
+    Newer(PathBuf, i64),
+    #[error(
+        "{0} has layout {1}, which is older than that of 0.2.0 ({OLDEST_LAYOUT}); serve from it with the release that \
+         wrote it, or start with another file and reconcile"
+    )]
+    TooOld(PathBuf, i64),
+    #[error(
+        "{0} is not upgraded, because the backup before it cannot be written: {1}. Nothing was changed; make room, or \
+         write it elsewhere: oncegate store upgrade --backup FILE"
+    )]
+    NoBackup(PathBuf, String),
+    #[error("{0} could not be upgraded to layout {1} and is as it was: {2}")]
+    NotUpgraded(PathBuf, i64, rusqlite::Error),
+    #[error("{0}: {1}")]
+    NotCopied(PathBuf, String),
+    #[error("{0} does not exist")]
+    Missing(PathBuf),
     #[error(
         "{0} and the write-ahead log beside it (-wal) do not belong together: {1}. Nothing was changed. Put the file \
          there that belongs to the log; or remove -wal and -shm, start, and accept the loss"

@@ -1,13 +1,22 @@
 //! The files of a database: locked while it is open, and compared with their names.
 
+pub(crate) mod copy; // copies of the file
+pub(crate) mod log; // the write-ahead log, and when its pages are moved into the file
+pub(crate) mod mounts; // whether files can be kept beside the database
+pub(crate) mod reserve; // disk space for outcomes when the disk is full
+pub(crate) mod space; // how much room the file takes, and giving back what it does not need
+pub(crate) mod together; // whether the file and its log belong together
+pub(crate) mod watermarks; // whether the file has lost commits
+
 use std::fs::{self, File, Metadata, TryLockError};
-use std::os::unix::fs::MetadataExt;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::error::{At as _, OpenError};
-use super::mounts;
-use oncegate_store::{Reason, private};
+use oncegate_store::Reason;
+use oncegate_store::private::{self, Locked};
 
 /// The lock and the opened files, for as long as the database is open.
 pub(super) struct Files {
@@ -20,12 +29,26 @@ pub(super) struct Files {
     ///
     /// Closing any descriptor of the file drops SQLite's locks on it. So this one is closed after the last connection, and
     /// no other one is ever opened.
-    _database: File,
-    _lock: File,
+    file: Database,
+    _lock: Locked,
 }
 
+/// On other systems than Linux this lock and those of SQLite are of one kind, and exclude each other.
+#[cfg(target_os = "linux")]
+type Database = Locked;
+#[cfg(not(target_os = "linux"))]
+type Database = File;
+
 /// The endings of the names of a database's files.
-const ENDINGS: [&str; 6] = ["", "-wal", "-shm", ".lock", ".reserve", ".watermarks"];
+const ENDINGS: [&str; 7] = [
+    "",
+    "-wal",
+    "-shm",
+    ".lock",
+    ".reserve",
+    ".watermarks",
+    ".checked",
+];
 
 /// The files of the database at this path, which may be missing.
 pub fn files_of(path: &Path) -> Vec<PathBuf> {
@@ -44,7 +67,7 @@ impl Files {
         mounts::check(path)?;
         let lock_path = beside(path, ".lock");
         let lock = private::open(&lock_path).at(&lock_path)?;
-        try_lock(&lock, path)?;
+        let lock = locked(lock, path)?;
         // SQLite's error would only say that it cannot open them.
         for beside in ["-wal", "-shm"].map(|ending| beside(path, ending)) {
             if private::is_link(&beside) {
@@ -52,10 +75,8 @@ impl Files {
             }
         }
         let database = private::open_by_any_name(path).at(path)?;
-        // On other systems this lock and those of SQLite are of one kind, and exclude each other.
-        if cfg!(target_os = "linux") {
-            try_lock(&database, path)?;
-        }
+        #[cfg(target_os = "linux")]
+        let database = locked(database, path)?;
         let opened = database.metadata().at(path)?;
         if opened.nlink() > 1 {
             return Err(OpenError::Linked(path.to_owned()));
@@ -65,9 +86,33 @@ impl Files {
             log: beside(path, "-wal"),
             opened: identity(&opened),
             opened_log: OnceLock::new(),
-            _database: database,
+            file: database,
             _lock: lock,
         })
+    }
+
+    /// The path of the database.
+    pub(super) fn path(&self) -> &Path {
+        &self.database
+    }
+
+    /// Reads bytes of the database, without its log.
+    pub(super) fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.file.read_exact_at(bytes, at)
+    }
+
+    /// Tells the system that these bytes are read soon.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(unused_variables, clippy::unused_self, reason = "only Linux is told")
+    )]
+    pub(super) fn expect(&self, at: u64, length: u64) {
+        #[cfg(target_os = "linux")]
+        {
+            let length = std::num::NonZero::new(length);
+            // A hint only.
+            rustix::fs::fadvise(&*self.file, at, length, rustix::fs::Advice::WillNeed).ok();
+        }
     }
 
     /// The warning that other users may read some of the files.
@@ -93,11 +138,11 @@ impl Files {
     }
 }
 
-fn try_lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    match file.try_lock() {
+fn locked(file: File, path: &Path) -> Result<Locked, OpenError> {
+    match Locked::new(file) {
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_owned())),
         Err(TryLockError::Error(error)) => Err(error).at(path),
-        Ok(()) => Ok(()),
+        Ok(locked) => Ok(locked),
     }
 }
 

@@ -10,9 +10,11 @@ use uuid::Uuid;
 
 use super::lists::{self, Place, Walk};
 use super::query::{all, blob, corrupt, execute, first};
-use super::row::{self, select};
 use super::worker::Need;
-use super::{Sqlite, calls, document, history, operators};
+use super::{Sqlite, calls, document, feed, operators};
+use crate::calls::history;
+use crate::calls::row::{self, select};
+use crate::files::space;
 use oncegate_rules::key::Lookup;
 use oncegate_rules::ledger::{
     Duplicates, Filter, History, Index, Listed, Maker, PAGE_BYTES, Page, Placed as _,
@@ -20,7 +22,8 @@ use oncegate_rules::ledger::{
 use oncegate_rules::position::Position;
 use oncegate_rules::record::{CallId, Intent, Record};
 use oncegate_store::codec::{self, Unreadable};
-use oncegate_store::{Ledger, Result};
+use oncegate_store::search;
+use oncegate_store::{Error, Ledger, Result, to_forget};
 
 /// Most calls that one page looks at. A page with few matches ends early.
 const LOOKS: usize = 2_000;
@@ -40,19 +43,13 @@ impl Ledger for Sqlite {
     }
 
     async fn history(&self, call_id: CallId, limit: u32) -> Result<Option<History>> {
-        let read = move |connection: &Connection| {
-            let Some((seq, record)) = calls::by_id(connection, call_id)? else {
-                return Ok(None);
-            };
-            let duplicates = duplicates(connection, seq, call_id)?;
-            let entries = history::newest(connection, seq, &record.intent, limit)?;
-            Ok(Some(History {
-                record,
-                entries,
-                duplicates,
-            }))
+        let read = move |connection: &Connection| match history_of(connection, call_id, limit) {
+            Err(rusqlite::Error::FromSqlConversionFailure(_, _, why)) => {
+                Ok(Err(Error::Unreadable(format!("call {call_id}: {why}"))))
+            }
+            found => found.map(Ok),
         };
-        self.readers.ledger.read(read).await
+        self.readers.ledger.read(read).await?
     }
 
     async fn tenants(&self) -> Result<Vec<String>> {
@@ -82,15 +79,18 @@ impl Ledger for Sqlite {
     }
 
     async fn prune(&self, now: Timestamp, limit: u32) -> Result<u64> {
-        // The lost data may say that a call is not over.
-        if self.gate.has_lost_data() {
+        // What is lost, damaged or not checked yet may say that a call is not over.
+        if self.gate.is_closed() || self.gate.check.must_wait().is_some() {
             return Ok(0);
         }
         let prune = move |connection: &Connection| {
             let calls = prune(connection, now, limit)?;
             let now = now.as_microsecond();
             let documents = document::prune(connection, now, limit)?;
-            Ok((calls + operators::prune(connection, now, limit)? + documents) as u64)
+            let others = operators::prune(connection, now, limit)?;
+            let events = feed::prune(connection, now, limit)?;
+            space::shrink(connection)?;
+            Ok((calls + others + documents + events) as u64)
         };
         self.writer.run(Need::Plain, prune).await
     }
@@ -182,11 +182,11 @@ fn walk<'a>(
     match filter.index() {
         Index::All => {
             for tool in tools()? {
-                walk.add_list(lists::by_tool(tenant, &tool), until);
+                walk.add_list(search::by_tool(tenant, &tool), until);
             }
         }
         Index::Key(key) => {
-            walk.add_list(lists::by_key(tenant, key), until);
+            walk.add_list(search::by_key(tenant, key), until);
             let mut found = Vec::new();
             for tool in tools()? {
                 let named = named(connection, &Lookup::new(tenant, &tool, key));
@@ -194,7 +194,7 @@ fn walk<'a>(
             }
             walk.add_calls(found, until);
         }
-        index => match lists::list(tenant, index) {
+        index => match search::list(tenant, index) {
             Some(list) => walk.add_list(list, until),
             None => walk.add_calls(running(connection, tenant, unreadable)?, until),
         },
@@ -255,6 +255,23 @@ fn read_listed(connection: &Connection, seq: i64, is_brief: bool) -> rusqlite::R
     })
 }
 
+fn history_of(
+    connection: &Connection,
+    call_id: CallId,
+    limit: u32,
+) -> rusqlite::Result<Option<History>> {
+    let Some((seq, record)) = calls::by_id(connection, call_id)? else {
+        return Ok(None);
+    };
+    let duplicates = duplicates(connection, seq, call_id)?;
+    let entries = history::newest(connection, seq, &record.intent, limit)?;
+    Ok(Some(History {
+        record,
+        entries,
+        duplicates,
+    }))
+}
+
 /// The duplicates of a call. Unreadable ones are logged and count as none, so that they hide no call.
 fn duplicates(connection: &Connection, seq: i64, call_id: CallId) -> rusqlite::Result<Duplicates> {
     let sql = "SELECT duplicates FROM duplicates WHERE seq = ?1";
@@ -285,9 +302,6 @@ pub(super) fn count(
 }
 
 /// Deletes calls past their retention, with names and list entries; answers how many it deleted or postponed.
-///
-/// The index only leads to a call. The call's own record decides: a damaged time must not free the key of a call that is
-/// not over.
 fn prune(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Result<usize> {
     let now_s = now.as_second();
     let sql = select!(brief "calls c LEFT JOIN intents i ON i.seq = c.seq
@@ -297,29 +311,23 @@ fn prune(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Resul
     })?;
     let mut done = 0;
     let mut tools = Vec::new();
-    for (seq, id, record) in &over {
-        let why = match record {
-            Ok(record) if record.may_be_forgotten(now) => {
-                forget(connection, *seq, record)?;
-                done += 1;
-                let tool = (&record.intent.tenant, &record.intent.tool);
-                if !tools.contains(&tool) {
-                    tools.push(tool);
-                }
-                continue;
+    for (seq, id, record) in over {
+        if let Some(record) = to_forget(record, &id, now) {
+            forget(connection, seq, &record)?;
+            done += 1;
+            let tool = (record.intent.tenant.clone(), record.intent.tool.clone());
+            if !tools.contains(&tool) {
+                tools.push(tool);
             }
-            Ok(_) => "its own retention is not over".to_owned(),
-            // Its names are not known, so they cannot be deleted with it.
-            Err(error) => error.to_string(),
-        };
+            continue;
+        }
         // It stays for another day, so that it does not keep cleanup from other calls.
-        tracing::error!(call_id = id, why, "a call is damaged, and is not deleted");
         let sql = "UPDATE calls SET retain_until = ?2 WHERE seq = ?1 AND retain_until <= ?3";
         let later = now_s.saturating_add(DAY_S);
         done += execute(connection, sql, params![seq, later, now_s])?;
     }
     for (tenant, tool) in tools {
-        lists::remove_unused_tool(connection, tenant, tool)?;
+        lists::remove_unused_tool(connection, &tenant, &tool)?;
     }
     Ok(done)
 }
@@ -328,18 +336,18 @@ fn prune(connection: &Connection, now: Timestamp, limit: u32) -> rusqlite::Resul
 fn forget(connection: &Connection, seq: i64, record: &Record) -> rusqlite::Result<()> {
     let intent = &record.intent;
     let mut is_found_by_key = false;
-    for name in record.all_names() {
+    for name in record.all_lookups() {
         let sql = "DELETE FROM names WHERE lookup = ?1 AND seq = ?2";
         let was_its_own = execute(connection, sql, params![name.0, seq])? > 0;
         is_found_by_key |= was_its_own && *name == intent.lookup;
     }
     is_found_by_key &= intent.lookup == Lookup::new(&intent.tenant, &intent.tool, &intent.key);
     if !is_found_by_key {
-        let list = lists::by_key(&intent.tenant, &intent.key);
+        let list = search::by_key(&intent.tenant, &intent.key);
         lists::remove(connection, list, intent.created_at, seq)?;
     }
-    let by_state = lists::list(&intent.tenant, Index::State(record.state.as_str()));
-    for list in lists::of(record).into_iter().chain(by_state) {
+    let by_state = search::list(&intent.tenant, Index::State(record.state.as_str()));
+    for list in search::of(record).into_iter().chain(by_state) {
         lists::remove(connection, list, intent.created_at, seq)?;
     }
     let sql = "DELETE FROM ids WHERE call_id = ?1";
@@ -366,8 +374,8 @@ mod tests {
     use oncegate_store::{Calls as _, Claimed};
 
     /// Makes a call that has failed, and whose retention ends at second 2.
-    async fn over(damaged: &Damaged, change: &Change, instead_of: &[Record]) -> Record {
-        let running = match damaged.store.claim(change, instead_of).await {
+    async fn over(damaged: &Damaged, change: &Change, replaced: &[Record]) -> Record {
+        let running = match damaged.store.claim(change, replaced).await {
             Ok(Claimed::Yours(record)) => record,
             other => panic!("not claimed: {other:?}"),
         };
@@ -387,7 +395,7 @@ mod tests {
         // A later call takes the key of this one, but not its further name.
         let mut first = arrival("taken");
         let further = Lookup::new("shop", "t", "further");
-        Arc::make_mut(&mut first.record.intent).names = vec![further];
+        Arc::make_mut(&mut first.record.intent).lookups = vec![further];
         let first = over(&damaged, &first, &[]).await;
         over(&damaged, &arrival("taken"), &[first]).await;
 
@@ -397,7 +405,7 @@ mod tests {
             count.expect("a count")
         };
         for key in ["key", "taken"] {
-            let list = lists::by_key("shop", key);
+            let list = search::by_key("shop", key);
             assert_eq!(count(&format!("lists WHERE list = {list}")), 1, "{key}");
         }
         assert_eq!(damaged.store.prune(at(2), 9).await.expect("pruned"), 3);

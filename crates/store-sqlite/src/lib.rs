@@ -3,25 +3,44 @@
 //! WAL with `synchronous=FULL`: a commit survives the loss of the process and, if the disk honours fsync, of power. One
 //! thread makes all writes and commits them in groups. Reads of calls have connections of their own, so that a long
 //! question to the ledger never holds up a call.
+//!
+//! ```
+//! use oncegate_rules::record::{CallId, InstanceId};
+//! use oncegate_store::{Calls as _, Health as _};
+//! use oncegate_store_sqlite::Sqlite;
+//! use tokio_util::sync::CancellationToken;
+//! use uuid::Uuid;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = tempfile::tempdir()?;
+//! let file = folder.path().join("oncegate.db");
+//! // Cancelled by the store when the process must end at once.
+//! let fatal = CancellationToken::new();
+//! let store = Sqlite::open(&file, InstanceId(Uuid::new_v4()), &fatal)?;
+//! assert!(store.load(CallId(Uuid::new_v4())).await?.is_none());
+//! // One process has the file.
+//! assert!(Sqlite::open(&file, InstanceId(Uuid::new_v4()), &fatal).is_err());
+//! store.close().await;
+//! # Ok(())
+//! # }
+//! ```
 
 mod calls; // claims, changes, and searches for calls that need work
+mod check; // whether the whole file is whole, while it is served
 mod document; // documents as rows
 mod error; // why a file is not opened
+mod feed; // events in the order in which they were written
 mod files; // locks, and whether the files are still those that were opened
 mod gate; // which writes are refused now
-mod history; // the history of a call, in its row and beside it
+mod inspect; // what a file is and has, for operators
 mod ledger; // listing and deleting calls
 mod lists; // calls with a common property
-mod log; // the write-ahead log, and when its pages are moved into the file
-mod mounts; // whether files can be kept beside the database
+mod offline; // an upgrade, and a shorter file, while no gateway serves
 mod open; // start-up checks: file system, lock, schema, integrity
 mod operators; // sessions and pauses as operators see them, and the acts of operators
 mod query; // statements, prepared once
-mod reserve; // disk space for outcomes when the disk is full
-mod row; // calls as rows
-mod session; // the conditions of a claim; tokens, locks and places
-mod together; // whether the file and its log belong together
-mod watermarks; // whether the file has lost commits
+mod upgrade; // from the layouts of earlier releases to today's
 mod worker; // the threads, and the group commit
 
 use std::sync::{Arc, Weak};
@@ -35,12 +54,17 @@ use rusqlite::{Connection, InterruptHandle};
 pub use self::error::OpenError;
 use self::files::Files;
 pub use self::files::files_of;
+use self::files::space;
 use self::gate::Gate;
+pub use self::inspect::{Inspection, backup, inspect};
+pub use self::offline::{compact, upgrade_file};
+pub use self::open::Opening;
+pub use self::upgrade::{Backup, Upgraded};
 use self::worker::{Need, Worker};
 use oncegate_rules::record::{CallId, InstanceId};
 use oncegate_store::{
-    Durability, Endings, Error, Health, LOST_DATA, Listener, LossRecovery, Readiness, Reason,
-    Result, Secrets,
+    Durability, Endings, Error, Feed, Health, LOST_DATA, Listener, LossRecovery, Readiness, Reason,
+    Result, Secrets, Space,
 };
 
 /// Why a loss cannot be accepted.
@@ -143,6 +167,7 @@ impl Health for Sqlite {
             );
             reasons.push(Reason::new(LOST_DATA, text));
         }
+        reasons.extend(self.gate.check.reason());
         if self.gate.is_short_of_space() {
             reasons.push(Reason::new("disk_full", "the disk is full"));
         }
@@ -151,7 +176,7 @@ impl Health for Sqlite {
         }
         let since = |connection: &Connection| {
             let sql = "SELECT whole_since FROM ledger";
-            query::first(connection, sql, [], |row| row::time(row, 0))
+            query::first(connection, sql, [], |row| calls::row::time(row, 0))
         };
         let whole_since = self.readers.calls.read(since).await.ok().flatten();
         let exposed = self.files.upgrade().and_then(|files| files.exposed());
@@ -174,6 +199,27 @@ impl Health for Sqlite {
 
     fn listen(&self, call_id: CallId) -> Option<Listener> {
         Some(self.endings.listen(call_id))
+    }
+
+    async fn feed(
+        &self,
+        after: u64,
+        between: (Timestamp, Timestamp),
+        limit: u32,
+    ) -> Result<Option<Feed>> {
+        let read = move |connection: &Connection| feed::read(connection, after, between, limit);
+        self.readers.ledger.read(read).await.map(Some)
+    }
+
+    async fn space(&self) -> Option<Space> {
+        let path = self.files.upgrade()?.path().to_owned();
+        let space = move |connection: &Connection| space::of(connection, &path);
+        let space = self.readers.ledger.read(space).await.ok()?;
+        Some(Space {
+            checked: self.gate.check.progress(),
+            checked_at: self.gate.check.checked_at(),
+            ..space
+        })
     }
 
     fn cancel_acceptance(&self) {
@@ -206,5 +252,4 @@ impl Health for Sqlite {
 }
 
 #[cfg(test)]
-#[path = "damage_tests.rs"]
 mod tests;

@@ -8,54 +8,10 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Result, params};
 
 use super::query::{all, execute};
-use oncegate_rules::key::digest;
-use oncegate_rules::ledger::{self, Index};
-use oncegate_rules::record::Record;
+use oncegate_store::search::by_tool;
 
 /// Entries of one read: about so many of all lists together, and at least so many of each.
 const CHUNKS: (usize, usize) = (64, 4);
-
-/// The lists that have a call.
-///
-/// No list has all calls of a tenant: the lists of its tools have them. A call is found by its key through its name. Only
-/// a call that its name does not find is in a list by key, see [`by_key`].
-pub(super) fn of(record: &Record) -> Vec<i64> {
-    let tenant = &record.intent.tenant;
-    let listed = |index: &Index<'_>| !matches!(index, Index::All | Index::Key(_));
-    let indexes = ledger::indexes(record).into_iter().filter(listed);
-    indexes.filter_map(|index| list(tenant, index)).collect()
-}
-
-/// The list of calls with this key that no name finds: the name has another form, or another call holds it.
-pub(super) fn by_key(tenant: &str, key: &str) -> i64 {
-    number(tenant, "key", key)
-}
-
-/// The list of a tool's calls.
-pub(super) fn by_tool(tenant: &str, tool: &str) -> i64 {
-    number(tenant, "tool", tool)
-}
-
-/// The list of an index. `None`: its calls are found by another query.
-pub(super) fn list(tenant: &str, index: Index<'_>) -> Option<i64> {
-    let (property, value) = match index {
-        Index::All | Index::Key(_) => return None,
-        Index::State(state) if !ledger::is_listed(state) => return None,
-        Index::State(state) => ("state", state),
-        Index::Tool(tool) => ("tool", tool),
-        Index::Trace(trace) => ("trace", trace),
-        Index::Session(session) => ("session", session),
-        Index::User(user) => ("user", user),
-        Index::Saga(saga) => ("saga", saga),
-    };
-    Some(number(tenant, property, value))
-}
-
-/// The number of a list. Two lists may share a number, so readers check each call.
-fn number(tenant: &str, property: &str, value: &str) -> i64 {
-    let digest = digest(["list", tenant, property, value]);
-    i64::from_be_bytes(digest.as_chunks().0[0])
-}
 
 /// The beginning of 2026, from which times in lists count.
 ///
@@ -206,18 +162,5 @@ impl Head {
             self.entries = found.into();
         }
         Ok(self.entries.front().copied())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_key_of_each_tenant_has_a_list() {
-        let list = by_key("shop", "k");
-        assert_ne!(list, by_key("shop", "other"));
-        assert_ne!(list, by_key("bank", "k"));
-        assert_ne!(list, by_tool("shop", "k"));
     }
 }

@@ -7,23 +7,26 @@ use std::time::Duration;
 use std::{fs, io};
 
 use rusqlite::config::DbConfig;
-use rusqlite::types::FromSql;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, ffi};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use tokio_util::sync::CancellationToken;
 
-use super::error::{At as _, LAYOUT, OpenError};
+use super::check::{Check, whole};
+use super::error::{At as _, LAYOUT, OLDEST_LAYOUT, OpenError};
 use super::files::{Files, beside};
 use super::gate::Gate;
-use super::log::Log;
-use super::reserve::Reserve;
-use super::together::{self, Alone, Together};
-use super::watermarks::Watermarks;
+use super::query::pragma;
+use super::upgrade::{self, Backup};
 use super::worker::{BATCH, Thread, Worker, Writing};
 use super::{Readers, Sqlite};
+use crate::files::log::Log;
+use crate::files::mounts;
+use crate::files::reserve::Reserve;
+use crate::files::together::{self, Alone, Together};
+use crate::files::watermarks::Watermarks;
 use oncegate_rules::record::InstanceId;
 
 /// "once" in ASCII: marks the file as ours.
-const APPLICATION_ID: i32 = 0x6f6e_6365;
+pub(super) const APPLICATION_ID: i32 = 0x6f6e_6365;
 const SCHEMA: &str = include_str!("schema.sql");
 /// The first SQLite whose checkpoint cannot reset the log under other connections.
 const OLDEST_SQLITE: i32 = 3_051_003;
@@ -32,6 +35,10 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 /// On macOS only a full fsync reaches the disk; elsewhere the last two change nothing.
 const DURABLE: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
     PRAGMA fullfsync = 1; PRAGMA checkpoint_fullfsync = 1;";
+/// For a new file, before anything else: its free pages can be given back without writing the whole file again.
+///
+/// On another file this would be a write at each start.
+pub(super) const SHRINKS: &str = "PRAGMA auto_vacuum = INCREMENTAL;";
 /// Memory for pages of the connection that writes, at most, in KiB: the inner pages of all trees of 10 million calls.
 /// With SQLite's 2 MB each claim would read pages again that the claim before it has read.
 const WRITER_CACHE: &str = "PRAGMA cache_size = -65536;";
@@ -48,6 +55,13 @@ const CALL_READERS: usize = 2;
 const DUE_READERS: usize = 1;
 const LEDGER_READERS: usize = 2;
 
+/// How a file is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Opening {
+    /// The copy that is made before a file of an earlier release is upgraded.
+    pub backup: Backup,
+}
+
 impl Sqlite {
     /// Opens the file at `path`, or makes it, after every start-up check.
     ///
@@ -61,18 +75,32 @@ impl Sqlite {
         instance: InstanceId,
         fatal: &CancellationToken,
     ) -> Result<Self, OpenError> {
+        Self::open_with(path, instance, fatal, &Opening::default())
+    }
+
+    /// The same, opened in this way.
+    ///
+    /// # Errors
+    /// The file cannot be trusted; says why.
+    pub fn open_with(
+        path: &Path,
+        instance: InstanceId,
+        fatal: &CancellationToken,
+        opening: &Opening,
+    ) -> Result<Self, OpenError> {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(OpenError::OldSqlite(rusqlite::version()));
         }
         // All names of a file lead to one lock.
         let path = &resolve(path).at(path)?;
         let files = Arc::new(Files::lock(path)?);
-        if on_network(path) {
+        if mounts::on_network(path) {
             return Err(OpenError::NotLocal(path.to_owned()));
         }
+        refuse_foreign(path)?;
         let alone = together::read_alone(path);
         let (mut writer, readers) = connect_somehow(path)?;
-        verify(&mut writer, path, alone)?;
+        verify(&mut writer, path, alone, opening)?;
         files.remember_log();
         // The order counts: a file that has its tables in itself always has had watermarks beside it.
         let watermarks = Arc::new(Watermarks::open(path, &writer, alone)?);
@@ -86,9 +114,12 @@ impl Sqlite {
         if let Some(exposed) = files.exposed() {
             tracing::warn!("{}", exposed.text);
         }
+        let checks = (!readers.is_empty()).then(|| connect(path, Access::Read));
+        let checking = Check::begin(path, &files, &writer, &log, checks.transpose()?)?;
         let gate = Gate {
             short_of_space,
             watermarks: watermarks.clone(),
+            check: checking.check.clone(),
         };
         let thread = |name, connection, batch, writing| Thread {
             name,
@@ -96,6 +127,7 @@ impl Sqlite {
             batch,
             writing,
             files: files.clone(),
+            check: checking.check.clone(),
             fatal: fatal.clone(),
         };
         let (worker, waiting) = Worker::new();
@@ -127,7 +159,7 @@ impl Sqlite {
             reserve,
             watermarks,
             log,
-            readers: threads,
+            readers: threads.into_iter().chain(checking.thread).collect(),
         };
         let thread = thread("sqlite-writer", writer, BATCH, Some(writing));
         thread.start(waiting).at(path)?;
@@ -144,7 +176,7 @@ impl Sqlite {
 
 /// What a connection does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
+pub(super) enum Access {
     Write,
     Read,
     /// It reads and writes, as the only connection.
@@ -157,13 +189,13 @@ enum Access {
 fn connect_somehow(path: &Path) -> Result<(Connection, Vec<Connection>), OpenError> {
     let opened = connect_all(path).or_else(|error| {
         // Room for outcomes is of no use to a store that cannot be opened.
-        if !lacks_room(&error) || fs::remove_file(beside(path, ".reserve")).is_err() {
+        if !lacks_space(&error) || fs::remove_file(beside(path, ".reserve")).is_err() {
             return Err(error);
         }
         connect_all(path)
     });
     opened.or_else(|error| {
-        if !lacks_room(&error) {
+        if !lacks_space(&error) {
             return Err(error);
         }
         tracing::warn!("the disk is full: until the next start one connection reads and writes");
@@ -180,7 +212,7 @@ fn connect_all(path: &Path) -> Result<(Connection, Vec<Connection>), OpenError> 
 }
 
 /// Whether a file could not be opened because the disk is full.
-fn lacks_room(error: &OpenError) -> bool {
+fn lacks_space(error: &OpenError) -> bool {
     let OpenError::Database(_, rusqlite::Error::SqliteFailure(error, _)) = error else {
         return false;
     };
@@ -192,7 +224,7 @@ fn lacks_room(error: &OpenError) -> bool {
 }
 
 /// The path without links. The file itself may be missing.
-fn resolve(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path
@@ -208,22 +240,7 @@ fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether the file is on NFS, SMB or 9P. Only Linux is asked.
-fn on_network(path: &Path) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        const NETWORK: [u32; 5] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997];
-        let kind = rustix::fs::statfs(beside(path, ".lock")).map(|system| system.f_type as u32);
-        kind.is_ok_and(|kind| NETWORK.contains(&kind))
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = path;
-        false
-    }
-}
-
-fn connect(path: &Path, access: Access) -> Result<Connection, OpenError> {
+pub(super) fn connect(path: &Path, access: Access) -> Result<Connection, OpenError> {
     let flags = match access {
         Access::Read => OpenFlags::SQLITE_OPEN_READ_ONLY,
         _ => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
@@ -242,6 +259,10 @@ fn connect(path: &Path, access: Access) -> Result<Connection, OpenError> {
         Access::Write => &[DURABLE, WRITER_CACHE],
         Access::Alone => &["PRAGMA locking_mode = EXCLUSIVE;", DURABLE, WRITER_CACHE],
     };
+    let is_new = access != Access::Read && fs::metadata(path).is_ok_and(|file| file.len() == 0);
+    if is_new {
+        connection.execute_batch(SHRINKS).at(path)?;
+    }
     connection.execute_batch(&pragmas.concat()).at(path)?;
     // A pragma that has no effect is not an error, so the values are read back.
     let refused = |pragma, got| Err(OpenError::Pragma(path.to_owned(), pragma, got));
@@ -256,28 +277,51 @@ fn connect(path: &Path, access: Access) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// The value of one PRAGMA.
-fn pragma<T: FromSql>(connection: &Connection, name: &str) -> rusqlite::Result<Option<T>> {
-    let sql = format!("PRAGMA {name}");
-    connection.query_row(&sql, [], |row| row.get(0)).optional()
-}
+/// The index of calls that wait for approval, as `schema.sql` has it.
+const WAITING: &str =
+    "CREATE INDEX IF NOT EXISTS calls_waiting ON calls (due_at) WHERE state IN (7, 8)";
 
-/// Refuses a file that cannot be trusted, and makes the tables of a new one.
-fn verify(connection: &mut Connection, path: &Path, alone: Alone) -> Result<(), OpenError> {
+/// Refuses a file that cannot be trusted, makes the tables of a new one, and upgrades one of an earlier release.
+fn verify(
+    connection: &mut Connection,
+    path: &Path,
+    alone: Alone,
+    opening: &Opening,
+) -> Result<(), OpenError> {
     identify(connection, path)?;
-    let is_new = !has_layout(connection, path)?;
-    if !is_new && let Some(why) = together::compare(alone, Together::of(connection).at(path)?) {
+    let layout = layout(connection, path)?;
+    if layout.is_some()
+        && let Some(why) = together::compare(alone, Together::of(connection).at(path)?)
+    {
         return Err(OpenError::Apart(path.to_owned(), why));
     }
-    check(connection, path)?;
-    if is_new {
-        lay_out(connection).at(path)?;
+    match layout {
+        None => lay_out(connection).at(path)?,
+        // It is checked beside serving. A file of an unreleased build may lack the index.
+        Some(LAYOUT) => connection.execute_batch(WAITING).at(path)?,
+        Some(older) => {
+            check(connection, path)?;
+            drop(upgrade::upgrade(connection, path, older, &opening.backup)?);
+        }
     }
     Ok(())
 }
 
+/// Refuses another program's file before anything is written to it.
+pub(super) fn refuse_foreign(path: &Path) -> Result<(), OpenError> {
+    let is_foreign = together::reads_alone(path, |file| {
+        let id: Option<i32> = pragma(file, "application_id")?;
+        Ok(id.unwrap_or(0) != APPLICATION_ID && (id.unwrap_or(0) != 0 || has_tables(file)?))
+    });
+    // What cannot be read so is refused later, or needs its log.
+    match is_foreign {
+        Ok(true) => Err(OpenError::NotOurs(path.to_owned())),
+        Ok(false) | Err(_) => Ok(()),
+    }
+}
+
 /// Refuses another program's file, and marks a new one as ours.
-fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+pub(super) fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let id: Option<i32> = pragma(connection, "application_id").at(path)?;
     let is_used = has_tables(connection).at(path)?;
     match id {
@@ -291,23 +335,19 @@ fn identify(connection: &Connection, path: &Path) -> Result<(), OpenError> {
 }
 
 /// Reads the whole file once, so that a damaged page is found now.
-fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
-    let why = match pragma::<String>(connection, "quick_check(1)") {
-        Ok(Some(answer)) if answer == "ok" => return Ok(()),
-        Ok(answer) => answer.unwrap_or_default(),
-        Err(error) => error.to_string(),
-    };
-    Err(OpenError::Damaged(path.to_owned(), why))
+pub(super) fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    whole(connection).map_err(|why| OpenError::Damaged(path.to_owned(), why))
 }
 
-/// Whether the file has its tables; a new one has none.
-fn has_layout(connection: &Connection, path: &Path) -> Result<bool, OpenError> {
+/// The layout of the file; `None`: it is new and has no tables.
+pub(super) fn layout(connection: &Connection, path: &Path) -> Result<Option<i64>, OpenError> {
     let found: Option<i64> = pragma(connection, "user_version").at(path)?;
     match found.unwrap_or(0) {
-        LAYOUT => Ok(true),
+        known @ OLDEST_LAYOUT..=LAYOUT => Ok(Some(known)),
         // The tables are made in one step.
-        0 if !has_tables(connection).at(path)? => Ok(false),
-        other => Err(OpenError::OtherLayout(path.to_owned(), other)),
+        0 if !has_tables(connection).at(path)? => Ok(None),
+        newer if newer > LAYOUT => Err(OpenError::Newer(path.to_owned(), newer)),
+        older => Err(OpenError::TooOld(path.to_owned(), older)),
     }
 }
 
@@ -342,7 +382,7 @@ mod tests {
         };
         let text: String = SCHEMA.lines().map(code).collect();
         let digest = hex::encode(&Sha256::digest(text)[..8]);
-        assert_eq!((LAYOUT, digest.as_str()), (15, "070d8040919cc2f6"));
+        assert_eq!((LAYOUT, digest.as_str()), (16, "e01362709817f787"));
     }
 
     /// A start reads few pages; only the check reads the others.
@@ -373,16 +413,13 @@ mod tests {
     fn tables_without_a_version_are_not_taken_for_a_new_file() {
         let connection = Connection::open_in_memory().expect("opened");
         let path = Path::new("oncegate.db");
-        let found = has_layout(&connection, path);
-        assert!(matches!(found, Ok(false)), "{found:?}");
+        let found = layout(&connection, path);
+        assert!(matches!(found, Ok(None)), "{found:?}");
         connection
             .execute_batch("CREATE TABLE t (a)")
             .expect("made");
-        let found = has_layout(&connection, path);
-        assert!(
-            matches!(found, Err(OpenError::OtherLayout(_, 0))),
-            "{found:?}"
-        );
+        let found = layout(&connection, path);
+        assert!(matches!(found, Err(OpenError::TooOld(_, 0))), "{found:?}");
     }
 
     #[test]
@@ -396,12 +433,12 @@ mod tests {
             ffi::SQLITE_CANTOPEN,
             ffi::SQLITE_IOERR_SHMSIZE,
         ] {
-            assert!(lacks_room(&error(code)), "{code}");
+            assert!(lacks_space(&error(code)), "{code}");
         }
         for code in [ffi::SQLITE_NOTADB, ffi::SQLITE_BUSY, ffi::SQLITE_IOERR_READ] {
-            assert!(!lacks_room(&error(code)), "{code}");
+            assert!(!lacks_space(&error(code)), "{code}");
         }
-        assert!(!lacks_room(&OpenError::NotOurs(PathBuf::new())));
+        assert!(!lacks_space(&OpenError::NotOurs(PathBuf::new())));
     }
 
     /// The reserve is given up only for lack of room.

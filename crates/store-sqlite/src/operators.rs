@@ -5,11 +5,12 @@ use rusqlite::{Connection, Row, ToSql, params};
 
 use super::Sqlite;
 use super::query::{all, execute};
-use super::row::{integer, time};
-use super::session::{SessionKey, key_of, leave_line, line_of, lock_of, newest};
 use super::worker::Need;
+use crate::calls::row::{integer, time};
+use crate::calls::session::{SessionKey, leave_line, line_of, lock_of, newest};
 use oncegate_rules::record::{CallId, Entry};
 use oncegate_rules::session::{Lock, Session, SessionId};
+use oncegate_store::search::session_key;
 use oncegate_store::{Pauses, Result, Sessions};
 
 /// How long a session without a call is kept.
@@ -22,7 +23,7 @@ const MAX_ACTS: u32 = 100;
 #[async_trait]
 impl Sessions for Sqlite {
     async fn session(&self, id: &SessionId) -> Result<Session> {
-        let session = key_of(&id.tenant, &id.id);
+        let session = session_key(&id.tenant, &id.id);
         let look = move |connection: &Connection| {
             let (token, frozen) = newest(connection, session)?.unwrap_or_default();
             Ok(Session {
@@ -37,7 +38,7 @@ impl Sessions for Sqlite {
     }
 
     async fn unlock(&self, id: &SessionId, lock: &Lock, entry: &Entry) -> Result<bool> {
-        let session = key_of(&id.tenant, &id.id);
+        let session = session_key(&id.tenant, &id.id);
         let (lock, entry, gate) = (*lock, entry.clone(), self.gate.clone());
         let unlock = move |connection: &Connection| {
             gate.must_be_whole()?;
@@ -56,7 +57,7 @@ impl Sessions for Sqlite {
     }
 
     async fn set_frozen(&self, id: &SessionId, frozen: bool, entry: &Entry) -> Result<bool> {
-        let session = key_of(&id.tenant, &id.id);
+        let session = session_key(&id.tenant, &id.id);
         let (entry, gate) = (entry.clone(), self.gate.clone());
         let freeze = move |connection: &Connection| {
             gate.must_be_whole()?;
@@ -73,7 +74,7 @@ impl Sessions for Sqlite {
     }
 
     async fn leave_line(&self, id: &SessionId, call_id: CallId) -> Result<()> {
-        let session = key_of(&id.tenant, &id.id);
+        let session = session_key(&id.tenant, &id.id);
         let leave = move |connection: &Connection| leave_line(connection, session, call_id);
         self.writer.run(Need::Plain, leave).await?;
         self.endings.say(call_id);
@@ -170,7 +171,7 @@ fn insert_session_act(
 pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::Result<usize> {
     let sql = "DELETE FROM places WHERE (room, call_id) IN
              (SELECT room, call_id FROM places WHERE place_until <= ?1 LIMIT ?2)";
-    let places = execute(connection, sql, params![now, limit])?;
+    let entries = execute(connection, sql, params![now, limit])?;
     let sql = "DELETE FROM line WHERE (session, call_id) IN
              (SELECT session, call_id FROM line WHERE place_until <= ?1 LIMIT ?2)";
     let line = execute(connection, sql, params![now, limit])?;
@@ -187,7 +188,7 @@ pub(super) fn prune(connection: &Connection, now: i64, limit: u32) -> rusqlite::
             execute(connection, sql, [session])?;
         }
     }
-    Ok(places.max(line).max(idle.len()))
+    Ok(entries.max(line).max(idle.len()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Statements, each prepared once per connection, and values of the codec in their rows.
 
-use rusqlite::types::Type;
+use rusqlite::types::{FromSql, Type};
 use rusqlite::{Connection, OptionalExtension, Params, Result, Row};
 
 use oncegate_store::codec::Unreadable;
@@ -9,6 +9,12 @@ use oncegate_store::{Found, UNREADABLE};
 /// Runs a statement that writes. Answers how many rows it changed.
 pub(super) fn execute(connection: &Connection, sql: &str, params: impl Params) -> Result<usize> {
     connection.prepare_cached(sql)?.execute(params)
+}
+
+/// The value of one PRAGMA.
+pub(super) fn pragma<T: FromSql>(connection: &Connection, name: &str) -> Result<Option<T>> {
+    let sql = format!("PRAGMA {name}");
+    connection.query_row(&sql, [], |row| row.get(0)).optional()
 }
 
 /// The first row of a query, if it has one.
@@ -76,4 +82,9 @@ pub(super) fn blob<'a>(row: &'a Row<'_>, column: usize, what: &'static str) -> R
 /// The error for an unreadable value of the codec.
 pub(super) fn corrupt(why: Unreadable) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, Box::new(why))
+}
+
+/// A number as a signed SQLite integer. No number here comes near the limit.
+pub(crate) fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -5,8 +5,9 @@
 CREATE TABLE calls (
   seq          INTEGER PRIMARY KEY,
   state        INTEGER NOT NULL,        -- its place in core::ledger::STATES: 0 running, 1 succeeded, 2 failed, 3 unknown, …
-  due_at       INTEGER,                 -- running: when its lease ends; unknown: its next check, NULL if none was planned yet
-  tool         TEXT,                    -- set while it is running or unknown
+  due_at       INTEGER,                 -- running: when its lease ends; unknown: its next check, NULL if none was planned yet;
+                                        -- proposed: until when it may be decided; approved: since when
+  tool         TEXT,                    -- set while it is running, unknown, proposed or approved
   owner        BLOB,                    -- the instance id of the gateway that runs it
   retain_until INTEGER,                 -- from when on it may be deleted, in seconds, rounded up
   fencing      INTEGER,
@@ -17,6 +18,7 @@ CREATE TABLE calls (
 ) STRICT;
 CREATE INDEX calls_running  ON calls (due_at) WHERE state = 0;
 CREATE INDEX calls_to_check ON calls (tool, due_at) WHERE state = 3;
+CREATE INDEX calls_waiting  ON calls (due_at) WHERE state IN (7, 8);
 CREATE INDEX calls_failed   ON calls (state) WHERE state = 2;
 CREATE INDEX calls_to_prune ON calls (retain_until) WHERE retain_until IS NOT NULL;
 
@@ -150,6 +152,14 @@ CREATE INDEX documents_of        ON documents (kind, tenant, created_at, digest)
 CREATE INDEX documents_of_state  ON documents (kind, tenant, state, created_at, digest);
 CREATE INDEX documents_due       ON documents (kind, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX documents_to_prune  ON documents (retain_until) WHERE retain_until IS NOT NULL;
+
+-- The events of the newest days in the order in which they were written, for GET /v1/events.
+CREATE TABLE feed (
+  number  INTEGER PRIMARY KEY,          -- rises; the newest row is never deleted
+  seq     INTEGER NOT NULL,             -- the call
+  version INTEGER NOT NULL,             -- of the call; the event is its entry of this number, counted from 1
+  at      INTEGER NOT NULL              -- seconds since 1970
+) STRICT;
 
 -- Since when the ledger has every call, and the counts that are compared with the file of watermarks.
 CREATE TABLE ledger (

@@ -12,10 +12,11 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, ffi};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::check::Check;
 use super::files::Files;
-use super::log::Log;
-use super::reserve::Reserve;
-use super::watermarks::{Marks, Watermarks};
+use crate::files::log::Log;
+use crate::files::reserve::Reserve;
+use crate::files::watermarks::{Counters, Watermarks};
 use oncegate_store::lock::lock;
 use oncegate_store::{Error, Result};
 
@@ -113,6 +114,8 @@ pub(super) struct Thread {
     pub(super) batch: usize,
     /// The members of the thread that writes.
     pub(super) writing: Option<Writing>,
+    /// Learns of damage that is met here.
+    pub(super) check: Arc<Check>,
     /// Keeps the lock of the files until the connection is closed.
     pub(super) files: Arc<Files>,
     /// Cancelled when the file can no longer be trusted. Then the thread ends.
@@ -221,12 +224,14 @@ impl Thread {
         let Self {
             connection,
             writing,
+            check,
             files,
             ..
         } = self;
         let Some(writing) = writing else {
             return drop((connection, files));
         };
+        check.stop();
         for reader in writing.readers {
             // A panic of it is logged already.
             drop(reader.join());
@@ -251,6 +256,9 @@ impl Thread {
             return true;
         }
         let together = self.transaction(batch);
+        if let Some(why) = together.as_ref().err().and_then(Failed::damage) {
+            self.check.close(why);
+        }
         if together.as_ref().is_err_and(Failed::is_fatal) || !self.files.are_those_opened() {
             return self.give_up(batch);
         }
@@ -306,11 +314,11 @@ impl Thread {
 
     fn commit_alone(&mut self, job: &mut Box<dyn Job>) -> Result<(), Failed> {
         let first = self.transaction(std::slice::from_mut(job));
-        let outcome_without_room =
+        let outcome_without_space =
             job.need() == Need::Reserve && first.as_ref().is_err_and(Failed::is_full);
         let reserve = self.writing.as_mut().map(|writing| &mut writing.reserve);
-        let has_room_now = outcome_without_room && reserve.is_some_and(Reserve::release);
-        if has_room_now {
+        let has_space_now = outcome_without_space && reserve.is_some_and(Reserve::release);
+        if has_space_now {
             self.transaction(std::slice::from_mut(job))
         } else {
             first
@@ -346,10 +354,10 @@ impl Thread {
         else {
             return Ok(transaction.commit()?);
         };
-        let marks = Marks::count(&transaction, log.moved)?;
+        let counters = Counters::count(&transaction, log.moved)?;
         transaction.commit()?;
         // Before any job is answered.
-        watermarks.write(&marks, false);
+        watermarks.write(&counters, false);
         Ok(())
     }
 }
@@ -383,6 +391,12 @@ impl Failed {
         }
     }
 
+    /// What is damaged.
+    fn damage(&self) -> Option<String> {
+        let code = self.error.sqlite_error_code();
+        (code == Some(ErrorCode::DatabaseCorrupt)).then(|| self.error.to_string())
+    }
+
     fn is_fatal(&self) -> bool {
         let suspicious = matches!(
             self.error.sqlite_error_code(),
@@ -393,5 +407,4 @@ impl Failed {
 }
 
 #[cfg(test)]
-#[path = "worker_tests.rs"]
 mod tests;

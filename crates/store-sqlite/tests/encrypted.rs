@@ -14,7 +14,7 @@ use oncegate_rules::outcome::Evidence;
 use oncegate_rules::record::{
     AttemptId, CallId, Content, Failure, FailureKind, InstanceId, Intent, Record, State,
 };
-use oncegate_rules::session::Brought;
+use oncegate_rules::session::Preconditions;
 use oncegate_rules::testing::{self as calls, intent};
 use oncegate_rules::tool::{OnUnknown, Tool};
 use oncegate_store::{Calls as _, Claimed, Encrypted, Keys, Replaced, Store};
@@ -35,8 +35,8 @@ async fn unknown(store: &impl Store, tool: &Tool, key: &str) -> Record {
     let now = intent.created_at;
     let arrived = Event::Arrived(Arrival {
         intent: Arc::new(intent),
-        prints: Arc::default(),
-        brought: Brought::default(),
+        fingerprints: Arc::default(),
+        preconditions: Preconditions::default(),
         attempt: AttemptId(Uuid::new_v4()),
         owner: ME,
     });
@@ -70,7 +70,7 @@ async fn an_answer_that_no_key_decrypts_outlives_the_next_write() {
         ..Failure::new(FailureKind::Rejected, "the tool answered 422")
     };
     for state in [
-        State::Succeeded(Content::Kept("{\"id\":7}".into())),
+        State::Succeeded(Content::Stored("{\"id\":7}".into())),
         State::Failed(failure),
     ] {
         let unknown = unknown(&with_key, &Tool::new("t"), state.as_str()).await;
@@ -78,7 +78,7 @@ async fn an_answer_that_no_key_decrypts_outlives_the_next_write() {
         let call_id = unknown.intent.call_id;
         let read = without.load(call_id).await.expect("an answer");
         let unread = read.expect("a call");
-        assert_eq!(unread.state.kept(), None);
+        assert_eq!(unread.state.stored(), None);
         let length = wrote.state.answer_bytes();
         assert!(unread.state.answer_bytes() > length, "it takes memory");
         write(&without, &unread, unread.state.clone()).await;

@@ -15,7 +15,7 @@ use oncegate_rules::document::Document;
 use oncegate_rules::record::CallId;
 
 /// The first byte of an encrypted text; no JSON begins with it.
-const MARK: u8 = 1;
+const FORMAT: u8 = 1;
 /// Bytes of a key's digest that name the key.
 const NAME: usize = 4;
 const NONCE: usize = 24;
@@ -58,7 +58,7 @@ impl Keys {
 
     /// Encrypts a text. One that could not be decrypted, and so is encrypted still, stays as it is.
     pub(super) fn seal(&self, binding: Binding, text: &Bytes) -> Result<Bytes> {
-        if text.first() == Some(&MARK) {
+        if text.first() == Some(&FORMAT) {
             return Ok(text.clone());
         }
         let key = &self.newest;
@@ -80,12 +80,12 @@ impl Keys {
             },
         );
         let sealed = sealed.map_err(|_| Error::Refused("a text could not be sealed".into()))?;
-        Ok([&[MARK], &key.name[..], &nonce, &sealed].concat().into())
+        Ok([&[FORMAT], &key.name[..], &nonce, &sealed].concat().into())
     }
 
     /// Decrypts a text. One that was written before the store had keys stays as it is.
     pub(super) fn open(&self, binding: Binding, sealed: &Bytes) -> Result<Bytes> {
-        if sealed.first() != Some(&MARK) {
+        if sealed.first() != Some(&FORMAT) {
             return Ok(sealed.clone());
         }
         let unreadable = |why: &str| Error::Unreadable(format!("{binding}: {why}"));

@@ -8,8 +8,10 @@
 //! since the call was created. Texts that need encryption are encrypted already.
 
 mod history; // entries and duplicates
+mod proposal; // what was asked about a call, and who has approved it
 mod state; // the state of a call
 mod text; // texts, shorter where their form is known
+mod value; // ids and times, and why a value cannot be read
 
 use std::sync::Arc;
 
@@ -21,28 +23,22 @@ use uuid::Uuid;
 pub use self::history::{
     append, duplicate, duplicates, entry, read_duplicate, read_duplicates, read_entries,
 };
+use self::proposal::StoredProposal;
 use self::state::{StoredState, code, decoded};
 use self::text::Text;
+pub use self::value::Unreadable;
+use self::value::{Id, since, time};
 use oncegate_rules::key::{Fingerprint, GroupKey, Lookup, Source};
+use oncegate_rules::key_scheme::KeySchemeId;
 use oncegate_rules::ledger::Maker;
-use oncegate_rules::recipe::RecipeId;
 use oncegate_rules::record::{
     Alias, Attempt, AttemptId, CallId, Check, Compensation, InstanceId, Intent, Record, Undo,
 };
 
 /// The version byte. A value with another one is unreadable.
-const VERSION: u8 = 1;
-
-/// Why a stored value cannot be read. Its call never counts as absent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
-    #[error("it was written by another version of oncegate (version {0} of its bytes)")]
-    OtherVersion(u8),
-    #[error("its {0} is damaged")]
-    Damaged(&'static str),
-    #[error("its {0} is missing")]
-    Missing(&'static str),
-}
+pub const VERSION: u8 = 1;
+/// The oldest version that is still read.
+pub const OLDEST: u8 = 1;
 
 /// The parts of a call that the store keeps unencoded, beside intent and progress.
 #[derive(Debug, Clone, Default)]
@@ -64,8 +60,8 @@ struct StoredIntent<'a> {
     made_by: Text<'a>,
     /// `None`, as in nearly all calls: the lookup key follows from tenant, tool and key.
     lookup: Option<Id>,
-    names: Vec<Id>,
-    recipe: Id,
+    lookups: Vec<Id>,
+    key_scheme: Id,
     key: Text<'a>,
     key_source: u8,
     fingerprint: Fingerprint,
@@ -76,9 +72,6 @@ struct StoredIntent<'a> {
     client_ids: Text<'a>,
     similar: Option<[u8; 32]>,
 }
-
-/// A UUID or a lookup key.
-type Id = [u8; 16];
 
 /// The part of a call that changes. Times are microseconds since the call was created.
 #[derive(Serialize, Deserialize)]
@@ -124,8 +117,8 @@ fn stored_intent(intent: &Intent, lookup: Option<Lookup>) -> StoredIntent<'_> {
         tool: Text::of(&intent.tool),
         made_by: Text::of(&intent.made_by),
         lookup: lookup.map(|lookup| lookup.0),
-        names: intent.names.iter().map(|name| name.0).collect(),
-        recipe: intent.recipe.0,
+        lookups: intent.lookups.iter().map(|name| name.0).collect(),
+        key_scheme: intent.key_scheme.0,
         key: Text::of(&intent.key),
         key_source: code(&Source::ALL, intent.key_source),
         fingerprint: intent.fingerprint,
@@ -140,7 +133,54 @@ fn stored_intent(intent: &Intent, lookup: Option<Lookup>) -> StoredIntent<'_> {
 
 /// Encodes the progress of a call, without fencing token, similar call and result.
 pub fn progress(record: &Record) -> Vec<u8> {
-    write(&stored_progress(record))
+    let progress = stored_progress(record);
+    let proposal = record.proposal.as_deref();
+    let proposal = proposal.map(|proposal| StoredProposal::of(proposal, &record.intent));
+    // Calls without a proposal or a task have the bytes that they always had.
+    match (StoredTask::of(record), proposal) {
+        (None, None) => write(&progress),
+        (None, Some(proposal)) => write(&(progress, proposal)),
+        (Some(task), proposal) => write(&(progress, TASK_FOLLOWS, task, proposal)),
+    }
+}
+
+/// Stands where the number of the ask stands in a proposal. Asks are counted from 1.
+const TASK_FOLLOWS: u32 = 0;
+
+/// The task of the newest attempt, and whether a client has asked to cancel the call.
+#[derive(Serialize, Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+struct StoredTask<'a> {
+    remote: Option<Text<'a>>,
+    cancel_asked: bool,
+}
+
+impl<'a> StoredTask<'a> {
+    /// `None`: there is nothing to store.
+    fn of(record: &'a Record) -> Option<Self> {
+        let remote = record.attempt.remote_task.as_deref().map(Text::of);
+        let cancel_asked = record.cancel_asked;
+        (remote.is_some() || cancel_asked).then_some(Self {
+            remote,
+            cancel_asked,
+        })
+    }
+}
+
+/// What follows the progress of a few calls.
+type Rest<'a> = (Option<StoredTask<'a>>, Option<StoredProposal<'a>>);
+
+/// Decodes what follows the progress.
+fn read_following(rest: &[u8]) -> Result<Rest<'_>, Unreadable> {
+    let task_follows = u8::try_from(TASK_FOLLOWS).ok();
+    Ok(match rest.split_first() {
+        None => (None, None),
+        Some((first, rest)) if Some(*first) == task_follows => {
+            let (task, proposal) = read_rest(rest, "progress")?;
+            (Some(task), proposal)
+        }
+        Some(_) => (None, Some(read_rest(rest, "progress")?)),
+    })
 }
 
 fn stored_progress(record: &Record) -> Progress<'_> {
@@ -170,12 +210,14 @@ fn stored_progress(record: &Record) -> Progress<'_> {
 /// Decodes a call.
 pub fn read(intent: &[u8], progress: &[u8], beside: Beside) -> Result<Record, Unreadable> {
     let intent = read_whole(intent, "intent")?;
-    decoded_record(intent, read_whole(progress, "progress")?, beside)
+    let (progress, rest): (Progress<'_>, _) = read_first(progress, "progress")?;
+    decoded_record(intent, progress, read_following(rest)?, beside)
 }
 
 fn decoded_record(
     intent: StoredIntent<'_>,
     progress: Progress<'_>,
+    (task, proposal): Rest<'_>,
     beside: Beside,
 ) -> Result<Record, Unreadable> {
     let intent = decoded_intent(intent, beside.args)?;
@@ -185,7 +227,12 @@ fn decoded_record(
         let (at, since) = (at.map(time).transpose()?, time(since)?);
         Ok(Check { since, at, number })
     };
+    let proposal = proposal.map(|stored| stored.read(intent.created_at));
+    let (remote_task, cancel_asked) = task.map_or((None, false), |task| {
+        (task.remote.map(Text::read), task.cancel_asked)
+    });
     Ok(Record {
+        proposal: proposal.transpose()?.map(Box::new),
         version: progress.version,
         state: progress.state.read(beside.result).ok_or(damaged)?,
         attempt: Attempt {
@@ -194,9 +241,11 @@ fn decoded_record(
             number: progress.attempt_number,
             run_started_at: time(progress.run_started_at)?,
             lease_until: time(progress.lease_until)?,
+            remote_task,
         },
         attempts: progress.attempts,
         earlier_attempt_may_have_run: progress.doubted,
+        cancel_asked,
         fencing: beside.fencing,
         similar_to: beside.similar_to,
         check: progress.check.map(check).transpose()?,
@@ -225,8 +274,8 @@ fn decoded_intent(stored: StoredIntent<'_>, args: Bytes) -> Result<Intent, Unrea
         lookup: stored.lookup.map_or_else(of_key, Lookup),
         tenant,
         tool,
-        names: stored.names.into_iter().map(Lookup).collect(),
-        recipe: RecipeId(stored.recipe),
+        lookups: stored.lookups.into_iter().map(Lookup).collect(),
+        key_scheme: KeySchemeId(stored.key_scheme),
         key,
         key_source: decoded(&Source::ALL, stored.key_source).ok_or(damaged.clone())?,
         fingerprint: stored.fingerprint,
@@ -262,7 +311,7 @@ pub fn call_id(intent: &[u8]) -> Option<CallId> {
 
 /// The version and the attempt of a call: compare-and-swap compares them and the fencing token.
 pub fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
-    let progress: Progress<'_> = read_whole(bytes, "progress")?;
+    let (progress, _): (Progress<'_>, _) = read_first(bytes, "progress")?;
     let attempt = AttemptId(Uuid::from_bytes(progress.attempt));
     Ok((progress.version, attempt))
 }
@@ -275,6 +324,8 @@ pub fn stamp(bytes: &[u8]) -> Result<(u64, AttemptId), Unreadable> {
 struct Packed<'a> {
     intent: StoredIntent<'a>,
     progress: Progress<'a>,
+    task: Option<StoredTask<'a>>,
+    proposal: Option<StoredProposal<'a>>,
     fencing: Option<u64>,
     similar_to: Option<Id>,
     has_result: bool,
@@ -282,11 +333,16 @@ struct Packed<'a> {
 
 /// Encodes a call for memory.
 pub fn pack(record: &Record) -> Arc<[u8]> {
-    let result = record.state.kept();
+    let result = record.state.stored();
     let mut bytes = write(&Packed {
         // With the lookup key in it, `unpack` need not compute a digest.
         intent: stored_intent(&record.intent, Some(record.intent.lookup)),
         progress: stored_progress(record),
+        task: StoredTask::of(record),
+        proposal: record
+            .proposal
+            .as_deref()
+            .map(|proposal| StoredProposal::of(proposal, &record.intent)),
         fencing: record.fencing,
         similar_to: record.similar_to.map(|call_id| call_id.0.into_bytes()),
         has_result: result.is_some(),
@@ -306,7 +362,12 @@ pub fn unpack(bytes: &Arc<[u8]>) -> Result<Record, Unreadable> {
         fencing: packed.fencing,
         similar_to: packed.similar_to.map(|id| CallId(Uuid::from_bytes(id))),
     };
-    decoded_record(packed.intent, packed.progress, beside)
+    decoded_record(
+        packed.intent,
+        packed.progress,
+        (packed.task, packed.proposal),
+        beside,
+    )
 }
 
 fn stored_undo(undo: &Undo) -> StoredUndo<'_> {
@@ -327,27 +388,16 @@ fn read_undo((compensation, skipped): StoredUndo<'_>) -> Undo {
 }
 
 fn stored_alias(alias: &Alias) -> StoredAlias {
-    let names = alias.names.iter().map(|name| name.0).collect();
-    (names, alias.fingerprint, alias.recipe.0)
+    let lookups = alias.lookups.iter().map(|name| name.0).collect();
+    (lookups, alias.fingerprint, alias.key_scheme.0)
 }
 
-fn read_alias((names, fingerprint, recipe): StoredAlias) -> Alias {
+fn read_alias((lookups, fingerprint, key_scheme): StoredAlias) -> Alias {
     Alias {
-        names: names.into_iter().map(Lookup).collect(),
+        lookups: lookups.into_iter().map(Lookup).collect(),
         fingerprint,
-        recipe: RecipeId(recipe),
+        key_scheme: KeySchemeId(key_scheme),
     }
-}
-
-/// Microseconds from the creation of the call to this time.
-fn since(intent: &Intent, time: Timestamp) -> i64 {
-    time.as_microsecond() - intent.created_at.as_microsecond()
-}
-
-fn time(created_at: Timestamp, since: i64, of: &'static str) -> Result<Timestamp, Unreadable> {
-    let time = created_at.as_microsecond().checked_add(since);
-    let time = time.and_then(|time| Timestamp::from_microsecond(time).ok());
-    time.ok_or(Unreadable::Damaged(of))
 }
 
 #[expect(clippy::expect_used, reason = "plain values always encode")]
@@ -365,6 +415,14 @@ fn read_first<'a, T: Deserialize<'a>>(
         Some((&VERSION, value)) => postcard::take_from_bytes(value).map_err(|_| damaged),
         Some((other, _)) => Err(Unreadable::OtherVersion(*other)),
         None => Err(damaged),
+    }
+}
+
+/// Decodes what follows a value, as exactly one value.
+fn read_rest<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T, Unreadable> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(Unreadable::Damaged(what)),
     }
 }
 

@@ -77,7 +77,7 @@ impl<'a> Seal<'a> for &'a Change {
         let args = keys.seal(Binding::args(call_id), &change.record.intent.args)?;
         Arc::make_mut(&mut change.record.intent).args = args;
         keep_sealed(&mut change.record.state);
-        if let Some(json) = change.record.state.kept_mut() {
+        if let Some(json) = change.record.state.stored_mut() {
             *json = keys.seal(Binding::result(call_id), json)?;
         }
         Ok(change)
@@ -96,7 +96,7 @@ fn keep_sealed(state: &mut State) {
         && let Content::Unavailable(unread) = content
         && let Some(sealed) = unread.sealed.take()
     {
-        *content = Content::Kept(sealed);
+        *content = Content::Stored(sealed);
     }
 }
 
@@ -105,9 +105,9 @@ impl<'a> Seal<'a> for &'a Document {
 
     fn sealed(self, keys: &Keys) -> Result<Document> {
         let mut document = self.clone();
-        // Every gateway must read key schemes, to recognise calls, and marks of frozen sessions, whatever keys it has.
+        // Every gateway must read key schemes, to recognise calls, and flags of frozen sessions, whatever keys it has.
         // Neither kind holds texts of a caller or a tool.
-        if !matches!(self.kind, Kind::Recipe | Kind::Session) {
+        if !matches!(self.kind, Kind::KeyScheme | Kind::Session) {
             document.body = keys.seal(Binding::document(self), &self.body)?;
         }
         Ok(document)
@@ -195,10 +195,10 @@ impl Open for Record {
         }
         let place = Binding::result(call_id);
         if let Some(content) = self.state.content_mut()
-            && let Content::Kept(json) = &*content
+            && let Content::Stored(json) = &*content
         {
             *content = match keys.open(place, json) {
-                Ok(json) => Content::Kept(json),
+                Ok(json) => Content::Stored(json),
                 Err(error) => Content::Unavailable(Unread {
                     why: error.to_string(),
                     sealed: Some(json.clone()),
@@ -223,6 +223,7 @@ impl Open for Claimed {
             Self::Yours(record) => Self::Yours(record.opened(keys)?),
             Self::Existing(record) => Self::Existing(record.opened(keys)?),
             Self::Denied(denied) => Self::Denied(denied),
+            Self::Late => Self::Late,
         })
     }
 }

@@ -1,19 +1,36 @@
 //! The store's traits: few verbs, each atomic, and no rules.
 //!
 //! A store writes what `core` decided, by compare-and-swap. It must not know what a state means. It compares version,
-//! attempt and fencing token of a record, and finds records by names, id, state, owner, tool, due times and the lists of
+//! attempt and fencing token of a record, and finds records by lookup keys, id, state, owner, tool, due times and the lists of
 //! the ledger.
+//!
+//! A call has the same bytes in every store:
+//!
+//! ```
+//! use oncegate_rules::testing::succeeded;
+//! use oncegate_store::codec::{pack, unpack};
+//!
+//! let record = succeeded(r#"{"order":7}"#);
+//! let read = unpack(&pack(&record)).expect("it was written by this build");
+//! assert_eq!(read.intent.key, record.intent.key);
+//! assert_eq!(read.state, record.state);
+//! ```
 
 mod cipher; // keys that encrypt texts
 pub mod codec; // calls as bytes, the same in both stores
 mod encrypted; // a layer around a store, which encrypts
 mod endings; // hints that a call of another process has ended
-mod finished; // succeeded calls in memory
+pub mod known; // tenants and tools that a shared store lists
 pub mod lock; // locks that go on after a panic
 pub mod private; // files that only one gateway may read
 mod remembering; // layers around a store, which remember succeeded calls
+mod replay_cache; // succeeded calls in memory
+pub mod search; // what stores in tables search by
+pub mod shared; // what stores of many gateways have in common
+pub mod status; // whether a shared store may be used
 pub mod tracking; // whether remembered calls of a shared store are still as they were read
 pub mod verbs; // the traits of a store
+pub mod watermarks; // what a gateway remembers of a shared store, in a file
 
 #[doc(hidden)]
 pub use oncegate_rules; // for the macros of layers
@@ -21,18 +38,22 @@ pub use oncegate_rules; // for the macros of layers
 pub use self::cipher::Keys;
 pub use self::encrypted::Encrypted;
 pub use self::endings::{Endings, Listener};
-pub use self::finished::Finished;
 pub use self::private::distrust;
 pub use self::remembering::{Remembering, Tracked};
+pub use self::replay_cache::ReplayCache;
 pub use self::verbs::{
     Calls, Documents, Health, Ledger, LossRecovery, Pauses, Secrets, Sessions, Store,
 };
 
-use jiff::Timestamp;
+use std::fmt;
 
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use oncegate_rules::call::Change;
 use oncegate_rules::document::{Document, Kind};
 use oncegate_rules::position::Position;
-use oncegate_rules::record::Record;
+use oncegate_rules::record::{CallId, Holder, Record};
 use oncegate_rules::session::Denied;
 use oncegate_rules::words::words;
 use oncegate_rules::work::Blocked;
@@ -124,6 +145,26 @@ impl<T> Default for Found<T> {
 }
 
 impl<T> Found<T> {
+    /// Reads rows, until so many were readable. `id` names one that is not.
+    pub fn read<R>(
+        rows: &[R],
+        limit: u32,
+        read: impl Fn(&R) -> Result<T>,
+        id: impl Fn(&R) -> String,
+    ) -> Self {
+        let mut found = Self::default();
+        for row in rows {
+            if found.calls.len() >= limit as usize {
+                break;
+            }
+            match read(row) {
+                Ok(call) => found.calls.push(call),
+                Err(error) => found.unreadable.push((id(row), error.to_string())),
+            }
+        }
+        found
+    }
+
     /// Maps each call.
     pub fn map<U>(self, make: impl FnMut(T) -> U) -> Found<U> {
         Found {
@@ -131,6 +172,42 @@ impl<T> Found<T> {
             unreadable: self.unreadable,
         }
     }
+}
+
+/// A part of the feed: events in the order in which they were written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Feed {
+    /// Names the data. After an accepted loss the numbers mean other events.
+    pub epoch: Uuid,
+    /// The number of the oldest event that the feed still has; 0: it has none.
+    pub oldest: u64,
+    pub events: Vec<Fed>,
+    /// The number of the last event that was looked at.
+    pub last: u64,
+}
+
+/// One event of the feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fed {
+    pub number: u64,
+    pub call_id: CallId,
+    /// The version of the call that the event has made.
+    pub version: u64,
+}
+
+/// How much room a store takes, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// The file, without its log.
+    pub file: u64,
+    /// Free pages of the file, which new calls use first.
+    pub free: u64,
+    /// What its disk still has for this process.
+    pub disk_free: Option<u64>,
+    /// How much of the file was checked since it was opened, in per cent.
+    pub checked: u32,
+    /// When the last complete check found no damage.
+    pub checked_at: Option<Timestamp>,
 }
 
 /// Largest number of unreadable rows skipped by one scan.
@@ -145,12 +222,56 @@ pub enum Claimed {
     Existing(Record),
     /// The key is free, but the conditions do not hold.
     Denied(Denied),
+    /// The key is free, but the lease is over, or nearly, by the store's clock. Nothing was written.
+    ///
+    /// The gateway's clock was set back. The store's clock counts from now on, so the change can be made again.
+    Late,
 }
 
-/// Whether the holder of a name is still exactly one of these records.
+/// Whether the holder of a lookup key is still exactly one of these records.
 pub fn is_seen(holder: &Record, seen: &[Record]) -> bool {
     let version = |record: &Record| (record.intent.call_id, record.version, record.attempt.id);
     seen.iter().any(|seen| version(seen) == version(holder))
+}
+
+/// The call that answers a claim which was refused: nothing may be claimed, but a stored result can still be replayed.
+///
+/// `holders`: the calls that hold the lookup keys, as far as that could be read.
+///
+/// # Errors
+/// The refusal. `Ambiguous` if the call itself is stored.
+pub fn other_holder(
+    why: String,
+    change: &Change,
+    replaced: &[Record],
+    holders: Result<Vec<Holder>>,
+) -> Result<Record> {
+    let holders = holders.unwrap_or_default().into_iter();
+    let mut records = holders.map(|holder| holder.record);
+    match records.find(|record| !is_seen(record, replaced)) {
+        Some(holder) if holder.intent.call_id == change.record.intent.call_id => {
+            Err(Error::Ambiguous(why))
+        }
+        Some(holder) => Ok(holder),
+        None => Err(Error::Refused(why)),
+    }
+}
+
+/// The call that cleanup has found, if it may be deleted. The call's own record decides: an index only leads to it, and a damaged
+/// time must not free the key of a call that is not over. `id` is for the log.
+pub fn to_forget(
+    record: Result<Record, impl fmt::Display>,
+    id: &str,
+    now: Timestamp,
+) -> Option<Record> {
+    let why = match record {
+        Ok(record) if record.may_be_forgotten(now) => return Some(record),
+        Ok(_) => "its own retention is not over".to_owned(),
+        // Its names are not known, so they cannot be deleted with it.
+        Err(error) => error.to_string(),
+    };
+    tracing::error!(call_id = id, why, "a call is damaged, and is not deleted");
+    None
 }
 
 /// The result of a replacement.
@@ -218,7 +339,7 @@ pub const LOST_DATA: &str = "lost_data";
 pub const SETTLING: [&str; 4] = ["disconnected", "starting", "restarted", "suspect"];
 
 /// The codes of reasons that cleanup may resolve: the store is full.
-pub const NO_ROOM: [&str; 2] = ["memory", "disk_full"];
+pub const NO_SPACE: [&str; 2] = ["memory", "disk_full"];
 
 /// A reason or a warning about a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,6 +351,11 @@ pub struct Reason {
 }
 
 impl Reason {
+    /// A reason, if there is one.
+    pub fn given(is_so: bool, code: &'static str, text: impl Into<String>) -> Option<Self> {
+        is_so.then(|| Self::new(code, text))
+    }
+
     pub fn new(code: &'static str, text: impl Into<String>) -> Self {
         Self {
             code,

@@ -1,7 +1,8 @@
 //! Files of one gateway. Only its user may read them, and links are not followed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::ops::Deref;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -92,6 +93,38 @@ fn refused(why: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, why)
 }
 
+/// A file that no other process can lock until this is dropped.
+///
+/// Closing the file alone would not unlock it at once: a child process that is just being started has a copy of it until it
+/// runs its own program (flock(2)).
+pub struct Locked(File);
+
+impl Locked {
+    /// Locks a file.
+    ///
+    /// # Errors
+    /// It is locked already, or this file system has no locks.
+    pub fn new(file: File) -> Result<Self, TryLockError> {
+        file.try_lock()?;
+        Ok(Self(file))
+    }
+}
+
+impl Deref for Locked {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // If this fails, the file is unlocked when its last copy is closed.
+        self.0.unlock().ok();
+    }
+}
+
 /// Whether the path is a symbolic link.
 pub fn is_link(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| file.is_symlink())
@@ -160,6 +193,20 @@ mod tests {
         }
         fs::remove_file(&second).expect("removed");
         open(&path).expect("it has one name again");
+    }
+
+    /// A child process that is being started has a copy of each open file.
+    #[test]
+    fn a_lock_ends_when_it_is_dropped_though_a_copy_of_its_file_is_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        let lock = || Locked::new(open(&path).expect("opened"));
+        let first = lock().expect("locked");
+        let copy = first.try_clone().expect("a copy");
+        assert!(matches!(lock(), Err(TryLockError::WouldBlock)));
+        drop(first);
+        lock().expect("locked again");
+        drop(copy);
     }
 
     #[test]

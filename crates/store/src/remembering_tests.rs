@@ -32,8 +32,8 @@ impl Held {
 }
 
 macro_rules! held {
-    ($self:ident, $label:expr, claim($change:ident, $instead_of:ident)) => {{
-        let _ = ($change, $instead_of);
+    ($self:ident, $label:expr, claim($change:ident, $replaced:ident)) => {{
+        let _ = ($change, $replaced);
         $self.is_asked.notify_one();
         pending().await
     }};
@@ -42,10 +42,10 @@ macro_rules! held {
         $self.may_end.acquire().await.expect("open").forget();
         Ok(None)
     }};
-    ($self:ident, $label:expr, holders($names:ident)) => {
+    ($self:ident, $label:expr, holders($lookups:ident)) => {
         Ok(vec![Holder {
             record: succeeded(),
-            names: $names.to_vec(),
+            lookups: $lookups.to_vec(),
         }])
     };
     ($self:ident, $label:expr, $verb:ident($($arg:ident),*)) => {{
@@ -87,32 +87,32 @@ impl Secrets for Held {
 }
 
 fn succeeded() -> Record {
-    record(State::Succeeded(Content::Kept(Bytes::from("1"))))
+    record(State::Succeeded(Content::Stored(Bytes::from("1"))))
 }
 
 /// A claim, and a memory that holds a succeeded call by the name that the claim takes.
-fn claim() -> (Change, Arc<Finished>) {
+fn claim() -> (Change, Arc<ReplayCache>) {
     let record = calls::record(&Tool::new("t"), Source::Runtime, &[]);
-    let finished = Arc::new(Finished::new(1 << 20));
-    let start = finished.begin_read(&[record.intent.lookup]);
+    let replay_cache = Arc::new(ReplayCache::new(1 << 20));
+    let start = replay_cache.begin_read(&[record.intent.lookup]);
     let old = Record {
         intent: record.intent.clone(),
         ..succeeded()
     };
-    finished.remember(&old, [&record.intent.lookup].into_iter(), &start);
-    (calls::claim_of(record), finished)
+    replay_cache.remember(&old, [&record.intent.lookup].into_iter(), &start);
+    (calls::claim_of(record), replay_cache)
 }
 
 /// Whether the call is remembered while the store has not answered the claim.
-async fn is_remembered_meanwhile(instead_of: &[Record]) -> bool {
-    let (change, finished) = claim();
-    assert!(finished.has(&change.record.intent.lookup));
+async fn is_remembered_meanwhile(replaced: &[Record]) -> bool {
+    let (change, replay_cache) = claim();
+    assert!(replay_cache.has(&change.record.intent.lookup));
     let held = Held::new();
     let is_asked = held.is_asked.clone();
-    let tracked = Tracked::new(Arc::new(held), finished.clone(), Arc::new(|_| true));
+    let tracked = Tracked::new(Arc::new(held), replay_cache.clone(), Arc::new(|_| true));
     tokio::select! {
-        claimed = tracked.claim(&change, instead_of) => panic!("it has ended: {claimed:?}"),
-        () = is_asked.notified() => finished.has(&change.record.intent.lookup),
+        claimed = tracked.claim(&change, replaced) => panic!("it has ended: {claimed:?}"),
+        () = is_asked.notified() => replay_cache.has(&change.record.intent.lookup),
     }
 }
 
@@ -127,16 +127,16 @@ async fn a_call_whose_name_a_claim_takes_is_forgotten_before_the_claim() {
 async fn calls_that_are_being_read_take_room_until_they_are_read() {
     let held = Held::new();
     let may_end = held.may_end.clone();
-    let finished = Arc::new(Finished::new(1 << 20));
+    let replay_cache = Arc::new(ReplayCache::new(1 << 20));
     let asked = Arc::new(AtomicUsize::new(0));
-    let has_room = {
+    let has_memory = {
         let asked = asked.clone();
         Arc::new(move |bytes| {
             asked.store(bytes, Ordering::Relaxed);
             true
         })
     };
-    let tracked = Tracked::new(Arc::new(held), finished, has_room);
+    let tracked = Tracked::new(Arc::new(held), replay_cache, has_memory);
     let call = succeeded();
     let asked_for = || {
         tracked.remember_soon(call.intent.lookup, &call);
@@ -155,9 +155,9 @@ async fn calls_that_are_being_read_take_room_until_they_are_read() {
 #[tokio::test]
 async fn both_layers_find_the_holders_that_the_store_finds() {
     let name = succeeded().intent.lookup;
-    let finished = || Arc::new(Finished::new(1 << 20));
-    let tracked = Tracked::new(Arc::new(Held::new()), finished(), Arc::new(|_| true));
-    let remembering = Remembering::new(Arc::new(Held::new()), finished(), Arc::new(|_| true));
+    let replay_cache = || Arc::new(ReplayCache::new(1 << 20));
+    let tracked = Tracked::new(Arc::new(Held::new()), replay_cache(), Arc::new(|_| true));
+    let remembering = Remembering::new(Arc::new(Held::new()), replay_cache(), Arc::new(|_| true));
     let found = [
         tracked.holders(&[name]).await.expect("an answer"),
         remembering.holders(&[name]).await.expect("an answer"),

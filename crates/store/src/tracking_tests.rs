@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use tokio::time::advance;
 
 use super::*;
-use crate::Finished;
+use crate::ReplayCache;
 use crate::codec::tests::record;
-use crate::finished::Start;
+use crate::replay_cache::Start;
 use oncegate_rules::record::{Content, Record, State};
 
 fn call() -> Record {
-    record(State::Succeeded(Content::Kept("1".into())))
+    record(State::Succeeded(Content::Stored("1".into())))
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,21 +58,21 @@ fn a_machine_that_was_suspended_believes_nothing_that_it_read_before() {
 
 #[test]
 fn nothing_of_a_shared_store_is_believed_before_anything_tells_of_its_changes() {
-    let (finished, call) = (Finished::of_shared_store(1 << 20), call());
+    let (replay_cache, call) = (ReplayCache::of_shared_store(1 << 20), call());
     let (name, call_id) = (call.intent.lookup, call.intent.call_id);
-    let read = finished.begin_tracked_read(name, call_id);
-    finished.remember(&call, [&name].into_iter(), &read);
-    assert!(!finished.has(&name));
-    let tracking = finished.begin_tracking();
-    finished.remember(&call, [&name].into_iter(), &read);
-    assert!(!finished.has(&name), "it was read before");
-    let read = finished.begin_tracked_read(name, call_id);
-    finished.remember(&call, [&name].into_iter(), &read);
-    assert!(finished.has(&name) && finished.get(&name).is_none());
+    let read = replay_cache.begin_tracked_read(name, call_id);
+    replay_cache.remember(&call, [&name].into_iter(), &read);
+    assert!(!replay_cache.has(&name));
+    let tracking = replay_cache.begin_tracking();
+    replay_cache.remember(&call, [&name].into_iter(), &read);
+    assert!(!replay_cache.has(&name), "it was read before");
+    let read = replay_cache.begin_tracked_read(name, call_id);
+    replay_cache.remember(&call, [&name].into_iter(), &read);
+    assert!(replay_cache.has(&name) && replay_cache.get(&name).is_none());
     tracking.answered(tracking.now());
-    assert!(finished.get(&name).is_some() && tracking.take_asked() && !tracking.take_asked());
-    finished.doubt();
-    assert!(!finished.has(&name) && tracking.is_over());
+    assert!(replay_cache.get(&name).is_some() && tracking.take_asked() && !tracking.take_asked());
+    replay_cache.doubt();
+    assert!(!replay_cache.has(&name) && tracking.is_over());
 }
 
 #[test]
@@ -127,7 +127,7 @@ enum Said {
 
 /// A call in a server, and a gateway that remembers it.
 struct World {
-    finished: Finished,
+    replay_cache: ReplayCache,
     tracking: Arc<Tracking>,
     call: Record,
     /// The version in the server.
@@ -145,10 +145,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let finished = Finished::of_shared_store(1 << 20);
+        let replay_cache = ReplayCache::of_shared_store(1 << 20);
         Self {
-            tracking: finished.begin_tracking(),
-            finished,
+            tracking: replay_cache.begin_tracking(),
+            replay_cache,
             call: call(),
             version: 0,
             tells_of_call: false,
@@ -173,7 +173,7 @@ impl World {
         match step {
             Step::Ask => self
                 .asked
-                .push_back(self.finished.begin_tracked_read(name, call_id)),
+                .push_back(self.replay_cache.begin_tracked_read(name, call_id)),
             Step::Answer => {
                 if let Some(read) = self.asked.pop_front() {
                     (self.tells_of_call, self.tells_of_name) = (true, true);
@@ -190,7 +190,7 @@ impl World {
             Step::Deliver => match self.said.pop_front() {
                 Some(Said::Answer(read, version)) => self.came.push((read, version)),
                 Some(Said::CallChanged) => self.tracking.changed(call_id),
-                Some(Said::NameChanged) => self.finished.touch([&name].into_iter()),
+                Some(Said::NameChanged) => self.replay_cache.touch([&name].into_iter()),
                 None => {}
             },
             Step::Remember(at) if at < self.came.len() => {
@@ -199,10 +199,11 @@ impl World {
                     version,
                     ..self.call.clone()
                 };
-                self.finished.remember(&record, [&name].into_iter(), &read);
+                self.replay_cache
+                    .remember(&record, [&name].into_iter(), &read);
             }
             Step::BeginOwnChange if self.own.is_none() => {
-                self.finished.touch([&name].into_iter());
+                self.replay_cache.touch([&name].into_iter());
                 self.own = Some(false);
             }
             Step::MakeOwnChange if self.own == Some(false) => {
@@ -210,15 +211,15 @@ impl World {
                 self.own = Some(true);
             }
             Step::EndOwnChange if self.own == Some(true) => {
-                self.finished.touch([&name].into_iter());
+                self.replay_cache.touch([&name].into_iter());
                 (self.own, self.least) = (None, self.version);
             }
             Step::Disconnect => {
-                self.finished.end_tracking(&self.tracking);
+                self.replay_cache.end_tracking(&self.tracking);
                 (self.tells_of_call, self.tells_of_name) = (false, false);
                 self.asked.clear();
                 self.said.clear();
-                self.tracking = self.finished.begin_tracking();
+                self.tracking = self.replay_cache.begin_tracking();
             }
             _ => {}
         }
@@ -227,7 +228,7 @@ impl World {
     /// The version that a duplicate gets from memory.
     fn shown(&self) -> Option<u64> {
         self.tracking.answered(self.tracking.now());
-        let record = self.finished.get(&self.call.intent.lookup);
+        let record = self.replay_cache.get(&self.call.intent.lookup);
         record.map(|record| record.version)
     }
 }

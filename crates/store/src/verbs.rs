@@ -12,7 +12,7 @@ use bytes::Bytes;
 use jiff::SignedDuration;
 
 use self::layer::*;
-use super::{Finished, Listener, Readiness};
+use super::{Feed, Listener, Readiness, ReplayCache, Space};
 
 /// What a layer around a store needs in scope: the verbs, the macros and all types of the verbs.
 pub mod layer {
@@ -41,33 +41,34 @@ macro_rules! each_store_verb {
 
             /// Calls: claims of their keys, changes, and searches for calls that need work.
             Calls {
-                /// Claims all names of `change.record` for its attempt, if the change's conditions hold.
+                /// Claims all lookup keys of `change.record` for its attempt, if the change's conditions hold.
                 ///
-                /// Writes the record (its call is running, or has succeeded already), its first ledger entry, its
+                /// Writes the record (its call is running or proposed, or has succeeded already), its first ledger entry, its
                 /// fencing token, the session's lock, and its places in budgets and near-duplicate groups. If a
                 /// condition does not hold, it writes at most a place in the line for the lock.
                 ///
-                /// If a name is held, it writes nothing and answers with the holder of the first such name. But
-                /// holders that are still exactly one of the records `instead_of` give up these names in the same
+                /// If a lookup key is held, it writes nothing and answers with the holder of the first such lookup key. But
+                /// holders that are still exactly one of the records `replaced` give up these lookup keys in the same
                 /// step; their calls stay in the ledger. A second claim with the same attempt answers `Yours`, as
                 /// long as the call has not changed.
-                async fn claim(change: &Change, instead_of: &[Record]) -> Claimed;
+                async fn claim(change: &Change, replaced: &[Record]) -> Claimed;
 
                 /// Writes `change` if the stored record still has `expected`'s version, attempt and token.
                 ///
-                /// A change to running needs all names of the call, and a change may take further names. If
+                /// A change to running needs all lookup keys of the call, and a change may take further lookup keys. If
                 /// another call holds one of them, nothing is written and that call is the answer. Only a change
-                /// that begins an attempt writes arguments and fingerprint. Conditions are as in `claim`. Locks
+                /// that begins an attempt writes arguments and fingerprint; one that erases writes arguments and names,
+                /// and no list of the erased names has the call any more. Conditions are as in `claim`. Locks
                 /// and places that the change releases are freed in the same step. The same change again answers
                 /// `Done`.
                 async fn replace(change: &Change, expected: &Record) -> Replaced;
 
-                /// The calls of one tenant that hold these names, each once, in the order of the names.
-                async fn holders(names: &[Lookup]) -> Vec<Holder>;
+                /// The calls of one tenant that hold these lookup keys, each once, in the order of the lookup keys.
+                async fn holders(lookups: &[Lookup]) -> Vec<Holder>;
 
                 async fn load(call_id: CallId) -> Option<Record>;
 
-                /// The call, if it holds this name. From now on the store tells of its changes.
+                /// The call, if it holds this lookup key. From now on the store tells of its changes.
                 ///
                 /// It tells the memory that was given to [`Health::track`]. Without such a memory it refuses.
                 async fn watch(name: &Lookup, call_id: CallId) -> Option<Record>;
@@ -87,7 +88,12 @@ macro_rules! each_store_verb {
                 async fn unscheduled_unknown(tools: &[String], limit: u32) -> Found<Record>
                     as "unchecked";
 
-                /// Counts running and unknown calls per tool.
+                /// Calls that wait for approval and are past their time, and approved calls, longest waiting first.
+                ///
+                /// At most `limit`. None while data is known to be lost.
+                async fn due_proposals(now: Timestamp, limit: u32) -> Found<Record>;
+
+                /// Counts per tool the calls that are running, unknown, proposed or approved.
                 async fn census() -> Vec<Census>;
             }
 
@@ -190,7 +196,7 @@ macro_rules! each_store_verb {
 
             /// Recovery after a store has lost data. `Health::cancel_acceptance` belongs to it.
             LossRecovery {
-                /// Running, failed and unknown calls: a lost write may have sent them again.
+                /// Running, failed, unknown, proposed and approved calls: a lost write may have sent them.
                 ///
                 /// A page of about `limit`, and the `from` of the next page. The first page has an empty `from`. A
                 /// call that changes its state between pages may come twice. None that stays in these states is
@@ -308,8 +314,30 @@ pub trait Health: Send + Sync + 'static {
     fn listen(&self, call_id: CallId) -> Option<Listener>;
 
     /// Tells this memory of changes to calls that `watch` has read. False: this store cannot.
-    fn track(&self, _: &Arc<Finished>) -> bool {
+    fn track(&self, _: &Arc<ReplayCache>) -> bool {
         false
+    }
+
+    /// Events after this number in the order in which they were written, of at most `limit` that are looked at.
+    ///
+    /// `between`: only those of this time; may add some of its first and its last second. A call that was deleted has none. `None`: this store has no feed.
+    async fn feed(
+        &self,
+        _after: u64,
+        _between: (Timestamp, Timestamp),
+        _limit: u32,
+    ) -> Result<Option<Feed>, Error> {
+        Ok(None)
+    }
+
+    /// How much room the calls take. `None`: this store does not say.
+    async fn space(&self) -> Option<Space> {
+        None
+    }
+
+    /// Whether acts that 0.2.0 does not know may be stored in the audit. Not as long as its gateways may share the store.
+    fn takes_new_acts(&self) -> bool {
+        true
     }
 
     /// Cancels the acceptance of a loss: documents may not be changed any more.
@@ -345,8 +373,25 @@ macro_rules! forward_store_health {
                 self.store.listen(call_id)
             }
 
-            fn track(&self, finished: &std::sync::Arc<$crate::Finished>) -> bool {
-                self.store.track(finished)
+            fn track(&self, replay_cache: &std::sync::Arc<$crate::ReplayCache>) -> bool {
+                self.store.track(replay_cache)
+            }
+
+            async fn feed(
+                &self,
+                after: u64,
+                between: (jiff::Timestamp, jiff::Timestamp),
+                limit: u32,
+            ) -> $crate::Result<Option<$crate::Feed>> {
+                self.store.feed(after, between, limit).await
+            }
+
+            async fn space(&self) -> Option<$crate::Space> {
+                self.store.space().await
+            }
+
+            fn takes_new_acts(&self) -> bool {
+                self.store.takes_new_acts()
             }
 
             fn cancel_acceptance(&self) {

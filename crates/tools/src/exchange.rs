@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::body::{read_until, retry_after};
 use super::gate::Gate;
-use super::headers::passed;
+use super::headers::forwardable;
 use super::pools::{Pool, Pools};
 use oncegate_rules::evidence::McpAnswer;
 use oncegate_rules::mcp::evidence::ANOTHER;
@@ -64,7 +64,7 @@ impl Exchange {
                     (response.status().as_u16(), header(&response, FENCING_TOKEN));
                 self.head = Some((status, newest_token));
                 let retry_after = retry_after(response.headers());
-                let headers = self.keeps_head.then(|| passed(response.headers()));
+                let headers = self.keeps_head.then(|| forwardable(response.headers()));
                 let body = read_until(body_by, response, self.max_result).await;
                 let body = match (body, headers) {
                     // The whole answer of an API: status, headers and body as one.

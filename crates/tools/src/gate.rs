@@ -4,7 +4,7 @@
 //! flushes both; if the body refuses, the connection is closed and the buffer is dropped. So the
 //! body's first frame is the last moment at which nothing has left, and it is where we ask whether
 //! the request may go: whether its deadline has passed, and whether it was withdrawn.
-//! `tests/it/downstream.rs` holds the library to that.
+//! `tests/it/calls/downstream.rs` holds the library to that.
 
 use std::io;
 use std::pin::Pin;

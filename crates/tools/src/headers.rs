@@ -47,7 +47,7 @@ const RESERVED: [&str; 12] = [
 ];
 
 /// The headers of a request or an answer that pass through.
-pub fn passed(headers: &HeaderMap) -> Vec<(String, String)> {
+pub fn forwardable(headers: &HeaderMap) -> Vec<(String, String)> {
     let lines = headers.get_all(CONNECTION).iter();
     let named = lines.filter_map(|line| line.to_str().ok());
     let named = named.flat_map(|line| line.split(','));

@@ -3,6 +3,19 @@
 //! Promises: a request is sent at most once (no retries, no redirects, no proxy from the
 //! environment, HTTP/1.1 only), never after its deadline, and "nothing was sent" is said only if no
 //! byte was and none will be. Must not know what an observation means: that is `core::outcome`'s.
+//!
+//! An argument in a URL cannot lead a call, and the credentials with it, to another host:
+//!
+//! ```
+//! use oncegate_tools::Endpoint;
+//! use reqwest::header::HeaderMap;
+//!
+//! let url = "https://shop.example/orders/{id}".parse()?;
+//! let endpoint = Endpoint::new(url, HeaderMap::new(), None);
+//! assert!(endpoint.for_call("https://shop.example/orders/7").is_ok());
+//! assert!(endpoint.for_call("https://elsewhere.example/orders/7").is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod body; // sending once, and reading what came back
 mod client; // who waits for a call of an MCP server
@@ -16,6 +29,7 @@ mod mcp; // tools of MCP servers
 pub mod outside; // systems that are not tools
 mod pools; // which requests may share a connection
 mod proxied; // requests that go through as they are
+mod signed; // signatures of events
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,8 +47,8 @@ pub use self::exchange::Exchange;
 use self::exchange::Reply;
 pub use self::gate::Deadline;
 use self::gate::{Gate, GatedBody};
-pub use self::headers::{as_header, check_header, passed, secret_header};
-pub use self::mcp::{About, McpTool, Program, Question};
+pub use self::headers::{as_header, check_header, forwardable, secret_header};
+pub use self::mcp::{About, McpTool, Program, Question, UpstreamAt};
 use self::mcp::{Http, McpCall, Programs, Settings, Way};
 pub use self::pools::Party;
 use self::pools::{Pool, Pools};
@@ -136,6 +150,8 @@ pub struct Request {
     pub client: Client,
     /// Whether the call was sent again already, because an MCP server had forgotten a session.
     pub is_sent_again: bool,
+    /// Whether an MCP server may answer with a task.
+    pub takes_task: bool,
     /// The gate compares this deadline right before the first byte: later nothing is sent.
     pub send_before: Deadline,
 }
@@ -325,6 +341,7 @@ impl Downstream {
             waiting: Client::default(),
             max_result: self.max_result,
             is_sent_again: false,
+            takes_task: false,
         })
     }
 
@@ -367,6 +384,7 @@ impl Downstream {
             is_write,
             client: waiting,
             is_sent_again,
+            takes_task,
             send_before,
             ..
         } = request;
@@ -392,6 +410,7 @@ impl Downstream {
                     headers,
                     waiting,
                     is_sent_again,
+                    takes_task,
                     ..call?
                 };
                 call.send(gate, send_before).await.map(Reply::Mcp)

@@ -8,6 +8,7 @@ mod http; // servers that have a URL
 mod pipe; // messages over standard input and output
 mod program; // servers that are programs of this machine
 mod programs; // which of them there are
+mod upstream; // a server, as the configuration has it
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,15 +22,16 @@ pub(super) use self::http::{Agreed, Http, Settings};
 pub use self::program::Program;
 use self::program::{Running, Server, Start};
 pub(super) use self::programs::Programs;
+pub use self::upstream::UpstreamAt;
 use super::client::Client;
 use super::gate::{Deadline, Gate, GatedBody};
 use oncegate_rules::evidence::{Body, McpAnswer};
+use oncegate_rules::mcp::elicitation;
 use oncegate_rules::mcp::evidence::{OWN_ID, ends_agreement, may_have_forgotten};
 use oncegate_rules::mcp::members::Members;
 use oncegate_rules::mcp::mirrored::{self, Mirrored};
-use oncegate_rules::mcp::request::{self, Told};
+use oncegate_rules::mcp::request::{self, CallMeta};
 use oncegate_rules::mcp::revision::{Era, encode};
-use oncegate_rules::mcp::round;
 
 /// The number of requests so far, for their ids.
 ///
@@ -91,6 +93,8 @@ pub(super) struct McpCall {
     pub(super) max_result: usize,
     /// Whether the call was sent again already, because the server had forgotten a session.
     pub(super) is_sent_again: bool,
+    /// Whether the server may answer with a task.
+    pub(super) takes_task: bool,
 }
 
 impl McpCall {
@@ -191,7 +195,7 @@ impl McpCall {
     /// # Errors
     /// The call answers what the server asked, in a revision that it does not speak any more.
     fn message(&self, is_modern: bool) -> Result<(String, Bytes), String> {
-        if !is_modern && round::is_answer(&self.args) {
+        if !is_modern && elicitation::is_answer(&self.args) {
             return Err("the server no longer supports the revision in which it asked".into());
         }
         let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
@@ -199,15 +203,17 @@ impl McpCall {
         let number = SENT.fetch_add(1, Ordering::Relaxed);
         let id = format!("{OWN_ID}{}-{number}", call_id.unwrap_or("probe"));
         let nothing = Map::new();
-        let told = Told {
+        let sent = CallMeta {
             key: text("idempotency-key"),
             call_id,
             fencing_token: text("fencing-token").and_then(|token| token.parse().ok()),
             traceparent: text("traceparent"),
             with_progress: self.waiting.progress.is_some(),
             can_answer: self.waiting.can_answer.as_deref().unwrap_or(&nothing),
+            takes_task: self.takes_task,
+            payments: &self.waiting.payments,
         };
-        let message = request::call(&id, &self.tool.name, &self.args, told, is_modern);
+        let message = request::call(&id, &self.tool.name, &self.args, sent, is_modern);
         Ok((id, message))
     }
 

@@ -77,12 +77,12 @@ pub(super) struct Pools(Mutex<Clients>);
 
 #[derive(Default)]
 struct Clients {
-    by_pool: HashMap<Pool, Kept>,
+    by_pool: HashMap<Pool, Pooled>,
     /// TLS with the system's trusted roots, which are read once.
     tls: Option<rustls::ClientConfig>,
 }
 
-struct Kept {
+struct Pooled {
     client: reqwest::Client,
     used: Instant,
     /// The newest calls of the pool, oldest first.
@@ -97,7 +97,7 @@ impl Pools {
     /// # Errors
     /// It needs TLS, and no roots to trust are found.
     pub(super) fn client(&self, pool: &Pool) -> Result<reqwest::Client, String> {
-        Ok(self.lock().kept(pool)?.client.clone())
+        Ok(self.lock().pooled(pool)?.client.clone())
     }
 
     /// The client of a pool, for one more call.
@@ -110,25 +110,25 @@ impl Pools {
         call_id: CallId,
     ) -> Result<reqwest::Client, String> {
         let mut clients = self.lock();
-        let kept = clients.kept(pool)?;
-        if kept.sent.len() >= MAX_SENT {
-            kept.sent.pop_front();
+        let pooled = clients.pooled(pool)?;
+        if pooled.sent.len() >= MAX_SENT {
+            pooled.sent.pop_front();
         }
-        kept.sent.push_back(call_id);
-        Ok(kept.client.clone())
+        pooled.sent.push_back(call_id);
+        Ok(pooled.client.clone())
     }
 
     /// The agreement of this pool with an MCP server, by the same settings.
     pub(super) fn agreed(&self, pool: &Pool, settings: &Settings) -> Arc<Agreed> {
         let mut clients = self.lock();
-        let Some(kept) = clients.by_pool.get_mut(pool) else {
+        let Some(pooled) = clients.by_pool.get_mut(pool) else {
             return Arc::default();
         };
-        match &kept.agreed {
+        match &pooled.agreed {
             Some((with, agreed)) if with == settings => agreed.clone(),
             _ => {
                 let agreed = Arc::default();
-                kept.agreed = Some((settings.clone(), Arc::clone(&agreed)));
+                pooled.agreed = Some((settings.clone(), Arc::clone(&agreed)));
                 agreed
             }
         }
@@ -137,16 +137,16 @@ impl Pools {
     /// Takes out the MCP servers with an agreement. These pools make no more.
     pub(super) fn take_agreed(&self) -> Vec<Http> {
         let mut clients = self.lock();
-        let kept = clients.by_pool.values_mut();
-        let server = |kept: &mut Kept| {
-            let (settings, agreed) = kept.agreed.take()?;
+        let pooled = clients.by_pool.values_mut();
+        let server = |pooled: &mut Pooled| {
+            let (settings, agreed) = pooled.agreed.take()?;
             Some(Http {
-                client: kept.client.clone(),
+                client: pooled.client.clone(),
                 settings,
                 agreed,
             })
         };
-        kept.filter_map(server).collect()
+        pooled.filter_map(server).collect()
     }
 
     /// Whether a call is among the newest of this pool.
@@ -154,7 +154,7 @@ impl Pools {
         self.lock()
             .by_pool
             .get(pool)
-            .is_some_and(|kept| kept.sent.contains(&call_id))
+            .is_some_and(|pooled| pooled.sent.contains(&call_id))
     }
 
     /// TLS with the system's trusted roots.
@@ -177,28 +177,28 @@ impl Pools {
 
 impl Clients {
     /// The entry of a pool, made if it is not there.
-    fn kept(&mut self, pool: &Pool) -> Result<&mut Kept, String> {
+    fn pooled(&mut self, pool: &Pool) -> Result<&mut Pooled, String> {
         if !self.by_pool.contains_key(pool) {
             let tls = pool.is_secure.then(|| self.tls()).transpose()?;
             let client = new_client(pool, tls)?;
             if self.by_pool.len() >= MAX_CLIENTS {
-                let oldest = self.by_pool.iter().min_by_key(|(_, kept)| kept.used);
+                let oldest = self.by_pool.iter().min_by_key(|(_, pooled)| pooled.used);
                 if let Some(oldest) = oldest.map(|(pool, _)| pool.clone()) {
                     self.by_pool.remove(&oldest);
                 }
             }
-            let kept = Kept {
+            let pooled = Pooled {
                 client,
                 used: Instant::now(),
                 sent: VecDeque::new(),
                 agreed: None,
             };
-            self.by_pool.insert(pool.clone(), kept);
+            self.by_pool.insert(pool.clone(), pooled);
         }
-        let kept = self.by_pool.get_mut(pool);
-        let kept = kept.ok_or("it was dropped at once")?;
-        kept.used = Instant::now();
-        Ok(kept)
+        let pooled = self.by_pool.get_mut(pool);
+        let pooled = pooled.ok_or("it was dropped at once")?;
+        pooled.used = Instant::now();
+        Ok(pooled)
     }
 
     fn tls(&mut self) -> Result<rustls::ClientConfig, String> {

@@ -137,9 +137,9 @@ def test_a_typed_function_is_a_tool_of_a_framework(world: World) -> None:
     with Once(world.line.url, patience=2) as once:
 
         @once.tool
-        def order(order: str) -> dict[str, object]:
+        def order(order: str, note: str | None = None) -> dict[str, object]:
             """Order something."""
-            raise AssertionError(f"it was run with {order}")
+            raise AssertionError(f"it was run with {order} and {note}")
 
         (tool,) = langchain_tools(once, [order])
         assert tool.description == "Order something."

@@ -134,7 +134,8 @@ def test_a_held_call_is_unknown_until_a_person_settles_it(kit: Any, world: World
     text = outcome_for_model(error)
     assert error.call_id
     assert error.call_id in text
-    assert "409" not in text
+    # The id is random, and may hold these digits itself.
+    assert "409" not in text.replace(error.call_id, "")
     assert "never executes it twice" in text
     settled = {"as": "succeeded", "result": {"made": "by hand"}, "reason": "it is there"}
     world.gateway.ask(f"/v1/calls/{error.call_id}/resolve", settled)

@@ -16,15 +16,18 @@ from oncegate_client import NotAGateway, Problem, UnknownOutcome, outcome_for_mo
 Answer = tuple[int, dict[str, str], bytes]
 JSON = {"content-type": "application/json"}
 PROBLEM = {"content-type": "application/problem+json"}
+DONE = b'{"call_id": "c", "status": "ok", "result": null}'
 
 
 class Other(Server):
     def __init__(self, says: Callable[[int], Answer | None]) -> None:
         super().__init__()
         self.says, self.count = says, 0
+        self.asked: list[tuple[dict[str, str], dict[str, Any]]] = []
 
     def answer(self, path: str, headers: dict[str, str], body: bytes) -> Answer | None:  # noqa: ARG002
         self.count += 1
+        self.asked.append((headers, json.loads(body) if body else {}))
         return self.says(self.count)
 
 
@@ -99,6 +102,39 @@ def test_an_answer_that_trickles_is_given_up(kit: Any) -> None:
             connection.close()
 
 
+def test_session_user_and_token_are_sent(kit: Any) -> None:
+    with Other(lambda _: (200, JSON, DONE)) as other:
+        kit(other.url, token="t-1", session_id="s", user_id="u").call("order", {})
+        ((headers, body),) = other.asked
+        assert headers["authorization"] == "Bearer t-1"
+        assert (body["session_id"], body["user_id"]) == ("s", "u")
+
+
+def test_the_gateway_is_asked_to_wait_as_long_as_the_caller(kit: Any) -> None:
+    with Other(lambda _: (200, JSON, DONE)) as other:
+        for patience in (7, 0, 1000):
+            kit(other.url, patience=patience).call("order", {})
+        assert [headers["prefer"] for headers, _ in other.asked] == ["wait=7", "wait=1", "wait=60"]
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"compensated": True}, "do not build on it"),
+        ({"compensating": True}, "do not build on it"),
+        ({"replayed_as_similar": True}, "result of a similar call"),
+        ({"similar_to": "c-0"}, "made shortly before: c-0"),
+        ({"replayed": True, "age_ms": 1500}, "2 s ago; nothing was executed again"),
+    ],
+)
+def test_a_model_is_told_what_a_stored_result_is_worth(kit: Any, members: dict[str, Any], words: str) -> None:
+    body = json.dumps(json.loads(DONE) | members).encode()
+    with Other(lambda _: (200, JSON, body)) as other:
+        told, result = kit(other.url).for_model("order", {}).split("\n\n")
+        assert words in told
+        assert result == "null"
+
+
 def test_members_that_are_not_known_are_ignored(kit: Any) -> None:
     body = {"call_id": "c", "status": "ok", "result": 1, "approved_by": "U1", "replayed": True}
     with Other(lambda _: (200, JSON, json.dumps(body).encode())) as other:
@@ -131,8 +167,7 @@ def test_a_wait_is_obeyed_in_the_member_or_the_header(kit: Any, header: bool, ac
     headers = PROBLEM | ({"retry-after": "1"} if header else {})
     if not header:
         body["retry_after_ms"] = 1000
-    done = b'{"call_id": "c", "status": "ok", "result": null}'
-    with Other(lambda n: (429, headers, json.dumps(body).encode()) if n == 1 else (200, JSON, done)) as other:
+    with Other(lambda n: (429, headers, json.dumps(body).encode()) if n == 1 else (200, JSON, DONE)) as other:
         begun = time.monotonic()
         assert kit(other.url).call("order", {}).tries == 2
         assert time.monotonic() - begun >= 1

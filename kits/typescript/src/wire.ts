@@ -37,6 +37,12 @@ export interface Mistake {
   detail: string;
 }
 
+/** When approval of a call was asked for, and until when it may be given. */
+export interface ApprovalTimes {
+  asked_at: string;
+  expires_at: string;
+}
+
 export type Effect = "none" | "done" | "unknown";
 export type KeyAction = "reuse" | "rotate" | "wait" | "stop";
 
@@ -51,6 +57,7 @@ export interface Problem {
   effect: Effect;
   key_action: KeyAction;
   retry_after_ms: number | null;
+  approval?: ApprovalTimes;
   differs?: string[];
   errors?: Mistake[];
   similar_to?: string;

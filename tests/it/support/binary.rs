@@ -25,7 +25,7 @@ pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     #[cfg(feature = "crash-points")]
     command.env(
         "TEST_PACE",
-        serde_json::to_string(&super::pace::brisk()).expect("JSON"),
+        serde_json::to_string(&super::timings::brisk()).expect("JSON"),
     );
     command
 }

@@ -64,7 +64,7 @@ impl Browser {
 }
 
 /// The hidden field of a page's first form.
-fn hidden(page: &str, name: &str) -> Option<String> {
+pub fn hidden(page: &str, name: &str) -> Option<String> {
     let after = page.split(&format!("name=\"{name}\" value=\"")).nth(1)?;
     after.split('"').next().map(str::to_owned)
 }

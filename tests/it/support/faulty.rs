@@ -97,6 +97,15 @@ pub struct FaultStore {
     inner: Arc<Inner>,
 }
 
+/// A value for each verb.
+struct OfEach<T>(Vec<T>);
+
+impl<T: Default> Default for OfEach<T> {
+    fn default() -> Self {
+        Self(LABELS.iter().map(|_| T::default()).collect())
+    }
+}
+
 #[derive(Default)]
 struct Inner {
     /// `None` once it is healed.
@@ -109,8 +118,8 @@ struct Inner {
     is_down: AtomicBool,
     /// The next operation of this verb panics.
     panics_at: Mutex<Option<&'static str>>,
-    asked: [AtomicUsize; LABELS.len()],
-    injected: [[AtomicUsize; KINDS]; LABELS.len()],
+    asked: OfEach<AtomicUsize>,
+    injected: OfEach<[AtomicUsize; KINDS]>,
     late: TaskTracker,
     /// When a gateway was first told that this attempt is durable and its own.
     acknowledged: Mutex<HashMap<AttemptId, Instant>>,
@@ -181,7 +190,7 @@ impl FaultStore {
 
     /// How many operations of a verb went wrong in this way; however late, if late.
     pub fn injected(&self, verb: Verb, fault: Fault) -> usize {
-        self.inner.injected[index(verb.label())][fault.kind()].load(Ordering::SeqCst)
+        self.inner.injected.0[index(verb.label())][fault.kind()].load(Ordering::SeqCst)
     }
 
     /// When gateways were told that an attempt is durable and theirs to make.
@@ -254,7 +263,7 @@ impl FaultStore {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let n = self.inner.asked[index(verb)].fetch_add(1, Ordering::SeqCst);
+        let n = self.inner.asked.0[index(verb)].fetch_add(1, Ordering::SeqCst);
         let panics = self
             .inner
             .panics_at
@@ -273,7 +282,7 @@ impl FaultStore {
         pass(there).await;
         let fault = self.fault(verb, n);
         if let Some(fault) = fault {
-            self.inner.injected[index(verb)][fault.kind()].fetch_add(1, Ordering::SeqCst);
+            self.inner.injected.0[index(verb)][fault.kind()].fetch_add(1, Ordering::SeqCst);
         }
         let run = || operation(self.store.clone());
         let unanswered = || Err(Error::Ambiguous("the answer was lost on request".into()));

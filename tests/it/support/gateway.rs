@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncegate::app::{self, App, Reloader};
+use oncegate::app::{self, App, Reloader, WingServices, routes};
 use oncegate::config::{Config, Environment};
 use oncegate::core::ledger::STATES;
-use oncegate::core::pace::Pace;
 use oncegate::core::record::InstanceId;
+use oncegate::core::timings::Timings;
 use oncegate::downstream::Downstream;
 use oncegate::gateway;
-use oncegate::http::{self, Http, MaxBody, Ops, Tokens};
+use oncegate::http::{Http, MaxBody, Ops, Tokens};
 use oncegate::metrics::Metrics;
 use oncegate::store::Store;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::pace::brisk;
+use super::timings::brisk;
 use super::{Answer, PATIENCE, PAUSE, Tool, client, until};
 
 pub struct Gateway {
@@ -30,7 +30,7 @@ pub struct Gateway {
     pub proxy_address: Option<SocketAddr>,
     pub client: reqwest::Client,
     config: String,
-    pace: Pace,
+    timings: Timings,
     /// Of a store that is shared; `None`: a file of its own.
     store: Option<String>,
     folder: tempfile::TempDir,
@@ -75,12 +75,12 @@ impl Gateway {
     }
 
     /// The same at another pace than that of most tests.
-    pub async fn at_pace(pace: Pace, store: &str, config: &str) -> Self {
+    pub async fn at_pace(timings: Timings, store: &str, config: &str) -> Self {
         Self::over(
             tempfile::tempdir().expect("a folder"),
             Some(store.to_owned()),
             config,
-            pace,
+            timings,
         )
         .await
     }
@@ -89,10 +89,10 @@ impl Gateway {
         folder: tempfile::TempDir,
         store: Option<String>,
         config: &str,
-        pace: Pace,
+        timings: Timings,
     ) -> Self {
         let url = store.clone().unwrap_or_else(|| own_store(folder.path()));
-        let app = App::build(read_over(&url, folder.path(), config).at_pace(pace))
+        let app = App::build(read_over(&url, folder.path(), config).at_pace(timings))
             .await
             .expect("a gateway");
         let (address, ops_address) = (app.address().expect("an address"), app.ops_address());
@@ -106,7 +106,7 @@ impl Gateway {
             proxy_address,
             client: client(),
             config,
-            pace,
+            timings,
             store,
             folder,
             stop,
@@ -121,7 +121,7 @@ impl Gateway {
             .store
             .clone()
             .unwrap_or_else(|| own_store(self.folder.path()));
-        let config = read_over(&url, self.folder.path(), config).at_pace(self.pace);
+        let config = read_over(&url, self.folder.path(), config).at_pace(self.timings);
         self.reloader.reload(Ok(config)).await.is_some()
     }
 
@@ -291,8 +291,8 @@ impl Gateway {
 
     /// The same, with another configuration.
     pub async fn restart_with(self, config: &str) -> Self {
-        let (store, pace) = (self.store.clone(), self.pace);
-        let gateway = Self::over(self.stop().await, store, config, pace).await;
+        let (store, timings) = (self.store.clone(), self.timings);
+        let gateway = Self::over(self.stop().await, store, config, timings).await;
         gateway.until_ready().await;
         gateway
     }
@@ -301,6 +301,7 @@ impl Gateway {
 /// A gateway and its router over a store of the test's own, without loops.
 pub struct Bare {
     pub gateway: Arc<gateway::Gateway>,
+    pub wings: WingServices,
     pub url: String,
     serving: AbortHandle,
 }
@@ -335,10 +336,10 @@ impl Bare {
             metrics,
             instance,
             limits,
-            upstreams: config.upstreams,
-            reconciliations: config.reconciliations,
             webhook: config.webhook,
         }));
+        let mut settings = config.wings;
+        let wings = WingServices::new(&gateway, config.upstreams, &mut settings);
         let http = Http {
             gateway: gateway.clone(),
             tokens: Tokens::default(),
@@ -346,7 +347,6 @@ impl Bare {
                 bytes: 1 << 20,
                 time: Duration::from_secs(30),
             },
-            mcp: Arc::default(),
             ops: Ops::CodesOnly,
             is_tls: false,
         };
@@ -355,9 +355,11 @@ impl Bare {
             "http://{}/v1/tools/act/calls",
             listener.local_addr().expect("an address")
         );
-        let serving = tokio::spawn(async move { axum::serve(listener, http::router(http)).await });
+        let router = routes::router(http, &wings);
+        let serving = tokio::spawn(async move { axum::serve(listener, router).await });
         Self {
             gateway,
+            wings,
             url,
             serving: serving.abort_handle(),
         }
@@ -392,6 +394,9 @@ async fn is_free(lock: &Path) {
     lock.unlock().expect("unlocked");
 }
 
+/// A line of a configuration: there are two seconds to decide about a call that waits for approval.
+pub const SOON: &str = "# asks expire soon";
+
 /// A configuration over a folder. The address is any free one.
 pub fn read(folder: &Path, config: &str) -> Config {
     read_over(&own_store(folder), folder, config)
@@ -416,13 +421,23 @@ fn read_over(store: &str, folder: &Path, config: &str) -> Config {
     if !config.contains("ops_") {
         environment.insert("ONCEGATE_SERVER__OPS_TOKEN".to_owned(), ops_token_sha256());
     }
-    if store.starts_with("redis") {
+    if let Some((url, schema)) = store.split_once('#') {
+        environment.insert("ONCEGATE_STORE__URL".to_owned(), url.to_owned());
+        environment.insert("ONCEGATE_STORE__SCHEMA".to_owned(), schema.to_owned());
+    }
+    if !store.starts_with("sqlite") {
         let watermarks = folder.join("watermarks").display().to_string();
         environment.insert("ONCEGATE_STORE__WATERMARKS".to_owned(), watermarks);
     }
-    let config =
+    let mut read =
         Config::read(config, &environment).unwrap_or_else(|mistakes| panic!("{mistakes:#?}"));
-    config.at_pace(brisk())
+    if config.contains(SOON) {
+        let rules = read.tools.iter_mut();
+        for rule in rules.filter_map(|at| at.tool.approval.as_mut()) {
+            rule.expires = Duration::from_secs(2);
+        }
+    }
+    read.at_pace(brisk())
 }
 
 /// How many calls of a store are in this state.

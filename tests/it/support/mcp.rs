@@ -29,6 +29,26 @@ pub fn token(token: &str, scopes: &str, more: &str) -> String {
     )
 }
 
+/// A request of 2026-07-28 to an MCP endpoint.
+pub fn modern(endpoint: RequestBuilder, method: &str, mut params: Value) -> RequestBuilder {
+    let more = params.get("_meta").cloned().unwrap_or_else(|| json!({}));
+    params["_meta"] = meta(more);
+    let name = params
+        .get("name")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let body = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
+    let request = endpoint
+        .body(body.to_string())
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", MODERN)
+        .header("mcp-method", method);
+    match name {
+        Some(name) if method == "tools/call" => request.header("mcp-name", name),
+        _ => request,
+    }
+}
+
 impl Gateway {
     /// A request to the MCP endpoint, with nothing but this body.
     pub fn mcp_raw(&self, body: String) -> RequestBuilder {
@@ -37,22 +57,8 @@ impl Gateway {
     }
 
     /// A request of 2026-07-28.
-    pub fn mcp_request(&self, method: &str, mut params: Value) -> RequestBuilder {
-        let more = params.get("_meta").cloned().unwrap_or_else(|| json!({}));
-        params["_meta"] = meta(more);
-        let name = params
-            .get("name")
-            .and_then(Value::as_str)
-            .map(str::to_owned);
-        let body = json!({ "jsonrpc": "2.0", "id": 7, "method": method, "params": params });
-        let request = self.mcp_raw(body.to_string());
-        let request = request
-            .header("mcp-protocol-version", MODERN)
-            .header("mcp-method", method);
-        match name {
-            Some(name) if method == "tools/call" => request.header("mcp-name", name),
-            _ => request,
-        }
+    pub fn mcp_request(&self, method: &str, params: Value) -> RequestBuilder {
+        modern(self.client.post(self.url("/mcp")), method, params)
     }
 
     pub async fn mcp(&self, method: &str, params: Value) -> Answer {

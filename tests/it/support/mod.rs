@@ -8,19 +8,19 @@ pub mod browser; // an operator with a browser
 pub mod clock; // a wall clock that can be set
 #[cfg(feature = "otel")]
 pub mod collector; // takes spans
-pub mod far; // a server that is far away
 pub mod faulty; // a store that goes wrong
 pub mod gateway; // a gateway in this process
-pub mod line; // a line to a server that can be cut
 pub mod mcp; // a client that speaks MCP
 pub mod memory; // a store in memory that can lose its newest writes
-pub mod pace; // how fast gateways look at things
-pub mod ports; // ports for servers that are killed
+pub mod net; // lines and ports between gateways and servers
+#[cfg(feature = "postgres")]
+pub mod postgres; // real PostgreSQL servers
 pub mod program; // an MCP server that is a program, and counts its effects in a file
 pub mod redis; // real Redis servers
 pub mod rounds; // one round of a worker
 pub mod shop; // the demo's shop as a process
 pub mod stores; // a gateway on each store, and calls of one session
+pub mod timings; // how fast gateways look at things
 pub mod tool; // a tool that counts its effects and misbehaves on request
 pub mod upstream; // an MCP server that does so
 
@@ -31,6 +31,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 pub use self::gateway::Gateway;
+pub use self::net::{far, line, ports};
 pub use self::tool::{Act, Tool};
 
 /// Trusts no server. Read roots, or made for each client, it would take longer than many a test.

@@ -382,6 +382,11 @@ fn spawn(folder: &Path, arguments: &[&str], environment: &[(String, String)]) ->
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("the file"))
         .stderr(log);
+    launch(command)
+}
+
+/// Starts a server that ends with the tests.
+pub fn launch(command: Command) -> Child {
     let (answer, answered) = mpsc::channel();
     LAUNCHER.send((command, answer)).expect("the thread lives");
     answered

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::gateway::store_is_free;
+#[cfg(feature = "postgres")]
+use super::postgres;
 use super::redis::connect;
 use super::{Answer, Gateway};
 
@@ -21,6 +23,14 @@ macro_rules! on_both_stores {
             async fn $claim() {
                 let redis = $crate::support::redis::Redis::strict().await;
                 super::$claim(&$crate::support::stores::Stores::Redis(redis.url())).await;
+            })*
+        }
+        #[cfg(feature = "postgres")]
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $claim() {
+                let place = $crate::support::postgres::place().await;
+                super::$claim(&$crate::support::stores::Stores::Postgres(place)).await;
             })*
         }
     };
@@ -47,17 +57,27 @@ pub fn know_all_since(database: &Path, since: i64) {
 pub enum Stores {
     Sqlite,
     Redis(String),
+    #[cfg(feature = "postgres")]
+    Postgres(String),
 }
 
 impl Stores {
     pub async fn gateway(&self, config: &str) -> Gateway {
+        let Some(url) = self.shared() else {
+            return Gateway::start(config).await;
+        };
+        let gateway = Gateway::sharing(url, config).await;
+        gateway.until_ready().await;
+        gateway
+    }
+
+    /// Where a store of many gateways is; `None`: it is a file.
+    pub fn shared(&self) -> Option<&String> {
         match self {
-            Self::Sqlite => Gateway::start(config).await,
-            Self::Redis(url) => {
-                let gateway = Gateway::sharing(url, config).await;
-                gateway.until_ready().await;
-                gateway
-            }
+            Self::Sqlite => None,
+            Self::Redis(url) => Some(url),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(place) => Some(place),
         }
     }
 
@@ -65,21 +85,26 @@ impl Stores {
     pub async fn gateway_of_old(&self, config: &str) -> Gateway {
         let gateway = self.gateway(config).await;
         self.know_all_since(&gateway, LONG_AGO).await;
-        match self {
-            Self::Sqlite => gateway,
-            // It has looked before.
-            Self::Redis(_) => {
-                gateway.stop().await;
-                self.gateway(config).await
-            }
+        if self.shared().is_none() {
+            return gateway;
         }
+        // It has looked before.
+        gateway.stop().await;
+        self.gateway(config).await
     }
 
     /// Writes into the store since when its ledger knows every call, in microseconds: what no operator can. A
     /// gateway on Redis sees it a little later.
     pub async fn know_all_since(&self, gateway: &Gateway, since: i64) {
-        let Self::Redis(url) = self else {
-            return know_all_since(&gateway.database(), since);
+        let url = match self {
+            Self::Sqlite => return know_all_since(&gateway.database(), since),
+            Self::Redis(url) => url,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(place) => {
+                let sql = format!("UPDATE ledger SET whole_since = {since}");
+                postgres::run_in(place, &sql).await;
+                return;
+            }
         };
         let mut connection = connect(url).await;
         let key = "oncegate:{p000}:manifest";
@@ -101,20 +126,18 @@ impl Stores {
     /// The same store again, after another end and another beginning, or with another configuration.
     pub async fn again(&self, gateway: Gateway, config: &str) -> Gateway {
         let folder = gateway.stop().await;
-        match self {
-            Self::Redis(_) => self.gateway(config).await,
-            Self::Sqlite => {
-                store_is_free(folder.path()).await;
-                let store = format!("sqlite:{}", folder.path().join("oncegate.db").display());
-                Gateway::again(folder, &store, config).await
-            }
+        if self.shared().is_some() {
+            return self.gateway(config).await;
         }
+        store_is_free(folder.path()).await;
+        let store = format!("sqlite:{}", folder.path().join("oncegate.db").display());
+        Gateway::again(folder, &store, config).await
     }
 
     /// As many gateways as the store can have; at most two.
     pub async fn gateways(&self, config: &str) -> Vec<Gateway> {
         let mut gateways = vec![self.gateway(config).await];
-        if let Self::Redis(_) = self {
+        if self.shared().is_some() {
             gateways.push(self.gateway(config).await);
         }
         gateways

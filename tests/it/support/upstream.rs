@@ -51,6 +51,8 @@ pub enum Does {
     ExecuteThenNothing,
     /// Executes nothing, and answers with this error and status.
     Error(u16, i64),
+    /// Executes nothing, and answers with this error object.
+    Demand(Value),
     /// The same without the id of the request.
     Nameless(u16, i64),
     Status(u16),
@@ -69,7 +71,12 @@ pub enum Does {
     /// Answers with a batch: progress, and the result. As JSON, or in a stream.
     Batch(Value),
     BatchInStream(Value),
+    /// Executes, and answers with a task of this id, to a client that knows tasks.
+    Task(&'static str),
 }
+
+/// The extension of tasks.
+pub const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// A result that asks, with this state.
 pub fn asks(state: Option<&str>) -> Value {
@@ -94,6 +101,10 @@ struct Inner {
     tools: Vec<Value>,
     /// The revision that it answers to `initialize`, if it is another one.
     revision: Option<&'static str>,
+    /// Its tasks that are not as they were given.
+    tasks: HashMap<String, Value>,
+    /// It answers nothing but 503.
+    is_down: bool,
 }
 
 #[derive(Clone)]
@@ -187,6 +198,39 @@ impl Upstream {
         self
     }
 
+    /// From now on it says this of a task; null: that there is no such task.
+    pub fn task(&self, id: &str, says: Value) {
+        self.lock().tasks.insert(id.to_owned(), says);
+    }
+
+    /// Whether it answers nothing but 503.
+    pub fn is_down(&self, is_down: bool) {
+        self.lock().is_down = is_down;
+    }
+
+    /// A question about a task, which names it in a header.
+    fn about_task(&self, headers: &HeaderMap, message: &Value) -> Response {
+        let id = message["params"]["taskId"].as_str().expect("an id");
+        if headers.get("mcp-name").is_none_or(|name| name != id) {
+            return error(400, message, -32_020);
+        }
+        if !knows_tasks(message) {
+            return error(400, message, -32_021);
+        }
+        if message["method"] != "tasks/get" {
+            return json_of(message, &json!({ "resultType": "complete" }));
+        }
+        let says = self.lock().tasks.get(id).cloned();
+        let mut task = says.unwrap_or_else(|| json!({ "status": "working" }));
+        if task.is_null() {
+            return error(200, message, -32_602);
+        }
+        task["resultType"] = "complete".into();
+        task["taskId"] = id.into();
+        task["pollIntervalMs"] = 100.into();
+        json_of(message, &task)
+    }
+
     /// What is asked beside calls, of either era.
     fn question(&self, message: &Value) -> Option<Response> {
         let params = &message["params"];
@@ -236,6 +280,9 @@ impl Upstream {
                     Some(error(400, message, -32_020))
                 }
                 "tools/call" => None,
+                "tasks/get" | "tasks/update" | "tasks/cancel" => {
+                    Some(self.about_task(headers, message))
+                }
                 _ => self
                     .question(message)
                     .or_else(|| Some(error(404, message, -32_601))),
@@ -286,6 +333,9 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
         .lock()
         .seen
         .push((headers.clone(), message.clone()));
+    if upstream.lock().is_down {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
     if let Some(response) = upstream.other(&headers, &message) {
         return response;
     }
@@ -293,7 +343,7 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
     let does = does.unwrap_or_else(|| Does::Json(result("done")));
     let executes_nothing = matches!(
         does,
-        Does::Error(..) | Does::Nameless(..) | Does::Status(_) | Does::Ask(_)
+        Does::Error(..) | Does::Nameless(..) | Does::Status(_) | Does::Ask(_) | Does::Demand(_)
     );
     if !executes_nothing {
         let key = message["params"]["_meta"]["dev.oncegate/idempotency-key"].to_string();
@@ -380,13 +430,28 @@ async fn answer(State(upstream): State<Upstream>, headers: HeaderMap, body: Byte
                 json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": {} });
             events(&[json!([progress, whole(id, &result)])])
         }
+        Does::Task(id) if knows_tasks(&message) => {
+            let task = json!({ "resultType": "task", "taskId": id, "status": "working", "pollIntervalMs": 100 });
+            json_of(&message, &task)
+        }
+        Does::Task(_) => json_of(&message, &result("done")),
         Does::Error(status, code) => error(status, &message, code),
+        Does::Demand(error) => {
+            axum::Json(json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }))
+                .into_response()
+        }
         Does::Nameless(status, code) => error(status, &Value::Null, code),
         Does::ExecuteThenNothing => StatusCode::OK.into_response(),
         Does::ExecuteThenStatus(status) | Does::Status(status) => StatusCode::from_u16(status)
             .expect("a status")
             .into_response(),
     }
+}
+
+/// Whether the sender of a request says that it knows tasks.
+fn knows_tasks(message: &Value) -> bool {
+    let abilities = &message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    abilities["extensions"][TASKS].is_object()
 }
 
 fn json_of(message: &Value, result: &Value) -> Response {

@@ -8,13 +8,14 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use super::duplicates::shared_run::Progress;
 use super::prepared::Patience;
-use super::shared_run::Progress;
 use crate::error::ErrorKind;
 use crate::metrics::ArrivalKind;
 use crate::tools::ToolAt;
-use oncegate_rules::mcp::round;
-use oncegate_rules::recipe::identity::{Name, is_by_arguments};
+use oncegate_rules::approval::Proposal;
+use oncegate_rules::key_scheme::identity::{LookupKey, is_by_arguments};
+use oncegate_rules::mcp::elicitation;
 use oncegate_rules::record::{Content, FailureKind, Record, State, Unread};
 use oncegate_rules::time::elapsed_ms;
 use oncegate_rules::unknown;
@@ -33,15 +34,15 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The answer for a request with these names and this key.
-    pub(super) fn for_request(self, names: &[Name], key: Option<&str>) -> Self {
+    /// The answer for a request with these lookup keys and this key.
+    pub(super) fn for_request(self, lookups: &[LookupKey], key: Option<&str>) -> Self {
         match self {
             Self::Result(mut stored) => {
-                let lookups = names.iter().map(|name| name.lookup);
-                stored.is_similar = stored.record.answers_as_similar(lookups);
+                let asked = lookups.iter().map(|name| name.lookup);
+                stored.is_similar = stored.record.answers_as_similar(asked);
                 stored.is_by_arguments = stored.replayed_age_ms.is_some()
                     && !stored.is_similar
-                    && is_by_arguments(names, &stored.record);
+                    && is_by_arguments(lookups, &stored.record);
                 // The stored key of an adopted call is not the caller's: with it the caller would ask for another call.
                 if let Some(key) = key.filter(|_| stored.record.is_adopted()) {
                     let record = Arc::make_mut(&mut stored.record);
@@ -93,7 +94,17 @@ pub(super) async fn follow(
             Progress::Claiming => until.max(came + CLAIM_WAIT),
             Progress::Queued if patience.wait.or(patience.longest).is_some() => until,
             Progress::Queued => until.max(came + session_wait + CLAIM_WAIT),
-            Progress::Running { .. } => until,
+            // It may wait for hours: a caller waits for it only if it says so.
+            Progress::Running { record, .. } if record.state.waits_for_approval() => {
+                match patience.accept_after {
+                    Some(_) => came,
+                    None => came + patience.wait.or(patience.longest).unwrap_or_default(),
+                }
+            }
+            Progress::Running { .. } => match patience.accept_after {
+                Some(after) => until.min(came + after),
+                None => until,
+            },
         };
         match timeout_at(until, updates.changed()).await {
             Ok(Ok(())) => {}
@@ -118,9 +129,19 @@ pub(super) fn tell(
     now: Timestamp,
 ) -> Result<Answer, ErrorKind> {
     match progress {
-        Progress::Ended { record, .. } => answer_from(&record.clone()?, replayed, retry_after, now),
-        Progress::Running { record, .. } if patience.respond_async => {
+        Progress::Ended {
+            record: Ok(record), ..
+        } if patience.accept_after.is_some() && unknown::is_open(record, now) => {
             Ok(Answer::Accepted(record.clone()))
+        }
+        Progress::Ended { record, .. } => answer_from(&record.clone()?, replayed, retry_after, now),
+        Progress::Running { record, .. }
+            if patience.respond_async || patience.accept_after.is_some() =>
+        {
+            Ok(Answer::Accepted(record.clone()))
+        }
+        Progress::Running { record, .. } if record.state.waits_for_approval() => {
+            Err(approval_required(record, now))
         }
         Progress::Running { .. } | Progress::Claiming | Progress::Queued => {
             Err(ErrorKind::CallInProgress { retry_after })
@@ -147,7 +168,9 @@ pub(super) fn unless_it_asks(
 ) -> Result<Answer, ErrorKind> {
     match &answer {
         Answer::Result(stored)
-            if !can_be_asked && at.is_of_upstream() && round::asked(&stored.json).is_some() =>
+            if !can_be_asked
+                && at.is_of_upstream()
+                && elicitation::asked(&stored.json).is_some() =>
         {
             Err(ErrorKind::InputRequired)
         }
@@ -163,7 +186,7 @@ pub(super) fn answer_from(
     now: Timestamp,
 ) -> Result<Answer, ErrorKind> {
     match (&record.state, record.state.content()) {
-        (_, Some(Content::Kept(json))) => Ok(Answer::Result(Stored {
+        (_, Some(Content::Stored(json))) => Ok(Answer::Result(Stored {
             record: record.clone(),
             json: json.clone(),
             replayed_age_ms: replayed.then(|| elapsed_ms(record.intent.created_at, now)),
@@ -182,12 +205,24 @@ pub(super) fn answer_from(
             FailureKind::Rejected => ErrorKind::ToolRejected(failure.clone()),
             FailureKind::Fenced => ErrorKind::Fenced(failure.clone()),
             FailureKind::SagaClosed => ErrorKind::WrongState(failure.why.clone()),
+            FailureKind::Declined => {
+                let proposal = record.proposal.as_deref();
+                let tell = proposal.map_or_else(String::new, |asked| asked.tell.clone());
+                ErrorKind::ApprovalDeclined { tell }
+            }
+            FailureKind::Lapsed | FailureKind::Withdrawn => ErrorKind::ApprovalLapsed {
+                may_ask_again: record
+                    .proposal
+                    .as_deref()
+                    .is_none_or(Proposal::may_ask_again),
+            },
             FailureKind::Unreachable => ErrorKind::ToolUnreachable(failure.clone()),
             FailureKind::Unavailable | FailureKind::NotExecuted => {
                 ErrorKind::ToolUnavailable(failure.clone())
             }
         }),
         (State::Running, _) => Err(ErrorKind::CallInProgress { retry_after }),
+        (State::Proposed | State::Approved, _) => Err(approval_required(record, now)),
         (State::Compensated(_), None) => {
             let why = "the call was taken back before it was known that it had run, and will not run any more";
             Err(ErrorKind::WrongState(why.into()))
@@ -202,6 +237,21 @@ pub(super) fn answer_from(
     }
 }
 
+/// Nothing was sent: an operator has to approve the call.
+fn approval_required(record: &Record, now: Timestamp) -> ErrorKind {
+    match record.proposal.as_deref() {
+        Some(proposal) => ErrorKind::ApprovalRequired {
+            asked_at: proposal.asked_at,
+            expires_at: proposal.until,
+            retry_after: proposal.ask_again_after(now),
+        },
+        // A call that waits was asked about. Without that it is said to run: it is never sent by this gateway.
+        None => ErrorKind::CallInProgress {
+            retry_after: CLAIM_WAIT,
+        },
+    }
+}
+
 /// How a request was answered. `is_first`: the request began the run.
 pub(super) fn arrival_of(progress: &Progress, is_first: bool) -> ArrivalKind {
     match progress {
@@ -212,9 +262,11 @@ pub(super) fn arrival_of(progress: &Progress, is_first: bool) -> ArrivalKind {
             ours,
         } => match record.state {
             State::Unknown(_) | State::Running => ArrivalKind::Suppressed,
+            State::Proposed | State::Approved => ArrivalKind::Asked,
             _ if *ours => ArrivalKind::Joined,
             _ => ArrivalKind::Replayed,
         },
+        Progress::Running { record, .. } if record.state.waits_for_approval() => ArrivalKind::Asked,
         Progress::Claiming
         | Progress::Queued
         | Progress::Running { .. }

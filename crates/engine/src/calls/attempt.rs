@@ -1,5 +1,7 @@
 //! One dispatch of a call and its evidence. Nothing else sends to a tool.
 
+mod remote; // the task of a server is followed
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,22 +10,24 @@ use tokio::time::Instant;
 use super::outgoing::{outgoing, probe_url};
 use super::prepared::PreparedCall;
 use crate::base::Base;
-use crate::health::Permit;
-use crate::measured::work_on;
-use crate::pauses::Pauses;
+use crate::base::measured::with_call_context;
 use crate::sagas::SagaRegistry;
 use crate::tools::ToolAt;
+use crate::tools::followed::Followed;
+use crate::tools::health::Permit;
+use crate::tools::pauses::Pauses;
 use crate::trace::new_span_id;
 use oncegate_hooks::crash;
 use oncegate_rules::breaker::Sign;
 use oncegate_rules::call::judge;
+use oncegate_rules::mcp::remote::given;
 use oncegate_rules::outcome::{Evidence, Outcome, is_sign_of_life};
 use oncegate_rules::record::{Content, Record, State};
 use oncegate_rules::session::SessionId;
 use oncegate_rules::tool::Tool;
 use oncegate_rules::trace::SpanId;
 use oncegate_rules::unknown::{CheckBlocker, Finding, read_mcp_probe, read_probe};
-use oncegate_tools::{Deadline, Downstream, Exchange, Party};
+use oncegate_tools::{Deadline, Downstream, Exchange, Party, Request};
 
 /// The result of one dispatch.
 pub(crate) struct Attempted {
@@ -32,6 +36,8 @@ pub(crate) struct Attempted {
     pub outcome: Outcome,
     /// The exchange, if the tool may still answer.
     pub silent: Option<Exchange>,
+    /// The record with the task of an MCP server, if one was written down.
+    pub noted: Option<Record>,
 }
 
 impl Attempted {
@@ -43,16 +49,18 @@ impl Attempted {
             evidence,
             outcome,
             silent: None,
+            noted: None,
         }
     }
 }
 
 /// Sends calls to their tools.
-pub(crate) struct Sender {
-    pub base: Arc<Base>,
-    pub downstream: Arc<Downstream>,
-    pub pauses: Arc<Pauses>,
-    pub sagas: Arc<SagaRegistry>,
+pub struct Sender {
+    pub(crate) base: Arc<Base>,
+    pub(crate) downstream: Arc<Downstream>,
+    pub(crate) pauses: Arc<Pauses>,
+    pub(crate) sagas: Arc<SagaRegistry>,
+    pub(crate) followed: Arc<Followed>,
 }
 
 impl Sender {
@@ -75,6 +83,14 @@ impl Sender {
         if record.attempt.number > 1 && self.pauses.is_paused(&tool.name) {
             return Attempted::not_sent(tool, record, "an operator has paused the tool".into());
         }
+        // A call that is sent again by its check begins a run of its own, with an attempt of number 1.
+        if record.attempts > 1 && self.is_cancel_asked(record).await {
+            return Attempted::not_sent(
+                tool,
+                record,
+                "a client has asked to cancel the call".into(),
+            );
+        }
         let began = Instant::now();
         let trace = call.trace.for_call(record, self.base.limits.sample);
         // A verified replay is not an attempt of the call, so its span has an id of its own.
@@ -84,8 +100,18 @@ impl Sender {
         };
         let span = trace.attempt(record, span_id);
         let headers = trace.headers(span_id);
-        let (endpoint, request) = match outgoing(call, record, headers, deadline, is_sent_again) {
-            Ok(made) => made,
+        let made = outgoing(call, record, headers, deadline, is_sent_again);
+        let (endpoint, request) = match made {
+            Ok((endpoint, request)) => {
+                let takes_task = self.takes_task(call, record);
+                (
+                    endpoint,
+                    Request {
+                        takes_task,
+                        ..request
+                    },
+                )
+            }
             Err(why) => return Attempted::not_sent(tool, record, why),
         };
         let mut exchange = self.downstream.dispatch(&endpoint, request);
@@ -108,6 +134,14 @@ impl Sender {
             }
         };
         crash::point("after_answer");
+        let task = match &evidence {
+            Evidence::Mcp(answer) if self.takes_task(call, record) => given(answer),
+            _ => None,
+        };
+        let (evidence, noted) = match task {
+            Some(task) => self.follow(call, record, task, deadline.at).await,
+            None => (evidence, None),
+        };
         let (outcome, why) = judge(tool, record, &evidence);
         span.record("outcome", outcome.as_str());
         if !matches!(outcome, Outcome::Executed(_)) {
@@ -130,6 +164,7 @@ impl Sender {
             evidence,
             outcome,
             silent,
+            noted,
         }
     }
 
@@ -145,7 +180,7 @@ impl Sender {
         let permit = admitted.map_err(CheckBlocker::BreakerOpen)?;
         let session = SessionId::of(&record.intent);
         let session = self.base.store.session(&session);
-        match work_on(record.intent.clone(), session).await {
+        match with_call_context(record.intent.clone(), session).await {
             Ok(session) if session.frozen => return Err(CheckBlocker::Frozen),
             Ok(_) => {}
             Err(_) => return Err(CheckBlocker::Store),
@@ -158,7 +193,7 @@ impl Sender {
     }
 
     /// Asks the tool whether it knows the key of a call. Returns the finding, and how long the tool asks to wait.
-    pub(crate) async fn probe(&self, at: &ToolAt, record: &Record) -> (Finding, Option<Duration>) {
+    pub async fn probe(&self, at: &ToolAt, record: &Record) -> (Finding, Option<Duration>) {
         let found = tokio::select! {
             biased;
             found = self.ask_about_key(at, record) => found,
@@ -177,7 +212,7 @@ impl Sender {
         record: &Record,
     ) -> Result<(Finding, Option<Duration>), String> {
         let (intent, by) = (&record.intent, Instant::now() + at.tool.timeout);
-        if let (Some(asks), Some(asked)) = (&at.tool.asks, &at.endpoint.asked) {
+        if let (Some(asks), Some(asked)) = (at.tool.asks(), &at.endpoint.asked) {
             let args = asks.by.args(record)?.to_string().into();
             let party = Party::tool(&intent.tenant, &asks.by.tool);
             let answer = self.downstream.ask(asked, party, args, by).await?;
@@ -195,9 +230,9 @@ impl Sender {
 /// Marks what a probe of an API found: it is not the answer that the API would have given.
 fn marked_as_probed(at: &ToolAt, finding: Finding) -> Finding {
     match finding {
-        Finding::Found(Content::Kept(json)) if at.tool.proxy.is_some() => {
+        Finding::Found(Content::Stored(json)) if at.tool.is_proxy() => {
             let found = [b"{\"probed\":", json.as_ref(), b"}"].concat();
-            Finding::Found(Content::Kept(found.into()))
+            Finding::Found(Content::Stored(found.into()))
         }
         other => other,
     }

@@ -2,6 +2,10 @@
 //!
 //! A replay costs the store no write of its own.
 
+pub(super) mod replay; // answer from memory, or wait for the run
+pub(super) mod shared_run; // one run, many waiters
+pub(super) mod similar; // a request that looks like an earlier call
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +13,7 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
 use crate::base::Base;
-use crate::lock::lock;
+use crate::base::lock::lock;
 use oncegate_rules::ledger::{self, Duplicate};
 use oncegate_rules::record::CallId;
 use oncegate_store as store;

@@ -8,31 +8,29 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::answer::{Answer, arrival_of, tell, unless_it_asks};
 use super::attempt::Sender;
 use super::claim::{ClaimOutcome, Claimer, Turn};
 use super::duplicates::Duplicates;
+use super::duplicates::shared_run::{Progress, RunHandle, RunKey, SharedRuns, notified};
 use super::large::LargeRequests;
 use super::prepared::{Patience, PreparedCall, Request};
 use super::result_memory::{ResultMemory, move_in};
 use super::run::{Begun, Keep};
-use super::shared_run::{Progress, RunHandle, SharedRuns, notified};
 use crate::base::Base;
+use crate::base::ids::random;
+use crate::base::measured::with_call_context;
+use crate::callers::permits::{FairPermits, Lines, Owner};
 use crate::error::{Error, ErrorKind};
-use crate::health::Permit;
-use crate::ids::random;
-use crate::measured::work_on;
+use crate::key_schemes::KeySchemes;
 use crate::metrics::ArrivalKind;
-use crate::pauses::Pauses;
-use crate::places::{Lines, Owner, Places};
-use crate::recipes::Recipes;
 use crate::recovery::LostCalls;
 use crate::sagas::SagaRegistry;
 use crate::secret::KnownSecrets;
 use crate::tools::ToolAt;
-use crate::transition;
+use crate::tools::pauses::Pauses;
 use oncegate_budget::Charge;
 use oncegate_hooks::crash;
 use oncegate_rules::call::Event;
@@ -47,7 +45,7 @@ use oncegate_tools::{Deadline, Exchange};
 /// Runs calls, and answers from stored ones.
 pub struct Engine {
     pub(crate) base: Arc<Base>,
-    pub(crate) recipes: Arc<Recipes>,
+    pub(crate) key_schemes: Arc<KeySchemes>,
     pub(crate) secrets: Arc<KnownSecrets>,
     pub(crate) claims: Arc<Claimer>,
     pub(crate) sender: Arc<Sender>,
@@ -56,10 +54,10 @@ pub struct Engine {
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) duplicates: Arc<Duplicates>,
     pub(crate) runs: Arc<SharedRuns>,
-    /// Places to run.
-    pub(crate) running: Places,
-    /// Places to wait for a call or for a session.
-    pub(crate) waiting: Places,
+    /// Permits to run.
+    pub(crate) running: FairPermits,
+    /// Permits to wait for a call or for a session.
+    pub(crate) waiting: FairPermits,
     pub(crate) lines: Lines,
     pub memory: Arc<ResultMemory>,
     pub large: LargeRequests,
@@ -86,7 +84,7 @@ impl Engine {
         let at = self.at_for(caller, &request)?;
         let patience = patience.for_effect(at.tool.effect);
         span.is_for(&at.tool.name);
-        let labels = [&at.tool.name, request.door.as_str()];
+        let labels = [&at.tool.name, request.interface.as_str()];
         self.base.metrics.requests.with_label_values(&labels).inc();
 
         // The request becomes a call with a key, or is refused.
@@ -100,8 +98,12 @@ impl Engine {
             span.arrived_as(refused, None);
             self.sender.count_arrival(&at.tool.name, refused, began);
         })?;
-        let call = PreparedCall { began, ..prepared };
-        let (key, names) = (call.told_key.clone(), call.names.clone());
+        let call = PreparedCall {
+            began,
+            keep_read: patience.keep_read,
+            ..prepared
+        };
+        let (key, lookups) = (call.shown_key.clone(), call.lookups.clone());
 
         // A remembered call answers at once. Otherwise the request waits for the run of its key, or begins one.
         let came = Instant::now();
@@ -132,12 +134,22 @@ impl Engine {
             Some(record) => at.retry_after_of(record, now),
             None => at.health.retry_after(Duration::ZERO),
         };
-        let told = tell(&progress, patience, !is_ours, retry_after, now);
-        let told = told.and_then(|answer| unless_it_asks(answer, &at, can_be_asked));
-        told.map(|answer| answer.for_request(&names, key.as_deref()))
+        let becomes_task = patience.accept_after.is_some();
+        let may_ask = record.filter(|_| becomes_task).is_some_and(|record| {
+            let intent = &record.intent;
+            caller.may_ask_for(&intent.tenant, &intent.tool, &intent.made_by, at.hides())
+        });
+        let patience = Patience {
+            accept_after: patience.accept_after.filter(|_| may_ask),
+            ..patience
+        };
+        let answer = tell(&progress, patience, !is_ours, retry_after, now);
+        let answer = answer.and_then(|answer| unless_it_asks(answer, &at, can_be_asked));
+        answer
+            .map(|answer| answer.for_request(&lookups, key.as_deref()))
             .map_err(|kind| Error {
                 replayed: kind.is_outcome().then_some(!is_ours),
-                kind: kind.told_to(caller, &at.tool.name),
+                kind: kind.for_caller(caller, &at.tool.name),
                 call_id: record.map(|record| record.intent.call_id),
                 key,
             })
@@ -149,22 +161,28 @@ impl Engine {
         call: PreparedCall,
     ) -> (watch::Receiver<Progress>, bool) {
         let intent = &call.intent;
-        let name = match call.at.tool.effect {
+        let lookup = match call.at.tool.effect {
             Effect::Write => intent.lookup,
+            Effect::Read if call.keep_read.is_some() => intent.lookup,
             // The answer to an earlier read may be older than this request.
             Effect::Read => Lookup::of_read(&intent.tenant, &intent.tool, random()),
         };
-        let (progress, run) = self.runs.join_or_begin((
-            name,
-            call.intent.fingerprint,
-            call.brought,
-            call.intent.saga_id.clone(),
-            call.new_keys.clone(),
-        ));
+        let run_key = RunKey {
+            lookup,
+            fingerprint: intent.fingerprint,
+            preconditions: call.preconditions,
+            saga_id: intent.saga_id.clone(),
+            new_keys: call.new_keys.clone(),
+            reader: call.keep_read.map(|_| {
+                let (user, session) = (&intent.user_id, &intent.session_id);
+                [&*intent.made_by, user, session].map(str::to_owned)
+            }),
+        };
+        let (progress, run) = self.runs.join_or_begin(run_key, call.keep_read);
         let is_first = run.is_some();
         if let Some(run) = run {
             let intent = call.intent.clone();
-            let work = work_on(intent, self.clone().drive(call, run));
+            let work = with_call_context(intent, self.clone().drive(call, run));
             drop(self.base.tasks.spawn(work));
         }
         (progress, is_first)
@@ -187,35 +205,17 @@ impl Engine {
         let (State::Unknown(_), Some(wait)) = (&record.state, patience.wait) else {
             return progress;
         };
-        let Some(_place) = self.waiting.take(Owner::of_caller(caller)) else {
+        let Some(_permit) = self.waiting.take(Owner::of_caller(caller)) else {
             return progress;
         };
-        let (call_id, until) = (record.intent.call_id, came + wait);
-        let listener = self.base.store.listen(call_id);
-        let (mut pause, longest_pause) = self.base.limits.pace.poll;
-        while Instant::now() < until {
-            let load = work_on(record.intent.clone(), self.base.store.load(call_id));
-            let Ok(Some(found)) = load.await else {
-                return progress;
-            };
-            if !matches!(found.state, State::Unknown(_) | State::Running) {
-                // Without memory for the result the caller is still told that the outcome is unknown: the call ran.
-                let Ok(found) = self.memory.with_room(found) else {
-                    return progress;
-                };
-                let record = Ok(Arc::new(found));
-                return Progress::Ended {
-                    record,
-                    ours: false,
-                };
-            }
-            tokio::select! {
-                () = sleep_until(until.min(Instant::now() + pause)) => {}
-                () = notified(listener.as_ref()) => {}
-            }
-            pause = (pause * 2).min(longest_pause);
+        match self.outcome_of(record, came + wait).await {
+            Some(Ok(found)) => Progress::Ended {
+                record: Ok(Arc::new(found)),
+                ours: false,
+            },
+            // Without memory for the result the caller is still told that the outcome is unknown: the call ran.
+            Some(Err(_)) | None => progress,
         }
-        progress
     }
 
     fn count_duplicate(
@@ -244,7 +244,7 @@ impl Engine {
     async fn drive(self: Arc<Self>, mut call: PreparedCall, run: RunHandle) {
         call.trace.begin_call(&call.intent);
         let mut turn = self.claim(&mut call, &run).await;
-        let (deadline, room) = (turn.deadline, &mut turn.room);
+        let (deadline, reservation) = (turn.deadline, &mut turn.reservation);
         match turn.claimed {
             Ok(ClaimOutcome::Ours(record, permit)) => {
                 crash::point("saga_claimed");
@@ -259,28 +259,32 @@ impl Engine {
                     deadline,
                 };
                 // Boxed, so that the task of a replay need not have the size of a run.
-                let silent = Box::pin(self.run(&call, begun, room, run)).await;
-                drop(turn.place);
+                let silent = Box::pin(self.run(&call, begun, reservation, run)).await;
+                drop(turn.permit);
                 if let Some((record, exchange)) = silent {
                     self.listen_late(&call, record, exchange, deadline).await;
                 }
             }
+            Ok(ClaimOutcome::Asked(record)) => {
+                drop((turn.permit, turn.reservation));
+                self.wait_for_approval(&call, record, run).await;
+            }
             Ok(ClaimOutcome::Theirs(record)) => {
-                drop((turn.place, turn.room));
+                drop((turn.permit, turn.reservation));
                 self.watch(record, run, Owner::of(&call.intent)).await;
             }
             Ok(ClaimOutcome::Settled(mut record)) => {
-                move_in(&mut record, room);
+                move_in(&mut record, reservation);
                 run.end(Ok(Arc::new(record)), false);
             }
             // The queue turns each denial into a wait or a refusal.
             Ok(ClaimOutcome::Denied(..)) => run.end(Err(ErrorKind::StoreUnavailable), false),
             Err(ErrorKind::StoreUnavailable)
                 if call.at.tool.effect == Effect::Read
-                    && turn.place.is_some()
+                    && turn.permit.is_some()
                     && !self.pauses.is_paused(&call.at.tool.name) =>
             {
-                self.pass_through(&call, room, run, deadline).await;
+                self.pass_through(&call, reservation, run, deadline).await;
             }
             Err(kind) => run.end(Err(kind), false),
         }
@@ -295,6 +299,7 @@ impl Engine {
         drop(standing);
         let (outcome, found) = match &turn.claimed {
             Ok(ClaimOutcome::Ours(record, _)) => ("claimed", Some(record)),
+            Ok(ClaimOutcome::Asked(record)) => ("asked", Some(record)),
             Ok(ClaimOutcome::Theirs(record)) => ("running", Some(record)),
             Ok(ClaimOutcome::Settled(record)) => ("settled", Some(record)),
             Ok(ClaimOutcome::Denied(..)) | Err(_) => ("refused", None),
@@ -309,7 +314,7 @@ impl Engine {
         &self,
         call: &PreparedCall,
         begun: Begun,
-        room: &mut Option<Charge>,
+        reservation: &mut Option<Charge>,
         run: RunHandle,
     ) -> Option<(Record, Exchange)> {
         crash::point("after_claim");
@@ -323,8 +328,8 @@ impl Engine {
             .sender
             .run_attempts(call, begun, Some(&run), Keep::Stored);
         let (mut record, silent) = attempts.await;
-        self.sender.ended(call, &record);
-        move_in(&mut record, room);
+        self.sender.count_end(call, &record);
+        move_in(&mut record, reservation);
         if record.state == State::Running {
             // Its outcome could not be written: the run ends without a result.
             return None;
@@ -337,14 +342,14 @@ impl Engine {
     }
 
     /// Waits for a late answer, which still settles an unknown call.
-    async fn listen_late(
+    pub(super) async fn listen_late(
         &self,
         call: &PreparedCall,
         record: Record,
         mut exchange: Exchange,
         deadline: Deadline,
     ) {
-        let Some(_place) = self.claims.listening.take(Owner::of(&call.intent)) else {
+        let Some(_permit) = self.claims.listening.take(Owner::of(&call.intent)) else {
             return;
         };
         let until = deadline.late_by(call.at.tool.lease_margin);
@@ -355,8 +360,8 @@ impl Engine {
             () = self.base.abandoned.cancelled() => None,
         };
         let Some(evidence) = observed else { return };
-        let event = Event::ended(&record, evidence);
-        let record = self.sender.settle_alone(call, record, &event).await;
+        let event = Event::ended(&record, self.sender.or_task(call, &record, evidence));
+        let record = self.sender.end_attempt_alone(call, record, &event).await;
         tracing::info!(
             call_id = %record.intent.call_id,
             tool = call.at.tool.name,
@@ -367,20 +372,32 @@ impl Engine {
     }
 
     /// Follows a call of another process, until it is settled or no request here waits.
-    async fn watch(&self, mut record: Record, run: RunHandle, owner: Owner) {
-        let (call_id, version) = (record.intent.call_id, record.version);
-        let Some(_place) = self.waiting.take(owner) else {
+    pub(super) async fn watch(&self, mut record: Record, run: RunHandle, owner: Owner) {
+        // The newest version that was seen here.
+        let (call_id, mut version) = (record.intent.call_id, record.version);
+        let Some(_permit) = self.waiting.take(owner) else {
             return run.end(Ok(Arc::new(record)), false);
         };
         // A notification only says when to look.
         let listener = self.base.store.listen(call_id);
-        run.report(Progress::Running {
-            record: Arc::new(record.clone()),
-            ours: false,
-        });
-        let (mut pause, longest_pause) = self.base.limits.pace.poll;
+        // A request that joins comes after this record was read, and must be told of a decision in between.
+        if record.state.waits_for_approval() {
+            run.close();
+            match self.base.store.load(call_id).await {
+                Ok(Some(found)) if found.version >= version => record = found,
+                _ => return run.end(Err(ErrorKind::StoreUnavailable), false),
+            }
+        }
+        let is_open = record.state == State::Running || record.state.waits_for_approval();
+        if is_open {
+            run.report(Progress::Running {
+                record: Arc::new(record.clone()),
+                ours: false,
+            });
+        }
+        let (mut pause, longest_pause) = self.base.limits.timings.poll;
         // The call may have ended before this listened to it.
-        let mut looks_at_once = listener.is_some();
+        let mut looks_at_once = listener.is_some() || !is_open;
         let mut has_failed = false;
         while !run.leave_if_alone() {
             if !std::mem::take(&mut looks_at_once) {
@@ -397,9 +414,25 @@ impl Engine {
                 return run.end(Err(ErrorKind::StoreUnavailable), false);
             };
             match found.state {
-                State::Running => record = found,
+                State::Running | State::Proposed | State::Approved => {
+                    version = version.max(found.version);
+                    if found.state.waits_for_approval() {
+                        run.close();
+                    }
+                    if found.state != record.state {
+                        let record = Arc::new(found.clone());
+                        run.report(Progress::Running {
+                            record,
+                            ours: false,
+                        });
+                    }
+                    record = found;
+                }
                 // The store has gone back: it knows less of the call than was seen here.
                 _ if found.version < version => {
+                    return run.end(Err(ErrorKind::StoreUnavailable), false);
+                }
+                State::Failed(_) if self.is_doubtful(&found).await => {
                     return run.end(Err(ErrorKind::StoreUnavailable), false);
                 }
                 // The call may run again since this was read. Only requests that came before may be told that it failed.
@@ -407,13 +440,18 @@ impl Engine {
                     run.close();
                     (has_failed, looks_at_once) = (true, true);
                 }
-                _ => return run.end(self.memory.with_room(found).map(Arc::new), false),
+                _ => return run.end(self.memory.with_reservation(found).map(Arc::new), false),
             }
         }
     }
 
+    /// Whether a call may have run again since it failed, because the store has lost data: that run may have had the effect.
+    pub(super) async fn is_doubtful(&self, found: &Record) -> bool {
+        matches!(found.state, State::Failed(_)) && self.base.must_know_all_data().await.is_err()
+    }
+
     /// Ends a claimed call that its saga does not let be sent.
-    async fn turn_away(
+    pub(super) async fn turn_away(
         &self,
         call: &PreparedCall,
         record: Record,
@@ -430,44 +468,14 @@ impl Engine {
             attempt: record.attempt.id,
             why: Failure::new(failure, why),
         };
-        let record = self.sender.settle_alone(call, record, &event).await;
-        self.sender.ended(call, &record);
+        let record = self.sender.end_attempt_alone(call, record, &event).await;
+        self.sender.count_end(call, &record);
         let is_closed = matches!(&record.state, State::Failed(failure) if failure.kind == FailureKind::SagaClosed);
-        let told = if is_closed {
+        let answer = if is_closed {
             Ok(Arc::new(record))
         } else {
             Err(kind)
         };
-        run.end(told, true);
-    }
-
-    /// Runs a read without a store: a repetition has no effect.
-    async fn pass_through(
-        &self,
-        call: &PreparedCall,
-        room: &mut Option<Charge>,
-        run: RunHandle,
-        deadline: Deadline,
-    ) {
-        let tool = &call.at.tool;
-        let next = transition::ask(tool, None, &self.claims.arrival(call), self.base.time());
-        let Some(change) = next.ok().and_then(|next| next.change) else {
-            return run.end(Err(ErrorKind::StoreUnavailable), false);
-        };
-        let passed = &self.base.metrics.passed_through;
-        passed.with_label_values(&[&tool.name]).inc();
-        call.at.health.earn_retry();
-        let begun = Begun {
-            record: change.record,
-            permit: Permit::default(),
-            deadline,
-        };
-        let attempts = self
-            .sender
-            .run_attempts(call, begun, Some(&run), Keep::Nothing);
-        let (mut record, _) = attempts.await;
-        self.sender.ended(call, &record);
-        move_in(&mut record, room);
-        run.end(Ok(Arc::new(record)), true);
+        run.end(answer, true);
     }
 }

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer::follow;
+use super::duplicates::shared_run::Progress;
 use super::engine::Engine;
 use super::prepare::mistakes;
 use super::prepared::{Patience, PreparedCall};
-use super::shared_run::Progress;
+use crate::base::ids::new_call_id;
 use crate::error::ErrorKind;
-use crate::ids::new_call_id;
 use crate::trace::Trace;
 use oncegate_rules::key::{self, Lookup};
-use oncegate_rules::recipe::identity::{Name, Part};
-use oncegate_rules::recipe::prints::Prints;
+use oncegate_rules::key_scheme::fingerprints::Fingerprints;
+use oncegate_rules::key_scheme::identity::{LookupKey, Part};
 use oncegate_rules::record::{CallId, Intent, Record};
 use oncegate_rules::redact;
 
 /// A call that the gateway makes itself.
-pub(crate) struct InternalCall {
+pub struct InternalCall {
     pub tenant: String,
     pub tool: String,
     /// Begins with [`key::COMPENSATION`], so that no caller can bring this key.
@@ -40,27 +40,27 @@ impl Engine {
     ///
     /// # Errors
     /// Why nothing was sent; or that the outcome is not known yet.
-    pub(crate) async fn run_internal(
+    pub async fn run_internal(
         self: &Arc<Self>,
         own: InternalCall,
     ) -> Result<Arc<Record>, ErrorKind> {
         let at = self.base.tool_at(&own.tool).ok_or(ErrorKind::UnknownTool)?;
-        let may_claim = self.recipes.know_recipes(&at).await?;
+        let may_claim = self.key_schemes.know_key_schemes(&at).await?;
         // The arguments may have been made under an earlier configuration.
         let complaint = mistakes(&at.tool, &own.args).map(ErrorKind::InvalidArguments);
         let lookup = Lookup::new(&own.tenant, &own.tool, &own.key);
         let args: bytes::Bytes = own.args.to_string().into();
         let secrets = self.secrets.current();
-        let fingerprint = at.recipe.fingerprint(&secrets.today, &own.args);
-        let earlier = self.recipes.earlier(&at);
-        let prints = Prints::of(&at.recipe, &earlier, &secrets, &own.args);
+        let fingerprint = at.key_scheme.fingerprint(&secrets.today, &own.args);
+        let earlier = self.key_schemes.earlier(&at);
+        let fingerprints = Fingerprints::of(&at.key_scheme, &earlier, &secrets, &own.args);
         let intent = Intent {
             call_id: own.call_id.unwrap_or_else(|| new_call_id(&lookup)),
             tenant: own.tenant,
             tool: own.tool,
             lookup,
-            names: Vec::new(),
-            recipe: at.recipe_id,
+            lookups: Vec::new(),
+            key_scheme: at.key_scheme_id,
             key: own.key,
             key_source: key::Source::Compensation,
             fingerprint,
@@ -74,7 +74,7 @@ impl Engine {
             args: redact::mask(&args, &at.tool.redact.args),
             created_at: self.base.now(),
         };
-        let name = Name {
+        let name = LookupKey {
             lookup,
             part: Part::Today,
             is_runtime: false,
@@ -82,8 +82,8 @@ impl Engine {
         let (wait, session_wait) = (at.tool.longest(), at.tool.session.wait);
         let trace = Trace::of(&intent.trace_id, self.base.limits.sample);
         let call = PreparedCall {
-            names: [name].into(),
-            prints: Arc::new(prints),
+            lookups: [name].into(),
+            fingerprints: Arc::new(fingerprints),
             raw: args.clone(),
             complaint,
             may_claim,

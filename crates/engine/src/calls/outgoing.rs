@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::prepared::PreparedCall;
 use crate::tools::ToolAt;
-use oncegate_rules::proxy::image;
+use oncegate_rules::proxy::stored_form;
 use oncegate_rules::record::{CallId, Record};
 use oncegate_rules::redact;
 use oncegate_rules::request::{KEY_HEADER, Mistakes};
@@ -30,7 +30,7 @@ impl<'a> ToolRequest<'a> {
     /// # Errors
     /// By today's configuration the arguments make no request.
     pub fn new(at: &'a ToolAt, args: &Bytes, key: &str, call_id: CallId) -> Result<Self, String> {
-        let Some(shape) = &at.tool.request else {
+        let Some(shape) = at.tool.request() else {
             // A tool of an MCP server gets the arguments as they are.
             return Ok(Self {
                 endpoint: Cow::Borrowed(&at.endpoint),
@@ -83,8 +83,8 @@ pub(super) fn outgoing<'a>(
         &call.args
     };
     let key = intent.lookup.for_tool();
-    let made = match &tool.proxy {
-        Some(policy) => passed_on(call, record, &policy.key_header)?,
+    let made = match tool.proxy() {
+        Some(policy) => proxied(call, record, &policy.key_header)?,
         None => {
             let mut made = ToolRequest::new(&call.at, args, &key, intent.call_id)?;
             let headers = &mut made.headers;
@@ -108,6 +108,7 @@ pub(super) fn outgoing<'a>(
         is_write: tool.effect == Effect::Write,
         client: call.client.clone(),
         is_sent_again,
+        takes_task: false,
         send_before,
     };
     Ok((made.endpoint, request))
@@ -117,13 +118,13 @@ pub(super) fn outgoing<'a>(
 ///
 /// # Errors
 /// The request itself is gone, and only a part of it is stored.
-fn passed_on<'a>(
+fn proxied<'a>(
     call: &'a PreparedCall,
     record: &Record,
     key_header: &str,
 ) -> Result<ToolRequest<'a>, String> {
     let intent = &record.intent;
-    let stored = || image::message(&intent.args).map(Arc::new);
+    let stored = || stored_form::message(&intent.args).map(Arc::new);
     let message = call.message.clone().or_else(stored);
     let message = message.ok_or("the request is not stored as a whole")?;
     let (endpoint, mut headers) = call.at.endpoint.for_message(&message)?;
@@ -140,10 +141,8 @@ fn passed_on<'a>(
 /// # Errors
 /// The tool has no probe, or the arguments make no URL.
 pub fn probe_url(tool: &Tool, args: &Bytes, key: &str) -> Result<String, String> {
-    let target = tool
-        .probe
-        .as_ref()
-        .ok_or("the tool has no endpoint for it")?;
+    let probe = tool.probe().ok_or("the tool has no endpoint for it")?;
+    let target = &probe.target;
     let args: Value = match target.used().next() {
         Some(_) => {
             serde_json::from_slice(args).map_err(|_| "its arguments are not stored".to_owned())?

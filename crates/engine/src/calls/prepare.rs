@@ -8,28 +8,28 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::engine::Engine;
-use super::prepared::{Answers, Passed, PreparedCall, ReadBy, Request};
+use super::prepared::{Answers, PreparedCall, Proxied, ReadBy, Request};
+use crate::base::ids::{new_call_id, new_trace_id};
+use crate::callers::throttle::NewKeys;
 use crate::error::{Error, ErrorKind};
-use crate::ids::{new_call_id, new_trace_id};
-use crate::throttle::NewKeys;
 use crate::tools::ToolAt;
 use crate::trace::RequestSpan;
 use oncegate_rules::caller::Caller;
 use oncegate_rules::key::CONFIRM_MEMBER;
-use oncegate_rules::mcp::round;
-use oncegate_rules::proxy::view;
-use oncegate_rules::recipe::identity::Asking;
-use oncegate_rules::recipe::{Recipe, RecipeId, identity};
+use oncegate_rules::key_scheme::identity::Asking;
+use oncegate_rules::key_scheme::{KeyScheme, KeySchemeId, identity};
+use oncegate_rules::mcp::elicitation;
+use oncegate_rules::proxy::compared_form;
 use oncegate_rules::record::{CallId, Intent};
 use oncegate_rules::request::Mistakes;
 use oncegate_rules::secret::{Secret, Secrets};
-use oncegate_rules::session::{Brought, similar_group};
-use oncegate_rules::tool::Tool;
+use oncegate_rules::session::{Preconditions, similar_group};
+use oncegate_rules::tool::{Effect, Tool};
 use oncegate_rules::{json, key, redact};
 
 impl Engine {
     /// A tool that the caller may call.
-    pub(crate) fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
+    pub fn tool_for(&self, caller: &Caller, name: &str) -> Result<Arc<ToolAt>, Error> {
         if !caller.may_call(name) {
             return Err(ErrorKind::Forbidden.alone());
         }
@@ -43,9 +43,16 @@ impl Engine {
     /// The tool of a request: an API with an HTTP request, or a tool with arguments.
     pub(super) fn at_for(&self, caller: &Caller, request: &Request) -> Result<Arc<ToolAt>, Error> {
         let at = self.tool_for(caller, &request.tool)?;
-        match (&request.passed, &at.tool.proxy) {
-            (Some(Passed { message, .. }), Some(_)) => {
+        match (&request.proxied, at.tool.proxy()) {
+            (Some(Proxied { message, .. }), Some(_)) => {
                 Ok(at.for_request(&message.method, &message.path))
+            }
+            // Reads are executed each time, so a payment that comes twice could be taken twice.
+            (None, None)
+                if at.tool.effect == Effect::Read && !request.client.payments.is_empty() =>
+            {
+                let why = "it pays, and the tool counts as one that only reads, whose calls are not guarded; an operator has to configure it as one that writes";
+                Err(ErrorKind::InvalidRequest(why.into()).alone())
             }
             (None, None) => Ok(at),
             _ => Err(ErrorKind::UnknownTool.alone()),
@@ -63,12 +70,12 @@ impl Engine {
         request: Request,
         span: &RequestSpan,
     ) -> Result<PreparedCall, Error> {
-        let known = self.recipes.know_recipes(&at).await;
+        let known = self.key_schemes.know_key_schemes(&at).await;
         let may_claim = known.map_err(ErrorKind::alone)?;
         let bytes = request.args.len();
         let read = || {
             let weight = json::bytes_to_read(request.args.as_bytes());
-            let _room = self.memory.to_read(&caller.tenant, weight)?;
+            let _reservation = self.memory.to_read(&caller.tenant, weight)?;
             self.read(may_claim, at, caller, request, span)
         };
         self.large.read_off_workers(bytes, read).await
@@ -82,13 +89,13 @@ impl Engine {
         request: Request,
         span: &RequestSpan,
     ) -> Result<PreparedCall, Error> {
-        let (earlier, secrets) = (self.recipes.earlier(&at), self.secrets.current());
+        let (earlier, secrets) = (self.key_schemes.earlier(&at), self.secrets.current());
         let (tool, tenant, today) = (&at.tool, &caller.tenant, &secrets.today);
-        let read = read_request(tool, &at.recipe, &earlier, tenant, &request, &secrets)?;
-        let (runtime_key, identity) = (read.brought(), read.identity);
-        let names = identity.names;
+        let read = read_request(tool, &at.key_scheme, &earlier, tenant, &request, &secrets)?;
+        let (runtime_key, identity) = (read.runtime_key(), read.identity);
+        let lookups = identity.lookups;
         // By today's configuration the request may have no key; then it is looked for under its other names.
-        let (Some(first), Some(key)) = (names.first(), identity.keys.first()) else {
+        let (Some(first), Some(key)) = (lookups.first(), identity.keys.first()) else {
             let kind = read
                 .complaint
                 .unwrap_or(ErrorKind::Key(key::Refused::Missing));
@@ -102,8 +109,8 @@ impl Engine {
             tenant: tenant.clone(),
             tool: tool.name.clone(),
             lookup: first.lookup,
-            names: names[1..].iter().map(|name| name.lookup).collect(),
-            recipe: at.recipe_id,
+            lookups: lookups[1..].iter().map(|name| name.lookup).collect(),
+            key_scheme: at.key_scheme_id,
             key: key.key.as_str().to_owned(),
             key_source: key.source,
             fingerprint: identity.fingerprint,
@@ -114,32 +121,39 @@ impl Engine {
             trace_id: request.trace_id.unwrap_or_else(new_trace_id),
             made_by: caller.name.clone(),
             client_ids: request.client_ids,
-            args: match &request.passed {
-                Some(passed) => passed.image.clone(),
+            args: match &request.proxied {
+                Some(proxied) => proxied.stored_form.clone(),
                 None => redact::mask(&read.args, &tool.redact.args),
             },
             created_at: self.base.now(),
         };
         let trace = span.belongs_to(&intent, self.base.limits.sample);
-        let told_key = match read.complaint {
+        let shown_key = match read.complaint {
             Some(_) => runtime_key,
             None => Some(intent.key.clone()),
         };
-        let brought = Brought {
-            confirmed: request.brought.confirmed.or(read.confirmed),
-            ..request.brought
+        let ask = tool.approval.as_ref();
+        let ask = ask.and_then(|policy| policy.ask(&read.value));
+        if ask.is_some() && !request.client.payments.is_empty() {
+            let why = "it pays, and waits for approval first: a payment is not stored, so it would not be sent";
+            return Err(ErrorKind::InvalidRequest(why.into()).alone());
+        }
+        let preconditions = Preconditions {
+            confirmed: request.preconditions.confirmed.or(read.confirmed),
+            ..request.preconditions
         };
         Ok(PreparedCall {
-            names: names.into(),
-            prints: Arc::new(identity.prints),
+            lookups: lookups.into(),
+            fingerprints: Arc::new(identity.fingerprints),
             read_by: Some(ReadBy::new(&earlier, secrets)),
             may_claim,
             runtime: read.runtime,
             raw: read.raw,
             complaint: read.complaint,
-            told_key,
-            message: request.passed.map(|passed| passed.message),
-            brought,
+            shown_key,
+            message: request.proxied.map(|proxied| proxied.message),
+            preconditions,
+            ask,
             client_call: Some(request.client_call)
                 .filter(|id| !id.is_empty())
                 .map(Into::into),
@@ -160,8 +174,15 @@ impl Engine {
 pub fn identify(tool: &Tool, request: &Request) -> Result<key::Chosen, Error> {
     // Without redact.args no key depends on the secret.
     let none = Secrets::one(Secret::new([0; 32]));
-    let read = read_request(tool, &Arc::new(Recipe::of(tool)), &[], "", request, &none)?;
-    let key = read.brought();
+    let read = read_request(
+        tool,
+        &Arc::new(KeyScheme::of(tool)),
+        &[],
+        "",
+        request,
+        &none,
+    )?;
+    let key = read.runtime_key();
     let chosen = match read.complaint {
         Some(complaint) => Err(complaint),
         None => read.identity.key.map_err(ErrorKind::Key),
@@ -190,7 +211,7 @@ struct Read {
 }
 
 impl Read {
-    fn brought(&self) -> Option<String> {
+    fn runtime_key(&self) -> Option<String> {
         self.runtime.as_ref().map(|key| key.as_str().to_owned())
     }
 }
@@ -198,8 +219,8 @@ impl Read {
 /// Reads a request by today's key scheme and by earlier ones.
 fn read_request(
     tool: &Tool,
-    today: &Arc<Recipe>,
-    earlier: &[(RecipeId, Arc<Recipe>)],
+    today: &Arc<KeyScheme>,
+    earlier: &[(KeySchemeId, Arc<KeyScheme>)],
     tenant: &str,
     request: &Request,
     secrets: &Secrets,
@@ -210,11 +231,11 @@ fn read_request(
     if !args.is_object() {
         return Err(unreadable("args is not a JSON object".into()));
     }
-    let is_of_round = matches!(request.answers, Answers::InArgs);
-    let is_of_proxy = request.passed.is_some();
+    let is_of_elicitation = matches!(request.answers, Answers::InArgs);
+    let is_of_proxy = request.proxied.is_some();
     let own = [
-        (round::MEMBER, is_of_round),
-        (view::CREDENTIAL, is_of_proxy),
+        (elicitation::MEMBER, is_of_elicitation),
+        (compared_form::CREDENTIAL, is_of_proxy),
     ];
     for (member, may_be_there) in own {
         if !may_be_there && args.get(member).is_some() {
@@ -289,9 +310,9 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
         Some(key::Refused::Invalid(..) | key::Refused::Reserved)
     );
     // The answers to an elicitation are not arguments of the tool's schema.
-    let args = match round::answered_by(value) {
+    let args = match elicitation::answered_by(value) {
         None => Cow::Borrowed(value),
-        Some(_) => Cow::Owned(round::without(value.clone())),
+        Some(_) => Cow::Owned(elicitation::without(value.clone())),
     };
     if !is_bad_key && let Some(mistakes) = mistakes(tool, &args) {
         return Some(ErrorKind::InvalidArguments(mistakes));
@@ -311,7 +332,7 @@ fn complaint(tool: &Tool, identity: &identity::Identity, value: &Value) -> Optio
 /// The mistakes for which the arguments make no call of the tool; `None`: there are none.
 pub(super) fn mistakes(tool: &Tool, args: &Value) -> Option<Mistakes> {
     let of_schema = tool.schema.as_ref().map(|schema| schema.mistakes(args));
-    let of_request = || tool.request.as_ref().map(|request| request.mistakes(args));
+    let of_request = || tool.request().map(|request| request.mistakes(args));
     let is_any = |mistakes: &Mistakes| !mistakes.is_empty();
     of_schema
         .filter(is_any)

@@ -6,20 +6,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::callers::throttle::NewKeys;
 use crate::error::ErrorKind;
-use crate::metrics::Door;
-use crate::throttle::NewKeys;
+use crate::metrics::Interface;
 use crate::tools::ToolAt;
 use crate::trace::{RequestSpan, Trace};
+use oncegate_rules::approval::Ask;
 use oncegate_rules::call::Seeking;
-use oncegate_rules::mcp::round::Answer;
+use oncegate_rules::key_scheme::fingerprints::Fingerprints;
+use oncegate_rules::key_scheme::identity::{Asking, LookupKey};
+use oncegate_rules::key_scheme::{KeyScheme, KeySchemeId, identity};
+use oncegate_rules::mcp::elicitation::Answer;
 use oncegate_rules::proxy::Message;
-use oncegate_rules::recipe::identity::{Asking, Name};
-use oncegate_rules::recipe::prints::Prints;
-use oncegate_rules::recipe::{Recipe, RecipeId, identity};
 use oncegate_rules::record::{Intent, Record};
 use oncegate_rules::secret::Secrets;
-use oncegate_rules::session::{Brought, LINE_LENGTH, similar_group};
+use oncegate_rules::session::{LINE_LENGTH, Preconditions, similar_group};
 use oncegate_rules::tool::Effect;
 use oncegate_rules::{json, key};
 use oncegate_tools::Client;
@@ -46,24 +47,24 @@ pub struct Request {
     pub key_header: Option<Bytes>,
     /// The body's `idempotency_key`.
     pub key_member: Option<String>,
-    pub brought: Brought,
+    pub preconditions: Preconditions,
     pub patience: Patience,
-    pub door: Door,
+    pub interface: Interface,
     /// The MCP client that waits for the call, if there is one.
     pub client: Client,
     pub answers: Answers,
-    /// The HTTP request, for an API that callers use as it is. Its view is the arguments.
-    pub passed: Option<Passed>,
+    /// The HTTP request, for an API that callers use as it is. Its compared form is the arguments.
+    pub proxied: Option<Proxied>,
     /// The client's names of the request, one JSON object; empty if there are none.
     pub client_ids: String,
 }
 
 /// A request to an API that callers use as it is.
 #[derive(Debug, Clone)]
-pub struct Passed {
+pub struct Proxied {
     pub message: Arc<Message>,
-    /// The image of it that is kept.
-    pub image: Bytes,
+    /// The stored form of it.
+    pub stored_form: Bytes,
 }
 
 /// Whether a request answers a server's questions.
@@ -72,7 +73,7 @@ pub enum Answers {
     #[default]
     Nothing,
     /// It answers this elicitation.
-    Round(Answer),
+    Elicitation(Answer),
     /// It answers an elicitation, and its arguments hold the answers.
     InArgs,
 }
@@ -86,6 +87,14 @@ pub struct Patience {
     pub respond_async: bool,
     /// The longest wait of the protocol, for callers that give none.
     pub longest: Option<Duration>,
+    /// After this long a call that is not over is answered as accepted; `None`: only `respond_async` lets it be.
+    ///
+    /// For callers that ask for the call by its id, and only if they may.
+    pub accept_after: Option<Duration>,
+    /// How long the result of a read is kept for its repetition. Until it ends, repetitions wait for it.
+    ///
+    /// For callers that may give up before it ends; `None`: each read is a run of its own.
+    pub keep_read: Option<Duration>,
 }
 
 impl Patience {
@@ -94,8 +103,13 @@ impl Patience {
     /// A caller of a read that is told "still running" would read again, and never get an answer: so it waits until the end.
     pub(super) fn for_effect(self, effect: Effect) -> Self {
         let waits = effect == Effect::Read && !self.respond_async;
-        let wait = self.wait.filter(|_| !waits);
-        Self { wait, ..self }
+        Self {
+            wait: self.wait.filter(|_| !waits),
+            // The result of a read is not stored, so it cannot be asked for later.
+            accept_after: self.accept_after.filter(|_| effect == Effect::Write),
+            keep_read: self.keep_read.filter(|_| effect == Effect::Read),
+            ..self
+        }
     }
 }
 
@@ -104,12 +118,14 @@ impl Patience {
 pub(crate) struct PreparedCall {
     /// When its request came.
     pub began: Instant,
+    /// See [`Patience::keep_read`].
+    pub keep_read: Option<Duration>,
     pub at: Arc<ToolAt>,
     pub intent: Arc<Intent>,
     /// The names by which the call may be found, today's key first. None for a stored call that is sent once more.
-    pub names: Arc<[Name]>,
+    pub lookups: Arc<[LookupKey]>,
     /// Its fingerprints by earlier key schemes.
-    pub prints: Arc<Prints>,
+    pub fingerprints: Arc<Fingerprints>,
     /// The key schemes and secrets of its lookup keys. `None`: these never change.
     pub read_by: Option<ReadBy>,
     /// The key that the caller's runtime brought.
@@ -127,12 +143,14 @@ pub(crate) struct PreparedCall {
     /// Whether the key schemes are written down, so that the key may be claimed.
     pub may_claim: bool,
     /// The key in an answer without a result.
-    pub told_key: Option<String>,
+    pub shown_key: Option<String>,
     /// The arguments for the tool. In the intent some may be masked.
     pub args: Bytes,
     /// The HTTP request, for an API that callers use as it is.
     pub message: Option<Arc<Message>>,
-    pub brought: Brought,
+    pub preconditions: Preconditions,
+    /// What its tool's rule asks of approvers; `None`: it needs no approval.
+    pub ask: Option<Ask>,
     /// Most calls that may be in line for its session before it.
     pub longest_line: u32,
     /// The bound on new keys of its caller.
@@ -147,14 +165,17 @@ pub(crate) struct PreparedCall {
 #[derive(Clone)]
 pub(crate) struct ReadBy {
     /// The earlier key schemes.
-    pub recipes: Arc<[RecipeId]>,
+    pub key_schemes: Arc<[KeySchemeId]>,
     pub secrets: Arc<Secrets>,
 }
 
 impl ReadBy {
-    pub(super) fn new(earlier: &[(RecipeId, Arc<Recipe>)], secrets: Arc<Secrets>) -> Self {
-        let recipes = earlier.iter().map(|(id, _)| *id).collect();
-        Self { recipes, secrets }
+    pub(super) fn new(earlier: &[(KeySchemeId, Arc<KeyScheme>)], secrets: Arc<Secrets>) -> Self {
+        let key_schemes = earlier.iter().map(|(id, _)| *id).collect();
+        Self {
+            key_schemes,
+            secrets,
+        }
     }
 }
 
@@ -163,10 +184,11 @@ impl PreparedCall {
     pub(super) fn new(at: Arc<ToolAt>, intent: Arc<Intent>, args: Bytes, trace: Trace) -> Self {
         Self {
             began: Instant::now(),
+            keep_read: None,
             at,
             intent,
-            names: [].into(),
-            prints: Arc::default(),
+            lookups: [].into(),
+            fingerprints: Arc::default(),
             read_by: None,
             runtime: None,
             client_call: None,
@@ -174,10 +196,11 @@ impl PreparedCall {
             raw: Bytes::new(),
             complaint: None,
             may_claim: true,
-            told_key: None,
+            shown_key: None,
             args,
             message: None,
-            brought: Brought::default(),
+            preconditions: Preconditions::default(),
+            ask: None,
             longest_line: LINE_LENGTH,
             new_keys: None,
             client: Client::default(),
@@ -195,17 +218,17 @@ impl PreparedCall {
     /// What it looks for among the stored calls.
     pub(super) fn seeking(&self) -> Seeking<'_> {
         Seeking {
-            names: &self.names,
+            lookups: &self.lookups,
             intent: &self.intent,
-            prints: &self.prints,
-            confirmed: self.brought.confirmed,
+            fingerprints: &self.fingerprints,
+            confirmed: self.preconditions.confirmed,
         }
     }
 
     /// The same request by other earlier key schemes or secrets. `None`: its arguments are gone.
     pub(super) fn read_again(
         &self,
-        earlier: &[(RecipeId, Arc<Recipe>)],
+        earlier: &[(KeySchemeId, Arc<KeyScheme>)],
         secrets: Arc<Secrets>,
     ) -> Option<Self> {
         let args = json::parse(str::from_utf8(&self.raw).ok()?).ok()?;
@@ -221,13 +244,16 @@ impl PreparedCall {
             args: &args,
             secrets: &secrets,
         };
-        let identity = identity::identify(&self.at.recipe, earlier, &asking);
-        let (first, key) = (identity.names.first()?, identity.keys.first()?);
+        let identity = identity::identify(&self.at.key_scheme, earlier, &asking);
+        let (first, key) = (identity.lookups.first()?, identity.keys.first()?);
         let value = identity.counted.as_ref().unwrap_or(&args);
         let similar = similar_group(&self.at.tool, tenant, user_id, value, &secrets.today);
         let intent = Intent {
             lookup: first.lookup,
-            names: identity.names[1..].iter().map(|name| name.lookup).collect(),
+            lookups: identity.lookups[1..]
+                .iter()
+                .map(|name| name.lookup)
+                .collect(),
             key: key.key.as_str().to_owned(),
             key_source: key.source,
             fingerprint: identity.fingerprint,
@@ -236,8 +262,8 @@ impl PreparedCall {
         };
         Some(Self {
             intent: Arc::new(intent),
-            names: identity.names.into(),
-            prints: Arc::new(identity.prints),
+            lookups: identity.lookups.into(),
+            fingerprints: Arc::new(identity.fingerprints),
             read_by: Some(ReadBy::new(earlier, secrets)),
             ..self.clone()
         })

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
 use super::claim::{ClaimOutcome, Turn};
+use super::duplicates::shared_run::{Progress, RunHandle, notified};
 use super::engine::Engine;
 use super::prepared::PreparedCall;
-use super::shared_run::{Progress, RunHandle, notified};
+use crate::callers::permits::Owner;
+use crate::callers::throttle::NewKey;
 use crate::error::ErrorKind;
-use crate::places::Owner;
-use crate::throttle::NewKey;
 use oncegate_budget::Charge;
 use oncegate_rules::actor::Actor;
 use oncegate_rules::record::{CallId, Entry, Intent};
@@ -29,7 +29,7 @@ impl Engine {
     ) -> Turn {
         let (policy, owner) = (&call.at.tool.session, Owner::of(&call.intent));
         let came = Instant::now();
-        let (first_pause, longest_pause) = self.base.limits.pace.poll;
+        let (first_pause, longest_pause) = self.base.limits.timings.poll;
         let mut pause = first_pause;
         let mut new_key = None;
         // Once the call has a place in the line: the intent that has it.
@@ -41,8 +41,8 @@ impl Engine {
             let deadline = turn.deadline;
             let refused = |kind| Turn {
                 claimed: Err(kind),
-                place: None,
-                room: None,
+                permit: None,
+                reservation: None,
                 deadline,
             };
             let (denied, intent) = match turn.claimed {
@@ -51,7 +51,7 @@ impl Engine {
                 Err(ErrorKind::StoreUnavailable)
                     if in_line.is_some() && came.elapsed() < policy.wait =>
                 {
-                    drop((turn.place, turn.room));
+                    drop((turn.permit, turn.reservation));
                     tokio::select! {
                         biased;
                         () = sleep(first_pause) => continue,
@@ -60,7 +60,7 @@ impl Engine {
                 }
                 _ => break turn,
             };
-            drop((turn.place, turn.room));
+            drop((turn.permit, turn.reservation));
             if let Denied::Busy {
                 lock: Some(lock), ..
             } = &denied
@@ -68,12 +68,18 @@ impl Engine {
             {
                 continue;
             }
+            // Also a call that may wait no longer has got a place.
+            if let Denied::Busy {
+                behind: Some(_), ..
+            } = &denied
+            {
+                in_line = Some(intent);
+            }
             let (usual, now) = (call.at.health.usual_time(), self.base.now());
             let behind = match session::verdict(policy, &denied, came.elapsed(), usual, now) {
                 Ok(behind) => behind,
                 Err(refusal) => break refused(ErrorKind::Refused(refusal)),
             };
-            in_line = Some(intent);
             if waiting.is_none() {
                 waiting = self.waiting.take(owner.clone());
                 if waiting.is_none() {
@@ -118,25 +124,25 @@ impl Engine {
         new_key: &mut Option<NewKey<'a>>,
     ) -> Turn {
         let (tenant, longest) = (&call.intent.tenant, call.at.longest_answer());
-        let room = self.memory.reserve(tenant, longest, call.args.len());
-        let has_room = |_: &Charge| self.running.take(Owner::of(&call.intent));
-        let place = room.as_ref().and_then(has_room);
+        let reservation = self.memory.reserve(tenant, longest, call.args.len());
+        let take_permit = |_: &Charge| self.running.take(Owner::of(&call.intent));
+        let permit = reservation.as_ref().and_then(take_permit);
         let deadline = Deadline::after(call.at.tool.deadline);
-        let claimed = match &room {
-            Some(_) => self.claims.claim(call, place.is_some(), new_key).await,
+        let claimed = match &reservation {
+            Some(_) => self.claims.claim(call, permit.is_some(), new_key).await,
             // Few records at once are loaded without memory for their results.
-            None => match self.large.without_room().await {
+            None => match self.large.without_reservation().await {
                 Some(_alone) => match self.claims.claim(call, false, new_key).await {
-                    Ok(ClaimOutcome::Settled(_)) => Err(ErrorKind::NoRoom),
+                    Ok(ClaimOutcome::Settled(_)) => Err(ErrorKind::NoMemory),
                     claimed => claimed,
                 },
-                None => Err(ErrorKind::NoRoom),
+                None => Err(ErrorKind::NoMemory),
             },
         };
         Turn {
             claimed,
-            place,
-            room,
+            permit,
+            reservation,
             deadline,
         }
     }

@@ -4,25 +4,35 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::claim::{ClaimOutcome, Claimer};
+use super::duplicates::shared_run::RunHandle;
+use super::engine::Engine;
 use super::prepared::PreparedCall;
+use super::result_memory::move_in;
+use super::run::{Begun as Run, Keep};
+use crate::base::ids::{new_attempt, random};
+use crate::callers::throttle::NewKey;
 use crate::error::ErrorKind;
-use crate::ids::{new_attempt, random};
-use crate::throttle::NewKey;
+use crate::tools::health::Permit;
 use crate::transition::{self, Begin, Begun};
+use oncegate_budget::Charge;
 use oncegate_rules::call::{self, Action, Next};
 use oncegate_rules::key::Lookup;
 use oncegate_rules::record::{Intent, Record, State};
+use oncegate_tools::Deadline;
 
 impl Claimer {
     /// Begins a read, unless it repeats a call that is in doubt.
+    ///
+    /// # Errors
+    /// Why it does not begin. After [`StoreUnavailable`](ErrorKind::StoreUnavailable) it may run without being stored.
     pub(super) async fn begin_read<'a>(
         self: &'a Arc<Self>,
         request: &PreparedCall,
-        has_place: bool,
+        has_permit: bool,
         new_key: &mut Option<NewKey<'a>>,
     ) -> Result<ClaimOutcome, ErrorKind> {
         let (at, tenant) = (&request.at, &request.intent.tenant);
-        let blocker = self.why_nothing_begins(request, has_place).await;
+        let blocker = self.why_nothing_begins(request, has_permit).await;
         if let Some(record) = self.in_doubt(request).await? {
             return Ok(match record.state {
                 State::Running => ClaimOutcome::Theirs(record),
@@ -31,6 +41,9 @@ impl Claimer {
         }
         if let Some(why) = blocker {
             return Err(why);
+        }
+        if !self.secrets.is_known() {
+            return Err(ErrorKind::StoreUnavailable);
         }
         if new_key.is_none() {
             *new_key = self.throttle.take_new_key(request.new_keys.as_ref())?;
@@ -51,7 +64,7 @@ impl Claimer {
         else {
             return Err(ErrorKind::StoreUnavailable);
         };
-        let how = Begin::Claim { instead_of: &[] };
+        let how = Begin::Claim { replaced: &[] };
         let begun = self.begin(request, change, how).await;
         if !matches!(begun, Ok(Begun::Denied(_) | Begun::Not(_))) {
             NewKey::used(new_key);
@@ -70,12 +83,44 @@ impl Claimer {
         &self,
         request: &PreparedCall,
     ) -> Result<Option<Record>, ErrorKind> {
-        let newer = self.with_newer_names(request);
+        let newer = self.with_newer_lookups(request);
         let mut call = newer.map_or(Cow::Borrowed(request), Cow::Owned);
         let holders = self.look_up_refused(&call).await?;
         self.compare_with(&mut call, &holders).await?;
-        let found = call::in_doubt(&holders, &call.intent, &call.prints);
+        let found = call::in_doubt(&holders, &call.intent, &call.fingerprints);
         Ok(found.cloned())
+    }
+}
+
+impl Engine {
+    /// Runs a read without a store: a repetition has no effect.
+    pub(super) async fn pass_through(
+        &self,
+        call: &PreparedCall,
+        reservation: &mut Option<Charge>,
+        run: RunHandle,
+        deadline: Deadline,
+    ) {
+        let tool = &call.at.tool;
+        let next = transition::ask(tool, None, &self.claims.arrival(call), self.base.time());
+        let Some(change) = next.ok().and_then(|next| next.change) else {
+            return run.end(Err(ErrorKind::StoreUnavailable), false);
+        };
+        let proxied = &self.base.metrics.pass_through;
+        proxied.with_label_values(&[&tool.name]).inc();
+        call.at.health.earn_retry();
+        let begun = Run {
+            record: change.record,
+            permit: Permit::default(),
+            deadline,
+        };
+        let attempts = self
+            .sender
+            .run_attempts(call, begun, Some(&run), Keep::Nothing);
+        let (mut record, _) = attempts.await;
+        self.sender.count_end(call, &record);
+        move_in(&mut record, reservation);
+        run.end(Ok(Arc::new(record)), true);
     }
 }
 
@@ -84,7 +129,7 @@ fn own_intent(request: &PreparedCall) -> Arc<Intent> {
     let intent = &request.intent;
     Arc::new(Intent {
         lookup: Lookup::of_read(&intent.tenant, &intent.tool, random()),
-        names: [].into(),
+        lookups: [].into(),
         ..(**intent).clone()
     })
 }

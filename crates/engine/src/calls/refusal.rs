@@ -4,8 +4,8 @@ use super::prepared::PreparedCall;
 use crate::error::{Differs, ErrorKind, Reused};
 use oncegate_rules::call::Action;
 use oncegate_rules::key::Source;
-use oncegate_rules::proxy::{Policy, credentials, image};
-use oncegate_rules::recipe::prints::Sameness;
+use oncegate_rules::key_scheme::fingerprints::Sameness;
+use oncegate_rules::proxy::{Policy, credentials, stored_form};
 use oncegate_rules::record::Record;
 
 /// The failure for a refusal that core has decided. `held`: the stored call that blocks the request.
@@ -33,31 +33,34 @@ fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
     let intent = &call.intent;
     // Every key with the same business fields meets the same call.
     let is_business = intent.key_source == Source::Business
-        && held.all_names().any(|name| *name == intent.lookup);
+        && held.all_lookups().any(|name| *name == intent.lookup);
     // With another credential it may be the same call: a token was refreshed, or the request signed anew.
     let has_credentials = |policy: &Policy| {
         let list = policy.counted();
         let own = call.message.as_ref();
+        // An erased call does not show which it had.
         policy.passes_authorization
+            || held.is_erased()
             || own.is_some_and(|own| credentials::are_in(&list, &own.headers))
-            || credentials::are_in(&list, &image::headers(&held.intent.args))
+            || credentials::are_in(&list, &stored_form::headers(&held.intent.args))
     };
-    let is_unclear = is_unclear || call.at.tool.proxy.as_ref().is_some_and(has_credentials);
+    let is_unclear = is_unclear || call.at.tool.proxy().is_some_and(has_credentials);
     let reused = match (is_unclear, is_business) {
-        (false, _) if intent.key_source == Source::Round => Reused::Answered,
+        (false, _) if intent.key_source == Source::Elicitation => Reused::Answered,
         (true, _) => Reused::Unclear,
         (false, true) => Reused::SameFields,
         (false, false) => Reused::Other,
     };
-    // The arguments of an alias are not kept, nor are those of an adopted call.
+    // The arguments of an alias are not kept, nor are those of an adopted or erased call.
     let is_comparable = reused != Reused::Unclear
         && !held.is_adopted()
+        && !held.is_erased()
         && call.message.is_none()
         && intent
-            .all_names()
-            .any(|name| held.intent.all_names().any(|own| own == name));
+            .all_lookups()
+            .any(|name| held.intent.all_lookups().any(|own| own == name));
     let places = if is_comparable {
-        call.at.recipe.differing(&held.intent.args, &call.raw)
+        call.at.key_scheme.differing(&held.intent.args, &call.raw)
     } else {
         Vec::new()
     };
@@ -73,7 +76,7 @@ fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
 ///
 /// A request that cannot be compared counts as a repetition.
 pub(super) fn expired(call: &PreparedCall, held: Option<&Record>) -> ErrorKind {
-    let compare = |held| call.prints.compare(&call.intent, held);
+    let compare = |held| call.fingerprints.compare(&call.intent, held);
     let is_repetition = held.is_none_or(|held| compare(held) != Sameness::Other);
     ErrorKind::KeyExpired { is_repetition }
 }

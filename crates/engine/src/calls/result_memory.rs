@@ -20,12 +20,7 @@ impl ResultMemory {
     /// Reserves memory for a call's longest result and its arguments. `None`: there is not enough.
     ///
     /// `longest`: for a tool with a bound of its own.
-    pub(crate) fn reserve(
-        &self,
-        tenant: &str,
-        longest: Option<usize>,
-        args: usize,
-    ) -> Option<Charge> {
+    pub fn reserve(&self, tenant: &str, longest: Option<usize>, args: usize) -> Option<Charge> {
         let longest = longest.unwrap_or(self.max_result);
         self.budget.charge(tenant, longest + 2 * args).ok()
     }
@@ -34,38 +29,43 @@ impl ResultMemory {
     ///
     /// # Errors
     /// There is not enough.
-    pub(crate) fn to_read(&self, tenant: &str, bytes: usize) -> Result<Option<Charge>, Error> {
+    pub fn to_read(&self, tenant: &str, bytes: usize) -> Result<Option<Charge>, Error> {
         if bytes < FEW {
             return Ok(None);
         }
-        let room = self.budget.charge(tenant, bytes);
-        room.map(Some).map_err(|_| ErrorKind::NoRoom.alone())
+        let reservation = self.budget.charge(tenant, bytes);
+        reservation
+            .map(Some)
+            .map_err(|_| ErrorKind::NoMemory.alone())
     }
 
     /// A loaded record, with memory for its result.
-    pub(super) fn with_room(&self, mut record: Record) -> Result<Record, ErrorKind> {
-        let bytes = record.state.kept_mut().map_or(0, |json| json.len());
-        let room = self.budget.charge(&record.intent.tenant, bytes);
-        move_in(&mut record, &mut Some(room.map_err(|_| ErrorKind::NoRoom)?));
+    pub(super) fn with_reservation(&self, mut record: Record) -> Result<Record, ErrorKind> {
+        let bytes = record.state.stored_mut().map_or(0, |json| json.len());
+        let reservation = self.budget.charge(&record.intent.tenant, bytes);
+        move_in(
+            &mut record,
+            &mut Some(reservation.map_err(|_| ErrorKind::NoMemory)?),
+        );
         Ok(record)
     }
 
     /// A remembered record, with memory for its result. Does not copy the result.
-    pub(super) fn with_room_beside(&self, mut record: Record) -> Result<Record, ErrorKind> {
-        if let Some(json) = record.state.kept_mut() {
-            let room = self.budget.charge(&record.intent.tenant, json.len());
-            let room = room.map_err(|_| ErrorKind::NoRoom)?;
-            *json = attach(json.clone(), &Arc::new(room));
+    pub(super) fn with_reservation_beside(&self, mut record: Record) -> Result<Record, ErrorKind> {
+        if let Some(json) = record.state.stored_mut() {
+            let reservation = self.budget.charge(&record.intent.tenant, json.len());
+            let reservation = reservation.map_err(|_| ErrorKind::NoMemory)?;
+            *json = attach(json.clone(), &Arc::new(reservation));
         }
         Ok(record)
     }
 }
 
 /// Ties the reserved memory to the result, until its last copy is dropped.
-pub(super) fn move_in(record: &mut Record, room: &mut Option<Charge>) {
-    if let Some(json) = record.state.kept_mut()
-        && let Some(room) = room.take()
+pub(super) fn move_in(record: &mut Record, reservation: &mut Option<Charge>) {
+    if let Some(json) = record.state.stored_mut()
+        && let Some(reservation) = reservation.take()
     {
-        *json = room.keep(json);
+        *json = reservation.keep(json);
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::attempt::Sender;
+use super::duplicates::shared_run::{Progress, RunHandle};
 use super::prepared::PreparedCall;
-use super::shared_run::{Progress, RunHandle};
-use crate::health::Permit;
-use crate::ids::{jitter, new_attempt};
+use crate::base::ids::{jitter, new_attempt};
 use crate::metrics::ArrivalKind;
+use crate::tools::health::Permit;
 use crate::transition;
 use oncegate_rules::call::{Action, Ended, Event, Retry, may_be_retried};
 use oncegate_rules::outcome::Outcome;
@@ -62,6 +62,7 @@ impl Sender {
             let attempt = self.attempt(call, &record, &begun.permit, deadline, is_sent_again);
             let attempted = attempt.await;
             is_sent_again |= attempted.evidence.is_of_lost_session();
+            record = attempted.noted.unwrap_or(record);
             if let (Some(run), Outcome::NotExecuted(_)) = (run, &attempted.outcome) {
                 run.close();
             }
@@ -80,7 +81,9 @@ impl Sender {
                 evidence: attempted.evidence,
                 retry,
             });
-            let (stored, wait) = self.settle(call, record.clone(), &event, run, keep).await;
+            let (stored, wait) = self
+                .end_attempt(call, record.clone(), &event, run, keep)
+                .await;
             let Some(wait) = wait else {
                 if may_retry {
                     health.give_retry_back();
@@ -116,7 +119,7 @@ impl Sender {
     /// Applies the end of an attempt to the record and writes it.
     ///
     /// Returns the stored record, and how long to wait if another attempt is to be made.
-    async fn settle(
+    async fn end_attempt(
         &self,
         call: &PreparedCall,
         record: Record,
@@ -127,7 +130,7 @@ impl Sender {
         let trace = call.trace.for_call(&record, self.base.limits.sample);
         let span = trace.completion(&record);
         let (record, wait) = match keep {
-            Keep::Stored => self.write_outcome(call, record, event, run).await,
+            Keep::Stored => self.write_attempt_end(call, record, event, run).await,
             Keep::Nothing => {
                 let next = transition::ask(&call.at.tool, Some(&record), event, self.base.time());
                 match next.map(|next| (next.change, next.action)) {
@@ -142,16 +145,18 @@ impl Sender {
     }
 
     /// Applies the end of an attempt for which no request waits.
-    pub(super) async fn settle_alone(
+    pub(super) async fn end_attempt_alone(
         &self,
         call: &PreparedCall,
         record: Record,
         event: &Event,
     ) -> Record {
-        self.settle(call, record, event, None, Keep::Stored).await.0
+        self.end_attempt(call, record, event, None, Keep::Stored)
+            .await
+            .0
     }
 
-    async fn write_outcome(
+    async fn write_attempt_end(
         &self,
         call: &PreparedCall,
         record: Record,
@@ -164,7 +169,7 @@ impl Sender {
             }
         };
         let tool = &call.at.tool;
-        let completed = transition::complete(&self.base, tool, record, event, unwritten).await;
+        let completed = transition::end_attempt(&self.base, tool, record, event, unwritten).await;
         let (record, metrics) = (completed.record, &self.base.metrics);
         if let Some(state) = completed.stale {
             metrics.stale_owners.inc();
@@ -190,13 +195,14 @@ impl Sender {
     }
 
     /// Counts and logs how a run ended.
-    pub(super) fn ended(&self, call: &PreparedCall, record: &Record) {
+    pub(super) fn count_end(&self, call: &PreparedCall, record: &Record) {
         let (tool, metrics) = (&call.at.tool, &self.base.metrics);
         let failure = failure_of(record);
         self.count_arrival(&tool.name, ArrivalKind::First, call.began);
         call.trace.ended(record, failure);
         // A call that its caller has confirmed is not an accidental double.
-        let is_double = record.similar_to.is_some() && record.similar_to != call.brought.confirmed;
+        let is_double =
+            record.similar_to.is_some() && record.similar_to != call.preconditions.confirmed;
         if is_double && !matches!(record.state, State::Failed(_)) {
             metrics.similar.with_label_values(&[&tool.name]).inc();
         }
@@ -232,7 +238,7 @@ fn failure_of(record: &Record) -> Option<&'static str> {
         State::Failed(failure) => Some(failure.kind.as_str()),
         State::Unknown(_) | State::Running => Some("unknown"),
         state => match state.content() {
-            Some(Content::Kept(_)) => None,
+            Some(Content::Stored(_)) => None,
             Some(Content::Unavailable(_)) => Some("result_unavailable"),
             // The call was undone already.
             None => Some("unknown"),

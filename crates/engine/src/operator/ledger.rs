@@ -3,17 +3,21 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
 
+use crate::audit;
+use crate::base::lock::lock;
 use crate::base::{Base, Query};
 use crate::error::{Error, ErrorKind, tenant_to_list, unavailable};
-use crate::lock::lock;
-use oncegate_rules::audit::{Audited, Deed};
+use oncegate_rules::audit::{Act, Action, Audited, Outcome, Target};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::document::{Document, Kind};
 use oncegate_rules::ledger::{Filter, History, Listed, PAGE_BYTES, Page, Placed};
 use oncegate_rules::position::Position;
 use oncegate_rules::record::{CallId, Record};
 use oncegate_rules::redact;
+use oncegate_store as store;
 
 /// Most entries of a call's history in one answer: the newest.
 pub(crate) const MAX_ENTRIES: u32 = 500;
@@ -21,6 +25,8 @@ pub(crate) const MAX_ENTRIES: u32 = 500;
 ///
 /// The bound is a number and not a time, so that the same page, asked for again, ends at the same call.
 const LOOKS: (usize, usize) = (1_000, 16);
+/// Histories that are read at once.
+const AT_ONCE: usize = 16;
 /// Most steps for one page.
 const STEPS: usize = 16;
 
@@ -47,12 +53,12 @@ fn up_to(behind: Position, pages: &[Page<Listed>]) -> (usize, usize) {
 }
 
 /// A permit for an export; dropped, it is free again.
-pub struct ExportPlace {
+pub struct ExportPermit {
     tenant: String,
     taken: Arc<Mutex<Vec<String>>>,
 }
 
-impl Drop for ExportPlace {
+impl Drop for ExportPermit {
     fn drop(&mut self) {
         let mut taken = lock(&self.taken);
         if let Some(at) = taken.iter().position(|tenant| *tenant == self.tenant) {
@@ -63,7 +69,7 @@ impl Drop for ExportPlace {
 
 /// Answers questions about calls, and about what operators have done.
 pub struct Ledger {
-    base: Arc<Base>,
+    pub(super) base: Arc<Base>,
     /// The tenants of the running exports.
     exports: Arc<Mutex<Vec<String>>>,
 }
@@ -96,10 +102,28 @@ impl Ledger {
         Ok(history)
     }
 
+    /// Leaves only the calls on a page that were unknown in a time, by their histories.
+    async fn retain_unknown_in(
+        &self,
+        page: &mut Page<Listed>,
+        between: (Timestamp, Timestamp),
+    ) -> Result<(), Error> {
+        let looks = page.found.drain(..).map(|listed| async move {
+            let call_id = listed.record.intent.call_id;
+            let history = self.base.store.history(call_id, MAX_ENTRIES).await?;
+            let was_unknown = history.is_some_and(|history| history.was_unknown_in(between));
+            Ok::<_, store::Error>(was_unknown.then_some(listed))
+        });
+        let looks: Vec<_> = looks.collect();
+        let found: Result<Vec<_>, _> = stream::iter(looks).buffered(AT_ONCE).try_collect().await;
+        page.found = found.map_err(unavailable)?.into_iter().flatten().collect();
+        Ok(())
+    }
+
     /// Takes secrets out of a record.
     pub(super) fn mask(&self, record: &mut Record) {
         let tool = &record.intent.tool;
-        if let Some(json) = record.state.kept_mut() {
+        if let Some(json) = record.state.stored_mut() {
             *json = self.without_secrets(tool, json);
         }
         let at = self.base.tool_at(tool);
@@ -131,10 +155,26 @@ impl Ledger {
         caller: &Caller,
         query: &Query<Filter>,
     ) -> Result<Page<Listed>, Error> {
-        let tenants = match tenant_to_list(caller, query.tenant.as_ref())? {
-            Some(tenant) => vec![tenant],
-            None => self.base.store.tenants().await.map_err(unavailable)?,
-        };
+        let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
+        let tenants = self.tenants_of(tenant).await?;
+        self.list_in(caller, &tenants, query).await
+    }
+
+    /// The tenant that was named, or all.
+    pub(super) async fn tenants_of(&self, named: Option<String>) -> Result<Vec<String>, Error> {
+        match named {
+            Some(tenant) => Ok(vec![tenant]),
+            None => self.base.store.tenants().await.map_err(unavailable),
+        }
+    }
+
+    /// A page of calls of these tenants. Its caller has decided that they may be listed.
+    pub(super) async fn list_in(
+        &self,
+        caller: &Caller,
+        tenants: &[String],
+        query: &Query<Filter>,
+    ) -> Result<Page<Listed>, Error> {
         let limit = query.limit as usize;
         let looks = |looks| Filter {
             looks: Some(looks),
@@ -143,7 +183,7 @@ impl Ledger {
         let share = share_of(query.limit, tenants.len());
         let first = looks((LOOKS.0 / tenants.len().max(1)).max(LOOKS.1));
         let mut pages = Vec::with_capacity(tenants.len());
-        for tenant in &tenants {
+        for tenant in tenants {
             let found = self.base.store.list(tenant, &first, query.before, share);
             pages.push(found.await.map_err(unavailable)?);
         }
@@ -172,6 +212,9 @@ impl Ledger {
         let mut page = Page::merge(pages, limit);
         page.cut_bytes();
         page.found.retain(|listed| caller.may_see(&listed.record));
+        if let Some(between) = query.filter.unknown_in {
+            self.retain_unknown_in(&mut page, between).await?;
+        }
         page.found
             .iter_mut()
             .for_each(|listed| self.mask(&mut listed.record));
@@ -187,11 +230,11 @@ impl Ledger {
     pub async fn list_acts(
         &self,
         caller: &Caller,
-        query: &Query<Option<Deed>>,
+        query: &Query<Option<Action>>,
     ) -> Result<(Vec<Audited>, Option<Position>), Error> {
         let found = self
             .base
-            .list_documents(Kind::Act, caller, query, Deed::as_str);
+            .list_documents(Kind::Act, caller, query, Action::as_str);
         let (found, next) = found.await?;
         let read = |document: &Document| {
             let read = Audited::from_document(document);
@@ -208,7 +251,7 @@ impl Ledger {
     ///
     /// # Errors
     /// All permits are taken.
-    pub fn place_to_export(&self, caller: &Caller) -> Result<ExportPlace, Error> {
+    pub fn permit_to_export(&self, caller: &Caller) -> Result<ExportPermit, Error> {
         let mut taken = lock(&self.exports);
         let own = taken.iter().filter(|tenant| **tenant == caller.tenant);
         let own = own.count();
@@ -216,9 +259,21 @@ impl Ledger {
             return Err(ErrorKind::RateLimited.alone());
         }
         taken.push(caller.tenant.clone());
-        Ok(ExportPlace {
+        Ok(ExportPermit {
             tenant: caller.tenant.clone(),
             taken: self.exports.clone(),
         })
+    }
+
+    /// Records in the audit that calls were exported: by whom, and with which filter as JSON.
+    pub async fn note_export(&self, caller: &Caller, tenant: Option<&str>, filter: String) {
+        // A gateway of 0.2.0 that shares the store cannot read such an act: it would log an error at each list.
+        if !self.base.store.takes_new_acts() {
+            return;
+        }
+        let tenant = tenant.unwrap_or(&caller.tenant);
+        let target = Target::Calls { filter, count: 0 };
+        let act = Act::new(caller, Action::Export, tenant, target, "");
+        audit::made(&self.base, &act, Outcome::Done).await;
     }
 }

@@ -10,7 +10,7 @@ use futures_util::stream::{self, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
 use super::calls::{Acted, CallAct, Operator};
-use super::ledger::ExportPlace;
+use super::ledger::ExportPermit;
 use super::report::{Did, Line, LineOf, Report, Reports, Totals};
 use super::targets::{DryRun, Item, Many, Targets};
 use crate::audit::{self, Steps};
@@ -21,7 +21,7 @@ use oncegate_hooks::crash;
 use oncegate_rules::audit::{Act, Outcome, Target};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::ledger::Listed;
-use oncegate_rules::many::{Mark, Summary};
+use oncegate_rules::many::{SeenVersion, Summary};
 use oncegate_rules::record::CallId;
 use oncegate_rules::saga::{Saga, SagaId};
 
@@ -34,14 +34,15 @@ impl Operator {
     /// Finds the calls that an act would change. Changes nothing.
     ///
     /// # Errors
-    /// The caller is not an administrator, the filter finds too many, or the store does not answer.
+    /// The caller may not act so on these calls, the filter finds too many, or the store does not answer.
     pub async fn try_on_calls(
         self: &Arc<Self>,
         caller: &Caller,
         many: &Many<CallAct>,
     ) -> Result<DryRun<Listed>, Error> {
-        let _place = self.admit(caller).await?;
-        let many = Arc::new(many.clone());
+        let mut many = many.clone();
+        let _permit = self.admit_to_calls(caller, &mut many).await?;
+        let many = Arc::new(many);
         let (_, dry_run) = self.clone().find_calls(caller.clone(), many).await?;
         Ok(dry_run)
     }
@@ -55,7 +56,7 @@ impl Operator {
         caller: &Caller,
         many: &Many<SagaAct>,
     ) -> Result<DryRun<Saga>, Error> {
-        let _place = self.admit(caller).await?;
+        let _permit = self.admit(caller).await?;
         let many = Arc::new(many.clone());
         let (_, dry_run) = self.clone().find_sagas(caller.clone(), many).await?;
         Ok(dry_run)
@@ -70,12 +71,12 @@ impl Operator {
     pub async fn act_on_calls(
         self: &Arc<Self>,
         caller: &Caller,
-        many: Many<CallAct>,
+        mut many: Many<CallAct>,
         confirmed: Summary,
     ) -> Result<Reports, Error> {
-        let place = self.admit(caller).await?;
+        let permit = self.admit_to_calls(caller, &mut many).await?;
         let (filter, count) = (many.filter_json.clone(), confirmed.count);
-        let act = many.audited(caller, many.act.deed(), Target::Calls { filter, count });
+        let act = many.audited(caller, many.act.action(), Target::Calls { filter, count });
         let (operator, caller, many) = (self.clone(), caller.clone(), Arc::new(many));
         let find = operator.clone().find_calls(caller.clone(), many.clone());
         let one = move |item| {
@@ -83,7 +84,7 @@ impl Operator {
                 .clone()
                 .act_on_one_call(caller.clone(), many.clone(), item)
         };
-        self.begin(place, act, confirmed, find, one).await
+        self.begin(permit, act, confirmed, find, one).await
     }
 
     /// Acts on the sagas that were confirmed, and reports each as it is done.
@@ -96,9 +97,9 @@ impl Operator {
         many: Many<SagaAct>,
         confirmed: Summary,
     ) -> Result<Reports, Error> {
-        let place = self.admit(caller).await?;
+        let permit = self.admit(caller).await?;
         let (filter, count) = (many.filter_json.clone(), confirmed.count);
-        let act = many.audited(caller, many.act.deed(), Target::Sagas { filter, count });
+        let act = many.audited(caller, many.act.action(), Target::Sagas { filter, count });
         let (operator, caller, many) = (self.clone(), caller.clone(), Arc::new(many));
         let find = operator.clone().find_sagas(caller.clone(), many.clone());
         let one = move |item| {
@@ -106,19 +107,43 @@ impl Operator {
                 .clone()
                 .act_on_one_saga(caller.clone(), many.clone(), item)
         };
-        self.begin(place, act, confirmed, find, one).await
+        self.begin(permit, act, confirmed, find, one).await
+    }
+
+    /// A permit for a dry run or an act on calls. An approver's act is on calls of its own tenant.
+    async fn admit_to_calls(
+        &self,
+        caller: &Caller,
+        many: &mut Many<CallAct>,
+    ) -> Result<ExportPermit, Error> {
+        let CallAct::Decline { .. } = many.act else {
+            return self.admit(caller).await;
+        };
+        if !caller.is_approver() {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        if !caller.is_admin() && *many.tenant.get_or_insert(caller.tenant.clone()) != caller.tenant
+        {
+            return Err(ErrorKind::Forbidden.alone());
+        }
+        self.base.must_know_all_data().await?;
+        // No call waits in such a store, and a gateway of 0.2.0 that shares it could not read the act.
+        if !self.base.store.takes_new_acts() {
+            return Err(unavailable(()));
+        }
+        self.ledger.permit_to_export(caller)
     }
 
     /// A permit for a dry run or an act. They share the few permits of exports.
-    async fn admit(&self, caller: &Caller) -> Result<ExportPlace, Error> {
-        self.base.admit_person(caller).await?;
-        self.ledger.place_to_export(caller)
+    async fn admit(&self, caller: &Caller) -> Result<ExportPermit, Error> {
+        self.base.admit_operator(caller).await?;
+        self.ledger.permit_to_export(caller)
     }
 
     /// Begins an act in a task of its own; returns once its targets are known to be those that were confirmed.
     async fn begin<I: Send + 'static, T: Send, Acting: Future<Output = Line> + Send + 'static>(
         &self,
-        place: ExportPlace,
+        permit: ExportPermit,
         act: Act,
         confirmed: Summary,
         find: impl Future<Output = Result<Targets<I, T>, Error>> + Send + 'static,
@@ -126,7 +151,7 @@ impl Operator {
     ) -> Result<Reports, Error> {
         // The channel has room for every line, so a slow or vanished reader holds up no act.
         let (lines, reports) =
-            mpsc::channel(confirmed.count.min(self.base.limits.pace.most_targets) + 1);
+            mpsc::channel(confirmed.count.min(self.base.limits.timings.most_targets) + 1);
         let (begun, is_begun) = oneshot::channel();
         let base = self.base.clone();
         let acting = async move {
@@ -146,8 +171,8 @@ impl Operator {
                 }
                 Ok(())
             };
-            let done = audit::kept(&base, act, doing).await;
-            drop(place);
+            let done = audit::recorded(&base, act, doing).await;
+            drop(permit);
             // The end is reported only now: an act that an operator reads as ended stands in the audit as ended.
             match (begun, done) {
                 (Some(begun), Err(error)) => drop(begun.send(Err(error))),
@@ -166,9 +191,9 @@ impl Operator {
         item: Item<CallId>,
     ) -> Line {
         let (act, reason) = (&many.act, &many.reason);
-        let acted = self.try_on_call(&caller, act, item.id, reason, Some(item.mark));
+        let acted = self.try_on_call(&caller, act, item.id, reason, Some(item.version));
         let (result, record, why) = match acted.await {
-            Ok(Acted::Done { record, told }) => (Did::Done, Some(record), told),
+            Ok(Acted::Done { record, answer }) => (Did::Done, Some(record), answer),
             Ok(Acted::Changed(record)) => (Did::Changed, Some(record), None),
             Ok(Acted::Refused(record, illegal)) => {
                 (Did::Refused, Some(record), Some(illegal.to_string()))
@@ -207,12 +232,12 @@ impl Operator {
             return unclear();
         }
         match self.sagas.registry.saga(&item.id).await {
-            Ok(Some(saga)) if Mark::of_saga(&saga) == item.mark => {}
+            Ok(Some(saga)) if SeenVersion::of_saga(&saga) == item.version => {}
             Ok(Some(saga)) => return line(Did::Changed, Some(saga.state().as_str()), None),
             Ok(None) => return line(Did::Changed, None, Some(GONE.into())),
             Err(_) => return unclear(),
         }
-        let (id, reason, seen) = (&item.id, &many.reason, Some(item.mark));
+        let (id, reason, seen) = (&item.id, &many.reason, Some(item.version));
         let (sagas, steps) = (&self.sagas, Steps::default());
         let done = sagas.settle(&caller, many.act, id, reason, seen, &steps);
         let done = done.await;

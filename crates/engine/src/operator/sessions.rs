@@ -9,13 +9,13 @@ use crate::base::{Base, Query};
 use crate::error::{Error, ErrorKind, tenant_to_list, unavailable};
 use crate::transition::{self, Moved, OnConflict, ROUNDS};
 use oncegate_rules::actor::{Actor, By};
-use oncegate_rules::audit::{Act, Deed};
+use oncegate_rules::audit::{Act, Action};
 use oncegate_rules::call::{Event, Illegal};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::document::{Document, Kind};
 use oncegate_rules::frozen::{self, FROZEN};
 use oncegate_rules::ledger::{Filter, PAGE_BYTES, Page};
-use oncegate_rules::many::Mark;
+use oncegate_rules::many::SeenVersion;
 use oncegate_rules::position::Position;
 use oncegate_rules::record::{CallId, Entry, Record, State};
 use oncegate_rules::session::{Lock, Session, SessionId};
@@ -29,10 +29,10 @@ pub struct SessionFilter {
 }
 
 /// A session that a list found, and its position in the list.
-struct Place {
+struct Row {
     at: Position,
     id: SessionId,
-    /// The call that may have the session's lock; `None`: the session was found by its mark.
+    /// The call that may have the session's lock; `None`: the session was found by its flag.
     holder: Option<CallId>,
 }
 
@@ -56,7 +56,7 @@ impl Sessions {
 
     /// Breaks a session's lock: the next call runs, whatever the holder still does.
     ///
-    /// Both the session and the holder get an event. `seen`: the mark of the lock that the operator looked at.
+    /// Both the session and the holder get an event. `seen`: the version of the lock that the operator looked at.
     ///
     /// # Errors
     /// The caller is not an administrator, the lock is free, or another run has it.
@@ -65,21 +65,26 @@ impl Sessions {
         caller: &Caller,
         id: &SessionId,
         reason: &str,
-        seen: Option<Mark>,
+        seen: Option<SeenVersion>,
     ) -> Result<Lock, Error> {
-        self.base.admit_person(caller).await?;
-        let act = Act::on_session(caller, Deed::Unlock, id, reason);
+        self.base.admit_operator(caller).await?;
+        let act = Act::on_session(caller, Action::Unlock, id, reason);
         let (sessions, id, by) = (self.clone(), id.clone(), act.clone());
         let unlocking = async move { sessions.unlock(&by, &id, seen).await };
-        audit::kept_to_its_end(&self.base, act, unlocking).await
+        audit::recorded_to_its_end(&self.base, act, unlocking).await
     }
 
-    async fn unlock(&self, act: &Act, id: &SessionId, seen: Option<Mark>) -> Result<Lock, Error> {
+    async fn unlock(
+        &self,
+        act: &Act,
+        id: &SessionId,
+        seen: Option<SeenVersion>,
+    ) -> Result<Lock, Error> {
         let session = self.base.store.session(id).await.map_err(unavailable)?;
         let Some(lock) = session.lock else {
             return Err(ErrorKind::WrongState("the session's lock is free".into()).alone());
         };
-        if seen.is_some_and(|seen| seen != Mark::of_lock(&lock)) {
+        if seen.is_some_and(|seen| seen != SeenVersion::of_lock(&lock)) {
             return Err(ErrorKind::JustChanged.alone());
         }
         let (call_id, reason) = (lock.call_id, &act.reason);
@@ -118,17 +123,17 @@ impl Sessions {
 
     /// Marks a session as frozen or thawed, so that lists find it.
     ///
-    /// A failure is only logged: a freeze must not fail because its mark cannot be written.
-    async fn mark(&self, id: &SessionId, frozen: bool) {
+    /// A failure is only logged: a freeze must not fail because its flag cannot be written.
+    async fn flag(&self, id: &SessionId, frozen: bool) {
         let store = &self.base.store;
-        let marking = async {
+        let flagging = async {
             let mut stored = store.document(Kind::Session, &id.tenant, &id.id).await?;
             for _ in 0..ROUNDS {
                 let now = self.base.now();
-                let Some(mark) = frozen::marked(id, stored.as_ref(), frozen, now) else {
+                let Some(flag) = frozen::flagged(id, stored.as_ref(), frozen, now) else {
                     return Ok(());
                 };
-                match store.put_back_document(&mark).await? {
+                match store.put_back_document(&flag).await? {
                     Put::Done => return Ok(()),
                     Put::Lost(newer) => stored = newer,
                 }
@@ -137,19 +142,19 @@ impl Sessions {
                 "the marker of a frozen session changes too fast".into(),
             ))
         };
-        if let Err(error) = marking.await {
+        if let Err(error) = flagging.await {
             tracing::error!(frozen, %error, "the list of frozen sessions is wrong about a session");
         }
     }
 
     /// Marks a session after an act, and again if another act has changed it meanwhile.
     ///
-    /// Each act reads the session after it has marked it. So of two concurrent acts the one that marks last corrects the
-    /// mark.
-    async fn mark_as_it_is(&self, id: &SessionId, after_act: bool) {
+    /// Each act reads the session after it has flagged it. So of two concurrent acts the one that flags last corrects the
+    /// flag.
+    async fn flag_as_it_is(&self, id: &SessionId, after_act: bool) {
         let mut frozen = after_act;
         for _ in 0..ROUNDS {
-            self.mark(id, frozen).await;
+            self.flag(id, frozen).await;
             match self.base.store.session(id).await {
                 Ok(session) if session.frozen != frozen => frozen = session.frozen,
                 Ok(_) => return,
@@ -175,13 +180,13 @@ impl Sessions {
     ) -> Result<(Vec<(SessionId, Session)>, Option<Position>), Error> {
         let tenant = tenant_to_list(caller, query.tenant.as_ref())?;
         let (listed, mut next) = if query.filter.frozen {
-            self.marked_sessions(tenant, query).await
+            self.flagged_sessions(tenant, query).await
         } else {
             self.sessions_of_calls(tenant, query).await
         }
         .map_err(unavailable)?;
         let (mut found, mut bytes) = (Vec::new(), 0);
-        for Place { at, id, holder } in listed {
+        for Row { at, id, holder } in listed {
             let session = match self.base.store.session(&id).await {
                 Ok(session) => session,
                 Err(error @ store::Error::Unreadable(_)) => {
@@ -208,27 +213,27 @@ impl Sessions {
         Ok((found, next))
     }
 
-    /// The sessions with a mark.
-    async fn marked_sessions(
+    /// The sessions with a flag.
+    async fn flagged_sessions(
         &self,
         tenant: Option<String>,
         query: &Query<SessionFilter>,
-    ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
+    ) -> Result<(Vec<Row>, Option<Position>), store::Error> {
         let query = DocumentQuery {
             tenant,
             before: query.before,
             ..DocumentQuery::in_state(Kind::Session, FROZEN, query.limit)
         };
-        let (marks, next) = self.base.readable_page(&query).await?;
-        let place = |mark: Document| Place {
-            at: Position::of_document(&mark),
+        let (flags, next) = self.base.readable_page(&query).await?;
+        let row = |flag: Document| Row {
+            at: Position::of_document(&flag),
             id: SessionId {
-                tenant: mark.tenant,
-                id: mark.id,
+                tenant: flag.tenant,
+                id: flag.id,
             },
             holder: None,
         };
-        Ok((marks.into_iter().map(place).collect(), next))
+        Ok((flags.into_iter().map(row).collect(), next))
     }
 
     /// The sessions of calls that may have a lock: those that run, and unknown ones within their lease.
@@ -236,7 +241,7 @@ impl Sessions {
         &self,
         tenant: Option<String>,
         query: &Query<SessionFilter>,
-    ) -> Result<(Vec<Place>, Option<Position>), store::Error> {
+    ) -> Result<(Vec<Row>, Option<Position>), store::Error> {
         // An unknown call that is sent again between the first two reads runs by then; the third read finds it.
         const READ: [&str; 3] = ["running", "unknown", "running"];
         let tenants = match tenant {
@@ -268,12 +273,12 @@ impl Sessions {
         }
         let page = Page::merge(pages, query.limit as usize);
         let records = page.found.iter().map(|listed| &listed.record);
-        let places = records.map(|record| Place {
+        let rows = records.map(|record| Row {
             at: Position::of(record),
             id: SessionId::of(&record.intent),
             holder: Some(record.intent.call_id),
         });
-        Ok((places.collect(), page.next))
+        Ok((rows.collect(), page.next))
     }
 
     /// Freezes or thaws a session. No write of a frozen session begins.
@@ -289,12 +294,12 @@ impl Sessions {
         frozen: bool,
         reason: &str,
     ) -> Result<(), Error> {
-        self.base.admit_person(caller).await?;
-        let deed = if frozen { Deed::Freeze } else { Deed::Thaw };
-        let act = Act::on_session(caller, deed, id, reason);
+        self.base.admit_operator(caller).await?;
+        let action = if frozen { Action::Freeze } else { Action::Thaw };
+        let act = Act::on_session(caller, action, id, reason);
         let (sessions, id, by) = (self.clone(), id.clone(), act.clone());
         let acting = async move { sessions.write_frozen(&by, &id, frozen).await };
-        audit::kept_to_its_end(&self.base, act, acting).await
+        audit::recorded_to_its_end(&self.base, act, acting).await
     }
 
     async fn write_frozen(&self, act: &Act, id: &SessionId, frozen: bool) -> Result<(), Error> {
@@ -305,14 +310,14 @@ impl Sessions {
         };
         let by = Actor::Token(&act.by);
         let entry = Entry::new(self.base.now(), event, by, &*act.reason);
-        // The mark is written before the freeze and goes after the thaw, so that lists miss no frozen session.
+        // The flag is written before the freeze and goes after the thaw, so that lists miss no frozen session.
         if frozen {
-            self.mark(id, true).await;
+            self.flag(id, true).await;
         }
         let changed = self.base.store.set_frozen(id, frozen, &entry).await;
         // After a thaw that may have failed the session stays marked.
         if frozen || changed.is_ok() {
-            self.mark_as_it_is(id, frozen).await;
+            self.flag_as_it_is(id, frozen).await;
         }
         if !changed.map_err(unavailable)? {
             return Err(ErrorKind::WrongState(refusal.into()).alone());

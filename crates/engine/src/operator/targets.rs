@@ -7,11 +7,11 @@ use crate::base::Query;
 use crate::error::{Error, ErrorKind};
 use crate::sagas::SagaAct;
 use crate::transition;
-use oncegate_rules::audit::{Act, Deed, Target};
+use oncegate_rules::audit::{Act, Action, Target};
 use oncegate_rules::call::Event;
 use oncegate_rules::caller::Caller;
 use oncegate_rules::ledger::{Filter, LIMITS, Listed};
-use oncegate_rules::many::{Mark, SAMPLE, Summary, name_of_saga};
+use oncegate_rules::many::{SAMPLE, SeenVersion, Summary, name_of_saga};
 use oncegate_rules::record::{CallId, Content, Record};
 use oncegate_rules::saga::{self, Saga, SagaId};
 use oncegate_rules::unknown::Resolution;
@@ -44,7 +44,7 @@ pub struct DryRun<T> {
 /// One target, as it was listed.
 pub(super) struct Item<I> {
     pub(super) id: I,
-    pub(super) mark: Mark,
+    pub(super) version: SeenVersion,
     /// The tool of a call, or the tenant of a saga.
     pub(super) group: String,
     pub(super) tenant: String,
@@ -70,15 +70,15 @@ fn take<I>(items: &mut Vec<Item<I>>, item: Item<I>, most: usize) -> Result<(), E
 
 /// The summary of an act. `act`: words that tell it from others; `name`: what tells a target from others.
 fn summary<I>(act: &[&str], items: &[Item<I>], name: impl Fn(&I) -> String) -> Summary {
-    let targets = items.iter().map(|item| (name(&item.id), item.mark));
+    let targets = items.iter().map(|item| (name(&item.id), item.version));
     Summary::of(act, targets.collect())
 }
 
 impl<A> Many<A> {
     /// The act as the audit keeps it.
-    pub(super) fn audited(&self, caller: &Caller, deed: Deed, target: Target) -> Act {
+    pub(super) fn audited(&self, caller: &Caller, action: Action, target: Target) -> Act {
         let tenant = self.tenant.as_deref().unwrap_or_default();
-        Act::new(caller, deed, tenant, target, &self.reason)
+        Act::new(caller, action, tenant, target, &self.reason)
     }
 }
 
@@ -93,18 +93,23 @@ impl Operator {
             ..many.filter.clone()
         };
         let mut query = Query::newest(many.tenant.clone(), filter, LIMITS.1);
+        let tenants = self.ledger.tenants_of(many.tenant.clone()).await?;
         let event = many.act.event(&caller.name, &many.reason);
-        let most = self.base.limits.pace.most_targets;
+        let most = self.base.limits.timings.most_targets;
         let (mut items, mut refused, mut unreadable, mut sample) = (Vec::new(), 0, 0, Vec::new());
         loop {
-            let page = self.ledger.list_calls(&caller, &query).await?;
+            let page = self.ledger.list_in(&caller, &tenants, &query).await?;
             unreadable += page.unreadable;
             for listed in page.found {
                 let record = &listed.record;
+                let intent = &record.intent;
+                if !many.act.may_do(&caller, &intent.tenant, &intent.tool) {
+                    continue;
+                }
                 refused += usize::from(self.would_refuse(record, &event));
                 let item = Item {
                     id: record.intent.call_id,
-                    mark: Mark::of_call(record),
+                    version: SeenVersion::of_call(record),
                     group: record.intent.tool.clone(),
                     tenant: record.intent.tenant.clone(),
                 };
@@ -121,10 +126,11 @@ impl Operator {
         }
         let act: &[&str] = match &many.act {
             CallAct::Probe => &["probe"],
+            CallAct::Decline { tell } => &["decline", tell],
             CallAct::Resolve(Resolution::Failed) => &["resolve", "failed"],
             CallAct::Resolve(Resolution::Succeeded(content)) => match content {
                 Content::Unavailable(_) => &["resolve", "succeeded"],
-                Content::Kept(json) => &["resolve", "succeeded", &String::from_utf8_lossy(json)],
+                Content::Stored(json) => &["resolve", "succeeded", &String::from_utf8_lossy(json)],
             },
         };
         let dry_run = DryRun {
@@ -153,7 +159,7 @@ impl Operator {
     ) -> Result<Targets<SagaId, Saga>, Error> {
         let stuck = Some(saga::State::Stuck);
         let mut query = Query::newest(many.tenant.clone(), stuck, LIMITS.1);
-        let most = self.base.limits.pace.most_targets;
+        let most = self.base.limits.timings.most_targets;
         let (mut items, mut refused, mut sample) = (Vec::new(), 0, Vec::new());
         loop {
             let (sagas, next) = self.sagas.list_sagas(&caller, &query).await?;
@@ -165,7 +171,7 @@ impl Operator {
                 refused += usize::from(!may_go_on);
                 let item = Item {
                     id: saga.id.clone(),
-                    mark: Mark::of_saga(&saga),
+                    version: SeenVersion::of_saga(&saga),
                     group: saga.id.tenant.clone(),
                     tenant: saga.id.tenant.clone(),
                 };
@@ -180,7 +186,7 @@ impl Operator {
             self.must_go_on()?;
             query.before = next;
         }
-        let act = [many.act.deed().as_str(), "sagas"];
+        let act = [many.act.action().as_str(), "sagas"];
         let dry_run = DryRun {
             summary: summary(&act, &items, name_of_saga),
             refused,

@@ -10,7 +10,7 @@ use crate::audit::{self, Steps};
 use crate::calls::PreparedCall;
 use crate::error::{Error, ErrorKind, must_be_admin, unavailable};
 use crate::transition::{self, Moved, OnConflict};
-use oncegate_rules::audit::Deed;
+use oncegate_rules::audit::Action;
 use oncegate_rules::call::{Event, Illegal};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::outcome::{Body, Evidence, Outcome, Sent, classify};
@@ -39,7 +39,7 @@ impl Operator {
     pub async fn replay_stored(&self, caller: &Caller, call_id: CallId) -> Result<Replay, Error> {
         must_be_admin(caller)?;
         let record = self.stored_call(call_id).await?;
-        let State::Succeeded(Content::Kept(json)) = &record.state else {
+        let State::Succeeded(Content::Stored(json)) = &record.state else {
             return Err(without_result(&record).of_call(call_id));
         };
         Ok(Replay {
@@ -63,7 +63,7 @@ impl Operator {
         call_id: CallId,
     ) -> Result<Replay, Error> {
         must_be_admin(caller)?;
-        let act = self.audited(caller, Deed::Verify, call_id, "").await?;
+        let act = self.audited(caller, Action::Verify, call_id, "").await?;
         let (operator, caller) = (self.clone(), caller.clone());
         let verifying = async move {
             let steps = Steps::default();
@@ -72,7 +72,7 @@ impl Operator {
                 let verified = operator.verify(&caller, record, &steps).await;
                 verified.map_err(|kind| kind.of_call(call_id))
             };
-            audit::kept_as(&operator.base, act, doing, |done| steps.outcome(done)).await
+            audit::recorded_as(&operator.base, act, doing, |done| steps.outcome(done)).await
         };
         self.base.to_its_end(verifying).await
     }
@@ -85,6 +85,11 @@ impl Operator {
     ) -> Result<Replay, ErrorKind> {
         let unavailable = |_| ErrorKind::StoreUnavailable;
         let call_id = record.intent.call_id;
+        if record.proposal.is_some() {
+            return Err(ErrorKind::ReplayUnsafe(
+                "an approver has approved one sending of it",
+            ));
+        }
         let at = self.base.tool_of(&record);
         let at = at.ok_or(ErrorKind::ReplayUnsafe(
             "the tool is not configured any more",
@@ -117,7 +122,7 @@ impl Operator {
         let mut entries = history.iter().flat_map(|history| &history.entries);
         let event = Event::ToVerify {
             by: caller.name.clone(),
-            by_person: entries.any(|entry| entry.event == "resolved"),
+            by_operator: entries.any(|entry| entry.event == "resolved"),
         };
         let (tool, now) = (&call.at.tool, self.base.now());
         let moved =
@@ -138,7 +143,7 @@ impl Operator {
             .sender
             .attempt(&call, &record, &permit, deadline, false)
             .await;
-        let State::Succeeded(Content::Kept(stored)) = &record.state else {
+        let State::Succeeded(Content::Stored(stored)) = &record.state else {
             return Err(without_result(&record));
         };
         let compared = fresh_result(&call, &record, attempted.evidence)
@@ -177,9 +182,12 @@ fn blocked_by(blocker: CheckBlocker) -> ErrorKind {
         CheckBlocker::NotWanted => {
             ErrorKind::WrongState("what it belongs to is being undone".into())
         }
+        CheckBlocker::NotAsApproved => {
+            ErrorKind::WrongState("what would be sent now is not what was approved".into())
+        }
         CheckBlocker::BreakerOpen(retry_after) => ErrorKind::BreakerOpen { retry_after },
         CheckBlocker::Frozen => ErrorKind::Refused(Refusal::Frozen),
-        CheckBlocker::Store | CheckBlocker::KeyGone | CheckBlocker::Unplaced => {
+        CheckBlocker::Store | CheckBlocker::KeyGone | CheckBlocker::NoRule => {
             ErrorKind::StoreUnavailable
         }
     }
@@ -189,7 +197,7 @@ fn blocked_by(blocker: CheckBlocker) -> ErrorKind {
 fn fresh_result(call: &PreparedCall, record: &Record, evidence: Evidence) -> Result<Bytes, String> {
     let (outcome, why) = classify(&call.at.tool, &evidence, Sent::of(record));
     match (outcome, evidence) {
-        (Outcome::Executed(Content::Kept(json)), _) => Ok(json),
+        (Outcome::Executed(Content::Stored(json)), _) => Ok(json),
         (
             _,
             Evidence::Answer {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::acceptance::{Accepted, Progress};
+use super::acceptance::{Accepted, Progress};
 use crate::audit::{self, Steps};
 use crate::base::Base;
 use crate::error::{Error, ErrorKind, must_be_admin, of_store, unavailable};
@@ -18,7 +18,7 @@ use crate::secret::KnownSecrets;
 use crate::transition::{self, Moved, OnConflict};
 use oncegate_hooks::crash;
 use oncegate_rules::actor::By;
-use oncegate_rules::audit::{Act, Deed, Target};
+use oncegate_rules::audit::{Act, Action, Target};
 use oncegate_rules::call::Event;
 use oncegate_rules::caller::Caller;
 use oncegate_rules::record::{CallId, State};
@@ -105,11 +105,11 @@ impl LossAcceptance {
         let Ok(alone) = timeout_at(until, self.accepting.clone().lock_owned()).await else {
             return Ok(Accepted::UnderWay);
         };
-        let (tell, mut told) = oneshot::channel();
+        let (tell, mut answer) = oneshot::channel();
         let loss = self.clone();
         self.base.tasks.spawn(async move {
             let _alone = alone;
-            let done = match loss.untold_result().await {
+            let done = match loss.unreported_result().await {
                 Some(marked) => Ok(marked),
                 None => loss.accept(&caller, &reason).await,
             };
@@ -117,14 +117,14 @@ impl LossAcceptance {
                 loss.progress.keep(marked);
             }
         });
-        if let Ok(done) = timeout_at(until, &mut told).await {
+        if let Ok(done) = timeout_at(until, &mut answer).await {
             return done
                 .unwrap_or_else(|_| Err(unavailable(())))
                 .map(Accepted::Done);
         }
         // From here on the result is kept for the next request.
-        told.close();
-        match told.try_recv() {
+        answer.close();
+        match answer.try_recv() {
             Ok(done) => done.map(Accepted::Done),
             Err(_) => Ok(Accepted::UnderWay),
         }
@@ -136,12 +136,12 @@ impl LossAcceptance {
     }
 
     /// The result of which no request was told, if nothing was lost since.
-    async fn untold_result(&self) -> Option<usize> {
+    async fn unreported_result(&self) -> Option<usize> {
         let reasons = self.base.store.readiness().await.reasons;
         let is_doubtful = |code| code == store::LOST_DATA || store::SETTLING.contains(&code);
         let is_whole = !reasons.iter().any(|reason| is_doubtful(reason.code));
         if is_whole && !self.secrets.has_lost_secret() {
-            return self.progress.untold();
+            return self.progress.unreported();
         }
         None
     }
@@ -149,7 +149,7 @@ impl LossAcceptance {
     /// Accepts the loss. One at a time: an acceptance would complete what another one has prepared.
     async fn accept(&self, caller: &Caller, reason: &str) -> Result<usize, Error> {
         let _counted = Acceptance::begin(self);
-        let act = Act::new(caller, Deed::AcceptLoss, "", Target::Store, reason);
+        let act = Act::new(caller, Action::AcceptLoss, "", Target::Store, reason);
         let steps = Steps::default();
         let doing = async {
             let done = self.mark_and_accept(caller, reason, &steps).await;
@@ -157,7 +157,7 @@ impl LossAcceptance {
             self.progress.ended(why);
             done
         };
-        audit::kept_as(&self.base, act, doing, |done| steps.outcome(done)).await
+        audit::recorded_as(&self.base, act, doing, |done| steps.outcome(done)).await
     }
 
     async fn mark_and_accept(
@@ -194,8 +194,8 @@ impl LossAcceptance {
         while let Some(here) = from {
             let page = self.base.store.calls_at_risk_after_loss(&here, PAGE).await;
             let (calls, next) = page.map_err(of_store)?;
-            let mark = |call_id| self.mark_lost(call_id, caller, reason, whole_until);
-            let marking = stream::iter(calls.into_iter().map(mark)).buffer_unordered(AT_ONCE);
+            let accept = |call_id| self.mark_lost(call_id, caller, reason, whole_until);
+            let marking = stream::iter(calls.into_iter().map(accept)).buffer_unordered(AT_ONCE);
             let done: Vec<bool> = marking.try_collect().await.map_err(unavailable)?;
             if !done.is_empty() {
                 steps.made();

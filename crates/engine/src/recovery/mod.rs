@@ -1,5 +1,6 @@
 //! Recovery: lost owners, unknown calls, lost data, and cleanup.
 
+pub(crate) mod acceptance; // how far the acceptance of a loss is
 mod loss; // a store that has lost data
 mod lost; // calls whose owner is gone
 mod prune; // deletes records whose retention is over

@@ -3,10 +3,10 @@
 use tokio::time::Instant;
 
 use crate::base::Base;
-use crate::clock;
+use crate::base::clock;
 use crate::status::Status;
-use oncegate_rules::pace::next_batch;
-use oncegate_store::{self as store, NO_ROOM};
+use oncegate_rules::timings::next_batch;
+use oncegate_store::{self as store, NO_SPACE};
 
 /// Most calls of one batch. A slow batch is followed by a smaller one, because live traffic waits for it.
 const BATCH: u32 = 100;
@@ -33,7 +33,7 @@ pub(crate) async fn prune_all(base: &Base, status: &Status) -> Result<(), store:
             || !readiness
                 .reasons
                 .iter()
-                .all(|reason| NO_ROOM.contains(&reason.code))
+                .all(|reason| NO_SPACE.contains(&reason.code))
         {
             return Ok(());
         }

@@ -9,16 +9,18 @@ use jiff::Timestamp;
 use tokio::task::JoinHandle;
 
 use crate::base::Base;
-use crate::calls::{Begun, PreparedCall, Sender};
-use crate::health::Permit;
-use crate::ids::new_attempt;
-use crate::measured::work_on;
-use crate::pauses::Pauses;
+use crate::base::ids::new_attempt;
+use crate::base::measured::with_call_context;
+use crate::calls::{Begun, PreparedCall, Sender, is_as_approved};
+use crate::secret::KnownSecrets;
 use crate::tools::ToolAt;
+use crate::tools::health::Permit;
+use crate::tools::pauses::Pauses;
 use crate::transition::{self, Moved, OnConflict};
 use oncegate_hooks::crash;
 use oncegate_rules::actor::By;
 use oncegate_rules::call::{self, Action, Event, Illegal};
+use oncegate_rules::mcp::remote::Seen;
 use oncegate_rules::record::{Record, State};
 use oncegate_rules::tool::OnUnknown;
 use oncegate_rules::unknown::{CheckBlocker, Finding};
@@ -33,7 +35,7 @@ const TAKEN_UP: u32 = 1_000;
 /// The result of a probe that an operator wanted.
 pub(crate) enum Probed {
     /// The record as it is now, and the tool's answer in words.
-    Asked { record: Record, told: String },
+    Asked { record: Record, answer: String },
     /// The tool was not asked.
     Not(Moved),
 }
@@ -43,6 +45,7 @@ pub struct Rechecks {
     pub(crate) base: Arc<Base>,
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) sender: Arc<Sender>,
+    pub(crate) secrets: Arc<KnownSecrets>,
 }
 
 impl Rechecks {
@@ -66,7 +69,7 @@ impl Rechecks {
         let due = self.base.readable("to_check", due)?;
         let begin = |record: Record| {
             let intent = record.intent.clone();
-            let work = work_on(intent, self.clone().recheck(record, now));
+            let work = with_call_context(intent, self.clone().recheck(record, now));
             self.base.tasks.spawn(work)
         };
         Ok(due.into_iter().map(begin).collect())
@@ -108,13 +111,13 @@ impl Rechecks {
     async fn recheck(self: Arc<Self>, record: Record, now: Timestamp) -> bool {
         let Some(at) = self.base.tool_of(&record) else {
             if self.base.tool_at(&record.intent.tool).is_some() {
-                return self.postpone(&record, CheckBlocker::Unplaced, now).await;
+                return self.postpone(&record, CheckBlocker::NoRule, now).await;
             }
             return false;
         };
-        let _place = tokio::select! {
+        let _permit = tokio::select! {
             biased;
-            place = at.health.checks.acquire() => place,
+            permit = at.health.checks.acquire() => permit,
             () = self.base.draining.cancelled() => return false,
         };
         if self.base.is_out_of_time() || self.base.draining.is_cancelled() {
@@ -128,9 +131,16 @@ impl Rechecks {
         // The call may have waited for its permit. A lease that began at the old `now` would end before the deadline.
         let now = now.max(self.base.now());
         let attempt = (!self.pauses.is_paused(&at.tool.name)).then(new_attempt);
-        let sends = at.tool.unknown == OnUnknown::Retry && attempt.is_some();
+        let sends = at.tool.unknown == OnUnknown::Retry
+            && attempt.is_some()
+            && record.attempt.remote_task.is_none();
         let mut permit = Permit::default();
         if sends {
+            if !is_as_approved(&at, &record, &self.secrets.current().today) {
+                return self
+                    .postpone(&record, CheckBlocker::NotAsApproved, now)
+                    .await;
+            }
             permit = match self.sender.may_send(&at, &record).await {
                 Ok(permit) => permit,
                 Err(blocker) => return self.postpone(&record, blocker, now).await,
@@ -168,6 +178,10 @@ impl Rechecks {
                 let found = self.sender.probe(&call.at, &record).await;
                 self.note_finding(record, found, asked_at).await
             }
+            Action::AskTask => {
+                let seen = self.sender.see_task(&call.at, &record).await;
+                self.note_seen(record, seen, now).await
+            }
             Action::Run => {
                 let begun = Begun {
                     record,
@@ -199,24 +213,30 @@ impl Rechecks {
         let Some(at) = self.base.tool_of(&record) else {
             return Ok(Probed::Not(Moved::Refused(record, Illegal::NoProbe)));
         };
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
-            place = at.health.checks.acquire() => place,
+            permit = at.health.checks.acquire() => permit,
             () = self.base.draining.cancelled() => return Err(store::Error::Refused("the gateway is shutting down".into())),
         };
         let (now, give_up) = (self.base.now(), OnConflict::GiveUp);
         let moved = transition::apply(&self.base, &at.tool, record, &event, now, give_up).await;
-        let record = match moved? {
-            Moved::Written { record, .. } => record,
+        let (record, action) = match moved? {
+            Moved::Written { record, action, .. } => (record, action),
             other => return Ok(Probed::Not(other)),
         };
         crash::point("in_probe");
-        let found = self.sender.probe(&at, &record).await;
-        drop(place);
-        let told = found.0.told();
-        let record = self.note_finding(record, found, now).await;
+        let (answer, record) = if action == Action::AskTask {
+            let seen = self.sender.see_task(&at, &record).await;
+            drop(permit);
+            (seen.explanation(), self.note_seen(record, seen, now).await)
+        } else {
+            let found = self.sender.probe(&at, &record).await;
+            drop(permit);
+            let answer = found.0.explanation();
+            (answer, self.note_finding(record, found, now).await)
+        };
         self.log_rested(&record);
-        Ok(Probed::Asked { record, told })
+        Ok(Probed::Asked { record, answer })
     }
 
     /// Postpones a check. Sends nothing, and never settles the call.
@@ -258,10 +278,24 @@ impl Rechecks {
             finding,
             retry_after,
         });
+        self.note(record, &event, asked_at).await
+    }
+
+    /// Writes down what a server says of its task.
+    async fn note_seen(&self, record: Record, seen: Seen, asked_at: Timestamp) -> Record {
+        let event = Event::TaskSeen {
+            by: self.base.instance,
+            attempt: record.attempt.id,
+            seen,
+        };
+        self.note(record, &event, asked_at).await
+    }
+
+    async fn note(&self, record: Record, event: &Event, asked_at: Timestamp) -> Record {
         // A further attempt may have been executed after the tool was asked.
         let retry = OnConflict::RetryOnSameAttempt;
         let (tool, now) = (self.base.policy_of(&record), asked_at.max(self.base.now()));
-        match transition::apply(&self.base, &tool, record.clone(), &event, now, retry).await {
+        match transition::apply(&self.base, &tool, record.clone(), event, now, retry).await {
             Ok(
                 Moved::Written { record, .. }
                 | Moved::Refused(record, _)

@@ -12,11 +12,11 @@ use crate::error::{Error, ErrorKind, of_store, unavailable};
 use crate::transition::Moved;
 use oncegate_hooks::crash;
 use oncegate_rules::actor::By;
-use oncegate_rules::audit::{Act, Deed};
+use oncegate_rules::audit::{Act, Action};
 use oncegate_rules::call::{self, Illegal};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::document::Kind;
-use oncegate_rules::many::Mark;
+use oncegate_rules::many::SeenVersion;
 use oncegate_rules::position::Position;
 use oncegate_rules::record::{CallId, Record, State as CallState};
 use oncegate_rules::saga::{self, Event, Phase, Saga, SagaId};
@@ -33,10 +33,10 @@ pub enum SagaAct {
 }
 
 impl SagaAct {
-    pub(crate) fn deed(self) -> Deed {
+    pub(crate) fn action(self) -> Action {
         match self {
-            Self::Retry => Deed::Retry,
-            Self::Skip => Deed::Skip,
+            Self::Retry => Action::Retry,
+            Self::Skip => Action::Skip,
         }
     }
 }
@@ -98,7 +98,7 @@ impl Sagas {
         reason: &str,
     ) -> Result<SagaAt, Error> {
         let event = Event::Complete(By::token(&caller.name, reason));
-        let act = Act::on_saga(caller, Deed::Complete, id, reason);
+        let act = Act::on_saga(caller, Action::Complete, id, reason);
         self.end(caller, id, event, act).await
     }
 
@@ -116,7 +116,7 @@ impl Sagas {
             by: By::token(&caller.name, reason),
             after_loss: caller.is_admin(),
         };
-        let act = Act::on_saga(caller, Deed::Abort, id, reason);
+        let act = Act::on_saga(caller, Action::Abort, id, reason);
         self.end(caller, id, event, act).await
     }
 
@@ -149,9 +149,9 @@ impl Sagas {
             };
             let is_abort = matches!(event, Event::Abort { .. });
             let saga = if caller.is_admin() {
-                audit::kept(&sagas.base, act, ending).await?.0
+                audit::recorded(&sagas.base, act, ending).await?.0
             } else if is_abort {
-                audit::kept_if_changed(&sagas.base, act, ending).await?
+                audit::recorded_if_changed(&sagas.base, act, ending).await?
             } else {
                 // For an agent this is the normal end of each saga, and no act of an operator.
                 ending.await?.0
@@ -191,17 +191,17 @@ impl Sagas {
         act: SagaAct,
         id: &SagaId,
         reason: &str,
-        seen: Option<Mark>,
+        seen: Option<SeenVersion>,
     ) -> Result<SagaAt, Error> {
         let (sagas, caller) = (self.clone(), caller.clone());
         let (id, reason) = (id.clone(), reason.to_owned());
-        self.base.admit_person(&caller).await?;
+        self.base.admit_operator(&caller).await?;
         let acting = async move {
-            let audited = Act::on_saga(&caller, act.deed(), &id, &reason);
+            let audited = Act::on_saga(&caller, act.action(), &id, &reason);
             let steps = Steps::default();
             let doing = sagas.settle(&caller, act, &id, &reason, seen, &steps);
             let outcome = |done: &_| steps.outcome(done);
-            let saga = audit::kept_as(&sagas.base, audited, doing, outcome).await?;
+            let saga = audit::recorded_as(&sagas.base, audited, doing, outcome).await?;
             sagas.registry.with_calls(saga).await
         };
         self.base.to_its_end(acting).await
@@ -214,7 +214,7 @@ impl Sagas {
         act: SagaAct,
         id: &SagaId,
         reason: &str,
-        seen: Option<Mark>,
+        seen: Option<SeenVersion>,
         steps: &Steps,
     ) -> Result<Saga, Error> {
         let stuck = self.stuck_saga(id).await?;
@@ -271,7 +271,7 @@ impl Sagas {
         caller: &Caller,
         id: &SagaId,
         reason: &str,
-        seen: Option<Mark>,
+        seen: Option<SeenVersion>,
         steps: &Steps,
     ) -> Result<Saga, Error> {
         // The saga is written before its calls: a worker writes the saga before it sends a compensation.
@@ -379,15 +379,15 @@ impl Sagas {
         call_id: CallId,
         reason: &str,
     ) -> Result<SagaAt, Error> {
-        self.base.admit_person(caller).await?;
+        self.base.admit_operator(caller).await?;
         let maker = self.base.store.maker(call_id).await.map_err(of_store)?;
         let maker = maker.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
         let on = (call_id, &maker.tenant[..], &maker.tool[..]);
-        let act = Act::on_call(caller, Deed::Compensate, on, reason);
+        let act = Act::on_call(caller, Action::Compensate, on, reason);
         let (sagas, by) = (self.clone(), By::token(&caller.name, reason));
         let act = async move {
             let doing = sagas.compensate_call(call_id, &by);
-            let saga = audit::kept(&sagas.base, act, doing).await?;
+            let saga = audit::recorded(&sagas.base, act, doing).await?;
             sagas.registry.with_calls(saga).await
         };
         self.base.to_its_end(act).await
@@ -397,7 +397,7 @@ impl Sagas {
     ///
     /// # Errors
     /// There is no such call, or it cannot be undone.
-    pub(crate) async fn compensate_call(&self, call_id: CallId, by: &By) -> Result<Saga, Error> {
+    pub async fn compensate_call(&self, call_id: CallId, by: &By) -> Result<Saga, Error> {
         let record = self.base.store.load(call_id).await.map_err(of_store)?;
         let record = record.ok_or_else(|| ErrorKind::UnknownCall.alone())?;
         let id = SagaId::new(&record.intent.tenant, undo::key_of(call_id));
@@ -426,9 +426,9 @@ impl Sagas {
 }
 
 /// Refuses an act on a saga that has changed since an operator saw it.
-fn is_as_seen(saga: &Saga, seen: Option<Mark>) -> Result<(), Error> {
+fn is_as_seen(saga: &Saga, seen: Option<SeenVersion>) -> Result<(), Error> {
     match seen {
-        Some(seen) if seen != Mark::of_saga(saga) => Err(ErrorKind::JustChanged.alone()),
+        Some(seen) if seen != SeenVersion::of_saga(saga) => Err(ErrorKind::JustChanged.alone()),
         _ => Ok(()),
     }
 }

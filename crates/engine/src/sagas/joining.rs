@@ -38,6 +38,14 @@ impl SagaRegistry {
         Err(ErrorKind::WrongState(why))
     }
 
+    /// Whether the saga of a call that was not sent yet lets it be sent.
+    pub(crate) async fn is_open_for(&self, intent: &Intent) -> Result<bool, store::Error> {
+        let Some(id) = saga_of(intent) else {
+            return Ok(true);
+        };
+        Ok(self.saga(&id).await?.is_none_or(|saga| saga.is_open()))
+    }
+
     /// Whether a compensation is still to be sent.
     async fn is_wanted(&self, intent: &Intent) -> Result<bool, store::Error> {
         let Some(undone) = undo::undone_by(&intent.key) else {

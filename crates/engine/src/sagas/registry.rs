@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 
-use crate::base::{Base, Documents};
+use crate::base::Base;
+use crate::base::documents::Documents;
 use crate::error::{Error, ErrorKind, of_store};
 use crate::transition::ROUNDS;
 use oncegate_rules::actor::By;
@@ -14,7 +15,7 @@ use oncegate_rules::saga::{self, Event, Saga, SagaId, State};
 use oncegate_store::{self as store, Put};
 
 /// The stored sagas: their documents, and the marks on their calls.
-pub(crate) struct SagaRegistry {
+pub struct SagaRegistry {
     pub(super) base: Arc<Base>,
     /// Acceptances of a loss of data that are under way here.
     pub(crate) acceptances: AtomicUsize,

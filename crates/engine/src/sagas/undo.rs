@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::members::{Member, Unlisted};
 use super::worker::SagaWorker;
+use crate::base::ids::jitter;
 use crate::calls::InternalCall;
-use crate::ids::jitter;
 use crate::transition::{self, Moved};
 use oncegate_hooks::crash;
 use oncegate_rules::actor::By;
@@ -48,7 +48,7 @@ impl SagaWorker {
                 .collect();
             let record = match plan(&saga, &members, self.base.now()) {
                 // Calls at rest do not change by themselves, so one list serves to mark all and to undo all.
-                Step::Mark(record) | Step::Undo(record) => record,
+                Step::ToCompensate(record) | Step::Undo(record) => record,
                 // Any other step needs a fresh list.
                 _ if !is_fresh => return Some(saga),
                 Step::Wait(record, blocker, why) => {
@@ -86,7 +86,7 @@ impl SagaWorker {
                 is_fresh = false;
                 self.undo(saga, &record).await
             } else {
-                self.mark(saga, &record).await
+                self.begin_compensating(saga, &record).await
             };
             let (further, changed) = match done {
                 Continue(done) => done,
@@ -130,7 +130,11 @@ impl SagaWorker {
     /// Marks a call with its compensation. Returns the saga and the marked call.
     ///
     /// `Break`: the call cannot be marked now. Holds the saga if there is a further step at once.
-    async fn mark(&self, saga: Saga, record: &Record) -> ControlFlow<Option<Saga>, (Saga, Record)> {
+    async fn begin_compensating(
+        &self,
+        saga: Saga,
+        record: &Record,
+    ) -> ControlFlow<Option<Saga>, (Saga, Record)> {
         let by = By::new(self.by(), &saga.reason);
         let marked = self.registry.to_compensate(record, by);
         match marked.await {

@@ -38,8 +38,8 @@ pub struct SagaWorker {
     pub(super) registry: Arc<SagaRegistry>,
     pub(super) engine: Arc<Engine>,
     notifier: Arc<Notifier>,
-    /// Places for sagas that are being worked on.
-    places: Arc<Semaphore>,
+    /// Permits for sagas that are being worked on.
+    permits: Arc<Semaphore>,
 }
 
 impl SagaWorker {
@@ -53,7 +53,7 @@ impl SagaWorker {
             registry,
             engine,
             notifier,
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
 
@@ -86,11 +86,11 @@ impl SagaWorker {
 
     /// Works on one saga in a task, if there is a permit for it.
     fn begin(self: &Arc<Self>, id: SagaId, now: Timestamp) -> Option<JoinHandle<bool>> {
-        let place = self.places.clone().try_acquire_owned().ok()?;
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
         let worker = self.clone();
         Some(self.base.tasks.spawn(async move {
             let worked = worker.work_on_saga(&id, now).await;
-            drop(place);
+            drop(permit);
             worked
         }))
     }
@@ -158,13 +158,13 @@ impl SagaWorker {
     /// Makes the next step for a saga. Returns the saga if there is a further step at once.
     async fn work_a_step(self: &Arc<Self>, saga: &Saga) -> Option<Saga> {
         if let Some(tellings) = saga.telling {
-            let told = self.tell(saga, tellings).await?;
+            let notified = self.tell(saga, tellings).await?;
             // A transient cause may have ended, even while no operator can be told of it.
-            if !told.phase.is_stuck_for_now() {
+            if !notified.phase.is_stuck_for_now() {
                 return None;
             }
             // An operator is told once in a round.
-            let next = self.undo_next(&told).await;
+            let next = self.undo_next(&notified).await;
             return next.filter(|next| next.telling.is_none());
         }
         match saga.phase {
@@ -227,7 +227,7 @@ impl SagaWorker {
             }
         }
         self.registry
-            .move_on(saga, &Event::Told { delivered })
+            .move_on(saga, &Event::Notified { delivered })
             .await
     }
 

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use super::{Effect, KeyAction, Mistake, Problem, RETRY_RUNNING, Slug};
+use super::{ApprovalTimes, Effect, KeyAction, Mistake, Problem, RETRY_RUNNING, Slug};
+use crate::ledger::time;
 use oncegate_engine::{Differs, Error, ErrorKind, Reused};
 use oncegate_rules::key;
+use oncegate_rules::mcp::payment;
 use oncegate_rules::record::Failure;
 use oncegate_rules::session::Refusal;
 
@@ -65,6 +67,43 @@ impl From<ErrorKind> for Problem {
             )
             .not_run()
             .waiting(RETRY_RUNNING),
+            ErrorKind::ApprovalRequired { asked_at, expires_at, retry_after } => {
+                let problem = Self::new(
+                    Slug::ApprovalRequired,
+                    "Nothing was run yet: an approver has to approve exactly this call, and does so elsewhere. Tell the user. Wait as long as retry_after_ms says, then send the same request again, with the same key and the same arguments: it gets the result once the call was approved and has run. Never send it with other arguments, and do not look for another way to the same effect.",
+                );
+                let approval = ApprovalTimes { asked_at: time(asked_at), expires_at: time(expires_at) };
+                Self { approval: Some(approval), ..problem }.waiting(retry_after)
+            }
+            ErrorKind::ApprovalDeclined { tell } => {
+                let said = match tell.as_str() {
+                    "" => String::new(),
+                    tell => format!(" The approver says: {tell}"),
+                };
+                Self::new(
+                    Slug::ApprovalDeclined,
+                    format!("Nothing was run: an approver has declined this call. Tell the user. Do not send it again, neither with this key nor with a new one, and do not look for another way to the same effect.{said}"),
+                )
+            }
+            ErrorKind::ApprovalLapsed { may_ask_again: true } => Self::new(
+                Slug::ApprovalLapsed,
+                "Nothing was run: it was not approved in time, it did not begin in time, or it was taken back. If it is still needed, send the same request again with the same key: approvers are asked once more.",
+            ),
+            ErrorKind::ApprovalLapsed { may_ask_again: false } => Self::new(
+                Slug::ApprovalLapsed,
+                "Nothing was run: it was not approved in time, and it was asked about so often that it is not asked about any more. Tell the user; do not send it again.",
+            )
+            .stop(),
+            ErrorKind::TooManyProposals { retry_after } => Self::new(
+                Slug::RateLimited,
+                "Nothing was run: this call needs approval, and too many calls wait for one already. Tell the user. Wait, then send the same request again with the same key.",
+            )
+            .not_run()
+            .waiting(retry_after),
+            ErrorKind::NotAsShown => Self::new(
+                Slug::NotConfirmed,
+                "Nothing was done: what would be sent now is not what was shown, or another approver has decided meanwhile. Look at the call again, and decide about that.",
+            ),
             ErrorKind::NotConfirmed(different) => Self::new(
                 Slug::NotConfirmed,
                 format!("Nothing was done: {different}. Send the same request without confirm, look at what it answers, and confirm that."),
@@ -82,7 +121,7 @@ impl From<ErrorKind> for Problem {
                 call_id: Some(call_id),
                 ..key_reused(&reused, differs)
             },
-            ErrorKind::UnknownRound => Self::new(
+            ErrorKind::UnknownElicitation => Self::new(
                 Slug::KeyReused,
                 "This request was not run: its requestState was not issued for a call of this user with these arguments. Send requestState and arguments unchanged, or call the tool without answers.",
             )
@@ -102,6 +141,12 @@ impl From<ErrorKind> for Problem {
                 Slug::KeyExpired,
                 "This request was not run: this key was used for a call with other arguments, longer ago than results are remembered. If this is a new intent, send it with a new key; if it repeats that call in other words, do not send it, and ask an operator what became of that call.",
             ),
+            ErrorKind::ToolRejected(failure)
+                if failure.body.as_deref().is_some_and(payment::is_demanded) =>
+            {
+                let detail = "Nothing was executed: the tool asks for a payment first, and tool_body says how. A client that pays sends the same request again with the payment, and with the same key.";
+                Self { tool_status: failure.status, tool_body: body_of(&failure), key_action: KeyAction::Reuse, ..Self::new(Slug::ToolRejected, detail) }
+            }
             ErrorKind::ToolRejected(failure) => {
                 let status = failure.status.map_or_else(String::new, |status| format!(" (status {status})"));
                 let detail = format!("The tool says that it rejected the call{status}; that is its word, and tool_body has it. Read it. If it shows that something was done all the same, tell the user, and do not send the call again. Otherwise correct the request, and send it with a new key.");
@@ -145,7 +190,7 @@ impl From<ErrorKind> for Problem {
                 "The request went to the API without a key and was not answered, so it may have been executed. Do not send it again. Tell the user; look into the API's own system for what it did.",
             ),
             ErrorKind::RateLimited => Self::new(Slug::RateLimited, "Nothing was run: the gateway is busy. Wait, then send the same request again with the same key.").not_run().waiting(RETRY_RUNNING),
-            ErrorKind::NoRoom => Self::new(
+            ErrorKind::NoMemory => Self::new(
                 Slug::RateLimited,
                 "This request began nothing: the gateway has no memory left for it or for its answer. If it repeats an earlier one, that one may have been executed. Wait, then send the same request again with the same key; do not use another key.",
             )

@@ -19,16 +19,22 @@ use crate::tool::Tool;
 ///
 /// Its window begins now and not at the time of the effect: the longer the key is remembered, the later a repetition
 /// could be executed. The window is the longest of all sources of keys, because only the first request tells the source.
-pub(super) fn claim(tool: &Tool, adoption: &Adoption, now: Timestamp, aged: Timestamp) -> Next {
+pub(super) fn claim(
+    tool: &Tool,
+    adoption: &Adoption,
+    now: Timestamp,
+    dedup_now: Timestamp,
+) -> Next {
     let window = tool.window(Source::Adopted);
     let attempt = Attempt {
+        remote_task: None,
         lease_until: now,
         ..first_attempt(tool, adoption.attempt, adoption.owner, now)
     };
     let state = State::Succeeded(adoption.content.clone());
     let record = Record {
-        expires_at: Some(after(aged, window)),
-        retain_until: Some(after(aged, tool.retention.max(window))),
+        expires_at: Some(after(dedup_now, window)),
+        retain_until: Some(after(dedup_now, tool.retention.max(window))),
         ..Record::first(adoption.intent.clone(), state, attempt, now)
     };
     let by = Actor::Reconciliation(&adoption.by);
@@ -101,9 +107,9 @@ pub(super) fn recognise(call: Call<'_>, arrival: &Arrival) -> Next {
     }
     let mut known = call.changed();
     known.aliases.push(Alias {
-        names: vec![call.record.intent.lookup],
+        lookups: vec![call.record.intent.lookup],
         fingerprint: intent.fingerprint,
-        recipe: intent.recipe,
+        key_scheme: intent.key_scheme,
     });
     if intent.key_source == Source::Compensation {
         // The key of a compensation must never be free again.

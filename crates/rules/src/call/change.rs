@@ -2,16 +2,17 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::key::Lookup;
 use crate::outcome::Outcome;
-use crate::record::{Attempt, AttemptId, Entry, InstanceId, Record};
+use crate::record::{Attempt, AttemptId, Entry, InstanceId, Intent, Record, State};
 use crate::session::{Admission, Release};
 use crate::time::after;
-use crate::tool::Tool;
+use crate::tool::{OnUnknown, Tool};
 
 /// A stored call that an event meets, with its tool and the time of the event.
 #[derive(Debug, Clone, Copy)]
@@ -19,8 +20,8 @@ pub(super) struct Call<'a> {
     pub(super) tool: &'a Tool,
     pub(super) record: &'a Record,
     pub(super) now: Timestamp,
-    /// The time by which the windows of keys are measured: see [`Now::aged`].
-    pub(super) aged: Timestamp,
+    /// The time by which the windows of keys are measured: see [`Now::dedup_now`].
+    pub(super) dedup_now: Timestamp,
 }
 
 /// The time of an event.
@@ -38,7 +39,7 @@ impl Now {
     ///
     /// It goes on while the machine is suspended. Otherwise the next process, whose time does not lag, would take a key
     /// for older than it is, and forget it early.
-    pub fn aged(self) -> Timestamp {
+    pub fn dedup_now(self) -> Timestamp {
         self.at.checked_add(self.slept).unwrap_or(self.at)
     }
 }
@@ -54,7 +55,7 @@ impl From<Timestamp> for Now {
 impl Call<'_> {
     /// How far its time is behind, because the machine was suspended.
     pub(super) fn slept(&self) -> SignedDuration {
-        self.aged.duration_since(self.now)
+        self.dedup_now.duration_since(self.now)
     }
 
     /// The next version of the record, changed now.
@@ -62,9 +63,15 @@ impl Call<'_> {
         self.record.changed(self.now)
     }
 
-    /// Whether the newest attempt's request may still reach the tool.
+    /// Whether the newest attempt's request may still reach the tool, or its server is still asked for its task.
     pub(super) fn may_still_run(&self) -> bool {
+        let is_asked = self.record.check.is_some_and(|check| check.at.is_some());
+        let is_unknown = matches!(self.record.state, State::Unknown(_));
+        let has_task = self.record.attempt.remote_task.is_some();
+        // A server that is not configured any more is asked no more.
+        let is_known = self.tool.unknown != OnUnknown::Elsewhere;
         self.now < self.record.attempt.lease_until
+            || (is_unknown && is_known && has_task && is_asked)
     }
 
     /// Whether a request for this saga must not get the call.
@@ -88,6 +95,7 @@ pub(super) fn first_attempt(
         number: 1,
         run_started_at: now,
         lease_until: after(now, tool.lease()),
+        remote_task: None,
     }
 }
 
@@ -132,17 +140,21 @@ pub struct Change {
     pub release: Release,
     /// Further lookup keys for a call that has a key already. A claim claims all of its lookup keys without this.
     pub takes: Takes,
+    /// The intent as it was, if the change erases arguments and names.
+    ///
+    /// The store then writes the new intent, and takes the call out of the lists of the names that it has no more.
+    pub erases: Option<Arc<Intent>>,
 }
 
 /// Names that a change claims for its call.
 ///
 /// If another call holds one of them, nothing is written, unless each holder is still exactly one
-/// of `instead_of`.
+/// of `replaced`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Takes {
     /// The last of the record's lookup keys.
-    pub names: Vec<Lookup>,
-    pub instead_of: Vec<Record>,
+    pub lookups: Vec<Lookup>,
+    pub replaced: Vec<Record>,
 }
 
 impl Change {
@@ -159,6 +171,7 @@ impl Change {
             admission: None,
             release: Release::default(),
             takes: Takes::default(),
+            erases: None,
         }
     }
 
@@ -195,8 +208,16 @@ pub enum Action {
     Claim,
     /// Write the change, then dispatch.
     Run,
+    /// Write the proposal: nothing is sent before it is approved.
+    Propose,
+    /// Write the change, then begin the approved call.
+    Begin,
     /// Write the change, then ask the tool whether it knows the key.
     Probe,
+    /// Write the change, then follow the task that an MCP server has given for the running attempt.
+    Follow,
+    /// Write the change, then ask the MCP server for the task that it has given for the call.
+    AskTask,
     /// Write the change, then send the same request once more, and compare.
     Verify,
     /// Write the change, wait, then dispatch the record's new attempt.
@@ -210,7 +231,7 @@ pub enum Action {
     /// Answer with the stored record.
     Answer,
     /// Write the change that gives the call further lookup keys, then answer with the stored record.
-    TakeNames,
+    TakeLookups,
     /// Write the change that keeps what an adopted call asked for, then answer with the stored record.
     TakeFingerprint,
     /// Refuse: the key stands for other arguments.
@@ -255,15 +276,33 @@ pub enum Illegal {
     #[error("there is nothing to undo")]
     NothingToUndo,
     #[error("the call is not retained for its saga")]
-    NotKept,
+    NotStored,
+    /// The call runs, its outcome is open, or its saga has not ended.
+    #[error("the call has not ended, or its saga has not")]
+    NotEnded,
+    #[error("the call was erased before")]
+    ErasedBefore,
     /// Another request may have another effect; says why.
     #[error("{0}")]
     ReplayUnsafe(&'static str),
-    /// The call's request may still reach the tool.
-    #[error("the call may still be executed until its lease is over")]
+    /// The call's request may still reach the tool, or its server works on it as a task.
+    #[error("the call may still be executed until its lease and its server's task are over")]
     MayStillRun,
     #[error("the call that undoes it may still run")]
     BeingUndone,
+    #[error("the call does not wait for approval")]
+    NotProposed,
+    #[error("the call is not approved")]
+    NotApproved,
+    #[error("the time to approve the call is over")]
+    ApprovalOver,
+    #[error("the token that made the call does not decide about it")]
+    OwnCall,
+    #[error("this token may not decide about the call")]
+    NotAnApprover,
+    /// The call would not begin as the approver has seen it.
+    #[error("what was shown is not what would be sent now")]
+    NotConfirmed,
     #[error("another call holds the key")]
     KeyHeld,
 }

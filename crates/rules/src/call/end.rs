@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::change::{Action, Call, Change, Illegal, Next};
 use super::event::Ended;
+use super::task;
 use crate::actor::Actor;
 use crate::outcome::{Evidence, Outcome, Sent};
 use crate::record::{Failure, FailureKind, Record, State};
@@ -21,6 +22,14 @@ pub(super) fn end(call: Call<'_>, ended: &Ended) -> Next {
     } = call;
     let (outcome, why) = judge(tool, record, &ended.evidence);
     let by = Actor::Gateway(record.attempt.owner);
+    if let Evidence::Task { id, .. } = &ended.evidence {
+        let with_task = task::with_task(record, id);
+        let call = Call {
+            record: &with_task,
+            ..call
+        };
+        return Next::finish(finish(call, "ended", by, &outcome, &why));
+    }
     let retry_after = ended.evidence.retry_after();
     if let Some(retry) = ended.retry
         && let Some(wait) = wait_before_retry(call, &outcome, retry_after, retry.jitter)
@@ -28,6 +37,7 @@ pub(super) fn end(call: Call<'_>, ended: &Ended) -> Next {
         let mut again = call.changed();
         again.attempt.id = retry.attempt;
         again.attempt.number += 1;
+        again.attempt.remote_task = None;
         again.attempts = again.attempts.saturating_add(1);
         again.earlier_attempt_may_have_run |= outcome == Outcome::Unknown;
         let (attempt, ms) = (retry.attempt, wait.as_millis());
@@ -88,7 +98,7 @@ fn wait_before_retry(
     let Call {
         tool, record, now, ..
     } = call;
-    if !may_be_retried(tool, record, outcome) {
+    if record.cancel_asked || !may_be_retried(tool, record, outcome) {
         return None;
     }
     let wait = retry::delay(&tool.retry, record.attempt.number, jitter, retry_after);
@@ -99,19 +109,19 @@ fn wait_before_retry(
 /// Until when the key of a call that finishes now is remembered; `None`: for ever, as for a compensation.
 pub(super) fn remembered_until(call: Call<'_>) -> Option<Timestamp> {
     let source = call.record.intent.key_source;
-    (source != key::Source::Compensation).then(|| after(call.aged, call.tool.window(source)))
+    (source != key::Source::Compensation).then(|| after(call.dedup_now, call.tool.window(source)))
 }
 
 /// Until when a call that finishes now is kept.
-pub(super) fn kept_until(call: Call<'_>) -> Timestamp {
+pub(super) fn stored_until(call: Call<'_>) -> Timestamp {
     let window = call.tool.window(call.record.intent.key_source);
-    after(call.aged, call.tool.retention.max(window))
+    after(call.dedup_now, call.tool.retention.max(window))
 }
 
 /// Until when a call that finishes now is kept; `None`: until its saga lets it go.
-pub(super) fn kept_unless_in_saga(call: Call<'_>) -> Option<Timestamp> {
+pub(super) fn stored_unless_in_saga(call: Call<'_>) -> Option<Timestamp> {
     let is_alone = call.record.intent.saga_id.is_empty();
-    is_alone.then(|| kept_until(call))
+    is_alone.then(|| stored_until(call))
 }
 
 /// The change by which an attempt ends.
@@ -127,8 +137,12 @@ pub(super) fn finish(
     } = call;
     // The clock may have been set back during the call. Once it is right again, the key must not look older than its call.
     let now = now.max(record.updated_at);
-    let aged = call.aged.max(now);
-    let call = Call { now, aged, ..call };
+    let dedup_now = call.dedup_now.max(now);
+    let call = Call {
+        now,
+        dedup_now,
+        ..call
+    };
     let (state, is_known) = match outcome {
         Outcome::Executed(content) => (State::Succeeded(content.clone()), true),
         Outcome::NotExecuted(failure) => (State::Failed(failure.clone()), true),
@@ -136,25 +150,38 @@ pub(super) fn finish(
     };
     let check = match record.check {
         _ if is_known => None,
-        Some(check) => {
+        // A task is asked for at least once, however late it is.
+        Some(check) if record.attempt.remote_task.is_none() => {
             let next = unknown::next_check(tool, record.attempt.id, check, now);
             Some(unknown::unless_too_late(tool, next, call.slept()))
         }
-        None => unknown::first_check(tool, record, now),
+        _ => unknown::first_check(tool, record, now),
     };
     let mut detail = why.to_owned();
     if check.is_some_and(|check| check.at.is_none()) {
         detail += "; it is given up: a late answer or an operator may still settle it";
     }
     let has_failed = matches!(state, State::Failed(_));
+    let mut proposal = record.proposal.clone();
+    // An approval is for one call: it is used up, unless the call surely had no effect and was never in doubt.
+    let was_in_doubt = record.earlier_attempt_may_have_run || record.state != State::Running;
+    if (!has_failed || was_in_doubt)
+        && let Some(proposal) = &mut proposal
+    {
+        proposal.good_until = None;
+    }
+    let mut attempt = record.attempt.clone();
+    attempt.remote_task = attempt.remote_task.filter(|_| !is_known);
     let finished = Record {
+        attempt,
+        proposal,
         state,
         // A call that was surely not executed is in doubt no more: its key may run again as if it were new.
         earlier_attempt_may_have_run: record.earlier_attempt_may_have_run && !has_failed,
         check,
         latency_ms: Some(elapsed_ms(record.attempt.run_started_at, now)),
         expires_at: remembered_until(call).filter(|_| is_known),
-        retain_until: kept_unless_in_saga(call).filter(|_| is_known),
+        retain_until: stored_unless_in_saga(call).filter(|_| is_known),
         ..call.changed()
     };
     // The effect of an unknown call may still be under way: its session waits until the lease is over.
@@ -172,6 +199,10 @@ pub(super) fn finish(
 
 /// An attempt that does not run any more ended.
 pub(super) fn end_late(call: Call<'_>, ended: &Ended) -> Result<Next, Illegal> {
+    let waits = matches!(call.record.state, State::Proposed | State::Approved);
+    if waits && let Some(change) = end_of_asked(call, ended) {
+        return Ok(Next::write(change, Action::Alarm));
+    }
     let settled = if call.record.fencing != ended.fencing {
         Err(Illegal::NotOwner)
     } else if call.record.attempt.id == ended.attempt {
@@ -188,11 +219,35 @@ pub(super) fn end_late(call: Call<'_>, ended: &Ended) -> Result<Next, Illegal> {
     }
 }
 
+/// An earlier run of a call that asks again is answered late: it was executed after all, and nothing begins any more.
+fn end_of_asked(call: Call<'_>, ended: &Ended) -> Option<Change> {
+    let Call { tool, record, .. } = call;
+    let sent = Sent {
+        earlier_attempt_may_have_run: true,
+        ..Sent::of(record)
+    };
+    let (outcome, why) = outcome::classify(tool, &ended.evidence, sent);
+    let has_run = record.attempts > 0 && tool.effect == Effect::Write;
+    if !has_run || !matches!(outcome, Outcome::Executed(_)) {
+        return None;
+    }
+    let why = format!(
+        "{why}, although the attempt counts as not executed: the call waits for approval no more"
+    );
+    let change = finish(call, "late_proof", Actor::EarlierAttempt, &outcome, &why);
+    Some(change.about(ended.attempt))
+}
+
 /// The newest attempt is answered after the call became unknown. The answer counts.
 fn end_of_newest(call: Call<'_>, ended: &Ended) -> Result<Change, Illegal> {
     let record = call.record;
     if !matches!(record.state, State::Unknown(_)) {
         return Err(Illegal::NotOwner);
+    }
+    if let Evidence::Task { id, .. } = &ended.evidence
+        && record.attempt.remote_task.is_none()
+    {
+        return Ok(task::note(call, id));
     }
     let (outcome, why) = outcome::classify(call.tool, &ended.evidence, Sent::of(record));
     if outcome == Outcome::Unknown {
@@ -244,7 +299,7 @@ fn contradict(call: Call<'_>, ended: &Ended) -> Option<Change> {
         | State::Stuck(_) => {
             !is_newest && !record.earlier_attempt_may_have_run && tool.dedup != Dedup::Key
         }
-        State::Unknown(_) => false,
+        State::Unknown(_) | State::Proposed | State::Approved => false,
     };
     let sent = Sent {
         earlier_attempt_may_have_run: !is_newest,

@@ -6,11 +6,15 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::actor::By;
+use crate::approval::{Ask, Digest, Shown};
+use crate::key_scheme::fingerprints::Fingerprints;
+use crate::mcp::remote::Seen;
 use crate::outcome::Evidence;
-use crate::recipe::prints::Prints;
-use crate::record::{AttemptId, Compensation, Content, Failure, InstanceId, Intent, Record};
+use crate::record::{
+    AttemptId, CallId, Compensation, Content, Failure, InstanceId, Intent, Record,
+};
 use crate::replay::Fresh;
-use crate::session::Brought;
+use crate::session::Preconditions;
 use crate::unknown::{CheckBlocker, Finding, Resolution};
 
 /// An event of a call.
@@ -18,6 +22,22 @@ use crate::unknown::{CheckBlocker, Finding, Resolution};
 pub enum Event {
     /// A request asks for the call.
     Arrived(Arrival),
+    /// A request asks for the call, and its tool's rule asks for approval.
+    Asked { arrival: Arrival, ask: Ask },
+    /// An approver approves the call.
+    Approved(Approved),
+    /// An approver declines the call.
+    Declined(Declined),
+    /// The call's maker, an operator or its saga takes it back before it is sent.
+    Withdrawn(By),
+    /// The time to decide, or to begin an approved call, may be over.
+    ProposalDue { by: InstanceId },
+    /// A gateway begins an approved call.
+    Begun(Begun),
+    /// Gateway `by` found a similar call that was not shown to the approvers of an approved call.
+    Voided { by: InstanceId, similar: CallId },
+    /// Gateway `by` found that the fencing token of an approved call is stale.
+    Outdated { by: InstanceId },
     /// An attempt ended.
     Ended(Ended),
     /// The lease ended and no outcome was written. Gateway `by` found the call.
@@ -52,14 +72,24 @@ pub enum Event {
     ProbeAsked(By),
     /// A probe has asked the tool whether it knows the key.
     Probed(Probed),
+    /// An MCP server answered an attempt with a task of this id.
+    TaskGiven { attempt: AttemptId, id: String },
+    /// Gateway `by` has asked an MCP server for the task that it had given for an attempt.
+    TaskSeen {
+        by: InstanceId,
+        attempt: AttemptId,
+        seen: Seen,
+    },
+    /// A client asks to cancel the call.
+    CancelAsked(By),
     /// An operator settles an unknown or a stuck call.
     Resolved { by: By, resolution: Resolution },
     /// A source shows the effect of an unknown call to the reconciliation `by`.
     Reconciled { by: String, content: Content },
     /// The operator with token `by` wants the request sent once more, to compare the results.
     ///
-    /// `by_person`: the stored result comes from an operator, not from the tool.
-    ToVerify { by: String, by_person: bool },
+    /// `by_operator`: the stored result comes from an operator, not from the tool.
+    ToVerify { by: String, by_operator: bool },
     /// The tool answered the same request once more.
     Verified { by: String, fresh: Fresh },
     /// Gateway `by` has claimed the call, and its saga does not let the call be sent.
@@ -84,12 +114,45 @@ pub enum Event {
     },
     /// The call's saga has ended and no longer keeps the call.
     SagaEnded { by: InstanceId },
+    /// An operator has the data of the call's user erased.
+    Erased { by: By },
     /// An effect without a call in the ledger is written back as a call.
     Adopted(Adoption),
     /// A reconciliation is about to undo, at its source, the effect that the call was adopted from.
     EffectToUndo(By),
     /// A request with another key looks like the call and is to get its result.
     Resembled(Resembled),
+}
+
+/// An approval.
+#[derive(Debug, Clone)]
+pub struct Approved {
+    /// The name of the approver's token.
+    pub by: String,
+    pub reason: String,
+    /// What the approver says that it has seen.
+    pub seen: Digest,
+    /// What the gateway shows now.
+    pub shown: Shown,
+}
+
+/// A refusal by an approver.
+#[derive(Debug, Clone)]
+pub struct Declined {
+    /// The name of the approver's token.
+    pub by: String,
+    pub reason: String,
+    /// What the agent is told; empty: nothing more.
+    pub tell: String,
+}
+
+/// The begin of an approved call.
+#[derive(Debug, Clone)]
+pub struct Begun {
+    pub by: InstanceId,
+    pub attempt: AttemptId,
+    /// The call as this gateway would send it.
+    pub bound: Digest,
 }
 
 /// The end of an attempt, as its owner saw it.
@@ -117,8 +180,8 @@ pub struct Probed {
 #[derive(Debug, Clone)]
 pub struct Resembled {
     pub intent: Arc<Intent>,
-    /// Calls past their window that hold a name of the request.
-    pub instead_of: Vec<Record>,
+    /// Calls past their window that hold a lookup key of the request.
+    pub replaced: Vec<Record>,
     /// The gateway that got the request.
     pub by: InstanceId,
 }
@@ -128,8 +191,8 @@ pub struct Resembled {
 pub struct Arrival {
     pub intent: Arc<Intent>,
     /// The request's fingerprints by the key schemes of earlier calls.
-    pub prints: Arc<Prints>,
-    pub brought: Brought,
+    pub fingerprints: Arc<Fingerprints>,
+    pub preconditions: Preconditions,
     pub attempt: AttemptId,
     pub owner: InstanceId,
 }

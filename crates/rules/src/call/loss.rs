@@ -40,11 +40,12 @@ pub(super) fn store_lost(
     prolonged.earlier_attempt_may_have_run = true;
     // A failed call may have run again until its key was forgotten. If the store has every write up to then, and for a
     // lease longer, as the clocks of gateways differ by less, it would show that run.
-    let is_kept =
+    let is_whole =
         |expires_at| whole_until.is_some_and(|until| after(expires_at, tool.lease()) <= until);
     let is_settled = match record.state {
-        State::Running | State::Unknown(_) => false,
-        State::Failed(_) => tool.effect == Effect::Read || record.expires_at.is_some_and(is_kept),
+        // A call that waits may have been approved, begun and executed since.
+        State::Running | State::Unknown(_) | State::Proposed | State::Approved => false,
+        State::Failed(_) => tool.effect == Effect::Read || record.expires_at.is_some_and(is_whole),
         _ => true,
     };
     if is_settled {
@@ -70,6 +71,10 @@ pub(super) fn store_lost(
         _ => {
             if let Some(check) = &mut change.record.check {
                 check.since = whole_until.map_or(record.updated_at, |at| at.max(record.updated_at));
+            }
+            // What is stored does not prove that a begun run was approved.
+            if let Some(proposal) = &mut change.record.proposal {
+                proposal.void();
             }
         }
     }

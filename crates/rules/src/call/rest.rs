@@ -18,7 +18,7 @@ use crate::unknown::{self, CheckBlocker, Finding, Resolution};
 /// Begins the due check of an unknown call.
 ///
 /// The time of the next check is written first, so that no other gateway makes the same check.
-pub(super) fn work_on(
+pub(super) fn begin_check(
     call: Call<'_>,
     by: InstanceId,
     attempt: Option<AttemptId>,
@@ -35,6 +35,11 @@ pub(super) fn work_on(
     let given_up = |why| Next::finish(change("given_up", Some(Check { at: None, ..check }), why));
     Ok(match (tool.unknown, attempt) {
         (OnUnknown::Elsewhere, _) => return Err(Illegal::NotDue),
+        // The server works on it: no policy knows more.
+        _ if record.attempt.remote_task.is_some() => {
+            let detail = format!("the server is asked for its task, for time {number}");
+            Next::write(change("probing", Some(later), &detail), Action::AskTask)
+        }
         (OnUnknown::Hold, _) => {
             let detail = "calls of the tool are held: a late answer or an operator may settle it";
             Next::finish(change("held", None, detail))
@@ -44,9 +49,16 @@ pub(super) fn work_on(
             let detail = format!("the tool is asked whether it knows the key, for time {number}");
             Next::write(change("probing", Some(later), &detail), Action::Probe)
         }
-        (OnUnknown::Retry, _) if unknown::is_late(tool, &check, call.aged) => given_up(
+        (OnUnknown::Retry, _) if unknown::is_late(tool, &check, call.dedup_now) => given_up(
             "it is too late to send it again: the tool may have forgotten its key; a late answer or an operator may \
              still settle it",
+        ),
+        (OnUnknown::Retry, _) if record.cancel_asked => given_up(
+            "it is not sent again: a client has asked to cancel it; a late answer or an operator may still settle it",
+        ),
+        (OnUnknown::Retry, _) if lacks_approval(record) => given_up(
+            "it is not sent again: it needs approval, and it is not known that it had it; a late answer or an operator \
+             may still settle it",
         ),
         (OnUnknown::Retry, _) if !redact::is_whole(&record.intent.args) => {
             given_up("it cannot be sent again: not all of its arguments are stored, or readable")
@@ -74,18 +86,29 @@ pub(super) fn work_on(
     })
 }
 
+/// Whether the call was asked about, and its record does not have the approvals that a begun run needs.
+fn lacks_approval(record: &Record) -> bool {
+    let proposal = record.proposal.as_deref();
+    proposal.is_some_and(|proposal| proposal.approvals.len() < usize::from(proposal.needed.max(1)))
+}
+
 /// An operator has the tool asked, even if no check is planned.
 ///
 /// A planned check stays planned. The answer is judged like that of any probe.
 pub(super) fn ask_now(call: Call<'_>, by: &By) -> Result<Next, Illegal> {
-    if !unknown::may_be_asked(call.tool) {
+    let has_task = call.record.attempt.remote_task.is_some();
+    if !has_task && !unknown::may_be_asked(call.tool) {
         return Err(Illegal::NoProbe);
     }
     let reason = &by.reason;
-    let detail = format!("an operator has the tool asked whether it knows the key ({reason})");
+    let (about, action) = match has_task {
+        true => ("for its task", Action::AskTask),
+        false => ("whether it knows the key", Action::Probe),
+    };
+    let detail = format!("an operator has the tool asked {about} ({reason})");
     let change = Change::new(call.changed(), "probing", &by.actor, detail);
     let change = change.about(call.record.attempt.id);
-    Ok(Next::write(change, Action::Probe))
+    Ok(Next::write(change, action))
 }
 
 /// Postpones a due check that is blocked, or gives up the checks.
@@ -106,11 +129,17 @@ pub(super) fn postpone(
         CheckBlocker::NotWanted => {
             return given_up("its saga is being undone, so it is never sent again");
         }
+        CheckBlocker::NotAsApproved => {
+            return given_up(
+                "it is not sent again: what would be sent now is not what was approved; a late answer or an operator \
+                 may still settle it",
+            );
+        }
         CheckBlocker::BreakerOpen(wait) => {
             (wait, "its tool keeps failing and is left alone for a while")
         }
         CheckBlocker::Frozen => (Duration::ZERO, "its session is frozen"),
-        CheckBlocker::Unplaced => (
+        CheckBlocker::NoRule => (
             Duration::ZERO,
             "what is stored of its request does not say by which rule it goes",
         ),
@@ -142,7 +171,7 @@ fn due(record: &Record, now: Timestamp) -> Result<Check, Illegal> {
 }
 
 /// Changes only the time of the next check.
-fn reschedule(
+pub(super) fn reschedule(
     call: Call<'_>,
     by: InstanceId,
     event: &'static str,
@@ -167,16 +196,33 @@ pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
     let why = match &probed.finding {
         Finding::Found(content) => {
             let outcome = Outcome::Executed(content.clone());
-            return settle(outcome, &probed.finding.told());
+            return settle(outcome, &probed.finding.explanation());
         }
-        Finding::NotFound if unknown::is_negative_final(tool, record, asked_at, call.aged) => {
+        // While its server works on it as a task, the effect may still come.
+        Finding::NotFound
+            if record.attempt.remote_task.is_none()
+                && unknown::is_negative_final(tool, record, asked_at, call.dedup_now) =>
+        {
             let why = "the tool does not know the key, and nothing of it can be under way any more";
             return settle(not_executed(why), why);
         }
-        Finding::NotFound | Finding::Unclear(_) => probed.finding.told(),
+        Finding::NotFound | Finding::Unclear(_) => probed.finding.explanation(),
     };
+    still_unknown(call, probed.by, probed.retry_after, why)
+}
+
+/// The tool was asked about an unknown call, and its answer settles nothing. `wait`: how long the tool asked to wait.
+pub(super) fn still_unknown(
+    call: Call<'_>,
+    by: InstanceId,
+    wait: Option<Duration>,
+    why: String,
+) -> Change {
+    let Call {
+        tool, record, now, ..
+    } = call;
     let check = record.check.map(|check| {
-        let not_before = probed.retry_after.map(|wait| after(now, wait));
+        let not_before = wait.map(|wait| after(now, wait));
         let at = check
             .at
             .map(|at| not_before.map_or(at, |least| at.max(least)));
@@ -191,7 +237,7 @@ pub(super) fn probed(call: Call<'_>, probed: &Probed) -> Change {
     } else {
         ("probed", why)
     };
-    reschedule(call, probed.by, event, check, &why).proving(&Outcome::Unknown)
+    reschedule(call, by, event, check, &why).proving(&Outcome::Unknown)
 }
 
 /// An operator settles an unknown call.

@@ -16,16 +16,18 @@ use crate::time::after;
 pub(super) fn resembled(call: Call<'_>, request: &Resembled) -> Next {
     let Call { tool, record, .. } = call;
     match &record.state {
-        State::Running | State::Unknown(_) => return Next::unchanged(Action::Wait),
+        State::Running | State::Unknown(_) | State::Proposed | State::Approved => {
+            return Next::unchanged(Action::Wait);
+        }
         State::Succeeded(_) => {}
         State::Failed(_) | State::Compensating(_) | State::Compensated(_) | State::Stuck(_) => {
             return Next::unchanged(Action::RefuseSimilar);
         }
     }
     let intent = &*request.intent;
-    let has_key = |alias: &Alias| alias.names.contains(&intent.lookup);
-    let print = (intent.fingerprint, intent.recipe);
-    let is_same = |alias: &Alias| has_key(alias) && (alias.fingerprint, alias.recipe) == print;
+    let has_key = |alias: &Alias| alias.lookups.contains(&intent.lookup);
+    let print = (intent.fingerprint, intent.key_scheme);
+    let is_same = |alias: &Alias| has_key(alias) && (alias.fingerprint, alias.key_scheme) == print;
     if record.aliases.iter().any(is_same) {
         return Next::unchanged(Action::Answer);
     }
@@ -40,27 +42,28 @@ pub(super) fn resembled(call: Call<'_>, request: &Resembled) -> Next {
         || is_of_another_token
         || call.is_of_other_saga(&intent.saga_id)
         || is_full
-        || is_past(record.expires_at, call.aged)
+        || is_past(record.expires_at, call.dedup_now)
     {
         return Next::unchanged(Action::RefuseSimilar);
     }
-    let names: Vec<_> = intent.all_names().copied().collect();
+    let lookups: Vec<_> = intent.all_lookups().copied().collect();
     let mut named = call.changed();
     named.aliases.push(Alias {
-        names: names.clone(),
+        lookups: lookups.clone(),
         fingerprint: intent.fingerprint,
-        recipe: intent.recipe,
+        key_scheme: intent.key_scheme,
     });
     // The request's key is remembered for as long as if the request had run.
-    let later = |time: Option<Timestamp>, span| time.map(|time| time.max(after(call.aged, span)));
+    let later =
+        |time: Option<Timestamp>, span| time.map(|time| time.max(after(call.dedup_now, span)));
     named.expires_at = later(record.expires_at, tool.window(intent.key_source));
     named.retain_until = later(record.retain_until, tool.retention);
     let detail = "a request with another key looked like it and gets its result; that key is a lookup key of it now";
     let by = Actor::Gateway(request.by);
     let mut change = Change::new(named, "replayed_as_similar", by, detail);
     change.takes = Takes {
-        names,
-        instead_of: request.instead_of.clone(),
+        lookups,
+        replaced: request.replaced.clone(),
     };
-    Next::write(change, Action::TakeNames)
+    Next::write(change, Action::TakeLookups)
 }

@@ -3,11 +3,11 @@
 //! `saga` decides the order and the compensations.
 
 use super::change::{Call, Change, Illegal};
-use super::end::{finish, kept_unless_in_saga, kept_until, remembered_until};
+use super::end::{finish, remembered_until, stored_unless_in_saga, stored_until};
 use super::event::UndoEnd;
 use crate::actor::{Actor, By};
 use crate::compensation;
-use crate::mcp::round;
+use crate::mcp::elicitation;
 use crate::outcome::Outcome;
 use crate::record::{Check, Compensation, Content, Failure, InstanceId, Record, State, Undo};
 use crate::tool::{Effect, Tool};
@@ -19,7 +19,7 @@ pub(super) fn not_joined(call: Call<'_>, by: InstanceId, why: &Failure) -> Chang
     let by = Actor::Gateway(by);
     let mut change = finish(call, "not_joined", by, &outcome, &why.why);
     // The saga may not revisit this call, so retention starts now.
-    change.record.retain_until = Some(kept_until(call));
+    change.record.retain_until = Some(stored_until(call));
     change
 }
 
@@ -42,18 +42,27 @@ pub(super) fn to_compensate(
         State::Compensating(_) | State::Compensated(_) => return Err(Illegal::NothingToUndo),
         _ if has_no_effect(tool, record) => {
             let detail = format!("it surely never ran, so nothing is sent ({reason})");
+            let waited = record.state.waits_for_approval();
             let undone = Record {
                 state: State::Compensated(None),
                 undo: Some(Undo::default()),
+                check: None,
                 expires_at: remembered_until(call),
+                retain_until: match waited {
+                    true => stored_unless_in_saga(call),
+                    false => record.retain_until,
+                },
                 ..call.changed()
             };
-            return Ok(Change::new(undone, "compensation_empty", &by.actor, detail));
+            let mut change = Change::new(undone, "compensation_empty", &by.actor, detail);
+            // A call that surely had no effect is not a near-duplicate of a later one.
+            change.release.similar = record.intent.similar.filter(|_| waited);
+            return Ok(change);
         }
         // The call's request may still reach the tool, after the compensation.
         State::Unknown(_) if call.may_still_run() => return Err(Illegal::MayStillRun),
         State::Unknown(_) if !undoes_unknown(tool) => return Err(Illegal::StillUnknown),
-        State::Unknown(_) | State::Failed(_) => None,
+        State::Unknown(_) | State::Failed(_) | State::Proposed | State::Approved => None,
         State::Succeeded(content) => Some(content.clone()),
         State::Stuck(content) => content.clone(),
     };
@@ -79,7 +88,11 @@ pub(super) fn to_compensate(
 
 /// Whether the call surely has no effect: it never ran, or its server only asked a question.
 fn has_no_effect(tool: &Tool, record: &Record) -> bool {
-    matches!(record.state, State::Failed(_)) || tool.may_ask && round::asked_by(record).is_some()
+    let is_unsent = matches!(
+        record.state,
+        State::Failed(_) | State::Proposed | State::Approved
+    );
+    is_unsent || tool.may_ask() && elicitation::asked_by(record).is_some()
 }
 
 /// Whether a tool's calls are undone even if their outcome is unknown.
@@ -109,7 +122,7 @@ fn at_rest(call: Call<'_>, state: State) -> Record {
     Record {
         state,
         expires_at: remembered_until(call),
-        retain_until: kept_unless_in_saga(call),
+        retain_until: stored_unless_in_saga(call),
         ..call.changed()
     }
 }
@@ -122,7 +135,7 @@ pub(super) fn resolve_stuck(call: Call<'_>, by: &By, resolution: &Resolution) ->
         Resolution::Succeeded(content) => {
             // Null says nothing, so the tool's own result stays.
             let said = match content {
-                Content::Kept(json) if json.trim_ascii() == b"null" => None,
+                Content::Stored(json) if json.trim_ascii() == b"null" => None,
                 content => Some(content.clone()),
             };
             let content = said.or(known).unwrap_or_else(|| content.clone());
@@ -156,7 +169,9 @@ pub(super) fn skip(
     let mut skipped = match (&record.state, record.state.content()) {
         (State::Running, _) => return Err(Illegal::MayStillRun),
         (State::Unknown(_), _) if call.may_still_run() => return Err(Illegal::MayStillRun),
-        (State::Failed(_) | State::Compensated(_), _) => return Err(Illegal::NothingToUndo),
+        (State::Failed(_) | State::Compensated(_) | State::Proposed | State::Approved, _) => {
+            return Err(Illegal::NothingToUndo);
+        }
         (_, Some(content)) => at_rest(call, State::Succeeded(content.clone())),
         // The checks of an unknown call go on.
         (State::Unknown(_), None) => call.changed(),
@@ -182,13 +197,18 @@ pub(super) fn skip(
 pub(super) fn saga_ended(call: Call<'_>, by: InstanceId) -> Result<Change, Illegal> {
     let is_settled = match call.record.state {
         State::Succeeded(_) | State::Failed(_) | State::Compensated(_) => true,
-        State::Running | State::Unknown(_) | State::Compensating(_) | State::Stuck(_) => false,
+        State::Running
+        | State::Unknown(_)
+        | State::Compensating(_)
+        | State::Stuck(_)
+        | State::Proposed
+        | State::Approved => false,
     };
     if !is_settled || call.record.retain_until.is_some() {
-        return Err(Illegal::NotKept);
+        return Err(Illegal::NotStored);
     }
-    let mut kept = call.changed();
-    kept.retain_until = Some(kept_until(call));
+    let mut ended = call.changed();
+    ended.retain_until = Some(stored_until(call));
     let detail = "its saga has come to its end";
-    Ok(Change::new(kept, "saga_ended", Actor::Gateway(by), detail))
+    Ok(Change::new(ended, "saga_ended", Actor::Gateway(by), detail))
 }

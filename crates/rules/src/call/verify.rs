@@ -14,9 +14,13 @@ const NAMED: usize = 10;
 /// Begins a verified replay.
 ///
 /// The change is written before the request is sent, so that the ledger explains its effects.
-pub(super) fn begin_to_verify(call: Call<'_>, by: &str, by_person: bool) -> Result<Next, Illegal> {
+pub(super) fn begin_to_verify(
+    call: Call<'_>,
+    by: &str,
+    by_operator: bool,
+) -> Result<Next, Illegal> {
     let Call { tool, record, .. } = call;
-    let State::Succeeded(Content::Kept(_)) = record.state else {
+    let State::Succeeded(Content::Stored(_)) = record.state else {
         return Err(Illegal::NoResult);
     };
     let refused = |why| Err(Illegal::ReplayUnsafe(why));
@@ -27,13 +31,13 @@ pub(super) fn begin_to_verify(call: Call<'_>, by: &str, by_person: bool) -> Resu
         if tool.dedup != Dedup::Key {
             return refused("the tool does not deduplicate, so it would execute the call again");
         }
-        if by_person {
+        if by_operator {
             return refused(
                 "an operator has said what became of the call, so the tool may never have seen its key",
             );
         }
         // The tool would execute a call whose key it has forgotten.
-        if call.aged >= after(record.intent.created_at, tool.recheck.give_up_after) {
+        if call.dedup_now >= after(record.intent.created_at, tool.recheck.give_up_after) {
             return refused(
                 "the call is older than recheck.give_up_after, so the tool may have forgotten its key",
             );

@@ -10,8 +10,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::elicitation;
 use super::members::object;
-use super::round;
+use super::payment;
 use crate::evidence::{Body, McpAnswer, Outcome, keep};
 use crate::json;
 use crate::record::{Content, Failure, FailureKind};
@@ -88,7 +89,7 @@ pub fn is_tool_result(result: &[u8]) -> bool {
     object::<Head<'_>>(result).is_some_and(|head| {
         let content = head.content.map(RawValue::get);
         let has_content = content.is_some_and(|content| content.starts_with('['));
-        has_content || head.kind.as_deref() == Some("task") || round::asked(result).is_some()
+        has_content || head.kind.as_deref() == Some("task") || elicitation::asked(result).is_some()
     })
 }
 
@@ -229,6 +230,13 @@ pub fn classify(
     if let Some(declared) = declared.filter(|_| result.is_none()) {
         return as_declared(answer, declared, error);
     }
+    // Servers ask for the payment before they execute.
+    if let Some(demand) = error.clone().filter(|error| payment::is_demand(error))
+        && status < 500
+        && !means.strict
+    {
+        return rejected(Some(demand), PAYMENT_FIRST.into());
+    }
     match code {
         None => {}
         // Whatever the status is, the call may have been executed.
@@ -276,9 +284,13 @@ pub fn classify(
         return unknown("the server answered with a result that cannot be read".into());
     };
     let json = part(bytes, result);
-    let executed = |json, why: &str| (Outcome::Executed(Content::Kept(json)), why.into());
+    let executed = |json, why: &str| (Outcome::Executed(Content::Stored(json)), why.into());
+    if payment::is_result_demand(&json) && !means.strict {
+        return rejected(Some(json), PAYMENT_FIRST.into());
+    }
     match (head.kind.as_deref(), head.is_error, means.tool_error) {
-        (Some("task"), _, _) => executed(json, "the server answered with a task"),
+        // What a task that is followed proves, its end says.
+        (Some("task"), _, _) => unknown("the server answered with a task".into()),
         (None | Some("complete"), false, _) => executed(json, "the server answered with a result"),
         (None | Some("complete"), true, ToolError::Remember) => executed(
             json,
@@ -292,7 +304,7 @@ pub fn classify(
             "the server answered with an error as the tool's result; that does not prove that it was not executed"
                 .into(),
         ),
-        (Some("input_required"), _, _) if round::asked(&json).is_some() => {
+        (Some("input_required"), _, _) if elicitation::asked(&json).is_some() => {
             executed(json, "the server answered with questions")
         }
         (Some(_), _, _) => unknown("the server answered with a result of an unknown type".into()),
@@ -313,7 +325,7 @@ fn as_declared(answer: &McpAnswer, declared: Declared, error: Option<Bytes>) -> 
         };
         Outcome::NotExecuted(failure)
     };
-    let said = || error.or_else(|| keep(&answer.body).kept().cloned());
+    let said = || error.or_else(|| keep(&answer.body).stored().cloned());
     let outcome = match declared {
         Declared::Executed => Outcome::Executed(keep(&answer.body)),
         Declared::NotExecuted => failed(FailureKind::Unavailable, None),
@@ -323,6 +335,9 @@ fn as_declared(answer: &McpAnswer, declared: Declared, error: Option<Bytes>) -> 
     };
     (outcome, why)
 }
+
+/// Why a demand for a payment is a rejection.
+const PAYMENT_FIRST: &str = "the server asks for a payment before it executes the call";
 
 /// Internal error.
 const INTERNAL_ERROR: i64 = -32_603;
@@ -393,5 +408,4 @@ fn part(bytes: &Bytes, value: &RawValue) -> Bytes {
 }
 
 #[cfg(test)]
-#[path = "evidence_tests.rs"]
 mod tests;

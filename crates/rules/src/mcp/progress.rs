@@ -61,7 +61,7 @@ impl Asked {
     }
 
     /// The notification for this caller; `None`: no progress, or it does not rise.
-    pub fn told(&mut self, params: &str) -> Option<String> {
+    pub fn notification(&mut self, params: &str) -> Option<String> {
         let Members(members) = serde_json::from_str(params).ok()?;
         let progress = members.iter().find(|(name, _)| name == "progress")?.1;
         let progress: f64 = progress.get().parse().ok()?;
@@ -88,22 +88,29 @@ mod tests {
     #[test]
     fn a_caller_gets_rising_progress_under_its_own_token() {
         let mut asked = Asked::new(&json!("a \"token\"")).expect("a token");
-        let mut told = |progress: &str| {
+        let mut notification = |progress: &str| {
             let note = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progress":{progress},"progressToken":"ours","message":"m","new":1.50}}}}"#
             );
             let (token, params) = read(note.as_bytes()).expect("a note");
             assert_eq!(token, "ours");
-            asked.told(params)
+            asked.notification(params)
         };
-        let first = told("0").expect("a notification");
+        let first = notification("0").expect("a notification");
         assert!(first.contains(r#""new":1.50"#) && !first.contains("ours"));
         let first: Value = serde_json::from_str(&first).expect("JSON");
         assert_eq!(first["method"], METHOD);
         assert_eq!(first["params"]["progressToken"], "a \"token\"");
         assert_eq!(first["params"]["message"], "m");
-        assert_eq!((told("0"), told("-1"), told("\"1\"")), (None, None, None));
-        assert!(told("0.5").is_some() && told("0.25").is_none() && told("1e2").is_some());
+        assert_eq!(
+            (notification("0"), notification("-1"), notification("\"1\"")),
+            (None, None, None)
+        );
+        assert!(
+            notification("0.5").is_some()
+                && notification("0.25").is_none()
+                && notification("1e2").is_some()
+        );
     }
 
     #[test]

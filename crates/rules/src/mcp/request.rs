@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 use super::members::Members;
 use super::revision::{self, MODERN};
 use super::{CALL_ID, FENCING_TOKEN, KEY};
-use super::{progress, round};
+use super::{elicitation, progress, tasks};
 use crate::json;
 
 /// The members of `_meta` for the server.
 #[derive(Debug, Clone, Copy)]
-pub struct Told<'a> {
+pub struct CallMeta<'a> {
     pub key: Option<&'a str>,
     pub call_id: Option<&'a str>,
     pub fencing_token: Option<u64>,
@@ -20,26 +20,31 @@ pub struct Told<'a> {
     pub with_progress: bool,
     /// The questions that the caller can answer.
     pub can_answer: &'a Map<String, Value>,
+    /// Whether the server may answer with a task.
+    pub takes_task: bool,
+    /// The caller's payments.
+    pub payments: &'a Map<String, Value>,
 }
 
 /// A `tools/call`.
 ///
 /// The arguments are one JSON object, and keep their bytes. Only the answers to an elicitation become
 /// parameters of their own.
-pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) -> Bytes {
-    let mut meta = meta(is_modern, told.can_answer);
+pub fn call(id: &str, tool: &str, args: &[u8], sent: CallMeta<'_>, is_modern: bool) -> Bytes {
+    let mut meta = meta(is_modern, sent.can_answer, sent.takes_task);
     for (name, value) in [
-        (KEY, told.key.map(Value::from)),
-        (CALL_ID, told.call_id.map(Value::from)),
-        ("traceparent", told.traceparent.map(Value::from)),
-        (progress::TOKEN, told.with_progress.then(|| id.into())),
-        (FENCING_TOKEN, told.fencing_token.map(Value::from)),
+        (KEY, sent.key.map(Value::from)),
+        (CALL_ID, sent.call_id.map(Value::from)),
+        ("traceparent", sent.traceparent.map(Value::from)),
+        (progress::TOKEN, sent.with_progress.then(|| id.into())),
+        (FENCING_TOKEN, sent.fencing_token.map(Value::from)),
     ] {
         meta.extend(value.map(|value| (name.to_owned(), value)));
     }
+    meta.extend(sent.payments.clone());
     let (id, tool) = (json!(id), json!(tool));
     let meta = Value::Object(meta);
-    let (args, answers) = round::split(args);
+    let (args, answers) = elicitation::split(args);
     let mut before = format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":{tool},\"_meta\":{meta},"
     );
@@ -58,19 +63,19 @@ pub fn call(id: &str, tool: &str, args: &[u8], told: Told<'_>, is_modern: bool) 
 
 /// A request that executes nothing, with the parameters of another client.
 ///
-/// Its `_meta` holds only the questions that the client can answer.
+/// Its `_meta` holds only the questions that the client can answer. In a request for a task it says that tasks are known.
 pub fn forward(id: &str, method: &str, params: &Members<'_>, is_modern: bool) -> Bytes {
     let mut written = String::from("{");
     let mut can_answer = Map::new();
     for (name, value) in &params.0 {
         if name == "_meta" {
             let said = json::read(value.get().as_bytes()).unwrap_or_default();
-            can_answer = round::can_answer(said.get(revision::CAPABILITIES));
+            can_answer = elicitation::can_answer(said.get(revision::CAPABILITIES));
         } else {
             written.push_str(&format!("{}:{},", json!(name), value.get()));
         }
     }
-    let meta = Value::Object(meta(is_modern, &can_answer));
+    let meta = Value::Object(meta(is_modern, &can_answer, method.starts_with("tasks/")));
     let (id, method) = (json!(id), json!(method));
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":{method},\"params\":{written}\"_meta\":{meta}}}}}").into()
 }
@@ -80,7 +85,7 @@ pub fn discover(id: &str) -> Bytes {
     request(
         id,
         "server/discover",
-        json!({ "_meta": meta(true, &Map::new()) }),
+        json!({ "_meta": meta(true, &Map::new(), false) }),
     )
 }
 
@@ -112,13 +117,17 @@ fn request(id: &str, method: &str, params: Value) -> Bytes {
 }
 
 /// The `_meta` of a request: since 2026-07-28 it names revision and sender.
-fn meta(is_modern: bool, can_answer: &Map<String, Value>) -> Map<String, Value> {
+fn meta(is_modern: bool, can_answer: &Map<String, Value>, knows_tasks: bool) -> Map<String, Value> {
     if !is_modern {
         return Map::new();
     }
+    let mut abilities = can_answer.clone();
+    if knows_tasks {
+        abilities.insert("extensions".into(), json!({ (tasks::EXTENSION): {} }));
+    }
     Map::from_iter([
         (revision::VERSION.to_owned(), MODERN.into()),
-        (revision::CAPABILITIES.to_owned(), json!(can_answer)),
+        (revision::CAPABILITIES.to_owned(), abilities.into()),
         (
             "io.modelcontextprotocol/clientInfo".to_owned(),
             client_info(),
@@ -152,16 +161,18 @@ mod tests {
 
     #[test]
     fn a_call_has_its_arguments_byte_for_byte_and_its_key() {
-        let told = Told {
+        let sent = CallMeta {
             key: Some("k"),
             call_id: Some("c"),
             fencing_token: Some(7),
             traceparent: None,
             with_progress: true,
             can_answer: &Map::new(),
+            takes_task: true,
+            payments: &Map::from_iter([("x402/payment".to_owned(), json!({ "x402Version": 2 }))]),
         };
         let args = br#"{"b":1.50, "a":"\u00e9"}"#;
-        let modern = call("1", "a \"tool\"", args, told, true);
+        let modern = call("1", "a \"tool\"", args, sent, true);
         assert!(modern.windows(args.len()).any(|part| part == args));
         let message: Value = serde_json::from_slice(&modern).expect("JSON");
         assert_eq!(message["params"]["name"], "a \"tool\"");
@@ -172,8 +183,13 @@ mod tests {
         );
         assert_eq!(meta[revision::VERSION], MODERN);
         assert_eq!(meta[progress::TOKEN], "1", "not the caller's own");
+        assert_eq!(meta["x402/payment"]["x402Version"], 2);
+        assert_eq!(
+            meta[revision::CAPABILITIES],
+            json!({ "extensions": { (tasks::EXTENSION): {} } })
+        );
         let legacy: Value =
-            serde_json::from_slice(&call("1", "t", b"{}", told, false)).expect("JSON");
+            serde_json::from_slice(&call("1", "t", b"{}", sent, false)).expect("JSON");
         assert_eq!(legacy["params"]["_meta"].get(revision::VERSION), None);
         assert_eq!(legacy["params"]["_meta"][KEY], "k");
     }

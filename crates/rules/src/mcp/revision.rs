@@ -21,6 +21,8 @@ pub fn has_header(version: &str) -> bool {
 
 /// The member of `_meta` with a request's revision.
 pub const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+/// The methods that name a task.
+pub const TASKS: [&str; 3] = ["tasks/get", "tasks/update", "tasks/cancel"];
 pub const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// The form of a request and its answer.
@@ -47,7 +49,7 @@ pub enum Malformed {
 #[derive(Debug, Clone, Copy)]
 pub struct Said<'a> {
     pub method: &'a str,
-    /// `params.name` or `params.uri`, for the methods that have it.
+    /// `params.name`, `params.uri` or `params.taskId`, for the methods that have it.
     pub name: Option<&'a str>,
     pub meta: &'a Map<String, Value>,
 }
@@ -132,6 +134,7 @@ pub fn headers_of(message: &Value) -> Vec<(&'static str, String)> {
     let name = match method {
         "tools/call" | "prompts/get" => params["name"].as_str(),
         "resources/read" => params["uri"].as_str(),
+        _ if TASKS.contains(&method) => params["taskId"].as_str(),
         _ => None,
     };
     let mut headers = vec![

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::image::{message, place};
+use super::compared_form::{bytes_to_compare, compared_form, places, with_headers};
 use super::reply::Reply;
+use super::stored_form::{message, target};
 use super::tests::{FORM, at, post, rule};
-use super::view::{bytes_to_view, places, view, with_headers};
 use super::*;
 use crate::json::MAX_VALUES;
 
@@ -77,21 +77,21 @@ fn the_stricter_treatment_counts_where_servers_differ() {
 fn the_same_values_in_other_groups_are_another_form() {
     let one = post(FORM, "i[][id]=1&i[][qty]=2&i[][id]=3");
     let other = post(FORM, "i[][id]=1&i[][id]=3&i[][qty]=2");
-    assert_ne!(view(&one, ""), view(&other, ""));
+    assert_ne!(compared_form(&one, ""), compared_form(&other, ""));
     assert_eq!(
-        view(&post(FORM, "a=1&i[]=1&i[]=2"), ""),
-        view(&post(FORM, "i[]=1&i[]=2&a=1"), "")
+        compared_form(&post(FORM, "a=1&i[]=1&i[]=2"), ""),
+        compared_form(&post(FORM, "i[]=1&i[]=2&a=1"), "")
     );
 }
 
 #[test]
 fn an_ignored_member_is_ignored_in_every_kind_of_body() {
     let counted = |kind: &str, body: &str| {
-        let mut view = with_headers(view(&post(kind, body), ""), &[]);
+        let mut compared_form = with_headers(compared_form(&post(kind, body), ""), &[]);
         for place in places(&at("/body/nonce")) {
-            place.remove_from(&mut view);
+            place.remove_from(&mut compared_form);
         }
-        view
+        compared_form
     };
     for (kind, one, other) in [
         (FORM, "a[][b]=1&nonce=1", "a[][b]=1&nonce=2"),
@@ -111,7 +111,7 @@ fn no_boundary_makes_two_bodies_one() {
     let body = |boundary: &str, amount: &str| {
         let body = format!("--{boundary}\r\n\r\namount={amount}\r\n--{boundary}--");
         let kind = format!("multipart/form-data; boundary={boundary}");
-        with_headers(view(&post(&kind, &body), ""), &[])
+        with_headers(compared_form(&post(&kind, &body), ""), &[])
     };
     assert_eq!(body("x1", "5"), body("x2", "5"));
     assert_ne!(body("7", "17"), body("8", "18"));
@@ -121,7 +121,7 @@ fn no_boundary_makes_two_bodies_one() {
 #[test]
 fn only_json_is_read_as_json() {
     let counted = |kind: &str, body: &str| {
-        crate::json::canonical(&with_headers(view(&post(kind, body), ""), &[]))
+        crate::json::canonical(&with_headers(compared_form(&post(kind, body), ""), &[]))
     };
     assert_eq!(
         counted("application/json", "1"),
@@ -139,14 +139,14 @@ fn deep_names_and_values_make_a_readable_view_and_image() {
             query: Some(format!("{name}=1")),
             ..post(FORM, &format!("{name}=1"))
         };
-        let text = view(&asked, "").to_string();
+        let text = compared_form(&asked, "").to_string();
         assert!(crate::json::parse(&text).is_ok(), "{steps}");
         let policy = Policy {
             redact: vec![at("/a")],
             ..Policy::default()
         };
         assert!(
-            message(&policy.image(&asked)).is_none(),
+            message(&policy.stored_form(&asked)).is_none(),
             "its name is secret at any depth"
         );
     }
@@ -154,12 +154,15 @@ fn deep_names_and_values_make_a_readable_view_and_image() {
         let body = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let asked = post("application/json", &body);
         assert!(
-            crate::json::parse(&view(&asked, "").to_string()).is_ok(),
+            crate::json::parse(&compared_form(&asked, "").to_string()).is_ok(),
             "{depth}"
         );
-        let image = Policy::default().image(&asked);
-        assert!(serde_json::from_slice::<Value>(&image).is_ok(), "{depth}");
-        assert_eq!(message(&image), Some(asked));
+        let stored_form = Policy::default().stored_form(&asked);
+        assert!(
+            serde_json::from_slice::<Value>(&stored_form).is_ok(),
+            "{depth}"
+        );
+        assert_eq!(message(&stored_form), Some(asked));
     }
 }
 
@@ -176,10 +179,13 @@ fn an_image_is_json_that_every_reader_takes() {
         "\u{1}\u{2}",
     ] {
         let asked = post("application/json", body);
-        let image = Policy::default().image(&asked);
-        assert!(serde_json::from_slice::<Value>(&image).is_ok(), "{body}");
-        assert_eq!(message(&image), Some(asked), "{body}");
-        assert!(place(&image).is_some());
+        let stored_form = Policy::default().stored_form(&asked);
+        assert!(
+            serde_json::from_slice::<Value>(&stored_form).is_ok(),
+            "{body}"
+        );
+        assert_eq!(message(&stored_form), Some(asked), "{body}");
+        assert!(target(&stored_form).is_some());
         let reply = Reply {
             status: 200,
             headers: vec![],
@@ -189,7 +195,10 @@ fn an_image_is_json_that_every_reader_takes() {
     }
     let odd = "\u{1}".repeat(1_000);
     assert!(
-        Policy::default().image(&post("text/plain", &odd)).len() < 2_000,
+        Policy::default()
+            .stored_form(&post("text/plain", &odd))
+            .len()
+            < 2_000,
         "not six bytes for each"
     );
 }
@@ -201,13 +210,13 @@ fn secrets_of_a_query_are_not_kept_either() {
         secret_headers: vec!["x-own".into()],
         ..Policy::default()
     };
-    let kept = |query: &str, header: &str| {
+    let stored = |query: &str, header: &str| {
         let mut asked = Message {
             query: Some(query.into()),
             ..post("", "")
         };
         asked.headers.push((header.into(), "hunter2".into()));
-        String::from_utf8(policy.image(&asked).to_vec()).expect("text")
+        String::from_utf8(policy.stored_form(&asked).to_vec()).expect("text")
     };
     for query in [
         "a=1&access_token=hunter2",
@@ -217,19 +226,19 @@ fn secrets_of_a_query_are_not_kept_either() {
         "card.number=hunter2",
         "a=%ff&b=hunter2",
     ] {
-        let kept = kept(query, "x-own");
-        assert!(!kept.contains("hunter2"), "{kept}");
+        let stored = stored(query, "x-own");
+        assert!(!stored.contains("hunter2"), "{stored}");
     }
-    assert!(kept("limit=3", "date").contains("limit=3"));
+    assert!(stored("limit=3", "date").contains("limit=3"));
     for header in [
         "ocp-apim-subscription-key",
         "x-session-id",
         "x-amz-credential",
     ] {
-        assert!(!kept("", header).contains("hunter2"), "{header}");
+        assert!(!stored("", header).contains("hunter2"), "{header}");
     }
     let form = post(FORM, "card.number=hunter2");
-    assert!(!String::from_utf8_lossy(&policy.image(&form)).contains("hunter2"));
+    assert!(!String::from_utf8_lossy(&policy.stored_form(&form)).contains("hunter2"));
     let reply = Reply {
         status: 200,
         headers: vec![
@@ -260,13 +269,13 @@ fn a_body_without_secrets_is_kept_byte_by_byte() {
         ("[1]", true),
     ] {
         let asked = post("application/json", body);
-        let kept = message(&policy.image(&asked));
-        assert_eq!(kept, is_whole.then_some(asked), "{body}");
+        let stored = message(&policy.stored_form(&asked));
+        assert_eq!(stored, is_whole.then_some(asked), "{body}");
     }
 }
 
 #[test]
-fn a_result_given_by_a_person_has_no_headers_of_the_connection() {
+fn a_result_given_by_an_operator_has_no_headers_of_the_connection() {
     let said = |status: u16, name: &str| {
         let json = json!({ "status": status, "headers": [[name, "2"], ["x-a", "1"]], "json": { "id": "a longer one" } });
         Reply::read(json.to_string().as_bytes())
@@ -296,12 +305,12 @@ fn json_that_is_too_deep_for_readers_is_kept_as_a_text() {
     for pair in [("[", "]"), ("{\"a\":", "}")] {
         for (levels, member) in [(99, "json"), (100, "text"), (120, "text")] {
             let asked = post("application/json", &nested(levels, pair));
-            let image = Policy::default().image(&asked);
-            let kept: Value = serde_json::from_slice(&image).expect("JSON");
-            let has = |name: &str| kept.get(name).is_some();
-            assert!(has(member), "{levels} of {pair:?}: {kept}");
+            let stored_form = Policy::default().stored_form(&asked);
+            let stored: Value = serde_json::from_slice(&stored_form).expect("JSON");
+            let has = |name: &str| stored.get(name).is_some();
+            assert!(has(member), "{levels} of {pair:?}: {stored}");
             assert!(has("json") != has("text"), "{levels} of {pair:?}");
-            assert_eq!(message(&image), Some(asked));
+            assert_eq!(message(&stored_form), Some(asked));
         }
     }
 }
@@ -316,7 +325,7 @@ fn a_request_without_a_body_keeps_none_under_every_policy() {
         method: "DELETE".into(),
         ..post("application/json", "")
     };
-    assert_eq!(message(&policy.image(&asked)), Some(asked));
+    assert_eq!(message(&policy.stored_form(&asked)), Some(asked));
 }
 
 #[test]
@@ -361,9 +370,9 @@ fn a_form_of_too_many_values_is_compared_as_it_is_written() {
             ..Message::default()
         }
     };
-    let small = view(&form(5_000), "");
+    let small = compared_form(&form(5_000), "");
     assert!(small["body"]["form"][1]["a0"].is_array());
-    let large = view(&form(7_000), "");
+    let large = compared_form(&form(7_000), "");
     assert!(
         large["body"]["bytes"].is_string(),
         "three values for each step"
@@ -372,8 +381,8 @@ fn a_form_of_too_many_values_is_compared_as_it_is_written() {
         body: vec![b'&'; MAX_VALUES].into(),
         ..form(0)
     };
-    assert!(view(&one, "")["body"]["bytes"].is_string());
+    assert!(compared_form(&one, "")["body"]["bytes"].is_string());
     for message in [form(5_000), form(7_000)] {
-        assert!(bytes_to_view(&message) > 20 * message.body.len());
+        assert!(bytes_to_compare(&message) > 20 * message.body.len());
     }
 }

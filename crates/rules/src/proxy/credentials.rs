@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::CREDENTIALS;
 use super::names::folded;
+use super::payment;
 use super::secrets::{changes_by_itself, is_of_scheme, is_secret};
 
 /// In a list of counted headers: all headers that sound like a credential count.
@@ -20,7 +21,7 @@ const EXCEPT: &str = "oncegate:not:";
 /// Headers whose names sound like credentials, and that clients make anew for each request.
 const NONE: [&str; 2] = ["postman-token", "sec-websocket-key"];
 
-/// The member of a view with the credentials that count.
+/// The member of a compared form with the credentials that count.
 const MEMBER: &str = ALL;
 
 /// The texts for a list of counted headers. `uncounted`: names in lower case.
@@ -44,11 +45,13 @@ fn exceptions(list: &[String]) -> impl Iterator<Item = &str> {
 
 /// Whether a header counts as a credential by a list.
 ///
-/// `Authorization` and `Cookie` have a rule of their own ([`CREDENTIAL`](super::view::CREDENTIAL)).
+/// `Authorization` and `Cookie` have a rule of their own ([`CREDENTIAL`](super::compared_form::CREDENTIAL)).
 fn counts(list: &[String], name: &str, value: &str) -> bool {
     counts_any(list)
         && !CREDENTIALS.contains(&name)
         && !NONE.contains(&name)
+        // A request that is sent again with a payment is the same one. No release has counted a payment.
+        && !payment::is_header(name)
         && (is_secret(name) || is_of_scheme(value))
         && exceptions(list).all(|excepted| folded(excepted) != folded(name))
 }
@@ -66,17 +69,17 @@ pub fn are_all_in(list: &[String], other: &[String]) -> bool {
     !counts_any(other) || counts_any(list) && exceptions(list).all(is_excepted)
 }
 
-/// Adds the credentials that count by a list to a view, which has all headers of the request.
-pub(super) fn add_to(view: &mut Value, list: &[String]) {
-    let counted = of(view, list);
+/// Adds the credentials that count by a list to a compared form, which has all headers of the request.
+pub(super) fn add_to(compared_form: &mut Value, list: &[String]) {
+    let counted = of(compared_form, list);
     if !counted.is_empty() {
-        view[MEMBER] = counted.into();
+        compared_form[MEMBER] = counted.into();
     }
 }
 
-/// The credentials of a view that count by a list.
-fn of(view: &Value, list: &[String]) -> Map<String, Value> {
-    let headers = view["headers"].as_object().into_iter().flatten();
+/// The credentials of a compared form that count by a list.
+fn of(compared_form: &Value, list: &[String]) -> Map<String, Value> {
+    let headers = compared_form["headers"].as_object().into_iter().flatten();
     let counted = headers.filter(|(name, values)| {
         let mut values = values.as_array().into_iter().flatten();
         values.any(|value| counts(list, name, value.as_str().unwrap_or_default()))
@@ -86,37 +89,37 @@ fn of(view: &Value, list: &[String]) -> Map<String, Value> {
         .collect()
 }
 
-/// Whether a view has a credential that counts by the first list, and not by the second.
-pub fn are_missed(view: &Value, list: &[String], by: &[String]) -> bool {
-    let counted = of(view, by);
-    of(view, list)
+/// Whether a compared form has a credential that counts by the first list, and not by the second.
+pub fn are_missed(compared_form: &Value, list: &[String], by: &[String]) -> bool {
+    let counted = of(compared_form, by);
+    of(compared_form, list)
         .keys()
         .any(|name| !counted.contains_key(name))
 }
 
 /// Leaves only the credentials that stay the same when a request is repeated.
 pub fn leave_lasting(counted: &mut Value) {
-    let Some(view) = counted.as_object_mut() else {
+    let Some(compared_form) = counted.as_object_mut() else {
         return;
     };
-    if let Some(credentials) = view.get_mut(MEMBER).and_then(Value::as_object_mut) {
+    if let Some(credentials) = compared_form.get_mut(MEMBER).and_then(Value::as_object_mut) {
         credentials.retain(|name, _| !changes_by_itself(name));
         if credentials.is_empty() {
-            view.remove(MEMBER);
+            compared_form.remove(MEMBER);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::compared_form::{compared_form, with_headers};
     use super::super::tests::post;
-    use super::super::view::{view, with_headers};
     use super::*;
 
     fn with(name: &str, value: &str) -> Value {
         let mut asked = post("application/json", "{}");
         asked.headers.push((name.to_owned(), value.to_owned()));
-        view(&asked, "")
+        compared_form(&asked, "")
     }
 
     #[test]
@@ -128,7 +131,7 @@ mod tests {
             leave_lasting(&mut counted);
             counted
         };
-        for (name, in_view, in_key) in [
+        for (name, in_compared, in_key) in [
             ("x-api-key", true, true),
             ("dd-application-key", true, true),
             ("x-sig", true, false),
@@ -136,13 +139,18 @@ mod tests {
             ("x-sort-key", false, false),
             ("authorization", false, false),
             ("postman-token", false, false),
+            ("payment-signature", false, false),
             ("x-request-id", false, false),
         ] {
-            assert_eq!(counted(name, "a") != counted(name, "b"), in_view, "{name}");
+            assert_eq!(
+                counted(name, "a") != counted(name, "b"),
+                in_compared,
+                "{name}"
+            );
             assert_eq!(key(name, "a") != key(name, "b"), in_key, "{name}");
         }
         assert_ne!(counted("x-own", "Bearer a"), counted("x-own", "Bearer b"));
-        // Without credentials a view is the same as that of a gateway that knows none.
+        // Without credentials a compared form is the same as that of a gateway that knows none.
         assert_eq!(counted("x-own", "a").get(MEMBER), None);
         let none = with_headers(with("x-api-key", "a"), &[]);
         assert_eq!(none, with_headers(with("x-api-key", "b"), &[]));

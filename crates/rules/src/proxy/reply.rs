@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::image::{Body, Stored};
+use super::stored_form::{Body, Stored};
 use super::{Policy, encoded, is_of_connection};
 use crate::redact::MASK;
 
@@ -43,11 +43,11 @@ struct ReplyHead {
 impl Reply {
     /// Keeps the answer as one JSON text.
     pub fn keep(&self) -> Bytes {
-        let is_kept = |(name, _): &&(String, String)| !OF_ONE_CLIENT.contains(&name.as_str());
+        let is_stored = |(name, _): &&(String, String)| !OF_ONE_CLIENT.contains(&name.as_str());
         let head = ReplyHead {
             status: self.status,
         };
-        let headers = self.headers.iter().filter(is_kept).cloned().collect();
+        let headers = self.headers.iter().filter(is_stored).cloned().collect();
         Stored::new(head, headers, Body::of(&self.body)).write()
     }
 
@@ -82,8 +82,9 @@ impl Reply {
         if !(200..=599).contains(&status) {
             return None;
         }
-        let is_told = |name: &str| !is_of_connection(name, &[]) && !OF_ONE_CLIENT.contains(&name);
-        headers.retain(|(name, _)| is_told(&name.to_ascii_lowercase()));
+        let is_returned =
+            |name: &str| !is_of_connection(name, &[]) && !OF_ONE_CLIENT.contains(&name);
+        headers.retain(|(name, _)| is_returned(&name.to_ascii_lowercase()));
         Some(Self {
             status,
             headers,

@@ -79,7 +79,7 @@ fn dashed(name: &str) -> String {
 }
 
 /// Whether a header or a name in a query may be a secret.
-pub(super) fn is_secret(name: &str) -> bool {
+pub fn is_secret(name: &str) -> bool {
     let (dashed, joined) = (dashed(name), folded(name));
     // A key of this kind is not a secret: every answer shows it.
     if dashed.contains("idempoten") {

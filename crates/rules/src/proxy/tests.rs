@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::image::{message, place};
+use super::compared_form::{CREDENTIAL, DECODED, compared_form, places, with_headers};
 use super::reply::Reply;
-use super::view::{CREDENTIAL, DECODED, places, view, with_headers};
+use super::stored_form::{message, target};
 use super::*;
 
 pub(super) fn at(text: &str) -> Pointer {
@@ -72,7 +72,7 @@ fn a_request_that_names_another_method_is_no_read() {
         "x-method_override",
     ] {
         assert_eq!(policy.decide_on(&named(name, "DELETE")).0, Does::Write);
-        let counted = |method: &str| with_headers(view(&named(name, method), ""), &[]);
+        let counted = |method: &str| with_headers(compared_form(&named(name, method), ""), &[]);
         assert_ne!(counted("DELETE"), counted("PATCH"));
     }
     policy.unkeyed = Unkeyed::Pass;
@@ -132,7 +132,7 @@ fn a_path_that_a_server_may_read_otherwise_is_not_passed_on() {
 
 #[test]
 fn one_request_in_two_spellings_has_one_view() {
-    let counted = |message: &Message| with_headers(view(message, ""), &[]);
+    let counted = |message: &Message| with_headers(compared_form(message, ""), &[]);
     let same = |a: &Message, b: &Message| counted(a) == counted(b);
     let json = "application/json";
     assert!(same(
@@ -184,11 +184,11 @@ fn parts_that_differ_by_themselves_do_not_count() {
         .flat_map(|place| places(&at(place)))
         .collect();
     let counted = |message: &Message| {
-        let mut view = view(message, "");
+        let mut compared_form = compared_form(message, "");
         ignored
             .iter()
-            .for_each(|place| place.remove_from(&mut view));
-        view
+            .for_each(|place| place.remove_from(&mut compared_form));
+        compared_form
     };
     let same = |a: &Message, b: &Message| counted(a) == counted(b);
     let ask = |query: &str, kind: &str, body: &str| Message {
@@ -247,8 +247,8 @@ fn no_two_forms_are_taken_for_one() {
     for (n, one) in forms.iter().enumerate() {
         for other in &forms[n + 1..] {
             assert_ne!(
-                view(&post(FORM, one), ""),
-                view(&post(FORM, other), ""),
+                compared_form(&post(FORM, one), ""),
+                compared_form(&post(FORM, other), ""),
                 "{one} {other}"
             );
         }
@@ -262,11 +262,11 @@ fn named_headers_and_a_credential_count() {
         message
             .headers
             .push(("stripe-account".into(), account.into()));
-        view(&message, "")
+        compared_form(&message, "")
     };
-    let counted = |view: Value, names: &[&str]| {
+    let counted = |compared_form: Value, names: &[&str]| {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        with_headers(view, &names)
+        with_headers(compared_form, &names)
     };
     assert_ne!(
         counted(with("a"), &["stripe-account"]),
@@ -275,8 +275,8 @@ fn named_headers_and_a_credential_count() {
     assert_eq!(counted(with("a"), &[]), counted(with("b"), &[]));
     assert_eq!(counted(with("a"), &["x"])["headers"], json!({ "x": null }));
     let message = post("application/json", "{}");
-    assert_ne!(view(&message, "x"), view(&message, "y"));
-    assert_eq!(view(&message, "").get(CREDENTIAL), None);
+    assert_ne!(compared_form(&message, "x"), compared_form(&message, "y"));
+    assert_eq!(compared_form(&message, "").get(CREDENTIAL), None);
 }
 
 #[test]
@@ -295,27 +295,27 @@ fn secrets_are_not_kept() {
         asked.headers.push((name.into(), "hunter2".into()));
     }
     let open = Policy::default();
-    let image = |policy: &Policy, message: &Message| {
-        String::from_utf8(policy.image(message).to_vec()).expect("text")
+    let stored_form = |policy: &Policy, message: &Message| {
+        String::from_utf8(policy.stored_form(message).to_vec()).expect("text")
     };
-    let kept = image(&open, &asked);
-    assert!(!kept.contains("hunter2") && kept.contains("4242"), "{kept}");
+    let text = stored_form(&open, &asked);
+    assert!(!text.contains("hunter2") && text.contains("4242"), "{text}");
     assert_eq!(
-        message(kept.as_bytes()),
+        message(text.as_bytes()),
         None,
         "it cannot be sent from what is stored"
     );
-    let place = place(kept.as_bytes()).expect("a place");
+    let target = target(text.as_bytes()).expect("a place");
     assert_eq!(
-        (place.method.as_str(), place.path.as_str()),
+        (target.method.as_str(), target.path.as_str()),
         ("POST", "/v1/charges")
     );
     let policy = Policy {
         redact: vec![at("/card")],
         ..Policy::default()
     };
-    let kept: Value = serde_json::from_str(&image(&policy, &asked)).expect("JSON");
-    assert_eq!(kept["json"], json!({ "card": "[redacted]", "amount": 5 }));
+    let text: Value = serde_json::from_str(&stored_form(&policy, &asked)).expect("JSON");
+    assert_eq!(text["json"], json!({ "card": "[redacted]", "amount": 5 }));
     for (kind, body) in [
         (FORM, "card[number]=4242&amount=5"),
         (FORM, "%63ard%5Bnumber%5D=4242"),
@@ -324,23 +324,26 @@ fn secrets_are_not_kept() {
         ("text/plain", "no 4242"),
         ("application/json", "{\"card\":4242"),
     ] {
-        let kept = image(&policy, &post(kind, body));
-        assert!(!kept.contains("4242"), "{kept}");
+        let text = stored_form(&policy, &post(kind, body));
+        assert!(!text.contains("4242"), "{text}");
     }
-    let kept = image(&policy, &post(FORM, "cards=7&amount=5"));
+    let text = stored_form(&policy, &post(FORM, "cards=7&amount=5"));
     assert!(
-        message_of(&kept).is_some(),
-        "nothing of it is secret: {kept}"
+        message_of(&text).is_some(),
+        "nothing of it is secret: {text}"
     );
     let binary = Message {
         body: Bytes::from_static(b"\xff4242"),
         ..post("x/y", "")
     };
-    assert!(!image(&policy, &binary).contains("/z"), "masked as a whole");
+    assert!(
+        !stored_form(&policy, &binary).contains("/z"),
+        "masked as a whole"
+    );
 }
 
-fn message_of(kept: &str) -> Option<Message> {
-    message(kept.as_bytes())
+fn message_of(text: &str) -> Option<Message> {
+    message(text.as_bytes())
 }
 
 proptest! {
@@ -362,9 +365,9 @@ proptest! {
             body: body.clone().into(),
         };
         prop_assume!(body != b"[redacted]" && value != "[redacted]");
-        let image = Policy::default().image(&sent);
-        prop_assume!(crate::redact::is_whole(&image));
-        prop_assert_eq!(message(&image), Some(sent));
+        let stored_form = Policy::default().stored_form(&sent);
+        prop_assume!(crate::redact::is_whole(&stored_form));
+        prop_assert_eq!(message(&stored_form), Some(sent));
         let reply = Reply { status: 201, headers: vec![("x-a".into(), value)], body: body.into() };
         prop_assert_eq!(Reply::read(&reply.keep()), Some(reply));
     }
@@ -469,7 +472,7 @@ fn a_name_of_many_steps_is_never_read_as_another_name() {
         let inner = "[x]".repeat(steps - 2);
         format!("a{inner}[{last}]=1")
     };
-    let form = |name: &str| view(&post(FORM, name), "");
+    let form = |name: &str| compared_form(&post(FORM, name), "");
     for steps in [2, 31, 32, 33, 34, 40] {
         let (one, other) = (form(&name(steps, "y")), form(&name(steps, "z")));
         assert_ne!(one, other, "{steps}");

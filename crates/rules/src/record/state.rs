@@ -20,6 +20,10 @@ pub enum State {
     Compensated(Option<Content>),
     /// The call could not be undone: it needs an operator.
     Stuck(Option<Content>),
+    /// The call waits for approval. It was not sent.
+    Proposed,
+    /// The call is approved, and has not begun.
+    Approved,
 }
 
 impl State {
@@ -32,7 +36,14 @@ impl State {
             Self::Compensating(_) => "compensating",
             Self::Compensated(_) => "compensated",
             Self::Stuck(_) => "stuck",
+            Self::Proposed => "proposed",
+            Self::Approved => "approved",
         }
+    }
+
+    /// Whether the call waits for approval, or is approved and has not begun. Nothing was sent.
+    pub fn waits_for_approval(&self) -> bool {
+        matches!(self, Self::Proposed | Self::Approved)
     }
 
     /// The result of the call, if it has one.
@@ -42,15 +53,19 @@ impl State {
             Self::Compensating(content) | Self::Compensated(content) | Self::Stuck(content) => {
                 content.as_ref()
             }
-            Self::Running | Self::Failed(_) | Self::Unknown(_) => None,
+            Self::Running
+            | Self::Failed(_)
+            | Self::Unknown(_)
+            | Self::Proposed
+            | Self::Approved => None,
         }
     }
 
     /// The kept answer of the tool: a result, or the body of a failure.
-    pub fn kept(&self) -> Option<&Bytes> {
+    pub fn stored(&self) -> Option<&Bytes> {
         match self {
             Self::Failed(failure) => failure.body.as_ref(),
-            state => state.content()?.kept(),
+            state => state.content()?.stored(),
         }
     }
 
@@ -63,15 +78,15 @@ impl State {
                 _ => None,
             },
         };
-        self.kept().or(sealed).map_or(0, Bytes::len)
+        self.stored().or(sealed).map_or(0, Bytes::len)
     }
 
     /// The kept answer of the tool, as a mutable reference.
-    pub fn kept_mut(&mut self) -> Option<&mut Bytes> {
+    pub fn stored_mut(&mut self) -> Option<&mut Bytes> {
         match self {
             Self::Failed(failure) => failure.body.as_mut(),
             state => match state.content_mut()? {
-                Content::Kept(json) => Some(json),
+                Content::Stored(json) => Some(json),
                 Content::Unavailable(_) => None,
             },
         }
@@ -84,7 +99,11 @@ impl State {
             Self::Compensating(content) | Self::Compensated(content) | Self::Stuck(content) => {
                 content.as_mut()
             }
-            Self::Running | Self::Failed(_) | Self::Unknown(_) => None,
+            Self::Running
+            | Self::Failed(_)
+            | Self::Unknown(_)
+            | Self::Proposed
+            | Self::Approved => None,
         }
     }
 }
@@ -93,7 +112,7 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// One JSON text: the tool's own, byte for byte, or a wrapper around another body.
-    Kept(Bytes),
+    Stored(Bytes),
     /// The tool executed, but its answer cannot be read.
     Unavailable(Unread),
 }
@@ -115,9 +134,9 @@ impl<T: Into<String>> From<T> for Unread {
 }
 
 impl Content {
-    pub fn kept(&self) -> Option<&Bytes> {
+    pub fn stored(&self) -> Option<&Bytes> {
         match self {
-            Self::Kept(json) => Some(json),
+            Self::Stored(json) => Some(json),
             Self::Unavailable(_) => None,
         }
     }
@@ -168,5 +187,11 @@ words! {
         NotExecuted = "not_executed",
         /// The saga is closed. The call was never sent, and never will be.
         SagaClosed = "saga_closed",
+        /// An approver declined the call. It was never sent.
+        Declined = "declined",
+        /// The call was not approved, or did not begin, in time. It was never sent.
+        Lapsed = "lapsed",
+        /// The call was taken back before it was sent.
+        Withdrawn = "withdrawn",
     }
 }

@@ -43,7 +43,7 @@ pub enum Event {
     /// The calls were let go, so that cleanup may delete them. `all` is false if some are not at rest.
     Released { all: bool },
     /// An operator was told of the trouble, or could not be reached.
-    Told { delivered: bool },
+    Notified { delivered: bool },
     /// An operator wants another try.
     Retry(By),
     /// An operator has settled the call in trouble.

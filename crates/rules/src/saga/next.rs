@@ -111,7 +111,7 @@ pub fn next(saga: &Saga, event: &Event, policy: &Policy, now: Timestamp) -> Resu
             let wait = (age / 2).clamp(policy.look_again, policy.retry.max.max(policy.look_again));
             changed.due(Due::At(later(now, wait)))
         }
-        Event::Told { delivered } => {
+        Event::Notified { delivered } => {
             let before = saga.telling.ok_or(wrong)?;
             after_telling(changed, before + 1, *delivered, policy, now)
         }

@@ -18,7 +18,7 @@ pub enum Step<'a> {
     /// Wait until this call is at rest, before anything is undone.
     Wait(&'a Record, Blocker, &'static str),
     /// Mark this call as one to be undone, before anything is undone.
-    Mark(&'a Record),
+    ToCompensate(&'a Record),
     /// Undo this call.
     Undo(&'a Record),
     /// Wait for an operator, who alone can undo this call.
@@ -76,7 +76,11 @@ pub fn plan<'a>(saga: &Saga, members: &[Member<'a>], now: Timestamp) -> Step<'a>
     let unmarked = first(&concerned, |record, _| {
         matches!(
             record.state,
-            CallState::Succeeded(_) | CallState::Failed(_) | CallState::Unknown(_)
+            CallState::Succeeded(_)
+                | CallState::Failed(_)
+                | CallState::Unknown(_)
+                | CallState::Proposed
+                | CallState::Approved
         )
     });
     let left: Vec<Member<'_>> = concerned
@@ -86,9 +90,9 @@ pub fn plan<'a>(saga: &Saga, members: &[Member<'a>], now: Timestamp) -> Step<'a>
     match (unmarked, newest(&left)) {
         (None, None) => Step::Done,
         // Its mark makes it a call to be undone, which comes to rest like any other.
-        (Some(record), _) if record.is_skipped() => Step::Mark(record),
+        (Some(record), _) if record.is_skipped() => Step::ToCompensate(record),
         _ if !at_rest => Step::Rest,
-        (Some(record), _) => Step::Mark(record),
+        (Some(record), _) => Step::ToCompensate(record),
         (None, Some(record)) if matches!(record.state, CallState::Stuck(_)) => Step::Stuck(record),
         (None, Some(record)) => Step::Undo(record),
     }
@@ -118,7 +122,9 @@ fn is_concerned(saga: &Saga, at_rest: bool, record: &Record, tool: &Tool) -> boo
         matches!(record.state, CallState::Succeeded(_)) && record.retain_until.is_some();
     let is_released = is_released && !is_only;
     // An undoing that has begun is brought to its end, whatever the configuration says by now.
-    is_begun(record) || is_undone && !is_skipped && !is_released
+    // A call that waits for approval is marked, even if its effect would stand: else it could still begin.
+    let waits = matches!(record.state, CallState::Proposed | CallState::Approved);
+    waits || is_begun(record) || is_undone && !is_skipped && !is_released
 }
 
 /// The call that was begun last.

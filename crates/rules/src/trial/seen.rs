@@ -81,7 +81,7 @@ impl Seen {
     /// The result, if it can be read.
     pub fn result(&self) -> Option<Value> {
         match &self.outcome {
-            Outcome::Executed(Content::Kept(json)) => serde_json::from_slice(json).ok(),
+            Outcome::Executed(Content::Stored(json)) => serde_json::from_slice(json).ok(),
             _ => None,
         }
     }

@@ -12,7 +12,11 @@ use oncegate_rules::words::Words;
 use oncegate_rules::{proxy, request, saga, tool};
 
 /// A type that a configuration's value can be read as.
-pub(crate) trait FromItem: Sized {
+pub trait FromItem: Sized {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// The value is not of this type; says what it must be.
     fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String>;
 }
 
@@ -43,6 +47,8 @@ macro_rules! one_word {
 }
 
 one_word!(
+    tool::AsTask,
+    tool::OnCancel,
     tool::Declared,
     tool::Dedup,
     tool::Effect,
@@ -56,6 +62,7 @@ one_word!(
     proxy::Unkeyed,
     request::Lists,
     saga::OnTimeout,
+    oncegate_rules::mcp::AwaitTool,
     key::Fold,
     key::Prefer,
     key::Per,
@@ -95,7 +102,7 @@ impl FromItem for Duration {
 
 /// A duration, or `None` for `"off"`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Switch(pub Option<Duration>);
+pub struct Switch(pub Option<Duration>);
 
 impl FromItem for Switch {
     fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
@@ -110,7 +117,7 @@ impl FromItem for Switch {
 
 /// A part of a whole: 0 to 1.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Share(pub f64);
+pub struct Share(pub f64);
 
 impl FromItem for Share {
     fn from_item(item: &Item, _: &Reader<'_>) -> Result<Self, String> {
@@ -130,7 +137,7 @@ impl FromItem for Share {
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bytes(pub usize);
+pub struct Bytes(pub usize);
 
 impl FromItem for Bytes {
     fn from_item(item: &Item, reader: &Reader<'_>) -> Result<Self, String> {
@@ -162,7 +169,7 @@ impl FromItem for Json {
 }
 
 /// The value that a word stands for.
-pub(crate) fn meaning<T: Clone>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+pub fn meaning<T: Clone>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
     let found = words.iter().find(|(word, _)| *word == text);
     let found = found.map(|(_, value)| value.clone());
     found.ok_or_else(|| {

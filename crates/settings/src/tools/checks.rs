@@ -9,14 +9,14 @@ use oncegate_rules::tool::{Declared, Dedup, Effect, Mode, OnUnknown, Tool};
 use oncegate_rules::{compensation, key};
 use oncegate_tools::Endpoint;
 
-pub(crate) fn check(tool: &Tool, section: &Section<'_, '_>) {
+pub fn check(tool: &Tool, section: &Section<'_, '_>) {
     check_unknown(tool, section);
     check_times(tool, section);
     check_key_fields(tool, section);
     check_session(tool, section);
 }
 
-pub(crate) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
+pub fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
     let (key, why) = match tool.unknown {
         OnUnknown::Hold | OnUnknown::Elsewhere => return,
         _ if tool.effect == Effect::Read => {
@@ -26,7 +26,7 @@ pub(crate) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
             );
             return section.mistake("unknown", &why);
         }
-        OnUnknown::Probe if tool.probe.is_none() && tool.asks.is_none() => (
+        OnUnknown::Probe if tool.probe().is_none() && tool.asks().is_none() => (
             "unknown",
             "\"probe\" needs probe = { url = \"…{key}…\" }, or of an upstream { tool = \"…\", found = \"/…\" }",
         ),
@@ -48,7 +48,7 @@ pub(crate) fn check_unknown(tool: &Tool, section: &Section<'_, '_>) {
 }
 
 /// Inner times must end before outer ones: attempt, deadline, window, retention.
-pub(crate) fn check_times(tool: &Tool, section: &Section<'_, '_>) {
+pub fn check_times(tool: &Tool, section: &Section<'_, '_>) {
     let why = "a timeout must be longer than zero";
     section.check(!tool.timeout.is_zero(), "timeout", why);
     // With full jitter the waits between attempts may be zero, so only the attempts themselves
@@ -63,9 +63,9 @@ pub(crate) fn check_times(tool: &Tool, section: &Section<'_, '_>) {
     let why = "must not be shorter than the deadline of a call";
     section.check(tool.dedup_window.is_none_or(lasts), "dedup_window", why);
     let mut windows = key::Source::ALL.iter().map(|source| tool.window(*source));
-    let is_kept = windows.all(|window| window <= tool.retention);
+    let is_long_enough = windows.all(|window| window <= tool.retention);
     let why = "must not be shorter than the time for which keys are remembered";
-    section.check(is_kept, "retention", why);
+    section.check(is_long_enough, "retention", why);
 }
 
 /// Key fields must be required by the schema.
@@ -133,13 +133,13 @@ fn check_session(tool: &Tool, section: &Section<'_, '_>) {
         }
     }
     let similar = tool.similar.as_ref();
-    let is_kept = similar.is_none_or(|similar| similar.window <= tool.retention);
+    let is_long_enough = similar.is_none_or(|similar| similar.window <= tool.retention);
     let why = "the window is longer than the retention: the earlier call would be gone";
-    section.check(is_kept, "similar", why);
+    section.check(is_long_enough, "similar", why);
 }
 
 /// Warns of settings that are trusted, or not safe. A rule of a proxy repeats no warning of its proxy.
-pub(crate) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) {
+pub fn warn(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) {
     let name = &tool.name;
     warn_of_effect(tool, endpoint, section);
     for (status, declared) in &tool.outcomes {
@@ -176,7 +176,7 @@ pub(crate) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) 
             field.as_str()
         ));
     }
-    let may_be_derived = tool.proxy.is_none()
+    let may_be_derived = !tool.is_proxy()
         && tool.effect == Effect::Write
         && tool.key.sources().contains(&key::Source::Derived);
     if tool.dedup == Dedup::Key && may_be_derived && tool.dedup_window.is_none() {
@@ -184,8 +184,7 @@ pub(crate) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) 
             "{name}: a derived key is new again after its window, and a tool that remembers it for longer answers the new call with the old result; set dedup_window as long as the tool remembers keys"
         ));
     }
-    let probe = tool.probe.as_ref();
-    if probe.is_some_and(|target| !target.has_key()) {
+    if tool.probe().is_some_and(|probe| !probe.target.has_key()) {
         section.warn_once(format!(
             "{name}: its probe has no {{key}}, so it finds the effect of another call with the same arguments, too"
         ));
@@ -205,7 +204,7 @@ pub(crate) fn warn(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) 
 /// Warns where a tool's effect and its other settings do not go well together.
 fn warn_of_effect(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) {
     let (name, method) = (&tool.name, &endpoint.method);
-    if tool.request.is_some() && reads(method) && tool.effect == Effect::Write {
+    if tool.request().is_some() && reads(method) && tool.effect == Effect::Write {
         section.warn_once(format!(
             "{name}: its method is {method}, and effect = \"write\": equal requests are answered with the stored result, whatever has changed since; for a tool that only reads leave effect out"
         ));

@@ -8,7 +8,7 @@ use oncegate_rules::key::Pointer;
 use oncegate_rules::proxy::is_override;
 use oncegate_rules::request::{BodyForm, Lists, Shape, Target};
 use oncegate_rules::schema::Schema;
-use oncegate_rules::tool::Tool;
+use oncegate_rules::tool::{Probe, Tool};
 use oncegate_tools::check_header;
 
 /// The request of a tool, and an example of its URL.
@@ -108,7 +108,7 @@ fn flatten(at: &Pointer, value: Value, leaves: &mut Vec<(Pointer, Value)>) {
 
 /// Whether the request fits the schema of the arguments.
 pub(super) fn check(tool: &Tool, section: &Section<'_, '_>) {
-    let Some(shape) = &tool.request else {
+    let Some(shape) = tool.request() else {
         return;
     };
     let schema = tool.schema.as_ref();
@@ -148,14 +148,14 @@ const NO_BODY: &str = "the request has no body";
 
 /// Whether the URL of a probe fits the stored arguments of a call.
 pub(super) fn check_probe(tool: &Tool, section: &Section<'_, '_>) {
-    let Some(target) = &tool.probe else {
+    let Some(Probe { target, .. }) = tool.probe() else {
         return;
     };
     check_needed(target, tool.schema.as_ref(), "probe", section);
     for pointer in target.used() {
-        let is_kept = !tool.redact.args.iter().any(|at| at.overlaps(pointer));
+        let is_stored = !tool.redact.args.iter().any(|at| at.overlaps(pointer));
         let why = format!("{} is not stored (redact.args)", pointer.as_str());
-        section.check(is_kept, "probe", &why);
+        section.check(is_stored, "probe", &why);
         check_named(pointer, tool.schema.as_ref(), section);
     }
 }

@@ -8,24 +8,23 @@ use super::request::target;
 use crate::common::template;
 use crate::reader::{Section, Switch};
 use oncegate_rules::request::Target;
-use oncegate_rules::tool::{Asks, OnUnknown, Recheck, Tool};
+use oncegate_rules::tool::{Asks, OnUnknown, Probe, Recheck, Tool};
 
 /// The shortest interval between two checks of an unknown call.
 const MIN_RECHECK: Duration = Duration::from_millis(100);
 
-/// Reads the probe of a tool of an MCP server into the tool's policy.
-pub(crate) fn probe_by_tool(mut section: Section<'_, '_>, tool: &mut Tool) {
+/// Reads the probe of a tool of an MCP server, and when its answer is final.
+pub fn probe_by_tool(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<Asks> {
     let by = template(&mut section, false);
     let found = section.need("found");
     let after = section.get_or("negative_final_after", Switch(None));
-    if let (Some(by), Some(found)) = (by, found) {
-        tool.asks = Some(Asks { by, found });
-        tool.negative_final_after = after.0;
-    }
+    let (by, found) = (by?, found?);
+    tool.negative_final_after = after.0;
+    Some(Asks { by, found })
 }
 
-/// Reads a probe by a URL into the tool's policy. Returns an example of the URL.
-pub(crate) fn probe(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<Url> {
+/// Reads a probe by a URL, with an example of the URL, and when its answer is final.
+pub fn probe(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<(Probe, Url)> {
     let target = target(&mut section);
     let is_one = |(target, _): &(Target, Url)| target.has_key() || target.used().next().is_some();
     let why = "a probe asks for one call: its URL has {key} or {/pointer} in it";
@@ -33,13 +32,11 @@ pub(crate) fn probe(mut section: Section<'_, '_>, tool: &mut Tool) -> Option<Url
     let found = section.get("found");
     let after = section.get_or("negative_final_after", Switch(None));
     let (target, url) = target?;
-    tool.probe = Some(target);
-    tool.probe_found = found;
     tool.negative_final_after = after.0;
-    Some(url)
+    Some((Probe { target, found }, url))
 }
 
-pub(crate) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
+pub fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
     let words = [
         ("hold", OnUnknown::Hold),
         ("probe", OnUnknown::Probe),
@@ -48,7 +45,7 @@ pub(crate) fn policy(section: &mut Section<'_, '_>) -> OnUnknown {
     section.word_or("unknown", &words, OnUnknown::Hold)
 }
 
-pub(crate) fn schedule(mut section: Section<'_, '_>) -> Recheck {
+pub fn schedule(mut section: Section<'_, '_>) -> Recheck {
     let default = Recheck::default();
     let schedule = Recheck {
         base: section.get_or("base", default.base),

@@ -3,7 +3,7 @@
 -- claimed already, the answer is 'done' again.
 --
 -- KEYS: as in common
--- ARGV: 21 conditions or '', 22 tenant, or '' if it is listed already
+-- ARGV: 21 conditions or '', 22 tenant, or '' if it is listed already, 23 the latest time at which the run may begin or ''
 local keys, holders = names()
 for _, holder in ipairs(holders) do
   if holder == ARGV[7] then
@@ -17,9 +17,10 @@ for _, holder in ipairs(holders) do
 end
 local lost = lost_data()
 if lost then return lost end
+if is_late(ARGV[23]) then return { 'late', digits(clock()) } end
 local denied, token, other = nil, '', ''
 if ARGV[21] ~= '' then
-  denied, token, other = admit(ARGV[21])
+  denied, token, other = admit(ARGV[21], '')
   if denied then return denied end
 end
 

@@ -8,22 +8,22 @@
 -- KEYS: 1 the holder of the call's key, 2 the call, 3 marks, 4 the earliest time at which a call may be deleted,
 --       5 census, 6 running, 7 unknown, 8 failed, 9 to 13 session, line, its live waiters, budget, similar calls,
 --       14 finished calls by when they may be deleted, 15 stream, 16 tenants, 17 the tenant's tools,
---       18 and 19 the tenant's lists of unknown and failed calls,
---       20 and more: the other lists of the call; for each giver the list of calls with its key; the holders of the
+--       18 to 21 the tenant's lists of unknown, failed, proposed and approved calls, 22 calls that wait for approval,
+--       23 and more: the other lists of the call; for each giver the list of calls with its key; the holders of the
 --       call's further names
 -- ARGV: 1 prefix, 2 gateway, 3 epoch, 4 known writes, 5 number of the other lists,
 --       6 the givers: of each its id, cas and position, together 70 bytes, 7 call id, 8 position, 9 tool,
 --       10 cas, 11 progress, 12 result, 13 state, 14 its letter, 15 score, 16 from when on the call may be deleted or '',
 --       17 ledger entry, 18 the same for the stream or '', 19 intent, 20 arguments
 
-local INDEXES = { r = KEYS[6], u = KEYS[7], f = KEYS[8] }
-local LISTS = { u = KEYS[18], f = KEYS[19] }
-local COUNTED = { r = 'running:', u = 'unknown:' }
+local INDEXES = { r = KEYS[6], u = KEYS[7], f = KEYS[8], p = KEYS[22], a = KEYS[22] }
+local LISTS = { u = KEYS[18], f = KEYS[19], p = KEYS[20], a = KEYS[21] }
+local COUNTED = { r = 'running:', u = 'unknown:', p = 'proposed:', a = 'approved:' }
 local KEPT = ARGV[16] ~= '' and 'k' or '-'
 -- About how many entries a stream keeps.
 local FOLLOWED = 1000
 -- The first key of the givers' lists, and the first key of the further names.
-local first_giver = 20 + tonumber(ARGV[5])
+local first_giver = 23 + tonumber(ARGV[5])
 local first_name = first_giver + #ARGV[6] / 70
 
 -- The givers by their ids: the cas, the position, and the list of calls with the giver's key.
@@ -105,7 +105,7 @@ end
 
 -- Puts the call into its lists. `tenant` is given if the tenant and the tool may not be listed yet.
 local function enlist(tenant)
-  for n = 20, first_giver - 1 do redis.call('ZADD', KEYS[n], 0, ARGV[8]) end
+  for n = 23, first_giver - 1 do redis.call('ZADD', KEYS[n], 0, ARGV[8]) end
   if tenant ~= '' then
     redis.call('SADD', KEYS[16], tenant)
     redis.call('SADD', KEYS[17], ARGV[9])

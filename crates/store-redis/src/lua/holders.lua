@@ -1,9 +1,12 @@
 -- Returns the calls that hold these names, in the order of the names: for each call the numbers of its names, and the call.
+-- That no call holds them is an answer only if no data is missing.
 --
--- KEYS: the names' holders
--- ARGV: 1 prefix
+-- KEYS: the names' holders, then marks
+-- ARGV: 1 prefix, 2 gateway, 3 epoch, or '' if the gateway does not know one yet, 4 known writes
 local found, places = {}, {}
-for n, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
+local stored = redis.call('MGET', unpack(KEYS))
+for n = 1, #KEYS - 1 do
+  local holder = stored[n]
   if holder and not places[holder] then
     places[holder] = { n }
     found[#found + 1] = { places[holder], redis.call('GET', ARGV[1] .. 'call:' .. holder) }
@@ -11,4 +14,5 @@ for n, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
     table.insert(places[holder], n)
   end
 end
-return found
+local lost = #found == 0 and ARGV[3] ~= '' and lost_by(stored[#KEYS])
+return lost or { 'held', found }

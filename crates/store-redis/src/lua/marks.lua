@@ -15,15 +15,17 @@ local function read_marks(text)
   marks.writes = to and tonumber(string.sub(marks.text, to + 1, to + 15)) or 0
 end
 
--- Reads the marks. If data is missing, returns the script's answer: nothing that leads to an effect may be written.
+-- Reads these marks. If data is missing, returns the script's answer: nothing that leads to an effect may be written.
 -- 'epoch': this is other data than the gateway knows. 'writes': the gateway knows of more writes of its own than are
 -- counted here, so some are lost.
-local function lost_data()
-  read_marks(redis.call('GET', KEYS[3]))
+local function lost_by(text)
+  read_marks(text)
   if (string.match(marks.text, '^[^\n]*')) ~= ARGV[3] then return { 'lost', 'epoch' } end
   if marks.writes < tonumber(ARGV[4]) then return { 'lost', 'writes' } end
   return nil
 end
+
+local function lost_data() return lost_by(redis.call('GET', KEYS[3])) end
 
 -- Counts a write of this gateway. Does not count if writes are missing: a growing count would hide the loss.
 local function count()

@@ -2,12 +2,13 @@
 -- sent after it, or names are taken, also only if the call holds its names and no data is missing. If the change is
 -- written already, the answer is 'done' again.
 --
--- KEYS: as in common
--- ARGV: 3 is '' if nothing is to be sent after the change and no name is taken; 19 and 20 are '' if no request may be
---       sent: then intent and arguments stay; 21 conditions or '', 22 expected cas, 23 expected fencing token,
+-- KEYS: as in common; the other lists are those that the call leaves
+-- ARGV: 3 is '' if nothing is to be sent after the change and no name is taken; 19 and 20 are '' if intent and arguments
+--       stay: they change if a request may be sent, or if they are erased; 21 conditions or '', 22 expected cas, 23 expected fencing token,
 --       24 from when on the session's lock is free, 'now' or '', 25 '1' if the call no longer counts as a similar call,
 --       26 '1' if the call retakes the lock when no call has it, 27 'PUBLISH', 'SPUBLISH' or '',
---       28 how many of the last keys are names that the call takes
+--       28 how many of the last keys are names that the call takes, 29 the latest time at which the run may begin or '',
+--       30 the similar call, if there are no conditions, or ''
 local begins = ARGV[3] ~= ''
 local stored = unpack_call(redis.call('GET', KEYS[2]))
 if not stored then return { 'gone' } end
@@ -30,6 +31,7 @@ if begins then
   end
   local lost = lost_data()
   if lost then return lost end
+  if not again and is_late(ARGV[29]) then return { 'late', digits(clock()), redis.call('GET', KEYS[2]) } end
   if KEPT == 'k' then earliest = redis.call('GET', KEYS[4]) end
 else
   local found = redis.call('MGET', KEYS[3], KEYS[4])
@@ -41,8 +43,12 @@ local before, was_kept = stored.state, stored.kept == 'k'
 if not again then
   if ARGV[21] ~= '' then
     local denied
-    denied, stored.token, stored.other = admit(ARGV[21])
+    local token, other
+    denied, token, other = admit(ARGV[21], stored.token)
     if denied then return denied end
+    stored.token, stored.other = token, other
+  else
+    stored.other = ARGV[30]
   end
   stored.cas, stored.progress, stored.result = ARGV[10], ARGV[11], ARGV[12]
   stored.entries = stored.entries .. ARGV[17]
@@ -51,6 +57,7 @@ if not again then
 end
 move(before)
 retain(was_kept, earliest)
+for n = 23, first_giver - 1 do redis.call('ZREM', KEYS[n], ARGV[8]) end
 -- After everything that depends on the state before: a script that broke off does all of it when it runs again.
 if not again then redis.call('SET', KEYS[2], pack_call(stored)) end
 take(taken)

@@ -1,7 +1,7 @@
 -- Sessions, budgets and similar calls, for the scripts that begin a call or end one. The gateway makes the conditions
 -- (`admission`). Scripts compare them, and write what follows from them.
 --
--- admission: token ('next' or a number), floor, latest, explained, lock, lease, line_us, line_length,
+-- admission: token ('next', 'none' or a number), floor, latest, explained, lock, lease, line_us, line_length,
 --       budget { max, window_us }, similar { window_us, refuses, confirmed }. A missing member is no condition. Numbers
 --       that a double does not print in full are texts.
 
@@ -16,6 +16,10 @@ local function clock()
   local now = redis.call('TIME')
   return tonumber(now[1]) * 1000000 + tonumber(now[2])
 end
+
+-- Whether this server's clock is past the latest time at which a run may begin; '' for none. The gateway that asks goes by a
+-- clock that was set back.
+local function is_late(latest) return latest ~= '' and clock() > tonumber(latest) end
 
 -- Reads a session. Missing members are nil.
 local function look_at(session)
@@ -86,7 +90,7 @@ end
 local function denial(admission, now)
   local seen = look_at(SESSION)
   if seen.frozen then return { 'denied', 'frozen' } end
-  if admission.token ~= 'next' then
+  if admission.token ~= 'next' and admission.token ~= 'none' then
     local token, newest = tonumber(admission.token), tonumber(seen.token or '0')
     if token < newest then return { 'denied', 'stale' } end
     -- A token above the newest one can only have been given out before an accepted loss of data (`explained`).
@@ -118,8 +122,9 @@ end
 -- Writes what follows from conditions that hold: token, lock and places. Returns the token, and the newest similar call or
 -- ''. A new token is max(previous + 1, this server's clock in microseconds, floor): it rises even if the session or the
 -- clock was set back. A clock beyond `latest` is a fault that must not drive tokens ahead for ever: it does not count.
-local function enter(admission, now, seen)
+local function enter(admission, now, seen, own)
   local token = admission.token
+  if token == 'none' then token = own end
   if token == 'next' then
     local previous = tonumber(seen.token or '0')
     local clock = now <= tonumber(admission.latest) and now or 0
@@ -133,10 +138,10 @@ local function enter(admission, now, seen)
       redis.call('ZREM', WAITERS, CALL)
     end
     seen.lock, seen.lock_from = CALL, nil
-  else
+  elseif admission.token ~= 'none' then
     redis.call('HSET', SESSION, 'token', token)
   end
-  remember(SESSION, seen)
+  if admission.token ~= 'none' then remember(SESSION, seen) end
   if admission.budget then take_place(BUDGET, admission.budget.window_us, now) end
   if admission.similar then
     take_place(SIMILAR, admission.similar.window_us, now)
@@ -147,12 +152,12 @@ local function enter(admission, now, seen)
 end
 
 -- Compares the conditions, and writes what follows if all of them hold. Returns the denial; or nil, the token, and the
--- newest similar call or ''.
-local function admit(conditions)
+-- newest similar call or ''. `own`: the token that the call has; it keeps that one if none is drawn.
+local function admit(conditions, own)
   local admission, now = cjson.decode(conditions), clock()
   local denied, seen = denial(admission, now)
   if denied then return denied end
-  return nil, enter(admission, now, seen)
+  return nil, enter(admission, now, seen, own)
 end
 
 -- Gives the lock back to a call that is put back after a loss, unless a newer call has the lock. `from`: from when on the

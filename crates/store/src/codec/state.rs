@@ -25,13 +25,15 @@ pub(super) enum StoredState<'a> {
     Compensating(Option<StoredContent<'a>>),
     Compensated(Option<StoredContent<'a>>),
     Stuck(Option<StoredContent<'a>>),
+    Proposed,
+    Approved,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub(super) enum StoredContent<'a> {
     /// The store keeps the result beside this value.
-    Kept,
+    Stored,
     Unavailable(Text<'a>),
 }
 
@@ -51,9 +53,11 @@ impl<'a> StoredState<'a> {
                 why: Text::of(&failure.why),
             },
             State::Unknown(why) => Self::Unknown(Text::of(why)),
-            State::Compensating(kept) => Self::Compensating(content(kept)),
-            State::Compensated(kept) => Self::Compensated(content(kept)),
-            State::Stuck(kept) => Self::Stuck(content(kept)),
+            State::Compensating(stored) => Self::Compensating(content(stored)),
+            State::Compensated(stored) => Self::Compensated(content(stored)),
+            State::Stuck(stored) => Self::Stuck(content(stored)),
+            State::Proposed => Self::Proposed,
+            State::Approved => Self::Approved,
         }
     }
 
@@ -81,9 +85,11 @@ impl<'a> StoredState<'a> {
                 why: why.read(),
             }),
             Self::Unknown(why) => State::Unknown(why.read()),
-            Self::Compensating(kept) => State::Compensating(content(kept)?),
-            Self::Compensated(kept) => State::Compensated(content(kept)?),
-            Self::Stuck(kept) => State::Stuck(content(kept)?),
+            Self::Compensating(stored) => State::Compensating(content(stored)?),
+            Self::Compensated(stored) => State::Compensated(content(stored)?),
+            Self::Stuck(stored) => State::Stuck(content(stored)?),
+            Self::Proposed => State::Proposed,
+            Self::Approved => State::Approved,
         })
     }
 }
@@ -91,14 +97,14 @@ impl<'a> StoredState<'a> {
 impl<'a> StoredContent<'a> {
     pub(super) fn of(content: &'a Content) -> Self {
         match content {
-            Content::Kept(_) => Self::Kept,
+            Content::Stored(_) => Self::Stored,
             Content::Unavailable(unread) => Self::Unavailable(Text::of(&unread.why)),
         }
     }
 
     pub(super) fn read(self, result: Option<Bytes>) -> Option<Content> {
         match self {
-            Self::Kept => result.map(Content::Kept),
+            Self::Stored => result.map(Content::Stored),
             Self::Unavailable(why) => Some(Content::Unavailable(why.read().into())),
         }
     }

@@ -96,20 +96,20 @@ pub struct About {
 }
 
 /// Capabilities that the gateway forwards, besides calls of tools.
-const PASSED_ON: [&str; 4] = ["tools", "resources", "prompts", "completions"];
+const FORWARDED: [&str; 4] = ["tools", "resources", "prompts", "completions"];
 /// The longest instructions that are kept, in bytes.
 const MAX_INSTRUCTIONS: usize = 16 << 10;
 
 impl About {
     fn of(result: &Value) -> Self {
         let capabilities = &result["capabilities"];
-        let passed_on = PASSED_ON
+        let forwarded = FORWARDED
             .into_iter()
             .filter(|name| capabilities[name].is_object());
         let instructions = result["instructions"].as_str().unwrap_or_default();
         let end = instructions.floor_char_boundary(MAX_INSTRUCTIONS);
         Self {
-            capabilities: passed_on.collect(),
+            capabilities: forwarded.collect(),
             instructions: instructions[..end].to_owned(),
         }
     }

@@ -46,6 +46,13 @@ class Mistake(TypedDict):
     detail: str
 
 
+class ApprovalTimes(TypedDict):
+    """When approval of a call was asked for, and until when it may be given."""
+
+    asked_at: str
+    expires_at: str
+
+
 class Problem(TypedDict):
     """The body of a failure (RFC 9457)."""
 
@@ -58,6 +65,7 @@ class Problem(TypedDict):
     effect: Effect
     key_action: KeyAction
     retry_after_ms: int | None
+    approval: NotRequired[ApprovalTimes]
     differs: NotRequired[list[str]]
     errors: NotRequired[list[Mistake]]
     similar_to: NotRequired[str]

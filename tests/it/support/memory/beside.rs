@@ -226,7 +226,7 @@ impl LossRecovery for Memory {
         _limit: u32,
     ) -> Result<(Vec<CallId>, Option<String>)> {
         let inner = self.lock();
-        let all = ["running", "failed", "unknown"]
+        let all = ["running", "failed", "unknown", "proposed", "approved"]
             .into_iter()
             .flat_map(|state| inner.kept.in_state(state));
         Ok((all.map(|record| record.intent.call_id).collect(), None))

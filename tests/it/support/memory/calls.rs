@@ -22,17 +22,17 @@ fn is_same(one: &Record, other: &Record) -> bool {
 
 #[async_trait]
 impl Calls for Memory {
-    async fn claim(&self, change: &Change, instead_of: &[Record]) -> Result<Claimed> {
+    async fn claim(&self, change: &Change, replaced: &[Record]) -> Result<Claimed> {
         let mut inner = self.lock();
         inner.may_begin()?;
-        for name in change.record.intent.all_names() {
+        for name in change.record.intent.all_lookups() {
             let Some(holder) = inner.kept.holder(name) else {
                 continue;
             };
             if is_same(holder, &change.record) {
                 return Ok(Claimed::Yours(holder.clone()));
             }
-            if !instead_of.iter().any(|seen| is_same(holder, seen)) {
+            if !replaced.iter().any(|seen| is_same(holder, seen)) {
                 return Ok(Claimed::Existing(holder.clone()));
             }
         }
@@ -40,7 +40,7 @@ impl Calls for Memory {
             return Ok(Claimed::Denied(denied));
         }
         let record = inner.write(change);
-        for name in record.intent.all_names() {
+        for name in record.intent.all_lookups() {
             inner.kept.holders.insert(*name, record.intent.call_id);
         }
         Ok(Claimed::Yours(record))
@@ -59,7 +59,7 @@ impl Calls for Memory {
             }
             let mut holders = expected
                 .intent
-                .all_names()
+                .all_lookups()
                 .filter_map(|name| inner.kept.holder(name));
             if let Some(other) =
                 holders.find(|holder| holder.intent.call_id != expected.intent.call_id)
@@ -69,7 +69,7 @@ impl Calls for Memory {
         } else if is_gone_back {
             // The store has lost the call, so the known record is written back as a whole.
             let record = inner.write(change);
-            for name in record.all_names() {
+            for name in record.all_lookups() {
                 let is_over = |holder: &Record| {
                     holder
                         .expires_at
@@ -81,15 +81,14 @@ impl Calls for Memory {
             }
             return Ok(Replaced::Done(record));
         }
-        let Takes { names, instead_of } = &change.takes;
+        let Takes { lookups, replaced } = &change.takes;
         Ok(match stored {
             Some(stored) if is_same(&stored, expected) && stored.fencing == expected.fencing => {
-                if !names.is_empty() {
+                if !lookups.is_empty() {
                     inner.may_begin()?;
                 }
-                let mut holders = names.iter().filter_map(|name| inner.kept.holder(name));
-                let gives_up =
-                    |holder: &Record| instead_of.iter().any(|seen| is_same(holder, seen));
+                let mut holders = lookups.iter().filter_map(|name| inner.kept.holder(name));
+                let gives_up = |holder: &Record| replaced.iter().any(|seen| is_same(holder, seen));
                 let is_own = |holder: &Record| holder.intent.call_id == expected.intent.call_id;
                 if let Some(other) = holders.find(|holder| !is_own(holder) && !gives_up(holder)) {
                     return Ok(Replaced::Lost(Some(other.clone())));
@@ -98,7 +97,7 @@ impl Calls for Memory {
                     Some(denied) => Replaced::Denied(denied),
                     None => {
                         let record = inner.write(change);
-                        for name in names {
+                        for name in lookups {
                             inner.kept.holders.insert(*name, record.intent.call_id);
                         }
                         Replaced::Done(record)
@@ -114,10 +113,10 @@ impl Calls for Memory {
         Err(Error::Refused("it tells of no changes".into()))
     }
 
-    async fn holders(&self, names: &[Lookup]) -> Result<Vec<Holder>> {
+    async fn holders(&self, lookups: &[Lookup]) -> Result<Vec<Holder>> {
         let inner = self.lock();
         let mut holders: Vec<Holder> = Vec::new();
-        for (name, record) in names
+        for (name, record) in lookups
             .iter()
             .filter_map(|name| Some((name, inner.kept.holder(name)?)))
         {
@@ -125,10 +124,10 @@ impl Calls for Memory {
                 .iter_mut()
                 .find(|holder| holder.record.intent.call_id == record.intent.call_id)
             {
-                Some(holder) => holder.names.push(*name),
+                Some(holder) => holder.lookups.push(*name),
                 None => holders.push(Holder {
                     record: record.clone(),
-                    names: vec![*name],
+                    lookups: vec![*name],
                 }),
             }
         }
@@ -199,10 +198,30 @@ impl Calls for Memory {
         })
     }
 
+    async fn due_proposals(&self, now: Timestamp, limit: u32) -> Result<Found<Record>> {
+        let inner = self.lock();
+        let due_at = |record: &Record| match record.state {
+            State::Proposed => record.proposal.as_ref().map(|asked| asked.until),
+            _ => Some(record.updated_at),
+        };
+        let proposed = inner.kept.in_state("proposed");
+        let waiting = proposed.chain(inner.kept.in_state("approved"));
+        let mut due: Vec<Record> = waiting
+            .filter(|record| due_at(record).is_some_and(|at| at <= now))
+            .cloned()
+            .collect();
+        due.sort_by_key(due_at);
+        due.truncate(limit as usize);
+        Ok(Found {
+            calls: due,
+            unreadable: Vec::new(),
+        })
+    }
+
     async fn census(&self) -> Result<Vec<Census>> {
         let inner = self.lock();
         let mut counts = BTreeMap::<(&str, &str), u64>::new();
-        for state in ["running", "unknown"] {
+        for state in ["running", "unknown", "proposed", "approved"] {
             for record in inner.kept.in_state(state) {
                 *counts.entry((&record.intent.tool, state)).or_default() += 1;
             }

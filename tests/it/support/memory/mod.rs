@@ -17,7 +17,7 @@ use oncegate::core::key::{GroupKey, Lookup};
 use oncegate::core::ledger::Duplicates;
 use oncegate::core::record::{CallId, Entry, Record, State};
 use oncegate::core::session::{
-    Admission, Denied, LINE_PLACE, Line, Lock, Session, SessionId, Token, brought,
+    Admission, Denied, LINE_ENTRY, Line, Lock, Session, SessionId, Token, token_denied,
 };
 use oncegate::store::{Endings, Error, Result};
 
@@ -277,7 +277,7 @@ impl Kept {
         if session.frozen {
             return Some(Denied::Frozen);
         }
-        let denied = brought(admission.token, session.token, self.explained);
+        let denied = token_denied(admission.token, session.token, self.explained);
         if denied.is_some() {
             return denied;
         }
@@ -289,9 +289,9 @@ impl Kept {
         }
         if let Some(spending) = admission.budget {
             let places = in_time(self.rooms.get(&spending.group), now);
-            let has_place = places.iter().any(|(id, _)| *id == call_id);
+            let has_permit = places.iter().any(|(id, _)| *id == call_id);
             if let (false, Some(over)) =
-                (has_place, places.len().checked_sub(spending.max as usize))
+                (has_permit, places.len().checked_sub(spending.max as usize))
             {
                 return Some(Denied::Spent {
                     frees_at: places[over].1,
@@ -320,7 +320,7 @@ impl Kept {
         if place.is_none() {
             session.waiting.push((call_id, now));
         }
-        self.alive.insert(call_id, now + LINE_PLACE);
+        self.alive.insert(call_id, now + LINE_ENTRY);
         Some(Denied::Busy {
             lock,
             behind: Some(behind),
@@ -336,12 +336,15 @@ impl Kept {
             .or_default();
         let clock = u64::try_from(now.as_microsecond()).expect("after 1970");
         let token = match admission.token {
-            Token::Next => clock.max(session.token.unwrap_or(0) + 1),
-            Token::This(token) => token,
+            Token::Next => Some(clock.max(session.token.unwrap_or(0) + 1)),
+            Token::This(token) => Some(token),
+            Token::Undrawn => None,
         };
-        session.token = Some(token);
-        record.fencing = Some(token);
-        if admission.lock.is_some() {
+        session.token = token.or(session.token);
+        record.fencing = token.or(record.fencing);
+        if let Some(token) = token
+            && admission.lock.is_some()
+        {
             let lease_until = record.attempt.lease_until;
             session.lock = Some(Lock {
                 call_id,

@@ -1,0 +1,70 @@
+//! Answers a request that does not run its call: from memory, or by waiting for the run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::shared_run::Progress;
+use crate::callers::permits::Owner;
+use crate::calls::answer::follow;
+use crate::calls::engine::Engine;
+use crate::calls::prepared::{Patience, PreparedCall};
+use crate::tools::ToolAt;
+use crate::transition;
+use oncegate_rules::call::Action;
+use oncegate_rules::caller::Caller;
+use oncegate_rules::time::{after, signed};
+use oncegate_rules::tool::Effect;
+
+impl Engine {
+    /// Answers from a remembered call, if `core` allows it. Does not read the store.
+    ///
+    /// Looks only for the call that holds the request's first name: if several stored calls match a request, `core`
+    /// prefers that one.
+    pub(in crate::calls) fn replayed_at_once(&self, call: &PreparedCall) -> Option<Progress> {
+        if call.at.tool.effect == Effect::Read {
+            return None;
+        }
+        let replay_cache = self.base.replay_cache.as_ref()?;
+        let record = replay_cache.get(&call.intent.lookup)?;
+        if self.base.is_out_of_time() {
+            return None;
+        }
+        let now = self.base.time();
+        // After its retention the store may have deleted the call, and its name may be free.
+        if !record.is_remembered_at(after(now.dedup_now(), signed(replay_cache.slack()))) {
+            return None;
+        }
+        let event = self.claims.repetition(call);
+        let next = transition::ask(&call.at.tool, Some(&record), &event, now).ok()?;
+        (next.action == Action::Answer).then(|| Progress::Ended {
+            record: self.memory.with_reservation_beside(record).map(Arc::new),
+            ours: false,
+        })
+    }
+
+    /// Waits for a run as long as the caller wants. A request that joined a run needs a permit to wait.
+    pub(in crate::calls) async fn wait(
+        &self,
+        caller: &Caller,
+        at: &ToolAt,
+        progress: watch::Receiver<Progress>,
+        patience: Patience,
+        is_first: bool,
+    ) -> Progress {
+        let session_wait = at.tool.session.wait;
+        if is_first {
+            return follow(progress, patience, at.tool.longest(), session_wait).await;
+        }
+        let Some(_permit) = self.waiting.take(Owner::of_caller(caller)) else {
+            let at_once = Patience {
+                wait: None,
+                ..patience
+            };
+            return follow(progress, at_once, Duration::ZERO, session_wait).await;
+        };
+        let join_wait = patience.longest.unwrap_or(self.base.limits.join_wait);
+        follow(progress, patience, join_wait, session_wait).await
+    }
+}

@@ -1,0 +1,308 @@
+//! The section `[proxies.NAME]`: an API that callers use as it is.
+
+use std::time::Duration;
+
+use reqwest::Url;
+
+use oncegate_engine::ToolAt;
+use oncegate_rules::key::{self, Pointer};
+use oncegate_rules::proxy::compared_form::places;
+use oncegate_rules::proxy::payment::is_payment;
+use oncegate_rules::proxy::{CREDENTIALS, Does, Locations, Policy, Rule, Unkeyed, names_path};
+use oncegate_rules::redact;
+use oncegate_rules::tool::{Dedup, Mode, OnUnknown, Protocol, Proxy, SessionPolicy, Tool};
+use oncegate_settings::Known;
+use oncegate_settings::outcomes::outcomes;
+use oncegate_settings::reader::{Bytes, Section};
+use oncegate_settings::tools::{checks, shared, unknown};
+use oncegate_tools::{Endpoint, is_http};
+
+/// How long a request without a key counts as a repetition of an earlier one.
+const DERIVED_WINDOW: Duration = Duration::from_secs(60);
+/// Attempts of one request: its client repeats it by itself.
+const ATTEMPTS: u32 = 1;
+/// The longest body of a request or an answer, in bytes.
+const LONGEST: usize = 1 << 20;
+/// Rules of one proxy.
+const MAX_RULES: usize = 100;
+
+/// Reads all proxies of a configuration.
+pub fn proxies(root: &mut Section<'_, '_>, known: &Known<'_>) -> Vec<ToolAt> {
+    let proxies = root.named("proxies", |name, section| {
+        proxy(name, section, known.is_open, known.strict)
+    });
+    for proxy in &proxies {
+        let name = &proxy.tool.name;
+        let is_tool = known.tools.iter().any(|at| at.tool.name == *name);
+        let why =
+            format!("{name} is a tool already, and stands in the ledger and in metrics as one");
+        root.check(!is_tool, "proxies", &why);
+    }
+    proxies
+}
+
+/// A proxy, as a tool whose calls are HTTP requests. `is_open`: there are no tokens. `strict`: the default for all tools.
+fn proxy(name: &str, mut section: Section<'_, '_>, is_open: bool, strict: bool) -> Option<ToolAt> {
+    section.check_name(name, "a proxy's");
+    let mut policy = policy(&mut section, is_open);
+    let ignore = ignored(&mut section);
+    let mut default = Tool::new(name);
+    default.strict = strict;
+    default.timeout = Duration::from_secs(30);
+    default.retry.attempts = ATTEMPTS;
+    let mut tool = Tool {
+        derived_window: Some(section.get_or("derived_window", DERIVED_WINDOW)),
+        key: key::Policy {
+            ignore,
+            ..key::Policy::default()
+        },
+        session: SessionPolicy {
+            mode: Mode::Shared,
+            ..SessionPolicy::default()
+        },
+        keeps_key_member: true,
+        replay_ignore: vec![Pointer::to(&["headers"])],
+        ..shared(&mut section, default)
+    };
+    redaction(section.defaulted("redact"), &mut tool, &mut policy);
+    let probe = section.section("probe");
+    let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
+    let (probe, probed) = probe.unzip();
+    let endpoint = endpoint(&mut section);
+    // A header that the gateway replaces is not a credential of the caller.
+    let configured = endpoint.iter().flat_map(|endpoint| endpoint.headers.keys());
+    let configured = configured.map(|name| name.as_str().to_owned());
+    policy.uncounted_headers.extend(configured);
+    let rules = section.list_of_sections("rules");
+    let why = format!("a proxy has {MAX_RULES} rules at the most");
+    section.check(rules.len() <= MAX_RULES, "rules", &why);
+    let rules = rules.into_iter().filter_map(rule);
+    let (rules, of_rules): (Vec<Rule>, Vec<Section<'_, '_>>) = rules.unzip();
+    policy.rules = rules;
+    // What the section says holds for all rules; otherwise a rule's probe is asked for its calls.
+    let holds = section.has("unknown") && tool.unknown == OnUnknown::Hold;
+    if tool.unknown == OnUnknown::Probe && probe.is_none() {
+        let has_probe = of_rules.iter().any(|section| section.has("probe"));
+        tool.unknown = if has_probe {
+            OnUnknown::Hold
+        } else {
+            tool.unknown
+        };
+    }
+    warn(&tool, &policy, &section);
+    tool.protocol = Protocol::Proxy(Proxy { policy, probe });
+    check(&tool, &section);
+    let mut endpoint = endpoint?;
+    endpoint.probe = probed;
+    checks::warn(&tool, &endpoint, &section);
+    let of_rules = of_rules.into_iter();
+    let by_rule = of_rules.map(|section| of_rule(&tool, &endpoint, section, holds));
+    let by_rule = by_rule.collect();
+    Some(ToolAt::new(tool, endpoint).with_rules(by_rule))
+}
+
+fn policy(section: &mut Section<'_, '_>, is_open: bool) -> Policy {
+    let key_header = section.key_header(&CREDENTIALS);
+    let counted_headers = header_names(section, "counted_headers");
+    let is_credential = |name: &String| CREDENTIALS.contains(&name.as_str());
+    let is_fit = !counted_headers.iter().any(is_credential);
+    let why = "a credential is not part of what a request asks for";
+    section.check(is_fit, "counted_headers", why);
+    let is_fit = !counted_headers.iter().any(|name| is_payment(name, ""));
+    let why = "a payment is not part of what a request asks for: a request that is sent again with one is the same";
+    section.check(is_fit, "counted_headers", why);
+    let is_valid = !counted_headers.iter().any(|name| names_path(name));
+    let why = "a header that names another path is not forwarded";
+    section.check(is_valid, "counted_headers", why);
+    let uncounted_headers = header_names(section, "uncounted_headers");
+    let is_fit = !uncounted_headers.iter().any(is_credential);
+    let why = "a forwarded credential always counts";
+    section.check(is_fit, "uncounted_headers", why);
+    let passes = section.get_or("pass_authorization", false);
+    let why = "without [[auth.tokens]] callers cannot be told apart";
+    section.check(!(passes && is_open), "pass_authorization", why);
+    let host: Option<String> = section.get("host");
+    let host = host.map(|host| host.to_ascii_lowercase());
+    let is_name = |host: &String| {
+        !host.is_empty() && !host.contains([':', '/', '@', ' ']) && !host.starts_with('.')
+    };
+    let why = "this is a name without scheme and port, like \"stripe.internal\"";
+    section.check(host.as_ref().is_none_or(is_name), "host", why);
+    let why = "without [[auth.tokens]] a gateway has loopback names only";
+    section.check(host.is_none() || !is_open, "host", why);
+    let why = "this header holds a payment, and the API would get a key in it";
+    section.check(!is_payment(&key_header, ""), "key_header", why);
+    let is_signed = passes && is_signed(&key_header);
+    let why = "callers sign this header, and the API would get another value in it; choose one that their signature does not cover";
+    section.check(!is_signed, "key_header", why);
+    let locations: Locations = section.get("locations").unwrap_or_default();
+    Policy {
+        rules: Vec::new(),
+        unkeyed: section.get("unkeyed").unwrap_or_default(),
+        key_header,
+        counted_headers,
+        uncounted_headers,
+        redact: Vec::new(),
+        secret_headers: Vec::new(),
+        max_body: section.get_or("max_body", Bytes(LONGEST)).0,
+        host,
+        passes_authorization: passes,
+        keeps_locations: locations == Locations::Keep,
+    }
+}
+
+/// Whether signatures of requests cover a header, as those of AWS, Google Cloud, Azure and Alibaba Cloud do.
+fn is_signed(name: &str) -> bool {
+    let of_services = ["x-amz-", "amz-sdk-", "x-goog-", "x-ms-", "x-acs-", "x-oss-"];
+    let others = ["content-digest", "content-md5", "date", "digest"];
+    others.contains(&name) || of_services.iter().any(|of| name.starts_with(of))
+}
+
+/// Names of headers, in lower case.
+fn header_names(section: &mut Section<'_, '_>, key: &'static str) -> Vec<String> {
+    let names: Vec<String> = section.get(key).unwrap_or_default();
+    names.iter().map(|name| name.to_ascii_lowercase()).collect()
+}
+
+/// Parts of a request that change by themselves, as pointers into its compared form.
+fn ignored(section: &mut Section<'_, '_>) -> Vec<Pointer> {
+    let pointers = section.pointers("ignore");
+    let is_known = |pointer: &Pointer| !places(pointer).is_empty();
+    let why = "this begins with /query/ or /body/";
+    section.check(pointers.iter().all(is_known), "ignore", why);
+    pointers.iter().flat_map(places).collect()
+}
+
+/// The secret parts of requests and answers.
+///
+/// The tool gets them as pointers into the stored forms, the policy as the operator wrote them.
+fn redaction(mut section: Section<'_, '_>, tool: &mut Tool, policy: &mut Policy) {
+    let (request, response) = (section.pointers("request"), section.pointers("response"));
+    policy.secret_headers = header_names(&mut section, "headers");
+    let below = |root: &str, pointer: &Pointer| Pointer::to(&[root]).followed_by(pointer);
+    let json = |pointer: &Pointer| below("json", pointer);
+    // What a probe has found, and what an operator has said.
+    let others = |pointer: &Pointer| [below("probed", pointer), pointer.clone()];
+    // What has no places is masked as a whole.
+    let whole = ["text", "base64"].map(|name| Pointer::to(&[name]));
+    let whole = whole.into_iter().filter(|_| !response.is_empty());
+    let in_answers = response.iter().map(json);
+    tool.redact = redact::Policy {
+        args: request.iter().map(json).collect(),
+        result: in_answers
+            .chain(response.iter().flat_map(others))
+            .chain(whole)
+            .collect(),
+    };
+    policy.redact = request;
+}
+
+fn endpoint(section: &mut Section<'_, '_>) -> Option<Endpoint> {
+    let connection_reuse = section.connection_reuse();
+    let headers = section.headers();
+    let max_result = section.get_or("max_result", Bytes(LONGEST)).0;
+    let text: String = section.need("upstream")?;
+    // The text may hold a secret, so it is not repeated.
+    let url = text.parse::<Url>().ok().filter(|url| {
+        is_http(url) && url.query().is_none() && url.fragment().is_none() && !text.contains('{')
+    });
+    let why = "this is not an http:// or https:// URL without query and fragment";
+    section.check(url.is_some(), "upstream", why);
+    Some(Endpoint {
+        is_proxy: true,
+        max_answer: Some(max_result),
+        ..Endpoint::new(url?, headers, connection_reuse)
+    })
+}
+
+/// A rule, and its section, whose further settings differ from those of the proxy.
+fn rule<'r, 'a>(mut section: Section<'r, 'a>) -> Option<(Rule, Section<'r, 'a>)> {
+    let methods: Vec<String> = section.get("methods").unwrap_or_default();
+    let is_method = |name: &String| name.bytes().all(|byte| byte.is_ascii_uppercase());
+    let why = "a method is in upper case";
+    section.check(methods.iter().all(is_method), "methods", why);
+    let path: Option<String> = section.need("path");
+    let starts = path.as_ref().is_none_or(|path| path.starts_with('/'));
+    section.check(starts, "path", "a path begins with a slash");
+    let does: Option<Does> = section.need("as");
+    let unkeyed = section.get("unkeyed");
+    let is_write = does.is_none_or(|does| does == Does::Write);
+    if !is_write {
+        let why = "this is for rules with as = \"write\"";
+        section.check_absent(&["unkeyed", "outcomes", "probe"], why);
+    }
+    let rule = Rule {
+        methods,
+        path: path?,
+        does: does?,
+        unkeyed,
+    };
+    Some((rule, section))
+}
+
+/// The tool under a rule; `None`: the same as the proxy's. `holds`: the proxy says `unknown = "hold"`.
+fn of_rule(
+    tool: &Tool,
+    endpoint: &Endpoint,
+    mut section: Section<'_, '_>,
+    holds: bool,
+) -> Option<(Tool, Endpoint)> {
+    let (mut tool, mut endpoint) = (tool.clone(), endpoint.clone());
+    let own = outcomes(&mut section);
+    let probe = section.section("probe");
+    let probe = probe.and_then(|probe| unknown::probe(probe, &mut tool));
+    let (probe, probed) = probe.unzip();
+    if own.listed.is_empty() && own.strict.is_none() && probe.is_none() {
+        return None;
+    }
+    if let Some(probe) = probe {
+        tool.protocol.set_probe(probe);
+        if tool.unknown == OnUnknown::Hold && !holds {
+            tool.unknown = OnUnknown::Probe;
+        }
+    }
+    tool.strict = own.strict.unwrap_or(tool.strict);
+    tool.outcomes.extend(own.listed);
+    endpoint.probe = probed.or(endpoint.probe);
+    checks::warn(&tool, &endpoint, &section);
+    Some((tool, endpoint))
+}
+
+fn check(tool: &Tool, section: &Section<'_, '_>) {
+    checks::check_unknown(tool, section);
+    checks::check_times(tool, section);
+    let policy = tool.proxy();
+    let passes = policy.is_some_and(|policy| policy.passes_authorization);
+    let is_retry = tool.unknown == OnUnknown::Retry;
+    let why = "unknown = \"retry\" cannot send a request again whose credentials are not stored";
+    section.check(!(passes && is_retry), "pass_authorization", why);
+    let window = tool.derived_window.unwrap_or_default();
+    let why = "must not be shorter than the deadline of a call";
+    section.check(window >= tool.deadline, "derived_window", why);
+}
+
+fn warn(tool: &Tool, policy: &Policy, section: &Section<'_, '_>) {
+    let name = &tool.name;
+    let of_rules = policy.rules.iter().filter_map(|rule| rule.unkeyed);
+    let all: Vec<Unkeyed> = of_rules.chain([policy.unkeyed]).collect();
+    if all.contains(&Unkeyed::Derive) && tool.key.ignore.is_empty() {
+        section.warn(format!(
+            "{name}: keys are derived from all of a request; list in ignore what changes by itself, such as dates, nonces and signatures, or each repetition is a new call"
+        ));
+    }
+    if all.contains(&Unkeyed::Derive) && tool.dedup == Dedup::Key {
+        section.warn(format!(
+            "{name}: a derived key is new again after derived_window; if the API remembers it for longer, it answers the new request with the old result"
+        ));
+    }
+    if tool.unknown == OnUnknown::Retry && tool.retry.attempts == 1 {
+        section.warn(format!(
+            "{name}: a call that becomes unknown is sent again by a recheck alone, and its client is told outcome-unknown until then; with retry.attempts = 3 it need not wait"
+        ));
+    }
+    if all.contains(&Unkeyed::Pass) {
+        section.warn(format!(
+            "{name}: writes without a key pass, and nothing guards them"
+        ));
+    }
+}

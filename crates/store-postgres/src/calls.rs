@@ -1,0 +1,320 @@
+//! Calls: claims, changes, and finding those that need work.
+
+pub(crate) mod row; // calls as rows
+pub(crate) mod session; // conditions of claims, and denials
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use self::row::{record, record_at, select};
+use self::session::{denied, session_of};
+use super::link::params;
+use super::server::{get, unexpected, unreadable};
+use super::store::Postgres;
+use crate::link::lanes::Verb;
+use oncegate_rules::call::Change;
+use oncegate_rules::key::Lookup;
+use oncegate_rules::record::{CallId, Holder, Record, State};
+use oncegate_store::codec::{self, Unreadable};
+use oncegate_store::{
+    Calls, Census, Claimed, Due, Error, Found, Replaced, Result, UNREADABLE, other_holder,
+};
+
+const CLAIM: &str = "SELECT * FROM claim_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19,
+    $20, $21, $22, $23, $24, $25, $26, $27)";
+const REPLACE: &str = "SELECT * FROM replace_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
+    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)";
+const HOLDERS: &str = "SELECT h.lookups, c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, h.call_id
+    FROM (SELECT n.call_id, array_agg(u.lookup ORDER BY nth) AS lookups, min(nth) AS first
+      FROM unnest($1::uuid[]) WITH ORDINALITY u (lookup, nth) JOIN names n USING (lookup) GROUP BY n.call_id) h
+    LEFT JOIN states s ON s.call_id = h.call_id LEFT JOIN calls c ON c.call_id = h.call_id ORDER BY h.first";
+const LOAD: &str = select!("(SELECT $1::uuid AS id) q LEFT JOIN states s ON s.call_id = q.id LEFT JOIN calls c ON c.call_id = q.id
+    WHERE s.call_id IS NOT NULL OR c.call_id IS NOT NULL");
+const DUE: &str = select!(
+    "states s LEFT JOIN calls c ON c.call_id = s.call_id
+    WHERE s.state = 0 AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"
+);
+const DUE_RECHECKS: &str = select!(
+    "unnest($1::text[]) t CROSS JOIN LATERAL (
+      SELECT * FROM states WHERE state = 3 AND tool = t AND due_at <= $2 ORDER BY due_at LIMIT $3) s
+    LEFT JOIN calls c ON c.call_id = s.call_id ORDER BY s.due_at"
+);
+const UNSCHEDULED: &str = select!(
+    "states s LEFT JOIN calls c ON c.call_id = s.call_id
+    WHERE s.state = 3 AND s.due_at IS NULL AND s.tool = ANY ($1::text[]) LIMIT $2"
+);
+const DUE_PROPOSALS: &str = select!(
+    "states s LEFT JOIN calls c ON c.call_id = s.call_id
+    WHERE s.state IN (7, 8) AND s.due_at <= $1 ORDER BY s.due_at LIMIT $2"
+);
+const CENSUS: &str = "SELECT tool, 'running', count(*) FROM states WHERE state = 0 GROUP BY tool
+    UNION ALL SELECT tool, 'unknown', count(*) FROM states WHERE state = 3 GROUP BY tool
+    UNION ALL SELECT tool, CASE state WHEN 7 THEN 'proposed' ELSE 'approved' END, count(*) FROM states WHERE state IN (7, 8)
+      GROUP BY state, tool";
+
+#[async_trait]
+impl Calls for Postgres {
+    async fn claim(&self, change: &Change, replaced: &[Record]) -> Result<Claimed> {
+        match self.try_claim(change, replaced).await {
+            // Nothing may be claimed, but a stored result can still be replayed.
+            Err(Error::Refused(why)) if self.server.status.is_reached() => {
+                let lookups: Vec<Lookup> = change.record.intent.all_lookups().copied().collect();
+                let holders = self.holders(&lookups).await;
+                other_holder(why, change, replaced, holders).map(Claimed::Existing)
+            }
+            claimed => claimed,
+        }
+    }
+
+    async fn replace(&self, change: &Change, expected: &Record) -> Result<Replaced> {
+        let (server, record) = (&self.server, &change.record);
+        let intent = &record.intent;
+        // A change after which a request is sent, or that claims lookup keys, needs a store that is open.
+        let runs = matches!(record.state, State::Running);
+        let begins = runs || !change.takes.lookups.is_empty();
+        if begins {
+            server.status.must_be_open()?;
+        }
+        let needed = row::ids(intent.all_lookups().filter(|_| runs));
+        let takes = row::ids(&change.takes.lookups);
+        let mut params = server.guard(begins);
+        params.extend(params![needed, takes.clone()]);
+        params.extend(row::givers(&change.takes.replaced, &takes));
+        params.extend(params![
+            intent.call_id.0,
+            Uuid::from_bytes(session_of(change)),
+            crate::server::signed(expected.version),
+            expected.attempt.id.0,
+            expected.fencing.map(crate::server::signed),
+        ]);
+        params.extend(row::state(record));
+        let erases = change.erases.is_some();
+        let writes_intent = runs || erases;
+        params.extend(params![
+            writes_intent.then(|| codec::intent(intent)),
+            writes_intent.then(|| intent.args.to_vec()),
+        ]);
+        params.extend(row::bytes(change));
+        params.extend(params![server.conditions(change)?]);
+        params.extend(session::releases(change));
+        params.extend(params![
+            erases.then(|| row::lists(intent)),
+            record.similar_to.map(|similar| similar.0),
+        ]);
+        let lookups = intent
+            .all_lookups()
+            .filter(|_| runs)
+            .chain(&change.takes.lookups);
+        let mut locks = row::locks(change, lookups, &change.takes.replaced);
+        locks.extend(session::locks(change));
+        let sql = REPLACE;
+        let key = row::bytes_of(intent.call_id);
+        let answer = server
+            .run_guarded(Some(&key), Verb { sql, params, locks })
+            .await?;
+        let word: &str = get(&answer, 0)?;
+        if let Some(denied) = denied(&answer, word)? {
+            return Ok(Replaced::Denied(denied));
+        }
+        match word {
+            "done" => {
+                let record = self.written(change, &answer).await?;
+                if !runs {
+                    self.say_ended(intent.call_id);
+                }
+                Ok(Replaced::Done(record))
+            }
+            "gone" => Ok(Replaced::Lost(None)),
+            "changed" => Ok(Replaced::Lost(Some(record_at(&answer, 1)?))),
+            _ => Err(damaged(word)),
+        }
+    }
+
+    async fn holders(&self, lookups: &[Lookup]) -> Result<Vec<Holder>> {
+        let asked = row::ids(lookups);
+        let rows = self.server.calls.ask(HOLDERS, &[&asked]).await?;
+        let holder = |row: &Row| {
+            let (record, names) = (record_at(row, 1)?, get::<Vec<Uuid>>(row, 0)?);
+            let lookups: Vec<Lookup> = names
+                .into_iter()
+                .map(|id| Lookup(id.into_bytes()))
+                .collect();
+            let is_its_own = |name: &Lookup| record.all_lookups().any(|own| own == name);
+            if !lookups.iter().all(is_its_own) {
+                return Err(unreadable(Unreadable::Damaged("name")));
+            }
+            Ok(Holder { record, lookups })
+        };
+        rows.iter().map(holder).collect()
+    }
+
+    async fn load(&self, call_id: CallId) -> Result<Option<Record>> {
+        let rows = self.server.calls.ask(LOAD, &[&call_id.0]).await?;
+        let Some(record) = rows.first().map(record).transpose()? else {
+            return Ok(None);
+        };
+        if record.intent.call_id != call_id {
+            return Err(unreadable(Unreadable::Damaged("id")));
+        }
+        Ok(Some(record))
+    }
+
+    async fn watch(&self, _: &Lookup, _: CallId) -> Result<Option<Record>> {
+        let why = "the replay memory is not notified of changes";
+        Err(Error::Refused(why.into()))
+    }
+
+    async fn due(&self, now: Timestamp, limit: u32) -> Result<Found<Due>> {
+        // A gateway cannot tell whether the owner has ended, only that the lease is over.
+        let now = now.as_microsecond();
+        let ledger = &self.server.ledger;
+        let found = ledger.search(DUE, &[&now], limit, record, row::id).await?;
+        Ok(found.map(|record| Due {
+            record,
+            owner_ended: false,
+        }))
+    }
+
+    async fn due_rechecks(
+        &self,
+        now: Timestamp,
+        tools: &[String],
+        each: u32,
+    ) -> Result<Found<Record>> {
+        if self.server.status.is_in_doubt() {
+            return Ok(Found::default());
+        }
+        let (now, limit) = (now.as_microsecond(), i64::from(each));
+        let mut found = Found::default();
+        for limit in [limit, limit + i64::from(UNREADABLE)] {
+            let listed: [&(dyn ToSql + Sync); 3] = [&tools, &now, &limit];
+            let rows = self.server.ledger.ask(DUE_RECHECKS, &listed).await?;
+            found = Found::read(&rows, u32::MAX, record, row::id);
+            if found.unreadable.is_empty() {
+                break;
+            }
+        }
+        let mut taken = HashMap::<String, u32>::new();
+        found.calls.retain(|record| {
+            let taken = taken.entry(record.intent.tool.clone()).or_default();
+            *taken += 1;
+            *taken <= each
+        });
+        Ok(found)
+    }
+
+    async fn unscheduled_unknown(&self, tools: &[String], limit: u32) -> Result<Found<Record>> {
+        self.server.status.must_be_open()?;
+        let ledger = &self.server.ledger;
+        ledger
+            .search(UNSCHEDULED, &[&tools], limit, record, row::id)
+            .await
+    }
+
+    async fn due_proposals(&self, now: Timestamp, limit: u32) -> Result<Found<Record>> {
+        if self.server.status.is_in_doubt() {
+            return Ok(Found::default());
+        }
+        let now = now.as_microsecond();
+        let ledger = &self.server.ledger;
+        ledger
+            .search(DUE_PROPOSALS, &[&now], limit, record, row::id)
+            .await
+    }
+
+    async fn census(&self) -> Result<Vec<Census>> {
+        let rows = self.server.ledger.ask(CENSUS, &[]).await?;
+        let census = |row: &Row| {
+            Ok(Census {
+                tool: get::<Option<String>>(row, 0)?.unwrap_or_default(),
+                state: get(row, 1)?,
+                calls: get::<i64>(row, 2)?.unsigned_abs(),
+            })
+        };
+        rows.iter().map(census).collect()
+    }
+}
+
+/// The error of an answer that names half of a call: its key stays taken.
+fn damaged(word: &str) -> Error {
+    match word {
+        "half" | "gone" => unreadable(Unreadable::Missing("call")),
+        word => unexpected(word),
+    }
+}
+
+impl Postgres {
+    async fn try_claim(&self, change: &Change, replaced: &[Record]) -> Result<Claimed> {
+        let (server, record) = (&self.server, &change.record);
+        server.status.must_be_open()?;
+        let intent = &record.intent;
+        let epoch = server.memory.epoch().unwrap_or_default().to_string();
+        let is_listed = server.known.has(&epoch, &intent.tenant, &intent.tool);
+        let lookups = row::ids(intent.all_lookups());
+        let mut params = server.guard(true);
+        params.extend(params![lookups.clone()]);
+        params.extend(row::givers(replaced, &lookups));
+        params.extend(params![
+            intent.call_id.0,
+            intent.created_at.as_microsecond(),
+            row::lists(intent),
+            Uuid::from_bytes(session_of(change)),
+            (!is_listed).then(|| intent.tenant.clone()),
+            intent.tool.clone(),
+        ]);
+        params.extend(row::state(record));
+        params.extend(params![codec::intent(intent), intent.args.to_vec()]);
+        params.extend(row::bytes(change));
+        params.extend(params![server.conditions(change)?]);
+        let mut locks = row::locks(change, intent.all_lookups(), replaced);
+        locks.extend(session::locks(change));
+        let session = (!intent.session_id.is_empty()).then(|| session_of(change));
+        let key = session.unwrap_or(intent.lookup.0);
+        let sql = CLAIM;
+        let answer = server
+            .run_guarded(Some(&key), Verb { sql, params, locks })
+            .await?;
+        let word: &str = get(&answer, 0)?;
+        if let Some(denied) = denied(&answer, word)? {
+            return Ok(Claimed::Denied(denied));
+        }
+        match word {
+            "done" => {
+                let record = self.written(change, &answer).await?;
+                server.known.learn(&epoch, &intent.tenant, &intent.tool);
+                Ok(Claimed::Yours(record))
+            }
+            "held" => {
+                let holder = record_at(&answer, 1)?;
+                let mut lookups = intent.all_lookups();
+                if !lookups.any(|name| holder.all_lookups().any(|held| held == name)) {
+                    return Err(unreadable(Unreadable::Damaged("name")));
+                }
+                Ok(Claimed::Existing(holder))
+            }
+            _ => Err(damaged(word)),
+        }
+    }
+
+    /// The record as a function has written it.
+    ///
+    /// Notes its token, and the write, which no beat has proved yet.
+    async fn written(&self, change: &Change, answer: &Row) -> Result<Record> {
+        let (mut record, memory) = (change.record.clone(), &self.server.memory);
+        if change.admission.is_some() {
+            record.fencing = get::<Option<i64>>(answer, 5)?.map(i64::unsigned_abs);
+            record.similar_to = get::<Option<Uuid>>(answer, 6)?.map(CallId);
+        }
+        let id = record.intent.call_id.0;
+        memory.wrote(id, (record.version, record.retain_until));
+        if let (Some(admission), Some(token)) = (&change.admission, record.fencing) {
+            memory.note_token(admission.token, token).await?;
+        }
+        Ok(record)
+    }
+}

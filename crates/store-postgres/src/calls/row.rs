@@ -1,0 +1,149 @@
+//! Calls as rows. Must not decide anything.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::link::lanes::Lock;
+use crate::link::{Param, params};
+use crate::server::{get, signed, unreadable};
+use oncegate_rules::call::Change;
+use oncegate_rules::key::Lookup;
+use oncegate_rules::ledger::Index;
+use oncegate_rules::record::{CallId, Intent, Record};
+use oncegate_store::Result;
+use oncegate_store::codec::{self, Beside, Unreadable};
+use oncegate_store::search::{self, StateColumns};
+
+/// A query with the columns for [`record`], and this text after the tables.
+macro_rules! select {
+    ($rest:literal) => {
+        concat!(
+            "SELECT c.intent, c.args, s.progress, s.result, s.fencing, s.similar_to, coalesce(s.call_id, c.call_id) FROM ",
+            $rest
+        )
+    };
+    (brief $rest:literal) => {
+        concat!(
+            "SELECT c.intent, ''::bytea, s.progress, CASE WHEN s.result IS NOT NULL THEN ''::bytea END, s.fencing, \
+             s.similar_to, coalesce(s.call_id, c.call_id) FROM ",
+            $rest
+        )
+    };
+}
+pub(crate) use select;
+
+/// Decodes a call from the columns of `select`, which begin here. A missing part makes it unreadable, and never absent.
+pub(crate) fn record_at(row: &Row, at: usize) -> Result<Record> {
+    let bytes = |column: usize| -> Result<Option<Bytes>> {
+        let bytes: Option<&[u8]> = get(row, at + column)?;
+        Ok(bytes.map(Bytes::copy_from_slice))
+    };
+    let beside = Beside {
+        args: bytes(1)?.unwrap_or_default(),
+        result: bytes(3)?,
+        fencing: get::<Option<i64>>(row, at + 4)?.map(i64::unsigned_abs),
+        similar_to: get::<Option<Uuid>>(row, at + 5)?.map(CallId),
+    };
+    let part = |column, name| -> Result<&[u8]> {
+        let part: Option<&[u8]> = get(row, at + column)?;
+        part.ok_or_else(|| unreadable(Unreadable::Missing(name)))
+    };
+    codec::read(part(0, "intent")?, part(2, "progress")?, beside).map_err(unreadable)
+}
+
+/// Decodes a call from the columns of `select`.
+pub(crate) fn record(row: &Row) -> Result<Record> {
+    record_at(row, 0)
+}
+
+/// The id of a call for the log, from the columns of `select`.
+pub(crate) fn id(row: &Row) -> String {
+    get::<Option<Uuid>>(row, 6)
+        .ok()
+        .flatten()
+        .map_or_else(String::new, |id| id.to_string())
+}
+
+/// A record's id as bytes.
+pub(crate) fn bytes_of(id: CallId) -> [u8; 16] {
+    id.0.into_bytes()
+}
+
+/// Lookup keys as ids.
+pub(crate) fn ids<'a>(lookups: impl IntoIterator<Item = &'a Lookup>) -> Vec<Uuid> {
+    lookups
+        .into_iter()
+        .map(|name| Uuid::from_bytes(name.0))
+        .collect()
+}
+
+/// The calls whose lookup keys a call takes: ids, versions, attempts, and the lists of the keys that lose their lookup keys.
+pub(crate) fn givers(givers: &[Record], taken: &[Uuid]) -> Vec<Param> {
+    let list = |giver: &Record| {
+        let intent = &giver.intent;
+        let is_taken = taken.contains(&Uuid::from_bytes(intent.lookup.0));
+        is_taken.then(|| search::by_key(&intent.tenant, &intent.key))
+    };
+    let of = |value: fn(&Record) -> Uuid| -> Vec<Uuid> { givers.iter().map(value).collect() };
+    let versions: Vec<i64> = givers.iter().map(|giver| signed(giver.version)).collect();
+    params![
+        of(|giver| giver.intent.call_id.0),
+        versions,
+        of(|giver| giver.attempt.id.0),
+        givers.iter().map(list).collect::<Vec<Option<i64>>>(),
+    ]
+}
+
+/// The lists of a new call: tool, trace, user, saga, and that of its key if no lookup key made of the key finds it.
+pub(crate) fn lists(intent: &Intent) -> Vec<Option<i64>> {
+    let tenant = &intent.tenant;
+    let of = |is_listed: bool, index| search::list(tenant, index).filter(|_| is_listed);
+    let is_found = intent.lookup == Lookup::new(tenant, &intent.tool, &intent.key);
+    vec![
+        of(true, Index::Tool(&intent.tool)),
+        of(true, Index::Trace(&intent.trace_id)),
+        of(!intent.user_id.is_empty(), Index::User(&intent.user_id)),
+        of(!intent.saga_id.is_empty(), Index::Saga(&intent.saga_id)),
+        (!is_found).then(|| search::by_key(tenant, &intent.key)),
+    ]
+}
+
+/// The columns of a call that change, but its bytes.
+pub(crate) fn state(record: &Record) -> Vec<Param> {
+    let columns = StateColumns::of(record);
+    let list = search::list(&record.intent.tenant, Index::State(record.state.as_str()));
+    params![
+        i16::from(columns.state),
+        signed(record.version),
+        record.attempt.id.0,
+        columns.due_at,
+        columns.tool.map(str::to_owned),
+        list,
+        record.retain_until.map(Timestamp::as_microsecond),
+    ]
+}
+
+/// The bytes of a change: progress, entry and result.
+pub(crate) fn bytes(change: &Change) -> Vec<Param> {
+    let record = &change.record;
+    params![
+        codec::progress(record),
+        codec::entry(&change.entry, &record.intent),
+        record.state.stored().map(|result| result.to_vec()),
+    ]
+}
+
+/// The locks of a change: its call, the lookup keys that it needs, and the calls that give lookup keys up.
+pub(crate) fn locks<'a>(
+    change: &Change,
+    lookups: impl IntoIterator<Item = &'a Lookup>,
+    givers: &[Record],
+) -> Vec<Lock> {
+    let lookups = lookups.into_iter().map(|name| Lock::alone(&name.0));
+    let givers = givers.iter().map(|giver| giver.intent.call_id);
+    let calls = givers.chain([change.record.intent.call_id]);
+    let calls = calls.map(|id| Lock::alone(&bytes_of(id)));
+    lookups.chain(calls).collect()
+}

@@ -1,0 +1,295 @@
+//! Lanes: few connections over which all callers write.
+//!
+//! All verbs that wait for a lane become one transaction, which is sent as a whole: its locks in one order, the verbs, and the
+//! commit. So a commit is shared, no lock is held during a round trip, and two transactions never wait for each other in a
+//! circle. If one verb fails, nothing of the transaction was done, and each of its verbs gets a transaction of its own.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::link::{Dialer, Link, Param, Slot, said};
+use crate::target::SILENT;
+use oncegate_store::{Error, Result};
+
+/// How many lanes there are: while one waits for its commit, the other one gathers verbs.
+const LANES: usize = 2;
+/// How many verbs one transaction has at most.
+const MOST: usize = 64;
+/// How many verbs wait for a lane at most; more callers wait until there is room.
+const WAITING: usize = 1_024;
+
+const LOCK: &str = "SELECT lock_1($1, $2)";
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+/// A key that a transaction locks, and whether others may share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lock {
+    key: i64,
+    is_shared: bool,
+}
+
+impl Lock {
+    /// Only one transaction at a time works on what this key names.
+    pub(crate) fn alone(id: &[u8; 16]) -> Self {
+        Self {
+            key: i64::from_be_bytes(id.as_chunks().0[0]),
+            is_shared: false,
+        }
+    }
+
+    /// Others may work on it that lock it as shared, too.
+    pub(crate) fn shared(id: &[u8; 16]) -> Self {
+        Self {
+            is_shared: true,
+            ..Self::alone(id)
+        }
+    }
+}
+
+/// A verb that writes: one statement with one row as its answer.
+pub(crate) struct Verb {
+    pub(crate) sql: &'static str,
+    pub(crate) params: Vec<Param>,
+    pub(crate) locks: Vec<Lock>,
+}
+
+impl Verb {
+    /// A verb that needs no lock.
+    pub(crate) fn plain(sql: &'static str, params: Vec<Param>) -> Self {
+        let locks = Vec::new();
+        Self { sql, params, locks }
+    }
+
+    /// A verb about what this id names.
+    pub(crate) fn about(id: &[u8; 16], sql: &'static str, params: Vec<Param>) -> Self {
+        let locks = vec![Lock::alone(id)];
+        Self { sql, params, locks }
+    }
+}
+
+/// A verb that waits for a lane.
+struct Waiting {
+    verb: Verb,
+    since: Instant,
+    answer: oneshot::Sender<Result<Row>>,
+}
+
+/// All lanes. They end when this is dropped.
+pub(crate) struct Lanes {
+    lanes: Vec<mpsc::Sender<Waiting>>,
+    next: AtomicUsize,
+}
+
+impl Lanes {
+    pub(crate) fn new(dialer: &Arc<Dialer>) -> Self {
+        let lane = |_| {
+            let (sender, waiting) = mpsc::channel(WAITING);
+            let lane = Lane {
+                dialer: dialer.clone(),
+                slot: Slot::new(dialer, false),
+            };
+            tokio::spawn(lane.run(waiting));
+            sender
+        };
+        Self {
+            lanes: (0..LANES).map(lane).collect(),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Runs a verb. Verbs of one `key` share a lane, so that they do not wait for each other's locks.
+    ///
+    /// # Errors
+    /// `Refused`: nothing was written. `Ambiguous`: the server did not say whether it was.
+    pub(crate) async fn run(&self, key: Option<&[u8; 16]>, verb: Verb) -> Result<Row> {
+        let number = match key {
+            Some(key) => usize::from(key[15]),
+            None => self.next.fetch_add(1, Ordering::Relaxed),
+        };
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting {
+            verb,
+            since: Instant::now(),
+            answer,
+        };
+        let ended = || Error::Refused("the store is closed".into());
+        let lane = &self.lanes[number % LANES];
+        lane.send(waiting).await.map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())?
+    }
+}
+
+/// What became of a transaction.
+enum Done {
+    /// It is committed.
+    Written(Vec<Row>),
+    /// Nothing of it was written.
+    Nothing(String),
+    /// It may be written.
+    Unknown(String),
+}
+
+struct Lane {
+    dialer: Arc<Dialer>,
+    slot: Slot,
+}
+
+impl Lane {
+    async fn run(self, mut waiting: mpsc::Receiver<Waiting>) {
+        let mut verbs = Vec::with_capacity(MOST);
+        while waiting.recv_many(&mut verbs, MOST).await > 0 {
+            self.write(std::mem::take(&mut verbs)).await;
+        }
+    }
+
+    /// Writes these verbs together, or each alone if that fails.
+    async fn write(&self, mut verbs: Vec<Waiting>) {
+        self.refuse_late(&mut verbs);
+        if verbs.is_empty() {
+            return;
+        }
+        match self.transaction(&verbs).await {
+            Done::Written(rows) => {
+                for (waiting, row) in verbs.into_iter().zip(rows) {
+                    // A caller that is gone does not need its answer.
+                    drop(waiting.answer.send(Ok(row)));
+                }
+            }
+            Done::Nothing(why) if verbs.len() == 1 => answer(verbs, &Error::Refused(why)),
+            Done::Nothing(_) => {
+                for waiting in verbs {
+                    Box::pin(self.write(vec![waiting])).await;
+                }
+            }
+            Done::Unknown(why) => {
+                self.slot.give_up().await;
+                self.dialer.trouble.notify_one();
+                answer(verbs, &Error::Ambiguous(why));
+            }
+        }
+    }
+
+    /// Answers verbs that have waited for too long, of which nothing was sent, and drops those without a caller.
+    fn refuse_late(&self, verbs: &mut Vec<Waiting>) {
+        let is_late = |waiting: &mut Waiting| waiting.since.elapsed() >= SILENT;
+        let late = verbs.extract_if(.., is_late).collect();
+        answer(late, &Error::Refused("PostgreSQL does not answer".into()));
+        verbs.retain(|waiting| !waiting.answer.is_closed());
+    }
+
+    async fn transaction(&self, verbs: &[Waiting]) -> Done {
+        let link = match self.slot.link().await {
+            Ok(link) => link,
+            Err(error) => return Done::Nothing(error.to_string()),
+        };
+        match timeout(SILENT, send(&link, verbs)).await {
+            Ok(done) => done,
+            Err(_) => Done::Unknown("PostgreSQL did not answer in time".into()),
+        }
+    }
+}
+
+fn answer(verbs: Vec<Waiting>, error: &Error) {
+    for waiting in verbs {
+        drop(waiting.answer.send(Err(error.clone())));
+    }
+}
+
+/// The locks of all verbs, each once, in the order that all gateways keep.
+fn all_locks(verbs: &[Waiting]) -> (Vec<i64>, Vec<bool>) {
+    let mut locks = BTreeMap::new();
+    for lock in verbs.iter().flat_map(|waiting| &waiting.verb.locks) {
+        let is_shared = locks.entry(lock.key).or_insert(true);
+        *is_shared &= lock.is_shared;
+    }
+    locks.into_iter().unzip()
+}
+
+type Sent<'a> =
+    Pin<Box<dyn Future<Output = Result<Option<Row>, tokio_postgres::Error>> + Send + 'a>>;
+
+/// Sends a transaction in one go, and reads its answers.
+async fn send(link: &Link, verbs: &[Waiting]) -> Done {
+    let mut statements = Vec::new();
+    for sql in std::iter::once(LOCK).chain(verbs.iter().map(|waiting| waiting.verb.sql)) {
+        match link.statement(sql).await {
+            Ok(statement) => statements.push(statement),
+            Err(error) => return Done::Nothing(said(&error)),
+        }
+    }
+    let warnings = link.warnings();
+    let (keys, shared) = all_locks(verbs);
+    let client = &link.client;
+    let simple = |sql: &'static str| -> Sent<'_> {
+        Box::pin(async move { client.batch_execute(sql).await.map(|()| None) })
+    };
+    let lock_params: [&(dyn ToSql + Sync); 2] = [&keys, &shared];
+    let mut sent: Vec<Sent<'_>> = vec![simple(BEGIN)];
+    let lock = &statements[0];
+    sent.push(Box::pin(async {
+        client.query_one(lock, &lock_params).await.map(Some)
+    }));
+    for (waiting, statement) in verbs.iter().zip(&statements[1..]) {
+        sent.push(Box::pin(async move {
+            let params = waiting.verb.params.iter();
+            let params: Vec<&(dyn ToSql + Sync)> = params
+                .map(|param| &**param as &(dyn ToSql + Sync))
+                .collect();
+            client.query_one(statement, &params).await.map(Some)
+        }));
+    }
+    sent.push(simple("COMMIT"));
+    let mut answers = in_order(sent).await;
+    let committed = answers.pop();
+    let mut rows = Vec::new();
+    for answer in answers {
+        match answer {
+            Ok(row) => rows.extend(row),
+            // The server says so before it has read the commit, which then undoes everything.
+            Err(error) if error.as_db_error().is_some() => return Done::Nothing(said(&error)),
+            // A value that cannot be sent: the verbs around it may be committed.
+            Err(error) => return Done::Unknown(said(&error)),
+        }
+    }
+    match committed {
+        Some(Err(error)) => Done::Unknown(said(&error)),
+        // A cancelled wait for the standby answers success, with a warning.
+        _ if link.warnings() != warnings => {
+            Done::Unknown("PostgreSQL warned while it committed".into())
+        }
+        // The answer of the locks comes first.
+        _ => Done::Written(rows.split_off(1)),
+    }
+}
+
+/// The answers of all, which are sent in this order.
+async fn in_order<T>(mut all: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
+    let mut answers: Vec<Option<T>> = all.iter().map(|_| None).collect();
+    poll_fn(|cx| {
+        let mut is_done = true;
+        for (future, answer) in all.iter_mut().zip(&mut answers) {
+            if answer.is_none() {
+                match future.as_mut().poll(cx) {
+                    Poll::Ready(done) => *answer = Some(done),
+                    Poll::Pending => is_done = false,
+                }
+            }
+        }
+        if is_done {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
+}

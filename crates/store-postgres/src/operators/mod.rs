@@ -1,0 +1,4 @@
+//! What operators see and do.
+
+mod ledger; // listing and deleting calls
+mod sessions; // sessions and pauses

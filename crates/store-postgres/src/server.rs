@@ -1,0 +1,163 @@
+//! The PostgreSQL of this gateway: connections, the gateway's memory of it, and whether it may be used.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, RwLock};
+
+use jiff::Timestamp;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::link::{Dialer, Param, Slot, params};
+use super::target::{Schema, Target};
+use crate::link::lanes::{Lanes, Verb};
+use crate::loss::memory::Memory;
+use oncegate_store::known::Known;
+use oncegate_store::lock::read;
+use oncegate_store::shared::clock::StoreClock;
+use oncegate_store::status::Status;
+use oncegate_store::{Error, Reason, Result};
+
+const BEAT: &str = "SELECT * FROM beat_1($1, $2, $3, $4, $5, $6)";
+pub(crate) const SUSPECT: &str =
+    "PostgreSQL was restarted, exchanged or set otherwise since it was inspected";
+
+/// The server and the data that the gateway has inspected.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// When the server was started, in microseconds.
+    pub(crate) started_us: i64,
+    /// Its `synchronous_standby_names`: emptied, commits are no longer on a second machine.
+    pub(crate) standby_names: String,
+    pub(crate) epoch: Uuid,
+}
+
+/// A PostgreSQL, and this gateway's knowledge of it.
+pub(crate) struct Server {
+    pub(crate) target: Target,
+    pub(crate) schema: Schema,
+    pub(crate) dialer: Arc<Dialer>,
+    pub(crate) lanes: Lanes,
+    /// Reads for calls that callers wait for.
+    pub(crate) calls: Slot,
+    /// Searches, and questions of operators.
+    pub(crate) ledger: Slot,
+    /// Inspections; hears of the ends of other gateways' calls.
+    pub(crate) inspector: Slot,
+    pub(crate) memory: Memory,
+    pub(crate) status: Arc<Status>,
+    pub(crate) identity: RwLock<Option<Identity>>,
+    pub(crate) clock: StoreClock,
+    /// The highest fencing token before the last accepted loss.
+    pub(crate) accepted_token: AtomicU64,
+    pub(crate) known: Known,
+    beating: tokio::sync::Mutex<()>,
+}
+
+impl Server {
+    pub(crate) fn new(
+        target: Target,
+        schema: Schema,
+        dialer: Dialer,
+        memory: Memory,
+        status: Arc<Status>,
+    ) -> Self {
+        let dialer = Arc::new(dialer);
+        Self {
+            target,
+            schema,
+            lanes: Lanes::new(&dialer),
+            calls: Slot::new(&dialer, false),
+            ledger: Slot::new(&dialer, false),
+            inspector: Slot::new(&dialer, true),
+            dialer,
+            memory,
+            status,
+            identity: RwLock::default(),
+            clock: StoreClock::default(),
+            accepted_token: 0.into(),
+            known: Known::default(),
+            beating: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The time by the store's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// The first values of a verb that only the inspected server may carry out.
+    ///
+    /// `is_guarded`: false for a verb that any server may carry out.
+    pub(crate) fn guard(&self, is_guarded: bool) -> Vec<Param> {
+        // No data has the nil epoch, and no server began at 0.
+        let seen = read(&self.identity).clone().unwrap_or_default();
+        let epoch = is_guarded.then_some(seen.epoch);
+        params![seen.started_us, seen.standby_names, epoch]
+    }
+
+    /// Closes the store because the server is not the one that was inspected.
+    pub(crate) fn suspect(&self) -> Error {
+        self.status.close_for(&Reason::new("suspect", SUSPECT));
+        self.dialer.trouble.notify_one();
+        Error::Refused(SUSPECT.into())
+    }
+
+    /// Runs a verb that one `key` belongs to. See [`Lanes::run`].
+    pub(crate) async fn run(&self, key: Option<&[u8; 16]>, verb: Verb) -> Result<Row> {
+        self.lanes.run(key, verb).await
+    }
+
+    /// Runs a verb that only the inspected server may carry out, and whose answer begins with a word.
+    pub(crate) async fn run_guarded(&self, key: Option<&[u8; 16]>, verb: Verb) -> Result<Row> {
+        let row = self.run(key, verb).await?;
+        match get(&row, 0)? {
+            "unknown_server" => Err(self.suspect()),
+            _ => Ok(row),
+        }
+    }
+
+    /// Raises this gateway's beat, which proves all that was acknowledged before. False: the server lacks an earlier beat, or
+    /// was not inspected.
+    pub(crate) async fn beat(&self) -> Result<bool> {
+        let _one_at_a_time = self.beating.lock().await;
+        let memory = &self.memory;
+        memory.state().live.begin_beat();
+        let mut params = self.guard(true);
+        let (known, token) = (signed(memory.beat()), signed(memory.covered_token()));
+        params.extend(params![memory.name(), known, token]);
+        let row = self.run(None, Verb::plain(BEAT, params)).await?;
+        let (word, beat): (&str, Option<i64>) = (get(&row, 0)?, get(&row, 1)?);
+        if let (true, Some(beat)) = (word == "done", beat) {
+            memory.end_beat(beat.unsigned_abs());
+        }
+        Ok(word == "done")
+    }
+
+    /// A beat after a write that is not about a call or a document, so that its loss is noticed.
+    pub(crate) async fn prove(&self) {
+        // The write is stored; the next inspection beats, too.
+        drop(self.beat().await);
+    }
+}
+
+/// A number as a signed one. No number here comes near the limit.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The error of an answer with a word that the gateway does not know.
+pub(crate) fn unexpected(word: &str) -> Error {
+    unreadable(format!("PostgreSQL answered {word:?}"))
+}
+
+/// A column of an answer.
+pub(crate) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    column: usize,
+) -> Result<T> {
+    row.try_get(column).map_err(unreadable)
+}
+
+pub(crate) fn unreadable(error: impl ToString) -> Error {
+    Error::Unreadable(error.to_string())
+}

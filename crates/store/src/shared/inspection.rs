@@ -1,0 +1,106 @@
+//! When the server of a shared store is inspected, and what becomes of the finding.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::lock::lock;
+use crate::status::{Status, unreachable};
+use crate::{Readiness, Reason, Result};
+
+/// How long a start waits for the first inspection.
+const FIRST: Duration = Duration::from_secs(3);
+/// The shortest time between two inspections after trouble.
+pub const PAUSE: Duration = Duration::from_millis(50);
+
+/// What inspects a server, all of it each time.
+#[async_trait]
+pub trait Inspects: Send + Sync + 'static {
+    /// Told of trouble with a connection: then the next inspection comes early.
+    fn trouble(&self) -> Arc<Notify>;
+
+    /// How long to wait for the next inspection.
+    fn pause(&self) -> Duration;
+
+    /// Inspects everything once, and publishes what it finds.
+    async fn inspect(&self);
+}
+
+/// Inspects a server, and goes on as long as a handle of the store is open.
+pub async fn begin(watch: &Arc<impl Inspects>) {
+    // If it takes longer, the loop repeats it.
+    drop(timeout(FIRST, watch.inspect()).await);
+    tokio::spawn(go_on(Arc::downgrade(watch)));
+}
+
+async fn go_on(store: Weak<impl Inspects>) {
+    loop {
+        let Some(watch) = store.upgrade() else { return };
+        let (trouble, pause) = (watch.trouble(), watch.pause());
+        drop(watch);
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = trouble.notified() => sleep(PAUSE).await,
+        }
+        let Some(watch) = store.upgrade() else { return };
+        watch.inspect().await;
+    }
+}
+
+impl Status {
+    /// Completes the finding of an inspection that began when the store had been closed so often.
+    ///
+    /// `is_saved`: whether the file of watermarks could be written.
+    pub fn complete(
+        &self,
+        found: Result<Readiness>,
+        closings: u64,
+        is_saved: bool,
+        trouble: &Notify,
+    ) -> Readiness {
+        let kind = self.kind();
+        let mut found =
+            found.unwrap_or_else(|error| unreachable(format!("{kind} is not reached: {error}")));
+        if !is_saved {
+            let text = "the file of watermarks cannot be written";
+            found.reasons.push(Reason::new("watermarks", text));
+        }
+        if self.closings() != closings && found.reasons.is_empty() {
+            // This inspection may have seen the state before the store was closed.
+            let text = format!("{kind} has to be inspected once more");
+            found.reasons.push(Reason::new("disconnected", text));
+            trouble.notify_one();
+        }
+        found
+    }
+}
+
+/// The time after a restart or an exchange of the server in which every gateway inspects it.
+///
+/// The server may have lost writes that only another gateway knows.
+pub struct Settling {
+    time: Duration,
+    since: Mutex<Option<Instant>>,
+}
+
+impl Settling {
+    pub fn new(time: Duration) -> Self {
+        let since = Mutex::default();
+        Self { time, since }
+    }
+
+    /// The server was another one, or ran anew, at this time at the latest.
+    pub fn begin(&self, at: Instant) {
+        *lock(&self.since) = Some(at);
+    }
+
+    /// How long other gateways still have.
+    pub fn left(&self) -> Option<Duration> {
+        let since = (*lock(&self.since))?;
+        let left = self.time.checked_sub(since.elapsed())?;
+        (!left.is_zero()).then_some(left)
+    }
+}

@@ -1,0 +1,354 @@
+"""What scripts/judge drives: real gateways over SQLite or Redis, lines that can be cut, and clocks that can be set."""
+
+import atexit
+import http.client
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import faults_redis
+from faults_redis import STRICT, Redis
+from faults_world import Machine, Program, wait_for
+
+BINARY = Path(os.environ.get("JUDGE_BINARY") or Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "debug" / "oncegate")
+ANSWER_S = 5
+# Of a call: one attempt, all of them, and how much longer its key is held by a gateway that is gone.
+TIMEOUT_S, DEADLINE_S, MARGIN_S = 0.4, 0.8, 1
+LEASE_S = DEADLINE_S + MARGIN_S
+
+
+# Below those that the system gives out: between the end of a gateway and its next start no other program must get its port.
+PORTS = itertools.cycle(range(10_000 + os.getpid() % 1_000 * 20, 10_000 + os.getpid() % 1_000 * 20 + 20))
+
+
+def own_port():
+    while True:
+        with socket.socket() as listener:
+            try:
+                port = next(PORTS)
+                listener.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+faults_redis.free_port = own_port
+
+
+def brief(seconds):
+    return {"secs": int(seconds), "nanos": int(seconds % 1 * 1e9)}
+
+
+# Waits of the gateway that no operator sets; a build with crash points reads them.
+PACE = {
+    "lease_margin": brief(MARGIN_S), "recover_every": brief(0.3), "look_every": brief(0.15), "count_every": brief(0.1),
+    "poll": [brief(0.05), brief(0.2)], "look_for_claim": brief(0.5), "work_margin": brief(2), "saga_looks_again": brief(0.5),
+    "redis_look_every": brief(0.25), "redis_others_look": brief(1), "key_schemes_max_age": brief(1), "redis_watch_gone": brief(180),
+    "redis_format_settles": brief(1),
+    "ask_store_every": brief(0), "check_listener_every": brief(15), "listen_at_most": brief(3600), "most_targets": 50,
+}
+TOOLS = {
+    "hold": 'key = { source = "required" }',
+    "order": 'key = { fields = ["/business"] }\ninput_schema = { type = "object", required = ["business"] }',
+    "probe": 'key = { source = "required" }\nunknown = "probe"\nprobe = { url = "TOOL/probe/{key}" }',
+    "retry": 'key = { source = "required" }\nunknown = "retry"\ndedup = "key"',
+    "lock": 'key = { source = "required" }\nsession = "exclusive"\nsession_wait = "300ms"',
+    "plain": "",
+    "book": 'key = { source = "required" }\ncompensation = { tool = "undo", args = { intent = "/args/undo", undoes = "/args/intent", saga = "/args/saga" } }',
+    "undo": 'compensation = "none"',
+}
+# What a reload changes, and a call must be the same call under each.
+VARIANTS = ("", 'description = "another"', 'redact = { result = ["/nothing"] }', "retry = { attempts = 1 }", 'dedup_window = "25h"')
+
+
+def configuration(port, tool_port, store, variant=""):
+    tool = f"http://127.0.0.1:{tool_port}"
+    text = f'[server]\nlisten = "127.0.0.1:{port}"\nshutdown_grace = "1s"\njoin_wait = "1s"\n[log]\nlevel = "warn"\n{store}\n'
+    text += '[sagas]\nretry = { attempts = 3, base = "50ms", max = "200ms" }\n'
+    common = f'timeout = "{TIMEOUT_S * 1000:.0f}ms"\ndeadline = "{DEADLINE_S * 1000:.0f}ms"\n'
+    # A breaker that opens would leave nothing to judge.
+    common += 'breaker = { failures = 1000000, cooldown = "1s" }\n'
+    for name, rest in TOOLS.items():
+        of_variant = variant
+        if "retry" not in variant:
+            of_variant += '\nretry = { attempts = 2, base = "20ms", max = "50ms" }'
+        if "dedup_window" not in variant:
+            of_variant += '\ndedup_window = "24h"'
+        recheck = 'recheck = { base = "200ms", max = "500ms" }\n'
+        text += f'[tools.{name}]\nurl = "{tool}/{name}"\n{common}{recheck}{rest.replace("TOOL", tool)}\n{of_variant.strip()}\n'
+    text += f'[proxies.api]\nupstream = "{tool}/api"\n{common}'
+    return text
+
+
+class Line:
+    """A line between two programs, which can be cut, or hold what is sent."""
+
+    def __init__(self, to):
+        self.to, self.is_cut, self.is_held = to, False, threading.Event()
+        self.is_held.set()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port, self.open, self.lock = self.listener.getsockname()[1], set(), threading.Lock()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            if self.is_cut:
+                near.close()
+                continue
+            try:
+                far = socket.create_connection(("127.0.0.1", self.to), timeout=5)
+                for one in (near, far):
+                    one.settimeout(None)
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError:
+                near.close()
+                continue
+            with self.lock:
+                self.open |= {near, far}
+            for pair in ((near, far), (far, near)):
+                threading.Thread(target=self.pump, args=pair, daemon=True).start()
+
+    def pump(self, source, target):
+        try:
+            while data := source.recv(65536):
+                self.is_held.wait(10)
+                target.sendall(data)
+        except OSError:
+            pass
+        for one in (source, target):
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        with self.lock:
+            self.open -= {source, target}
+        source.close()
+
+    def cut(self):
+        self.is_cut = True
+        with self.lock:
+            lines = list(self.open)
+        for line in lines:
+            try:
+                line.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def heal(self):
+        self.is_cut = False
+        self.is_held.set()
+
+    def stop(self):
+        self.cut()
+        self.listener.close()
+
+
+# Whatever happens, none of them is left behind.
+STARTED = []
+
+
+@atexit.register
+def end_all():
+    for program in STARTED:
+        if program.process and program.is_up():
+            program.process.kill()
+
+
+class Gateway(Program):
+    # What stands between the parts and tells lies, if this is to be found.
+    lie = None
+
+    def __init__(self, folder, name, tool_port, store, front=None, shim=True):
+        self.folder, self.store_text, self.variant = folder, store, ""
+        self.tool_line = Line(tool_port)
+        self.was_set = False
+        self.own_port, self.config = own_port(), folder / f"{name}.toml"
+        self.machine = Machine(folder, f"{name}-machine") if shim else None
+        self.write("")
+        environment = {**(self.machine.environment() if shim else {}), "TEST_PACE": json.dumps(PACE)}
+        super().__init__(folder, name, [BINARY, "serve", "--config", self.config], self.own_port, environment)
+        # What agents talk to: the gateway itself, or a liar before it.
+        self.front = front(self.own_port) if front else None
+        if self.front:
+            self.port = self.front.port
+
+    def write(self, variant):
+        self.variant = variant
+        self.config.write_text(configuration(self.own_port, self.tool_line.port, self.store_text, variant))
+
+    def start(self, points=""):
+        self.points = self.environment["FAILPOINTS"] = points
+        if self.lie:
+            self.lie.before_start(self)
+        if self not in STARTED:
+            STARTED.append(self)
+        return super().start()
+
+    def is_ready(self):
+        return self.is_up() and self.ask("GET", "/readyz")[0] == 200
+
+    def until_ready(self):
+        wait_for(f"{self.name} is ready", self.is_ready, 30, lambda: (self.ask("GET", "/readyz"), self.tail()))
+
+    def ask(self, method, path, body=None, headers=None, timeout=ANSWER_S):
+        """Status, headers and JSON; status 0 if there is no answer."""
+        data = None if body is None else json.dumps(body).encode()
+        url = f"http://127.0.0.1:{self.port}{path}"
+        request = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})}, method=method)
+        try:
+            with OPENER.open(request, timeout=timeout) as response:
+                return response.status, response.headers, read(response)
+        except urllib.error.HTTPError as error:
+            try:
+                return error.code, error.headers, read(error)
+            except OSError:
+                return 0, {}, None
+        except (OSError, ValueError, urllib.error.URLError, http.client.HTTPException):
+            return 0, {}, None
+
+    def restart(self, which=signal.SIGKILL, points=""):
+        self.signal(which)
+        self.process.wait()
+        self.start(points)
+
+    def heal(self):
+        self.tool_line.heal()
+        if self.machine:
+            self.machine.heal()
+
+    def stop(self):
+        super().stop()
+        self.tool_line.stop()
+        if self.front:
+            self.front.stop()
+
+
+class Straight(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_):
+        return None
+
+
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), Straight())
+
+
+def read(response):
+    text = response.read()
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def snapshot(program, data, copy):
+    program.signal(signal.SIGSTOP)
+    try:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(data, copy)
+    finally:
+        program.signal(signal.SIGCONT)
+
+
+class Sqlite:
+    """One gateway over a file."""
+
+    name = "sqlite"
+
+    def __init__(self, folder, tool_port, front=None, gateways=1):
+        self.folder, self.data = folder, folder / "data"
+        self.data.mkdir()
+        store = f'[store]\nurl = "sqlite:{self.data}/oncegate.db"'
+        self.gateways = [Gateway(folder, "gateway-1", tool_port, store, front)]
+        self.gateways[0].start().until_ready()
+
+    def copy(self):
+        """A backup, as a snapshot of the disk takes it."""
+        snapshot(self.gateways[0], self.data, self.folder / "copy")
+
+    def put_back(self):
+        """The older files, beneath the newer watermarks."""
+        gateway, copy = self.gateways[0], self.folder / "copy"
+        gateway.kill()
+        for file in copy.iterdir():
+            if "watermarks" not in file.name and not file.name.endswith((".lock", ".reserve")):
+                shutil.copyfile(file, self.data / file.name)
+        for ending in ("-wal", "-shm"):
+            if not (copy / f"oncegate.db{ending}").exists():
+                (self.data / f"oncegate.db{ending}").unlink(missing_ok=True)
+        gateway.start()
+
+    def state(self):
+        return ""
+
+    def heal(self):
+        pass
+
+    def stop(self):
+        for gateway in self.gateways:
+            gateway.stop()
+
+
+class OverRedis:
+    """Two gateways over one Redis, each by a line of its own."""
+
+    name = "redis"
+
+    def __init__(self, folder, tool_port, front=None, gateways=2):
+        self.folder, self.programs = folder, []
+        self.redis = Redis(self, "redis", **STRICT)
+        STARTED.append(self.redis)
+        self.redis.start().up()
+        self.data, self.gateways, self.lines = folder / "redis-data", [], []
+        for number in range(gateways):
+            line = Line(self.redis.port)
+            self.lines.append(line)
+            store = f'[store]\nurl = "redis://127.0.0.1:{line.port}"\ndurability = "strict"\nwatermarks = "{folder}/watermarks-{number}"'
+            self.gateways.append(Gateway(folder, f"gateway-{number + 1}", tool_port, store, front))
+            self.gateways[-1].start()
+        for gateway in self.gateways:
+            gateway.until_ready()
+
+    def state(self):
+        lines = [(line.is_cut, line.is_held.is_set(), len(line.open)) for line in self.lines]
+        return f"Redis: up {self.redis.is_up()}, {self.redis.says('PING')}, lines {lines}, {self.redis.tail()}"
+
+    def add(self, program):
+        self.programs.append(program)
+
+    def copy(self):
+        snapshot(self.redis, self.data, self.folder / "copy")
+
+    def put_back(self):
+        self.redis.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(self.folder / "copy", self.data)
+        self.redis.start().up()
+
+    def heal(self):
+        for line in self.lines:
+            line.heal()
+        self.redis.signal(signal.SIGCONT)
+        if not self.redis.is_up():
+            self.redis.start().up()
+
+    def stop(self):
+        for gateway in self.gateways:
+            gateway.stop()
+        for program in self.programs:
+            program.stop()
+        for line in self.lines:
+            line.stop()
+
+
+STORES = {store.name: store for store in (Sqlite, OverRedis)}

@@ -1,0 +1,63 @@
+//! Acts of an operator on a store, from the command line.
+
+use super::{Config, Error, encrypt, gateway_over, visit};
+use crate::core::caller::Caller;
+use crate::gateway;
+#[cfg(feature = "redis")]
+use crate::store::redis::{self, Redis};
+
+/// Accepts a loss of data from the command line.
+///
+/// Answers how many calls became unknown.
+///
+/// # Errors
+/// Nothing is lost, or the store is not reached.
+pub async fn accept_loss(mut config: Config, reason: &str) -> Result<usize, Error> {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let instance = gateway::new_instance();
+    let store = visit(&config.store, instance).await?;
+    let store = encrypt(store, config.store_keys.take());
+    // Only tools matter for this.
+    config.upstreams.clear();
+    config.webhook = None;
+    let gateway = gateway_over(store.clone(), instance, &mut config)?;
+    let accepted = gateway
+        .loss
+        .accept_loss(Caller::operator(), reason.to_owned())
+        .await;
+    if !store.is_shared() {
+        store.close().await;
+    }
+    accepted.map_err(|error| {
+        let why = match error.kind {
+            gateway::ErrorKind::WrongState(why) => why,
+            kind => kind.to_string(),
+        };
+        Error::Other(format!("the loss was not accepted: {why}"))
+    })
+}
+
+/// The format of a Redis, and the gateways that share it.
+///
+/// # Errors
+/// The store is not reached, or is empty.
+#[cfg(feature = "redis")]
+pub async fn standing(settings: redis::Settings) -> Result<redis::Standing, Error> {
+    Ok(visit_redis(settings).await?.standing().await?)
+}
+
+/// Moves a Redis to the newest format. Answers where it stood before.
+///
+/// # Errors
+/// The store is not ready, or a gateway that shares it does not know the format.
+#[cfg(feature = "redis")]
+pub async fn move_on(settings: redis::Settings) -> Result<redis::Standing, Error> {
+    let moved = visit_redis(settings).await?.move_on().await;
+    moved.map_err(|error| Error::Other(format!("the store was not upgraded: {error}")))
+}
+
+#[cfg(feature = "redis")]
+async fn visit_redis(settings: redis::Settings) -> Result<Redis, Error> {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    Ok(Redis::visit(settings).await?)
+}

@@ -1,0 +1,10 @@
+//! The process ends where it hurts.
+
+pub mod chaos; // whatever goes wrong: at most one effect, and nothing is lost
+pub mod crash; // kill -9
+pub mod gone_back; // a store goes back to an older copy
+#[cfg(feature = "crash-points")]
+pub mod points; // the process ends where it hurts
+#[cfg(feature = "crash-points")]
+pub mod points_world; // one life of a gateway that ends at a point, and what must hold after it
+pub mod shutdown; // stopping in good order

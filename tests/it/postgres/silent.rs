@@ -1,0 +1,144 @@
+//! A server that does not answer: a standby that is silent, a commit that hangs, a stopped process.
+
+use std::time::Duration;
+
+use oncegate::store::postgres::Postgres as Store;
+use oncegate::store::{Calls as _, Claimed, Error, Health as _};
+use tokio::time::{Instant, sleep};
+
+use super::{folder, pair, refused};
+use crate::stores::contract::{ME, arrival, claimed, open_postgres};
+use crate::support::postgres::Postgres;
+use crate::support::{PATIENCE, until};
+
+/// Claims until the store says whose the call is.
+async fn until_claimed(store: &Store, key: &str) -> oncegate::core::record::Record {
+    let change = arrival(key, "S", 1, ME);
+    claim_until_answered(store, &change).await
+}
+
+async fn claim_until_answered(
+    store: &Store,
+    change: &oncegate::core::call::Change,
+) -> oncegate::core::record::Record {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        match store.claim(change, &[]).await {
+            Ok(Claimed::Yours(record)) => return record,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert!(Instant::now() < patience, "{error:?}"),
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn ready(store: &Store) {
+    until("it is ready", async || {
+        store.readiness().await.reasons.is_empty()
+    })
+    .await;
+}
+
+/// How many rows the call of this change has.
+async fn rows(server: &Postgres, change: &oncegate::core::call::Change) -> i64 {
+    let id = change.record.intent.call_id.0;
+    let sql = format!("SELECT count(*) FROM pair.states WHERE call_id = '{id}'");
+    server.ask(&sql).await[0].get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_wait_for_a_standby_of_postgres_is_in_doubt_and_no_success() {
+    let (primary, standby, place) = pair(true).await;
+    let folder = folder();
+    let store = open_postgres(&place, folder.path()).await;
+    claimed(&store, &arrival("before", "S", 0, ME)).await;
+    standby.pause();
+    let change = arrival("cancelled", "S", 1, ME);
+    let cancel = async {
+        // PostgreSQL answers a cancelled wait with success and a warning.
+        until("a commit waits", async || {
+            let sql =
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+            !primary.ask(sql).await.is_empty()
+        })
+        .await;
+    };
+    let (claim, ()) = tokio::join!(store.claim(&change, &[]), cancel);
+    assert!(matches!(claim, Err(Error::Ambiguous(_))), "{claim:?}");
+    assert_eq!(
+        rows(&primary, &change).await,
+        1,
+        "it is there, on one machine"
+    );
+    until("it is not ready", async || {
+        !store.readiness().await.reasons.is_empty()
+    })
+    .await;
+    standby.resume();
+    let record = claim_until_answered(&store, &change).await;
+    assert_eq!(record.intent.call_id, change.record.intent.call_id);
+    assert_eq!(rows(&primary, &change).await, 1);
+    ready(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_of_postgres_that_hangs_keeps_its_name_and_is_there_once() {
+    let (primary, standby, place) = pair(true).await;
+    let folder = folder();
+    let store = open_postgres(&place, folder.path()).await;
+    claimed(&store, &arrival("before", "S", 0, ME)).await;
+    let change = arrival("hangs", "S", 1, ME);
+    let mut tries = 0;
+    let first = loop {
+        standby.pause();
+        let first = store.claim(&change, &[]).await;
+        tries += 1;
+        // The gateway's own beat may hang first. Then nothing is sent of the claim.
+        if !matches!(first, Err(Error::Refused(_))) || tries == 5 {
+            break first;
+        }
+        standby.resume();
+        ready(&store).await;
+    };
+    assert!(matches!(first, Err(Error::Ambiguous(_))), "{first:?}");
+    let unseen = store.load(change.record.intent.call_id).await;
+    assert_eq!(unseen.ok().flatten(), None, "nothing is told of it yet");
+    let why = refused(&store, "beat").await;
+    assert!(why.contains("standby"), "{why}");
+    // Another call must not get its name meanwhile.
+    let other = store.claim(&arrival("hangs", "S", 2, ME), &[]).await;
+    assert!(other.is_err(), "{other:?}");
+    standby.resume();
+    let record = claim_until_answered(&store, &change).await;
+    assert_eq!(record.intent.call_id, change.record.intent.call_id);
+    assert_eq!(rows(&primary, &change).await, 1);
+    ready(&store).await;
+    let late = store.claim(&arrival("hangs", "S", 3, ME), &[]).await;
+    assert!(matches!(late, Ok(Claimed::Existing(held)) if held == record));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_backend_of_postgres_keeps_its_names_alone() {
+    let server = Postgres::with(&[]).await;
+    let (one, other) = (folder(), folder());
+    let place = format!("{}#pair", server.url());
+    let stopped = open_postgres(&place, one.path()).await;
+    let store = open_postgres(&place, other.path()).await;
+    claimed(&stopped, &arrival("before", "S", 0, ME)).await;
+    // As a process that the kernel does not run: it has the locks of a name.
+    let held = arrival("held", "S", 1, ME);
+    let lookup = i64::from_be_bytes(held.record.intent.lookup.0.as_chunks().0[0]);
+    let holder = crate::support::postgres::connect(server.port)
+        .await
+        .expect("a connection");
+    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({lookup})");
+    holder.batch_execute(&lock).await.expect("locked");
+    let refused = store.claim(&held, &[]).await;
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+    for n in 0..20 {
+        claimed(&store, &arrival(&format!("k{n}"), "T", n, ME)).await;
+    }
+    assert_eq!(store.readiness().await.reasons, []);
+    holder.batch_execute("ROLLBACK").await.expect("the end");
+    until_claimed(&store, "held").await;
+}

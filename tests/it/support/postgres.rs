@@ -1,0 +1,434 @@
+//! Real PostgreSQL servers as processes of their own, which can be killed, paused and set back.
+//!
+//! One server serves all tests of a run, each with a schema of its own. A test that breaks the server has one of its own.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use oncegate::store::postgres::tokio_postgres;
+use oncegate::store::postgres::tokio_postgres::{NoTls, Row};
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep};
+
+use super::ports::free_port;
+use super::redis::launch;
+use super::{PATIENCE, until};
+
+/// What was acknowledged lies on the disk. Small, because several run at once.
+const STRICT: &[&str] = &[
+    "listen_addresses = '127.0.0.1'",
+    "max_connections = 500",
+    "shared_buffers = '64MB'",
+    "fsync = on",
+    "wal_level = replica",
+    "max_wal_senders = 5",
+    "hot_standby = on",
+    "autovacuum = off",
+    "log_min_messages = warning",
+];
+
+/// The server that all tests of a run share.
+static SHARED: OnceCell<Postgres> = OnceCell::const_new();
+static SCHEMAS: AtomicU64 = AtomicU64::new(0);
+
+/// A new schema on the server that the tests share: a URL, and the schema after a `#`.
+pub async fn place() -> String {
+    let shared = SHARED.get_or_init(|| Postgres::with(&[])).await;
+    shared.place()
+}
+
+/// Runs a statement as a superuser in the schema of a place.
+pub async fn run_in(place: &str, sql: &str) {
+    let schema = place.split_once('#').expect("a place").1;
+    let sql = format!("SET search_path = {schema}; SET oncegate.prune = on; {sql}");
+    let client = connect(port_of(place)).await.expect("a connection");
+    client.batch_execute(&sql).await.expect("run");
+}
+
+/// Deletes everything in a place.
+pub async fn empty(place: &str) {
+    let schema = place.split_once('#').expect("a place").1;
+    run_in(place, &format!("DROP SCHEMA {schema} CASCADE")).await;
+}
+
+/// The first column of the first row, which is a text. Asked as a superuser in the schema of a place.
+pub async fn text_in(place: &str, sql: &str) -> String {
+    let client = connect(port_of(place)).await.expect("a connection");
+    let schema = place.split_once('#').expect("a place").1;
+    client
+        .batch_execute(&format!("SET search_path = {schema}"))
+        .await
+        .expect("set");
+    client.query_one(sql, &[]).await.expect("a row").get(0)
+}
+
+fn port_of(place: &str) -> u16 {
+    let url = place.split_once('#').expect("a place").0;
+    let port = url
+        .rsplit(':')
+        .next()
+        .and_then(|rest| rest.split('/').next());
+    port.and_then(|port| port.parse().ok()).expect("a port")
+}
+
+/// A server over a folder of its own, on a free port of 127.0.0.1. Killed when dropped.
+pub struct Postgres {
+    pub port: u16,
+    folder: TempDir,
+    child: Child,
+}
+
+impl Postgres {
+    /// As a store must be, with further settings.
+    pub async fn with(settings: &[&str]) -> Self {
+        let folder = folder();
+        let data = folder.path().join("data");
+        let made = command("initdb")
+            .args([
+                "-A",
+                "trust",
+                "-U",
+                "admin",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "-N",
+                "-k",
+                "-D",
+            ])
+            .arg(&data)
+            .current_dir(folder.path())
+            .output();
+        let made = made.expect("initdb runs");
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
+        let server = Self::over(folder, settings).await;
+        // As an administrator would make it, but that it makes its own tables.
+        server
+            .run("CREATE ROLE gate LOGIN; GRANT pg_monitor TO gate; GRANT CREATE ON DATABASE postgres TO gate")
+            .await;
+        server
+    }
+
+    /// A standby of this server, which follows it.
+    pub async fn standby(&self, settings: &[&str]) -> Self {
+        let folder = folder();
+        let copied = command("pg_basebackup")
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-U",
+                "admin",
+                "-R",
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "-p",
+            ])
+            .arg(self.port.to_string())
+            .arg("-D")
+            .arg(folder.path().join("data"))
+            .current_dir(folder.path())
+            .output();
+        let copied = copied.expect("pg_basebackup runs");
+        assert!(
+            copied.status.success(),
+            "{}",
+            String::from_utf8_lossy(&copied.stderr)
+        );
+        Self::over(folder, settings).await
+    }
+
+    async fn over(folder: TempDir, settings: &[&str]) -> Self {
+        let port = free_port();
+        let mut lines: Vec<String> = STRICT
+            .iter()
+            .chain(settings)
+            .map(|line| (*line).to_owned())
+            .collect();
+        lines.push(format!("port = {port}"));
+        lines.push(format!(
+            "unix_socket_directories = '{}'",
+            folder.path().display()
+        ));
+        let conf = folder.path().join("data/postgresql.auto.conf");
+        let before = fs::read_to_string(&conf).unwrap_or_default();
+        let kept = before.lines().filter(|line| !line.starts_with("port"));
+        let kept: Vec<&str> = kept
+            .filter(|line| !line.starts_with("unix_socket"))
+            .collect();
+        fs::write(
+            &conf,
+            format!("{}\n{}\n", kept.join("\n"), lines.join("\n")),
+        )
+        .expect("a file");
+        let child = start(folder.path());
+        let mut server = Self {
+            port,
+            folder,
+            child,
+        };
+        server.came_up().await;
+        server
+    }
+
+    /// A new schema on this server: a URL, and the schema after a `#`.
+    pub fn place(&self) -> String {
+        let number = SCHEMAS.fetch_add(1, Ordering::Relaxed);
+        format!("{}#t{number}", self.url())
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://gate@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// The schema that a gateway has by itself, on a server of its own.
+    pub fn main(&self) -> String {
+        format!("{}#oncegate", self.url())
+    }
+
+    /// Changes a setting, and waits until it holds.
+    pub async fn set(&mut self, setting: &str) {
+        let (name, value) = setting.split_once(" = ").expect("a setting");
+        self.run(&format!("ALTER SYSTEM SET {name} = {value}"))
+            .await;
+        self.run("SELECT pg_reload_conf()").await;
+        until("the setting holds", async || {
+            let found = self.ask(&format!("SELECT current_setting('{name}')")).await;
+            format!("'{}'", found[0].get::<_, String>(0)) == value
+        })
+        .await;
+    }
+
+    /// Runs statements as a superuser.
+    pub async fn run(&self, sql: &str) {
+        let client = connect(self.port).await.expect("a connection");
+        client
+            .batch_execute(sql)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Asks a question as a superuser.
+    pub async fn ask(&self, sql: &str) -> Vec<Row> {
+        let client = connect(self.port).await.expect("a connection");
+        client
+            .query(sql, &[])
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    /// `kill -9`. Its data stays.
+    pub fn kill(&mut self) {
+        drop(self.child.kill());
+        self.child.wait().expect("it ended");
+    }
+
+    /// On the same port, over the same data.
+    pub async fn start_again(&mut self) {
+        self.kill();
+        self.child = start(self.folder.path());
+        self.came_up().await;
+    }
+
+    /// It keeps its connections and says nothing more, until resumed.
+    pub fn pause(&self) {
+        for process in self.processes() {
+            drop(Command::new("kill").args(["-STOP", &process]).status());
+        }
+    }
+
+    pub fn resume(&self) {
+        for process in self.processes() {
+            drop(Command::new("kill").args(["-CONT", &process]).status());
+        }
+    }
+
+    /// The numbers of its processes. New ones are made by the first, which comes first.
+    fn processes(&self) -> Vec<String> {
+        let first = self.child.id().to_string();
+        let others = Command::new("pgrep").args(["-P", &first]).output();
+        let others = String::from_utf8(others.expect("pgrep runs").stdout).expect("numbers");
+        std::iter::once(first)
+            .chain(others.lines().map(str::to_owned))
+            .collect()
+    }
+
+    /// A copy of its data, to go back to, as after a power loss. Nothing writes meanwhile.
+    pub fn snapshot(&self) -> TempDir {
+        let copy = folder();
+        self.pause();
+        copy_data(&self.data(), &copy.path().join("data"));
+        self.resume();
+        copy
+    }
+
+    /// Kills it, puts the copy in place of its data, and starts it again.
+    pub async fn restore(&mut self, snapshot: &Path) {
+        self.kill();
+        let settings = fs::read(self.data().join("postgresql.auto.conf")).expect("a file");
+        fs::remove_dir_all(self.data()).expect("no data");
+        copy_data(&snapshot.join("data"), &self.data());
+        fs::write(self.data().join("postgresql.auto.conf"), settings).expect("a file");
+        self.start_again().await;
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// A standby becomes the primary.
+    pub async fn promote(&self) {
+        self.run("SELECT pg_promote(true, 60)").await;
+    }
+
+    /// Waits until it serves.
+    async fn came_up(&mut self) {
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            if self.child.try_wait().expect("a status").is_some() {
+                // Children of the server before this one may take a moment to end.
+                sleep(Duration::from_millis(100)).await;
+                assert!(Instant::now() < patience, "it ended: {}", self.log());
+                self.child = start(self.folder.path());
+            }
+            if connect(self.port).await.is_ok() {
+                return;
+            }
+            assert!(
+                Instant::now() < patience,
+                "it does not serve: {}",
+                self.log()
+            );
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A connection of a superuser.
+pub async fn connect(port: u16) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+    let url = format!("postgres://admin@127.0.0.1:{port}/postgres");
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(client)
+}
+
+/// A folder of the user that servers run as.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(user) = *USER {
+        chown(folder.path(), Some(user), Some(user)).expect("a folder of its own");
+    }
+    folder
+}
+
+/// Copies the data of a server, with its owner and rights.
+fn copy_data(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(copied.expect("cp runs").success(), "copied");
+    // The number of a process that does not serve this copy.
+    drop(fs::remove_file(to.join("postmaster.pid")));
+}
+
+/// The server over the data in this folder; what it says goes to `log` there.
+fn start(folder: &Path) -> Child {
+    // `make test-postgres` chooses tests by their names. Only the thread of a test has a name with `::` in it.
+    let test = thread::current().name().unwrap_or_default().to_owned();
+    let is_named = !test.contains("::") || test.contains("postgres");
+    assert!(
+        is_named,
+        "this test needs a PostgreSQL, so `postgres` must be in its name"
+    );
+    let log = folder.join("log");
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(log)
+        .expect("a file");
+    let mut command = command("postgres");
+    command
+        .arg("-D")
+        .arg(folder.join("data"))
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("the file"))
+        .stderr(log);
+    launch(command)
+}
+
+/// A program of PostgreSQL, as a user that it accepts: it refuses to run as root. The kernel kills it when the tests are gone,
+/// where that can be had.
+fn command(program: &str) -> Command {
+    let program = BINARIES.as_ref().expect(
+        "the programs of PostgreSQL; get them with `apt-get install postgresql` or `brew install postgresql`",
+    ).join(program);
+    let has_setpriv = Command::new("setpriv").arg("--version").output().is_ok();
+    if !has_setpriv {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    if let Some(user) = *USER {
+        let user = user.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    }
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
+}
+
+/// Where `initdb` and `postgres` are.
+static BINARIES: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let mut folders: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+        .map(|versions| {
+            versions
+                .flatten()
+                .map(|version| version.path().join("bin"))
+                .collect()
+        })
+        .unwrap_or_default();
+    folders.sort();
+    folders.reverse();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    folders.extend(std::env::split_paths(&path));
+    folders.extend(["/usr/local/bin", "/opt/homebrew/bin"].map(PathBuf::from));
+    folders
+        .into_iter()
+        .find(|folder| folder.join("initdb").exists() && folder.join("postgres").exists())
+});
+
+/// The number of the user that servers run as, if the tests run as root.
+static USER: LazyLock<Option<u32>> = LazyLock::new(|| {
+    let number = |name: &str| {
+        let output = Command::new("id").args(["-u", name]).output().ok()?;
+        String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+    };
+    let me = Command::new("id").arg("-u").output().ok()?;
+    let is_root = me.stdout.starts_with(b"0\n");
+    is_root.then(|| {
+        number("postgres")
+            .or_else(|| number("nobody"))
+            .expect("a user")
+    })
+});
