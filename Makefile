@@ -2,7 +2,7 @@
 # and `packages-check`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist packages packages-check packages-empty run test test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist packages packages-check packages-empty run test test-these test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -10,12 +10,17 @@ run:
 	@scripts/demo
 
 # Most tests wait most of the time, so there are more of them at once than processors.
-TEST = cargo test --quiet --no-default-features --features full,crash-points
+TEST = cargo test --quiet --no-fail-fast --no-default-features --features full,crash-points
 
 # All tests, over SQLite, Redis and PostgreSQL. At most six minutes on two processors, after the build.
 test:
 	@scripts/setup test
 	TMPDIR=$$(scripts/test-folder) $(TEST) -- --test-threads=12
+
+# The tests of these whole names (TESTS), one after the other.
+test-these:
+	@scripts/setup test
+	TMPDIR=$$(scripts/test-folder) $(TEST) --lib --bins --tests -- --test-threads=1 --exact $(TESTS)
 
 # Those over a real PostgreSQL alone: at most three minutes.
 test-postgres:

@@ -4,7 +4,7 @@ use oncegate::core::key::Lookup;
 use serde_json::{Value, json};
 
 use crate::reconcile::adopting::{RESULT, accept, charge, forgotten, on_lossy_stores, open};
-use crate::reconcile::anomalies::{ask, ask_until_ended, only};
+use crate::reconcile::anomalies::{ask, only};
 use crate::reconcile::runs::{config, report};
 use crate::sagas::losses::Place;
 use crate::support::books::Books;
@@ -93,7 +93,7 @@ async fn an_adopted_charge_whose_call_is_lost_again_is_adopted_again_and_charged
     let rules = config(&books, "", RESULT);
     let gateways = forgotten(&mut place, &rules, [7]).await;
     let found = only(&report(&gateways[0]).await);
-    let first = ask_until_ended(&gateways[0], &found["id"], "adopt", "r")
+    let first = ask(&gateways[0], &found["id"], "adopt", "r")
         .await
         .expect_ok();
     assert_eq!(first.at("/state"), "done", "{}", first.text);
@@ -111,9 +111,7 @@ async fn an_adopted_charge_whose_call_is_lost_again_is_adopted_again_and_charged
         (&again["id"], &again["state"], &again["call_id"]),
         (&found["id"], &json!("reported"), &Value::Null)
     );
-    let adopted = ask_until_ended(gateway, &found["id"], "adopt", "r")
-        .await
-        .expect_ok();
+    let adopted = ask(gateway, &found["id"], "adopt", "r").await.expect_ok();
     assert_eq!(adopted.at("/state"), "done", "{}", adopted.text);
     assert_ne!(adopted.at("/call_id"), first.at("/call_id"));
     for gateway in &gateways {
@@ -156,7 +154,7 @@ async fn an_effect_that_a_deduplicating_tool_has_told_a_call_is_not_taken_for_it
         "{}",
         held.text
     );
-    let refused = ask_until_ended(gateway, &found["id"], "compensate", "r")
+    let refused = ask(gateway, &found["id"], "compensate", "r")
         .await
         .expect_ok();
     assert_eq!(refused.at("/state"), "given_up", "{}", refused.text);
@@ -175,7 +173,7 @@ async fn a_forgotten_effect_that_is_undone_is_not_told_as_done_by_a_tool_that_kn
     let gateways = forgotten(&mut place, &deduplicating(&books, RESULT), [7]).await;
     let (gateway, last) = (&gateways[0], gateways.last().expect("one"));
     let found = only(&report(gateway).await);
-    let undone = ask_until_ended(gateway, &found["id"], "compensate", "r")
+    let undone = ask(gateway, &found["id"], "compensate", "r")
         .await
         .expect_ok();
     assert_eq!(
@@ -213,9 +211,7 @@ async fn a_forgotten_effect_that_is_undone_is_not_told_as_done_by_a_tool_that_kn
         ["adopted", "compensating", "compensated", "recognised"]
     );
     // The effect is undone once, even if that is asked for again.
-    let again = ask_until_ended(last, &found["id"], "compensate", "r")
-        .await
-        .expect_ok();
+    let again = ask(last, &found["id"], "compensate", "r").await.expect_ok();
     assert_eq!(again.at("/state"), "done");
     assert_eq!(books.undone().get("i0"), Some(&1));
 }
@@ -233,7 +229,7 @@ async fn of_two_forgotten_effects_of_a_key_an_operator_adopts_the_newer_one(plac
         let refused = ask(gateway, &of(&found, older)["id"], "adopt", "r").await;
         let refused = refused.expect_problem("wrong-state");
         assert!(refused.text.contains("and is newer"), "{}", refused.text);
-        let adopted = ask_until_ended(gateway, &of(&found, newer)["id"], "adopt", "r").await;
+        let adopted = ask(gateway, &of(&found, newer)["id"], "adopt", "r").await;
         assert_eq!(adopted.expect_ok().at("/state"), "done");
     })
     .await;
@@ -285,7 +281,7 @@ async fn the_newer_one_is_adopted(
         detail.contains("which the ledger has forgotten"),
         "{detail}"
     );
-    let undone = ask_until_ended(&gateway, &left["id"], "compensate", "a double").await;
+    let undone = ask(&gateway, &left["id"], "compensate", "a double").await;
     assert_eq!(undone.expect_ok().at("/state"), "done");
     assert_eq!(books.undone().get(&older), Some(&1));
     assert_eq!(books.live().len(), 1);

@@ -9,7 +9,7 @@ use oncegate::core::tenant::RESERVED_TENANT;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::reconcile::anomalies::{ask, ask_until_ended, only};
+use crate::reconcile::anomalies::{ask, ask_once, only};
 use crate::reconcile::runs::{config, report};
 use crate::sagas::losses::Place;
 use crate::support::books::Books;
@@ -149,7 +149,7 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
             &json!({ "/amount": 7 })
         )
     );
-    let adopted = ask_until_ended(last, &found["id"], "adopt", "the loss of 14:02").await;
+    let adopted = ask(last, &found["id"], "adopt", "the loss of 14:02").await;
     let adopted = adopted.expect_ok();
     assert_eq!(
         (adopted.at("/action"), adopted.at("/state")),
@@ -158,9 +158,7 @@ async fn the_repetition_of_a_forgotten_and_adopted_charge_is_a_replay(mut place:
         adopted.text
     );
     // A second adoption gives the same call.
-    let again = ask_until_ended(first, &found["id"], "adopt", "again")
-        .await
-        .expect_ok();
+    let again = ask(first, &found["id"], "adopt", "again").await.expect_ok();
     assert_eq!(again.json(), adopted.json());
     let call_id = adopted.at("/call_id");
     let path = format!("/v1/calls/{}", call_id.as_str().expect("an id"));
@@ -217,9 +215,7 @@ async fn without_a_result_a_repetition_is_told_so_and_charges_nothing(mut place:
     let gateways = forgotten(&mut place, &rules, [7]).await;
     let gateway = &gateways[0];
     let found = only(&report(gateway).await);
-    ask_until_ended(gateway, &found["id"], "adopt", "r")
-        .await
-        .expect_ok();
+    ask(gateway, &found["id"], "adopt", "r").await.expect_ok();
     for _ in 0..2 {
         let told = charge(gateway, 7).await;
         let told = told.expect_problem("result-unavailable");
@@ -263,7 +259,7 @@ async fn a_forgotten_effect_whose_key_has_a_call_since_is_not_adopted(mut place:
     let again = ask(gateway, &found["id"], "adopt", "r").await;
     again.expect_problem("wrong-state");
     // The first effect, which no call was answered with, is one too many.
-    let undone = ask_until_ended(gateway, &found["id"], "compensate", "paid twice").await;
+    let undone = ask(gateway, &found["id"], "compensate", "paid twice").await;
     assert_eq!(undone.expect_ok().at("/state"), "done");
     assert_eq!(books.undone().get("i0"), Some(&1));
     assert_eq!(books.live().len(), 1);
@@ -297,9 +293,7 @@ async fn a_store_that_may_have_lost_data_adopts_nothing_until_that_is_accepted_a
         "the store has lost data since it was found: run the reconciliation again"
     );
     report(gateway).await;
-    let adopted = ask_until_ended(gateway, &found["id"], "adopt", "r")
-        .await
-        .expect_ok();
+    let adopted = ask(gateway, &found["id"], "adopt", "r").await.expect_ok();
     assert_eq!(adopted.at("/state"), "done", "{}", adopted.text);
     let answer = gateway.call_with_key("k9", json!({ "amount": 1, "plan": "" }));
     assert_eq!(answer.await.expect_ok().at("/replayed"), true);
@@ -311,7 +305,7 @@ async fn of_two_first_requests_at_two_gateways_one_says_what_the_call_asked_for(
     let (one, other) = (&gateways[0], gateways.last().expect("one"));
     let found = report(one).await.at("/anomalies");
     for anomaly in found.as_array().expect("a list") {
-        let adopted = ask_until_ended(one, &anomaly["id"], "adopt", "r").await;
+        let adopted = ask(one, &anomaly["id"], "adopt", "r").await;
         assert_eq!(adopted.expect_ok().at("/state"), "done");
     }
     for n in 0..8 {
@@ -346,15 +340,18 @@ async fn an_adoption_and_a_repetition_at_once_make_one_call(mut place: Place) {
     anomalies.sort_by_key(|anomaly| number(&anomaly["effect"]));
     let mut charged = 8;
     for (n, anomaly) in anomalies.into_iter().enumerate() {
-        let (adopted, repeated) =
-            join(ask(one, &anomaly["id"], "adopt", "r"), charge(other, n)).await;
+        let (adopted, repeated) = join(
+            ask_once(one, &anomaly["id"], "adopt", "r"),
+            charge(other, n),
+        )
+        .await;
         let (adopted, repeated) = (adopted.expect_ok(), repeated.expect_ok());
         if adopted.at("/state") == "open" {
             // The store did not say in time which of the two has the key. The act is repeated until it does.
             let call_id = repeated.at("/call_id");
             let call_id = call_id.as_str().expect("an id");
             until("it is settled", async || {
-                let again = ask(one, &anomaly["id"], "adopt", "r").await;
+                let again = ask_once(one, &anomaly["id"], "adopt", "r").await;
                 let is_done = again.status == 200 && again.at("/state") != "open";
                 is_done || again.status == 409 && again.text.contains(call_id)
             })
@@ -379,6 +376,11 @@ async fn an_adoption_and_a_repetition_at_once_make_one_call(mut place: Place) {
     assert_eq!(books.live().len(), charged);
 }
 
+/// An anomaly by the effect that it is about.
+fn by_effect(anomaly: &Value) -> (String, Value) {
+    (anomaly["effect"].to_string(), anomaly.clone())
+}
+
 async fn the_configuration_adopts_forgotten_effects_and_leaves_those_of_others_alone(
     mut place: Place,
 ) {
@@ -397,15 +399,22 @@ async fn the_configuration_adopts_forgotten_effects_and_leaves_those_of_others_a
     for gateway in &gateways {
         assert!(gateway.reload(&adopts).await);
     }
-    // Each anomaly as it was last reported: one that was adopted is in no later report.
+    // Of one run: an anomaly that was adopted is in no later one.
+    let run = report(gateway).await.at("/run");
+    let path = format!(
+        "/v1/reconciliations/books?run={}",
+        run.as_str().expect("a run")
+    );
     let mut last = BTreeMap::new();
     until("what is adopted is settled", async || {
-        let found = report(gateway).await.at("/anomalies");
-        for anomaly in found.as_array().expect("a list") {
-            last.insert(anomaly["effect"].to_string(), anomaly.clone());
-        }
-        let has = |state: &str| last.values().any(|anomaly| anomaly["state"] == state);
-        has("done") && has("given_up")
+        let found = gateway.get(&path).await.at("/anomalies");
+        last = found
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(by_effect)
+            .collect();
+        !last.is_empty() && last.values().all(|anomaly| anomaly["state"] != "open")
     })
     .await;
     let states: Vec<&Value> = last.values().collect();

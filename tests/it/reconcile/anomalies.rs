@@ -15,8 +15,8 @@ on_both_stores! {
     a_reload_changes_the_acts_on_anomalies_and_nothing_else_of_a_reconciliation,
 }
 
-/// Asks for something about one anomaly.
-pub(crate) async fn ask(gateway: &Gateway, id: &Value, act: &str, reason: &str) -> Answer {
+/// Asks once for an act on an anomaly.
+pub(crate) async fn ask_once(gateway: &Gateway, id: &Value, act: &str, reason: &str) -> Answer {
     let id = id.as_str().expect("an id");
     let path = format!("/v1/reconciliations/books/anomalies/{id}/{act}");
     gateway.post_to(&path, &json!({ "reason": reason })).await
@@ -26,15 +26,10 @@ pub(crate) async fn ask(gateway: &Gateway, id: &Value, act: &str, reason: &str) 
 ///
 /// On a busy machine the store may not answer in time, or a background loop may have taken the anomaly first. The anomaly
 /// then stays open, and the act is asked for again.
-pub(crate) async fn ask_until_ended(
-    gateway: &Gateway,
-    id: &Value,
-    act: &str,
-    reason: &str,
-) -> Answer {
+pub(crate) async fn ask(gateway: &Gateway, id: &Value, act: &str, reason: &str) -> Answer {
     let ended = std::cell::RefCell::new(None);
     until("the act has ended", async || {
-        let answer = ask(gateway, id, act, reason).await;
+        let answer = ask_once(gateway, id, act, reason).await;
         let is_open = answer.status == 200 && answer.at("/state") == "open";
         ended.replace(Some(answer));
         !is_open
