@@ -2,7 +2,7 @@
 # and `packages-check`.
 # Each target first lets scripts/setup install what it needs beside Rust.
 
-.PHONY: install dist packages packages-check packages-empty run test test-these test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk kits abuse bench bench-peers bench-ledger breaks mutants mutants-changed audit
+.PHONY: install dist packages packages-check packages-empty run test test-these test-postgres test-fast soak incident store-fixtures upgrade-check check otel loss observe faults fuzz conformance console docs explore simulate judge clients import-check sdk kits abuse bench bench-peers bench-ledger bench-large breaks mutants mutants-changed audit
 
 # Builds the gateway and the demo shop, starts both, and prints what to try.
 run:
@@ -210,6 +210,11 @@ bench-peers:
 bench-ledger:
 	@scripts/setup build
 	ONCEGATE_BENCH_CALLS=10000,1000000,10000000 cargo bench --quiet --bench ledger
+
+# A gateway over a SQLite file of a million calls, and of ten million: start, export, erasure, retention, compaction. 20 GB of disk.
+bench-large:
+	@scripts/setup build
+	cargo bench --quiet --bench large
 
 # Breaks Lua, SQL, the gate and the order of durable steps on purpose (tests/breaks.toml): each must be noticed. Takes long.
 breaks:

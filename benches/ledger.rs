@@ -46,6 +46,7 @@ use self::calls::{
 use self::copies::multiply;
 use self::table::{Table, median, processor_time, say};
 
+const SHOP: Whose<'static> = ("shop", user_of);
 /// Tasks that read or write at once: while something is measured, and while a store is filled.
 const WRITERS: usize = 64;
 const FILLERS: usize = 512;
@@ -210,7 +211,7 @@ impl Growing {
     /// Makes calls until the store has this size.
     async fn grow(&mut self, size: usize) -> Fallible<()> {
         let (began, most) = (Instant::now(), self.most);
-        fill(&self.store, self.made..size, FILLERS, move |n| {
+        fill(&self.store, SHOP, self.made..size, FILLERS, move |n| {
             time_of(n, most)
         })
         .await?;
@@ -258,7 +259,7 @@ async fn first_arrivals(store: &Arc<dyn Store>, size: usize, table: &mut Table) 
         let at = |n: usize| {
             now() + SignedDuration::from_micros(i64::try_from(n % 1_000_000_000_000).unwrap_or(0))
         };
-        fill(store, from..from + MADE, WRITERS, at).await?;
+        fill(store, SHOP, from..from + MADE, WRITERS, at).await?;
         rates.push(MADE as f64 / began.elapsed().as_secs_f64());
     }
     let used = (processor_time() - before) / (ROUNDS * MADE) as f64;

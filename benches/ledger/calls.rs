@@ -26,9 +26,13 @@ pub(super) const DAYS: i64 = 15;
 pub(super) const TOOLS: [&str; 4] = ["pay", "ship", "mail", "book"];
 pub(super) const ME: InstanceId = InstanceId(Uuid::from_u128(1));
 
+/// Whose a call is: its tenant, and the user of the call with a number.
+pub(super) type Whose<'a> = (&'a str, fn(usize) -> String);
+
 /// Makes the calls with these numbers, `writers` at once.
 pub(super) async fn fill(
     store: &Arc<dyn Store>,
+    whose: Whose<'static>,
     numbers: Range<usize>,
     writers: usize,
     time: impl Fn(usize) -> Timestamp + Copy + Send + 'static,
@@ -39,7 +43,7 @@ pub(super) async fn fill(
         all.spawn(async move {
             let tool = Tool::new("act");
             for n in numbers.skip(writer).step_by(writers) {
-                write(&*store, &tool, "shop", n, time(n)).await?;
+                write(&*store, &tool, whose, n, time(n)).await?;
             }
             Fallible::Ok(())
         });
@@ -51,12 +55,12 @@ pub(super) async fn fill(
 pub(super) async fn write(
     store: &dyn Store,
     tool: &Tool,
-    tenant: &str,
+    whose: Whose<'_>,
     n: usize,
     at: Timestamp,
 ) -> Fallible<()> {
     // A verb that timed out on a busy machine is repeated: claim and replace recognise their own attempt.
-    let claim = arrival(tool, tenant, n, at)?;
+    let claim = arrival(tool, whose, n, at)?;
     let record = loop {
         match store.claim(&claim, &[]).await {
             Ok(Claimed::Yours(record)) => break record,
@@ -115,7 +119,12 @@ pub(super) fn trace_of(n: usize) -> String {
     format!("{:032x}", (n as u128 / 8 + 1).wrapping_mul(spread))
 }
 
-fn arrival(tool: &Tool, tenant: &str, n: usize, created_at: Timestamp) -> Fallible<Change> {
+fn arrival(
+    tool: &Tool,
+    (tenant, user): Whose<'_>,
+    n: usize,
+    created_at: Timestamp,
+) -> Fallible<Change> {
     let (name, key) = (TOOLS[n % TOOLS.len()], key_of(n));
     let lookup = Lookup::new(tenant, name, &key);
     let note = "as agreed by telephone; ".repeat(9);
@@ -129,7 +138,7 @@ fn arrival(tool: &Tool, tenant: &str, n: usize, created_at: Timestamp) -> Fallib
         key,
         key_source: Source::Runtime,
         fingerprint: [7; 32],
-        user_id: user_of(n),
+        user_id: user(n),
         session_id: session_of(n),
         saga_id: String::new(),
         trace_id: trace_of(n),

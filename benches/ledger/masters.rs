@@ -11,7 +11,7 @@ use oncegate::store::{Durability, Store};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::calls::{Fallible, now, patient, write};
+use super::calls::{Fallible, now, patient, user_of, write};
 use super::table::{processor_time_of, say};
 use super::{Server, WRITERS, free_port};
 
@@ -140,7 +140,7 @@ impl Kind {
                 let tool = Tool::new("act");
                 for n in (first..first + CALLS).skip(writer).step_by(WRITERS) {
                     let tenant = format!("tenant-{:02}", n % TENANTS);
-                    write(&*store, &tool, &tenant, n, now()).await?;
+                    write(&*store, &tool, (&tenant, user_of), n, now()).await?;
                 }
                 Fallible::Ok(())
             });
