@@ -3,27 +3,29 @@
 //! Labels come from the configuration and from enums only: no key, session, user or tenant is ever
 //! a label.
 
+mod tools; // the series of tools
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 use prometheus::{
-    Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
-    register_histogram_vec_with_registry, register_int_counter_vec_with_registry,
-    register_int_counter_with_registry, register_int_gauge_vec_with_registry,
-    register_int_gauge_with_registry,
+    Encoder, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    TextEncoder, register_histogram_vec_with_registry, register_histogram_with_registry,
+    register_int_counter_vec_with_registry, register_int_counter_with_registry,
+    register_int_gauge_vec_with_registry, register_int_gauge_with_registry,
 };
 
-use oncegate_rules::outcome::Outcome;
-use oncegate_rules::record::FailureKind;
-use oncegate_rules::session::Refusal;
+use oncegate_rules::tool::Tool;
 use oncegate_rules::words::words;
 use oncegate_store::{Census, Durability, Readiness, Space};
 
-/// Seconds: from a replay out of memory to a tool that takes its whole deadline.
-const BUCKETS: [f64; 14] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-];
+// The buckets of these two are few, because each tool has them: see `tools`.
+
+/// Seconds: a replay out of memory, a quick tool, a slow one, the default timeout's half, the default deadline.
+const CALL_BUCKETS: [f64; 5] = [0.01, 0.1, 1.0, 5.0, 30.0];
+/// Seconds: from a quick tool to the default timeout and the default deadline.
+const ATTEMPT_BUCKETS: [f64; 5] = [0.1, 0.5, 2.5, 10.0, 30.0];
 /// Seconds: two parallel calls of a model, an SDK's retry, a timed-out agent, a resumed run.
 const GAP_BUCKETS: [f64; 10] = [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 600.0, 3600.0];
 
@@ -40,14 +42,6 @@ const STORE_BUCKETS: [f64; 13] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-// The words of labels. Each series of a configured tool exists at zero before anything is counted: a series that
-// began with its first event would not show that event as an increase.
-
-/// Reasons of first arrivals without a result that did not fail.
-const NO_RESULT: [&str; 2] = ["unknown", "result_unavailable"];
-const UNDONE: [&str; 5] = ["compensated", "empty", "failed", "skipped", "stuck"];
-/// How waiting for approval ends.
-const DECISIONS: [&str; 5] = ["approved", "declined", "lapsed", "withdrawn", "voided"];
 const ERRORS: [&str; 3] = ["refused", "ambiguous", "unreadable"];
 
 words! {
@@ -92,6 +86,9 @@ macro_rules! registered {
     };
     (IntGaugeVec, $registry:ident, $name:literal, $help:literal, $labels:tt) => {
         register_int_gauge_vec_with_registry!($name, $help, &$labels, $registry)
+    };
+    (Histogram, $registry:ident, $name:literal, $help:literal, [], $buckets:ident) => {
+        register_histogram_with_registry!($name, $help, $buckets.to_vec(), $registry)
     };
     (HistogramVec, $registry:ident, $name:literal, $help:literal, $labels:tt, $buckets:ident) => {
         register_histogram_vec_with_registry!($name, $help, &$labels, $buckets.to_vec(), $registry)
@@ -140,11 +137,11 @@ metrics! {
         => "Dispatches to a tool, by what they proved.";
     pub first_arrival_failures: IntCounterVec = "oncegate_first_arrival_failures_total", ["tool", "reason"]
         => "First arrivals that got no result, by reason.";
-    pub call_duration: HistogramVec = "oncegate_call_duration_seconds", ["tool", "kind"], BUCKETS
-        => "From a request to its answer, by how it was answered.";
-    pub attempt_duration: HistogramVec = "oncegate_attempt_duration_seconds", ["tool"], BUCKETS
+    pub call_duration: HistogramVec = "oncegate_call_duration_seconds", ["tool"], CALL_BUCKETS
+        => "From a request for a call to its answer, without requests that were refused.";
+    pub attempt_duration: HistogramVec = "oncegate_attempt_duration_seconds", ["tool"], ATTEMPT_BUCKETS
         => "From a dispatch to the tool's answer, or to giving up on it.";
-    pub duplicate_gap: HistogramVec = "oncegate_duplicate_gap_seconds", ["tool"], GAP_BUCKETS
+    pub duplicate_gap: Histogram = "oncegate_duplicate_gap_seconds", [], GAP_BUCKETS
         => "From a call's first arrival to a duplicate: tells an agent's repeat from an SDK's.";
     pub stale_owners: IntCounter = "oncegate_stale_owners_total", []
         => "Completions refused because their attempt did not own the call any more.";
@@ -232,7 +229,7 @@ metrics! {
         => "How long the oldest call waits for approval; 0 if none does.";
     pub approvals: IntCounterVec = "oncegate_approvals_total", ["tool", "outcome"]
         => "Ends of waiting for approval, by outcome.";
-    pub approval_wait: HistogramVec = "oncegate_approval_wait_seconds", ["tool"], WAIT_BUCKETS
+    pub approval_wait: Histogram = "oncegate_approval_wait_seconds", [], WAIT_BUCKETS
         => "From an ask to its approval.";
     pub webhook_events: IntCounterVec = "oncegate_webhook_events_total", ["event", "result"]
         => "Tries to send an event to the webhook, by whether it was taken.";
@@ -317,7 +314,7 @@ impl Metrics {
     /// Its version is 0.0.4.
     pub fn scrape<'a>(
         &self,
-        tools: impl Iterator<Item = &'a String> + Clone,
+        tools: impl Iterator<Item = &'a Tool> + Clone,
         census: Option<&[Census]>,
     ) -> String {
         let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -387,21 +384,6 @@ impl Metrics {
         self.memory_refused.inc_by(news);
     }
 
-    /// Takes over each tool's name, whether its circuit breaker is open or half-open, and whether it is paused.
-    pub fn take_tools<'a>(&self, tools: impl Iterator<Item = (&'a str, bool, bool)>) {
-        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.breaker_open.reset();
-        self.tool_paused.reset();
-        for (tool, is_open, is_paused) in tools {
-            for (gauge, is_set) in [
-                (&self.breaker_open, is_open),
-                (&self.tool_paused, is_paused),
-            ] {
-                gauge.with_label_values(&[tool]).set(is_set.into());
-            }
-        }
-    }
-
     /// Makes the series of a reconciliation exist at zero.
     pub fn has_reconciliation(&self, name: &str, kinds: &[&str]) {
         for kind in kinds {
@@ -440,60 +422,5 @@ impl Metrics {
             self.sagas.with_label_values(&[state]).set(number(count));
         }
         self.stuck_sagas.set(number(stuck));
-    }
-
-    /// Makes the series of a tool exist at zero.
-    fn expect(&self, tool: &str) {
-        for arrival in ArrivalKind::ALL {
-            self.arrivals.with_label_values(&[tool, arrival.as_str()]);
-            self.call_duration
-                .with_label_values(&[tool, arrival.as_str()]);
-        }
-        for interface in Interface::ALL {
-            self.requests.with_label_values(&[tool, interface.as_str()]);
-        }
-        self.attempt_duration.with_label_values(&[tool]);
-        self.duplicate_gap.with_label_values(&[tool]);
-        self.approval_wait.with_label_values(&[tool]);
-        self.pass_through.with_label_values(&[tool]);
-        self.late_executions.with_label_values(&[tool]);
-        self.similar.with_label_values(&[tool]);
-        for (counters, words) in [
-            (&self.attempts, &Outcome::WORDS[..]),
-            (
-                &self.first_arrival_failures,
-                &FailureKind::ALL.map(FailureKind::as_str),
-            ),
-            (&self.first_arrival_failures, &NO_RESULT),
-            (&self.denied, &Refusal::WORDS),
-            (&self.compensations, &UNDONE),
-            (&self.approvals, &DECISIONS),
-        ] {
-            for word in words {
-                counters.with_label_values(&[tool, word]);
-            }
-        }
-    }
-
-    /// Takes over the counts of running and unknown calls.
-    ///
-    /// Every configured tool has a series, so that alerts have something to compare. A tool that is not configured any
-    /// more has one as long as it has such calls.
-    fn take<'a>(&self, tools: impl Iterator<Item = &'a String> + Clone, census: &[Census]) {
-        for (states, gauge) in [
-            (&["running"][..], &self.running),
-            (&["unknown"], &self.unknown),
-            (&["proposed", "approved"], &self.proposals),
-        ] {
-            gauge.reset();
-            for tool in tools.clone() {
-                gauge.with_label_values(&[tool]).set(0);
-            }
-            let counted = |count: &&Census| states.contains(&count.state.as_str());
-            for count in census.iter().filter(counted) {
-                let calls = i64::try_from(count.calls).unwrap_or(i64::MAX);
-                gauge.with_label_values(&[&count.tool]).add(calls);
-            }
-        }
     }
 }

@@ -278,7 +278,8 @@ impl Status {
             let is_open = !at.health.is_closed();
             (&tool[..], is_open, self.pauses.is_paused(tool))
         }));
-        metrics.scrape(tools.keys(), census.as_deref()).into()
+        let settings = tools.values().map(|at| &at.tool);
+        metrics.scrape(settings, census.as_deref()).into()
     }
 
     /// The same as [`readiness`](Self::readiness), at most a second old.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::approvals::{approve, ask, post, tokens, until_state};
 use crate::support::{Act, Gateway, Tool};
 
 fn file(path: &str) -> String {
@@ -87,6 +88,125 @@ async fn every_series_of_a_tool_is_there_before_anything_is_counted() {
             "{name}"
         );
     }
+    gateway.stop().await;
+}
+
+/// Most series of one tool.
+const MOST: usize = 60;
+
+/// A tool that writes, with every setting that adds series. `name` is undone by itself.
+fn with_everything(name: &str, tool: &Tool) -> String {
+    format!(
+        "[tools.{name}]\nurl = \"{}\"\nsession = \"exclusive\"\n\
+         retry = {{ attempts = 3 }}\nbreaker = {{ failures = 9, cooldown = \"1m\" }}\noutcomes = {{ 409 = \"rejected\" }}\n\
+         input_schema = {{ type = \"object\" }}\nbudget = {{ per = \"session\", max = 9, window = \"10m\" }}\n\
+         similar = {{ fields = [\"/to\"], window = \"1h\", action = \"refuse\" }}\n\
+         compensation = {{ tool = \"undo\", args = {{}} }}\napproval = {{ when = [\"always\"] }}\n",
+        tool.url()
+    )
+}
+
+/// How many of these series are of a tool.
+fn count_of(series: &BTreeSet<String>, tool: &str) -> usize {
+    let label = format!("tool=\"{tool}\"");
+    series.iter().filter(|one| one.contains(&label)).count()
+}
+
+/// Hundreds of tools must not be more than a Prometheus takes.
+#[tokio::test]
+async fn a_tool_of_any_settings_has_at_most_sixty_series_also_after_a_reload() {
+    let tool = Tool::start().await;
+    let reads = format!(
+        "[tools.look]\nurl = \"{}\"\neffect = \"read\"\n[tools.undo]\nurl = \"{}\"\n{}",
+        tool.url(),
+        tool.url(),
+        tokens()
+    );
+    let proxy = crate::proxies::requests::api(&tool, "");
+    let gateway = Gateway::start(&format!("{reads}{proxy}")).await;
+    let few = series(&gateway).await;
+    let of_tools = |series: &BTreeSet<String>| {
+        let of_a_tool = series.iter().filter(|one| one.contains("tool=\""));
+        of_a_tool.count()
+    };
+    let rest = few.len() - of_tools(&few);
+    for name in ["look", "undo", "api"] {
+        let count = count_of(&few, name);
+        assert!((40..50).contains(&count), "{name}: {count}");
+    }
+    let names: Vec<String> = (1..=20).map(|n| format!("act{n}")).collect();
+    let tools: String = names
+        .iter()
+        .map(|one| with_everything(one, &tool))
+        .collect();
+    assert!(gateway.reload(&format!("{tools}{reads}{proxy}")).await);
+    let many = series(&gateway).await;
+    for name in &names {
+        let count = count_of(&many, name);
+        assert!((50..=MOST).contains(&count), "{name}: {count}");
+    }
+    let least = many.len() - few.len();
+    assert!(least <= 20 * MOST, "{least}");
+    assert!(many.len() <= 20 * MOST + rest + of_tools(&few));
+    // What only its settings can count is there at zero, and only for a tool with these settings.
+    for one in [
+        "approvals_total{outcome=\"lapsed\",",
+        "arrivals_total{kind=\"asked\",",
+        "barred_total{reason=\"budget\",",
+        "barred_total{reason=\"busy\",",
+        "barred_total{reason=\"similar\",",
+        "proposals{",
+        "similar_total{",
+    ] {
+        let one = |tool: &str| format!("oncegate_{one}tool=\"{tool}\"}}");
+        assert!(many.contains(&one("act20")), "{}", one("act20"));
+        assert!(!many.contains(&one("undo")), "{}", one("undo"));
+    }
+    for (one, tool) in [
+        ("passed_through_total{", "look"),
+        ("tasks_total{", "undo"),
+        ("passed_on_total{kind=\"unkeyed\",", "api"),
+        ("requests_total{door=\"proxy\",", "api"),
+    ] {
+        let one = format!("oncegate_{one}tool=\"{tool}\"}}");
+        assert!(many.contains(&one), "{one}");
+    }
+    gateway.stop().await;
+}
+
+/// The same as for a tool without approvals.
+#[tokio::test]
+async fn every_series_of_approvals_and_similar_calls_is_there_before_anything_is_counted() {
+    let tool = Tool::start().await;
+    let undo = format!("[tools.undo]\nurl = \"{}\"\n{}", tool.url(), tokens());
+    let config = format!("{}{undo}", with_everything("act", &tool));
+    let gateway = Gateway::start(&config).await;
+    let before = series(&gateway).await;
+    let in_session = async |key: &str, to: &str| {
+        let body = json!({ "args": { "to": to }, "idempotency_key": key, "session_id": "S" });
+        crate::approvals::ask_as(&gateway, "wait=0", &body).await
+    };
+    let one = in_session("one", "a").await;
+    approve(&gateway, "ann", &one).await.expect_ok();
+    until_state(&gateway, &one, "succeeded").await;
+    in_session("alike", "a")
+        .await
+        .expect_problem("possible-duplicate");
+    for (act, by) in [("decline", "ann"), ("withdraw", "agent")] {
+        let asked = in_session(act, act).await;
+        let reason = match act {
+            "decline" => json!({ "reason": "no" }),
+            _ => json!({}),
+        };
+        post(&gateway, by, &asked, act, reason).await.expect_ok();
+    }
+    ask(&gateway, "without-session", json!({})).await;
+    let new = series(&gateway).await;
+    let new: Vec<_> = new.difference(&before).collect();
+    assert!(new.iter().all(|one| !one.contains("tool=\"")), "{new:#?}");
+    let ends = "oncegate_approvals_total{outcome=\"declined\",tool=\"act\"}";
+    assert_eq!(gateway.metric(ends).await, 1.0);
+    assert!(count_of(&before, "act") <= MOST);
     gateway.stop().await;
 }
 

@@ -236,8 +236,7 @@ impl Engine {
         };
         self.duplicates.note(record.intent.call_id, duplicate);
         let gap_s = elapsed_ms(record.intent.created_at, now) as f64 / 1000.0;
-        let gaps = &self.base.metrics.duplicate_gap;
-        gaps.with_label_values(&[&at.tool.name]).observe(gap_s);
+        self.base.metrics.duplicate_gap.observe(gap_s);
     }
 
     /// The life of a call in this process: claim the key, join the saga, run, tell all waiting requests.

@@ -227,8 +227,11 @@ impl Sender {
     pub(super) fn count_arrival(&self, tool: &str, arrival: ArrivalKind, began: Instant) {
         let (metrics, labels) = (&self.base.metrics, [tool, arrival.as_str()]);
         metrics.arrivals.with_label_values(&labels).inc();
-        let durations = metrics.call_duration.with_label_values(&labels);
-        durations.observe(began.elapsed().as_secs_f64());
+        // A refused request ran nothing and got nothing of a call: its time would hide that of the others.
+        if arrival != ArrivalKind::Refused {
+            let durations = metrics.call_duration.with_label_values(&[tool]);
+            durations.observe(began.elapsed().as_secs_f64());
+        }
     }
 }
 

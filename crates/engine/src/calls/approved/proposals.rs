@@ -27,10 +27,7 @@ pub(crate) fn ended_waiting(metrics: &Metrics, record: &Record) {
     metrics.approvals.with_label_values(&[tool, outcome]).inc();
     if let (State::Approved, Some(proposal)) = (&record.state, record.proposal.as_deref()) {
         let waited = elapsed_ms(proposal.asked_at, record.updated_at) as f64 / 1000.0;
-        metrics
-            .approval_wait
-            .with_label_values(&[tool])
-            .observe(waited);
+        metrics.approval_wait.observe(waited);
     }
     tracing::info!(
         call_id = %record.intent.call_id,
