@@ -217,11 +217,7 @@ impl WingServices {
     /// Adds the routes of every wing but proxies.
     pub(super) fn add_routes(&self, routes: Routes, http: &Http) -> Routes {
         #[cfg(feature = "mcp")]
-        let routes = {
-            let mcp = self.mcp(http);
-            let routes = routes.with(mcp::routes(&mcp));
-            routes.with_others(mcp::routes_with_slash(mcp))
-        };
+        let routes = mcp::add_to(routes, self.mcp(http));
         #[cfg(feature = "reconcile")]
         let routes = routes.with(reconcile::routes(&self.reconciler));
         #[cfg(feature = "console")]

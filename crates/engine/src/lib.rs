@@ -51,7 +51,7 @@ pub use self::base::{Base, Heard, Limits, Query, ToolChanges};
 pub use self::callers::permits::FairPermit;
 use self::callers::permits::{FairPermits, Lines};
 use self::callers::refusals::Refusals;
-pub use self::callers::refusals::TokenRefused;
+pub use self::callers::refusals::{Refused, TokenRefused};
 use self::callers::throttle::Throttle;
 pub use self::calls::{
     Answer, Answers, AskFor, Asked, Engine, Patience, Preview, Proxied, Request, Stored,

@@ -161,6 +161,8 @@ metrics! {
         => "Requests refused because their token asks too fast, by the limit that was reached.";
     pub refused_tokens: IntCounterVec = "oncegate_refused_tokens_total", ["reason"]
         => "Requests refused because of their token: missing, unknown, expired, or its scopes do not cover them.";
+    pub refusals: IntCounterVec = "oncegate_refusals_total", ["problem", "door"]
+        => "Requests that were answered with a problem, by its slug and by the protocol that they came by.";
     pub pass_through: IntCounterVec = "oncegate_passed_through_total", ["tool"]
         => "Reads that went to their tool although the store could not be asked.";
     pub proxied: IntCounterVec = "oncegate_passed_on_total", ["tool", "kind"]

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::MatchedPath;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method};
-use axum::middleware::Next;
-use axum::response::Response;
 use sha2::{Digest, Sha256};
 
 use super::headers::only_line;
-use super::problem::{Problem, Slug};
+use super::problem::Problem;
+use super::problem::refusals::Asker;
 use super::{Http, host};
 use oncegate_budget::Guest;
 use oncegate_engine::{ErrorKind, TokenRefused};
@@ -77,6 +76,7 @@ pub fn by_digest(
     let (why, problem) = match caller::find(&http.tokens.now(), digest, now) {
         // The rate limit comes first, so that a flood of requests costs no further work.
         Ok(caller) => {
+            Asker::of(&parts.extensions).has_tenant(&caller.tenant);
             http.gateway.throttle.admit_request(caller)?;
             reserve_memory(parts, caller, memory)?;
             return Ok(caller.clone());
@@ -91,6 +91,7 @@ pub fn by_digest(
 /// The caller of a gateway without tokens. The request must come from this machine.
 pub fn open(parts: &Parts, memory: usize) -> Result<Caller, Problem> {
     let caller = Caller::open();
+    Asker::of(&parts.extensions).has_tenant(&caller.tenant);
     reserve_memory(parts, &caller, memory)?;
     Ok(caller)
 }
@@ -103,15 +104,6 @@ pub fn still_known(http: &Http, digest: Option<&[u8; 32]>) -> Option<Caller> {
     }
     let caller = caller::find(&tokens, digest?, http.gateway.base.wall_time());
     caller.ok().cloned()
-}
-
-/// Middleware: counts the requests that are forbidden to a known token.
-pub async fn count_forbidden(State(http): State<Http>, request: Request, next: Next) -> Response {
-    let response = next.run(request).await;
-    if response.extensions().get::<Slug>() == Some(&Slug::Forbidden) {
-        http.gateway.refusals.note_refused(TokenRefused::Scope);
-    }
-    response
 }
 
 /// Charges the request's memory to its tenant, and reserves memory for the answer.

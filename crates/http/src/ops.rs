@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::auth::bearer_digest;
 use super::openapi::Route;
-use super::problem::{self, Problem, Slug};
+use super::problem::{self, Problem, Slug, refusals};
 use super::read::Act;
 use super::{Http, host};
 use oncegate_budget::Elsewhere;
@@ -54,10 +54,12 @@ impl Ops {
 
 /// The routes of `server.ops_listen`.
 pub fn ops_router(http: Http) -> Router {
-    ops()
+    let gateway = http.gateway.clone();
+    let routes = ops()
         .fallback(problem::unknown_path)
         .with_state(http)
-        .layer(middleware::from_fn(host::one_host))
+        .layer(middleware::from_fn(host::one_host));
+    refusals::noted(routes, gateway, Vec::new())
 }
 
 /// The ops routes, and the act on the store.
@@ -106,9 +108,11 @@ fn ops() -> Router<Http> {
 
 /// The routes for connections beyond the limit, so that operators still reach the ops routes.
 pub fn spare_router(http: Http) -> Router {
-    ops()
+    let gateway = http.gateway.clone();
+    let routes = ops()
         .fallback(problem::too_many_connections)
-        .with_state(http)
+        .with_state(http);
+    refusals::noted(routes, gateway, Vec::new())
 }
 
 /// `GET /healthz`: the process lives.

@@ -3,6 +3,7 @@
 //! The only file that knows failure statuses. Problems follow RFC 9457; the gateway serves each `type` as a page.
 
 mod failures; // the text of each failure of the gateway
+pub mod refusals; // every problem that is answered is counted
 #[cfg(test)]
 mod sentences_tests;
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use axum::{Router, middleware};
 
 use super::openapi::{self, Document, Route};
-use super::{Http, auth, encrypted, host, problem};
+use super::problem::refusals::{self, Prefix};
+use super::{Http, encrypted, host, problem};
+use oncegate_engine::metrics::Interface;
 
 /// Puts something around all routes of a listener.
 type Around = Box<dyn FnOnce(Router<Http>) -> Router<Http>>;
@@ -21,6 +23,8 @@ pub struct Routes {
     /// Whether there is an OpenAPI document at this listener.
     has_document: bool,
     around: Vec<Around>,
+    /// The paths of interfaces other than HTTP.
+    prefixes: Vec<Prefix>,
 }
 
 impl Routes {
@@ -54,6 +58,13 @@ impl Routes {
         self
     }
 
+    /// Says of which interface the paths below this prefix are.
+    #[must_use]
+    pub fn below(mut self, prefix: &'static str, interface: Interface) -> Self {
+        self.prefixes.push((prefix, interface));
+        self
+    }
+
     /// The router of a listener.
     pub fn serve(mut self, http: Http) -> Router {
         let document = Arc::new(Document::default());
@@ -72,13 +83,14 @@ impl Routes {
         for layer in self.around {
             routes = layer(routes);
         }
-        let count = middleware::from_fn_with_state(http.clone(), auth::count_forbidden);
+        let gateway = http.gateway.clone();
         let encrypted =
             middleware::map_response_with_state(http.clone(), encrypted::stay_encrypted);
-        routes
-            .layer(count)
+        let routes = routes
             .layer(encrypted)
             .with_state(http)
-            .layer(middleware::from_fn(host::one_host))
+            .layer(middleware::from_fn(host::one_host));
+        // Around all others, because they refuse requests, too.
+        refusals::noted(routes, gateway, self.prefixes)
     }
 }

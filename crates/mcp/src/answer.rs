@@ -50,6 +50,16 @@ impl CallAnswer {
         }
     }
 
+    /// The same with a problem that the result has in it.
+    pub(super) fn with_problem(self, problem: Option<Slug>) -> Self {
+        Self { problem, ..self }
+    }
+
+    /// The problem, if the call has no result.
+    pub(super) fn problem(&self) -> Option<Slug> {
+        self.problem
+    }
+
     /// The result of a call that ran; an error of JSON-RPC as a result with `isError`. Also how much of it is shared, in bytes.
     pub(super) fn into_result(self) -> (Vec<Part>, usize) {
         let result = self.result.unwrap_or_else(|error| {
@@ -129,7 +139,10 @@ pub(super) fn answer_to(answer: Result<Answer, Error>, reader: Reader<'_>) -> Ca
         return refused(RpcError::new(INVALID_PARAMS, why), Some(problem.slug));
     }
     if problem.slug == Slug::UnknownTool {
-        return refused(RpcError::params("there is no such tool"), None);
+        return refused(
+            RpcError::params("there is no such tool"),
+            Some(problem.slug),
+        );
     }
     failed(problem, reader)
 }

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::answer::{CallAnswer, Reader};
-use super::events::Progress;
+use super::events::{Progress, Waiting};
 use super::message::RpcError;
 use super::state::Mcp;
 use super::text::AsksBy;
@@ -256,7 +256,7 @@ pub(super) async fn run(
     (request, progress): Call,
     id: Box<RawValue>,
     era: Era,
-    headers: &HeaderMap,
+    waiting: Waiting,
     upstream: Option<&str>,
 ) -> Response {
     let is_forwarded = is_of_upstream(mcp, &request.tool);
@@ -293,7 +293,7 @@ pub(super) async fn run(
         };
         answer::answer_to(answer, reader)
     };
-    respond(mcp, calling, progress, id, headers).await
+    respond(mcp, calling, progress, id, waiting).await
 }
 
 /// Whether the tool is an MCP server's.
@@ -308,10 +308,10 @@ pub(super) async fn respond(
     calling: impl Future<Output = CallAnswer> + Send + 'static,
     mut progress: Option<Progress>,
     id: Box<RawValue>,
-    headers: &HeaderMap,
+    waiting: Waiting,
 ) -> Response {
     let mut calling = Box::pin(calling);
-    if !takes_stream(headers) {
+    if !waiting.takes_stream {
         return calling.await.respond(&id);
     }
     let note = tokio::select! {
@@ -320,10 +320,19 @@ pub(super) async fn respond(
         answer = &mut calling => return answer.respond(&id),
         () = sleep(mcp.settings.stream_after) => None,
     };
-    events::one(async move { calling.await.body(&id) }, note, progress)
+    let gateway = mcp.http.gateway.clone();
+    let late = async move {
+        let answer = calling.await;
+        // The head of the response is sent already, so nothing around it sees the problem.
+        if let Some(problem) = answer.problem() {
+            waiting.asker.note(&gateway, problem);
+        }
+        answer.body(&id)
+    };
+    events::one(late, note, progress)
 }
 
-fn takes_stream(headers: &HeaderMap) -> bool {
+pub(super) fn takes_stream(headers: &HeaderMap) -> bool {
     let mut lines = headers
         .get_all(ACCEPT)
         .iter()

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use oncegate_http::parts::Parts;
+use oncegate_http::problem::refusals::Asker;
 use oncegate_rules::mcp::progress::Asked;
 
 /// How often an idle stream sends a comment, so that no proxy closes the connection.
@@ -20,6 +21,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// How many bytes are searched for line ends, and perhaps copied, at a time.
 const AT_ONCE: usize = 16 << 10;
+
+/// Who waits for the answer to a request.
+pub(super) struct Waiting {
+    pub(super) asker: Asker,
+    /// Whether a late answer may be a stream.
+    pub(super) takes_stream: bool,
+}
 
 /// The progress of a call, for a caller that asked for it.
 pub(super) struct Progress {

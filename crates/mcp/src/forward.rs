@@ -11,7 +11,7 @@ use super::message::{self, INTERNAL_ERROR, RpcError};
 use super::state::Mcp;
 use oncegate_engine::{ErrorKind, Question};
 use oncegate_http::parts::Part;
-use oncegate_http::problem::Problem;
+use oncegate_http::problem::{Problem, Slug};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::mcp::evidence::Reply;
 use oncegate_rules::mcp::members::Members;
@@ -77,9 +77,12 @@ pub(super) async fn forward(
     };
     let result = match upstreams.ask(caller, upstream, question).await {
         Ok(Reply::Result(result)) => result,
-        Ok(Reply::Error(error)) => return Ok(RpcError::of_server(&error).answer(Some(id), era)),
+        Ok(Reply::Error(error)) => {
+            return Ok(RpcError::of_server(&error).answer_as(None, Some(id), era));
+        }
         Err(ErrorKind::ToolUnreachable(failure)) => {
-            return Ok(no_answer(&failure.why).answer(Some(id), era));
+            let unreachable = Some(Slug::ToolUnreachable);
+            return Ok(no_answer(&failure.why).answer_as(unreachable, Some(id), era));
         }
         Err(kind) => return Err(kind.into()),
     };

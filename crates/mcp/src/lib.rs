@@ -62,6 +62,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use self::events::Waiting;
 use self::forward::Forwarded;
 use self::message::{INVALID_REQUEST, METHOD_NOT_FOUND, Message, RpcError};
 pub use self::settings::settings;
@@ -69,11 +70,13 @@ use self::state::FromStdin;
 pub use self::state::Mcp;
 use self::text::AsksBy;
 pub use self::upstreams::Upstreams;
+use oncegate_engine::metrics::Interface;
 use oncegate_http::headers::only_line;
 use oncegate_http::openapi::Route;
+use oncegate_http::problem::refusals::{self, Asker};
 use oncegate_http::problem::{Problem, Slug, unknown_path};
 use oncegate_http::read::read_body;
-use oncegate_http::{Http, auth, host};
+use oncegate_http::{Http, Routes, auth, host};
 use oncegate_rules::caller::Caller;
 pub use oncegate_rules::mcp::Settings;
 use oncegate_rules::mcp::elicitation;
@@ -81,8 +84,11 @@ use oncegate_rules::mcp::revision::{self, CAPABILITIES, Era, Said, TASKS};
 use oncegate_rules::mcp::tasks::{AWAIT_CALL, is_known_by};
 use oncegate_rules::record::CallId;
 
+/// The prefix of the routes.
+const PREFIX: &str = "/mcp";
+
 /// The caller of a request that has no origin, or an allowed one.
-struct FromAllowedOrigin(Caller);
+struct FromAllowedOrigin(Caller, Asker);
 
 impl FromRequestParts<Mcp> for FromAllowedOrigin {
     type Rejection = Problem;
@@ -100,7 +106,10 @@ impl FromRequestParts<Mcp> for FromAllowedOrigin {
             parts.headers.remove("sec-fetch-site");
         }
         // No memory for the answer: the gateway reserves it before it claims a call or asks a server.
-        auth::by_token(parts, &mcp.http, auth::bearer_digest(&parts.headers), 0).map(Self)
+        let asker = Asker::of(&parts.extensions);
+        asker.speaks(Interface::Mcp);
+        let caller = auth::by_token(parts, &mcp.http, auth::bearer_digest(&parts.headers), 0)?;
+        Ok(Self(caller, asker))
     }
 }
 
@@ -130,8 +139,16 @@ enum Method {
     Forward(Forwarded),
 }
 
+/// Adds the routes for clients that speak MCP.
+pub fn add_to(routes: Routes, mcp: Mcp) -> Routes {
+    routes
+        .with(self::routes(&mcp))
+        .with_others(routes_with_slash(mcp))
+        .below(PREFIX, Interface::Mcp)
+}
+
 /// The routes for clients that speak MCP.
-pub fn routes(mcp: &Mcp) -> Vec<Route> {
+fn routes(mcp: &Mcp) -> Vec<Route> {
     vec![
         Route::post(
             "/mcp",
@@ -155,7 +172,7 @@ pub fn routes(mcp: &Mcp) -> Vec<Route> {
 }
 
 /// The same routes as some clients write them, with a slash at the end.
-pub fn routes_with_slash(mcp: Mcp) -> Router<Http> {
+fn routes_with_slash(mcp: Mcp) -> Router<Http> {
     Router::new()
         .route("/mcp/", post(of_gateway))
         .route("/mcp/{upstream}/", post(of_upstream))
@@ -163,27 +180,29 @@ pub fn routes_with_slash(mcp: Mcp) -> Router<Http> {
 }
 
 /// The routes of single MCP servers, for `oncegate wrap`.
-pub fn upstream_routes<S: Clone + Send + Sync + 'static>(mcp: Mcp) -> Router<S> {
-    Router::new()
+pub fn upstream_routes(mcp: Mcp) -> Router {
+    let gateway = mcp.http.gateway.clone();
+    let routes = Router::new()
         .route("/mcp/{upstream}", post(of_upstream))
         .route("/mcp/{upstream}/", post(of_upstream))
-        .with_state(mcp)
+        .with_state(mcp);
+    refusals::noted(routes, gateway, vec![(PREFIX, Interface::Mcp)])
 }
 
 /// `POST /mcp`
 async fn of_gateway(
     State(mcp): State<Mcp>,
-    FromAllowedOrigin(caller): FromAllowedOrigin,
+    FromAllowedOrigin(caller, asker): FromAllowedOrigin,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    answered(mcp, caller, headers, body, None, None).await
+    answered(mcp, (caller, asker), headers, body, None, None).await
 }
 
 /// `POST /mcp/{upstream}`
 async fn of_upstream(
     State(mcp): State<Mcp>,
-    FromAllowedOrigin(caller): FromAllowedOrigin,
+    FromAllowedOrigin(caller, asker): FromAllowedOrigin,
     upstream: Result<Path<String>, PathRejection>,
     from_stdin: Option<Extension<FromStdin>>,
     headers: HeaderMap,
@@ -194,23 +213,35 @@ async fn of_upstream(
         return Err(unknown_path().await);
     }
     let from_stdin = from_stdin.map(|Extension(marker)| marker);
-    answered(mcp, caller, headers, body, Some(&upstream), from_stdin).await
+    answered(
+        mcp,
+        (caller, asker),
+        headers,
+        body,
+        Some(&upstream),
+        from_stdin,
+    )
+    .await
 }
 
 async fn answered(
     mcp: Mcp,
-    caller: Caller,
+    (caller, asker): (Caller, Asker),
     headers: HeaderMap,
     body: Body,
     upstream: Option<&str>,
     from_stdin: Option<FromStdin>,
 ) -> Result<Response, Problem> {
     let bytes = read_body(body, mcp.http.max_body).await?;
-    let read = || read(&mcp, &caller, &headers, &bytes, upstream);
+    let read = || read(&mcp, (&caller, &asker), &headers, &bytes, upstream);
     let large = &mcp.http.gateway.engine.large;
     let parsed = large.read_off_workers(bytes.len(), read).await;
     // The wait for a call may be long, and needs no bytes of the request.
     drop(bytes);
+    let waiting = Waiting {
+        takes_stream: call::takes_stream(&headers),
+        asker,
+    };
     let ParsedRequest { id, era, method } = match parsed {
         Ok(Some(parsed)) => parsed,
         Ok(None) => return Ok(StatusCode::ACCEPTED.into_response()),
@@ -223,7 +254,10 @@ async fn answered(
                 None => list::About::gateway(version.is_none(), mcp.settings.tasks),
                 Some(upstream) => match forward::about(&mcp, &caller, upstream).await {
                     Ok(about) => about,
-                    Err(error) => return Ok(error.answer(Some(&id), era)),
+                    Err(error) => {
+                        let unreachable = Some(Slug::ToolUnreachable);
+                        return Ok(error.answer_as(unreachable, Some(&id), era));
+                    }
                 },
             };
             list::describe(&id, version.as_deref(), about)
@@ -256,10 +290,10 @@ async fn answered(
             {
                 return Ok(error.answer(Some(&id), era));
             }
-            call::run(&mcp, caller, *call, id, era, &headers, upstream).await
+            call::run(&mcp, caller, *call, id, era, waiting, upstream).await
         }
         Method::Task(request) => tasks::answer(&mcp, &caller, request, &id).await,
-        Method::Await(call_id) => tasks::await_call(&mcp, caller, call_id, id, era, &headers).await,
+        Method::Await(call_id) => tasks::await_call(&mcp, caller, call_id, id, era, waiting).await,
         Method::Listen { tools } => listen::listen(mcp, &caller, &headers, id, tools)?,
     })
 }
@@ -293,7 +327,7 @@ fn or_empty<'a, D: Deserializer<'a>>(value: D) -> Result<Map<String, Value>, D::
 /// Parses a message. `None`: a notification, which is ignored.
 fn read(
     mcp: &Mcp,
-    caller: &Caller,
+    (caller, asker): (&Caller, &Asker),
     headers: &HeaderMap,
     bytes: &[u8],
     upstream: Option<&str>,
@@ -362,6 +396,7 @@ fn read(
                 Some(upstream) => (mcp.upstreams.name_of(upstream, name), Some(name)),
                 None => (name.to_owned(), None),
             };
+            asker.asks_for(&tool);
             let call = call::read(mcp, caller, tool, &params, headers, era).map_err(refused)?;
             Method::Call(Box::new(call), remote_name.map(str::to_owned))
         }

@@ -1,5 +1,6 @@
 //! JSON-RPC 2.0 on the wire: one request or notification in, one response out.
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -10,7 +11,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use oncegate_http::parts::{Part, Parts};
-use oncegate_http::problem::{MALFORMED, NO_SUCH_METHOD};
+use oncegate_http::problem::{MALFORMED, NO_SUCH_METHOD, Slug};
 use oncegate_http::read::{Members, given};
 use oncegate_rules::json;
 use oncegate_rules::mcp::revision::{Era, Malformed, supported};
@@ -107,9 +108,29 @@ impl RpcError {
         }
     }
 
+    /// The problem that it would be over HTTP. `None`: only its maker knows.
+    fn problem(&self) -> Option<Slug> {
+        match self.code {
+            METHOD_NOT_FOUND => Some(Slug::UnknownPath),
+            INTERNAL_ERROR => None,
+            _ => Some(Slug::InvalidRequest),
+        }
+    }
+
+    /// The gateway's own answer.
     pub(super) fn answer(&self, id: Option<&RawValue>, era: Era) -> Response {
+        self.answer_as(self.problem(), id, era)
+    }
+
+    /// The same, if it stands for another problem, or for none: a server's error is not the gateway's.
+    pub(super) fn answer_as(
+        &self,
+        problem: Option<Slug>,
+        id: Option<&RawValue>,
+        era: Era,
+    ) -> Response {
         let body = Parts::new([self.text(id).into()]);
-        (self.status(era), json(body)).into_response()
+        (self.status(era), problem.map(Extension), json(body)).into_response()
     }
 
     /// The whole response as JSON.

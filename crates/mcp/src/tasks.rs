@@ -4,7 +4,6 @@
 //! every gateway of the store.
 
 use axum::body::Bytes;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use jiff::Timestamp;
 use serde_json::value::RawValue;
@@ -13,13 +12,14 @@ use uuid::Uuid;
 
 use super::answer::{self, CallAnswer, Reader, server_info};
 use super::call::{is_of_upstream, respond};
+use super::events::Waiting;
 use super::forwarded::Written;
 use super::message::{INTERNAL_ERROR, RpcError};
 use super::state::Mcp;
 use super::task;
 use super::text::AsksBy;
 use oncegate_engine::{AskFor, Asked, Error, ErrorKind, Unheard};
-use oncegate_http::problem::Problem;
+use oncegate_http::problem::{Problem, Slug};
 use oncegate_rules::caller::Caller;
 use oncegate_rules::mcp::revision::Era;
 use oncegate_rules::mcp::tasks::{self, Status};
@@ -75,7 +75,8 @@ pub(super) async fn answer(
         && sender.cancel(caller, &asked.record).await.is_err()
     {
         let why = "The store did not take the wish to cancel: further attempts may follow. Send it again.";
-        return RpcError::new(INTERNAL_ERROR, why).answer(Some(id), Era::Modern);
+        let problem = Some(Slug::StoreUnavailable);
+        return RpcError::new(INTERNAL_ERROR, why).answer_as(problem, Some(id), Era::Modern);
     }
     let mut questions = None;
     let mut forwarded = Ok(());
@@ -92,7 +93,12 @@ pub(super) async fn answer(
             }
             (TaskMethod::Update, Some(_)) => {
                 let why = "Too many requests are under way: the answers were not forwarded. Send them again.";
-                return RpcError::new(INTERNAL_ERROR, why).answer(Some(id), Era::Modern);
+                let problem = Some(Slug::RateLimited);
+                return RpcError::new(INTERNAL_ERROR, why).answer_as(
+                    problem,
+                    Some(id),
+                    Era::Modern,
+                );
             }
             (TaskMethod::Get | TaskMethod::Update | TaskMethod::Cancel, _) => {}
         }
@@ -101,12 +107,15 @@ pub(super) async fn answer(
     let (result, word) = match (asked, method) {
         (Ok(_), _) if let Err(why) = forwarded => {
             let error = match why {
-                Unheard::Refused => RpcError::params("the server refused the answers"),
+                Unheard::Refused => {
+                    let error = RpcError::params("the server refused the answers");
+                    (error, Slug::ToolRejected)
+                }
                 Unheard::Unknown(why) => {
                     let why = format!(
                         "It is not known whether the server has the answers: {why}. Ask for the task, and send them again if it still asks."
                     );
-                    RpcError::new(INTERNAL_ERROR, why)
+                    (RpcError::new(INTERNAL_ERROR, why), Slug::NotAnswered)
                 }
             };
             (Err(error), "unavailable")
@@ -120,7 +129,10 @@ pub(super) async fn answer(
         }
         (Ok(_), TaskMethod::Update | TaskMethod::Cancel) => (Ok(acknowledged()), "acknowledged"),
         (Err(error), _) => match error.kind {
-            ErrorKind::UnknownCall => (Err(RpcError::params("there is no such task")), "unknown"),
+            ErrorKind::UnknownCall => {
+                let error = RpcError::params("there is no such task");
+                (Err((error, Slug::UnknownCall)), "unknown")
+            }
             _ => (Err(no_answer(error)), "unavailable"),
         },
     };
@@ -128,7 +140,7 @@ pub(super) async fn answer(
     counted.with_label_values(&[method.as_str(), word]).inc();
     match result {
         Ok(answer) => answer.respond(id),
-        Err(error) => error.answer(Some(id), Era::Modern),
+        Err((error, problem)) => error.answer_as(Some(problem), Some(id), Era::Modern),
     }
 }
 
@@ -140,9 +152,10 @@ fn id_of(task_id: &str) -> Option<CallId> {
 }
 
 /// An error that says nothing of the task: the client asks again.
-fn no_answer(error: Error) -> RpcError {
-    let why = Problem::from(error).detail;
-    RpcError::new(INTERNAL_ERROR, format!("The task could not be read: {why}"))
+fn no_answer(error: Error) -> (RpcError, Slug) {
+    let Problem { slug, detail, .. } = Problem::from(error);
+    let why = format!("The task could not be read: {detail}");
+    (RpcError::new(INTERNAL_ERROR, why), slug)
 }
 
 fn acknowledged() -> CallAnswer {
@@ -182,9 +195,11 @@ fn got(mcp: &Mcp, asked: Asked, now: Timestamp) -> CallAnswer {
         asks_by: AsksBy::Task,
         pages: mcp.settings.pages.as_deref(),
     };
-    let (result, shared) = answer::answer_to(asked.answer, reader).into_result();
+    let answer = answer::answer_to(asked.answer, reader);
+    let problem = answer.problem();
+    let (result, shared) = answer.into_result();
     task.parts("result", result);
-    CallAnswer::of(task.end(), shared)
+    CallAnswer::of(task.end(), shared).with_problem(problem)
 }
 
 /// The call that the arguments of `await_call` name.
@@ -210,7 +225,7 @@ pub(super) async fn await_call(
     call_id: CallId,
     id: Box<RawValue>,
     era: Era,
-    headers: &HeaderMap,
+    waiting: Waiting,
 ) -> Response {
     let here = mcp.clone();
     let how = AskFor {
@@ -236,5 +251,5 @@ pub(super) async fn await_call(
         };
         answer::answer_to(answer, reader)
     };
-    respond(mcp, awaiting, None, id, headers).await
+    respond(mcp, awaiting, None, id, waiting).await
 }

@@ -55,8 +55,10 @@ pub use self::proxies::Proxies;
 use self::proxies::{Asked, Entry, Through};
 pub use self::settings::proxies as settings;
 use oncegate_budget::{Elsewhere, OfBalancer};
+use oncegate_engine::metrics::Interface;
 use oncegate_engine::{Error, ErrorKind, RequestSpan, Stored, as_header, forwardable};
 use oncegate_http::headers::{CALL_ID, GATEWAY_OUTCOME, REPLAYED, header, trace_context};
+use oncegate_http::problem::refusals::Asker;
 use oncegate_http::problem::{KeyAction, Problem, Slug};
 use oncegate_http::read::read_body;
 use oncegate_http::{Http, MaxBody, Routes, auth, host};
@@ -129,6 +131,9 @@ async fn serve(
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
+    let asker = Asker::of(&parts.extensions);
+    asker.speaks(Interface::Proxy);
+    asker.asks_for(name);
     let entry = proxies.entry(name);
     let own = auth::digest_in(&parts.headers, &OWN_TOKEN);
     let digest = match &entry {

@@ -16,4 +16,5 @@ pub mod many_between; // what comes between such an act and its end
 pub mod many_probes; // tools are asked about many unknown calls
 pub mod observe; // rules, board and runbook fit the metrics
 pub mod ops; // health, readiness, metrics, logs
+pub mod refusals; // what is refused leaves a trace
 pub mod rolling; // two gateways are restarted in turn

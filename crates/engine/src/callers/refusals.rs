@@ -1,16 +1,19 @@
-//! Counts refused tokens by reason, and logs each reason at most once a minute.
+//! Counts what is refused, and logs some of it: refused tokens by reason, and every problem that is answered by its slug.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::base::lock::lock;
-use crate::metrics::Metrics;
+use crate::metrics::{Interface, Metrics};
 use oncegate_rules::words::words;
 
 /// How often one reason is logged.
-const LOGGED_EVERY: Duration = Duration::from_secs(60);
+const REASON_EVERY: Duration = Duration::from_secs(60);
+/// How often one problem is logged.
+const PROBLEM_EVERY: Duration = Duration::from_secs(10);
 
 words! {
     /// Why a token was refused, in one word for metrics and the log.
@@ -24,17 +27,46 @@ words! {
     }
 }
 
-/// Counts and logs refused tokens.
-pub struct Refusals {
-    metrics: Arc<Metrics>,
-    noted: Mutex<[Noted; TokenRefused::ALL.len()]>,
+/// A request that was answered with a problem.
+#[derive(Debug, Clone, Copy)]
+pub struct Refused<'a> {
+    /// The slug of the problem.
+    pub problem: &'static str,
+    pub interface: Interface,
+    /// The configured tool that it asked for.
+    pub tool: Option<&'a str>,
+    /// `None`: it came without a valid token.
+    pub tenant: Option<&'a str>,
 }
 
-/// When a reason was logged last, and how many requests were refused for it since.
+/// Counts and logs refused tokens, and answers that are problems.
+pub struct Refusals {
+    metrics: Arc<Metrics>,
+    reasons: Mutex<[Noted; TokenRefused::ALL.len()]>,
+    /// By their slugs.
+    problems: Mutex<BTreeMap<&'static str, Noted>>,
+}
+
+/// When one kind of refusal was logged last, and how many there were since.
 #[derive(Default, Clone, Copy)]
 struct Noted {
     logged_at: Option<Instant>,
     since: u64,
+}
+
+impl Noted {
+    /// Notes one more. Returns how many there were since the last log line, if another line is due.
+    fn note(&mut self, every: Duration, now: Instant) -> Option<u64> {
+        self.since += 1;
+        if self
+            .logged_at
+            .is_some_and(|at| now.duration_since(at) < every)
+        {
+            return None;
+        }
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.since))
+    }
 }
 
 impl Refusals {
@@ -45,7 +77,18 @@ impl Refusals {
         }
         Self {
             metrics,
-            noted: Mutex::default(),
+            reasons: Mutex::default(),
+            problems: Mutex::default(),
+        }
+    }
+
+    /// Makes the series of these problems exist at zero.
+    pub fn expect(&self, problems: impl Iterator<Item = &'static str>) {
+        for problem in problems {
+            for interface in Interface::ALL {
+                let labels = [problem, interface.as_str()];
+                self.metrics.refusals.with_label_values(&labels);
+            }
         }
     }
 
@@ -55,7 +98,8 @@ impl Refusals {
             .refused_tokens
             .with_label_values(&[why.as_str()])
             .inc();
-        if let Some(requests) = self.note(why, Instant::now()) {
+        let due = lock(&self.reasons)[why as usize].note(REASON_EVERY, Instant::now());
+        if let Some(requests) = due {
             let reason = why.as_str();
             tracing::warn!(
                 reason,
@@ -65,16 +109,27 @@ impl Refusals {
         }
     }
 
-    /// How many requests were refused since the last log line, if another line is due.
-    fn note(&self, why: TokenRefused, now: Instant) -> Option<u64> {
-        let mut noted = lock(&self.noted);
-        let Noted { logged_at, since } = &mut noted[why as usize];
-        *since += 1;
-        if logged_at.is_some_and(|at| now.duration_since(at) < LOGGED_EVERY) {
-            return None;
+    /// Notes that a request was answered with a problem. Of a flood only one in ten seconds is logged for each slug.
+    pub fn note_problem(&self, refused: Refused<'_>) {
+        let Refused {
+            problem, interface, ..
+        } = refused;
+        let labels = [problem, interface.as_str()];
+        self.metrics.refusals.with_label_values(&labels).inc();
+        let mut problems = lock(&self.problems);
+        let noted = problems.entry(problem).or_default();
+        let due = noted.note(PROBLEM_EVERY, Instant::now());
+        drop(problems);
+        if let Some(requests) = due {
+            tracing::info!(
+                problem,
+                "door" = interface.as_str(),
+                tool = refused.tool,
+                tenant = refused.tenant,
+                not_logged = requests - 1,
+                "a request was answered with a problem"
+            );
         }
-        *logged_at = Some(now);
-        Some(std::mem::take(since))
     }
 }
 
@@ -83,14 +138,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_logged_once_a_minute_with_the_number_of_requests() {
-        let (refusals, start) = (Refusals::new(Arc::new(Metrics::new())), Instant::now());
-        let note = |why, seconds| refusals.note(why, start + Duration::from_secs(seconds));
-        assert_eq!(note(TokenRefused::Unknown, 0), Some(1));
+    fn a_flood_is_logged_once_in_its_time_with_the_number_of_requests() {
+        let (mut noted, start) = (Noted::default(), Instant::now());
+        let mut note = |seconds| noted.note(REASON_EVERY, start + Duration::from_secs(seconds));
+        assert_eq!(note(0), Some(1));
         for second in 1..60 {
-            assert_eq!(note(TokenRefused::Unknown, second), None);
+            assert_eq!(note(second), None);
         }
-        assert_eq!(note(TokenRefused::Scope, 30), Some(1), "each for itself");
-        assert_eq!(note(TokenRefused::Unknown, 60), Some(60));
+        assert_eq!(note(60), Some(60));
     }
 }
