@@ -61,7 +61,8 @@ pub(super) fn delete_bodies(call: Call<'_>, by: InstanceId) -> Result<Change, Il
 
 /// When a call ended: with its newest run, or later, when its outcome became known or it was undone.
 ///
-/// That later time is not stored. If the tool's window was longer then, the call counts as ended later than it did.
+/// That later time is not stored. If the tool's window was longer then, the call counts as ended later than it did, so that
+/// with today's window it is remembered no shorter than it was then.
 fn ended_at(call: Call<'_>) -> Timestamp {
     let record = call.record;
     let window = call.tool.window(record.intent.key_source);
@@ -92,9 +93,6 @@ pub(super) fn store_until(call: Call<'_>, by: &By) -> Result<Change, Illegal> {
     }
     let window = tool.window(record.intent.key_source);
     let until = after(ended_at(call), tool.retention.max(window));
-    let until = record
-        .expires_at
-        .map_or(until, |expires_at| until.max(expires_at));
     // Stores round the time up to seconds.
     let is_same = |before| until.duration_since(before).abs().as_secs() < 2;
     if record.retain_until.is_some_and(is_same) {
