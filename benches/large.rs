@@ -9,12 +9,15 @@
 )]
 
 #[path = "ledger/calls.rs"]
+#[expect(dead_code, reason = "the bench of the ledger uses the rest")]
 mod calls; // the calls that fill a store
 #[path = "ledger/copies.rs"]
 mod copies; // makes a file larger by copies of its calls
 #[path = "gateway/processes.rs"]
+#[expect(dead_code, reason = "the bench of the gateway uses the rest")]
 mod processes; // the measured processes
 #[path = "ledger/table.rs"]
+#[expect(dead_code, reason = "the bench of the ledger uses the rest")]
 mod table; // the printed lines
 
 use std::fs;
@@ -64,6 +67,8 @@ async fn run() -> Fallible<()> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let folder = folder.path();
     let file = folder.join("oncegate.db");
+    // It makes the secret of the fingerprints.
+    started(folder, "an empty file").await?;
     let began = Instant::now();
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(&file, ME, &CancellationToken::new())?);
     fill(&store, WHOSE, 0..calls, FILLERS, move |n| time_of(n, calls)).await?;

@@ -19,7 +19,7 @@ use prometheus::IntCounter;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-pub use self::offline::accept_loss;
+pub use self::offline::{accept_loss, apply_retention};
 #[cfg(feature = "redis")]
 pub use self::offline::{move_on, standing};
 use self::reload::note_expiry;

@@ -55,6 +55,7 @@ pub fn begin(
         .await);
     every!(recover, |g| g.status.count_frozen().await);
     every!(recover, |g| g.erasures.erase_due(g.now()).await);
+    every!(recover, |g| g.expiry.delete_bodies_once().await);
     every!(LOOK_AT_PAUSES_EVERY, |g| g.pauses.look_at_pauses().await);
     every!(timings.count_every, |g| g
         .duplicates

@@ -1,5 +1,7 @@
 //! Acts of an operator on a store, from the command line.
 
+use std::collections::BTreeMap;
+
 use super::{Config, Error, encrypt, gateway_over, visit};
 use crate::core::caller::Caller;
 use crate::gateway;
@@ -35,6 +37,29 @@ pub async fn accept_loss(mut config: Config, reason: &str) -> Result<usize, Erro
         };
         Error::Other(format!("the loss was not accepted: {why}"))
     })
+}
+
+/// Counts this configuration's retention for stored calls, or says what that would change, by tool.
+///
+/// # Errors
+/// The store is not reached, or a gateway serves from the SQLite file. What was changed stays so.
+pub async fn apply_retention(
+    mut config: Config,
+    is_dry_run: bool,
+) -> Result<BTreeMap<String, gateway::RetentionCounts>, Error> {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let instance = gateway::new_instance();
+    let store = visit(&config.store, instance).await?;
+    let store = encrypt(store, config.store_keys.take());
+    // Tools of upstreams are not known without asking for them.
+    config.upstreams.clear();
+    config.webhook = None;
+    let gateway = gateway_over(store.clone(), instance, &mut config)?;
+    let counted = gateway.expiry.apply_retention(is_dry_run).await;
+    if !store.is_shared() {
+        store.close().await;
+    }
+    Ok(counted?)
 }
 
 /// The format of a Redis, and the gateways that share it.

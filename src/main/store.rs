@@ -29,6 +29,15 @@ pub(super) enum StoreAct {
         #[arg(long)]
         reason: String,
     },
+    /// Say how many stored calls of each tool would go sooner or later by the retention of this configuration, and with
+    /// --apply have it count for them. Without it, it counts for calls that end from now on. Works while gateways serve,
+    /// but not of a SQLite file.
+    Retention {
+        #[arg(long)]
+        config: PathBuf,
+        #[arg(long)]
+        apply: bool,
+    },
     /// Print what a SQLite file is and has: its layout, which releases can read it, its calls, its oldest promise, and
     /// what an upgrade would do. Of a Redis, its format, the gateways that share it, what each can read, and what an
     /// upgrade would do. Works while gateways serve. Changes nothing.
@@ -83,6 +92,7 @@ impl StoreAct {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self {
             Self::AcceptLoss { config, reason } => accept_loss(read(&config)?, &reason),
+            Self::Retention { config, apply } => retention(read(&config)?, apply),
             Self::Inspect { config, dry_run } => inspect(read(&config)?.store, dry_run),
             #[cfg(feature = "postgres")]
             Self::Sql { config } => sql(&read(&config)?.store),
@@ -205,12 +215,30 @@ fn upgrade_file(file: &Path, backup: Backup) -> Result<(), Failure> {
     }
 }
 
-fn accept_loss(config: Config, reason: &str) -> Result<(), Failure> {
-    let log = Log {
+fn retention(config: Config, apply: bool) -> Result<(), Failure> {
+    let telemetry = telemetry::start(&warnings_only(&config.log), None)?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let counted = runtime.block_on(app::apply_retention(config, !apply));
+    telemetry.lines.flush();
+    let mut lines = String::new();
+    for (tool, counts) in counted? {
+        lines += &format!("{tool}: {counts}\n");
+    }
+    if !apply {
+        lines += "nothing was changed: --apply has it count for these calls\n";
+    }
+    say(&lines)
+}
+
+fn warnings_only(log: &Log) -> Log {
+    Log {
         level: "warn".into(),
-        ..config.log.clone()
-    };
-    let telemetry = telemetry::start(&log, None)?;
+        ..log.clone()
+    }
+}
+
+fn accept_loss(config: Config, reason: &str) -> Result<(), Failure> {
+    let telemetry = telemetry::start(&warnings_only(&config.log), None)?;
     let runtime = tokio::runtime::Runtime::new()?;
     complain("the loss is being accepted, which takes up to half a minute over Redis\n".into());
     let accepted = runtime.block_on(app::accept_loss(config, reason));

@@ -68,9 +68,10 @@ pub use self::operator::{
 };
 use self::operator::{Ledger, Operator, Sessions};
 pub use self::recovery::AFTER_LOSS;
+pub use self::recovery::RetentionCounts;
 pub use self::recovery::acceptance::Accepted;
 use self::recovery::acceptance::Progress;
-use self::recovery::{LossAcceptance, LostCalls, Rechecks, prune_all};
+use self::recovery::{Expiry, LossAcceptance, LostCalls, Rechecks, prune_all};
 pub use self::sagas::{SagaAct, SagaAt};
 use self::sagas::{SagaRegistry, SagaWorker, Sagas};
 use self::secret::KnownSecrets;
@@ -117,6 +118,7 @@ pub struct Gateway {
     pub sessions: Arc<Sessions>,
     pub ledger: Arc<Ledger>,
     pub erasures: Arc<Erasures>,
+    pub expiry: Arc<Expiry>,
     pub pauses: Arc<Pauses>,
     pub key_schemes: Arc<KeySchemes>,
     pub status: Arc<Status>,
@@ -270,6 +272,7 @@ impl Gateway {
             }),
             sessions: Arc::new(Sessions { base: base.clone() }),
             erasures: Arc::new(Erasures { base: base.clone() }),
+            expiry: Arc::new(Expiry::new(base.clone(), status.clone())),
             secrets,
             refusals: Refusals::new(metrics),
             base,

@@ -82,6 +82,20 @@ pub(super) fn ask(
     call::next(tool, record, event, now)
 }
 
+/// The record that an event would make of a loaded call now; `None`: nothing would be written.
+///
+/// # Errors
+/// The event does not fit the state.
+pub(super) fn preview(
+    base: &Base,
+    tool: &Tool,
+    record: &Record,
+    event: &Event,
+) -> Result<Option<Record>, Illegal> {
+    let next = ask(tool, Some(record), event, base.time())?;
+    Ok(next.change.map(|change| change.record))
+}
+
 /// Applies an event to a loaded call. The time is `now`, or later after a conflict.
 ///
 /// # Errors

@@ -227,7 +227,7 @@ pub(super) struct CallView<'a> {
     /// The client's ids of the request: the members of `_meta` that `[mcp] client_ids` lists.
     #[schema(required, value_type = Option<Object>)]
     client_ids: Option<&'a RawValue>,
-    /// An object. The text `[erased]` once the data of the call's user was erased; null if it cannot be read.
+    /// An object. The text `[erased]` once the data of the call's user was erased, `[deleted]` after `args_for`; null if it cannot be read.
     #[schema(required, value_type = serde_json::Value)]
     args: Option<&'a RawValue>,
     /// The tool's JSON.

@@ -29,6 +29,7 @@ mod change; // the result of an event
 mod end; // an attempt ended, in time or late
 mod erase; // arguments, result and names of an ended call are erased
 mod event; // the events
+mod expire; // how long an ended call is stored, and its arguments and result
 mod loss; // a call whose owner, store or lock is lost
 mod read; // a request to a tool that reads
 mod remote; // an MCP server works on a call as a task of its own
@@ -196,6 +197,8 @@ fn decide(tool: &Tool, record: Option<&Record>, event: &Event, time: Now) -> Res
         (Event::Skipped { by, compensation }, _) => undo::skip(call, by, compensation.as_deref())?,
         (Event::SagaEnded { by }, _) => undo::saga_ended(call, *by)?,
         (Event::Erased { by }, _) => erase::erase(call, by)?,
+        (Event::BodiesOver { by }, _) => expire::delete_bodies(call, *by)?,
+        (Event::RetentionChanged { by }, _) => expire::store_until(call, by)?,
     };
     Ok(Next::finish(change))
 }

@@ -8,6 +8,7 @@ mod state; // how far the call is, its result, and why it failed
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -18,6 +19,7 @@ pub use self::state::{Content, Failure, FailureKind, State, Unread};
 use crate::approval::Proposal;
 use crate::key::{self, GroupKey};
 use crate::key_scheme::KeySchemeId;
+use crate::time::after;
 
 /// Names one attempt: 128 random bits. Only the owner of the attempt knows them in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,6 +112,12 @@ pub struct Alias {
 
 /// The arguments of an erased call, as JSON. Those of any other call are an object.
 pub const ERASED: &str = "\"[erased]\"";
+
+/// The arguments of an ended call after its tool's `args_for`, as JSON.
+pub const DELETED: &str = "\"[deleted]\"";
+
+/// Why the result of a call is not available after its tool's `results_for`.
+pub const RESULT_DELETED: &str = "it was deleted when results_for was over";
 
 /// Most aliases of one call. Each change of the call writes all of them.
 pub const MAX_ALIASES: usize = 32;
@@ -229,6 +237,24 @@ impl Record {
     /// Whether arguments, result and names of the call were erased.
     pub fn is_erased(&self) -> bool {
         self.intent.args == ERASED
+    }
+
+    /// Whether its arguments are not stored any more: they were erased, or deleted when `args_for` was over.
+    pub fn lacks_args(&self) -> bool {
+        self.is_erased() || self.intent.args == DELETED
+    }
+
+    /// Whether its result was deleted when `results_for` was over.
+    pub fn lacks_result(&self) -> bool {
+        matches!(self.state.content(), Some(Content::Unavailable(unread)) if unread.why == RESULT_DELETED)
+    }
+
+    /// When its newest run ended, or, if that is not known, when the call last changed.
+    pub fn run_ended_at(&self) -> Timestamp {
+        let latency = self.latency_ms.map(Duration::from_millis);
+        latency.map_or(self.updated_at, |latency| {
+            after(self.attempt.run_started_at, latency)
+        })
     }
 
     /// Whether the call was written back from its effect, which shows nothing but its key.

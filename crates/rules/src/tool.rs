@@ -232,6 +232,10 @@ pub struct Tool {
     pub derived_window: Option<Duration>,
     /// How long a finished call stays in the ledger.
     pub retention: Duration,
+    /// How long after its end a call's arguments are stored; `None`: as long as the call.
+    pub args_for: Option<Duration>,
+    /// How long after its end a call's result is stored; `None`: as long as the call.
+    pub results_for: Option<Duration>,
     pub key: key::Policy,
     pub retry: retry::Policy,
     pub breaker: breaker::Policy,
@@ -280,6 +284,8 @@ impl Tool {
             dedup_window: None,
             derived_window: None,
             retention: Duration::from_hours(30 * 24),
+            args_for: None,
+            results_for: None,
             key: key::Policy::default(),
             retry: retry::Policy::default(),
             breaker: breaker::Policy::default(),

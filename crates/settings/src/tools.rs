@@ -135,6 +135,8 @@ pub fn shared(section: &mut Section<'_, '_>, default: Tool) -> Tool {
         deadline: section.get_or("deadline", default.deadline),
         dedup_window: section.get("dedup_window"),
         retention: section.get_or("retention", default.retention),
+        args_for: section.get("args_for"),
+        results_for: section.get("results_for"),
         retry: section.retry(default.retry, MAX_ATTEMPTS, Duration::MAX),
         breaker: breaker_policy(section.defaulted("breaker")),
         dedup: section.get_or("dedup", default.dedup),

@@ -194,7 +194,7 @@ async fn a_call_of_an_open_saga_is_erased_after_the_saga_and_undone_with_its_arg
         .expect_problem("wrong-state")
         .at("/detail")
         .to_string();
-    assert!(why.contains("needs what was erased"), "{why}");
+    assert!(why.contains("needs what is not stored"), "{why}");
     assert_eq!(executed(&tool).len(), 3);
 }
 

@@ -7,6 +7,7 @@ pub mod desk_acts; // acts of operators and agents that cross each other, or com
 pub mod desk_doubles; // calls that look like an earlier one, and the page of the runbook about them
 pub mod erasures; // users whose data is erased
 pub mod events; // what happened to calls, for other systems
+pub mod expiry; // what goes earlier than a call, and calls that go earlier
 pub mod exports; // everything about a user, as lines
 pub mod health; // the health check of images
 pub mod hung_up; // operators who hang up in the middle of an act

@@ -38,9 +38,9 @@ fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
     let has_credentials = |policy: &Policy| {
         let list = policy.counted();
         let own = call.message.as_ref();
-        // An erased call does not show which it had.
+        // A call without its arguments does not show which it had.
         policy.passes_authorization
-            || held.is_erased()
+            || held.lacks_args()
             || own.is_some_and(|own| credentials::are_in(&list, &own.headers))
             || credentials::are_in(&list, &stored_form::headers(&held.intent.args))
     };
@@ -51,10 +51,10 @@ fn reused(call: &PreparedCall, held: &Record, is_unclear: bool) -> ErrorKind {
         (false, true) => Reused::SameFields,
         (false, false) => Reused::Other,
     };
-    // The arguments of an alias are not kept, nor are those of an adopted or erased call.
+    // The arguments of an alias are not kept, nor are those of an adopted call, or after their time.
     let is_comparable = reused != Reused::Unclear
         && !held.is_adopted()
-        && !held.is_erased()
+        && !held.lacks_args()
         && call.message.is_none()
         && intent
             .all_lookups()

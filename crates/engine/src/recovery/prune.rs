@@ -1,5 +1,6 @@
 //! Cleanup: deletes records whose retention is over.
 
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::base::Base;
@@ -24,20 +25,7 @@ const SHARED_BATCH: u32 = 1_000;
 pub(crate) async fn prune_all(base: &Base, status: &Status) -> Result<(), store::Error> {
     let is_shared = base.store.is_shared();
     let mut batch = if is_shared { SHARED_BATCH } else { BATCH };
-    loop {
-        let readiness = status.readiness().await;
-        let mut warnings = readiness.warnings.iter();
-        let is_clock_off = warnings.any(|warning| warning.code == "clock");
-        let offset = base.clock.least_offset(base.store.clock_offset());
-        if is_clock_off
-            || !readiness
-                .reasons
-                .iter()
-                .all(|reason| NO_SPACE.contains(&reason.code))
-        {
-            return Ok(());
-        }
-        let now = base.now().min(clock::wall(offset));
+    while let Some(now) = time_of_deletion(base, status).await {
         let began = Instant::now();
         if base.store.prune(now, batch).await? < u64::from(batch) {
             return Ok(());
@@ -46,4 +34,16 @@ pub(crate) async fn prune_all(base: &Base, status: &Status) -> Result<(), store:
             batch = next_batch(batch, began.elapsed(), BATCH);
         }
     }
+    Ok(())
+}
+
+/// The time by which something stored is over. `None`: nothing may be deleted now.
+pub(super) async fn time_of_deletion(base: &Base, status: &Status) -> Option<Timestamp> {
+    let readiness = status.readiness().await;
+    let mut warnings = readiness.warnings.iter();
+    let is_clock_off = warnings.any(|warning| warning.code == "clock");
+    let offset = base.clock.least_offset(base.store.clock_offset());
+    let mut reasons = readiness.reasons.iter();
+    let is_whole = reasons.all(|reason| NO_SPACE.contains(&reason.code));
+    (is_whole && !is_clock_off).then(|| base.now().min(clock::wall(offset)))
 }

@@ -243,7 +243,7 @@ pub(crate) struct ProposalView<'a> {
     /// What the agent is told about a declined call.
     #[schema(required)]
     tell: Option<&'a str>,
-    /// An object. The text `[erased]` once the data of the call's user was erased; null if it cannot be read.
+    /// An object. The text `[erased]` once the data of the call's user was erased, `[deleted]` after `args_for`; null if it cannot be read.
     #[schema(required, value_type = serde_json::Value)]
     args: Option<&'a RawValue>,
     /// The request as it would be sent, without credentials, attempt and fencing token.

@@ -65,7 +65,7 @@ pub(super) fn gives_way(
     by_arguments && !runs_again && is_past(arguments_until(tool, record), dedup_now)
 }
 
-/// Whether a failed call that was erased gives its lookup keys to a request for the same.
+/// Whether a failed call without its arguments gives its lookup keys to a request for the same.
 ///
 /// It surely had no effect, so its key may run again. What it asked for is only in the request now, which makes a call of
 /// its own.
@@ -88,7 +88,7 @@ pub(super) fn begins_anew(
         }
         _ => false,
     };
-    record.is_erased()
+    record.lacks_args()
         && runs_again
         && !is_compensation
         && fingerprints.compare(intent, record) == Sameness::Same
@@ -250,7 +250,7 @@ fn answer(call: Call<'_>, arrival: &Arrival) -> Option<Action> {
         // The saga or the reconciliation decides how often a compensation is tried. A kept answer would end that.
         _ if is_compensation => false,
         // Without a token of its own the request would get a newer one than the calls that replaced it.
-        FailureKind::Fenced => arrival.preconditions.fencing.is_none() || record.is_erased(),
+        FailureKind::Fenced => arrival.preconditions.fencing.is_none() || record.lacks_args(),
         _ => stays(call.tool, failure),
     };
     stays.then_some(Action::Answer)

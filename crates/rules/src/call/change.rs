@@ -140,7 +140,7 @@ pub struct Change {
     pub release: Release,
     /// Further lookup keys for a call that has a key already. A claim claims all of its lookup keys without this.
     pub takes: Takes,
-    /// The intent as it was, if the change erases arguments and names.
+    /// The intent as it was, if the change erases arguments or names.
     ///
     /// The store then writes the new intent, and takes the call out of the lists of the names that it has no more.
     pub erases: Option<Arc<Intent>>,
@@ -282,6 +282,9 @@ pub enum Illegal {
     NotEnded,
     #[error("the call was erased before")]
     ErasedBefore,
+    /// What the event would change of an ended call is so already.
+    #[error("there is nothing left to do for the call")]
+    NothingLeft,
     /// Another request may have another effect; says why.
     #[error("{0}")]
     ReplayUnsafe(&'static str),

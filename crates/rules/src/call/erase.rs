@@ -18,17 +18,7 @@ const GONE: &str = "it was erased";
 /// The call has not ended: its arguments may be sent again, or its saga may need them to undo it. Or it was erased before.
 pub(super) fn erase(call: Call<'_>, by: &By) -> Result<Change, Illegal> {
     let record = call.record;
-    let has_ended = match record.state {
-        State::Succeeded(_) | State::Failed(_) | State::Compensated(_) => true,
-        State::Proposed
-        | State::Approved
-        | State::Running
-        | State::Unknown(_)
-        | State::Compensating(_)
-        | State::Stuck(_) => false,
-    };
-    // As long as its saga may undo the call, it is not clear until when the call is kept.
-    if !has_ended || record.retain_until.is_none() {
+    if !has_ended(record) {
         return Err(Illegal::NotEnded);
     }
     if record.is_erased() {
@@ -42,14 +32,33 @@ pub(super) fn erase(call: Call<'_>, by: &By) -> Result<Change, Illegal> {
     Ok(change)
 }
 
+/// Whether a call has ended, and its saga with it: nothing happens to it by itself any more.
+pub(super) fn has_ended(record: &Record) -> bool {
+    let has_ended = match record.state {
+        State::Succeeded(_) | State::Failed(_) | State::Compensated(_) => true,
+        State::Proposed
+        | State::Approved
+        | State::Running
+        | State::Unknown(_)
+        | State::Compensating(_)
+        | State::Stuck(_) => false,
+    };
+    // As long as its saga may undo the call, it is not clear until when the call is kept.
+    has_ended && record.retain_until.is_some()
+}
+
 /// Leaves out the result of an erased call, also one that becomes known later: of a call that could not be undone, or whose
 /// end the store has lost.
 pub(super) fn leave_out_result(record: &mut Record) {
-    if !record.is_erased() {
-        return;
+    if record.is_erased() {
+        delete_result(record, GONE);
     }
+}
+
+/// Deletes the result of a call, or the body of its rejection.
+pub(super) fn delete_result(record: &mut Record, why: &str) {
     if let Some(content) = record.state.content_mut() {
-        *content = Content::Unavailable(GONE.into());
+        *content = Content::Unavailable(why.into());
     }
     if let State::Failed(failure) = &mut record.state {
         failure.body = None;

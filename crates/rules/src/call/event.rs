@@ -116,6 +116,10 @@ pub enum Event {
     SagaEnded { by: InstanceId },
     /// An operator has the data of the call's user erased.
     Erased { by: By },
+    /// Gateway `by` found that the time for the call's arguments or result may be over.
+    BodiesOver { by: InstanceId },
+    /// An operator has the tool's `retention` of today counted for the call.
+    RetentionChanged { by: By },
     /// An effect without a call in the ledger is written back as a call.
     Adopted(Adoption),
     /// A reconciliation is about to undo, at its source, the effect that the call was adopted from.

@@ -6,6 +6,7 @@ mod approve;
 mod asked_at_claim;
 mod equal;
 mod erase;
+mod expire;
 mod grid;
 mod old;
 mod promise;

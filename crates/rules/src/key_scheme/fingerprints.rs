@@ -9,7 +9,7 @@ use crate::key::{Fingerprint, Lookup, SECRET_ID, Source};
 use crate::nulls::has_nulls;
 use crate::proxy::compared_form::compared_form;
 use crate::proxy::{credentials, stored_form};
-use crate::record::{Alias, ERASED, Intent, Record};
+use crate::record::{Alias, DELETED, ERASED, Intent, Record};
 use crate::secret::{Secret, Secrets};
 use crate::{json, redact};
 
@@ -61,12 +61,12 @@ struct Print {
 impl Print {
     /// Whether equal fingerprints show that a stored call was made with the arrival's credentials.
     ///
-    /// Calls of earlier versions were compared without most of them. An erased call does not show which it had.
+    /// Calls of earlier versions were compared without most of them. A call without its arguments does not show which it had.
     fn proves_credentials(&self, today: Option<&KeyScheme>, stored: &[u8]) -> bool {
         let list = today.and_then(|today| today.headers.as_deref());
         self.counts_credentials
             || !self.misses_credential
-                && stored != ERASED.as_bytes()
+                && ![ERASED, DELETED].map(str::as_bytes).contains(&stored)
                 && !credentials::are_in(list.unwrap_or_default(), &stored_form::headers(stored))
     }
 

@@ -39,8 +39,8 @@ impl Template {
         effect: &Value,
         id: &str,
     ) -> Result<Value, String> {
-        if record.is_erased() {
-            let why = "what the call asked for and what it got were erased, so it is not known which effect is its own";
+        if record.lacks_args() || record.lacks_result() {
+            let why = "what the call asked for or what it got is not stored any more, so it is not known which effect is its own";
             return Err(why.to_owned());
         }
         let args = self.args_from(record, Some(effect))?;
@@ -63,7 +63,7 @@ impl Template {
     fn args_from(&self, record: &Record, result: Option<&Value>) -> Result<Value, String> {
         let mut from = Map::new();
         from.insert("call".into(), about(record));
-        if let Some(args) = read(&record.intent.args).filter(|_| !record.is_erased()) {
+        if let Some(args) = read(&record.intent.args).filter(|_| !record.lacks_args()) {
             // A compensation answers no questions of a server.
             from.insert("args".into(), elicitation::without(args));
         }
@@ -167,11 +167,12 @@ pub fn may_be_undone(record: &Record, tool: &Tool) -> Result<(), &'static str> {
         return Err("the call undoes another one itself");
     }
     // It would be stuck: nothing says any more what is to be undone.
-    if let (true, Policy::By(template)) = (record.is_erased(), &tool.compensation)
+    let lacks_some = record.lacks_args() || record.lacks_result();
+    if let (true, Policy::By(template)) = (lacks_some, &tool.compensation)
         && template.args(record).is_err()
     {
         return Err(
-            "its compensation needs what was erased of the call: undo it at the tool itself",
+            "its compensation needs what is not stored of the call any more: undo it at the tool itself",
         );
     }
     match record.state {

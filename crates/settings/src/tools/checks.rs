@@ -66,6 +66,15 @@ pub fn check_times(tool: &Tool, section: &Section<'_, '_>) {
     let is_long_enough = windows.all(|window| window <= tool.retention);
     let why = "must not be shorter than the time for which keys are remembered";
     section.check(is_long_enough, "retention", why);
+    for (name, time) in [
+        ("args_for", tool.args_for),
+        ("results_for", tool.results_for),
+    ] {
+        let is_within = time.is_none_or(|time| !time.is_zero() && time <= tool.retention);
+        let why =
+            "must be longer than zero, and not longer than the retention: the call would be gone";
+        section.check(is_within, name, why);
+    }
 }
 
 /// Key fields must be required by the schema.
@@ -207,6 +216,14 @@ fn warn_of_effect(tool: &Tool, endpoint: &Endpoint, section: &Section<'_, '_>) {
     if tool.request().is_some() && reads(method) && tool.effect == Effect::Write {
         section.warn_once(format!(
             "{name}: its method is {method}, and effect = \"write\": equal requests are answered with the stored result, whatever has changed since; for a tool that only reads leave effect out"
+        ));
+    }
+    let mut windows = key::Source::ALL.iter().map(|source| tool.window(*source));
+    if let Some(time) = tool.results_for
+        && windows.any(|window| time < window)
+    {
+        section.warn_once(format!(
+            "{name}: results_for is shorter than the time for which keys are remembered: a repetition after {time:?} is answered 502 result-unavailable, and runs nothing"
         ));
     }
     if tool.dedup_window.is_some() && tool.effect == Effect::Read {

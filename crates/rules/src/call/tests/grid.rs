@@ -350,6 +350,13 @@ fn the_whole_grid() {
         ("skipped", skipped(None)),
         ("saga ended", Event::SagaEnded { by: ME }),
         ("erased", erased()),
+        ("bodies over", Event::BodiesOver { by: ME }),
+        (
+            "retention changed",
+            Event::RetentionChanged {
+                by: By::token("ops", ""),
+            },
+        ),
         ("arrived", arrived(Derived, 1, 2)),
         ("arrived, other fingerprint", arrived(Derived, 2, 2)),
         ("ended: executed", ended_with(1, answer(200), Some(2))),
